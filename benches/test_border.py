@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
     from pytest_benchmark.fixture import BenchmarkFixture
 
-MANAGEMENT = ["/v1/health", "/v1/version", "/schema", "/metrics", "/dataservice/metrics"]
-CONFIG = json.dumps({"provider": "openai", "api_key": "sk-pretend"}).encode()
+MANAGEMENT_PATHS = ["/v1/health", "/v1/version", "/schema", "/metrics", "/dataservice/metrics"]
+CONFIG_JSON = json.dumps({"provider": "openai", "api_key": "sk-pretend"}).encode()
 
 
-def snapshot(keys: int) -> bytes:
+def build_snapshot(keys: int) -> bytes:
     """Returns a snapshot in the publisher's format, including its epoch."""
     content: dict[str, Any] = {
-        "keys": [_key(number) for number in range(keys)],
+        "keys": [_build_key(number) for number in range(keys)],
         "providers": [{"slug": "my-openai", "provider": "openai", "api_key": "sk-pretend", "custom_host": None}],
         "configs": [{"slug": "pc-main", "config": {"provider": "openai"}}],
-        "management": MANAGEMENT,
+        "management": MANAGEMENT_PATHS,
     }
     epoch = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     return json.dumps({"epoch": epoch, **content}).encode()
 
 
-def _key(number: int) -> dict[str, Any]:
+def _build_key(number: int) -> dict[str, Any]:
     digest = hashlib.sha256(f"key-{number}".encode()).hexdigest()
     return {"id": f"k-{number}", "name": f"key {number}", "sha256": digest, "expires_at": None}
 
@@ -45,30 +45,30 @@ def running() -> Iterator[engine.Engine]:
     made.close()
 
 
-def test_check_a_small_config(benchmark: BenchmarkFixture) -> None:
-    benchmark(engine.check, "config", CONFIG)
+def test_checks_small_config(benchmark: BenchmarkFixture) -> None:
+    benchmark(engine.check, "config", CONFIG_JSON)
 
 
-def test_check_that_finds_a_problem(benchmark: BenchmarkFixture) -> None:
-    def refused() -> engine.EngineError:
+def test_reports_problem_in_config(benchmark: BenchmarkFixture) -> None:
+    def check_invalid_config() -> engine.EngineError:
         with pytest.raises(engine.EngineError) as caught:
             engine.check("config", b'{"provider": 7}')
         return caught.value
 
-    assert benchmark(refused).problems
+    assert benchmark(check_invalid_config).problems
 
 
 @pytest.mark.parametrize("keys", [1, 1000])
-def test_apply_a_snapshot(benchmark: BenchmarkFixture, running: engine.Engine, keys: int) -> None:
+def test_applies_snapshot(benchmark: BenchmarkFixture, running: engine.Engine, keys: int) -> None:
     """Alternates between two snapshots, because the engine could skip one whose epoch it already has."""
-    made = [snapshot(keys), snapshot(keys + 1)]
+    made = [build_snapshot(keys), build_snapshot(keys + 1)]
     count = iter(range(1 << 40))
     benchmark(lambda: running.apply(made[next(count) % 2]))
 
 
-def test_read_the_catalogue(benchmark: BenchmarkFixture) -> None:
+def test_reads_catalogue(benchmark: BenchmarkFixture) -> None:
     assert benchmark(engine.catalogue)
 
 
-def test_read_the_metrics(benchmark: BenchmarkFixture, running: engine.Engine) -> None:
+def test_reads_metrics(benchmark: BenchmarkFixture, running: engine.Engine) -> None:
     assert json.loads(benchmark(running.metrics)) is not None

@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 ENCODING = "o200k_base"
-CHUNK = 100_000
+TEXT_SIZE = 100_000
 FASTER, HOSTILE_SECONDS = 2.0, 0.005
-MANY_PIECES = {"both cases", "everything"}
+SHORT_PIECE_TEXTS = {"both cases", "everything"}
 """Texts that are cut into short pieces before any merging: slow in no way but their own."""
-BUILD = ("cargo", "build", "--quiet", "--release", "--package", "penstock-llm", "--example", "tokens")
+BUILD_COMMAND = ("cargo", "build", "--quiet", "--release", "--package", "penstock-llm", "--example", "tokens")
 
 
-class Counter:
+class TokenCounter:
     """Penstock's token counter, run as a separate process."""
 
     def __init__(self) -> None:
-        subprocess.run(BUILD, cwd=ROOT, check=True)
+        subprocess.run(BUILD_COMMAND, cwd=ROOT, check=True)
         asked = ("cargo", "metadata", "--no-deps", "--format-version", "1")
         told = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True)
         self._program = Path(json.loads(told.stdout)["target_directory"]) / "release/examples/tokens"
 
-    def vocabulary(self, encoding: str) -> dict[bytes, int]:
+    def read_vocabulary(self, encoding: str) -> dict[bytes, int]:
         told = subprocess.run([self._program, "vocabulary", encoding], check=True, capture_output=True, text=True)
         return {bytes.fromhex(token): rank for rank, token in enumerate(told.stdout.splitlines()) if token}
 
-    def count(self, encoding: str, texts: Sequence[str]) -> list[tuple[int, float]]:
+    def count_tokens(self, encoding: str, texts: Sequence[str]) -> list[tuple[int, float]]:
         """Returns tokens and seconds for each text."""
         lines = "".join(json.dumps(text) + "\n" for text in texts)
         command = [self._program, "count", encoding]
@@ -52,73 +52,74 @@ class Counter:
 
 
 @pytest.fixture(scope="module")
-def counter() -> Counter:
-    return Counter()
+def counter() -> TokenCounter:
+    return TokenCounter()
 
 
-def theirs(counter: Counter, encoding: str) -> tiktoken.Encoding:
+def tiktoken_encoding(counter: TokenCounter, encoding: str) -> tiktoken.Encoding:
     """Returns tiktoken's encoding, with our vocabulary instead of one that tiktoken would download."""
     described = openai_public.ENCODING_CONSTRUCTORS[encoding]
-    vocabulary = counter.vocabulary(encoding)
+    vocabulary = counter.read_vocabulary(encoding)
 
-    def at_hand(*_: object, **__: object) -> dict[bytes, int]:
+    def load_vocabulary(*_: object, **__: object) -> dict[bytes, int]:
         return vocabulary
 
     with pytest.MonkeyPatch.context() as patched:
         for name in ("load_tiktoken_bpe", "data_gym_to_mergeable_bpe_ranks"):
-            patched.setattr(openai_public, name, at_hand)
+            patched.setattr(openai_public, name, load_vocabulary)
         arguments = described()
     special = {name.encode() for name in arguments["special_tokens"]}
     arguments["mergeable_ranks"] = {token: rank for token, rank in vocabulary.items() if token not in special}
     return tiktoken.Encoding(**arguments)
 
 
-def prose() -> list[str]:
+def prose_chunks() -> list[str]:
     """Returns Python's language reference in chunks that neither counter has seen before."""
     text = "\n".join(pydoc_data.topics.topics.values())
-    return [text[at : at + CHUNK] for at in range(0, len(text) - CHUNK, CHUNK)]
+    return [text[at : at + TEXT_SIZE] for at in range(0, len(text) - TEXT_SIZE, TEXT_SIZE)]
 
 
-def hostile(seed: int) -> dict[str, str]:
+def hostile_texts(seed: int) -> dict[str, str]:
     """Returns texts that have no word breaks, or too few."""
     roll = random.Random(seed)  # noqa: S311 - nobody is to be surprised
 
-    def drawn(alphabet: str) -> str:
-        return "".join(roll.choices(alphabet, k=CHUNK // len(alphabet[0].encode())))
+    def random_text(alphabet: str) -> str:
+        return "".join(roll.choices(alphabet, k=TEXT_SIZE // len(alphabet[0].encode())))
 
     lower = "abcdefghijklmnopqrstuvwxyz"
     return {
-        "one letter": "a" * CHUNK,
-        "letters": drawn(lower),
-        "capitals": drawn(lower.upper()),
-        "both cases": drawn(lower + lower.upper()),
-        "words of 200 letters": re.sub(r"(.{200})", r"\1 ", drawn(lower)),
-        "digits": drawn("0123456789"),
-        "symbols": drawn("!#$%&()*+,-.:;<=>?@[]^_{|}~"),
-        "spaces": " " * CHUNK,
-        "spaces and tabs": drawn(" " * 26 + "\t"),
-        "line breaks": "\n" * CHUNK,
-        "signs": drawn("的一是不了人我在有他这中大来上国个到说们"),
-        "syllables": drawn("가나다라마바사아자차카타파하"),
-        "smileys": drawn("😀😁😂🤣😃😄😅🚀👍🎉🔥"),
-        "letters, signs": drawn(lower)[: CHUNK // 2] + drawn("的一是不了人我在有他这")[: CHUNK // 6],
-        "everything": drawn("aZ0 ^\n'sTb9,.-\t"),
+        "one letter": "a" * TEXT_SIZE,
+        "letters": random_text(lower),
+        "capitals": random_text(lower.upper()),
+        "both cases": random_text(lower + lower.upper()),
+        "words of 200 letters": re.sub(r"(.{200})", r"\1 ", random_text(lower)),
+        "digits": random_text("0123456789"),
+        "symbols": random_text("!#$%&()*+,-.:;<=>?@[]^_{|}~"),
+        "spaces": " " * TEXT_SIZE,
+        "spaces and tabs": random_text(" " * 26 + "\t"),
+        "line breaks": "\n" * TEXT_SIZE,
+        "signs": random_text("的一是不了人我在有他这中大来上国个到说们"),
+        "syllables": random_text("가나다라마바사아자차카타파하"),
+        "smileys": random_text("😀😁😂🤣😃😄😅🚀👍🎉🔥"),
+        "letters, signs": random_text(lower)[: TEXT_SIZE // 2]
+        + random_text("的一是不了人我在有他这")[: TEXT_SIZE // 6],
+        "everything": random_text("aZ0 ^\n'sTb9,.-\t"),
     }
 
 
-def timed(count: Callable[[str], int], text: str) -> tuple[int, float]:
+def time_count(count: Callable[[str], int], text: str) -> tuple[int, float]:
     begun = time.perf_counter()
     tokens = count(text)
     return tokens, time.perf_counter() - begun
 
 
-def test_prose_is_counted_twice_as_fast(
-    benchmark: BenchmarkFixture, counter: Counter, capsys: pytest.CaptureFixture[str]
+def test_counts_prose_twice_as_fast_as_tiktoken(
+    benchmark: BenchmarkFixture, counter: TokenCounter, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    encoding, chunks = theirs(counter, ENCODING), prose()
+    encoding, chunks = tiktoken_encoding(counter, ENCODING), prose_chunks()
     encoding.encode_ordinary("warm")
-    found = [timed(lambda text: len(encoding.encode_ordinary(text)), chunk) for chunk in chunks]
-    ours = benchmark.pedantic(lambda: counter.count(ENCODING, chunks), rounds=5)
+    found = [time_count(lambda text: len(encoding.encode_ordinary(text)), chunk) for chunk in chunks]
+    ours = benchmark.pedantic(lambda: counter.count_tokens(ENCODING, chunks), rounds=5)
     assert [tokens for tokens, _ in ours] == [tokens for tokens, _ in found]
     ratios = [slow / fast for (_, fast), (_, slow) in zip(ours, found, strict=True)]
     benchmark.extra_info["times as fast as tiktoken"] = ratio = median(ratios)
@@ -130,20 +131,20 @@ def test_prose_is_counted_twice_as_fast(
 
 
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base", "p50k_base", "r50k_base"])
-def test_hostile_texts_are_counted_exactly_and_soon(
-    benchmark: BenchmarkFixture, counter: Counter, capsys: pytest.CaptureFixture[str], name: str
+def test_counts_hostile_texts_exactly_and_fast(
+    benchmark: BenchmarkFixture, counter: TokenCounter, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     seed = random.randrange(1 << 32)  # noqa: S311 - no secret
-    texts = hostile(seed)
-    encoding = theirs(counter, name)
+    texts = hostile_texts(seed)
+    encoding = tiktoken_encoding(counter, name)
     rounds: list[list[tuple[int, float]]] = []
-    benchmark.pedantic(lambda: rounds.append(counter.count(name, list(texts.values()))), rounds=5)
+    benchmark.pedantic(lambda: rounds.append(counter.count_tokens(name, list(texts.values()))), rounds=5)
     with capsys.disabled():
         print(f"\n{name}, 100 KB each, ms against tiktoken's:", end="")
         for at, (what, text) in enumerate(texts.items()):
             # Takes the fastest of several rounds, because other processes use this machine too.
             tokens, soonest = rounds[0][at][0], min(one[at][1] for one in rounds)
-            expected, took = timed(lambda text: len(encoding.encode_ordinary(text)), text)
+            expected, took = time_count(lambda text: len(encoding.encode_ordinary(text)), text)
             print(f" {what} {soonest * 1000:.1f}:{took * 1000:.1f}", end="", flush=True)
             assert tokens == expected, f"{what}, seed {seed}"
-            assert name != ENCODING or soonest <= (took if what in MANY_PIECES else HOSTILE_SECONDS), what
+            assert name != ENCODING or soonest <= (took if what in SHORT_PIECE_TEXTS else HOSTILE_SECONDS), what

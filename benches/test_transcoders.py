@@ -20,19 +20,22 @@ if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = ROOT / "benches/transcoders"
-LITELLM = ROOT / ".cache/sdk/others"
-BUILD = ("cargo", "build", "--quiet", "--release", "--package", "penstock-llm", "--example", "transcode")
+SCRIPTS_DIR = ROOT / "benches/transcoders"
+LITELLM_DIR = ROOT / ".cache/sdk/others"
+BUILD_COMMAND = ("cargo", "build", "--quiet", "--release", "--package", "penstock-llm", "--example", "transcode")
 CHUNKS, ROUNDS, TURNS = 400, 60, 3
 LITELLM_TIMES, PORTKEY_TIMES = 50, 10
-START = {"type": "message_start", "message": {"id": "msg_01", "type": "message", "role": "assistant", "content": []}}
-TOOL = {"type": "tool_use", "id": "toolu_01", "name": "weather", "input": {}}
+MESSAGE_START_EVENT = {
+    "type": "message_start",
+    "message": {"id": "msg_01", "type": "message", "role": "assistant", "content": []},
+}
+TOOL_USE_BLOCK = {"type": "tool_use", "id": "toolu_01", "name": "weather", "input": {}}
 USAGE = {"input_tokens": 25, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 1}
 
 
-def stream() -> bytes:
+def anthropic_stream() -> bytes:
     """Returns a stream in Anthropic's format: a text in many words, then a tool call."""
-    message = {**START["message"], "model": "claude-sonnet-4-5", "stop_reason": None, "usage": USAGE}
+    message = {**MESSAGE_START_EVENT["message"], "model": "claude-sonnet-4-5", "stop_reason": None, "usage": USAGE}
     events = [
         {"type": "message_start", "message": message},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
@@ -41,7 +44,7 @@ def stream() -> bytes:
             for n in range(CHUNKS)
         ),
         {"type": "content_block_stop", "index": 0},
-        {"type": "content_block_start", "index": 1, "content_block": TOOL},
+        {"type": "content_block_start", "index": 1, "content_block": TOOL_USE_BLOCK},
         *(
             {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": piece}}
             for piece in ("", '{"city": ', '"Oslo"}')
@@ -57,7 +60,9 @@ def stream() -> bytes:
     return b"".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events)
 
 
-def transcoded(command: Sequence[str | Path], given: bytes, env: Mapping[str, str] | None = None) -> tuple[str, float]:
+def run_transcoder(
+    command: Sequence[str | Path], given: bytes, env: Mapping[str, str] | None = None
+) -> tuple[str, float]:
     """Returns the translated text and the microseconds for each event, as the median of all rounds."""
     path = {"PATH": os.environ["PATH"]}
     done = subprocess.run(
@@ -69,12 +74,12 @@ def transcoded(command: Sequence[str | Path], given: bytes, env: Mapping[str, st
     return text, median(map(int, rounds)) / given.count(b"\n\n") / 1000
 
 
-def test_a_stream_is_said_in_another_dialect_far_faster(
+def test_translates_stream_far_faster_than_litellm_and_portkey(
     benchmark: BenchmarkFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not LITELLM.is_dir():
+    if not LITELLM_DIR.is_dir():
         pytest.skip("the SDKs are not installed; run `make test`")
-    subprocess.run(BUILD, cwd=ROOT, check=True)
+    subprocess.run(BUILD_COMMAND, cwd=ROOT, check=True)
     asked = subprocess.run(
         ("cargo", "metadata", "--no-deps", "--format-version", "1"), cwd=ROOT, check=True, capture_output=True
     )
@@ -82,18 +87,18 @@ def test_a_stream_is_said_in_another_dialect_far_faster(
     portkey = Portkey()
     portkey.install()
     bundle = portkey.modules / "@portkey-ai/gateway/build/start-server.js"
-    given = stream()
-    settings = {"PYTHONPATH": str(LITELLM), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    given = anthropic_stream()
+    settings = {"PYTHONPATH": str(LITELLM_DIR), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     asked_in_turn: list[tuple[Sequence[str | Path], Mapping[str, str]]] = [
         ([program], {}),
-        ([sys.executable, "-S", "-W", "ignore", SCRIPTS / "litellm_stream.py"], settings),
-        (["node", SCRIPTS / "portkey_stream.mjs", bundle], {}),
+        ([sys.executable, "-S", "-W", "ignore", SCRIPTS_DIR / "litellm_stream.py"], settings),
+        (["node", SCRIPTS_DIR / "portkey_stream.mjs", bundle], {}),
     ]
 
-    def turn() -> list[tuple[str, float]]:
-        return [transcoded(command, given, env) for command, env in asked_in_turn]
+    def run_turn() -> list[tuple[str, float]]:
+        return [run_transcoder(command, given, env) for command, env in asked_in_turn]
 
-    turns = [benchmark.pedantic(turn, rounds=1), *(turn() for _ in range(TURNS - 1))]
+    turns = [benchmark.pedantic(run_turn, rounds=1), *(run_turn() for _ in range(TURNS - 1))]
     texts = {text for told in turns for text, _ in told}
     assert texts == {"".join(f" word {n}" for n in range(CHUNKS))}
     # Takes the minimum, because other work of the machine can only add time.

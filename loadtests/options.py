@@ -12,13 +12,13 @@ HEADERS_VARIABLE = "PENSTOCK_LOAD_HEADERS"
 RESULT_VARIABLE = "PENSTOCK_LOAD_RESULT"
 
 
-def between(least: int, most: int) -> Callable[[str], int]:
+def make_int_parser(least: int, most: int) -> Callable[[str], int]:
     """Returns an argument parser for integers from `least` to `most`; its error message names both limits."""
 
-    def read(text: str) -> int:
+    def parse_int(text: str) -> int:
         if text.isascii() and text.isdecimal() and least <= int(text) <= most:
             return int(text)
         message = f"{text!r} is not an integer from {least} to {most}"
         raise argparse.ArgumentTypeError(message)
 
-    return read
+    return parse_int

@@ -24,7 +24,7 @@ COLOURS = {"p99_ms": "#f2c6cb", "p95_ms": "#e58f99", "p50_ms": "#d1495b"}
 
 
 @dataclass(frozen=True)
-class Seen:
+class ScenarioResult:
     """Results of one scenario."""
 
     scenario: str
@@ -33,46 +33,46 @@ class Seen:
     per_second: list[list[float]]
 
     @property
-    def sent(self) -> int:
+    def sent_count(self) -> int:
         return sum(row["requests"] for row in self.requests)
 
     @property
-    def failed(self) -> int:
+    def failed_count(self) -> int:
         return sum(row["failures"] for row in self.requests)
 
 
-def read(path: Path) -> Seen:
+def read_result(path: Path) -> ScenarioResult:
     """Reads the results that the scenario wrote at its end. Returns an empty result if there is no file."""
     found = json.loads(path.read_text()) if path.is_file() else {"requests": [], "errors": [], "per_second": []}
-    return Seen(path.stem, **found)
+    return ScenarioResult(path.stem, **found)
 
 
-def write(folder: Path, title: str, seen: list[Seen]) -> str:
+def write_report(folder: Path, title: str, seen: list[ScenarioResult]) -> str:
     """Writes tables and charts into the folder and returns the tables."""
-    text = "\n\n".join([f"# {title}", *map(section, seen)]) + "\n"
+    text = "\n\n".join([f"# {title}", *map(render_section, seen)]) + "\n"
     (folder / "report.md").write_text(text)
-    draw(folder / "report.png", seen)
+    draw_charts(folder / "report.png", seen)
     return text
 
 
-def section(seen: Seen) -> str:
+def render_section(seen: ScenarioResult) -> str:
     """Renders a scenario's table, followed by its errors with their counts."""
-    lines = [[row["name"], *(_number(row[column]) for column in COLUMNS)] for row in seen.requests]
+    lines = [[row["name"], *(_format_number(row[column]) for column in COLUMNS)] for row in seen.requests]
     errors = "\n".join(f"- {error['name']}, {error['count']} times: {error['error']}" for error in seen.errors)
-    parts = [f"## {seen.scenario}", _table(["request", *COLUMNS.values()], lines), errors]
+    parts = [f"## {seen.scenario}", _render_table(["request", *COLUMNS.values()], lines), errors]
     return "\n\n".join(part for part in parts if part)
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
 
 
-def _table(head: list[str], lines: list[list[str]]) -> str:
+def _render_table(head: list[str], lines: list[list[str]]) -> str:
     rule = ["---", *("---:" for _ in head[1:])]
     return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *lines])
 
 
-def draw(path: Path, seen: list[Seen]) -> None:
+def draw_charts(path: Path, seen: list[ScenarioResult]) -> None:
     """Draws for each scenario the requests per second over time and the response times of each request kind."""
     import matplotlib as mpl  # noqa: PLC0415 - slow to import, and reading results needs none of it
 
@@ -83,21 +83,21 @@ def draw(path: Path, seen: list[Seen]) -> None:
     size = (11, sum(heights))
     drawn, grid = plt.subplots(len(seen), 2, figsize=size, squeeze=False, height_ratios=heights)
     for (rate, delay), one in zip(grid, seen, strict=True):
-        _rate(rate, one)
-        _delays(delay, one)
+        _draw_rate(rate, one)
+        _draw_latencies(delay, one)
     drawn.tight_layout()
     drawn.savefig(path, dpi=120)
     plt.close(drawn)
 
 
-def _rate(axes: Axes, seen: Seen) -> None:
+def _draw_rate(axes: Axes, seen: ScenarioResult) -> None:
     axes.plot([at for at, _ in seen.per_second], [count for _, count in seen.per_second], color=COLOURS["p50_ms"])
     axes.set_title(f"{seen.scenario}: requests a second", fontsize=9)
     axes.set_xlabel("s", fontsize=8)
     axes.set_ylim(bottom=0)
 
 
-def _delays(axes: Axes, seen: Seen) -> None:
+def _draw_latencies(axes: Axes, seen: ScenarioResult) -> None:
     """Draws the percentiles of each request as overlaid bars, the longest at the back."""
     names = [row["name"] for row in seen.requests]
     for column, colour in COLOURS.items():

@@ -18,83 +18,83 @@ from typing import TYPE_CHECKING
 from benches.compare import bodies, gateway, ports, provider
 from benches.compare.peers import packages
 from benches.compare.peers.nginx import Nginx
-from benches.compare.peers.peer import CHAT, Unavailable
+from benches.compare.peers.peer import CHAT_PATH, PeerUnavailable
 from benches.compare.peers.penstock import Penstock
-from loadtests.options import between
+from loadtests.options import make_int_parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Options of slowhttptest, by the name of the attack.
-KINDS = {
+ATTACK_OPTIONS = {
     "slow headers": ["-H", "-i", "10"],
     "slow body": ["-B", "-i", "10", "-s", "8192"],
     "slow read": ["-X", "-w", "10", "-y", "20", "-n", "5", "-z", "32", "-k", "3"],
     "range": ["-R", "-a", "10", "-b", "3000"],
 }
-SHARE = 0.99
+LATENCY_QUANTILE = 0.99
 # Maximum factor by which an attack may slow down ordinary requests.
-MOST = 2.0
-PAUSE_SECONDS = 0.005
-COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+MAX_SLOWDOWN = 2.0
+REQUEST_PAUSE_SECONDS = 0.005
+ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the service was unavailable or ordinary requests took too long."""
-    asked = _parser().parse_args(arguments)
+    asked = _build_parser().parse_args(arguments)
     try:
-        attacker = packages.debian("slowhttptest", "slowhttptest")
+        attacker = packages.install_debian_program("slowhttptest", "slowhttptest")
         penstock, nginx = Penstock(), Nginx()
         penstock.install()
         nginx.install()
-    except Unavailable as reason:
+    except PeerUnavailable as reason:
         print(reason, file=sys.stderr)
         return 1
     problems: list[str] = []
     with (
-        provider.running(ports.free()) as address,
-        gateway.running(penstock, address, core=None) as loaded,
-        gateway.running(nginx, address, core=None) as other,
+        provider.run_provider(ports.find_free_port()) as address,
+        gateway.run_gateway(penstock, address, core=None) as loaded,
+        gateway.run_gateway(nginx, address, core=None) as other,
     ):
         for kind in asked.kinds:
-            problems += _judged(loaded, other, attacker, kind, asked)
+            problems += _check_attack(loaded, other, attacker, kind, asked)
     print("\n".join(problems), file=sys.stderr)
     return int(bool(problems))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.slow", description=__doc__)
-    parser.add_argument("--connections", type=between(1, 10_000), default=4000, metavar="N")
-    parser.add_argument("--seconds", type=between(5, 600), default=30, metavar="S", help="per attack")
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--connections", type=make_int_parser(1, 10_000), default=4000, metavar="N")
+    parser.add_argument("--seconds", type=make_int_parser(5, 600), default=30, metavar="S", help="per attack")
+    parser.add_argument("--kinds", nargs="+", default=list(ATTACK_OPTIONS), choices=ATTACK_OPTIONS)
     return parser
 
 
-def _judged(
-    loaded: gateway.Gateway, other: gateway.Gateway, attacker: str, kind: str, asked: argparse.Namespace
+def _check_attack(
+    loaded: gateway.RunningGateway, other: gateway.RunningGateway, attacker: str, kind: str, asked: argparse.Namespace
 ) -> list[str]:
-    alone = _healthy(loaded, asked.seconds / 3)
-    aside, _ = _attacked(loaded, other, attacker, kind, asked)
-    beside, is_available = _attacked(loaded, loaded, attacker, kind, asked)
+    alone = _measure_p99_seconds(loaded, asked.seconds / 3)
+    aside, _ = _measure_attack(loaded, other, attacker, kind, asked)
+    beside, is_available = _measure_attack(loaded, loaded, attacker, kind, asked)
     alone_ms, aside_ms, beside_ms = (seconds * 1000 for seconds in (alone, aside, beside))
     told = f"{alone_ms:.1f} ms alone, {aside_ms:.1f} ms while nginx is attacked, {beside_ms:.1f} ms while Penstock is attacked"
     print(f"{kind}, {asked.connections} attacking connections: p99 {told}", flush=True)
     problems: list[str] = []
     if not is_available:
         problems.append(f"{kind}: the service was not available throughout")
-    if beside > MOST * max(alone, aside):
+    if beside > MAX_SLOWDOWN * max(alone, aside):
         problems.append(f"{kind}: an ordinary request took {beside / max(alone, aside):.1f} times as long")
     return problems
 
 
-def _attacked(
-    loaded: gateway.Gateway, victim: gateway.Gateway, attacker: str, kind: str, asked: argparse.Namespace
+def _measure_attack(
+    loaded: gateway.RunningGateway, victim: gateway.RunningGateway, attacker: str, kind: str, asked: argparse.Namespace
 ) -> tuple[float, bool]:
     """Returns the p99 of ordinary requests during an attack, and whether the attackers found the service available
     throughout.
     """
-    path = CHAT if "-B" in KINDS[kind] else "/live"
-    command = [attacker, *KINDS[kind], "-c", str(asked.connections), "-r", str(asked.connections // 4)]
+    path = CHAT_PATH if "-B" in ATTACK_OPTIONS[kind] else "/live"
+    command = [attacker, *ATTACK_OPTIONS[kind], "-c", str(asked.connections), "-r", str(asked.connections // 4)]
     command += ["-l", str(asked.seconds), "-p", "3", "-u", f"http://{victim.host}{path}"]
     with ThreadPoolExecutor(1) as aside:
         attack = aside.submit(
@@ -102,26 +102,26 @@ def _attacked(
         )
         # Waits until all attackers are connected.
         time.sleep(5)
-        took = _healthy(loaded, asked.seconds - 6)
+        took = _measure_p99_seconds(loaded, asked.seconds - 6)
         said = attack.result().stdout
-    available = [value == "YES" for value in re.findall(r"service available:\s*(YES|NO)", COLOUR.sub("", said))]
+    available = [value == "YES" for value in re.findall(r"service available:\s*(YES|NO)", ANSI_ESCAPE.sub("", said))]
     return took, bool(available) and all(available)
 
 
-def _healthy(loaded: gateway.Gateway, seconds: float) -> float:
+def _measure_p99_seconds(loaded: gateway.RunningGateway, seconds: float) -> float:
     """Returns the time in seconds within which 99 % of the ordinary requests finished."""
-    ask = bodies.whole()
+    ask = bodies.non_streaming_request()
     took: list[float] = []
     caller = http.client.HTTPConnection(loaded.host, timeout=10)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         started = time.monotonic()
-        caller.request("POST", CHAT, loaded.body(ask), loaded.headers())
+        caller.request("POST", CHAT_PATH, loaded.request_body(ask), loaded.request_headers())
         answer = caller.getresponse()
         answer.read()
         took.append(time.monotonic() - started if answer.status == http.HTTPStatus.OK else float("inf"))
-        time.sleep(PAUSE_SECONDS)
-    return sorted(took)[int(len(took) * SHARE)]
+        time.sleep(REQUEST_PAUSE_SECONDS)
+    return sorted(took)[int(len(took) * LATENCY_QUANTILE)]
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.settings.secret import Secret
-from tests.founded import Founded
-from tests.gateway import Gateway, Mock, Tables
+from tests.founded import DatabaseTemplates
+from tests.gateway import Gateway, Mock, SettingsTables
 from tests.postgres import Postgres
 from tests.processes import Program
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 # What tests that run side by side go by; it says nothing itself.
-ROOM = Path(__file__).parents[1] / ".cache/tests.lock"
+LOCK_FILE = Path(__file__).parents[1] / ".cache/tests.lock"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """Give a test that measures the machine to itself; the others share it. The wait is no part of a test's time."""
-    ROOM.parent.mkdir(exist_ok=True)
-    with ROOM.open("w") as room, ROOM.with_suffix(".door").open("w") as door:
+    LOCK_FILE.parent.mkdir(exist_ok=True)
+    with LOCK_FILE.open("w") as room, LOCK_FILE.with_suffix(".door").open("w") as door:
         # Who waits for the room stands in the door, or others would go in and out for ever.
         fcntl.flock(door, fcntl.LOCK_EX)
         fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
@@ -57,13 +57,13 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Secret:
 
 
 @pytest.fixture(scope="session")
-def founded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Founded:
+def founded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DatabaseTemplates:
     """A store of each kind with an organisation, to be copied."""
-    return Founded(tmp_path_factory.mktemp("founded"), lambda: request.getfixturevalue("postgres"))
+    return DatabaseTemplates(tmp_path_factory.mktemp("founded"), lambda: request.getfixturevalue("postgres"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def founded_url(request: pytest.FixtureRequest, founded: Founded, tmp_path: Path) -> Secret:
+def founded_url(request: pytest.FixtureRequest, founded: DatabaseTemplates, tmp_path: Path) -> Secret:
     """Where a store of each kind is that has an organisation and its admin key."""
     return Secret(founded.copy(request.param, tmp_path))
 
@@ -82,7 +82,9 @@ def gateway(tmp_path: Path, mock: Mock) -> Iterator[StartGateway]:
     numbers = itertools.count(1)
     with contextlib.ExitStack() as started:
 
-        def start(tables: Tables | None = None, *options: str, env: Mapping[str, str] | None = None) -> Gateway:
+        def start_gateway(
+            tables: SettingsTables | None = None, *options: str, env: Mapping[str, str] | None = None
+        ) -> Gateway:
             folder = tmp_path / f"gateway-{next(numbers)}"
             folder.mkdir()
             running = Gateway(folder, {"mock": {"host": mock.url}, **(tables or {})}, env or {}, options)
@@ -91,7 +93,7 @@ def gateway(tmp_path: Path, mock: Mock) -> Iterator[StartGateway]:
             started.callback(running.stop)
             return running
 
-        yield start
+        yield start_gateway
 
 
 @pytest.fixture

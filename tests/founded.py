@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ADMIN_KEY = "admin-key-of-the-tests-0123456789"
 
 
-class Founded:
+class DatabaseTemplates:
     """The originals; nobody writes to them."""
 
     def __init__(self, folder: Path, server: Callable[[], Postgres]) -> None:
@@ -34,18 +34,18 @@ class Founded:
         if kind == "sqlite":
             original = self._folder / f"founded-{number}.db"
             if not original.exists():
-                make(f"sqlite:///{original}")
+                create_database(f"sqlite:///{original}")
             shutil.copy(original, folder / "penstock.db")
             return f"sqlite:///{folder}/penstock.db"
         server = self._server()
         if number not in self._names:
             url = server.database()
-            make(url)
+            create_database(url)
             self._names[number] = url.rpartition("@/")[2].partition("?")[0]
         return server.database(self._names[number])
 
 
-def make(url: str) -> None:
+def create_database(url: str) -> None:
     """Do what an operator does once."""
 
     async def run() -> None:

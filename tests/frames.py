@@ -10,38 +10,38 @@ if TYPE_CHECKING:
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 7, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
-CANCEL = 8
-LARGEST_FRAME = 16 * 1024
+CANCEL_ERROR = 8
+MAX_FRAME_BYTES = 16 * 1024
 
 
-def request(
+def request_frames(
     stream: int, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", *, ends: bool = True
 ) -> bytes:
     """The frames of a request; one that does not end has more to come."""
     fields = {":method": method, ":scheme": "http", ":authority": "gateway.test", ":path": path, **headers}
-    block = b"".join(field(name, value) for name, value in fields.items())
-    pieces = [body[at : at + LARGEST_FRAME] for at in range(0, len(body), LARGEST_FRAME)]
+    block = b"".join(encode_field(name, value) for name, value in fields.items())
+    pieces = [body[at : at + MAX_FRAME_BYTES] for at in range(0, len(body), MAX_FRAME_BYTES)]
     payloads = [(HEADERS, END_HEADERS, block), *((DATA, 0, piece) for piece in pieces)]
-    frames = [frame(kind, flags, stream, payload) for kind, flags, payload in payloads[:-1]]
+    frames = [encode_frame(kind, flags, stream, payload) for kind, flags, payload in payloads[:-1]]
     kind, flags, payload = payloads[-1]
-    return b"".join(frames) + frame(kind, flags | (END_STREAM if ends else 0), stream, payload)
+    return b"".join(frames) + encode_frame(kind, flags | (END_STREAM if ends else 0), stream, payload)
 
 
-def reset(stream: int) -> bytes:
+def reset_frame(stream: int) -> bytes:
     """Whoever sends it wants no more of a stream."""
-    return frame(RST_STREAM, 0, stream, CANCEL.to_bytes(4, "big"))
+    return encode_frame(RST_STREAM, 0, stream, CANCEL_ERROR.to_bytes(4, "big"))
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def encode_frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
-def field(name: str, value: str) -> bytes:
+def encode_field(name: str, value: str) -> bytes:
     """A header field that is neither indexed nor compressed (RFC 7541 §6.2.2)."""
-    return b"\0" + text(name.encode()) + text(value.encode())
+    return b"\0" + encode_string(name.encode()) + encode_string(value.encode())
 
 
-def text(data: bytes) -> bytes:
+def encode_string(data: bytes) -> bytes:
     if len(data) < 127:
         return bytes([len(data)]) + data
     rest, digits = len(data) - 127, b""

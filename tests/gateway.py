@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).parents[1]
-TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
-Tables = dict[str, Any]
+CARGO_TARGET_DIR = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+SettingsTables = dict[str, Any]
 
 
-def binary(name: str) -> Path:
+def find_binary(name: str) -> Path:
     """Find a program of the workspace: where the environment says, or the newest build."""
     if given := os.environ.get(name.upper().replace("-", "_")):
         return Path(given)
-    built = [path for profile in ("release", "debug") if (path := TARGET / profile / name).exists()]
+    built = [path for profile in ("release", "debug") if (path := CARGO_TARGET_DIR / profile / name).exists()]
     if not built:
         raise FileNotFoundError(f"{name} is not built; hint: make build")
     return max(built, key=lambda path: path.stat().st_mtime)
@@ -36,7 +36,7 @@ class Mock:
     """The pretend provider and what it saw."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        command = [binary("penstock-mock"), "--host", "127.0.0.1", "--port", "0", *options]
+        command = [find_binary("penstock-mock"), "--host", "127.0.0.1", "--port", "0", *options]
         self.program = Program(command, folder / "mock.log", env={}, cwd=folder)
         self.url = self.program.listening()
         # Kept: making one reads the system's certificates, and tests ask often.
@@ -46,7 +46,7 @@ class Mock:
         """Every request since the start, oldest first."""
         return self._client.get("/_ledger").json()
 
-    def forget(self) -> None:
+    def clear_ledger(self) -> None:
         """Clear the ledger."""
         self._client.delete("/_ledger").raise_for_status()
 
@@ -61,7 +61,7 @@ class Gateway:
     def __init__(
         self,
         folder: Path,
-        tables: Tables,
+        tables: SettingsTables,
         env: Mapping[str, str],
         options: Sequence[str] = (),
         program: Sequence[str | Path] = ("-m", "penstock"),
@@ -70,7 +70,7 @@ class Gateway:
         self.records_file = folder / "records.jsonl"
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
-        self.own: Tables = {
+        self.own: SettingsTables = {
             "server": {"host": "127.0.0.1", "port": self.port, "drain_seconds": 3},
             "records": {"path": str(self.records_file)},
         }
@@ -85,7 +85,7 @@ class Gateway:
             cwd=folder,
         )
         try:
-            self.wait_ready()
+            self.wait_until_ready()
         except BaseException:
             self.program.kill()
             shutil.rmtree(self.temporary)
@@ -95,17 +95,17 @@ class Gateway:
     def config_file(self) -> Path:
         return self.folder / "penstock.toml"
 
-    def configure(self, tables: Tables) -> None:
+    def configure(self, tables: SettingsTables) -> None:
         """Replace `penstock.toml` in one step, as an editor would; a running gateway reloads it."""
         merged = {
             name: {**self.own.get(name, {}), **table} if isinstance(table, dict) else table
             for name, table in tables.items()
         }
         draft = self.folder / ".penstock.toml.new"
-        draft.write_text(toml({**self.own, **merged}))
+        draft.write_text(to_toml({**self.own, **merged}))
         draft.rename(self.config_file)
 
-    def ready(self) -> bool | None:
+    def is_ready(self) -> bool | None:
         """Ask once."""
         self.program.must_live()
         try:
@@ -113,8 +113,8 @@ class Gateway:
         except httpx2.TransportError:
             return None
 
-    def wait_ready(self, seconds: float = 15.0) -> None:
-        wait(f"{self.base_url}/ready", self.ready, seconds)
+    def wait_until_ready(self, seconds: float = 15.0) -> None:
+        wait(f"{self.base_url}/ready", self.is_ready, seconds)
 
     def pids(self) -> dict[int, str]:
         """Every live process of this gateway, the supervisor included, with its command line."""
@@ -123,12 +123,12 @@ class Gateway:
     def records(self, count: int = 1, seconds: float = 5.0) -> list[dict[str, Any]]:
         """Wait for that many records, and give all there are."""
 
-        def look() -> list[dict[str, Any]] | None:
+        def read_records() -> list[dict[str, Any]] | None:
             # Text may hold what Python takes for the end of a line; and what has no end yet is still being written.
             lines = self.records_file.read_bytes().split(b"\n")[:-1] if self.records_file.exists() else []
             return [json.loads(line) for line in lines] if len(lines) >= count else None
 
-        return wait(f"{count} records in {self.records_file}", look, seconds)
+        return wait(f"{count} records in {self.records_file}", read_records, seconds)
 
     def stop(self) -> None:
         """Ask it to end as an operator would, and fail if something of it stays."""
@@ -143,16 +143,16 @@ class Gateway:
         assert not stray, f"files left behind: {stray}"
 
 
-def toml(value: Tables) -> str:
+def to_toml(value: SettingsTables) -> str:
     """Write tables as TOML, each on one line."""
-    return "".join(f"{key} = {_inline(item)}\n" for key, item in value.items())
+    return "".join(f"{key} = {_to_inline_toml(item)}\n" for key, item in value.items())
 
 
-def _inline(value: object) -> str:
+def _to_inline_toml(value: object) -> str:
     match value:
         case dict():
-            return "{" + ", ".join(f"{json.dumps(key)} = {_inline(item)}" for key, item in value.items()) + "}"
+            return "{" + ", ".join(f"{json.dumps(key)} = {_to_inline_toml(item)}" for key, item in value.items()) + "}"
         case list() | tuple():
-            return "[" + ", ".join(map(_inline, value)) + "]"
+            return "[" + ", ".join(map(_to_inline_toml, value)) + "]"
         case _:
             return json.dumps(value, ensure_ascii=False)

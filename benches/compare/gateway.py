@@ -14,86 +14,88 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benches.compare import bodies, ports, processes
-from benches.compare.peers.packages import SEARCHED
-from benches.compare.peers.peer import Peer, Stand
-from benches.compare.processes import Tree
+from benches.compare.peers.packages import SEARCH_PATH
+from benches.compare.peers.peer import LaunchContext, Peer
+from benches.compare.processes import ProcessTree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benches.compare.bodies import Ask
+    from benches.compare.bodies import RequestSpec
 
-STOP_SECONDS = 10
-KEPT_VARIABLES = ("HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH")
+STOP_TIMEOUT_SECONDS = 10
+PRESERVED_VARIABLES = ("HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH")
 
 
-class Invalid(Exception):  # noqa: N818 - says what the sample is
+class InvalidSample(Exception):  # noqa: N818 - says what the sample is
     """Raised if a measurement must be discarded; the message is the reason."""
 
 
-class NotStarted(Invalid):
+class NotStarted(InvalidSample):
     """Raised if a gateway never responded. It is not started again in this run."""
 
 
 @dataclass
-class Gateway:
+class RunningGateway:
     """A gateway that responds to requests, with the number of requests sent to it."""
 
     peer: Peer
-    stand: Stand
-    tree: Tree | None
-    started: float = 0.0
+    launch: LaunchContext
+    process_tree: ProcessTree | None
+    startup_seconds: float = 0.0
     """Seconds from start to first answer."""
-    sent: int = 0
+    sent_requests: int = 0
 
     @property
     def host(self) -> str:
-        return f"127.0.0.1:{self.stand.port}"
+        return f"127.0.0.1:{self.launch.port}"
 
-    def url(self, ask: Ask) -> str:
-        return f"http://{self.host}{self.path(ask)}"
+    def request_url(self, ask: RequestSpec) -> str:
+        return f"http://{self.host}{self.request_path(ask)}"
 
-    def path(self, ask: Ask) -> str:
-        return self.peer.path_routed(ask.config) if ask.config else self.peer.path(streamed=ask.streamed)
+    def request_path(self, ask: RequestSpec) -> str:
+        return (
+            self.peer.chat_path_for_config(ask.config) if ask.config else self.peer.chat_path(streamed=ask.is_streamed)
+        )
 
-    def headers(self, ask: Ask | None = None) -> dict[str, str]:
+    def request_headers(self, ask: RequestSpec | None = None) -> dict[str, str]:
         """Returns the headers of every request. If the request uses a saved config, they also select that config."""
         config = ask.config if ask else ""
-        said = self.peer.headers_routed(self.stand, config) if config else self.peer.headers(self.stand)
+        said = self.peer.headers_for_config(self.launch, config) if config else self.peer.request_headers(self.launch)
         return {**said, "content-type": "application/json"}
 
-    def body(self, ask: Ask) -> bytes:
-        return ask.body(self.peer.model(ask.model))
+    def request_body(self, ask: RequestSpec) -> bytes:
+        return ask.build_body(self.peer.model_name(ask.model))
 
     def memory_kb(self) -> int:
-        return self.tree.memory_kb() if self.tree else 0
+        return self.process_tree.memory_kb() if self.process_tree else 0
 
 
 @contextmanager
-def running(peer: Peer, provider: str, core: int | None) -> Iterator[Gateway]:
+def run_gateway(peer: Peer, provider: str, core: int | None) -> Iterator[RunningGateway]:
     """Runs the gateway for the duration of the block, in a temporary folder, on one core or on all cores."""
     with tempfile.TemporaryDirectory(prefix=f"compare-{peer.name}-") as folder:
-        if not peer.process:
+        if not peer.has_process:
             port = int(provider.rpartition(":")[2])
-            yield Gateway(peer, Stand(port, provider, Path(folder)), None)
+            yield RunningGateway(peer, LaunchContext(port, provider, Path(folder)), None)
             return
-        stand = Stand(ports.free(), provider, Path(folder))
+        stand = LaunchContext(ports.find_free_port(), provider, Path(folder))
         began = time.monotonic()
-        process = _start(peer, stand, core)
+        process = _start_process(peer, stand, core)
         try:
-            gateway = Gateway(peer, stand, Tree(process.pid))
-            _await_answer(gateway, process, began)
+            gateway = RunningGateway(peer, stand, ProcessTree(process.pid))
+            _wait_until_ready(gateway, process, began)
             _check_listener(gateway)
             yield gateway
         finally:
-            _stop(process)
+            _stop_process_tree(process)
 
 
-def _start(peer: Peer, stand: Stand, core: int | None) -> subprocess.Popen[bytes]:
+def _start_process(peer: Peer, stand: LaunchContext, core: int | None) -> subprocess.Popen[bytes]:
     pinned = [] if core is None else ["taskset", "-c", str(core)]
-    command = [*pinned, *peer.command(stand)]
-    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    environment = {**kept, "PATH": SEARCHED, **peer.environment()}
+    command = [*pinned, *peer.prepare_command(stand)]
+    kept = {name: os.environ[name] for name in PRESERVED_VARIABLES if name in os.environ}
+    environment = {**kept, "PATH": SEARCH_PATH, **peer.environment()}
     with (stand.folder / "output.log").open("wb") as log:
         return subprocess.Popen(
             command,
@@ -106,65 +108,65 @@ def _start(peer: Peer, stand: Stand, core: int | None) -> subprocess.Popen[bytes
         )
 
 
-def _await_answer(gateway: Gateway, process: subprocess.Popen[bytes], began: float) -> None:
+def _wait_until_ready(gateway: RunningGateway, process: subprocess.Popen[bytes], began: float) -> None:
     status = 0
-    while time.monotonic() - began < gateway.peer.patience:
-        status = _ask(gateway) or status
+    while time.monotonic() - began < gateway.peer.timeout_seconds:
+        status = _probe_status(gateway) or status
         if status == http.HTTPStatus.OK:
-            gateway.started = time.monotonic() - began
+            gateway.startup_seconds = time.monotonic() - began
             return
         if process.poll() is not None:
-            message = f"it ended while starting: {_last_words(gateway.stand)}"
+            message = f"it ended while starting: {_last_log_lines(gateway.launch)}"
             raise NotStarted(message)
         time.sleep(0.002 if not status else 0.2)
-    said = _last_words(gateway.stand)
-    message = f"no answer within {gateway.peer.patience:g} s (status {status}): {said}"
+    said = _last_log_lines(gateway.launch)
+    message = f"no answer within {gateway.peer.timeout_seconds:g} s (status {status}): {said}"
     raise NotStarted(message)
 
 
-def _ask(gateway: Gateway) -> int:
+def _probe_status(gateway: RunningGateway) -> int:
     """Returns the status of one complete response, or 0 if nothing listens yet."""
     try:
-        return answered(gateway, bodies.whole()).status
+        return send_request(gateway, bodies.non_streaming_request()).status
     except (OSError, http.client.HTTPException):
         return 0
 
 
-def answered(gateway: Gateway, ask: Ask) -> http.client.HTTPResponse:
+def send_request(gateway: RunningGateway, ask: RequestSpec) -> http.client.HTTPResponse:
     """Sends one request, reads the complete response and returns it."""
-    connection = http.client.HTTPConnection(gateway.host, timeout=gateway.peer.patience)
+    connection = http.client.HTTPConnection(gateway.host, timeout=gateway.peer.timeout_seconds)
     try:
-        connection.request("POST", gateway.path(ask), gateway.body(ask), gateway.headers(ask))
+        connection.request("POST", gateway.request_path(ask), gateway.request_body(ask), gateway.request_headers(ask))
         answer = connection.getresponse()
         answer.read()
     finally:
         connection.close()
-    gateway.sent += 1
+    gateway.sent_requests += 1
     return answer
 
 
-def _last_words(stand: Stand) -> str:
+def _last_log_lines(stand: LaunchContext) -> str:
     said = (stand.folder / "output.log").read_text(errors="replace").splitlines()
     return " / ".join(line.strip() for line in said[-3:] if line.strip()) or "no output"
 
 
-def _check_listener(gateway: Gateway) -> None:
-    if gateway.tree and not ports.held_by(gateway.stand.port, gateway.tree.members()):
-        message = f"somebody else listens on port {gateway.stand.port}"
-        raise Invalid(message)
+def _check_listener(gateway: RunningGateway) -> None:
+    if gateway.process_tree and not ports.is_owned_by(gateway.launch.port, gateway.process_tree.member_pids()):
+        message = f"somebody else listens on port {gateway.launch.port}"
+        raise InvalidSample(message)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    running = processes.table()
-    members = [running[pid] for pid in processes.descendants(process.pid, running)]
+def _stop_process_tree(process: subprocess.Popen[bytes]) -> None:
+    running = processes.read_process_table()
+    members = [running[pid] for pid in processes.find_descendants(process.pid, running)]
     process.terminate()
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(STOP_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    left = processes.table()
+    left = processes.read_process_table()
     for member in members:
-        if member.pid in left and left[member.pid].started == member.started:
+        if member.pid in left and left[member.pid].start_ticks == member.start_ticks:
             with suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGKILL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benches.compare import figures, paired
-from benches.compare.figures import FIGURES, OURS, Figure
+from benches.compare.figures import METRICS, PENSTOCK, Metric
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from benches.compare.result import Result, Sample
 
 COLOURS = ("#7f8c8d", "#95a5a6", "#c29d59", "#8e7cc3", "#b5651d", "#5b8c5a", "#44546a")
-OUR_COLOUR = "#d1495b"
+PENSTOCK_COLOUR = "#d1495b"
 
 
-def draw(result: Result, path: Path) -> bool:
+def draw_chart(result: Result, path: Path) -> bool:
     """Writes the chart and returns true. Returns false without matplotlib or data; the table has all values anyway."""
     try:
         import matplotlib as mpl  # noqa: PLC0415 - only those who want the picture need it
@@ -27,51 +27,51 @@ def draw(result: Result, path: Path) -> bool:
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 - only where a picture is drawn
 
-    known = figures.samples(result)
-    shown = [figure for figure in FIGURES if figure.against == "nginx" and _measured(known, figure)]
+    known = figures.add_latency_overhead(result)
+    shown = [figure for figure in METRICS if figure.baseline == "nginx" and _has_nginx_value(known, figure)]
     if not shown:
         return False
     peers = [peer for peer in result.versions if peer not in {"direct", "nginx"}]
     drawn, axes = plt.subplots(figsize=(9, 1.2 + 0.2 * len(shown) * (len(peers) + 1)))
-    _bars(axes, known, shown, peers)
-    _dress(axes, shown, result)
+    _draw_bars(axes, known, shown, peers)
+    _format_axes(axes, shown, result)
     drawn.tight_layout()
     drawn.savefig(path, dpi=150)
     plt.close(drawn)
     return True
 
 
-def _measured(known: list[Sample], figure: Figure) -> bool:
-    return bool(paired.by_round(known, figure.work, "nginx", figure.value))
+def _has_nginx_value(known: list[Sample], figure: Metric) -> bool:
+    return bool(paired.values_by_round(known, figure.workload, "nginx", figure.value_key))
 
 
-def _bars(axes: Axes, known: list[Sample], shown: list[Figure], peers: list[str]) -> None:
+def _draw_bars(axes: Axes, known: list[Sample], shown: list[Metric], peers: list[str]) -> None:
     height = 0.8 / max(len(peers), 1)
     for place, peer in enumerate(peers):
-        spreads = [paired.ratios(known, f.work, f.value, (peer, "nginx")) for f in shown]
+        spreads = [paired.ratio_spread(known, f.workload, f.value_key, (peer, "nginx")) for f in shown]
         rows = [(i, spread) for i, spread in enumerate(spreads) if spread and spread.median > 0]
-        colour = OUR_COLOUR if peer == OURS else COLOURS[place % len(COLOURS)]
+        colour = PENSTOCK_COLOUR if peer == PENSTOCK else COLOURS[place % len(COLOURS)]
         axes.barh(
             [i + (place - (len(peers) - 1) / 2) * height for i, _ in rows],
             [spread.median for _, spread in rows],
             height=height * 0.9,
-            xerr=_whiskers([spread for _, spread in rows]),
+            xerr=_error_bars([spread for _, spread in rows]),
             color=colour,
             error_kw={"elinewidth": 0.8, "ecolor": "#333333"},
             label=peer,
         )
 
 
-def _whiskers(spreads: list[paired.Spread]) -> list[list[float]]:
+def _error_bars(spreads: list[paired.Spread]) -> list[list[float]]:
     below = [spread.median - max(spread.low, spread.median * 0.01) for spread in spreads]
     return [[max(0.0, b) for b in below], [spread.high - spread.median for spread in spreads]]
 
 
-def _dress(axes: Axes, shown: list[Figure], result: Result) -> None:
+def _format_axes(axes: Axes, shown: list[Metric], result: Result) -> None:
     axes.axvline(1, color="#333333", linewidth=1)
     for i, figure in enumerate(shown):
-        if figure.at_most is not None:
-            axes.plot([figure.at_most] * 2, [i - 0.45, i + 0.45], color="black", ls=":", lw=1.4)
+        if figure.max_value is not None:
+            axes.plot([figure.max_value] * 2, [i - 0.45, i + 0.45], color="black", ls=":", lw=1.4)
     axes.set_xscale("log")
     axes.set_yticks(range(len(shown)), [f"{f.title}\n({f.unit})" for f in shown], fontsize=8)
     axes.invert_yaxis()

@@ -6,22 +6,22 @@ import itertools
 import socket
 from pathlib import Path
 
-LISTEN = "0A"
+LISTEN_STATE = "0A"
 # Below the ephemeral port range, which outgoing connections use.
-_candidates = itertools.cycle(range(21000, 29000))
+_candidate_ports = itertools.cycle(range(21000, 29000))
 
 
-def free() -> int:
+def find_free_port() -> int:
     """Returns a port on which nothing listens; each call returns a different port."""
     for _ in range(8000):
-        port = next(_candidates)
-        if not listeners(port) and _binds(port):
+        port = next(_candidate_ports)
+        if not listener_inodes(port) and _can_bind(port):
             return port
     message = "no free port between 21000 and 29000"
     raise SystemExit(message)
 
 
-def _binds(port: int) -> bool:
+def _can_bind(port: int) -> bool:
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))
@@ -30,7 +30,7 @@ def _binds(port: int) -> bool:
         return True
 
 
-def listeners(port: int) -> set[str]:
+def listener_inodes(port: int) -> set[str]:
     """Returns the inodes of the sockets that listen on a port."""
     found = set()
     for name in ("tcp", "tcp6"):
@@ -40,28 +40,28 @@ def listeners(port: int) -> set[str]:
             continue
         for line in lines:
             fields = line.split()
-            if fields[3] == LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+            if fields[3] == LISTEN_STATE and int(fields[1].rpartition(":")[2], 16) == port:
                 found.add(fields[9])
     return found
 
 
-def held_by(port: int, pids: set[int]) -> bool:
+def is_owned_by(port: int, pids: set[int]) -> bool:
     """Returns true if the port has listeners and all of them belong to these processes."""
-    wanted = listeners(port)
-    held = {inode for pid in pids for inode in _sockets(pid)}
+    wanted = listener_inodes(port)
+    held = {inode for pid in pids for inode in _socket_inodes(pid)}
     return bool(wanted) and wanted <= held
 
 
-def _sockets(pid: int) -> set[str]:
+def _socket_inodes(pid: int) -> set[str]:
     try:
         descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return set()
-    links = (_link(path) for path in descriptors)
+    links = (_read_link(path) for path in descriptors)
     return {link[8:-1] for link in links if link.startswith("socket:[")}
 
 
-def _link(path: Path) -> str:
+def _read_link(path: Path) -> str:
     try:
         return str(path.readlink())
     except OSError:

@@ -7,41 +7,41 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-TICKS = os.sysconf("SC_CLK_TCK")
-KERNEL_THREADS = 2
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+KTHREADD_PID = 2
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessInfo:
     """One entry of the process table."""
 
     pid: int
-    parent: int
-    session: int
-    reaped: float
+    parent_pid: int
+    session_id: int
+    reaped_cpu_seconds: float
     """CPU seconds of children that ended and were waited for."""
-    started: int
+    start_ticks: int
     """Ticks since the machine's own start: with the id it names a process for good."""
 
 
-def table() -> dict[int, Process]:
+def read_process_table() -> dict[int, ProcessInfo]:
     """Returns all running processes by process id."""
-    found = (_read(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit())
+    found = (_read_process(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit())
     return {process.pid: process for process in found if process}
 
 
-def _read(pid: int) -> Process | None:
+def _read_process(pid: int) -> ProcessInfo | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     # The command name is in parentheses and may itself contain spaces and parentheses.
     fields = text.rpartition(")")[2].split()
-    reaped = (int(fields[13]) + int(fields[14])) / TICKS
-    return Process(pid, int(fields[1]), int(fields[3]), reaped, int(fields[19]))
+    reaped = (int(fields[13]) + int(fields[14])) / TICKS_PER_SECOND
+    return ProcessInfo(pid, int(fields[1]), int(fields[3]), reaped, int(fields[19]))
 
 
-def clock(pid: int) -> float:
+def process_cpu_seconds(pid: int) -> float:
     """Returns the CPU seconds of all threads of one process, in nanosecond resolution (clock_getcpuclockid)."""
     try:
         return time.clock_gettime((~pid << 3) | 2)
@@ -49,36 +49,39 @@ def clock(pid: int) -> float:
         return 0.0
 
 
-def descendants(root: int, running: dict[int, Process]) -> set[int]:
+def find_descendants(root: int, running: dict[int, ProcessInfo]) -> set[int]:
     """Returns the process, all its descendants, and the other processes of the session that it leads."""
-    members = {root} | {p.pid for p in running.values() if p.session == root}
+    members = {root} | {p.pid for p in running.values() if p.session_id == root}
     while True:
-        grown = members | {p.pid for p in running.values() if p.parent in members}
+        grown = members | {p.pid for p in running.values() if p.parent_pid in members}
         if grown == members:
             return members & running.keys()
         members = grown
 
 
 @dataclass(frozen=True)
-class Tree:
+class ProcessTree:
     """Process tree of a gateway: the started process and all its descendants."""
 
-    root: int
+    root_pid: int
 
-    def members(self) -> set[int]:
-        return descendants(self.root, table())
+    def member_pids(self) -> set[int]:
+        return find_descendants(self.root_pid, read_process_table())
 
-    def cpu(self) -> float:
+    def cpu_seconds(self) -> float:
         """Returns the CPU seconds used so far, including those of exited members."""
-        running = table()
-        return sum(clock(pid) + running[pid].reaped for pid in descendants(self.root, running))
+        running = read_process_table()
+        return sum(
+            process_cpu_seconds(pid) + running[pid].reaped_cpu_seconds
+            for pid in find_descendants(self.root_pid, running)
+        )
 
     def memory_kb(self) -> int:
         """Returns the proportional set size in KiB; pages shared within the tree count once."""
-        return sum(_pss(pid) for pid in self.members())
+        return sum(_pss_kb(pid) for pid in self.member_pids())
 
 
-def _pss(pid: int) -> int:
+def _pss_kb(pid: int) -> int:
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -86,12 +89,12 @@ def _pss(pid: int) -> int:
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")), 0)
 
 
-def strangers(ours: int) -> dict[int, float]:
+def unrelated_cpu_seconds(ours: int) -> dict[int, float]:
     """Returns the CPU seconds of every process that is not a descendant of `ours`, without kernel threads."""
-    running = table()
-    mine = descendants(ours, running)
+    running = read_process_table()
+    mine = find_descendants(ours, running)
     return {
-        process.pid: clock(process.pid) + process.reaped
+        process.pid: process_cpu_seconds(process.pid) + process.reaped_cpu_seconds
         for process in running.values()
-        if process.pid not in mine and KERNEL_THREADS not in (process.pid, process.parent)
+        if process.pid not in mine and KTHREADD_PID not in (process.pid, process.parent_pid)
     }

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-READY = "listening on "
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
+READY_PREFIX = "listening on "
 
 
-def binary(name: str) -> Path:
+def find_binary(name: str) -> Path:
     """Returns the path of a program of the workspace: from its environment variable, or from the release folder."""
     told = os.environ.get(name.upper().replace("-", "_"))
-    path = Path(told) if told else REPOSITORY / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / name
+    path = Path(told) if told else REPOSITORY_ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / name
     if not path.is_file():
         message = f"{path} is missing; run `cargo build --release -p penstock-mock`"
         raise SystemExit(message)
@@ -29,12 +29,12 @@ def binary(name: str) -> Path:
 
 
 @contextmanager
-def running(port: int) -> Iterator[str]:
+def run_provider(port: int) -> Iterator[str]:
     """Runs the mock provider for the duration of the block and yields its address."""
-    command = [binary("penstock-mock"), "--host", "127.0.0.1", "--port", str(port), "--no-ledger"]
+    command = [find_binary("penstock-mock"), "--host", "127.0.0.1", "--port", str(port), "--no-ledger"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        yield _address(process)
+        yield _read_address(process)
     finally:
         process.kill()
         process.wait()
@@ -42,7 +42,7 @@ def running(port: int) -> Iterator[str]:
             process.stdout.close()
 
 
-def _address(process: subprocess.Popen[str]) -> str:
+def _read_address(process: subprocess.Popen[str]) -> str:
     lines: queue.Queue[str] = queue.Queue()
     output = process.stdout or io.StringIO()
     threading.Thread(target=lambda: lines.put(output.readline()), daemon=True).start()
@@ -50,7 +50,7 @@ def _address(process: subprocess.Popen[str]) -> str:
         line = lines.get(timeout=10).strip()
     except queue.Empty:
         line = ""
-    if not line.startswith(READY):
+    if not line.startswith(READY_PREFIX):
         message = f"the mock provider printed {line!r} instead of its address"
         raise SystemExit(message)
-    return line.removeprefix(READY)
+    return line.removeprefix(READY_PREFIX)

@@ -6,32 +6,32 @@ import sys
 from pathlib import Path
 
 from benches.compare import figures, paired, picture
-from benches.compare.figures import FIGURES, Figure, Verdict
-from benches.compare.result import Result, Sample, load
+from benches.compare.figures import METRICS, Metric, Verdict
+from benches.compare.result import Result, Sample, load_result
 
-FOREIGN_AT_MOST = 0.05
-NOTHING = "–"
-DISTURBED = " †"
-TIMES = "×"
+MAX_FOREIGN_SHARE = 0.05
+DASH = "–"
+DISTURBED_MARK = " †"
+TIMES_SIGN = "×"
 
-Disturbed = dict[str, dict[str, float]]
+DisturbedShares = dict[str, dict[str, float]]
 
 
-def render(result: Result) -> str:
+def render_report(result: Result) -> str:
     """Returns the complete report as Markdown."""
-    known = figures.samples(result)
+    known = figures.add_latency_overhead(result)
     parts = [
-        _title(result),
-        _targets(figures.verdicts(result), _disturbed(known)),
-        _everyone(known, list(result.versions)),
-        _notes("Left out", [f"{name}: {why}" for name, why in result.left_out.items()]),
-        _notes("Invalid", sorted({_invalid(sample) for sample in known if sample.invalid})),
-        _notes("Warnings", [*result.warnings, *_strangers(_disturbed(known))]),
+        _render_header(result),
+        _render_targets(figures.evaluate_targets(result), _disturbed_shares(known)),
+        _render_all_peers(known, list(result.versions)),
+        _render_notes("Left out", [f"{name}: {why}" for name, why in result.left_out.items()]),
+        _render_notes("Invalid", sorted({_format_invalid(sample) for sample in known if sample.invalid_reason})),
+        _render_notes("Warnings", [*result.warnings, *_disturbance_warnings(_disturbed_shares(known))]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Formats a number with three significant digits and thousands separators."""
     size = abs(value)
     if size >= 100:
@@ -39,7 +39,7 @@ def number(value: float) -> str:
     return f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
-def _title(result: Result) -> str:
+def _render_header(result: Result) -> str:
     versions = ", ".join(f"{name} {version}".strip() for name, version in result.versions.items())
     machine = ", ".join(f"{name} {what}" for name, what in result.machine.items())
     kind = "quick run" if result.quick else "run"
@@ -50,99 +50,100 @@ def _title(result: Result) -> str:
     )
 
 
-def _targets(verdicts: list[Verdict], disturbed: Disturbed) -> str:
+def _render_targets(verdicts: list[Verdict], disturbed: DisturbedShares) -> str:
     rows = [
         [
-            verdict.figure.title,
-            verdict.figure.unit,
-            limit(verdict.figure),
-            _spread(verdict.reached, TIMES if verdict.figure.against else "") + _mark(disturbed, verdict.figure),
-            number(verdict.ours.median) if verdict.ours else NOTHING,
-            _word(verdict),
+            verdict.metric.title,
+            verdict.metric.unit,
+            format_target(verdict.metric),
+            _format_spread(verdict.measured, TIMES_SIGN if verdict.metric.baseline else "")
+            + _disturbance_mark(disturbed, verdict.metric),
+            format_number(verdict.penstock_value.median) if verdict.penstock_value else DASH,
+            _format_outcome(verdict),
         ]
         for verdict in verdicts
     ]
-    return "## Targets\n\n" + table(["work", "unit", "target", "reached", "penstock", ""], rows)
+    return "## Targets\n\n" + render_table(["work", "unit", "target", "reached", "penstock", ""], rows)
 
 
-def limit(figure: Figure) -> str:
+def format_target(figure: Metric) -> str:
     """Formats the limit of a target."""
-    if figure.at_most is None:
-        return NOTHING
-    if figure.against:
-        return f"≤ {figure.at_most:g} {TIMES} {figure.against}"
-    return f"≤ {figure.at_most:g} {figure.unit}"
+    if figure.max_value is None:
+        return DASH
+    if figure.baseline:
+        return f"≤ {figure.max_value:g} {TIMES_SIGN} {figure.baseline}"
+    return f"≤ {figure.max_value:g} {figure.unit}"
 
 
-def _word(verdict: Verdict) -> str:
-    return {True: "met", False: "**missed**", None: "not measured"}[verdict.met]
+def _format_outcome(verdict: Verdict) -> str:
+    return {True: "met", False: "**missed**", None: "not measured"}[verdict.is_met]
 
 
-def _spread(spread: paired.Spread | None, sign: str) -> str:
+def _format_spread(spread: paired.Spread | None, sign: str) -> str:
     if spread is None:
-        return NOTHING
-    low, high = number(spread.low), number(spread.high)
-    return f"{number(spread.median)}{sign} [{low}{NOTHING}{high}]"
+        return DASH
+    low, high = format_number(spread.low), format_number(spread.high)
+    return f"{format_number(spread.median)}{sign} [{low}{DASH}{high}]"
 
 
-def _everyone(known: list[Sample], peers: list[str]) -> str:
-    disturbed = _disturbed(known)
+def _render_all_peers(known: list[Sample], peers: list[str]) -> str:
+    disturbed = _disturbed_shares(known)
     rows = [
-        [figure.title, figure.unit, *(_cell(known, figure, peer, disturbed) for peer in peers)]
-        for figure in _distinct()
+        [figure.title, figure.unit, *(_render_cell(known, figure, peer, disturbed) for peer in peers)]
+        for figure in _distinct_metrics()
     ]
-    measured = [row for row in rows if any(cell != NOTHING for cell in row[2:])]
-    return f"## Every gateway ({TIMES} nginx)\n\n" + table(["work", "unit", *peers], measured)
+    measured = [row for row in rows if any(cell != DASH for cell in row[2:])]
+    return f"## Every gateway ({TIMES_SIGN} nginx)\n\n" + render_table(["work", "unit", *peers], measured)
 
 
-def _distinct() -> list[Figure]:
+def _distinct_metrics() -> list[Metric]:
     """Returns the metrics without duplicates; a value may be used by two targets."""
-    return list({(figure.work, figure.value): figure for figure in reversed(FIGURES)}.values())[::-1]
+    return list({(figure.workload, figure.value_key): figure for figure in reversed(METRICS)}.values())[::-1]
 
 
-def _cell(known: list[Sample], figure: Figure, peer: str, disturbed: Disturbed) -> str:
-    value = paired.spread(paired.by_round(known, figure.work, peer, figure.value).values())
+def _render_cell(known: list[Sample], figure: Metric, peer: str, disturbed: DisturbedShares) -> str:
+    value = paired.compute_spread(paired.values_by_round(known, figure.workload, peer, figure.value_key).values())
     if value is None:
-        return NOTHING
-    ratio = paired.ratios(known, figure.work, figure.value, (peer, "nginx"))
-    beside = "" if ratio is None or peer == "nginx" else f" ({number(ratio.median)}{TIMES})"
-    return number(value.median) + beside + (DISTURBED if peer in disturbed.get(figure.work, {}) else "")
+        return DASH
+    ratio = paired.ratio_spread(known, figure.workload, figure.value_key, (peer, "nginx"))
+    beside = "" if ratio is None or peer == "nginx" else f" ({format_number(ratio.median)}{TIMES_SIGN})"
+    return format_number(value.median) + beside + (DISTURBED_MARK if peer in disturbed.get(figure.workload, {}) else "")
 
 
-def _invalid(sample: Sample) -> str:
-    return f"{sample.peer}, {sample.work}: {sample.invalid}"
+def _format_invalid(sample: Sample) -> str:
+    return f"{sample.peer}, {sample.workload}: {sample.invalid_reason}"
 
 
-def _mark(disturbed: Disturbed, figure: Figure) -> str:
+def _disturbance_mark(disturbed: DisturbedShares, figure: Metric) -> str:
     """Returns the mark if either value of the ratio was disturbed."""
-    return DISTURBED if {figures.OURS, figure.against} & disturbed.get(figure.work, {}).keys() else ""
+    return DISTURBED_MARK if {figures.PENSTOCK, figure.baseline} & disturbed.get(figure.workload, {}).keys() else ""
 
 
-def _disturbed(known: list[Sample]) -> Disturbed:
+def _disturbed_shares(known: list[Sample]) -> DisturbedShares:
     """Returns the highest share of the core that other processes used, by workload and gateway. Contains only shares
     above the limit.
     """
-    worst: Disturbed = {}
+    worst: DisturbedShares = {}
     for sample in known:
         share = sample.values.get("foreign", 0.0)
-        if share > FOREIGN_AT_MOST and sample.peer != "direct":
-            by_peer = worst.setdefault(sample.work, {})
+        if share > MAX_FOREIGN_SHARE and sample.peer != "direct":
+            by_peer = worst.setdefault(sample.workload, {})
             by_peer[sample.peer] = max(share, by_peer.get(sample.peer, 0.0))
     return worst
 
 
-def _strangers(disturbed: Disturbed) -> list[str]:
+def _disturbance_warnings(disturbed: DisturbedShares) -> list[str]:
     return [
-        f"{DISTURBED.strip()} {work}: others used the gateway's core: {', '.join(f'{peer} {share:.0%}' for peer, share in by_peer.items())}"
+        f"{DISTURBED_MARK.strip()} {work}: others used the gateway's core: {', '.join(f'{peer} {share:.0%}' for peer, share in by_peer.items())}"
         for work, by_peer in disturbed.items()
     ]
 
 
-def _notes(title: str, lines: list[str]) -> str:
+def _render_notes(title: str, lines: list[str]) -> str:
     return f"## {title}\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
+def render_table(head: list[str], rows: list[list[str]]) -> str:
     """Returns a Markdown table whose source is aligned as well."""
     lines = [head, *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
@@ -153,14 +154,14 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     )
 
 
-def write(result: Result, source: Path) -> str:
+def write_report(result: Result, source: Path) -> str:
     """Writes table and chart next to the JSON file and returns the table."""
-    text = render(result)
+    text = render_report(result)
     source.with_suffix(".md").write_text(text)
-    picture.draw(result, source.with_suffix(".png"))
+    picture.draw_chart(result, source.with_suffix(".png"))
     return text
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        print(write(load(Path(name)), Path(name)))
+        print(write_report(load_result(Path(name)), Path(name)))

@@ -15,10 +15,10 @@ class Sample:
     """One measurement of one workload with one gateway."""
 
     round: int
-    work: str
+    workload: str
     peer: str
     values: dict[str, float]
-    invalid: str | None = None
+    invalid_reason: str | None = None
     """Why its values count for nothing: an error, a lost chunk, a missing record."""
 
 
@@ -39,7 +39,7 @@ class Result:
         path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False))
 
 
-def load(path: Path) -> Result:
+def load_result(path: Path) -> Result:
     """Reads a file that `save` wrote."""
     data = json.loads(path.read_text())
     data["samples"] = [Sample(**sample) for sample in data["samples"]]

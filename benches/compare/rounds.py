@@ -8,100 +8,102 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benches.compare import load, ports, provider
-from benches.compare.gateway import Gateway, Invalid, NotStarted, running
+from benches.compare.gateway import InvalidSample, NotStarted, RunningGateway, run_gateway
 from benches.compare.peers.direct import Direct
 from benches.compare.result import Result, Sample
-from benches.compare.works import BURST, Bench, Scale, Work
+from benches.compare.works import BURST_STREAM, BenchContext, Durations, Workload
 
 if TYPE_CHECKING:
-    from benches.compare.cores import Cores
+    from benches.compare.cores import CoreAssignment
     from benches.compare.peers.peer import Peer
 
-RECORD_SECONDS = 5
+RECORD_TIMEOUT_SECONDS = 5
 
 
 @dataclass
-class Run:
+class ComparisonRun:
     """One comparison from its first round to its last."""
 
     peers: list[Peer]
-    works: list[Work]
-    scale: Scale
-    cores: Cores
+    workloads: list[Workload]
+    durations: Durations
+    cores: CoreAssignment
     result: Result
-    framing: int = 0
-    began: float = field(default_factory=time.monotonic)
+    framing_events: int = 0
+    started_at: float = field(default_factory=time.monotonic)
 
-    def all_rounds(self) -> None:
+    def run_all_rounds(self) -> None:
         """Runs all rounds. The result contains all measurements even if some fail."""
-        self.framing = _framing()
+        self.framing_events = _count_framing_events()
         for number in range(1, self.result.rounds + 1):
-            for work in self.works:
-                self._visit(number, work)
+            for work in self.workloads:
+                self._measure_peers(number, work)
 
-    def _visit(self, number: int, work: Work) -> None:
+    def _measure_peers(self, number: int, work: Workload) -> None:
         for peer in self.peers:
-            if self._takes_part(peer, work, number) and peer.name not in self.result.left_out:
-                sample = self._sample(number, work, peer)
+            if self._should_measure(peer, work, number) and peer.name not in self.result.left_out:
+                sample = self._measure_sample(number, work, peer)
                 self.result.samples.append(sample)
-                self._say(sample)
+                self._print_progress(sample)
 
-    def _sample(self, number: int, work: Work, peer: Peer) -> Sample:
+    def _measure_sample(self, number: int, work: Workload, peer: Peer) -> Sample:
         try:
             # Each sample has its own provider, so that connections left open by one gateway do not affect the next.
             with (
-                provider.running(ports.free()) as address,
-                running(peer, address, self.cores.gateway) as gateway,
+                provider.run_provider(ports.find_free_port()) as address,
+                run_gateway(peer, address, self.cores.gateway) as gateway,
             ):
-                bench = Bench(gateway, self.cores.gateway, self.scale, self.framing)
+                bench = BenchContext(gateway, self.cores.gateway, self.durations, self.framing_events)
                 values = work.measure(bench)
                 check_records(gateway)
         except NotStarted as reason:
             self.result.left_out[peer.name] = str(reason)
             return Sample(number, work.name, peer.name, {}, str(reason))
-        except Invalid as reason:
+        except InvalidSample as reason:
             return Sample(number, work.name, peer.name, {}, str(reason))
         return Sample(number, work.name, peer.name, values)
 
-    def _say(self, sample: Sample) -> None:
+    def _print_progress(self, sample: Sample) -> None:
         values = ", ".join(f"{name} {value:.4g}" for name, value in sample.values.items())
-        where = f"round {sample.round}/{self.result.rounds} {sample.work} {sample.peer}"
-        print(f"{where}: {sample.invalid or values} ({self._left()})", file=sys.stderr, flush=True)
+        where = f"round {sample.round}/{self.result.rounds} {sample.workload} {sample.peer}"
+        print(f"{where}: {sample.invalid_reason or values} ({self._remaining_time()})", file=sys.stderr, flush=True)
 
-    def _left(self) -> str:
+    def _remaining_time(self) -> str:
         """Returns the remaining time, estimated from the average so far."""
         done = len(self.result.samples)
-        minutes = (time.monotonic() - self.began) / done * max(self._visits() - done, 0) / 60
+        minutes = (time.monotonic() - self.started_at) / done * max(self._count_samples() - done, 0) / 60
         return f"{minutes:.1f} minutes left"
 
-    def _takes_part(self, peer: Peer, work: Work, number: int) -> bool:
-        named = not work.only or peer.name in work.only
-        enough = number > min(peer.rounds_at_most, self.scale.rare_rounds if work.rare else number)
-        return named and (peer.process or work.direct) and not enough
+    def _should_measure(self, peer: Peer, work: Workload, number: int) -> bool:
+        named = not work.only_peers or peer.name in work.only_peers
+        enough = number > min(peer.max_rounds, self.durations.low_variance_rounds if work.is_low_variance else number)
+        return named and (peer.has_process or work.includes_direct) and not enough
 
-    def _visits(self) -> int:
+    def _count_samples(self) -> int:
         peers = [peer for peer in self.peers if peer.name not in self.result.left_out]
         numbers = range(1, self.result.rounds + 1)
-        return sum(self._takes_part(peer, work, number) for number in numbers for work in self.works for peer in peers)
+        return sum(
+            self._should_measure(peer, work, number) for number in numbers for work in self.workloads for peer in peers
+        )
 
 
-def _framing() -> int:
+def _count_framing_events() -> int:
     """Returns the number of opening and closing events of a stream. The provider determines it, so it is measured
     directly.
     """
-    with provider.running(ports.free()) as address, running(Direct(), address, None) as direct:
-        report = load.run(direct, "stream", BURST, {"streams": 1, "rounds": 1, "seconds": 30})
-    if report["chunks"] < BURST.chunks:
-        message = f"the pretend provider sent {report['chunks']:g} events for {BURST.model!r}"
+    with provider.run_provider(ports.find_free_port()) as address, run_gateway(Direct(), address, None) as direct:
+        report = load.run(direct, "stream", BURST_STREAM, {"streams": 1, "rounds": 1, "seconds": 30})
+    if report["chunks"] < BURST_STREAM.chunk_count:
+        message = f"the pretend provider sent {report['chunks']:g} events for {BURST_STREAM.model!r}"
         raise SystemExit(message)
-    return int(report["chunks"]) - BURST.chunks
+    return int(report["chunks"]) - BURST_STREAM.chunk_count
 
 
-def check_records(gateway: Gateway) -> None:
+def check_records(gateway: RunningGateway) -> None:
     """Checks that each sent request has left one record, if the gateway writes records."""
-    deadline = time.monotonic() + RECORD_SECONDS
-    while (written := gateway.peer.written(gateway.stand)) not in (None, gateway.sent):
+    deadline = time.monotonic() + RECORD_TIMEOUT_SECONDS
+    while (written := gateway.peer.count_records(gateway.launch)) not in (None, gateway.sent_requests):
         if time.monotonic() > deadline:
-            message = f"{written} records of {gateway.sent} requests"
-            raise Invalid(message)
+            message = f"{written} records of {gateway.sent_requests} requests"
+            raise InvalidSample(message)
         time.sleep(0.1)

@@ -12,7 +12,7 @@ import time
 from litellm.llms.anthropic.chat.handler import ModelResponseIterator
 
 
-def told(events: list[str]) -> list[str]:
+def transform_events(events: list[str]) -> list[str]:
     chunks = ModelResponseIterator(streaming_response=iter(()), sync_stream=True)
     out = []
     for event in events:
@@ -23,9 +23,9 @@ def told(events: list[str]) -> list[str]:
     return out
 
 
-stream = [event + "\n\n" for event in sys.stdin.read().split("\n\n") if event]
-print(json.dumps("".join(told(stream))))
+stream_events = [event + "\n\n" for event in sys.stdin.read().split("\n\n") if event]
+print(json.dumps("".join(transform_events(stream_events))))
 for _ in range(int(sys.argv[1])):
-    begun = time.perf_counter_ns()
-    told(stream)
-    print(time.perf_counter_ns() - begun)
+    started_ns = time.perf_counter_ns()
+    transform_events(stream_events)
+    print(time.perf_counter_ns() - started_ns)

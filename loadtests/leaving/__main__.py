@@ -11,9 +11,9 @@ import uvloop
 
 from benches.compare import gateway
 from benches.compare.peers.penstock import Penstock
-from loadtests.leaving.measure import Crowd, Figures, measure, table, ways
+from loadtests.leaving.measure import DisconnectLoad, DisconnectResults, make_clients, measure_disconnects, render_table
 from loadtests.leaving.provider import PHASES, Provider
-from loadtests.options import between
+from loadtests.options import make_int_parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if a latency target is missed."""
-    asked = _parser().parse_args(arguments)
+    asked = _build_parser().parse_args(arguments)
     penstock = Penstock()
     penstock.install()
-    figures = uvloop.run(_measure(penstock, asked))
-    print(table(figures))
-    broken = [str(one) for one in figures if not one.kept]
+    figures = uvloop.run(_measure_all(penstock, asked))
+    print(render_table(figures))
+    broken = [str(one) for one in figures if not one.meets_targets]
     print("\n".join(broken), file=sys.stderr)
     return int(bool(broken))
 
 
-async def _measure(penstock: Penstock, asked: argparse.Namespace) -> list[Figures]:
+async def _measure_all(penstock: Penstock, asked: argparse.Namespace) -> list[DisconnectResults]:
     provider, figures = Provider(), []
-    crowd = Crowd(asked.callers, asked.rate)
-    async with provider.listening():
+    crowd = DisconnectLoad(asked.callers, asked.rate)
+    async with provider.listen():
         # Starts the gateway in a thread, because the gateway sends a request to this process's provider during startup.
-        running = gateway.running(penstock, provider.url, core=None)
+        running = gateway.run_gateway(penstock, provider.url, core=None)
         loaded = await asyncio.to_thread(running.__enter__)
         try:
-            for name, way in ways(f"http://{loaded.host}", loaded.headers()).items():
+            for name, way in make_clients(f"http://{loaded.host}", loaded.request_headers()).items():
                 for phase in asked.phases:
-                    figures.append(await measure(provider, way, (phase, name), crowd))
+                    figures.append(await measure_disconnects(provider, way, (phase, name), crowd))
                     print(figures[-1], file=sys.stderr, flush=True)
         finally:
             await asyncio.to_thread(running.__exit__, None, None, None)
     return figures
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.leaving", description=__doc__)
-    parser.add_argument("--callers", type=between(1, 5000), default=1000, metavar="N", help="at once")
+    parser.add_argument("--callers", type=make_int_parser(1, 5000), default=1000, metavar="N", help="at once")
     parser.add_argument("--rate", type=float, default=400, metavar="R", help="disconnects per second")
     parser.add_argument(
         "--phases", nargs="+", default=list(PHASES), choices=PHASES, help="phases to run, in this order"

@@ -16,24 +16,24 @@ from loadtests.options import HEADERS_VARIABLE
 if TYPE_CHECKING:
     from locust.clients import ResponseContextManager
 
-CHAT = "/v1/chat/completions"
-MESSAGES = "/v1/messages"
-DONE = "[DONE]"
-SECONDS = 30
+CHAT_PATH = "/v1/chat/completions"
+MESSAGES_PATH = "/v1/messages"
+DONE_MARKER = "[DONE]"
+REQUEST_TIMEOUT_SECONDS = 30
 
 
 @dataclass
-class Outcome:
+class ResponseOutcome:
     """The received response, complete or not."""
 
     status: int
     headers: dict[str, str]
     text: str = ""
     events: list[str] = field(default_factory=list)
-    broken: bool = False
+    is_broken: bool = False
     """Whether the answer stopped before its end."""
 
-    def json(self) -> dict[str, Any]:
+    def parse_json(self) -> dict[str, Any]:
         """Returns the body, or an empty dict if it is not a JSON object."""
         try:
             body = json.loads(self.text)
@@ -42,7 +42,7 @@ class Outcome:
         return body if isinstance(body, dict) else {}
 
 
-class Caller(HttpUser):
+class GatewayUser(HttpUser):
     """A client with a gateway key that repeatedly sends a request, reads the response and pauses briefly."""
 
     abstract = True
@@ -51,26 +51,26 @@ class Caller(HttpUser):
     def on_start(self) -> None:
         self.client.headers.update(json.loads(os.environ.get(HEADERS_VARIABLE, "{}")))
 
-    def question(self, model: str, **more: object) -> dict[str, object]:
+    def build_request(self, model: str, **more: object) -> dict[str, object]:
         """Returns the body of a chat request. Anthropic's API requires `max_tokens`; OpenAI's accepts it."""
         return {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": "Hello?"}], **more}
 
-    def whole(self, response: ResponseContextManager) -> Outcome:
-        outcome = self.begun(response)
+    def read_response(self, response: ResponseContextManager) -> ResponseOutcome:
+        outcome = self.new_outcome(response)
         # Without a connection, locust supplies its own response with status 0.
         outcome.text = response.text or ""
         return outcome
 
-    def streamed(self, response: ResponseContextManager) -> Outcome:
+    def read_stream(self, response: ResponseContextManager) -> ResponseOutcome:
         """Reads events as they arrive. The duration of the complete stream counts as the response time."""
-        began, outcome = time.perf_counter(), self.begun(response)
+        began, outcome = time.perf_counter(), self.new_outcome(response)
         try:
             for line in response.iter_lines():
                 if line.startswith(b"data:"):
                     outcome.events.append(line[5:].strip().decode())
                 outcome.text += line.decode(errors="replace") + "\n"
         except RequestException:
-            outcome.broken = True
+            outcome.is_broken = True
         response.request_meta = {
             **response.request_meta,
             "response_time": response.request_meta["response_time"] + (time.perf_counter() - began) * 1000,
@@ -78,6 +78,6 @@ class Caller(HttpUser):
         }
         return outcome
 
-    def begun(self, response: ResponseContextManager) -> Outcome:
+    def new_outcome(self, response: ResponseContextManager) -> ResponseOutcome:
         headers = {name.lower(): value for name, value in response.headers.items()}
-        return Outcome(response.status_code, headers, broken=response.status_code == 0)
+        return ResponseOutcome(response.status_code, headers, is_broken=response.status_code == 0)

@@ -6,42 +6,54 @@ from itertools import islice
 
 from locust import task
 
-from loadtests.scenarios.caller import CHAT, DONE, MESSAGES, SECONDS, Caller, Outcome
+from loadtests.scenarios.caller import (
+    CHAT_PATH,
+    DONE_MARKER,
+    MESSAGES_PATH,
+    REQUEST_TIMEOUT_SECONDS,
+    GatewayUser,
+    ResponseOutcome,
+)
 
-CHUNKS = 20
-MODEL = f"mock?chunks={CHUNKS}&chunk_ms=5"
-LONG = "mock?chunks=400&chunk_ms=5"
+CHUNK_COUNT = 20
+STREAM_MODEL = f"mock?chunks={CHUNK_COUNT}&chunk_ms=5"
+LONG_STREAM_MODEL = "mock?chunks=400&chunk_ms=5"
 
 
-class Stream(Caller):
+class Stream(GatewayUser):
     """Streams in both client formats and expects every chunk."""
 
     @task(5)
-    def chat(self) -> None:
-        body = self.question(MODEL, stream=True)
+    def stream_chat(self) -> None:
+        body = self.build_request(STREAM_MODEL, stream=True)
         with self.client.post(
-            CHAT, json=body, name="stream", stream=True, catch_response=True, timeout=SECONDS
+            CHAT_PATH, json=body, name="stream", stream=True, catch_response=True, timeout=REQUEST_TIMEOUT_SECONDS
         ) as response:
-            outcome = self.streamed(response)
-            if problem := incomplete(outcome, '"content":', DONE):
+            outcome = self.read_stream(response)
+            if problem := find_stream_problem(outcome, '"content":', DONE_MARKER):
                 response.failure(problem)
 
     @task(3)
-    def messages(self) -> None:
-        body = self.question(MODEL, stream=True)
+    def stream_messages(self) -> None:
+        body = self.build_request(STREAM_MODEL, stream=True)
         with self.client.post(
-            MESSAGES, json=body, name="messages stream", stream=True, catch_response=True, timeout=SECONDS
+            MESSAGES_PATH,
+            json=body,
+            name="messages stream",
+            stream=True,
+            catch_response=True,
+            timeout=REQUEST_TIMEOUT_SECONDS,
         ) as response:
-            outcome = self.streamed(response)
-            if problem := incomplete(outcome, "text_delta", '"message_stop"'):
+            outcome = self.read_stream(response)
+            if problem := find_stream_problem(outcome, "text_delta", '"message_stop"'):
                 response.failure(problem)
 
     @task(1)
-    def leave(self) -> None:
+    def disconnect_early(self) -> None:
         """Closes the stream after a few events. The gateway must close the provider's connection too."""
-        body = self.question(LONG, stream=True)
+        body = self.build_request(LONG_STREAM_MODEL, stream=True)
         with self.client.post(
-            CHAT, json=body, name="stream, left", stream=True, catch_response=True, timeout=SECONDS
+            CHAT_PATH, json=body, name="stream, left", stream=True, catch_response=True, timeout=REQUEST_TIMEOUT_SECONDS
         ) as response:
             read = sum(1 for _ in islice(response.iter_lines(), 5))
             if response.status_code != 200 or read < 5:
@@ -49,12 +61,12 @@ class Stream(Caller):
             response.close()
 
 
-def incomplete(outcome: Outcome, content: str, end: str) -> str | None:
+def find_stream_problem(outcome: ResponseOutcome, content: str, end: str) -> str | None:
     """Returns what is wrong with a stream, or `None` if it is complete."""
     chunks = sum(content in event for event in outcome.events)
     if outcome.status != 200:
         return f"status {outcome.status}"
-    if outcome.broken or not outcome.events or end not in outcome.events[-1]:
+    if outcome.is_broken or not outcome.events or end not in outcome.events[-1]:
         return f"ended without {end} after {chunks} chunks"
     # OpenAI's first event has an empty content, which is counted too.
-    return None if chunks in (CHUNKS, CHUNKS + 1) else f"{chunks} chunks of {CHUNKS}"
+    return None if chunks in (CHUNK_COUNT, CHUNK_COUNT + 1) else f"{chunks} chunks of {CHUNK_COUNT}"

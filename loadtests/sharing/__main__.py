@@ -10,32 +10,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benches.compare import gateway, ports, provider
-from benches.compare.peers.penstock import KEY, Penstock
-from loadtests.sharing.callers import Callers
-from loadtests.sharing.measure import Figures, Load, measure
-from loadtests.sharing.server import FAULTS, running
+from benches.compare.peers.penstock import GATEWAY_KEY, Penstock
+from loadtests.sharing.callers import LoadClient
+from loadtests.sharing.measure import FaultLoad, FaultResults, measure_fault
+from loadtests.sharing.server import FAULT_NAMES, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benches.compare.peers.peer import Stand
+    from benches.compare.peers.peer import LaunchContext
 
-WORKERS = 2
+WORKER_COUNT = 2
 
 
-class Sharing(Penstock):
+class SharedRedisPenstock(Penstock):
     """Penstock with two workers and a control process that share a Redis, and a store that publishes its changes
     through it.
     """
 
     def __init__(self, url: str) -> None:
-        super().__init__(WORKERS)
+        super().__init__(WORKER_COUNT)
         self._url = url
         self._store = ""
 
-    def command(self, stand: Stand) -> list[str]:
+    def prepare_command(self, stand: LaunchContext) -> list[str]:
         self._store = f"sqlite:///{stand.folder}/penstock.db"
-        return super().command(stand)
+        return super().prepare_command(stand)
 
     def environment(self) -> dict[str, str]:
         return {"REDIS_URL": self._url, "PENSTOCK_STORE_URL": self._store, "PENSTOCK_ADMIN_KEY": "k" * 32}
@@ -43,21 +43,21 @@ class Sharing(Penstock):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if a limit is violated."""
-    asked = _parser().parse_args(arguments)
-    load = Load(asked.seconds, asked.well, asked.rate, asked.strict)
-    figures = asyncio.run(measured(load, asked.faults))
-    broken = [f"{one.fault}: {wrong}" for one in figures for wrong in one.wrong]
+    asked = _build_parser().parse_args(arguments)
+    load = FaultLoad(asked.seconds, asked.well, asked.rate, asked.strict)
+    figures = asyncio.run(measure_faults(load, asked.faults))
+    broken = [f"{one.fault}: {wrong}" for one in figures for wrong in one.violations]
     print("\n".join(broken), file=sys.stderr)
     return int(bool(broken))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.sharing", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300, metavar="S", help="how long each fault lasts")
     parser.add_argument("--well", type=float, default=10, metavar="S", help="time without a fault before each fault")
     parser.add_argument("--rate", type=float, default=500, metavar="R", help="requests a second")
     parser.add_argument(
-        "--faults", nargs="+", default=list(FAULTS), choices=FAULTS, help="faults to run, in this order"
+        "--faults", nargs="+", default=list(FAULT_NAMES), choices=FAULT_NAMES, help="faults to run, in this order"
     )
     parser.add_argument(
         "--strict", action="store_true", help="also check latencies; requires an otherwise idle machine"
@@ -65,21 +65,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def measured(load: Load, faults: Sequence[str] = FAULTS) -> list[Figures]:
+async def measure_faults(load: FaultLoad, faults: Sequence[str] = FAULT_NAMES) -> list[FaultResults]:
     """Runs all faults one after the other with one gateway and returns the results."""
-    figures: list[Figures] = []
-    with tempfile.TemporaryDirectory(prefix="sharing-") as folder, provider.running(ports.free()) as address:
-        async with running(Path(folder)) as server:
-            penstock = Sharing(server.url)
+    figures: list[FaultResults] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="sharing-") as folder,
+        provider.run_provider(ports.find_free_port()) as address,
+    ):
+        async with run_server(Path(folder)) as server:
+            penstock = SharedRedisPenstock(server.url)
             penstock.install()
             # Starts the gateway in a thread: the proxy to Redis runs in this process, and the gateway connects to it
             # during startup.
-            started = gateway.running(penstock, address, core=None)
+            started = gateway.run_gateway(penstock, address, core=None)
             loaded = await asyncio.to_thread(started.__enter__)
-            callers = Callers(loaded.host, KEY)
+            callers = LoadClient(loaded.host, GATEWAY_KEY)
             try:
                 for fault in faults:
-                    figures.append(await measure(server, loaded, callers, fault, load))
+                    figures.append(await measure_fault(server, loaded, callers, fault, load))
                     print(figures[-1], flush=True)
             finally:
                 await callers.close()

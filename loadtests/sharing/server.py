@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
     from pathlib import Path
 
-SLOW_SECONDS = 0.5
-START_SECONDS = 10
+SLOW_DELAY_SECONDS = 0.5
+START_TIMEOUT_SECONDS = 10
 # Number of connections that are never accepted. Enough to fill the accept queue of a socket with the shortest backlog.
-CROWD = 8
+PENDING_CONNECTIONS = 8
 # After this time, a server that runs a script replies with an error that it is busy. Before, it does not reply.
-BUSY_MS = 500
-FLUSH_SECONDS = 0.1
+BUSY_REPLY_THRESHOLD_MS = 500
+FLUSH_INTERVAL_SECONDS = 0.1
 
-Half = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Way:
+class FaultyProxy:
     """TCP proxy between gateways and the server. It can delay data, forward nothing, or refuse connections."""
 
     def __init__(self, server: int) -> None:
-        self.port = ports.free()
+        self.port = ports.find_free_port()
         self.delay = 0.0
         self._server = server
         self._open = asyncio.Event()
@@ -46,16 +46,16 @@ class Way:
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
-    def there(self) -> None:
+    def start(self) -> None:
         """Starts to listen and to accept connections."""
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._listener.setblocking(False)
         self._listener.bind(("127.0.0.1", self.port))
         self._listener.listen(1)
-        self._accepting = asyncio.create_task(self._accept(self._listener))
+        self._accepting = asyncio.create_task(self._accept_clients(self._listener))
 
-    async def gone(self) -> None:
+    async def stop(self) -> None:
         """Refuses new connections and closes existing ones."""
         for task in (self._accepting, *self._tasks):
             if task:
@@ -65,42 +65,42 @@ class Way:
         if self._listener:
             self._listener.close()
 
-    async def swallow(self) -> None:
+    async def blackhole(self) -> None:
         """Forwards nothing and refuses nothing: existing connections stall, and new ones are never accepted."""
         self._open.clear()
         if self._accepting:
             self._accepting.cancel()
-        for _ in range(CROWD):
+        for _ in range(PENDING_CONNECTIONS):
             one = socket.socket()
             one.setblocking(False)
             one.connect_ex(("127.0.0.1", self.port))
             self._crowd.append(one)
         await asyncio.sleep(0)
 
-    def lead(self) -> None:
+    def end_blackhole(self) -> None:
         """Forwards the data that was held back and accepts the waiting connections."""
         for one in self._crowd:
             one.close()
         self._crowd.clear()
         self._open.set()
         if self._listener:
-            self._accepting = asyncio.create_task(self._accept(self._listener))
+            self._accepting = asyncio.create_task(self._accept_clients(self._listener))
 
-    async def _accept(self, listener: socket.socket) -> None:
+    async def _accept_clients(self, listener: socket.socket) -> None:
         while True:
             client, _ = await asyncio.get_running_loop().sock_accept(listener)
-            task = asyncio.create_task(self._pass_all(client))
+            task = asyncio.create_task(self._relay_connection(client))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _pass_all(self, client: socket.socket) -> None:
+    async def _relay_connection(self, client: socket.socket) -> None:
         halves = [await asyncio.open_connection(sock=client)]
         ways: list[asyncio.Task[None]] = []
         try:
             halves.append(await asyncio.open_connection("127.0.0.1", self._server))
             here, there = halves
-            ways.append(asyncio.create_task(self._pass(here, there, answers=False)))
-            ways.append(asyncio.create_task(self._pass(there, here, answers=True)))
+            ways.append(asyncio.create_task(self._relay_stream(here, there, answers=False)))
+            ways.append(asyncio.create_task(self._relay_stream(there, here, answers=True)))
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         except OSError:
             # The server is unreachable; the client's connection is closed as well.
@@ -112,7 +112,7 @@ class Way:
                 writer.close()
             await asyncio.gather(*ways, *(writer.wait_closed() for _, writer in halves), return_exceptions=True)
 
-    async def _pass(self, source: Half, sink: Half, *, answers: bool) -> None:
+    async def _relay_stream(self, source: StreamPair, sink: StreamPair, *, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while piece := await source[0].read(65536):
                 await self._open.wait()
@@ -122,15 +122,15 @@ class Way:
                 await sink[1].drain()
 
 
-class Server:
+class RedisServer:
     """A Redis server without persistence, and the proxy in front of it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = ports.free()
-        self._program = packages.debian("redis-server", "redis-server")
+        self._port = ports.find_free_port()
+        self._program = packages.install_debian_program("redis-server", "redis-server")
         self._aside: list[asyncio.Task[None]] = []
-        self.way = Way(self._port)
+        self.way = FaultyProxy(self._port)
         # Connects directly, not through the proxy. The cast is needed because redis-py has incomplete types.
         self.own = cast("Any", Redis)(host="127.0.0.1", port=self._port, socket_timeout=2)
 
@@ -140,16 +140,16 @@ class Server:
 
     async def start(self) -> None:
         """Starts the server, or a new one after it was killed, and waits until it responds."""
-        self._process = self._run()
-        async with asyncio.timeout(START_SECONDS):
+        self._process = self._spawn()
+        async with asyncio.timeout(START_TIMEOUT_SECONDS):
             while True:
                 with contextlib.suppress(RedisError, OSError):
                     return await self.own.ping()
                 await asyncio.sleep(0.02)
 
-    def _run(self) -> subprocess.Popen[bytes]:
+    def _spawn(self) -> subprocess.Popen[bytes]:
         options = {"port": self._port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self._folder}
-        options["busy-reply-threshold"] = BUSY_MS
+        options["busy-reply-threshold"] = BUSY_REPLY_THRESHOLD_MS
         command = [self._program, *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
@@ -157,78 +157,78 @@ class Server:
         for task in self._aside:
             task.cancel()
         await self.own.aclose()
-        await self.way.gone()
+        await self.way.stop()
         self._process.kill()
         self._process.wait()
 
-    async def users(self) -> set[str]:
+    async def active_client_ids(self) -> set[str]:
         """Returns the ids of the connections on which workers just read or wrote cached responses. No other connection
         is used for that.
         """
         clients = await self.own.client_list()
         return {one["id"] for one in clients if one["cmd"] in {"get", "pttl", "set"} and one["idle"] == "0"}
 
-    async def refuse(self) -> None:
+    async def refuse_connections(self) -> None:
         self._process.kill()
         self._process.wait()
-        await self.way.gone()
+        await self.way.stop()
 
-    async def return_empty(self) -> None:
+    async def restart_empty(self) -> None:
         await self.start()
-        self.way.there()
+        self.way.start()
 
-    async def freeze(self) -> None:
+    async def suspend_process(self) -> None:
         os.kill(self._process.pid, signal.SIGSTOP)
 
-    async def thaw(self) -> None:
+    async def resume_process(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)
 
-    async def lead(self) -> None:
-        self.way.lead()
+    async def end_blackhole(self) -> None:
+        self.way.end_blackhole()
 
-    async def slow(self) -> None:
-        self.way.delay = SLOW_SECONDS
+    async def add_delay(self) -> None:
+        self.way.delay = SLOW_DELAY_SECONDS
 
-    async def hurry(self) -> None:
+    async def remove_delay(self) -> None:
         self.way.delay = 0.0
 
-    async def follow(self) -> None:
+    async def become_replica(self) -> None:
         """Makes the server read-only, as the replica of a primary that does not exist."""
-        await self.own.replicaof("127.0.0.1", ports.free())
+        await self.own.replicaof("127.0.0.1", ports.find_free_port())
 
-    async def rule(self) -> None:
+    async def become_primary(self) -> None:
         await self.own.replicaof("NO", "ONE")
 
-    async def fill(self) -> None:
+    async def limit_memory(self) -> None:
         await self.own.config_set("maxmemory", 1)
 
-    async def widen(self) -> None:
+    async def lift_memory_limit(self) -> None:
         await self.own.config_set("maxmemory", 0)
 
-    async def flush(self) -> None:
+    async def start_flushing(self) -> None:
         """Deletes all keys every `FLUSH_INTERVAL_SECONDS`, until `stop_flushing`."""
 
-        async def flushing() -> None:
+        async def flush_loop() -> None:
             while True:
                 await self.own.flushall()
-                await asyncio.sleep(FLUSH_SECONDS)
+                await asyncio.sleep(FLUSH_INTERVAL_SECONDS)
 
-        self._aside.append(asyncio.create_task(flushing()))
+        self._aside.append(asyncio.create_task(flush_loop()))
 
-    async def keep(self) -> None:
+    async def stop_flushing(self) -> None:
         self._aside.pop().cancel()
 
-    async def compute(self) -> None:
+    async def start_endless_script(self) -> None:
         """Blocks the server with a script that never ends."""
 
-        async def running() -> None:
+        async def run_script() -> None:
             async with cast("Any", Redis)(host="127.0.0.1", port=self._port) as aside:
                 with contextlib.suppress(RedisError):
                     await aside.eval("while true do end", 0)
 
-        self._aside.append(asyncio.create_task(running()))
+        self._aside.append(asyncio.create_task(run_script()))
 
-    async def rest(self) -> None:
+    async def kill_script(self) -> None:
         await self.own.script_kill()
         await self._aside.pop()
 
@@ -236,26 +236,26 @@ class Server:
     def faults(self) -> dict[str, tuple[Callable[[], Awaitable[None]], Callable[[], Awaitable[None]]]]:
         """Returns the functions that start and end each fault, by its name."""
         return {
-            "refused": (self.refuse, self.return_empty),
-            "frozen": (self.freeze, self.thaw),
-            "blackholed": (self.way.swallow, self.lead),
-            "slow": (self.slow, self.hurry),
-            "read-only": (self.follow, self.rule),
-            "full": (self.fill, self.widen),
-            "flushed": (self.flush, self.keep),
-            "blocked": (self.compute, self.rest),
+            "refused": (self.refuse_connections, self.restart_empty),
+            "frozen": (self.suspend_process, self.resume_process),
+            "blackholed": (self.way.blackhole, self.end_blackhole),
+            "slow": (self.add_delay, self.remove_delay),
+            "read-only": (self.become_replica, self.become_primary),
+            "full": (self.limit_memory, self.lift_memory_limit),
+            "flushed": (self.start_flushing, self.stop_flushing),
+            "blocked": (self.start_endless_script, self.kill_script),
         }
 
 
-FAULTS = ("refused", "frozen", "blackholed", "slow", "read-only", "full", "flushed", "blocked")
+FAULT_NAMES = ("refused", "frozen", "blackholed", "slow", "read-only", "full", "flushed", "blocked")
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncGenerator[Server]:
+async def run_server(folder: Path) -> AsyncGenerator[RedisServer]:
     """Runs the server and its proxy for the duration of the block."""
-    server = Server(folder)
+    server = RedisServer(folder)
     await server.start()
-    server.way.there()
+    server.way.start()
     try:
         yield server
     finally:

@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
 
 # By slug, with what stands before their paths.
-DIALECTS = {"openai": "/v1", "anthropic": "/v1", "google": "", "bedrock": "", "cohere": ""}
-OPTIONS = {"bedrock": {"aws_region": "eu-west-1"}}
+PATH_PREFIXES = {"openai": "/v1", "anthropic": "/v1", "google": "", "bedrock": "", "cohere": ""}
+PROVIDER_OPTIONS = {"bedrock": {"aws_region": "eu-west-1"}}
 
 
-def saved(mock: Mock) -> list[dict[str, Any]]:
+def provider_rows(mock: Mock) -> list[dict[str, Any]]:
     """Give their rows for `penstock.toml`."""
     return [
         {"slug": slug, "provider": slug, "api_key": "sk-stored", "custom_host": f"{mock.url}{prefix}"}
-        | ({"options": OPTIONS[slug]} if slug in OPTIONS else {})
-        for slug, prefix in DIALECTS.items()
+        | ({"options": PROVIDER_OPTIONS[slug]} if slug in PROVIDER_OPTIONS else {})
+        for slug, prefix in PATH_PREFIXES.items()
     ]

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.dialects import DIALECTS, saved
+from tests.e2e.dialects import PATH_PREFIXES, provider_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.gateway import Gateway, Mock
 
-PROGRAM = Path(__file__).parent / "codex/node_modules/.bin/codex"
-KEY = "pk-gateway-0123456789"
-TEXT = "Hello from the pretend provider: all is well. "
+CODEX_BINARY = Path(__file__).parent / "codex/node_modules/.bin/codex"
+GATEWAY_KEY = "pk-gateway-0123456789"
+RESPONSE_TEXT = "Hello from the pretend provider: all is well. "
 # What nobody but OpenAI has: a search, and tools within tools.
-PLAIN = {"web_search": "disabled", "features": {"multi_agent": False}}
+PORTABLE_SETTINGS = {"web_search": "disabled", "features": {"multi_agent": False}}
 
 
-def codex(served: Gateway, home: Path, model: str, settings: dict[str, Any], **mock: str) -> list[dict[str, Any]]:
+def run_codex(served: Gateway, home: Path, model: str, settings: dict[str, Any], **mock: str) -> list[dict[str, Any]]:
     """Ask one thing without a terminal; the events that it prints."""
     fields = {f"x-mock-{key}": value for key, value in mock.items()}
     if fields:
@@ -40,50 +40,62 @@ def codex(served: Gateway, home: Path, model: str, settings: dict[str, Any], **m
     }
     config = {"model": model, "model_provider": "gateway", "model_providers": {"gateway": provider}, **settings}
     home.mkdir()
-    said = [option for key, value in config.items() for option in ("-c", f"{key}={inline(value)}")]
+    said = [option for key, value in config.items() for option in ("-c", f"{key}={to_inline_toml(value)}")]
     done = subprocess.run(
-        [PROGRAM, "exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", *said, "Hi"],
+        [
+            CODEX_BINARY,
+            "exec",
+            "--json",
+            "--skip-git-repo-check",
+            "--dangerously-bypass-approvals-and-sandbox",
+            *said,
+            "Hi",
+        ],
         check=False,
         capture_output=True,
         text=True,
         timeout=40,
         stdin=subprocess.DEVNULL,
-        env={"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home), "KEY": KEY},
+        env={"PATH": os.environ["PATH"], "HOME": str(home), "CODEX_HOME": str(home), "KEY": GATEWAY_KEY},
         cwd=home,
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def inline(value: object) -> str:
+def to_inline_toml(value: object) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {inline(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(key)} = {to_inline_toml(item)}" for key, item in value.items()) + "}"
     return json.dumps(value)
 
 
 @pytest.fixture
 def served(gateway: Callable[..., Gateway], mock: Mock) -> Gateway:
-    keys = [{"name": "k", "id": "k-1", "key": KEY}]
-    return gateway({"keys": keys, "providers": saved(mock), "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
+    keys = [{"name": "k", "id": "k-1", "key": GATEWAY_KEY}]
+    return gateway(
+        {"keys": keys, "providers": provider_rows(mock), "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
+    )
 
 
-@pytest.mark.parametrize(("provider", "settings"), [(slug, {} if slug == "openai" else PLAIN) for slug in DIALECTS])
-def test_it_speaks_calls_a_tool_and_is_told_of_errors(
+@pytest.mark.parametrize(
+    ("provider", "settings"), [(slug, {} if slug == "openai" else PORTABLE_SETTINGS) for slug in PATH_PREFIXES]
+)
+def test_codex_gets_text_tool_calls_and_errors(
     served: Gateway, tmp_path: Path, provider: str, settings: dict[str, Any]
 ):
     model = f"@{provider}/mock"
-    events = codex(served, tmp_path / "text", model, settings)
+    events = run_codex(served, tmp_path / "text", model, settings)
     items = [event["item"] for event in events if event["type"] == "item.completed"]
-    assert [item["text"] for item in items if item["type"] == "agent_message"] == [TEXT], events
+    assert [item["text"] for item in items if item["type"] == "agent_message"] == [RESPONSE_TEXT], events
     usage = events[-1]["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (12, 8)
 
     arguments = json.dumps({"cmd": "echo from the shell"})
-    events = codex(served, tmp_path / "tool", model, settings, call="exec_command", arguments=arguments)
+    events = run_codex(served, tmp_path / "tool", model, settings, call="exec_command", arguments=arguments)
     items = [event["item"] for event in events if event["type"] == "item.completed"]
     (ran,) = [item for item in items if item["type"] == "command_execution"]
     assert (ran["aggregated_output"].strip(), ran["exit_code"]) == ("from the shell", 0)
-    assert [item["text"] for item in items if item["type"] == "agent_message"][-1] == TEXT
+    assert [item["text"] for item in items if item["type"] == "agent_message"][-1] == RESPONSE_TEXT
 
-    events = codex(served, tmp_path / "error", model, settings, status="429")
+    events = run_codex(served, tmp_path / "error", model, settings, status="429")
     assert events[-1]["type"] == "turn.failed"
     assert "429" in events[-1]["error"]["message"]

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway import TARGET
+from tests.gateway import CARGO_TARGET_DIR
 from tests.processes import Program, free_port, wait
 from tests.shape.repository import ROOT, files
 
 # The registries' crates need not be compiled again, our own are: cargo tells workspaces apart by their path.
-ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "CARGO_TARGET_DIR": str(TARGET)}
+ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "CARGO_TARGET_DIR": str(CARGO_TARGET_DIR)}
 BUILD_SECONDS = 900
-READY = "listens on http://"
-STARTS = ("curl ", "python3 ", "sdk/bin/")
+READY_MESSAGE = "listens on http://"
+COMMAND_PREFIXES = ("curl ", "python3 ", "sdk/bin/")
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def terminal(tmp_path: Path) -> Path:
     return folder
 
 
-def pasted(line: str, folder: Path) -> str:
+def run_line(line: str, folder: Path) -> str:
     """Run a line as it stands, on a machine whose `python3` is the one that runs the tests."""
     done = subprocess.run(
         ["/bin/bash", "-c", line],
@@ -63,16 +63,20 @@ def pasted(line: str, folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(BUILD_SECONDS + 120)
-def test_make_run_answers_the_lines_that_it_prints(fresh_copy: Path, terminal: Path, tmp_path: Path):
+def test_make_run_serves_the_commands_that_it_prints(fresh_copy: Path, terminal: Path, tmp_path: Path):
     command = ["make", "run", f"ARGS=--port {free_port()}"]
     program = Program(command, tmp_path / "make.log", env=ENVIRONMENT, cwd=fresh_copy)
     try:
-        wait("`make run` ready", lambda: (program.must_live(), READY in program.output())[1] or None, BUILD_SECONDS)
+        wait(
+            "`make run` ready",
+            lambda: (program.must_live(), READY_MESSAGE in program.output())[1] or None,
+            BUILD_SECONDS,
+        )
         lines = wait(
             "its lines",
-            lambda: [line for line in program.output().splitlines() if line.startswith(STARTS)] or None,
+            lambda: [line for line in program.output().splitlines() if line.startswith(COMMAND_PREFIXES)] or None,
         )
-        whole, streamed, messages, health, _, sdk = (pasted(line, terminal) for line in lines)
+        whole, streamed, messages, health, _, sdk = (run_line(line, terminal) for line in lines)
         # Ctrl-C reaches everything in the foreground.
         os.killpg(program.pid, signal.SIGINT)
         program.process.wait(30)

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def moto(folder: Path) -> Generator[str]:
+def run_moto(folder: Path) -> Generator[str]:
     """The address of a moto server."""
     port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     program, url = Program(command, folder / "moto.log", env={}, cwd=folder), f"http://127.0.0.1:{port}"
 
-    def look() -> bool | None:
+    def is_ready() -> bool | None:
         program.must_live()
         try:
             return httpx2.get(f"{url}/moto-api/", timeout=2).status_code == httpx2.codes.OK or None
@@ -30,7 +30,7 @@ def moto(folder: Path) -> Generator[str]:
             return None
 
     try:
-        wait("moto", look, 20)
+        wait("moto", is_ready, 20)
         yield url
     finally:
         program.kill()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TYPES: dict[str, type | tuple[type, ...]] = {
+JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "text": str,
     "integer": int,
     "number": (int, float),
@@ -17,12 +17,12 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "null": type(None),
 }
 
-DATES = {"created_at": "text", "last_updated_at": "text"}
-LIST = {"object": "text", "total": "integer", "data": "list"}
-MADE = {"id": "text", "slug": "text"}
-LIMITS = {"usage_limits": "table|null", "rate_limits": "list|null"}
-MANY_LIMITS = {"usage_limits": "list|null", "rate_limits": "list|null"}
-KEY = {
+TIMESTAMP_FIELDS = {"created_at": "text", "last_updated_at": "text"}
+LIST_FIELDS = {"object": "text", "total": "integer", "data": "list"}
+CREATED_FIELDS = {"id": "text", "slug": "text"}
+LIMIT_FIELDS = {"usage_limits": "table|null", "rate_limits": "list|null"}
+LIMIT_LIST_FIELDS = {"usage_limits": "list|null", "rate_limits": "list|null"}
+API_KEY_FIELDS = {
     **dict.fromkeys(("id", "key", "name", "type", "organisation_id", "status", "creation_mode", "object"), "text"),
     **dict.fromkeys(("description", "workspace_id", "user_id", "expires_at", "last_rotated_at"), "text|null"),
     **dict.fromkeys(("last_reset_at", "next_usage_reset_at"), "text|null"),
@@ -34,27 +34,27 @@ KEY = {
     "defaults": "table",
     "alert_emails": "list|null",
     "rotation_policy": "table|null",
-    **LIMITS,
-    **DATES,
+    **LIMIT_FIELDS,
+    **TIMESTAMP_FIELDS,
 }
-CONFIG_ROW = {
+CONFIG_ROW_FIELDS = {
     **dict.fromkeys(("id", "slug", "name", "organisation_id", "workspace_id", "status", "object"), "text"),
     "is_default": "integer",
     "owner_id": "text|null",
     "updated_by": "text|null",
-    **DATES,
+    **TIMESTAMP_FIELDS,
 }
-CONFIG = {**CONFIG_ROW, "config": "text", "format": "text", "type": "text", "version_id": "text"}
-INTEGRATION_ROW = {
+CONFIG_FIELDS = {**CONFIG_ROW_FIELDS, "config": "text", "format": "text", "type": "text", "version_id": "text"}
+INTEGRATION_ROW_FIELDS = {
     **dict.fromkeys(("id", "slug", "name", "ai_provider_id", "organisation_id", "object", "status"), "text"),
     "description": "text|null",
     "workspace_id": "text|null",
     "configurations": "table",
     "tags": "table",
-    **DATES,
+    **TIMESTAMP_FIELDS,
 }
-INTEGRATION = {
-    **INTEGRATION_ROW,
+INTEGRATION_FIELDS = {
+    **INTEGRATION_ROW_FIELDS,
     "masked_key": "text|null",
     "owner_id": "text|null",
     "type": "text",
@@ -65,7 +65,7 @@ INTEGRATION = {
     "secret_mappings": "list",
     "pricing_adjustments": "table|null",
 }
-PROVIDER = {
+PROVIDER_FIELDS = {
     **dict.fromkeys(("id", "slug", "name", "integration_id", "ai_provider_name", "workspace_id"), "text"),
     "note": "text|null",
     "status": "text",
@@ -75,10 +75,10 @@ PROVIDER = {
     "model_config": "table",
     "created_at": "text",
     "object": "text",
-    **LIMITS,
+    **LIMIT_FIELDS,
 }
-VIRTUAL_KEY = {
-    **PROVIDER,
+VIRTUAL_KEY_FIELDS = {
+    **PROVIDER_FIELDS,
     "key": "text",
     "masked_api_key": "text|null",
     "provider": "text",
@@ -87,21 +87,21 @@ VIRTUAL_KEY = {
     "organisation_id": "text",
     "secret_mappings": "list",
 }
-PERSON = dict.fromkeys(("object", "id", "first_name", "last_name", "role", "email"), "text") | DATES
-MEMBER = {
-    **PERSON,
+USER_FIELDS = dict.fromkeys(("object", "id", "first_name", "last_name", "role", "email"), "text") | TIMESTAMP_FIELDS
+MEMBER_FIELDS = {
+    **USER_FIELDS,
     "org_role": "text",
     "status": "text",
     "workspace_id": "text",
     "scopes": "list",
     "settings": "table",
 }
-INVITE = {
+INVITE_FIELDS = {
     **dict.fromkeys(("object", "id", "email", "role", "created_at", "expires_at", "status"), "text"),
     "accepted_at": "text|null",
     "invited_by": "text|null",
 }
-WORKSPACE = {
+WORKSPACE_FIELDS = {
     **dict.fromkeys(("object", "id", "slug", "name", "organisation_id", "status", "creation_source"), "text"),
     "description": "text|null",
     "icon": "text|null",
@@ -112,12 +112,14 @@ WORKSPACE = {
     "security_settings": "table",
     "scim_source_id": "text|null",
     "last_reset_at": "text|null",
-    **MANY_LIMITS,
-    **DATES,
+    **LIMIT_LIST_FIELDS,
+    **TIMESTAMP_FIELDS,
 }
-REFERENCE_ROW = dict.fromkeys(("id", "name", "slug", "manager_type", "status", "object"), "text") | DATES
-REFERENCE = {
-    **REFERENCE_ROW,
+SECRET_REFERENCE_ROW_FIELDS = (
+    dict.fromkeys(("id", "name", "slug", "manager_type", "status", "object"), "text") | TIMESTAMP_FIELDS
+)
+SECRET_REFERENCE_FIELDS = {
+    **SECRET_REFERENCE_ROW_FIELDS,
     "organisation_id": "text",
     "description": "text|null",
     "secret_path": "text",
@@ -127,7 +129,7 @@ REFERENCE = {
     "tags": "table",
     "created_by": "text|null",
 }
-RECORD = {
+AUDIT_LOG_FIELDS = {
     **dict.fromkeys(("timestamp", "method", "uri", "request_id", "request_body", "query_params", "action"), "text"),
     **dict.fromkeys(("request_headers", "user_type", "organisation_id", "client_ip", "country"), "text"),
     "user_id": "text|null",
@@ -137,20 +139,20 @@ RECORD = {
 }
 
 
-SPAN = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
+TIME_RANGE = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
 # Where each is answered, below which field a list has its rows, and what there is.
-READS: list[tuple[str, str, dict[str, str]]] = [
-    ("/v1/api-keys/{key}", "", KEY),
-    ("/v1/api-keys?workspace_id={place}", "", LIST),
-    ("/v2/api-keys?ids={key}", "data", KEY),
-    ("/v1/configs/{config}", "", CONFIG),
-    ("/v1/configs/{config}/versions", "data", CONFIG),
-    ("/v1/configs?workspace_id={place}", "", LIST),
-    ("/v1/configs?workspace_id={place}", "data", CONFIG_ROW),
-    ("/v1/integrations/{integration}", "", INTEGRATION),
-    ("/v2/integrations/{integration}", "", INTEGRATION),
-    ("/v1/integrations", "", LIST),
-    ("/v1/integrations", "data", INTEGRATION_ROW),
+READ_ROUTES: list[tuple[str, str, dict[str, str]]] = [
+    ("/v1/api-keys/{key}", "", API_KEY_FIELDS),
+    ("/v1/api-keys?workspace_id={place}", "", LIST_FIELDS),
+    ("/v2/api-keys?ids={key}", "data", API_KEY_FIELDS),
+    ("/v1/configs/{config}", "", CONFIG_FIELDS),
+    ("/v1/configs/{config}/versions", "data", CONFIG_FIELDS),
+    ("/v1/configs?workspace_id={place}", "", LIST_FIELDS),
+    ("/v1/configs?workspace_id={place}", "data", CONFIG_ROW_FIELDS),
+    ("/v1/integrations/{integration}", "", INTEGRATION_FIELDS),
+    ("/v2/integrations/{integration}", "", INTEGRATION_FIELDS),
+    ("/v1/integrations", "", LIST_FIELDS),
+    ("/v1/integrations", "data", INTEGRATION_ROW_FIELDS),
     (
         "/v1/integrations/{integration}/models",
         "",
@@ -174,40 +176,40 @@ READS: list[tuple[str, str, dict[str, str]]] = [
     (
         "/v1/integrations/{integration}/workspaces",
         "",
-        {**LIST, "workspaces": "list", "global_workspace_access": "table"},
+        {**LIST_FIELDS, "workspaces": "list", "global_workspace_access": "table"},
     ),
     (
         "/v1/integrations/{integration}/workspaces",
         "workspaces",
-        {"id": "text", "enabled": "boolean", **MANY_LIMITS, **DATES},
+        {"id": "text", "enabled": "boolean", **LIMIT_LIST_FIELDS, **TIMESTAMP_FIELDS},
     ),
-    ("/v1/providers/{provider}?workspace_id={place}", "", PROVIDER | DATES),
-    ("/v1/providers?workspace_id={place}", "", LIST),
-    ("/v1/providers?workspace_id={place}", "data", PROVIDER | DATES),
-    ("/v1/virtual-keys/{virtual_key}?workspace_id={place}", "", VIRTUAL_KEY),
-    ("/v1/virtual-keys?workspace_id={place}", "", LIST),
-    ("/v1/virtual-keys?workspace_id={place}", "data", VIRTUAL_KEY),
-    ("/v1/admin/users/{user}", "", {**PERSON, "workspace_ids": "list"}),
-    ("/v1/admin/users?pageSize=5&currentPage=0", "", LIST),
-    ("/v1/admin/users", "data", {**PERSON, "workspace_ids": "list"}),
-    ("/v1/admin/users/invites/{invite}", "", INVITE),
-    ("/v1/admin/users/invites?pageSize=5", "", LIST),
-    ("/v1/admin/users/invites", "data", INVITE),
+    ("/v1/providers/{provider}?workspace_id={place}", "", PROVIDER_FIELDS | TIMESTAMP_FIELDS),
+    ("/v1/providers?workspace_id={place}", "", LIST_FIELDS),
+    ("/v1/providers?workspace_id={place}", "data", PROVIDER_FIELDS | TIMESTAMP_FIELDS),
+    ("/v1/virtual-keys/{virtual_key}?workspace_id={place}", "", VIRTUAL_KEY_FIELDS),
+    ("/v1/virtual-keys?workspace_id={place}", "", LIST_FIELDS),
+    ("/v1/virtual-keys?workspace_id={place}", "data", VIRTUAL_KEY_FIELDS),
+    ("/v1/admin/users/{user}", "", {**USER_FIELDS, "workspace_ids": "list"}),
+    ("/v1/admin/users?pageSize=5&currentPage=0", "", LIST_FIELDS),
+    ("/v1/admin/users", "data", {**USER_FIELDS, "workspace_ids": "list"}),
+    ("/v1/admin/users/invites/{invite}", "", INVITE_FIELDS),
+    ("/v1/admin/users/invites?pageSize=5", "", LIST_FIELDS),
+    ("/v1/admin/users/invites", "data", INVITE_FIELDS),
     *(
-        (f"{path}/{{place}}", "", {**WORKSPACE, "users": "list"})
+        (f"{path}/{{place}}", "", {**WORKSPACE_FIELDS, "users": "list"})
         for path in ("/v1/admin/workspaces", "/v1/workspaces", "/v2/workspaces")
     ),
-    ("/v1/admin/workspaces", "", LIST),
-    ("/v1/workspaces", "data", WORKSPACE),
-    ("/v1/admin/workspaces/{place}/users/{user}", "", MEMBER),
-    ("/v1/admin/workspaces/{place}/users", "", LIST),
-    ("/v1/workspaces/{place}/users", "data", MEMBER),
-    ("/v1/secret-references/{reference}", "", REFERENCE),
-    ("/v1/secret-references", "", LIST),
-    ("/v1/secret-references", "data", REFERENCE_ROW),
-    (f"/v1/audit-logs?{SPAN}&organisation_id={{organisation}}", "records", RECORD),
+    ("/v1/admin/workspaces", "", LIST_FIELDS),
+    ("/v1/workspaces", "data", WORKSPACE_FIELDS),
+    ("/v1/admin/workspaces/{place}/users/{user}", "", MEMBER_FIELDS),
+    ("/v1/admin/workspaces/{place}/users", "", LIST_FIELDS),
+    ("/v1/workspaces/{place}/users", "data", MEMBER_FIELDS),
+    ("/v1/secret-references/{reference}", "", SECRET_REFERENCE_FIELDS),
+    ("/v1/secret-references", "", LIST_FIELDS),
+    ("/v1/secret-references", "data", SECRET_REFERENCE_ROW_FIELDS),
+    (f"/v1/audit-logs?{TIME_RANGE}&organisation_id={{organisation}}", "records", AUDIT_LOG_FIELDS),
     (
-        f"/v1/audit-logs?{SPAN}&organisation_id={{organisation}}",
+        f"/v1/audit-logs?{TIME_RANGE}&organisation_id={{organisation}}",
         "",
         {"records": "list", "total": "integer", "object": "text"},
     ),
@@ -225,14 +227,14 @@ READS: list[tuple[str, str, dict[str, str]]] = [
 ]
 
 
-def differing(shown: Mapping[str, Any], table: Mapping[str, str]) -> dict[str, object]:
+def mismatched_fields(shown: Mapping[str, Any], table: Mapping[str, str]) -> dict[str, object]:
     """The fields that are not there, or of another type."""
     return {
         name: shown.get(name, "is not there")
         for name, kinds in table.items()
         if name not in shown
         or not any(
-            isinstance(shown[name], TYPES[kind]) and (kind == "boolean") == isinstance(shown[name], bool)
+            isinstance(shown[name], JSON_TYPES[kind]) and (kind == "boolean") == isinstance(shown[name], bool)
             for kind in kinds.split("|")
         )
     }

@@ -9,10 +9,10 @@ from typing import Self
 
 import uvloop
 
-PROBE_SECONDS = 0.05
+PROBE_INTERVAL_SECONDS = 0.05
 
 
-class Balancer:
+class LoadBalancer:
     """Runs in a thread of its own; gateways may be added at any time."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Balancer:
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join(10)
 
-    def add(self, port: int) -> None:
+    def add_gateway(self, port: int) -> None:
         """Take a gateway in, once it is ready."""
         self._loop.call_soon_threadsafe(self._ready.setdefault, port, False)
 
@@ -41,14 +41,14 @@ class Balancer:
 
     async def _run(self) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self._listens.set()
         while not self._ended.is_set():
             for port in list(self._ready):
                 self._ready[port] = await self._probe(port)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), PROBE_SECONDS)
+                await asyncio.wait_for(self._ended.wait(), PROBE_INTERVAL_SECONDS)
         server.close()
 
     async def _probe(self, port: int) -> bool:
@@ -61,7 +61,7 @@ class Balancer:
             return False
         return b" 200 " in answer
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ports = [port for port, is_ready in self._ready.items() if is_ready]
         self._turn += 1
         try:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from tests.processes import wait
 
 
-class Listening:
+class RecordingServer:
     """Somebody who is asked, and knows by whom and for what."""
 
     def __init__(self, answers: type[BaseHTTPRequestHandler]) -> None:
@@ -30,16 +30,16 @@ class Listening:
         self._server.server_close()
         self._thread.join(5)
 
-    def count(self, method: str, path: str) -> int:
+    def count_requests(self, method: str, path: str) -> int:
         with self.lock:
             return sum(one == (method, path) for one in self.asked)
 
 
-class BatchProvider(Listening):
+class FakeBatchProvider(RecordingServer):
     """Keeps what it is handed; `finish` ends the batches that it has."""
 
     def __init__(self) -> None:
-        super().__init__(_Answers)
+        super().__init__(_RequestHandler)
         self.url += "/v1"
         self.files: dict[str, bytes] = {}
         self.batches: dict[str, dict[str, Any]] = {}
@@ -52,7 +52,7 @@ class BatchProvider(Listening):
         # Whether who makes a batch hears nothing of it for a while.
         self.mute = threading.Event()
 
-    def finish(self, status: str = "completed", good: int = 1_000) -> None:
+    def finish_batches(self, status: str = "completed", good: int = 1_000) -> None:
         """End every batch: the first lines were answered well."""
         with self.lock:
             for batch in self.batches.values():
@@ -60,28 +60,28 @@ class BatchProvider(Listening):
                 batch.update(status=status, good=lines[:good], rest=lines[good:])
 
 
-class _Answers(BaseHTTPRequestHandler):
-    provider: BatchProvider
+class _RequestHandler(BaseHTTPRequestHandler):
+    provider: FakeBatchProvider
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
     def do_GET(self) -> None:
-        self._answer(b"")
+        self._respond(b"")
 
     def do_POST(self) -> None:
         length = int(self.headers.get("content-length", 0))
         body = self.rfile.read(length)
         if len(body) == length:
-            self._answer(body)
+            self._respond(body)
 
-    def _answer(self, body: bytes) -> None:
+    def _respond(self, body: bytes) -> None:
         with self.provider.lock:
             path = self.path.removeprefix("/v1")
             self.provider.asked.append((self.command, path))
             self.provider.credentials.add(self.headers.get("x-api-key") or self.headers.get("authorization", ""))
-            status, answer = self._refusal() or self._list(path) or self._route(path, body)
+            status, answer = self._rejection() or self._list_batches(path) or self._route(path, body)
         if self.provider.mute.is_set() and (self.command, path) == ("POST", "/batches"):
             self.close_connection = True
             wait("the end of who asks", lambda: not self.provider.mute.is_set() or None)
@@ -93,7 +93,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def _refusal(self) -> tuple[int, Any] | None:
+    def _rejection(self) -> tuple[int, Any] | None:
         if self.provider.echoes:
             shown = self.headers.get("x-api-key") or self.headers.get("authorization", "")
             return 401, {"error": {"message": f"Incorrect API key provided: {shown}"}}
@@ -102,7 +102,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.provider.busy -= 1
         return 429, {"error": {"message": "later", "type": "rate_limit_error"}}
 
-    def _list(self, path: str) -> tuple[int, Any] | None:
+    def _list_batches(self, path: str) -> tuple[int, Any] | None:
         if not path.startswith("/batches?"):
             return None
         listed = [{"id": "other", "metadata": None}]
@@ -129,14 +129,18 @@ class _Answers(BaseHTTPRequestHandler):
             if found[3] == "/cancel":
                 batch.update(status="cancelled", good=batch["lines"][:1], rest=[])
             batch["why"] = there.why
-            return 200, _results(batch) if found[3] == "/results" else (_anthropics if found[1] else _openais)(batch)
+            return 200, _anthropic_results(batch) if found[3] == "/results" else (
+                _anthropic_batch if found[1] else _openai_batch
+            )(batch)
         if found := re.fullmatch(r"/files/(good|rest|file-in)/content", path):
             content = there.files.get(found[1])
-            return 200, content or b"".join(_answered(line, found[1]) for line in there.batches["b-1"][found[1]])
+            return 200, content or b"".join(
+                _openai_output_line(line, found[1]) for line in there.batches["b-1"][found[1]]
+            )
         return 404, {"error": {"message": f"nothing at {path}"}}
 
 
-def _openais(batch: dict[str, Any]) -> dict[str, Any]:
+def _openai_batch(batch: dict[str, Any]) -> dict[str, Any]:
     counts = {"total": len(batch["lines"]), "completed": len(batch["good"]), "failed": len(batch["rest"])}
     return {
         "id": "b-1",
@@ -148,14 +152,14 @@ def _openais(batch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _answered(line: dict[str, Any], which: str) -> bytes:
+def _openai_output_line(line: dict[str, Any], which: str) -> bytes:
     body = {"object": "chat.completion", "model": line["body"]["model"], "choices": []}
     status = 200 if which == "good" else 400
     response = {"status_code": status, "request_id": f"req-{line['custom_id']}", "body": body}
     return json.dumps({"id": "x", "custom_id": line["custom_id"], "response": response, "error": None}).encode() + b"\n"
 
 
-def _anthropics(batch: dict[str, Any]) -> dict[str, Any]:
+def _anthropic_batch(batch: dict[str, Any]) -> dict[str, Any]:
     counts = {"processing": 0, "succeeded": len(batch["good"]), "errored": len(batch["rest"])}
     canceled = len(batch["lines"]) - len(batch["good"]) if batch["status"] == "cancelled" else 0
     over = batch["status"] in {"completed", "cancelled"}
@@ -166,7 +170,7 @@ def _anthropics(batch: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _results(batch: dict[str, Any]) -> bytes:
+def _anthropic_results(batch: dict[str, Any]) -> bytes:
     rows = []
     # Not in the order of the input.
     for line in reversed(batch["good"]):

@@ -24,18 +24,18 @@ TABLES: dict[str, Any] = {
     "files": {"workspace_bytes": 400_000},
     "metrics": {"enabled": True},
 }
-CHAT = "/v1/chat/completions"
+CHAT_PATH = "/v1/chat/completions"
 IMMEDIATE = "immediate"
 
 
-OPENED: list[openai.OpenAI] = []
+OPEN_CLIENTS: list[openai.OpenAI] = []
 
 
-def workspace(
+def create_workspace(
     admin: Client, name: str, provider: str = "mock", slug: str = "", key: str = "sk-provider", **configurations: str
 ) -> Client:
     """A workspace of its own, with a key for it and a provider in it."""
-    made = admin.made("/v1/admin/workspaces", {"name": name})
+    made = admin.create("/v1/admin/workspaces", {"name": name})
     own = slug or f"m-{name}"
     integration = {
         "name": provider,
@@ -46,57 +46,57 @@ def workspace(
         "default_provider_slug": own,
         "configurations": configurations,
     }
-    admin.made("/v1/integrations", integration)
-    caller = admin.with_key(workspace_id=made["id"], scopes=["completions.write"])
+    admin.create("/v1/integrations", integration)
+    caller = admin.with_new_key(workspace_id=made["id"], scopes=["completions.write"])
 
-    def is_known() -> bool | None:
+    def is_known_at_edge() -> bool | None:
         # Who is meant is found before the body is read, which is none.
         headers = {"x-gateway-api-key": caller.key, "x-gateway-provider": f"@{own}", "content-type": "application/json"}
-        return ask(admin.gateway.base_url, CHAT, b"{", headers).json()["error"]["code"] == "invalid_json" or None
+        return ask(admin.gateway.base_url, CHAT_PATH, b"{", headers).json()["error"]["code"] == "invalid_json" or None
 
-    wait("key and provider at the edge", is_known)
+    wait("key and provider at the edge", is_known_at_edge)
     return caller
 
 
-def sdk(client: Client, **headers: str) -> openai.OpenAI:
+def openai_client(client: Client, **headers: str) -> openai.OpenAI:
     sent = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
     base = f"{client.gateway.base_url}/v1"
-    OPENED.append(openai.OpenAI(api_key=client.key, base_url=base, default_headers=sent, max_retries=0))
-    return OPENED[-1]
+    OPEN_CLIENTS.append(openai.OpenAI(api_key=client.key, base_url=base, default_headers=sent, max_retries=0))
+    return OPEN_CLIENTS[-1]
 
 
-def line(number: int, content: str = "hi", **body: object) -> dict[str, Any]:
+def batch_line(number: int, content: str = "hi", **body: object) -> dict[str, Any]:
     asked = {"model": "gpt-mock", "messages": [{"role": "user", "content": content}], **body}
-    return {"custom_id": f"line-{number}", "method": "POST", "url": CHAT, "body": asked}
+    return {"custom_id": f"line-{number}", "method": "POST", "url": CHAT_PATH, "body": asked}
 
 
-def jsonl(*lines: object) -> bytes:
+def to_jsonl(*lines: object) -> bytes:
     return b"".join(json.dumps(one).encode() + b"\n" for one in lines)
 
 
-def begun(ai: openai.OpenAI, content: bytes, window: Any = IMMEDIATE, **more: Any) -> Any:
+def create_batch(ai: openai.OpenAI, content: bytes, window: Any = IMMEDIATE, **more: Any) -> Any:
     here = {"x-gateway-provider": "gateway"}
     file = ai.files.create(file=("lines.jsonl", content), purpose="batch", extra_headers=here)
-    return ai.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window=window, **more)
+    return ai.batches.create(input_file_id=file.id, endpoint=CHAT_PATH, completion_window=window, **more)
 
 
-def ended(ai: openai.OpenAI, batch_id: str, seconds: float = 20.0) -> Any:
+def wait_until_ended(ai: openai.OpenAI, batch_id: str, seconds: float = 20.0) -> Any:
     over = {"completed", "failed", "cancelled", "expired"}
 
-    def look() -> Any:
+    def ended_batch() -> Any:
         batch = ai.batches.retrieve(batch_id)
         return batch if batch.status in over else None
 
-    return wait(f"the end of {batch_id}", look, seconds)
+    return wait(f"the end of {batch_id}", ended_batch, seconds)
 
 
-def answers(ai: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
+def read_output_lines(ai: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
     assert file_id
     lines = ai.files.content(file_id).text.splitlines()
     return {one["custom_id"]: one for one in map(json.loads, lines)}
 
 
-class Restarted:
+class RestartableGateway:
     """A gateway whose folder outlives it."""
 
     def __init__(
@@ -120,11 +120,11 @@ class Restarted:
         self.gateway.program.kill()
         shutil.rmtree(self.gateway.temporary)
 
-    def caller(self, key: str) -> Client:
+    def client_with_key(self, key: str) -> Client:
         return Client(self.gateway, key)
 
 
-def refusal(ask: Callable[[], object]) -> tuple[int, str]:
+def status_and_code(ask: Callable[[], object]) -> tuple[int, str]:
     """Ask by an SDK, and give the status and the code of what is refused."""
     try:
         ask()

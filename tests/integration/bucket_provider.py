@@ -15,71 +15,86 @@ from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tests.integration.batch_provider import Listening
+from tests.integration.batch_provider import RecordingServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 KEY_ID, SECRET, REGION = "AKIDEXAMPLE", "aws-canary-0123456789", "eu-west-1"
-ARN = f"arn:aws:bedrock:{REGION}:123456789012:model-invocation-job/job1"
+JOB_ARN = f"arn:aws:bedrock:{REGION}:123456789012:model-invocation-job/job1"
 TOKEN = "sk-provider"
-FIREWORKS = "/v1/accounts/acme"
+FIREWORKS_PATH = "/v1/accounts/acme"
 COHERE, DATASETS, EMBED_JOBS = "/v2/batches", "/v1/datasets", "/v1/embed-jobs"
 BEDROCK, VERTEX = "/model-invocation-job", "/v1/projects/p-1/locations/europe-west4/batchPredictionJobs"
 # Whether that is right moto does not ask, only for whom it is.
-OWNER = {"authorization": f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20260101/{REGION}/s3/aws4_request, Signature=0"}
+S3_OWNER_HEADERS = {
+    "authorization": f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20260101/{REGION}/s3/aws4_request, Signature=0"
+}
 # Cloud Storage, which S3 plays: its calls are the same.
-GCS = "/gcs-files"
+GCS_PREFIX = "/gcs-files"
 # Fields of a request that S3 keeps, and of an answer that are the connection's.
-KEPT = ("content-type", "range", "x-amz-server-side-encryption")
-CONNECTIONS = ("connection", "transfer-encoding", "content-length", "date", "server")
+FORWARDED_HEADERS = ("content-type", "range", "x-amz-server-side-encryption")
+CONNECTION_HEADERS = ("connection", "transfer-encoding", "content-length", "date", "server")
 # As Cohere has answers: in files of Avro.
-TEXT = {
+TEXT_SCHEMA = {
     "type": "record",
     "name": "text",
     "fields": [{"name": "type", "type": "string"}, {"name": "text", "type": "string"}],
 }
 
 
-def _record(name: str, **fields: object) -> dict[str, Any]:
+def _record_schema(name: str, **fields: object) -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": key, "type": kind} for key, kind in fields.items()]}
 
 
-def _some(kind: Any) -> list[Any]:
+def _nullable_schema(kind: Any) -> list[Any]:
     return ["null", kind]
 
 
-def _listed(kind: Any) -> dict[str, Any]:
+def _array_schema(kind: Any) -> dict[str, Any]:
     return {"type": "array", "items": kind}
 
 
-TOKENS = _record("tokens", input_tokens="double", output_tokens=_some("double"))
-ANSWERS = _record(
+TOKENS_SCHEMA = _record_schema("tokens", input_tokens="double", output_tokens=_nullable_schema("double"))
+CHAT_OUTPUT_SCHEMA = _record_schema(
     "answer",
     custom_id="string",
     error="string",
-    body=_some(
-        _record(
+    body=_nullable_schema(
+        _record_schema(
             "body",
             id="string",
-            finish_reason=_some("string"),
-            message=_some(_record("message", role="string", content=_some(_listed(TEXT)), tool_plan=_some("string"))),
-            usage=_some(_record("usage", tokens=_some(TOKENS))),
-            embeddings=_some(_record("embeddings", float=_some(_listed(_listed("double"))))),
-            meta=_some(_record("meta", billed_units=_some("tokens"))),
+            finish_reason=_nullable_schema("string"),
+            message=_nullable_schema(
+                _record_schema(
+                    "message",
+                    role="string",
+                    content=_nullable_schema(_array_schema(TEXT_SCHEMA)),
+                    tool_plan=_nullable_schema("string"),
+                )
+            ),
+            usage=_nullable_schema(_record_schema("usage", tokens=_nullable_schema(TOKENS_SCHEMA))),
+            embeddings=_nullable_schema(
+                _record_schema("embeddings", float=_nullable_schema(_array_schema(_array_schema("double"))))
+            ),
+            meta=_nullable_schema(_record_schema("meta", billed_units=_nullable_schema("tokens"))),
         )
     ),
 )
-VECTORS = _record("vectors", float=_some(_listed("float")), int8=_some(_listed("int")))
-EMBEDDED = _record("embedded", text="string", custom_id=_some("string"), embeddings=VECTORS)
-MADE_AT = "2026-01-02T03:04:05.678Z"
+VECTORS_SCHEMA = _record_schema(
+    "vectors", float=_nullable_schema(_array_schema("float")), int8=_nullable_schema(_array_schema("int"))
+)
+EMBED_OUTPUT_SCHEMA = _record_schema(
+    "embedded", text="string", custom_id=_nullable_schema("string"), embeddings=VECTORS_SCHEMA
+)
+CREATED_AT = "2026-01-02T03:04:05.678Z"
 
 
-class BucketProvider(Listening):
+class FakeBucketProvider(RecordingServer):
     """Keeps what it is handed; `finish` ends the job that it has."""
 
     def __init__(self, s3: str) -> None:
-        super().__init__(_Answers)
+        super().__init__(_RequestHandler)
         self.s3 = s3
         self.secret, self.token, self.signed = SECRET, TOKEN, "/signed/results?X-Goog-Signature=1"
         self.why = "it did not please"
@@ -93,7 +108,7 @@ class BucketProvider(Listening):
         self.state = "running"
         self.refused: list[str] = []
 
-    def lines(self) -> list[dict[str, Any]]:
+    def input_lines(self) -> list[dict[str, Any]]:
         """What the job is to read, from where it was said to be."""
         job = self.jobs[0]
         if dataset := job.get("inputDatasetId") or job.get("input_dataset_id") or job.get("dataset_id"):
@@ -101,17 +116,17 @@ class BucketProvider(Listening):
             return [json.loads(line) for line in form.split(b"\r\n\r\n")[-1].rpartition(b"\r\n--")[0].splitlines()]
         source = job.get("inputDataConfig") or job["inputConfig"]
         uri = source["s3InputDataConfig"]["s3Uri"] if "s3InputDataConfig" in source else source["gcsSource"]["uris"][0]
-        return [json.loads(line) for line in self.read(uri).splitlines()]
+        return [json.loads(line) for line in self.read_object(uri).splitlines()]
 
-    def read(self, uri: str) -> bytes:
+    def read_object(self, uri: str) -> bytes:
         kind, _, name = uri.partition("://")
         return (
             self.objects[name]
             if kind == "gs" and name in self.objects
-            else httpx2.get(f"{self.s3}/{name}", headers=OWNER).raise_for_status().content
+            else httpx2.get(f"{self.s3}/{name}", headers=S3_OWNER_HEADERS).raise_for_status().content
         )
 
-    def finish(self, state: str, results: list[dict[str, Any]] | None = None) -> None:
+    def finish_job(self, state: str, results: list[dict[str, Any]] | None = None) -> None:
         """End the job; where there are results they are written to where they were wanted."""
         content = b"".join(json.dumps(one).encode() + b"\n" for one in results or [])
         with self.lock:
@@ -119,51 +134,55 @@ class BucketProvider(Listening):
                 job = self.jobs[0]
                 name = job["inputDataConfig"]["s3InputDataConfig"]["s3Uri"].rpartition("/")[2]
                 folder = job["outputDataConfig"]["s3OutputDataConfig"]["s3Uri"].removeprefix("s3://")
-                httpx2.put(f"{self.s3}/{folder}job1/{name}.out", content=content, headers=OWNER).raise_for_status()
+                httpx2.put(
+                    f"{self.s3}/{folder}job1/{name}.out", content=content, headers=S3_OWNER_HEADERS
+                ).raise_for_status()
             elif "input_dataset_id" in self.jobs[0] or "dataset_id" in self.jobs[0]:
-                schema = ANSWERS if "input_dataset_id" in self.jobs[0] else EMBEDDED
+                schema = CHAT_OUTPUT_SCHEMA if "input_dataset_id" in self.jobs[0] else EMBED_OUTPUT_SCHEMA
                 for number in (0, 1):
-                    self.objects[f"{self.signed}&part={number}"] = _avro(schema, (results or [])[number::2])
+                    self.objects[f"{self.signed}&part={number}"] = _encode_avro(schema, (results or [])[number::2])
             elif "outputDatasetId" in self.jobs[0]:
                 self.objects[self.signed] = content
-            elif results is not None and "gcs-files" in self.folder():
-                name = self.folder().removeprefix("gs://")
-                httpx2.put(f"{self.s3}/{name}/predictions.jsonl", content=content, headers=OWNER).raise_for_status()
+            elif results is not None and "gcs-files" in self.vertex_output_folder():
+                name = self.vertex_output_folder().removeprefix("gs://")
+                httpx2.put(
+                    f"{self.s3}/{name}/predictions.jsonl", content=content, headers=S3_OWNER_HEADERS
+                ).raise_for_status()
             elif results is not None:
-                self.objects[f"{self.folder().removeprefix('gs://')}/predictions.jsonl"] = content
+                self.objects[f"{self.vertex_output_folder().removeprefix('gs://')}/predictions.jsonl"] = content
             self.state = state
 
-    def folder(self) -> str:
-        return f"{self.jobs[0]['outputConfig']['gcsDestination']['outputUriPrefix']}/prediction-model-{MADE_AT}"
+    def vertex_output_folder(self) -> str:
+        return f"{self.jobs[0]['outputConfig']['gcsDestination']['outputUriPrefix']}/prediction-model-{CREATED_AT}"
 
 
-def _avro(schema: dict[str, Any], rows: list[dict[str, Any]]) -> bytes:
+def _encode_avro(schema: dict[str, Any], rows: list[dict[str, Any]]) -> bytes:
     file = io.BytesIO()
     # A block for each few records.
     fastavro.writer(file, fastavro.parse_schema(schema), rows, codec="deflate", sync_interval=1000)
     return file.getvalue()
 
 
-class _Answers(BaseHTTPRequestHandler):
-    provider: BucketProvider
+class _RequestHandler(BaseHTTPRequestHandler):
+    provider: FakeBucketProvider
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
     def do_GET(self) -> None:
-        self._answer(b"")
+        self._respond(b"")
 
     def do_HEAD(self) -> None:
-        self._answer(b"")
+        self._respond(b"")
 
     def do_POST(self) -> None:
         is_chunked = self.headers.get("transfer-encoding") == "chunked"
-        self._answer(
-            b"".join(self._chunks()) if is_chunked else self.rfile.read(int(self.headers.get("content-length", 0)))
+        self._respond(
+            b"".join(self._read_chunks()) if is_chunked else self.rfile.read(int(self.headers.get("content-length", 0)))
         )
 
-    def _chunks(self) -> Iterator[bytes]:
+    def _read_chunks(self) -> Iterator[bytes]:
         while length := int(self.rfile.readline(), 16):
             yield self.rfile.read(length)
             self.rfile.readline()
@@ -175,12 +194,12 @@ class _Answers(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         self.do_GET()
 
-    def _answer(self, body: bytes) -> None:
+    def _respond(self, body: bytes) -> None:
         with self.provider.lock:
             self.provider.asked.append((self.command, unquote(self.path)))
-            fault = self._fault(body)
-            if fault is None and self.path.startswith(("/s3-bucket", GCS)):
-                self._forward(body)
+            fault = self._check_credential(body)
+            if fault is None and self.path.startswith(("/s3-bucket", GCS_PREFIX)):
+                self._forward_to_s3(body)
                 return
             status, answer = fault or self._route(body)
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
@@ -193,33 +212,37 @@ class _Answers(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def _forward(self, body: bytes) -> None:
+    def _forward_to_s3(self, body: bytes) -> None:
         """Ask S3, which is another's."""
-        own = "x-goog-" if self.path.startswith(GCS) else "x-amz-"
-        said = {name: self.headers[name] for name in self.headers if name.lower() in KEPT or "meta" in name}
+        own = "x-goog-" if self.path.startswith(GCS_PREFIX) else "x-amz-"
+        said = {
+            name: self.headers[name] for name in self.headers if name.lower() in FORWARDED_HEADERS or "meta" in name
+        }
         said = {name.replace(own, "x-amz-"): value for name, value in said.items()}
-        answer = httpx2.request(self.command, f"{self.provider.s3}{self.path}", content=body, headers={**said, **OWNER})
-        found = {name: value for name, value in answer.headers.items() if name not in CONNECTIONS}
+        answer = httpx2.request(
+            self.command, f"{self.provider.s3}{self.path}", content=body, headers={**said, **S3_OWNER_HEADERS}
+        )
+        found = {name: value for name, value in answer.headers.items() if name not in CONNECTION_HEADERS}
         fields = {name.replace("x-amz-", own): value for name, value in found.items()}
         length = answer.headers.get("content-length") if self.command == "HEAD" else str(len(answer.content))
         self._send(answer.status_code, {**fields, "content-length": length or "0"}, answer.content)
 
-    def _fault(self, body: bytes) -> tuple[int, Any] | None:
+    def _check_credential(self, body: bytes) -> tuple[int, Any] | None:
         """Look at the credential as who made it would."""
         said = self.headers.get("authorization", "")
         if self.path.startswith("/signed/") and not said:
             return None
-        if said == f"Bearer {self.provider.token}" and not self._is_amazons():
+        if said == f"Bearer {self.provider.token}" and not self._is_aws():
             return None
-        if said.startswith("AWS4-HMAC-SHA256 ") and self._is_amazons() and self._is_signed(said, body):
+        if said.startswith("AWS4-HMAC-SHA256 ") and self._is_aws() and self._has_valid_signature(said, body):
             return None
         self.provider.refused.append(f"{self.command} {self.path} {said}")
         return 403, {"message": "who asks?"}
 
-    def _is_amazons(self) -> bool:
+    def _is_aws(self) -> bool:
         return self.path.startswith((BEDROCK, "/s3-bucket"))
 
-    def _is_signed(self, said: str, body: bytes) -> bool:
+    def _has_valid_signature(self, said: str, body: bytes) -> bool:
         scope = re.search(rf"Credential={KEY_ID}/\d+/{REGION}/(\w+)/aws4_request", said)
         names = re.search("SignedHeaders=([^,]+),", said)
         wanted = "bedrock" if self.path.startswith(BEDROCK) else "s3"
@@ -236,33 +259,35 @@ class _Answers(BaseHTTPRequestHandler):
     def _route(self, body: bytes) -> tuple[int, Any]:
         path = unquote(self.path)
         if path.startswith("/gcs-bucket/"):
-            return self._object(path.removeprefix("/"), body)
+            return self._handle_object(path.removeprefix("/"), body)
         if path.startswith("/signed/"):
             return 200, self.provider.objects[path]
         if path.startswith(EMBED_JOBS):
-            return self._embed_job(path.removeprefix(EMBED_JOBS), body)
+            return self._handle_embed_job(path.removeprefix(EMBED_JOBS), body)
         if path.startswith((COHERE, DATASETS)):
-            return self._cohere(path, body)
-        return self._fireworks(path, body) if path.startswith(FIREWORKS) else self._job(path, body)
+            return self._handle_cohere(path, body)
+        return self._handle_fireworks(path, body) if path.startswith(FIREWORKS_PATH) else self._handle_job(path, body)
 
-    def _cohere(self, path: str, body: bytes) -> tuple[int, Any]:
+    def _handle_cohere(self, path: str, body: bytes) -> tuple[int, Any]:
         there = self.provider
         if path.startswith(DATASETS):
-            return self._dataset(path.removeprefix(DATASETS), body)
+            return self._handle_cohere_dataset(path.removeprefix(DATASETS), body)
         if path == COHERE:
             there.jobs.append(json.loads(body))
         elif path == f"{COHERE}/b-1:cancel":
             there.state = "BATCH_STATUS_CANCELED"
-        return (200, {"batch": self._batch()}) if path.partition(":")[0] in {COHERE, f"{COHERE}/b-1"} else (404, {})
+        return (
+            (200, {"batch": self._cohere_batch()}) if path.partition(":")[0] in {COHERE, f"{COHERE}/b-1"} else (404, {})
+        )
 
-    def _dataset(self, path: str, body: bytes) -> tuple[int, Any]:
+    def _handle_cohere_dataset(self, path: str, body: bytes) -> tuple[int, Any]:
         there = self.provider
         if found := re.fullmatch(r"\?name=(gateway-[0-9a-f-]+)&type=(batch-(?:chat|embed)-v2-input)", path):
             there.objects["d-in"] = body
             there.kinds.append((found[1], found[2]))
             return 200, {"id": "d-in"}
         if self.command == "POST" or path.partition("?")[0] in {"", *(f"/{name}" for name in there.datasets)}:
-            return self._dataset_of_texts(path, body)
+            return self._handle_embed_dataset(path, body)
         if path == "/d-in":
             status = there.validation[0] if len(there.validation) == 1 else there.validation.pop(0)
             return 200, {"dataset": {"id": "d-in", "validation_status": status, "validation_error": there.why}}
@@ -270,12 +295,12 @@ class _Answers(BaseHTTPRequestHandler):
         found = {"id": "d-out", "validation_status": "validated", "dataset_parts": parts}
         return (200, {"dataset": found}) if path == "/d-out" else (404, {"message": f"nothing at {path}"})
 
-    def _dataset_of_texts(self, path: str, body: bytes) -> tuple[int, Any]:
+    def _handle_embed_dataset(self, path: str, body: bytes) -> tuple[int, Any]:
         there, known = self.provider, self.provider.datasets
         if found := re.fullmatch(r"\?name=([\w .]+)&type=(embed-input)&optional_fields=custom_id", path):
             name = f"texts-{len(known) + 1}"
             there.objects[name] = body
-            known[name] = {"id": name, "name": found[1], "dataset_type": found[2], "created_at": MADE_AT}
+            known[name] = {"id": name, "name": found[1], "dataset_type": found[2], "created_at": CREATED_AT}
             return 200, {"id": name}
         if self.command == "POST":
             return 400, {"message": f"no dataset is made so: {path}"}
@@ -290,7 +315,7 @@ class _Answers(BaseHTTPRequestHandler):
         parts = parts if there.has_parts else []
         return 200, {"dataset": {**known[path[1:]], **looked, "dataset_parts": parts}}
 
-    def _embed_job(self, path: str, body: bytes) -> tuple[int, Any]:
+    def _handle_embed_job(self, path: str, body: bytes) -> tuple[int, Any]:
         there = self.provider
         if self.command == "POST" and not path:
             made = json.loads(body)
@@ -303,7 +328,7 @@ class _Answers(BaseHTTPRequestHandler):
             return 200, b""
         made = there.jobs[0]
         state = "processing" if there.state == "running" else there.state
-        job = {"job_id": "e-1", "status": state, "created_at": MADE_AT, "input_dataset_id": made["dataset_id"]}
+        job = {"job_id": "e-1", "status": state, "created_at": CREATED_AT, "input_dataset_id": made["dataset_id"]}
         job |= {
             "model": made["model"],
             "truncate": "END",
@@ -313,16 +338,16 @@ class _Answers(BaseHTTPRequestHandler):
             (200, {"embed_jobs": [job]}) if not path else (200, job) if path == "/e-1" else (404, {"message": "no job"})
         )
 
-    def _batch(self) -> dict[str, Any]:
+    def _cohere_batch(self) -> dict[str, Any]:
         there = self.provider
         output = "d-out" if there.state == "BATCH_STATUS_COMPLETED" else ""
         state = there.state if there.state.startswith("BATCH") else "BATCH_STATUS_IN_PROGRESS"
         return {"id": "b-1", "status": state, "output_dataset_id": output, "status_reason": there.why}
 
-    def _fireworks(self, path: str, body: bytes) -> tuple[int, Any]:
-        there, path = self.provider, path.removeprefix(FIREWORKS)
+    def _handle_fireworks(self, path: str, body: bytes) -> tuple[int, Any]:
+        there, path = self.provider, path.removeprefix(FIREWORKS_PATH)
         if path.startswith("/datasets") and ":" not in path:
-            return self._dataset_of_fireworks(path, body)
+            return self._handle_fireworks_dataset(path, body)
         if found := re.fullmatch("/datasets/([a-z0-9-]+):upload", path):
             there.objects[found[1]] = body
             return 200, {"id": found[1]}
@@ -330,12 +355,12 @@ class _Answers(BaseHTTPRequestHandler):
             files = {"x/error-data.jsonl": f"{there.signed}&errors=1", "x/BIJOutputSet.jsonl": there.signed}
             there_is = {name: f"{there.url}{place}" for name, place in files.items() if place in there.objects}
             return 200, {"filenameToSignedUrls": there_is}
-        return self._batch_of_fireworks(path, body)
+        return self._handle_fireworks_job(path, body)
 
-    def _batch_of_fireworks(self, path: str, body: bytes) -> tuple[int, Any]:
+    def _handle_fireworks_job(self, path: str, body: bytes) -> tuple[int, Any]:
         there = self.provider
         if path == "/batchInferenceJobs?pageSize=200":
-            return 200, {"batchInferenceJobs": [self._job_of_fireworks()]}
+            return 200, {"batchInferenceJobs": [self._fireworks_job()]}
         if found := re.fullmatch(r"/batchInferenceJobs(?:\?batchInferenceJobId=([a-z0-9-]+))?", path):
             there.jobs.append(json.loads(body))
             name = f"accounts/acme/batchInferenceJobs/{found[1] or 'j-1'}"
@@ -344,15 +369,15 @@ class _Answers(BaseHTTPRequestHandler):
             return 404, {}
         if self.command == "DELETE":
             there.state = "deleted"
-        return 200, self._job_of_fireworks()
+        return 200, self._fireworks_job()
 
-    def _job_of_fireworks(self) -> dict[str, Any]:
+    def _fireworks_job(self) -> dict[str, Any]:
         there = self.provider
         progress = {"successfullyProcessedRequests": 1, "failedRequests": 0}
         job = {"name": "accounts/acme/batchInferenceJobs/j-1", **there.jobs[0]}
         return {**job, "state": there.state, "jobProgress": progress, "status": {"message": there.why}}
 
-    def _dataset_of_fireworks(self, path: str, body: bytes) -> tuple[int, Any]:
+    def _handle_fireworks_dataset(self, path: str, body: bytes) -> tuple[int, Any]:
         known = self.provider.datasets
         if path == "/datasets":
             asked = json.loads(body)
@@ -364,22 +389,22 @@ class _Answers(BaseHTTPRequestHandler):
         name = path.rpartition("/")[2]
         found = known.pop(name, None) if self.command == "DELETE" else known.get(name)
         state = "READY" if name in self.provider.objects else "UPLOADING"
-        return (200, {**found, "state": state, "createTime": MADE_AT}) if found else (404, {"message": "no dataset"})
+        return (200, {**found, "state": state, "createTime": CREATED_AT}) if found else (404, {"message": "no dataset"})
 
-    def _object(self, name: str, body: bytes) -> tuple[int, Any]:
+    def _handle_object(self, name: str, body: bytes) -> tuple[int, Any]:
         if self.command == "PUT":
             self.provider.objects[name] = body
             return 200, b""
         found = self.provider.objects.get(name)
         return (404, {}) if found is None else (200, found)
 
-    def _job(self, path: str, body: bytes) -> tuple[int, Any]:
+    def _handle_job(self, path: str, body: bytes) -> tuple[int, Any]:
         there = self.provider
         job = there.jobs[0] if there.jobs else {}
         if path.startswith(f"{BEDROCK}s?") or path == f"{VERTEX}?pageSize=100":
             one = {
                 **job,
-                "jobArn": ARN,
+                "jobArn": JOB_ARN,
                 "name": f"{VERTEX.removeprefix('/v1/')}/77",
                 "status": there.state,
                 "state": there.state,
@@ -387,15 +412,15 @@ class _Answers(BaseHTTPRequestHandler):
             return 200, {"invocationJobSummaries": [one], "batchPredictionJobs": [one]}
         if path in {BEDROCK, VERTEX}:
             there.jobs.append(json.loads(body))
-            return 200, {"jobArn": ARN, "name": f"{VERTEX.removeprefix('/v1/')}/77", "state": "JOB_STATE_PENDING"}
-        if path in {f"{BEDROCK}/{ARN}/stop", f"{BEDROCK}/job1/stop", f"{VERTEX}/77:cancel"}:
+            return 200, {"jobArn": JOB_ARN, "name": f"{VERTEX.removeprefix('/v1/')}/77", "state": "JOB_STATE_PENDING"}
+        if path in {f"{BEDROCK}/{JOB_ARN}/stop", f"{BEDROCK}/job1/stop", f"{VERTEX}/77:cancel"}:
             there.state = "Stopped" if "stop" in path else "JOB_STATE_CANCELLED"
             return 200, {}
-        if path in {f"{BEDROCK}/{ARN}", f"{BEDROCK}/job1"}:
-            return 200, {**job, "jobArn": ARN, "status": there.state, "message": there.why, "successRecordCount": 1}
+        if path in {f"{BEDROCK}/{JOB_ARN}", f"{BEDROCK}/job1"}:
+            return 200, {**job, "jobArn": JOB_ARN, "status": there.state, "message": there.why, "successRecordCount": 1}
         if path == f"{VERTEX}/77":
             stats = {"successfulCount": "1", "failedCount": "0"}
-            place = {"gcsOutputDirectory": there.folder()}
+            place = {"gcsOutputDirectory": there.vertex_output_folder()}
             error = {"error": {"code": 3, "message": there.why}} if there.state.endswith("FAILED") else {}
             name = {"name": f"{VERTEX.removeprefix('/v1/')}/77"}
             return 200, {**job, **name, "state": there.state, "completionStats": stats, "outputInfo": place, **error}

@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 
     from tests.integration.wire import Answer
 
-PARTIAL = 8
-MADE: dict[str, str] = {}
+FRAGMENT_BYTES = 8
+CANARIES: dict[str, str] = {}
 
 
 def canary(name: str) -> str:
     """A secret like no other, the same whenever it is asked for by this name."""
-    return MADE.setdefault(name, base64.b32encode(hashlib.sha256(name.encode()).digest()).decode()[:26].lower())
+    return CANARIES.setdefault(name, base64.b32encode(hashlib.sha256(name.encode()).digest()).decode()[:26].lower())
 
 
-def basic(name: str) -> str:
+def basic_auth(name: str) -> str:
     return "Basic " + base64.b64encode(f"user:{canary(name)}".encode()).decode()
 
 
-def spellings(secret: str) -> Iterator[bytes]:
+def encoded_fragments(secret: str) -> Iterator[bytes]:
     """Each piece of a secret that is long enough to be worth something, in each way in which it may be written."""
     raw = secret.encode()
-    for start in range(len(raw) - PARTIAL + 1):
-        piece = raw[start : start + PARTIAL]
+    for start in range(len(raw) - FRAGMENT_BYTES + 1):
+        piece = raw[start : start + FRAGMENT_BYTES]
         yield piece
         yield piece.upper()
         yield piece.hex().encode()
@@ -38,14 +38,14 @@ def spellings(secret: str) -> Iterator[bytes]:
         yield b"".join(b"\\u%04x" % byte for byte in piece)
         # What comes before shifts the digits; those that it shares are left out.
         for shift, shared in ((0, 0), (1, 2), (2, 3)):
-            digits = base64.b64encode(b"x" * shift + piece)[shared : (shift + PARTIAL) * 8 // 6]
+            digits = base64.b64encode(b"x" * shift + piece)[shared : (shift + FRAGMENT_BYTES) * 8 // 6]
             yield digits
             yield digits.translate(bytes.maketrans(b"+/", b"-_"))
 
 
-def found(sinks: Mapping[str, bytes], secrets: Mapping[str, str]) -> set[tuple[str, str]]:
+def find_secrets(sinks: Mapping[str, bytes], secrets: Mapping[str, str]) -> set[tuple[str, str]]:
     """In which sink which secret is, by name."""
-    owners = {piece: name for name, secret in secrets.items() for piece in spellings(secret)}
+    owners = {piece: name for name, secret in secrets.items() for piece in encoded_fragments(secret)}
     lengths = {len(piece) for piece in owners}
     return {
         (sink, owners[piece])
@@ -56,7 +56,7 @@ def found(sinks: Mapping[str, bytes], secrets: Mapping[str, str]) -> set[tuple[s
     }
 
 
-def said(answer: Answer) -> bytes:
+def gateway_output(answer: Answer) -> bytes:
     """Every header field of an answer, and the body where it is the gateway's own: the provider repeats what it got."""
     fields = "\n".join(f"{name}: {value}" for name, value in answer.fields).encode()
     return fields + (answer.body if answer.status != 200 else b"")

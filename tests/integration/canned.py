@@ -8,10 +8,10 @@ import threading
 import time
 from typing import Self
 
-CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-class Canned:
+class CannedProvider:
     """Reads each request, sends the bytes, with a pause after each piece, and closes."""
 
     def __init__(self, *pieces: bytes, pause: float = 0.0) -> None:
@@ -41,9 +41,9 @@ class Canned:
             while True:
                 connection, _ = self._listener.accept()
                 with connection, contextlib.suppress(OSError):
-                    self._answer(connection)
+                    self._respond(connection)
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _respond(self, connection: socket.socket) -> None:
         connection.settimeout(10)
         read = b""
         while b"\r\n\r\n" not in read:

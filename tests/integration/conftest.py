@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.founded import ADMIN_KEY, Founded
+from tests.founded import ADMIN_KEY, DatabaseTemplates
 from tests.gateway import Mock
 from tests.integration.managed import Client
-from tests.integration.serving import WAYS, running
+from tests.integration.serving import ENTRY_MODES, run_gateway
 from tests.postgres import Postgres
 from tests.redis_server import RedisServer
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway
 
-    NewStore = Callable[..., dict[str, str]]
+    StoreFactory = Callable[..., dict[str, str]]
 
 
 MASTER_KEY = base64.b64encode(bytes(range(32))).decode()
@@ -36,13 +36,13 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
     mock.stop()
 
 
-@pytest.fixture(scope="module", params=WAYS)
+@pytest.fixture(scope="module", params=ENTRY_MODES)
 def served(
     request: pytest.FixtureRequest, provider: Mock, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
     """A gateway whose requests are intercepted, and one whose requests come through Python tasks."""
     tables = {"mock": {"host": provider.url}, **getattr(request.module, "TABLES", {})}
-    with running(tmp_path_factory.mktemp(request.param), tables, request.param) as gateway:
+    with run_gateway(tmp_path_factory.mktemp(request.param), tables, request.param) as gateway:
         yield gateway
 
 
@@ -58,14 +58,14 @@ def own_postgres() -> Iterator[Postgres]:
 def closed() -> Iterator[None]:
     """No connection of an SDK's client outlives its test."""
     # Here: few tests want it, and SDKs are long to import.
-    from tests.integration.batching import OPENED  # noqa: PLC0415 - as said above
+    from tests.integration.batching import OPEN_CLIENTS  # noqa: PLC0415 - as said above
 
     yield
-    while OPENED:
-        OPENED.pop().close()
+    while OPEN_CLIENTS:
+        OPEN_CLIENTS.pop().close()
 
 
-def initialise(folder: Path, env: Mapping[str, str]) -> str:
+def run_init(folder: Path, env: Mapping[str, str]) -> str:
     """Do what an operator does once for a store that is not embedded, and give what was said."""
     command = [sys.executable, "-m", "penstock", "init"]
     return subprocess.run(command, check=True, capture_output=True, text=True, env=dict(env), cwd=folder).stdout
@@ -88,10 +88,10 @@ def surroundings() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def new_store(request: pytest.FixtureRequest, founded: Founded) -> NewStore:
+def new_store(request: pytest.FixtureRequest, founded: DatabaseTemplates) -> StoreFactory:
     """Give each gateway that asks a new store of each kind: by its folder, the environment that leads there."""
 
-    def make(folder: Path, number: int = 0, **more: str) -> dict[str, str]:
+    def create_store(folder: Path, number: int = 0, **more: str) -> dict[str, str]:
         url = founded.copy(request.param, folder, number)
         env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url, **more}
         if request.param == "postgresql":
@@ -99,21 +99,21 @@ def new_store(request: pytest.FixtureRequest, founded: Founded) -> NewStore:
             env.setdefault("PENSTOCK_STORE_MASTER_KEY", MASTER_KEY)
         return env
 
-    return make
+    return create_store
 
 
 @pytest.fixture(scope="module")
 def admin(
     request: pytest.FixtureRequest,
     provider: Mock,
-    new_store: NewStore,
+    new_store: StoreFactory,
     surroundings: Mapping[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Client]:
     """The admin of a gateway with an empty store of each kind."""
     folder = tmp_path_factory.mktemp("admin")
     tables = {"mock": {"host": provider.url}, **getattr(request.module, "TABLES", {})}
-    with running(folder, tables, env=new_store(folder, **surroundings)) as gateway:
+    with run_gateway(folder, tables, env=new_store(folder, **surroundings)) as gateway:
         yield Client(gateway)
 
 

@@ -7,23 +7,34 @@ import socket
 import urllib.parse
 from typing import TYPE_CHECKING, Self
 
-from tests.frames import ACK, DATA, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, frame, request, reset
+from tests.frames import (
+    ACK,
+    DATA,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    SETTINGS,
+    WINDOW_UPDATE,
+    encode_frame,
+    request_frames,
+    reset_frame,
+)
 
-INITIAL_WINDOW_SIZE = 4
+INITIAL_WINDOW_SIZE_SETTING = 4
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-class Http2:
+class Http2Connection:
     """One connection."""
 
     def __init__(self, url: str, timeout: float = 20.0, window: int | None = None) -> None:
         """Connect; `window` is how many bytes may come on a stream that nobody reads."""
-        told = b"" if window is None else INITIAL_WINDOW_SIZE.to_bytes(2, "big") + window.to_bytes(4, "big")
+        told = b"" if window is None else INITIAL_WINDOW_SIZE_SETTING.to_bytes(2, "big") + window.to_bytes(4, "big")
         at = urllib.parse.urlsplit(url)
         self.socket = socket.create_connection((at.hostname, at.port), timeout)
-        self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0, told) + frame(SETTINGS, ACK, 0))
+        self.socket.sendall(PREFACE + encode_frame(SETTINGS, 0, 0, told) + encode_frame(SETTINGS, ACK, 0))
         self._file = self.socket.makefile("rb")
 
     def __enter__(self) -> Self:
@@ -33,27 +44,27 @@ class Http2:
         self._file.close()
         self.socket.close()
 
-    def ask(self, stream: int, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> None:
-        self.socket.sendall(request(stream, method, path, headers, body))
+    def send_request(self, stream: int, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> None:
+        self.socket.sendall(request_frames(stream, method, path, headers, body))
 
-    def grant(self, stream: int, size: int) -> None:
+    def grant_window(self, stream: int, size: int) -> None:
         """Let so many bytes more come on a stream, or on all (0)."""
-        self.socket.sendall(frame(WINDOW_UPDATE, 0, stream, size.to_bytes(4, "big")))
+        self.socket.sendall(encode_frame(WINDOW_UPDATE, 0, stream, size.to_bytes(4, "big")))
 
-    def reset(self, stream: int) -> None:
-        self.socket.sendall(reset(stream))
+    def reset_stream(self, stream: int) -> None:
+        self.socket.sendall(reset_frame(stream))
 
-    def frames(self) -> Iterator[tuple[int, int, int, bytes]]:
+    def read_frames(self) -> Iterator[tuple[int, int, int, bytes]]:
         """Kind, flags, stream and payload of each frame until the connection ends."""
         while len(head := self._file.read(9)) == 9:
             payload = self._file.read(int.from_bytes(head[:3], "big"))
             yield head[3], head[4], int.from_bytes(head[5:], "big"), payload
 
-    def until_ended(self, stream: int) -> dict[int, bytes]:
+    def read_until_ended(self, stream: int) -> dict[int, bytes]:
         """What came on each stream that has ended, once this one has."""
         bodies: dict[int, bytes] = collections.defaultdict(bytes)
         ended = set()
-        for kind, flags, number, payload in self.frames():
+        for kind, flags, number, payload in self.read_frames():
             if kind == DATA:
                 bodies[number] += payload
             if kind in {DATA, HEADERS} and flags & END_STREAM:

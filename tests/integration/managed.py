@@ -21,7 +21,7 @@ class Client:
     key: str = ADMIN_KEY
     headers: dict[str, str] = field(default_factory=dict)
 
-    def ask(self, method: str, path: str, body: object = None) -> Answer:
+    def send(self, method: str, path: str, body: object = None) -> Answer:
         # Who signed in has a cookie among the headers, and no key.
         shown = {"x-gateway-api-key": self.key} if self.key else {}
         headers = {**shown, "content-type": "application/json", **self.headers}
@@ -29,38 +29,38 @@ class Client:
         return ask(self.gateway.base_url, path, sent, headers, method=method)
 
     def get(self, path: str) -> Answer:
-        return self.ask("GET", path)
+        return self.send("GET", path)
 
     def post(self, path: str, body: object) -> Answer:
-        return self.ask("POST", path, body)
+        return self.send("POST", path, body)
 
     def put(self, path: str, body: object) -> Answer:
-        return self.ask("PUT", path, body)
+        return self.send("PUT", path, body)
 
     def delete(self, path: str, body: object = None) -> Answer:
-        return self.ask("DELETE", path, body)
+        return self.send("DELETE", path, body)
 
-    def made(self, path: str, body: object) -> dict[str, Any]:
+    def create(self, path: str, body: object) -> dict[str, Any]:
         """Make something, which must work."""
-        return good(self.post(path, body))
+        return expect_ok(self.post(path, body))
 
-    def shown(self, path: str) -> dict[str, Any]:
+    def read(self, path: str) -> dict[str, Any]:
         """Read something, which must be there."""
-        return good(self.get(path))
+        return expect_ok(self.get(path))
 
-    def with_key(self, **fields: object) -> Client:
+    def with_new_key(self, **fields: object) -> Client:
         """Make a key, and call with it."""
         kind = fields.pop("kind", "workspace/service")
-        made = self.made(f"/v1/api-keys/{kind}", {"name": "key of a test", **fields})
+        made = self.create(f"/v1/api-keys/{kind}", {"name": "key of a test", **fields})
         return Client(self.gateway, made["key"])
 
 
-def good(answer: Answer) -> dict[str, Any]:
+def expect_ok(answer: Answer) -> dict[str, Any]:
     assert answer.status == 200, (answer.status, answer.body)
     return answer.json()
 
 
-def refused(answer: Answer, status: int, code: str, *words: str) -> None:
+def expect_error(answer: Answer, status: int, code: str, *words: str) -> None:
     """Check that something was refused in the envelope, in these words."""
     assert answer.status == status, (answer.status, answer.body)
     body = answer.json()
@@ -68,6 +68,6 @@ def refused(answer: Answer, status: int, code: str, *words: str) -> None:
     assert all(word in json.dumps(body["data"]) for word in words), body
 
 
-def state(tag: str | None) -> str:
+def row_state(tag: str | None) -> str:
     """In which state a row is, of the tag of an answer: what a change is answered with says no more."""
     return (tag or "").strip('"').partition(".")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # By the route without its prefixes; any one of these does. Of nothing: whoever signed in.
-NEEDED: dict[str, frozenset[str]] = {
+REQUIRED_SCOPES: dict[str, frozenset[str]] = {
     route: frozenset(scopes.split())
     for route, scopes in {
         "GET /api-keys": "organisation_service_api_keys.list workspace_service_api_keys.list workspace_user_api_keys.list",

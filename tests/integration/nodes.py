@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from tests.integration.serving import counters
+from tests.integration.serving import read_metrics
 from tests.integration.wire import CHAT, JSON, Answer, ask, asked
 from tests.processes import wait
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway
 
-KEPT = {"provider": "mock", "cache": {"mode": "simple", "max_age": 60}}
+CACHED_CONFIG = {"provider": "mock", "cache": {"mode": "simple", "max_age": 60}}
 
 
-def guarded(failures: int) -> dict[str, Any]:
+def breaker_config(failures: int) -> dict[str, Any]:
     """Make a config whose first target fails, and is closed off after so many of them."""
     return {
         "strategy": {"mode": "fallback", "cb_config": {"failure_threshold": failures - 1, "cooldown_interval": 30000}},
@@ -28,7 +28,7 @@ def guarded(failures: int) -> dict[str, Any]:
     }
 
 
-def folders(around: Path) -> tuple[Path, Path]:
+def create_node_folders(around: Path) -> tuple[Path, Path]:
     """Make a folder for each of two nodes."""
     one, two = around / "one", around / "two"
     for folder in (one, two):
@@ -36,12 +36,12 @@ def folders(around: Path) -> tuple[Path, Path]:
     return one, two
 
 
-def connected(node: Gateway, workers: int = 1) -> None:
+def wait_for_redis(node: Gateway, workers: int = 1) -> None:
     """Wait until each worker has its connection to Redis."""
-    wait("Redis", lambda: counters(node).get("penstock_redis_up") == workers or None, 10)
+    wait("Redis", lambda: read_metrics(node).get("penstock_redis_up") == workers or None, 10)
 
 
-def send(node: Gateway, config: object, body: bytes = b"", **headers: str) -> Answer:
+def send_with_config(node: Gateway, config: object, body: bytes = b"", **headers: str) -> Answer:
     """Ask by a config that comes along, with further fields of the gateway's own."""
     own = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
     return ask(node.base_url, CHAT, body or asked(), {"x-gateway-config": json.dumps(config), **own, **JSON})

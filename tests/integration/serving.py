@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.gateway import ROOT, Gateway, binary
+from tests.gateway import ROOT, Gateway, find_binary
 from tests.integration.wire import CHAT, MOCK, Answer, ask, asked
 from tests.processes import wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.gateway import Mock, Tables
+    from tests.gateway import Mock, SettingsTables
 
 # How requests enter: taken before they become a task of the event loop, or through one.
-WAYS = ("intercepted", "plain")
+ENTRY_MODES = ("intercepted", "plain")
 LAUNCHER = Path(__file__).with_name("launcher.py")
 
 
-class Beside:
+class BackgroundThread:
     """What goes on beside a test until the block ends: `_run` looks at `_ended`."""
 
     def __init__(self) -> None:
@@ -46,9 +46,9 @@ class Beside:
 
 
 @contextlib.contextmanager
-def running(
+def run_gateway(
     folder: Path,
-    tables: Tables,
+    tables: SettingsTables,
     way: str = "intercepted",
     *,
     engine: Mapping[str, object] | None = None,
@@ -73,30 +73,30 @@ def running(
         gateway.stop()
 
 
-def health(gateway: Gateway) -> Any:
+def get_health(gateway: Gateway) -> Any:
     return ask(gateway.base_url, "/v1/health", headers={}).json()
 
 
-def edges(gateway: Gateway, count: int = 1) -> list[int]:
+def edge_pids(gateway: Gateway, count: int = 1) -> list[int]:
     """The edge processes, once that many have told of themselves and all of them live."""
 
-    def look() -> list[int] | None:
+    def live_pids() -> list[int] | None:
         answer = ask(gateway.base_url, "/v1/health", headers={})
         if answer.status != 200:
             return None
         pids = [worker["pid"] for worker in answer.json()["workers"]]
         return pids if len(pids) == count and all(Path(f"/proc/{pid}").exists() for pid in pids) else None
 
-    return wait(f"{count} edge processes", look, 15)
+    return wait(f"{count} edge processes", live_pids, 15)
 
 
-def control(gateway: Gateway, edge_count: int = 1) -> int:
+def control_pid(gateway: Gateway, edge_count: int = 1) -> int:
     """The control process: the one that is neither an edge process nor the supervisor."""
-    others = {gateway.program.pid, *edges(gateway, edge_count)}
+    others = {gateway.program.pid, *edge_pids(gateway, edge_count)}
     return wait("the control process", lambda: next(iter(set(gateway.pids()) - others), None))
 
 
-def counters(gateway: Gateway) -> dict[str, float]:
+def read_metrics(gateway: Gateway) -> dict[str, float]:
     """Every figure at `/metrics`, summed over workers and labels."""
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(ask(gateway.base_url, "/metrics", headers={}).body.decode()):
@@ -105,39 +105,39 @@ def counters(gateway: Gateway) -> dict[str, float]:
     return sums
 
 
-def settled(gateway: Gateway, headers: Mapping[str, str] = MOCK) -> int:
+def count_settled_records(gateway: Gateway, headers: Mapping[str, str] = MOCK) -> int:
     """How many records there are, with those of everything that was over before."""
     model = f"settled-{uuid.uuid4()}"
     assert ask(gateway.base_url, CHAT, asked(model), headers).status == 200
 
-    def look() -> int | None:
+    def settled_count() -> int | None:
         records = gateway.records(0)
         return len(records) if any(record["ai_model"] == model for record in records) else None
 
-    return wait("the records of before", look)
+    return wait("the records of before", settled_count)
 
 
-def entry(mock: Mock, path: str = "", *, ended: bool = False, seconds: float = 5.0) -> dict[str, Any]:
+def wait_for_request(mock: Mock, path: str = "", *, ended: bool = False, seconds: float = 5.0) -> dict[str, Any]:
     """The only request that the provider saw, once it is there (or over)."""
 
-    def look() -> dict[str, Any] | None:
+    def only_entry() -> dict[str, Any] | None:
         seen = [entry for entry in mock.ledger() if entry["path"].startswith(path)]
         assert len(seen) <= 1, seen
         return seen[0] if seen and not (ended and seen[0]["outcome"] == "open") else None
 
-    return wait("a request at the provider" + (" and its end" if ended else ""), look, seconds)
+    return wait("a request at the provider" + (" and its end" if ended else ""), only_entry, seconds)
 
 
-def without_ours(answer: Answer) -> dict[str, str]:
+def provider_headers(answer: Answer) -> dict[str, str]:
     """The header fields of an answer that must be as the provider sent them."""
     own = {"connection", "transfer-encoding", "content-length", "server", "date", "x-request-id", "request-id"}
     return {name: value for name, value in answer.fields if name not in own and not name.startswith("x-gateway-")}
 
 
 @contextlib.contextmanager
-def load(mode: str, url: str, **options: object) -> Iterator[dict[str, Any]]:
+def run_load(mode: str, url: str, **options: object) -> Iterator[dict[str, Any]]:
     """Run the load client meanwhile; what it reports is in the dictionary afterwards."""
-    command: list[str] = [str(binary("penstock-load")), mode, "--url", url]
+    command: list[str] = [str(find_binary("penstock-load")), mode, "--url", url]
     for name, value in options.items():
         if name == "headers":
             command += [part for field, text in dict(value).items() for part in ("-H", f"{field}: {text}")]

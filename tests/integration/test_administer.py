@@ -14,9 +14,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from penstock.ids import mask_secret
-from tests.integration.batch_provider import Listening
-from tests.integration.managed import Client, good
-from tests.integration.serving import running
+from tests.integration.batch_provider import RecordingServer
+from tests.integration.managed import Client, expect_ok
+from tests.integration.serving import run_gateway
 from tests.integration.wire import CHAT, MOCK, ask, asked
 from tests.processes import wait
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Mock
-    from tests.integration.conftest import NewStore
+    from tests.integration.conftest import StoreFactory
 
 
 @pytest.fixture
-def own(provider: Mock, new_store: NewStore, tmp_path: Path) -> Iterator[Client]:
+def own(provider: Mock, new_store: StoreFactory, tmp_path: Path) -> Iterator[Client]:
     """A gateway with an empty store."""
-    with running(tmp_path, {"mock": {"host": provider.url}}, env=new_store(tmp_path)) as gateway:
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=new_store(tmp_path)) as gateway:
         yield Client(gateway)
 
 
 @pytest.fixture
-def pair(provider: Mock, new_store: NewStore, tmp_path: Path) -> Iterator[tuple[Client, Client]]:
+def pair(provider: Mock, new_store: StoreFactory, tmp_path: Path) -> Iterator[tuple[Client, Client]]:
     """Two gateways with a store each."""
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
     envs = [new_store(folder, number) for number, folder in enumerate(folders)]
     tables = {"mock": {"host": provider.url}}
-    with running(folders[0], tables, env=envs[0]) as one, running(folders[1], tables, env=envs[1]) as two:
+    with run_gateway(folders[0], tables, env=envs[0]) as one, run_gateway(folders[1], tables, env=envs[1]) as two:
         yield Client(one), Client(two)
 
 
-def run(client: Client, *words: str, said: str | None = None, status: int = 0, **env: str) -> str:
+def run_command(client: Client, *words: str, said: str | None = None, status: int = 0, **env: str) -> str:
     command = [sys.executable, "-m", "penstock", *words]
     given = {"PENSTOCK_URL": client.gateway.base_url, "PENSTOCK_API_KEY": client.key, **env}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=given, input=said, timeout=30)
@@ -67,11 +67,11 @@ SECRETS = {
 PRICE = {"pay_as_you_go": {"request_token": {"price": 0.5}}}
 
 
-def furnish(admin: Client) -> dict[str, Any]:
+def create_one_of_each(admin: Client) -> dict[str, Any]:
     """Make something of each kind."""
-    user = admin.shown("/v1/admin/users")["data"][0]["id"]
+    user = admin.read("/v1/admin/users")["data"][0]["id"]
     rules = {"user_api_key_rotation_period": 9, "user_api_key_count": 5, "user_key_metadata": {"team": "a"}}
-    place = admin.made(
+    place = admin.create(
         "/v1/workspaces",
         {
             "name": "Rockets",
@@ -81,69 +81,71 @@ def furnish(admin: Client) -> dict[str, Any]:
             "description": "up",
         },
     )
-    furnish_organisation(admin, place)
+    create_organisation_objects(admin, place)
     own = {"workspace_id": place["id"]}
-    admin.made("/v1/virtual-keys", {"name": "the provider", "provider": "openai", "key": SECRETS["VIRTUAL_KEY"], **own})
+    admin.create(
+        "/v1/virtual-keys", {"name": "the provider", "provider": "openai", "key": SECRETS["VIRTUAL_KEY"], **own}
+    )
     inner = {"name": "inner", "ai_provider_id": "mock", "key": SECRETS["OWN_KEY"], "slug": "inner", **own}
-    admin.made("/v1/integrations", {**inner, "create_default_provider": False})
+    admin.create("/v1/integrations", {**inner, "create_default_provider": False})
     limits = {"usage_limits": {"credit_limit": 5, "periodic_reset": "weekly"}, "tags": {"a": "b"}}
-    admin.made("/v1/providers", {"name": "of ours", "integration_id": "inner", "slug": "ours", **limits, **own})
-    config = admin.made("/v1/configs", {"name": "main", "config": {"provider": "@ours"}, **own})
+    admin.create("/v1/providers", {"name": "of ours", "integration_id": "inner", "slug": "ours", **limits, **own})
+    config = admin.create("/v1/configs", {"name": "main", "config": {"provider": "@ours"}, **own})
     admin.put(f"/v1/workspaces/{place['id']}", {"defaults": {"user_api_key_config": config["slug"]}})
     defaults = {"config_id": config["slug"], "metadata": {"team": "a"}}
     body = {"name": "app", "scopes": ["completions.write"], "defaults": defaults, **own}
-    admin.made("/v1/api-keys/workspace/service", {**body, "usage_limits": {"credit_limit": 5}})
+    admin.create("/v1/api-keys/workspace/service", {**body, "usage_limits": {"credit_limit": 5}})
     body = {"name": "mine", "scopes": ["completions.write"], "user_id": user, "expires_at": "2999-01-01T00:00:00Z"}
-    admin.made("/v1/api-keys/workspace/user", {**body, **own})
+    admin.create("/v1/api-keys/workspace/user", {**body, **own})
     return place
 
 
-def furnish_organisation(admin: Client, place: dict[str, Any]) -> None:
+def create_organisation_objects(admin: Client, place: dict[str, Any]) -> None:
     """Make what belongs to the organisation."""
     vault = {"vault_auth_type": "token", "vault_addr": "https://vault.test", "vault_token": SECRETS["VAULT"]}
     reference = {"name": "kept", "slug": "kept", "manager_type": "hashicorp_vault", "secret_path": "a/b"}
     allowed = {"allowed_workspaces": [place["id"]]}
-    admin.made("/v1/secret-references", {**reference, "auth_config": vault, **allowed})
+    admin.create("/v1/secret-references", {**reference, "auth_config": vault, **allowed})
     headers = {"custom_host": "https://models.test/v1", "custom_headers": {"x-team": SECRETS["HEADER"]}}
     shared = {"name": "shared", "slug": "shared", "ai_provider_id": "openai", "key": SECRETS["SHARED_KEY"]}
-    admin.made("/v1/integrations", {**shared, "configurations": headers, "tags": {"a": "b"}, "description": "all"})
+    admin.create("/v1/integrations", {**shared, "configurations": headers, "tags": {"a": "b"}, "description": "all"})
     own = {"custom_host": "https://one.test", "custom_headers": {"x-model": SECRETS["MODEL_HEADER"]}}
     models = [
         {"slug": "custom", "enabled": True, "is_custom": True, "pricing_config": PRICE, "configurations": own},
         {"slug": "gpt-4o", "enabled": False},
     ]
-    good(admin.put("/v1/integrations/shared/models", {"models": models, "allow_all_models": False}))
+    expect_ok(admin.put("/v1/integrations/shared/models", {"models": models, "allow_all_models": False}))
     limits = {"rate_limits": [{"type": "requests", "unit": "rpm", "value": 9}]}
     accesses = [{"id": place["id"], "enabled": True, **limits}]
     # What is said of a workspace that is no more is in no state.
-    gone = admin.made("/v1/workspaces", {"name": "Gone"})
+    gone = admin.create("/v1/workspaces", {"name": "Gone"})
     accesses.append({"id": gone["id"], "enabled": True})
     everybody = {"enabled": True, "usage_limits": [{"credit_limit": 3}]}
-    good(
+    expect_ok(
         admin.put("/v1/integrations/shared/workspaces", {"workspaces": accesses, "global_workspace_access": everybody})
     )
-    good(admin.put("/v1/secret-references/kept", {"allowed_workspaces": [place["id"], gone["id"]]}))
-    good(admin.delete(f"/v1/workspaces/{gone['id']}", {"name": "Gone", "force_delete": True}))
-    admin.made("/v1/api-keys/organisation/service", {"name": "of all", "scopes": ["workspaces.list"]})
+    expect_ok(admin.put("/v1/secret-references/kept", {"allowed_workspaces": [place["id"], gone["id"]]}))
+    expect_ok(admin.delete(f"/v1/workspaces/{gone['id']}", {"name": "Gone", "force_delete": True}))
+    admin.create("/v1/api-keys/organisation/service", {"name": "of all", "scopes": ["workspaces.list"]})
     workspaces = [{"id": place["id"], "role": "manager"}]
     details = {"workspace_api_key_details": {"scopes": ["completions.write"]}}
-    admin.made(
+    admin.create(
         "/v1/admin/users/invites", {"email": "new@x.test", "role": "member", "workspaces": workspaces, **details}
     )
     admin.put("/v1/admin/organisation/settings", {"session_settings": {"max_session_ttl": 3600}})
 
 
-def without_masks(value: Any) -> Any:
+def replace_masks(value: Any) -> Any:
     """Put variables in the place of what is masked."""
     if isinstance(value, dict):
-        return {name: without_masks(item) for name, item in value.items() if name != "masked"}
+        return {name: replace_masks(item) for name, item in value.items() if name != "masked"}
     if isinstance(value, list):
-        return [without_masks(item) for item in value]
+        return [replace_masks(item) for item in value]
     found = [name for name, secret in SECRETS.items() if value == mask_secret(secret)]
     return f"${{{found[0]}}}" if found else value
 
 
-def write(document: dict[str, Any], file: Path) -> None:
+def write_yaml(document: dict[str, Any], file: Path) -> None:
     with file.open("w") as opened:
         YAML(typ="safe").dump(document, opened)
 
@@ -158,9 +160,9 @@ def write(document: dict[str, Any], file: Path) -> None:
         ("{page}", "answers, but is no gateway"),
     ],
 )
-def test_who_does_not_reach_a_gateway_is_told_why(admin: Client, provider: Mock, url: str, words: str, page: str):
+def test_unreachable_gateway_is_reported_with_the_cause(admin: Client, provider: Mock, url: str, words: str, page: str):
     where = url.format(mock=provider.url, page=page)
-    said = run(admin, "keys", "list", "--url", where, status=1)
+    said = run_command(admin, "keys", "list", "--url", where, status=1)
     assert words in said
     assert said.startswith("penstock: ")
 
@@ -169,7 +171,7 @@ def test_who_does_not_reach_a_gateway_is_told_why(admin: Client, provider: Mock,
 def page() -> Iterator[str]:
     """A server that answers everything with a page for people."""
 
-    class Answers(BaseHTTPRequestHandler):
+    class PageHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
@@ -178,71 +180,71 @@ def page() -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    with Listening(Answers) as listening:
+    with RecordingServer(PageHandler) as listening:
         yield listening.url
 
 
-def test_commands_take_the_address_that_clients_of_models_have_and_names_stay_parts_of_paths(admin: Client):
-    assert "admin" in run(admin, "keys", "list", "--url", f"{admin.gateway.base_url}/v1")
+def test_commands_accept_v1_urls_and_escape_names_in_paths(admin: Client):
+    assert "admin" in run_command(admin, "keys", "list", "--url", f"{admin.gateway.base_url}/v1")
     for name in ("../..", "..", "a/../b", "ä?x"):
-        assert "penstock: GET /v1/configs/" in run(admin, "config", "show", name, status=1)
-    assert "env var: 'PENSTOCK_API_KEY'" in run(Client(admin.gateway, ""), "keys", "list", status=2)
-    assert "the key is not allowed: expected ASCII" in run(Client(admin.gateway, "schlüssel"), "keys", "list", status=1)
+        assert "penstock: GET /v1/configs/" in run_command(admin, "config", "show", name, status=1)
+    assert "env var: 'PENSTOCK_API_KEY'" in run_command(Client(admin.gateway, ""), "keys", "list", status=2)
+    assert "the key is not allowed: expected ASCII" in run_command(
+        Client(admin.gateway, "schlüssel"), "keys", "list", status=1
+    )
 
 
-def test_nothing_is_done_where_nobody_agrees(admin: Client, tmp_path: Path):
+def test_changes_nothing_without_confirmation(admin: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
-    write({"version": 1, "workspaces": [{"name": "nobody wants it"}]}, file)
-    before = admin.shown("/v1/workspaces")["total"]
+    write_yaml({"version": 1, "workspaces": [{"name": "nobody wants it"}]}, file)
+    before = admin.read("/v1/workspaces")["total"]
     for words, said in (((str(file),), "n\n"), ((str(file),), ""), (("-",), file.read_text())):
-        assert "nothing was done" in run(admin, "apply", *words, said=said, status=1)
-    assert admin.shown("/v1/workspaces")["total"] == before
+        assert "nothing was done" in run_command(admin, "apply", *words, said=said, status=1)
+    assert admin.read("/v1/workspaces")["total"] == before
 
 
-def test_a_key_is_made_listed_rotated_and_deleted_by_command(admin: Client):
-    place = admin.shown("/v1/workspaces")["data"][0]["slug"]
-    text = run(admin, "keys", "create", "app", "--workspace", place, "--scope", "completions.write").strip()
+def test_commands_create_list_rotate_and_delete_keys(admin: Client):
+    place = admin.read("/v1/workspaces")["data"][0]["slug"]
+    text = run_command(admin, "keys", "create", "app", "--workspace", place, "--scope", "completions.write").strip()
     headers = {**MOCK, "x-gateway-api-key": text}
     wait("the key", lambda: ask(admin.gateway.base_url, CHAT, asked(), headers).status == 200 or None, 3)
-    (line,) = run(admin, "keys", "list", "--workspace", place).splitlines()
+    (line,) = run_command(admin, "keys", "list", "--workspace", place).splitlines()
     key_id, masked, kind, status, name = line.split("\t")
     assert (masked, kind, status, name) == (f"{text[:2]}*****{text[-3:]}", "workspace-service", "active", "app")
-    assert run(admin, "keys", "rotate", key_id).strip() not in {"", text}
-    assert "in transition" in run(admin, "keys", "rotate", key_id, status=1)
-    run(admin, "keys", "delete", key_id)
-    assert run(admin, "keys", "list", "--workspace", place) == ""
-    assert "scopes[0] 'fly' is not known" in run(
+    assert run_command(admin, "keys", "rotate", key_id).strip() not in {"", text}
+    assert "in transition" in run_command(admin, "keys", "rotate", key_id, status=1)
+    run_command(admin, "keys", "delete", key_id)
+    assert run_command(admin, "keys", "list", "--workspace", place) == ""
+    assert "scopes[0] 'fly' is not known" in run_command(
         admin, "keys", "create", "x", "--workspace", place, "--scope", "fly", status=1
     )
-    assert "AB05" not in run(Client(admin.gateway, "nobody"), "keys", "list", status=1)
+    assert "AB05" not in run_command(Client(admin.gateway, "nobody"), "keys", "list", status=1)
 
 
-def test_a_config_is_saved_shown_and_saved_again_by_command(admin: Client, tmp_path: Path):
-    place = admin.shown("/v1/workspaces")["data"][0]["slug"]
+def test_commands_save_show_and_update_configs(admin: Client, tmp_path: Path):
+    place = admin.read("/v1/workspaces")["data"][0]["slug"]
     file = tmp_path / "config.json"
     file.write_text('{"provider": "mock"}')
-    slug = run(admin, "config", "save", str(file), "--name", "main", "--workspace", place).strip()
-    assert json.loads(run(admin, "config", "show", slug)) == {"provider": "mock"}
-    run(admin, "config", "save", "-", "--slug", slug, said='{"provider": "openai"}')
-    assert json.loads(run(admin, "config", "show", slug)) == {"provider": "openai"}
-    assert run(admin, "config", "list", "--workspace", place).startswith(f"{slug}\tactive\t")
-    assert "provider" in run(admin, "config", "save", "-", "--slug", slug, said='{"provider": 1}', status=1)
-    assert "is not JSON" in run(admin, "config", "save", "-", "--slug", slug, said="{", status=1)
-    run(admin, "config", "save", str(file), status=2)
+    slug = run_command(admin, "config", "save", str(file), "--name", "main", "--workspace", place).strip()
+    assert json.loads(run_command(admin, "config", "show", slug)) == {"provider": "mock"}
+    run_command(admin, "config", "save", "-", "--slug", slug, said='{"provider": "openai"}')
+    assert json.loads(run_command(admin, "config", "show", slug)) == {"provider": "openai"}
+    assert run_command(admin, "config", "list", "--workspace", place).startswith(f"{slug}\tactive\t")
+    assert "provider" in run_command(admin, "config", "save", "-", "--slug", slug, said='{"provider": 1}', status=1)
+    assert "is not JSON" in run_command(admin, "config", "save", "-", "--slug", slug, said="{", status=1)
+    run_command(admin, "config", "save", str(file), status=2)
 
 
-def test_the_state_of_one_store_becomes_that_of_another_and_then_there_is_nothing_to_do(
-    pair: tuple[Client, Client], tmp_path: Path
-):
+def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, Client], tmp_path: Path):
     one, two = pair
-    furnish(one)
+    create_one_of_each(one)
     file = tmp_path / "state.yaml"
-    run(one, "export", "-o", str(file))
+    run_command(one, "export", "-o", str(file))
     written = file.read_text()
     assert "canary" not in written
     assert written.startswith("# Credentials are masked.")
-    assert run(one, "apply", str(file)).strip() == "nothing to do"
-    refusal = run(two, "apply", str(file), "--yes", status=1)
+    assert run_command(one, "apply", str(file)).strip() == "nothing to do"
+    refusal = run_command(two, "apply", str(file), "--yes", status=1)
     for place in (
         "workspaces[1].virtual_keys[0].key",
         "organisation.integrations[0].key",
@@ -251,10 +253,10 @@ def test_the_state_of_one_store_becomes_that_of_another_and_then_there_is_nothin
         "organisation.secret_references[0].auth_config.vault_token",
     ):
         assert f"{place}: is masked, and there is nothing yet" in refusal
-    document = without_masks(YAML(typ="safe").load(written))
-    write(document, file)
-    assert "'HEADER' is not set" in run(two, "apply", str(file), "--yes", status=1)
-    planned = run(two, "apply", str(file), "--dry-run", status=2, **SECRETS)
+    document = replace_masks(YAML(typ="safe").load(written))
+    write_yaml(document, file)
+    assert "'HEADER' is not set" in run_command(two, "apply", str(file), "--yes", status=1)
+    planned = run_command(two, "apply", str(file), "--dry-run", status=2, **SECRETS)
     for line in (
         "+ workspace Rockets",
         "+ secret_references kept",
@@ -268,41 +270,41 @@ def test_the_state_of_one_store_becomes_that_of_another_and_then_there_is_nothin
         "~ organisation settings",
     ):
         assert line in planned
-    assert two.shown("/v1/workspaces")["total"] == 1
-    done = run(two, "apply", str(file), said="y\n", **SECRETS)
+    assert two.read("/v1/workspaces")["total"] == 1
+    done = run_command(two, "apply", str(file), said="y\n", **SECRETS)
     assert "canary" not in done
     assert "link of invites new@x.test (it is shown this once): http" in done
     text = next(line for line in done.splitlines() if "key of Rockets / api_keys app" in line).split()[-1]
     # The config that the key has by default names a saved provider.
     headers = {"content-type": "application/json", "x-gateway-api-key": text}
     wait("the key", lambda: ask(two.gateway.base_url, CHAT, asked(), headers).status == 200 or None, 3)
-    assert run(two, "apply", str(file), "--yes", "--prune", **SECRETS).splitlines() == ["nothing to do"]
-    again = without_masks(YAML(typ="safe").load(run(two, "export")))
-    assert bare(again) == bare(document)
+    assert run_command(two, "apply", str(file), "--yes", "--prune", **SECRETS).splitlines() == ["nothing to do"]
+    again = replace_masks(YAML(typ="safe").load(run_command(two, "export")))
+    assert without_generated_ids(again) == without_generated_ids(document)
 
 
-def bare(document: dict[str, Any]) -> dict[str, Any]:
+def without_generated_ids(document: dict[str, Any]) -> dict[str, Any]:
     """Put names in the place of what two stores cannot have in common: ids, and slugs made by chance."""
     names: dict[str, str] = {}
     for place in document["workspaces"]:
         names[place["slug"]] = place["name"]
         names |= {config["slug"]: config["name"] for config in place["configs"]}
 
-    def named(value: Any) -> Any:
+    def replace_ids(value: Any) -> Any:
         if isinstance(value, dict):
             kept = {name: item for name, item in value.items() if name != "id" or item in names}
-            return {name: named(item) for name, item in kept.items()}
+            return {name: replace_ids(item) for name, item in kept.items()}
         if isinstance(value, list):
-            return [named(item) for item in value]
+            return [replace_ids(item) for item in value]
         return names.get(value, value) if isinstance(value, str) else value
 
-    return named(document)
+    return replace_ids(document)
 
 
-def test_what_is_written_otherwise_is_changed_where_it_is(own: Client, tmp_path: Path):
+def test_apply_updates_changed_fields_in_place(own: Client, tmp_path: Path):
     admin = own
-    place = furnish(admin)
-    document = YAML(typ="safe").load(run(admin, "export"))
+    place = create_one_of_each(admin)
+    document = YAML(typ="safe").load(run_command(admin, "export"))
     whole, rockets = document["organisation"], document["workspaces"][1]
     shared = whole["integrations"][0]
     shared["description"] = "some"
@@ -319,9 +321,9 @@ def test_what_is_written_otherwise_is_changed_where_it_is(own: Client, tmp_path:
     rockets["security_settings"] = {"membersViewLogs": True}
     rockets["configs"][0]["config"]["retry"] = {"attempts": 2}
     file = tmp_path / "state.yaml"
-    write(document, file)
+    write_yaml(document, file)
     secrets = {"SHARED_KEY": "sk-another-key-0123456789", "VAULT": SECRETS["VAULT"]}
-    planned = run(admin, "apply", str(file), "--yes", "--prune", **secrets)
+    planned = run_command(admin, "apply", str(file), "--yes", "--prune", **secrets)
     assert set(planned.splitlines()) == {
         "~ integrations shared: key, description, allow_all_models, models, workspaces",
         "~ secret_references kept: auth_config",
@@ -331,35 +333,35 @@ def test_what_is_written_otherwise_is_changed_where_it_is(own: Client, tmp_path:
         "~ Rockets / configs main: config",
         "6 done",
     }
-    assert admin.shown("/v1/integrations/shared")["masked_key"] == "sk*****789"
-    models = {row["slug"]: row for row in admin.shown("/v1/integrations/shared/models")["models"]}
+    assert admin.read("/v1/integrations/shared")["masked_key"] == "sk*****789"
+    models = {row["slug"]: row for row in admin.read("/v1/integrations/shared/models")["models"]}
     assert ("custom" in models, models["gpt-4o"]["enabled"]) == (False, True)
-    access, gone = admin.shown("/v1/integrations/shared/workspaces")["workspaces"]
+    access, gone = admin.read("/v1/integrations/shared/workspaces")["workspaces"]
     assert (access["workspace_id"], access["enabled"], gone["enabled"]) == (place["id"], False, True)
-    assert admin.shown("/v1/secret-references/kept")["auth_config"]["vault_addr"] == "https://other.test"
-    row = admin.shown(f"/v1/workspaces/{place['id']}")
+    assert admin.read("/v1/secret-references/kept")["auth_config"]["vault_addr"] == "https://other.test"
+    row = admin.read(f"/v1/workspaces/{place['id']}")
     assert row["settings"] == {"block_inline_config": True}
     # Of flags those that the file does not have stay.
     assert (row["security_settings"]["membersViewLogs"], row["security_settings"]["managersWriteConfigs"]) == (
         True,
         False,
     )
-    again = run(admin, "apply", str(file), "--yes", "--prune", **secrets)
+    again = run_command(admin, "apply", str(file), "--yes", "--prune", **secrets)
     assert again == "nothing to do\n"
     # A list that the file does not have stays as it is.
-    write({"version": 1, "organisation": {"settings": {}}}, file)
-    assert run(admin, "apply", str(file), "--yes", "--prune") == "nothing to do\n"
+    write_yaml({"version": 1, "organisation": {"settings": {}}}, file)
+    assert run_command(admin, "apply", str(file), "--yes", "--prune") == "nothing to do\n"
 
 
-def test_a_section_that_is_opened_and_flags_in_it_that_are_chosen_take_one_run(own: Client, tmp_path: Path):
+def test_opened_section_and_its_flags_are_applied_in_one_run(own: Client, tmp_path: Path):
     """What is opened has the organisation's values first: what a workspace says goes over them in the same run."""
     admin = own
-    place = admin.made("/v1/workspaces", {"name": "Rockets", "security_settings": {"membersViewLogs": True}})
+    place = admin.create("/v1/workspaces", {"name": "Rockets", "security_settings": {"membersViewLogs": True}})
     settings = "/v1/admin/organisation/settings"
     closed = {"security_settings_overrides": {"logs": False, "configs": False}}
-    good(admin.put(settings, {**closed, "block_inline_config": False}))
+    expect_ok(admin.put(settings, {**closed, "block_inline_config": False}))
     file = tmp_path / "state.yaml"
-    document = YAML(typ="safe").load(run(admin, "export"))
+    document = YAML(typ="safe").load(run_command(admin, "export"))
     whole, rockets = document["organisation"]["settings"], document["workspaces"][1]
     # The organisation's are other than before; the workspace's as before, or other.
     whole["security_settings"] |= {"membersViewLogs": False, "membersViewConfigs": False}
@@ -367,139 +369,146 @@ def test_a_section_that_is_opened_and_flags_in_it_that_are_chosen_take_one_run(o
     whole["block_inline_config"] = True
     rockets["security_settings"] |= {"membersViewLogs": True, "membersViewConfigs": True, "membersWriteConfigs": True}
     rockets["settings"] = {"block_inline_config": False}
-    write(document, file)
-    assert "~ workspace Rockets: settings, security_settings" in run(admin, "apply", str(file), "--yes").splitlines()
-    shown = admin.shown(f"/v1/workspaces/{place['id']}")
+    write_yaml(document, file)
+    assert (
+        "~ workspace Rockets: settings, security_settings"
+        in run_command(admin, "apply", str(file), "--yes").splitlines()
+    )
+    shown = admin.read(f"/v1/workspaces/{place['id']}")
     names = ("membersViewLogs", "membersViewConfigs", "membersWriteConfigs")
     assert [shown["security_settings"][name] for name in names] == [True] * 3
     assert shown["settings"] == {"block_inline_config": False}
-    assert run(admin, "apply", str(file), "--yes") == "nothing to do\n"
+    assert run_command(admin, "apply", str(file), "--yes") == "nothing to do\n"
 
 
-def test_a_model_goes_to_another_host_with_the_credentials_of_the_file(admin: Client, tmp_path: Path):
-    other = admin.with_key(
+def test_model_moves_to_another_host_only_with_credentials(admin: Client, tmp_path: Path):
+    other = admin.with_new_key(
         kind="organisation/service",
         scopes=[f"organisation_integrations.{verb}" for verb in ("create", "update", "read")],
     )
     made = {"name": "moving", "slug": "moving", "ai_provider_id": "openai", "key": SECRETS["SHARED_KEY"]}
-    other.made("/v1/integrations", {**made, "configurations": {"custom_headers": {"x-team": SECRETS["HEADER"]}}})
-    there = YAML(typ="safe").load(run(admin, "export"))["organisation"]["integrations"]
+    other.create("/v1/integrations", {**made, "configurations": {"custom_headers": {"x-team": SECRETS["HEADER"]}}})
+    there = YAML(typ="safe").load(run_command(admin, "export"))["organisation"]["integrations"]
     moving = next(row for row in there if row["slug"] == "moving")
     host = {"custom_host": "https://one.test"}
     moving["models"] = [{"slug": "custom", "enabled": True, "is_custom": True, "configurations": host}]
     file = tmp_path / "state.yaml"
-    write({"version": 1, "organisation": {"integrations": [moving]}}, file)
-    said = run(admin, "apply", str(file), "--yes", status=1)
+    write_yaml({"version": 1, "organisation": {"integrations": [moving]}}, file)
+    said = run_command(admin, "apply", str(file), "--yes", status=1)
     assert "organisation.integrations[0]: integrations moving: models: " in said
     assert "custom_headers: only who gave them" in said
     moving["configurations"] = {"custom_headers": {"x-team": "${HEADER}"}}
-    write({"version": 1, "organisation": {"integrations": [moving]}}, file)
-    assert "key must be sent anew" in run(admin, "apply", str(file), "--yes", status=1, **SECRETS)
+    write_yaml({"version": 1, "organisation": {"integrations": [moving]}}, file)
+    assert "key must be sent anew" in run_command(admin, "apply", str(file), "--yes", status=1, **SECRETS)
     moving["key"] = "${SHARED_KEY}"
-    write({"version": 1, "organisation": {"integrations": [moving]}}, file)
-    done = run(admin, "apply", str(file), "--yes", **SECRETS).splitlines()
+    write_yaml({"version": 1, "organisation": {"integrations": [moving]}}, file)
+    done = run_command(admin, "apply", str(file), "--yes", **SECRETS).splitlines()
     assert done == ["~ integrations moving: key, configurations, models", "1 done"]
-    assert run(admin, "apply", str(file), "--yes", **SECRETS) == "nothing to do\n"
+    assert run_command(admin, "apply", str(file), "--yes", **SECRETS) == "nothing to do\n"
 
 
-def test_what_is_refused_is_told_with_its_place_in_the_file_and_what_was_made_is_shown(admin: Client, tmp_path: Path):
-    slug = admin.shown("/v1/workspaces")["data"][0]["slug"]
+def test_apply_reports_error_paths_and_still_shows_new_keys(admin: Client, tmp_path: Path):
+    slug = admin.read("/v1/workspaces")["data"][0]["slug"]
     keys = [{"name": "good", "scopes": ["completions.write"]}, {"name": "bad", "scopes": ["fly"]}]
-    write({"version": 1, "workspaces": [{"slug": slug, "name": "x", "api_keys": keys}]}, tmp_path / "state.yaml")
-    said = run(admin, "apply", str(tmp_path / "state.yaml"), "--yes", status=1)
+    write_yaml({"version": 1, "workspaces": [{"slug": slug, "name": "x", "api_keys": keys}]}, tmp_path / "state.yaml")
+    said = run_command(admin, "apply", str(tmp_path / "state.yaml"), "--yes", status=1)
     assert "workspaces[0].api_keys[1]: x / api_keys bad: " in said
     assert "scopes[0] 'fly' is not known" in said
     assert "key of x / api_keys good (it is shown this once): " in said
 
 
-def test_what_is_chosen_once_cannot_be_written_otherwise(admin: Client, tmp_path: Path):
-    place = admin.made("/v1/workspaces", {"name": "chosen"})
-    of_all = admin.made("/v1/integrations", {"name": "one", "slug": "once", "ai_provider_id": "openai", "key": "sk-1"})
+def test_apply_rejects_changes_of_immutable_fields(admin: Client, tmp_path: Path):
+    place = admin.create("/v1/workspaces", {"name": "chosen"})
+    of_all = admin.create(
+        "/v1/integrations", {"name": "one", "slug": "once", "ai_provider_id": "openai", "key": "sk-1"}
+    )
     access = {"workspaces": [{"id": place["id"], "enabled": True}]}
-    good(admin.put("/v1/integrations/once/workspaces", access))
+    expect_ok(admin.put("/v1/integrations/once/workspaces", access))
     given = {"name": "p", "slug": "chosen", "integration_id": "once", "workspace_id": place["id"]}
-    admin.made("/v1/providers", given)
+    admin.create("/v1/providers", given)
     file = tmp_path / "state.yaml"
 
-    def applied(provider: str, integration: str, status: int) -> str:
+    def apply_state(provider: str, integration: str, status: int) -> str:
         whole = {"integrations": [{"slug": "once", "name": "one", "ai_provider_id": provider}]}
         providers = [{"slug": "chosen", "name": "p", "integration_id": integration}]
         workspaces = [{"slug": place["slug"], "name": "chosen", "providers": providers}]
-        write({"version": 1, "organisation": whole, "workspaces": workspaces}, file)
-        return run(admin, "apply", str(file), "--yes", status=status)
+        write_yaml({"version": 1, "organisation": whole, "workspaces": workspaces}, file)
+        return run_command(admin, "apply", str(file), "--yes", status=status)
 
     for provider, integration in (("openai", "once"), ("openai", of_all["id"]), ("open-ai", "once")):
-        assert applied(provider, integration, 0) == "nothing to do\n"
-    said = applied("mock", "another", 1)
+        assert apply_state(provider, integration, 0) == "nothing to do\n"
+    said = apply_state("mock", "another", 1)
     assert "organisation.integrations[0].ai_provider_id: is chosen once" in said
     assert "workspaces[0].providers[0].integration_id: is chosen once" in said
 
 
-def test_what_is_kept_in_other_words_or_passes_to_another_is_not_refused(own: Client, tmp_path: Path):
+def test_apply_accepts_reordered_scopes_and_a_moved_default(own: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
-    place = own.made("/v1/workspaces", {"name": "words"})
+    place = own.create("/v1/workspaces", {"name": "words"})
     scopes = ["logs.list", "completions.write", "logs.list"]
     invite = {"email": "later@x.test", "role": "member", "workspace_api_key_details": {"scopes": scopes}}
 
-    def applied(*defaults: int) -> list[str]:
+    def apply_defaults(*defaults: int) -> list[str]:
         configs = [
             {"name": f"c{number}", "config": {"retry": {"attempts": number}}, "is_default": is_default}
             for number, is_default in enumerate(defaults)
         ]
         workspaces = [{"slug": place["slug"], "name": "words", "configs": configs}]
-        write({"version": 1, "organisation": {"invites": [invite]}, "workspaces": workspaces}, file)
-        return run(own, "apply", str(file), "--yes").splitlines()
+        write_yaml({"version": 1, "organisation": {"invites": [invite]}, "workspaces": workspaces}, file)
+        return run_command(own, "apply", str(file), "--yes").splitlines()
 
-    assert "+ invites later@x.test" in applied(1)
-    assert applied(1) == ["nothing to do"]
-    assert {"~ words / configs c0: is_default", "+ words / configs c1"} < set(applied(0, 1))
-    assert applied(0, 1) == ["nothing to do"]
+    assert "+ invites later@x.test" in apply_defaults(1)
+    assert apply_defaults(1) == ["nothing to do"]
+    assert {"~ words / configs c0: is_default", "+ words / configs c1"} < set(apply_defaults(0, 1))
+    assert apply_defaults(0, 1) == ["nothing to do"]
     for defaults in ((1, 0), (0, 1)):
-        assert {f"~ words / configs c{number}: is_default" for number in (0, 1)} < set(applied(*defaults))
-        assert applied(*defaults) == ["nothing to do"]
-        there = own.shown(f"/v1/configs?workspace_id={place['id']}")["data"]
+        assert {f"~ words / configs c{number}: is_default" for number in (0, 1)} < set(apply_defaults(*defaults))
+        assert apply_defaults(*defaults) == ["nothing to do"]
+        there = own.read(f"/v1/configs?workspace_id={place['id']}")["data"]
         assert {row["name"]: row["is_default"] for row in there} == {"c0": defaults[0], "c1": defaults[1]}
 
 
-def test_two_default_configs_in_one_workspace_are_refused_before_anything_is_done(own: Client, tmp_path: Path):
+def test_rejects_two_default_configs_before_any_change(own: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
     configs = [{"name": name, "config": {}, "is_default": first} for name, first in (("a", 1), ("b", 0), ("c", True))]
-    write({"version": 1, "workspaces": [{"name": "other"}, {"name": "words", "configs": configs}]}, file)
-    refusal = run(own, "apply", str(file), "--yes", status=1)
+    write_yaml({"version": 1, "workspaces": [{"name": "other"}, {"name": "words", "configs": configs}]}, file)
+    refusal = run_command(own, "apply", str(file), "--yes", status=1)
     assert "workspaces[1].configs[2].is_default: makes 'c' the default beside workspaces[1].configs[0] ('a')" in refusal
-    assert own.shown("/v1/workspaces")["total"] == 1
+    assert own.read("/v1/workspaces")["total"] == 1
 
 
-def test_a_long_plan_shows_how_far_it_is_to_who_watches(admin: Client, tmp_path: Path):
-    write({"version": 1, "workspaces": [{"name": f"place {number}"} for number in range(12)]}, tmp_path / "state.yaml")
+def test_apply_shows_progress_on_a_terminal(admin: Client, tmp_path: Path):
+    write_yaml(
+        {"version": 1, "workspaces": [{"name": f"place {number}"} for number in range(12)]}, tmp_path / "state.yaml"
+    )
     mine, theirs = pty.openpty()
     command = [sys.executable, "-m", "penstock", "apply", str(tmp_path / "state.yaml"), "--yes"]
     env = {"PENSTOCK_URL": admin.gateway.base_url, "PENSTOCK_API_KEY": admin.key, "TERM": "xterm"}
-    before = admin.shown("/v1/workspaces")["total"]
+    before = admin.read("/v1/workspaces")["total"]
     subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=theirs, env=env, timeout=30)
     os.close(theirs)
     shown = os.read(mine, 65536).decode()
     os.close(mine)
     assert ("applying" in shown, "100%" in shown) == (True, True)
-    assert admin.shown("/v1/workspaces")["total"] == before + 12
+    assert admin.read("/v1/workspaces")["total"] == before + 12
 
 
-def test_what_the_file_does_not_hold_goes_only_when_asked(own: Client, tmp_path: Path):
+def test_apply_deletes_missing_objects_only_with_prune(own: Client, tmp_path: Path):
     admin = own
-    place = furnish(admin)
-    document = YAML(typ="safe").load(run(admin, "export"))
+    place = create_one_of_each(admin)
+    document = YAML(typ="safe").load(run_command(admin, "export"))
     rockets = next(found for found in document["workspaces"] if found["name"] == "Rockets")
     rockets["virtual_keys"] = []
     rockets["description"] = "down"
     file = tmp_path / "state.yaml"
-    write(document, file)
-    run(admin, "apply", str(file), "--yes")
-    assert admin.shown(f"/v1/workspaces/{place['id']}")["description"] == "down"
+    write_yaml(document, file)
+    run_command(admin, "apply", str(file), "--yes")
+    assert admin.read(f"/v1/workspaces/{place['id']}")["description"] == "down"
     keys = f"/v1/virtual-keys?workspace_id={place['id']}"
-    names = {row["name"] for row in admin.shown(keys)["data"]}
+    names = {row["name"] for row in admin.read(keys)["data"]}
     assert "the provider" in names
-    assert "- Rockets / virtual_keys the provider" in run(admin, "apply", str(file), "--prune", "--yes")
-    assert {row["name"] for row in admin.shown(keys)["data"]} == names - {"the provider"}
+    assert "- Rockets / virtual_keys the provider" in run_command(admin, "apply", str(file), "--prune", "--yes")
+    assert {row["name"] for row in admin.read(keys)["data"]} == names - {"the provider"}
 
 
 @pytest.mark.parametrize(
@@ -522,42 +531,44 @@ def test_what_the_file_does_not_hold_goes_only_when_asked(own: Client, tmp_path:
         ("{version: 1, workspaces: [{name: a, members: [{email: a@b.test}]}]}", "members[0].email 'a@b.test' is no"),
     ],
 )
-def test_a_file_that_is_no_state_is_refused(admin: Client, tmp_path: Path, text: str, words: str):
+def test_rejects_invalid_state_files(admin: Client, tmp_path: Path, text: str, words: str):
     (tmp_path / "state.yaml").write_text(text, errors="surrogateescape")
     status = 0 if words == "nothing to do" else 1
-    assert words in run(admin, "apply", str(tmp_path / "state.yaml"), status=status).replace(":", "")
+    assert words in run_command(admin, "apply", str(tmp_path / "state.yaml"), status=status).replace(":", "")
 
 
-def test_what_was_broken_off_is_finished_by_applying_it_again(admin: Client, tmp_path: Path):
+def test_applying_again_finishes_an_interrupted_apply(admin: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
     configs = [{"name": "good", "config": {"provider": "mock"}}, {"name": "bad", "config": {"provider": 5}}]
-    write({"version": 1, "workspaces": [{"name": "broken off", "configs": configs}]}, file)
-    said = run(admin, "apply", str(file), "--yes", status=1)
+    write_yaml({"version": 1, "workspaces": [{"name": "broken off", "configs": configs}]}, file)
+    said = run_command(admin, "apply", str(file), "--yes", status=1)
     assert "workspaces[0].configs[1]: broken off / configs bad: " in said
     configs[1]["config"] = {"provider": "openai"}
-    write({"version": 1, "workspaces": [{"name": "broken off", "configs": configs}]}, file)
-    assert run(admin, "apply", str(file), "--yes").splitlines() == ["+ broken off / configs bad", "1 done"]
-    assert run(admin, "apply", str(file), "--yes") == "nothing to do\n"
+    write_yaml({"version": 1, "workspaces": [{"name": "broken off", "configs": configs}]}, file)
+    assert run_command(admin, "apply", str(file), "--yes").splitlines() == ["+ broken off / configs bad", "1 done"]
+    assert run_command(admin, "apply", str(file), "--yes") == "nothing to do\n"
 
 
-def test_what_a_config_says_in_clear_where_a_mask_is_is_sent(admin: Client, tmp_path: Path):
+def test_plain_value_replaces_a_masked_config_value(admin: Client, tmp_path: Path):
     file = tmp_path / "state.yaml"
 
-    def applied(team: str) -> str:
+    def apply_team(team: str) -> str:
         config = {"provider": "mock", "override_params": {"metadata": {"api_key": team}}}
-        write({"version": 1, "workspaces": [{"name": "teams", "configs": [{"name": "main", "config": config}]}]}, file)
-        return run(admin, "apply", str(file), "--yes")
+        write_yaml(
+            {"version": 1, "workspaces": [{"name": "teams", "configs": [{"name": "main", "config": config}]}]}, file
+        )
+        return run_command(admin, "apply", str(file), "--yes")
 
-    def version() -> str:
-        (place,) = (row for row in admin.shown("/v1/workspaces")["data"] if row["name"] == "teams")
-        (row,) = admin.shown(f"/v1/configs?workspace_id={place['id']}")["data"]
-        return admin.shown(f"/v1/configs/{row['slug']}")["version_id"]
+    def config_version() -> str:
+        (place,) = (row for row in admin.read("/v1/workspaces")["data"] if row["name"] == "teams")
+        (row,) = admin.read(f"/v1/configs?workspace_id={place['id']}")["data"]
+        return admin.read(f"/v1/configs/{row['slug']}")["version_id"]
 
-    applied("free")
-    first = version()
-    assert applied("gold").splitlines() == ["~ teams / configs main: config", "1 done"]
-    assert (second := version()) != first
+    apply_team("free")
+    first = config_version()
+    assert apply_team("gold").splitlines() == ["~ teams / configs main: config", "1 done"]
+    assert (second := config_version()) != first
     # Nobody but the gateway knows that it is the same.
-    assert applied("gold") == "nothing to do\n"
-    assert version() == second
-    assert applied("*****") == "nothing to do\n"
+    assert apply_team("gold") == "nothing to do\n"
+    assert config_version() == second
+    assert apply_team("*****") == "nothing to do\n"

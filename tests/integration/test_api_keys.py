@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, good, refused
+from tests.integration.managed import Client, expect_error, expect_ok
 from tests.integration.wire import CHAT, MOCK, ask, asked
 from tests.processes import wait
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
-HALF_AN_HOUR = 1_800_000
+HALF_HOUR_MS = 1_800_000
 
 
 @pytest.fixture(scope="module")
 def workspace(admin: Client) -> str:
-    return admin.made("/v1/admin/workspaces", {"name": "Keys"})["id"]
+    return admin.create("/v1/admin/workspaces", {"name": "Keys"})["id"]
 
 
 @pytest.fixture(scope="module")
 def owner(admin: Client, workspace: str) -> str:
-    (user,) = admin.shown("/v1/admin/users?role=owner")["data"]
+    (user,) = admin.read("/v1/admin/users?role=owner")["data"]
     admin.post(f"/v1/workspaces/{workspace}/users", {"users": [{"id": user["id"], "role": "member"}]})
     return user["id"]
 
@@ -36,7 +36,7 @@ def body(workspace: str) -> dict[str, Any]:
     return {"name": "app", "scopes": ["completions.write"], "workspace_id": workspace}
 
 
-def served(gateway: Gateway, key: str, status: int = 200, seconds: float = 2) -> float:
+def wait_for_status(gateway: Gateway, key: str, status: int = 200, seconds: float = 2) -> float:
     """Wait until the data plane answers a key with a status, and say how long that took."""
     started = time.monotonic()
     headers = {**MOCK, "x-gateway-api-key": key}
@@ -44,7 +44,7 @@ def served(gateway: Gateway, key: str, status: int = 200, seconds: float = 2) ->
     return time.monotonic() - started
 
 
-def test_a_key_is_shown_once_and_masked_from_then_on(admin: Client, body: dict[str, Any]):
+def test_key_is_shown_once_and_masked_afterwards(admin: Client, body: dict[str, Any]):
     limits = {
         "rate_limits": [{"type": "requests", "unit": "rps", "value": 9}, {"type": "tokens", "unit": "rpw", "value": 1}],
         "usage_limits": {"type": "tokens", "credit_limit": 100, "alert_threshold": 50, "periodic_reset_days": 3},
@@ -52,11 +52,11 @@ def test_a_key_is_shown_once_and_masked_from_then_on(admin: Client, body: dict[s
         "expires_at": "2099-01-01T02:00:00+02:00",
         "description": "for the app",
         "defaults": {"metadata": {"a": {"b": 1}}, "allow_config_override": False},
-        "rotation_policy": {"rotation_period_days": 10, "key_transition_period_ms": HALF_AN_HOUR},
+        "rotation_policy": {"rotation_period_days": 10, "key_transition_period_ms": HALF_HOUR_MS},
     }
-    made = admin.made("/v1/api-keys/workspace/service", {**body, **limits})
+    made = admin.create("/v1/api-keys/workspace/service", {**body, **limits})
     assert set(made) == {"id", "key", "object"}
-    shown = admin.shown(f"/v1/api-keys/{made['id']}")
+    shown = admin.read(f"/v1/api-keys/{made['id']}")
     assert shown["key"] == f"{made['key'][:2]}*****{made['key'][-3:]}"
     assert (shown["type"], shown["status"], shown["creation_mode"]) == ("workspace-service", "active", "api")
     for name in ("rate_limits", "alert_emails", "description"):
@@ -67,35 +67,33 @@ def test_a_key_is_shown_once_and_masked_from_then_on(admin: Client, body: dict[s
     due = dt.datetime.now(dt.UTC).date() + dt.timedelta(days=10)
     assert shown["rotation_policy"]["next_rotation_at"] == f"{due}T00:00:00.000Z"
     for prefix in ("/v1/api-keys", "/v2/api-keys"):
-        (listed,) = admin.shown(f"{prefix}?ids={made['id']}")["data"]
+        (listed,) = admin.read(f"{prefix}?ids={made['id']}")["data"]
         assert listed == shown
-    everything = str([shown, admin.shown("/v1/api-keys?page_size=1000")])
+    everything = str([shown, admin.read("/v1/api-keys?page_size=1000")])
     assert made["key"] not in everything
 
 
-def test_the_data_plane_knows_a_new_key_and_forgets_a_deleted_one_within_a_second(admin: Client, body: dict[str, Any]):
-    made = admin.made("/v1/api-keys/workspace/service", body)
-    assert served(admin.gateway, made["key"]) < 1
-    assert good(admin.delete(f"/v1/api-keys/{made['id']}")) == {}
-    assert served(admin.gateway, made["key"], 401) < 1
-    refused(admin.get(f"/v1/api-keys/{made['id']}"), 404, "AB08")
+def test_new_and_deleted_keys_take_effect_within_a_second(admin: Client, body: dict[str, Any]):
+    made = admin.create("/v1/api-keys/workspace/service", body)
+    assert wait_for_status(admin.gateway, made["key"]) < 1
+    assert expect_ok(admin.delete(f"/v1/api-keys/{made['id']}")) == {}
+    assert wait_for_status(admin.gateway, made["key"], 401) < 1
+    expect_error(admin.get(f"/v1/api-keys/{made['id']}"), 404, "AB08")
 
 
-def test_a_key_without_the_scope_calls_no_model_and_an_expired_one_nothing(
-    admin: Client, body: dict[str, Any], provider: Mock
-):
-    reader = admin.with_key(**{**body, "scopes": ["configs.list"]})
-    assert reader.shown("/v1/configs")["total"] == 0
+def test_key_without_scope_and_expired_key_are_rejected(admin: Client, body: dict[str, Any], provider: Mock):
+    reader = admin.with_new_key(**{**body, "scopes": ["configs.list"]})
+    assert reader.read("/v1/configs")["total"] == 0
     soon = (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=2)).isoformat()
-    short = admin.with_key(**{**body, "scopes": ["configs.list", "completions.write"], "expires_at": soon})
-    served(admin.gateway, short.key)
+    short = admin.with_new_key(**{**body, "scopes": ["configs.list", "completions.write"], "expires_at": soon})
+    wait_for_status(admin.gateway, short.key)
     # A key that is known is told what it lacks, wherever a client puts it; the organisation's is of the wrong type.
     places = ("x-gateway-api-key", "{}"), ("x-api-key", "{}"), ("authorization", "Bearer {}")
-    served(admin.gateway, reader.key, 403)
+    wait_for_status(admin.gateway, reader.key, 403)
     for key, why in ((reader.key, "completions.write"), (admin.key, "organisation")):
         for name, value in places:
             told = ask(admin.gateway.base_url, CHAT, asked(), {**MOCK, name: value.format(key)})
-            refused(told, 403, "AB03", why)
+            expect_error(told, 403, "AB03", why)
     # Neither is a provider's credential: the data plane knows both.
     before = len(provider.ledger())
     for key in (reader.key, admin.key):
@@ -104,12 +102,12 @@ def test_a_key_without_the_scope_calls_no_model_and_an_expired_one_nothing(
     sent = provider.ledger()[before:]
     assert len(sent) == 2
     assert not any(key in json.dumps(entry) for entry in sent for key in (reader.key, admin.key))
-    served(admin.gateway, short.key, 401, 4)
+    wait_for_status(admin.gateway, short.key, 401, 4)
     wait("the end", lambda: short.get("/v1/configs").status == 401 or None, 3)
-    refused(short.get("/v1/configs"), 401, "AB05", "expired")
-    refused(
+    expect_error(short.get("/v1/configs"), 401, "AB05", "expired")
+    expect_error(
         admin.put(
-            "/v1/api-keys/" + admin.shown("/v1/api-keys")["data"][0]["id"], {"expires_at": "2001-01-01T00:00:00Z"}
+            "/v1/api-keys/" + admin.read("/v1/api-keys")["data"][0]["id"], {"expires_at": "2001-01-01T00:00:00Z"}
         ),
         400,
         "AB01",
@@ -117,16 +115,16 @@ def test_a_key_without_the_scope_calls_no_model_and_an_expired_one_nothing(
     )
 
 
-def test_no_key_and_an_unknown_key_are_unauthorised(admin: Client):
+def test_missing_and_unknown_keys_are_unauthorised(admin: Client):
     unknown = Client(admin.gateway, "nobody")
-    refused(unknown.get("/v1/configs"), 401, "AB05")
+    expect_error(unknown.get("/v1/configs"), 401, "AB05")
     answer = ask(admin.gateway.base_url, "/v1/configs", headers={})
-    refused(answer, 401, "AB05", "x-gateway-api-key")
+    expect_error(answer, 401, "AB05", "x-gateway-api-key")
     for headers in ({"authorization": f"Bearer {admin.key}"}, {"x-portkey-api-key": admin.key}):
         assert ask(admin.gateway.base_url, "/v1/configs", headers=headers).status == 200
 
 
-def test_every_type_of_key_is_made_for_what_it_is_for(admin: Client, workspace: str, owner: str):
+def test_creates_keys_of_every_type(admin: Client, workspace: str, owner: str):
     kinds = {
         "organisation/service": {"scopes": ["workspaces.create", "audit_logs.list"]},
         "organisation/user": {"scopes": ["configs.list"], "user_id": owner},
@@ -134,9 +132,9 @@ def test_every_type_of_key_is_made_for_what_it_is_for(admin: Client, workspace: 
         "workspace/user": {"scopes": ["completions.write"], "workspace_id": workspace, "user_id": owner},
     }
     for kind, fields in kinds.items():
-        made = admin.made(f"/v1/api-keys/{kind}", {"name": kind, **fields})
-        assert admin.shown(f"/v1/api-keys/{made['id']}")["type"] == kind.replace("/", "-")
-    refused(admin.post("/v1/api-keys/team/service", {"name": "x", "scopes": ["configs.list"]}), 400, "AB01")
+        made = admin.create(f"/v1/api-keys/{kind}", {"name": kind, **fields})
+        assert admin.read(f"/v1/api-keys/{made['id']}")["type"] == kind.replace("/", "-")
+    expect_error(admin.post("/v1/api-keys/team/service", {"name": "x", "scopes": ["configs.list"]}), 400, "AB01")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +166,7 @@ def test_every_type_of_key_is_made_for_what_it_is_for(admin: Client, workspace: 
         ("workspace/service", {"rotation_policy": {"rotation_period_days": 366}}, 400, "AB01", "rotation_period_days"),
         (
             "workspace/service",
-            {"rotation_policy": {"rotation_period": "weekly", "key_transition_period_ms": HALF_AN_HOUR - 1}},
+            {"rotation_policy": {"rotation_period": "weekly", "key_transition_period_ms": HALF_HOUR_MS - 1}},
             400,
             "AB01",
             "key_transition_period_ms",
@@ -182,137 +180,145 @@ def test_every_type_of_key_is_made_for_what_it_is_for(admin: Client, workspace: 
         ),
     ],
 )
-def test_what_cannot_be_is_refused(  # noqa: PLR0913, PLR0917 - the columns of the table
+def test_rejects_invalid_key_fields(  # noqa: PLR0913, PLR0917 - the columns of the table
     admin: Client, body: dict[str, Any], kind: str, change: dict[str, Any], status: int, code: str, words: str
 ):
     sent = {name: value for name, value in {**body, **change}.items() if value is not None}
-    refused(admin.post(f"/v1/api-keys/{kind}", sent), status, code, words)
+    expect_error(admin.post(f"/v1/api-keys/{kind}", sent), status, code, words)
 
 
-def test_a_key_cannot_give_more_than_it_holds(admin: Client, workspace: str):
+def test_key_cannot_grant_more_than_its_own_scopes(admin: Client, workspace: str):
     scopes = [
         "workspace_service_api_keys.create",
         "workspace_service_api_keys.update",
         "workspace_service_api_keys.rotate",
         "configs.list",
     ]
-    maker = admin.with_key(workspace_id=workspace, scopes=scopes)
-    weak = maker.made("/v1/api-keys/workspace/service", {"name": "weak", "scopes": ["configs.list"]})
+    maker = admin.with_new_key(workspace_id=workspace, scopes=scopes)
+    weak = maker.create("/v1/api-keys/workspace/service", {"name": "weak", "scopes": ["configs.list"]})
     strong = {"name": "strong", "scopes": ["configs.delete"]}
-    refused(maker.post("/v1/api-keys/workspace/service", strong), 403, "AB03", "configs.delete")
-    refused(maker.put(f"/v1/api-keys/{weak['id']}", {"scopes": ["configs.delete"]}), 403, "AB03")
-    refused(maker.post("/v1/api-keys/organisation/service", {"name": "x", "scopes": ["configs.list"]}), 403, "AB03")
+    expect_error(maker.post("/v1/api-keys/workspace/service", strong), 403, "AB03", "configs.delete")
+    expect_error(maker.put(f"/v1/api-keys/{weak['id']}", {"scopes": ["configs.delete"]}), 403, "AB03")
+    expect_error(
+        maker.post("/v1/api-keys/organisation/service", {"name": "x", "scopes": ["configs.list"]}), 403, "AB03"
+    )
     # To learn the text of a stronger key would be the same.
-    other = admin.made("/v1/api-keys/workspace/service", {**strong, "workspace_id": workspace})
-    refused(maker.post(f"/v1/api-keys/{other['id']}/rotate", {}), 403, "AB03")
-    refused(maker.get(f"/v1/api-keys/{weak['id']}"), 403, "AB03")
-    refused(maker.delete(f"/v1/api-keys/{weak['id']}"), 403, "AB03")
+    other = admin.create("/v1/api-keys/workspace/service", {**strong, "workspace_id": workspace})
+    expect_error(maker.post(f"/v1/api-keys/{other['id']}/rotate", {}), 403, "AB03")
+    expect_error(maker.get(f"/v1/api-keys/{weak['id']}"), 403, "AB03")
+    expect_error(maker.delete(f"/v1/api-keys/{weak['id']}"), 403, "AB03")
 
 
-def test_keys_of_another_workspace_are_as_good_as_none(admin: Client, workspace: str, body: dict[str, Any]):
-    elsewhere = admin.made("/v1/workspaces", {"name": "elsewhere"})["id"]
+def test_keys_of_another_workspace_are_not_found(admin: Client, workspace: str, body: dict[str, Any]):
+    elsewhere = admin.create("/v1/workspaces", {"name": "elsewhere"})["id"]
     verbs = [f"workspace_service_api_keys.{verb}" for verb in ("list", "read", "update", "delete", "rotate")]
-    stranger = admin.with_key(workspace_id=elsewhere, scopes=verbs)
-    made = admin.made("/v1/api-keys/workspace/service", body)
-    refused(stranger.get(f"/v1/api-keys/{made['id']}"), 404, "AB08")
-    refused(stranger.put(f"/v1/api-keys/{made['id']}", {"name": "mine"}), 404, "AB08")
-    refused(stranger.delete(f"/v1/api-keys/{made['id']}"), 404, "AB08")
-    refused(stranger.post(f"/v1/api-keys/{made['id']}/rotate", {}), 404, "AB08")
-    refused(stranger.get(f"/v1/api-keys?workspace_id={workspace}"), 403, "AB03")
-    assert stranger.shown(f"/v1/api-keys?ids={made['id']}")["total"] == 0
-    refused(stranger.get("/v1/api-keys?ids=x"), 400, "AB01", "ids")
+    stranger = admin.with_new_key(workspace_id=elsewhere, scopes=verbs)
+    made = admin.create("/v1/api-keys/workspace/service", body)
+    expect_error(stranger.get(f"/v1/api-keys/{made['id']}"), 404, "AB08")
+    expect_error(stranger.put(f"/v1/api-keys/{made['id']}", {"name": "mine"}), 404, "AB08")
+    expect_error(stranger.delete(f"/v1/api-keys/{made['id']}"), 404, "AB08")
+    expect_error(stranger.post(f"/v1/api-keys/{made['id']}/rotate", {}), 404, "AB08")
+    expect_error(stranger.get(f"/v1/api-keys?workspace_id={workspace}"), 403, "AB03")
+    assert stranger.read(f"/v1/api-keys?ids={made['id']}")["total"] == 0
+    expect_error(stranger.get("/v1/api-keys?ids=x"), 400, "AB01", "ids")
 
 
-def test_a_change_leaves_out_what_stays_and_null_takes_away(admin: Client, body: dict[str, Any]):
+def test_update_keeps_omitted_fields_and_null_clears_them(admin: Client, body: dict[str, Any]):
     given = {
         "rate_limits": [{"type": "tokens", "unit": "rpm", "value": 1}],
         "rotation_policy": {"rotation_period": "monthly"},
     }
-    made = admin.made("/v1/api-keys/workspace/service", {**body, **given})
+    made = admin.create("/v1/api-keys/workspace/service", {**body, **given})
     path = f"/v1/api-keys/{made['id']}"
-    before = admin.shown(path)
+    before = admin.read(path)
     assert before["rotation_policy"]["next_rotation_at"].endswith("-01T00:00:00.000Z")
-    assert good(admin.put(path, {"name": "new", "reset_usage": True})) == {}
-    after = admin.shown(path)
+    assert expect_ok(admin.put(path, {"name": "new", "reset_usage": True})) == {}
+    after = admin.read(path)
     assert (after["name"], after["rate_limits"], after["scopes"]) == ("new", given["rate_limits"], body["scopes"])
     assert after["last_reset_at"]
-    good(admin.put(path, {"rate_limits": None, "rotation_policy": None, "scopes": ["logs.write"]}))
-    after = admin.shown(path)
+    expect_ok(admin.put(path, {"rate_limits": None, "rotation_policy": None, "scopes": ["logs.write"]}))
+    after = admin.read(path)
     assert (after["rate_limits"], after["rotation_policy"], after["scopes"]) == (None, None, ["logs.write"])
-    served(admin.gateway, made["key"], 403)
+    wait_for_status(admin.gateway, made["key"], 403)
 
 
-def test_a_rotated_key_has_two_texts_until_the_transition_is_over(admin: Client, body: dict[str, Any]):
-    made = admin.made("/v1/api-keys/workspace/service", body)
-    rotated = admin.made(f"/v1/api-keys/{made['id']}/rotate", {"key_transition_period_ms": HALF_AN_HOUR})
+def test_rotated_key_has_two_secrets_during_the_transition(admin: Client, body: dict[str, Any]):
+    made = admin.create("/v1/api-keys/workspace/service", body)
+    rotated = admin.create(f"/v1/api-keys/{made['id']}/rotate", {"key_transition_period_ms": HALF_HOUR_MS})
     end = dt.datetime.fromisoformat(rotated["key_transition_expires_at"]) - dt.datetime.now(dt.UTC)
     assert 1790 < end.total_seconds() < 1801
     for key in (made["key"], rotated["key"]):
-        served(admin.gateway, key)
-    shown = admin.shown(f"/v1/api-keys/{made['id']}")
+        wait_for_status(admin.gateway, key)
+    shown = admin.read(f"/v1/api-keys/{made['id']}")
     assert (shown["key"][-3:], bool(shown["last_rotated_at"])) == (rotated["key"][-3:], True)
-    refused(admin.post(f"/v1/api-keys/{made['id']}/rotate", {}), 409, "AB07")
-    short = {"key_transition_period_ms": HALF_AN_HOUR - 1}
-    refused(admin.post(f"/v1/api-keys/{made['id']}/rotate", short), 400, "AB01", "key_transition_period_ms")
+    expect_error(admin.post(f"/v1/api-keys/{made['id']}/rotate", {}), 409, "AB07")
+    short = {"key_transition_period_ms": HALF_HOUR_MS - 1}
+    expect_error(admin.post(f"/v1/api-keys/{made['id']}/rotate", short), 400, "AB01", "key_transition_period_ms")
     long = {"key_transition_period_ms": 10**15}
-    refused(admin.post(f"/v1/api-keys/{made['id']}/rotate", long), 400, "AB01", "key_transition_period_ms")
+    expect_error(admin.post(f"/v1/api-keys/{made['id']}/rotate", long), 400, "AB01", "key_transition_period_ms")
 
 
-def test_a_key_is_rotated_without_a_body(admin: Client, body: dict[str, Any]):
-    made = admin.made("/v1/api-keys/workspace/service", body)
-    assert good(admin.ask("POST", f"/v1/api-keys/{made['id']}/rotate"))["id"] == made["id"]
+def test_rotates_a_key_without_a_body(admin: Client, body: dict[str, Any]):
+    made = admin.create("/v1/api-keys/workspace/service", body)
+    assert expect_ok(admin.send("POST", f"/v1/api-keys/{made['id']}/rotate"))["id"] == made["id"]
 
 
-def test_an_enforced_cadence_holds_for_the_keys_of_people(admin: Client, owner: str):
+def test_enforced_rotation_period_applies_to_user_keys(admin: Client, owner: str):
     users = [{"id": owner, "role": "admin"}]
-    place = admin.made(
+    place = admin.create(
         "/v1/workspaces", {"name": "strict", "users": users, "settings": {"user_api_key_rotation_period": "weekly"}}
     )
     body = {"name": "mine", "scopes": ["completions.write"], "workspace_id": place["id"], "user_id": owner}
-    made = admin.made("/v1/api-keys/workspace/user", body)
-    assert admin.shown(f"/v1/api-keys/{made['id']}")["rotation_policy"]["rotation_period_days"] == 7
-    admin.made("/v1/api-keys/workspace/user", {**body, "rotation_policy": {"rotation_period_days": 7}})
+    made = admin.create("/v1/api-keys/workspace/user", body)
+    assert admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"]["rotation_period_days"] == 7
+    admin.create("/v1/api-keys/workspace/user", {**body, "rotation_policy": {"rotation_period_days": 7}})
     for policy in ({"rotation_period": "monthly"}, {"next_rotation_at": "2099-01-01T00:00:00Z"}):
-        refused(admin.post("/v1/api-keys/workspace/user", {**body, "rotation_policy": policy}), 400, "AB01", "enforced")
-        refused(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": policy}), 400, "AB01", "enforced")
+        expect_error(
+            admin.post("/v1/api-keys/workspace/user", {**body, "rotation_policy": policy}), 400, "AB01", "enforced"
+        )
+        expect_error(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": policy}), 400, "AB01", "enforced")
     # What says nothing of the cadence keeps it.
-    good(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": {"key_transition_period_ms": 2 * HALF_AN_HOUR}}))
-    kept = admin.shown(f"/v1/api-keys/{made['id']}")["rotation_policy"]
-    assert (kept["rotation_period_days"], kept["key_transition_period_ms"]) == (7, 2 * HALF_AN_HOUR)
+    expect_ok(
+        admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": {"key_transition_period_ms": 2 * HALF_HOUR_MS}})
+    )
+    kept = admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"]
+    assert (kept["rotation_period_days"], kept["key_transition_period_ms"]) == (7, 2 * HALF_HOUR_MS)
     assert kept["next_rotation_at"]
     # As it was shown it may be sent back.
-    good(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": kept}))
-    assert admin.shown(f"/v1/api-keys/{made['id']}")["rotation_policy"] == kept
-    config = admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": place["id"]})
-    good(admin.put(f"/v2/workspaces/{place['id']}", {"defaults": {"user_api_key_config": config["slug"]}}))
-    made = admin.made("/v1/api-keys/workspace/user", body)
-    assert admin.shown(f"/v1/api-keys/{made['id']}")["defaults"]["config_id"] == config["id"]
+    expect_ok(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": kept}))
+    assert admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"] == kept
+    config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": place["id"]})
+    expect_ok(admin.put(f"/v2/workspaces/{place['id']}", {"defaults": {"user_api_key_config": config["slug"]}}))
+    made = admin.create("/v1/api-keys/workspace/user", body)
+    assert admin.read(f"/v1/api-keys/{made['id']}")["defaults"]["config_id"] == config["id"]
 
 
-def test_an_archived_config_becomes_nobodys_default(admin: Client, body: dict[str, Any]):
+def test_archived_config_cannot_be_a_default(admin: Client, body: dict[str, Any]):
     new = {"name": "c", "config": {"provider": "mock"}, "workspace_id": body["workspace_id"]}
-    config = admin.made("/v1/configs", new)
-    good(admin.put(f"/v1/configs/{config['slug']}", {"status": "archived"}))
-    refused(
+    config = admin.create("/v1/configs", new)
+    expect_ok(admin.put(f"/v1/configs/{config['slug']}", {"status": "archived"}))
+    expect_error(
         admin.post("/v1/api-keys/workspace/service", {**body, "defaults": {"config_id": config["slug"]}}),
         404,
         "AB02",
         "defaults.config_id",
     )
     default = {"defaults": {"user_api_key_config": config["slug"]}}
-    refused(admin.put(f"/v2/workspaces/{body['workspace_id']}", default), 404, "AB02", "defaults.user_api_key_config")
+    expect_error(
+        admin.put(f"/v2/workspaces/{body['workspace_id']}", default), 404, "AB02", "defaults.user_api_key_config"
+    )
 
 
-def test_a_persons_key_can_do_what_the_role_allows_and_ends_with_the_membership(admin: Client, owner: str):
+def test_user_key_follows_role_and_ends_with_membership(admin: Client, owner: str):
     """The owner leads everywhere; a member without a say is made by a row that only an invite could make."""
-    place = admin.made("/v1/workspaces", {"name": "people", "users": [{"id": owner, "role": "member"}]})["id"]
+    place = admin.create("/v1/workspaces", {"name": "people", "users": [{"id": owner, "role": "member"}]})["id"]
     body = {
         "kind": "workspace/user",
         "workspace_id": place,
         "user_id": owner,
         "scopes": ["configs.create", "configs.list"],
     }
-    person = admin.with_key(**body)
+    person = admin.with_new_key(**body)
     assert person.post("/v1/configs", {"name": "c", "config": {"provider": "mock"}}).status == 200
-    good(admin.delete(f"/v1/workspaces/{place}/users/{owner}"))
-    refused(person.get("/v1/configs"), 401, "AB05")
+    expect_ok(admin.delete(f"/v1/workspaces/{place}/users/{owner}"))
+    expect_error(person.get("/v1/configs"), 401, "AB05")

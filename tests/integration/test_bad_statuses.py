@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.canned import Canned
-from tests.integration.serving import edges
+from tests.integration.canned import CannedProvider
+from tests.integration.serving import edge_pids
 from tests.integration.wire import CHAT, JSON, MESSAGES, Wire, ask, asked
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway
 
 TABLES = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
-OK = b"HTTP/1.1 200 OK\r\n"
-GARBAGE = {
+OK_LINE = b"HTTP/1.1 200 OK\r\n"
+INVALID_RESPONSES = {
     "nothing": b"",
     "not http": b"SSH-2.0-OpenSSH_9.2\r\n",
     "noughts": b"\0" * 1000,
@@ -26,22 +26,23 @@ GARBAGE = {
     "status 000": b"HTTP/1.1 000 No\r\ncontent-length: 0\r\n\r\n",
     "status 099": b"HTTP/1.1 099 No\r\ncontent-length: 0\r\n\r\n",
     "a switch of protocols": b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
-    "a head that stops": OK + b"content-type: text/pl",
-    "a field without a colon": OK + b"content-length 5\r\n\r\nhello",
-    "a blank in a name": OK + b"content length: 5\r\n\r\nhello",
-    "a nought in a value": OK + b"x-a: b\0c\r\n\r\n",
-    "a negative length": OK + b"content-length: -1\r\n\r\nhello",
-    "a length that is no number": OK + b"content-length: five\r\n\r\nhello",
-    "a huge length": OK + b"content-length: 99999999999999999999\r\n\r\nhello",
-    "two lengths": OK + b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello!",
-    "too many fields": OK + b"x-a: b\r\n" * 1000 + b"\r\n",
-    "an endless head": OK + b"x-a: " + b"b" * 1_000_000 + b"\r\n\r\n",
+    "a head that stops": OK_LINE + b"content-type: text/pl",
+    "a field without a colon": OK_LINE + b"content-length 5\r\n\r\nhello",
+    "a blank in a name": OK_LINE + b"content length: 5\r\n\r\nhello",
+    "a nought in a value": OK_LINE + b"x-a: b\0c\r\n\r\n",
+    "a negative length": OK_LINE + b"content-length: -1\r\n\r\nhello",
+    "a length that is no number": OK_LINE + b"content-length: five\r\n\r\nhello",
+    "a huge length": OK_LINE + b"content-length: 99999999999999999999\r\n\r\nhello",
+    "two lengths": OK_LINE + b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello!",
+    "too many fields": OK_LINE + b"x-a: b\r\n" * 1000 + b"\r\n",
+    "an endless head": OK_LINE + b"x-a: " + b"b" * 1_000_000 + b"\r\n\r\n",
     "endless hints": b"HTTP/1.1 103 Early Hints\r\nlink: <a>\r\n\r\n" * 5000,
-    "a whole body with a bad chunk": OK + b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    "a whole body with a bad chunk": OK_LINE
+    + b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
 }
 
 
-def assert_clear(answer_json: dict, words: str = "") -> None:
+def assert_invalid_response_error(answer_json: dict, words: str = "") -> None:
     assert answer_json["error"]["message"].startswith("the provider's answer broke off: ")
     assert words in answer_json["error"]["message"]
     assert answer_json["error"]["type"] == "api_error"
@@ -50,45 +51,45 @@ def assert_clear(answer_json: dict, words: str = "") -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("status", [0, 1, 42, 99, 1000, 9999, 65636, 4294967295])
-def test_a_status_that_is_none_is_a_502_and_the_worker_lives(served: Gateway, path: str, status: int, stream: bool):
-    before = edges(served)
+def test_invalid_status_is_a_502_and_the_worker_survives(served: Gateway, path: str, status: int, stream: bool):
+    before = edge_pids(served)
     with Wire(served.base_url) as wire:
         answer = wire.ask(path, asked(f"mock?status={status}", stream=stream))
         assert (answer.status, answer.get("x-gateway-provider")) == (502, "mock")
-        assert_clear(answer.json())
+        assert_invalid_response_error(answer.json())
         # The connection is as good as before.
         assert wire.ask(path, asked()).status == 200
-    assert edges(served) == before
+    assert edge_pids(served) == before
 
 
 @pytest.mark.parametrize("status", [100, 103, 199])
-def test_a_status_that_promises_an_answer_and_none_comes_ends_at_the_timeout(served: Gateway, status: int):
-    before = edges(served)
+def test_informational_status_without_a_response_times_out(served: Gateway, status: int):
+    before = edge_pids(served)
     headers = {"x-gateway-provider": "mock", "x-gateway-request-timeout": "300", **JSON}
     assert ask(served.base_url, CHAT, asked(f"mock?status={status}"), headers).status in {408, 502}
-    assert edges(served) == before
+    assert edge_pids(served) == before
 
 
 @pytest.mark.parametrize("status", [203, 299, 418, 499, 529, 599, 600, 799, 999])
-def test_a_status_that_nobody_knows_passes(served: Gateway, status: int):
-    before = edges(served)
+def test_forwards_unknown_status_codes(served: Gateway, status: int):
+    before = edge_pids(served)
     assert ask(served.base_url, CHAT, asked(f"mock?status={status}")).status == status
-    assert edges(served) == before
+    assert edge_pids(served) == before
 
 
-@pytest.mark.parametrize("name", GARBAGE)
-def test_garbage_is_a_502_and_the_worker_lives(served: Gateway, name: str):
-    before = edges(served)
-    with Canned(GARBAGE[name]) as canned, Wire(served.base_url) as wire:
+@pytest.mark.parametrize("name", INVALID_RESPONSES)
+def test_invalid_http_is_a_502_and_the_worker_survives(served: Gateway, name: str):
+    before = edge_pids(served)
+    with CannedProvider(INVALID_RESPONSES[name]) as canned, Wire(served.base_url) as wire:
         answer = wire.ask(CHAT, asked(), {**canned.headers, **JSON})
         assert answer.status == 502
-        assert_clear(answer.json())
+        assert_invalid_response_error(answer.json())
         assert ask(served.base_url, CHAT, asked()).status == 200
-    assert edges(served) == before
+    assert edge_pids(served) == before
 
 
-def test_a_provider_that_is_not_there_is_a_502_with_its_name(served: Gateway):
-    with Canned(b"") as canned:
+def test_unreachable_provider_is_a_502_with_its_address(served: Gateway):
+    with CannedProvider(b"") as canned:
         pass
     answer = ask(served.base_url, CHAT, asked(), {**canned.headers, **JSON})
     assert answer.status == 502

@@ -10,16 +10,24 @@ import httpx2
 import openai
 import pytest
 
-from tests.integration.amazon import moto
-from tests.integration.batch_provider import BatchProvider
-from tests.integration.batching import OPENED, TABLES, begun, ended, jsonl, line, workspace
-from tests.integration.bucket_provider import BucketProvider
-from tests.integration.canaries import MADE, canary, found
+from tests.integration.amazon import run_moto
+from tests.integration.batch_provider import FakeBatchProvider
+from tests.integration.batching import (
+    OPEN_CLIENTS,
+    TABLES,
+    batch_line,
+    create_batch,
+    create_workspace,
+    to_jsonl,
+    wait_until_ended,
+)
+from tests.integration.bucket_provider import FakeBucketProvider
+from tests.integration.canaries import CANARIES, canary, find_secrets
 from tests.integration.managed import Client
-from tests.integration.serving import running
-from tests.integration.test_administer import run
-from tests.integration.test_bucket_batches import KINDS, handed_over, result
-from tests.integration.test_canaries import shown
+from tests.integration.serving import run_gateway
+from tests.integration.test_administer import run_command
+from tests.integration.test_bucket_batches import PROVIDER_CASES, success_row, wait_for_job_id
+from tests.integration.test_canaries import read_public_output
 from tests.postgres import dump
 from tests.processes import wait
 
@@ -27,47 +35,49 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Gateway, Mock
-    from tests.integration.conftest import NewStore
+    from tests.integration.conftest import StoreFactory
 
 pytestmark = pytest.mark.usefixtures("closed")
-DAY = "24h"
+WINDOW_24H = "24h"
 # What is in a file, rather than what it is sent with: the file itself holds it, and what is answered of it.
-CONTENT = "content of a line"
+CONTENT_CANARY = "content of a line"
 
 
-class Scene(NamedTuple):
+class BatchSetup(NamedTuple):
     """A gateway, and who runs its batches."""
 
     admin: Client
-    direct: BatchProvider
-    buckets: BucketProvider
+    direct_provider: FakeBatchProvider
+    bucket_provider: FakeBucketProvider
 
 
-def calling(client: Client, credential: str, **headers: str) -> openai.OpenAI:
+def client_with_credential(client: Client, credential: str, **headers: str) -> openai.OpenAI:
     """Who sends a credential for the provider beside the gateway's key."""
     sent = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
     base = f"{client.gateway.base_url}/v1"
     own = {"x-gateway-api-key": client.key, **sent}
-    OPENED.append(openai.OpenAI(api_key=credential or client.key, base_url=base, default_headers=own, max_retries=0))
-    return OPENED[-1]
+    OPEN_CLIENTS.append(
+        openai.OpenAI(api_key=credential or client.key, base_url=base, default_headers=own, max_retries=0)
+    )
+    return OPEN_CLIENTS[-1]
 
 
 def secret_line(number: int, **body: object) -> dict[str, Any]:
-    return line(number, canary(CONTENT), **body)
+    return batch_line(number, canary(CONTENT_CANARY), **body)
 
 
-def answered_here(scene: Scene) -> list[str]:
+def run_gateway_batches(scene: BatchSetup) -> list[str]:
     """Lines that the gateway sends itself, with credentials in each place, to a provider that does well, ill and nothing."""
-    client = workspace(scene.admin, "here", key=canary("saved key of a batch"))
+    client = create_workspace(scene.admin, "here", key=canary("saved key of a batch"))
     models = ("mock", "mock?status=401", "mock?fault=reset", "mock?fault=429")
-    lines = jsonl(*(secret_line(number, model=model) for number, model in enumerate(models)))
+    lines = to_jsonl(*(secret_line(number, model=model) for number, model in enumerate(models)))
     config = json.dumps({"provider": "mock", "api_key": canary("config of a batch"), "retry": {"attempts": 1}})
     ways: list[tuple[openai.OpenAI, dict[str, str]]] = [
-        (calling(client, canary("bearer of a batch"), provider="mock"), {}),
-        (calling(client, "", provider="@m-here"), {"x-gateway-custom-host": "http://127.0.0.1:1"}),
-        (calling(client, ""), {"x-gateway-config": config}),
+        (client_with_credential(client, canary("bearer of a batch"), provider="mock"), {}),
+        (client_with_credential(client, "", provider="@m-here"), {"x-gateway-custom-host": "http://127.0.0.1:1"}),
+        (client_with_credential(client, ""), {"x-gateway-config": config}),
         (
-            calling(
+            client_with_credential(
                 client,
                 "",
                 provider="bedrock",
@@ -77,66 +87,69 @@ def answered_here(scene: Scene) -> list[str]:
             {"x-gateway-aws-access-key-id": "AKIDEXAMPLE", "x-gateway-aws-session-token": canary("option of a batch")},
         ),
     ]
-    return [ended(ai, begun(ai, lines, extra_body={"gateway_options": options}).id, 30).status for ai, options in ways]
+    return [
+        wait_until_ended(ai, create_batch(ai, lines, extra_body={"gateway_options": options}).id, 30).status
+        for ai, options in ways
+    ]
 
 
-def run_there(scene: Scene) -> list[Any]:
+def run_provider_batches(scene: BatchSetup) -> list[Any]:
     """A batch that its provider ends well, one that it ends with the credential in its words, one that it turns away with it."""
     key = canary("key of a provider's batch")
-    client = workspace(scene.admin, "there", "openai", "m-w", key=key, custom_host=scene.direct.url)
+    client = create_workspace(scene.admin, "there", "openai", "m-w", key=key, custom_host=scene.direct_provider.url)
     inline = canary("inline key of a provider's batch")
-    ways = [calling(client, "", provider="@m-w")]
-    ways.append(calling(client, inline, provider="openai", custom_host=scene.direct.url))
+    ways = [client_with_credential(client, "", provider="@m-w")]
+    ways.append(client_with_credential(client, inline, provider="openai", custom_host=scene.direct_provider.url))
     over: list[Any] = []
     for ai, credential in zip(ways, (key, inline), strict=True):
         for status in ("completed", "failed"):
-            scene.direct.batches.clear()
-            scene.direct.why = f"no account of {credential}"
-            batch = begun(ai, jsonl(secret_line(1), secret_line(2)), DAY)
-            wait("the batch there", lambda: scene.direct.batches or None)
-            scene.direct.finish(status, good=1)
-            over.append(ended(ai, batch.id))
-        scene.direct.echoes = True
-        over.append(ended(ai, begun(ai, jsonl(secret_line(1)), DAY).id))
-        scene.direct.echoes = False
-    assert {key, inline} <= {shown.removeprefix("Bearer ") for shown in scene.direct.credentials}
+            scene.direct_provider.batches.clear()
+            scene.direct_provider.why = f"no account of {credential}"
+            batch = create_batch(ai, to_jsonl(secret_line(1), secret_line(2)), WINDOW_24H)
+            wait("the batch there", lambda: scene.direct_provider.batches or None)
+            scene.direct_provider.finish_batches(status, good=1)
+            over.append(wait_until_ended(ai, batch.id))
+        scene.direct_provider.echoes = True
+        over.append(wait_until_ended(ai, create_batch(ai, to_jsonl(secret_line(1)), WINDOW_24H).id))
+        scene.direct_provider.echoes = False
+    assert {key, inline} <= {shown.removeprefix("Bearer ") for shown in scene.direct_provider.credentials}
     return over
 
 
-def run_in_buckets(scene: Scene, folder: Path, url: str) -> tuple[list[Any], bytes]:
+def run_bucket_batches(scene: BatchSetup, folder: Path, url: str) -> tuple[list[Any], bytes]:
     """Batches whose lines go to a bucket; and what is written here while they run."""
-    there = scene.buckets
+    there = scene.bucket_provider
     there.secret, there.token = canary("aws of a bucket"), canary("token of a bucket")
     there.signed = f"/signed/results?X-Goog-Signature={canary('signed address')}&sig={canary('signed by Azure')}"
     over: list[Any] = []
     written = b""
-    for name, kind in KINDS.items():
+    for name, kind in PROVIDER_CASES.items():
         about = {**kind.configurations, "custom_host": there.url}
         if "aws_secret_access_key" in about:
             about["aws_secret_access_key"] = there.secret
-        client = workspace(scene.admin, f"b-{name}", kind.slug, "m-w", key=there.token, **about)
-        ai = calling(client, "", provider="@m-w")
+        client = create_workspace(scene.admin, f"b-{name}", kind.slug, "m-w", key=there.token, **about)
+        ai = client_with_credential(client, "", provider="@m-w")
         for status in ("good", "bad"):
             there.jobs.clear()
             there.state = "running"
-            batch = begun(ai, jsonl(line(1, model=kind.model)), DAY)
-            handed_over(client, there, batch.id)
-            written += kept(folder, url)
+            batch = create_batch(ai, to_jsonl(batch_line(1, model=kind.model)), WINDOW_24H)
+            wait_for_job_id(client, there, batch.id)
+            written += read_stored_bytes(folder, url)
             if status == "good":
-                there.finish(kind.done, [result(kind, sent) for sent in there.lines()])
+                there.finish_job(kind.done_state, [success_row(kind, sent) for sent in there.input_lines()])
             else:
                 there.why = f"no account of {there.secret if kind.slug == 'bedrock' else there.token}"
-                there.finish(
-                    kind.done.replace("Completed", "Failed")
+                there.finish_job(
+                    kind.done_state.replace("Completed", "Failed")
                     .replace("COMPLETED", "FAILED")
                     .replace("SUCCEEDED", "FAILED")
                 )
-            over.append(ended(ai, batch.id))
+            over.append(wait_until_ended(ai, batch.id))
     assert not there.refused
     return over, written
 
 
-def kept(folder: Path, url: str) -> bytes:
+def read_stored_bytes(folder: Path, url: str) -> bytes:
     """The store, and all that is written in the gateway's folder but its callers' files and what the operator wrote."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
     pieces: list[bytes] = []
@@ -148,16 +161,16 @@ def kept(folder: Path, url: str) -> bytes:
     return b"".join(pieces)
 
 
-def looked_at(gateway: Gateway, admin: Client) -> bytes:
+def read_visible_output(gateway: Gateway, admin: Client) -> bytes:
     """What the audit log, the export and everything that anyone may look at say."""
-    organisation = admin.shown("/v1/workspaces")["data"][0]["organisation_id"]
+    organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
     logs = admin.get(f"/v1/audit-logs?{span}&organisation_id={organisation}&page_size=100")
     assert logs.status == 200
-    return logs.body + run(admin, "export").encode() + shown(gateway)
+    return logs.body + run_command(admin, "export").encode() + read_public_output(gateway)
 
 
-def test_no_secret_of_a_batch_is_written_shown_or_said(provider: Mock, new_store: NewStore, tmp_path: Path):
+def test_no_secret_of_a_batch_is_stored_shown_or_logged(provider: Mock, new_store: StoreFactory, tmp_path: Path):
     folder = tmp_path / "gateway"
     folder.mkdir()
     tables = {
@@ -170,25 +183,25 @@ def test_no_secret_of_a_batch_is_written_shown_or_said(provider: Mock, new_store
     env = new_store(folder)
     url = env["PENSTOCK_STORE_URL"]
     with ExitStack() as stack:
-        s3 = stack.enter_context(moto(tmp_path))
+        s3 = stack.enter_context(run_moto(tmp_path))
         httpx2.put(f"{s3}/s3-bucket").raise_for_status()
-        direct, buckets = stack.enter_context(BatchProvider()), stack.enter_context(BucketProvider(s3))
-        gateway = stack.enter_context(running(folder, tables, env=env))
-        scene = Scene(Client(gateway), direct, buckets)
-        assert set(answered_here(scene)) == {"completed"}
-        over = run_there(scene)
-        more, written = run_in_buckets(scene, folder, url)
+        direct, buckets = stack.enter_context(FakeBatchProvider()), stack.enter_context(FakeBucketProvider(s3))
+        gateway = stack.enter_context(run_gateway(folder, tables, env=env))
+        scene = BatchSetup(Client(gateway), direct, buckets)
+        assert set(run_gateway_batches(scene)) == {"completed"}
+        over = run_provider_batches(scene)
+        more, written = run_bucket_batches(scene, folder, url)
         over += more
         sinks = {
             "batches": b"".join(json.dumps(batch.to_dict()).encode() for batch in over),
-            "looked at": looked_at(gateway, scene.admin),
+            "looked at": read_visible_output(gateway, scene.admin),
             "run folder": b"".join(path.read_bytes() for path in gateway.temporary.rglob("*") if path.is_file()),
             "while it ran": written,
         }
     assert {batch.status for batch in over} == {"completed", "failed"}
     assert {path.name for path in folder.iterdir()} >= {"gateway.log", "records.jsonl"}
-    sinks["kept"] = kept(folder, url)
+    sinks["kept"] = read_stored_bytes(folder, url)
     # What is no secret is found there: it is the store.
     assert over[0].id.encode() in sinks["kept"]
-    assert len(MADE) >= 10
-    assert not found(sinks, MADE)
+    assert len(CANARIES) >= 10
+    assert not find_secrets(sinks, CANARIES)

@@ -11,19 +11,19 @@ import openai
 import pytest
 
 from tests.integration.batching import (
-    CHAT,
+    CHAT_PATH,
     TABLES,  # noqa: F401 - the fixture `admin` reads it here
-    Restarted,
-    answers,
-    begun,
-    ended,
-    jsonl,
-    line,
-    sdk,
-    workspace,
+    RestartableGateway,
+    batch_line,
+    create_batch,
+    create_workspace,
+    openai_client,
+    read_output_lines,
+    to_jsonl,
+    wait_until_ended,
 )
-from tests.integration.managed import Client, refused
-from tests.integration.serving import control, counters
+from tests.integration.managed import Client, expect_error
+from tests.integration.serving import control_pid, read_metrics
 from tests.processes import wait
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ pytestmark = pytest.mark.usefixtures("closed")
 
 @pytest.fixture(scope="module")
 def caller(admin: Client) -> Client:
-    return workspace(admin, "batching")
+    return create_workspace(admin, "batching")
 
 
-def test_a_file_is_kept_shown_listed_and_deleted(caller: Client):
-    ai = sdk(caller)
+def test_file_is_stored_shown_listed_and_deleted(caller: Client):
+    ai = openai_client(caller)
     content = b"\x00\xff one\r\n" * 40_000
     made = ai.files.create(file=("a b.jsonl", content), purpose="batch")
     assert made.id.startswith("gw_file_")
@@ -56,7 +56,7 @@ def test_a_file_is_kept_shown_listed_and_deleted(caller: Client):
     assert [file.id for file in ai.files.list()][:2] == [other.id, made.id]
     assert [file.id for file in ai.files.list(limit=1)][:2] == [other.id, made.id]
     assert [file.id for file in ai.files.list(purpose="vision")] == [other.id]
-    refused(caller.post("/v1/files", {}), 400, "AB01")
+    expect_error(caller.post("/v1/files", {}), 400, "AB01")
     with pytest.raises(openai.RateLimitError, match="workspace_bytes"):
         ai.files.create(file=("c", b"x" * 100_000), purpose="batch")
     for file in (made, other):
@@ -65,8 +65,8 @@ def test_a_file_is_kept_shown_listed_and_deleted(caller: Client):
             ai.files.retrieve(file.id)
 
 
-def test_a_form_that_is_wrong_is_told_the_field(caller: Client):
-    ai = sdk(caller)
+def test_invalid_file_form_is_rejected_with_the_field(caller: Client):
+    ai = openai_client(caller)
     purpose: Any = "anything"
     with pytest.raises(openai.BadRequestError, match="purpose"):
         ai.files.create(file=("a", b"1"), purpose=purpose)
@@ -74,19 +74,21 @@ def test_a_form_that_is_wrong_is_told_the_field(caller: Client):
         ai.files.create(file=("a", b"1"), purpose="batch", expires_after={"anchor": "created_at", "seconds": 7})
 
 
-def test_lines_are_answered_as_requests_of_their_own_and_given_as_lines(caller: Client, provider: Mock):
-    ai = sdk(caller, provider="@m-batching", metadata='{"job":"nightly"}')
-    lines = [line(number) for number in range(30)] + [line(30, model="gpt-mock?status=400")]
-    batch = begun(ai, jsonl(*lines[:10]) + b"\n\r\n" + jsonl(*lines[10:]).rstrip(b"\n"), metadata={"a": "b"})
+def test_runs_each_line_as_a_request_and_returns_lines(caller: Client, provider: Mock):
+    ai = openai_client(caller, provider="@m-batching", metadata='{"job":"nightly"}')
+    lines = [batch_line(number) for number in range(30)] + [batch_line(30, model="gpt-mock?status=400")]
+    batch = create_batch(
+        ai, to_jsonl(*lines[:10]) + b"\n\r\n" + to_jsonl(*lines[10:]).rstrip(b"\n"), metadata={"a": "b"}
+    )
     assert batch.id.startswith("gw_batch_")
     assert (batch.status, batch.metadata) == ("validating", {"a": "b"})
-    batch = ended(ai, batch.id)
+    batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.request_counts.total) == ("completed", 31)
     assert batch.in_progress_at
     assert batch.finalizing_at
     assert batch.completed_at
     assert (batch.request_counts.completed, batch.request_counts.failed) == (30, 1)
-    good, bad = answers(ai, batch.output_file_id), answers(ai, batch.error_file_id)
+    good, bad = read_output_lines(ai, batch.output_file_id), read_output_lines(ai, batch.error_file_id)
     assert list(good) == [f"line-{number}" for number in range(30)]
     first = good["line-0"]
     assert (first["response"]["status_code"], first["error"]) == (200, None)
@@ -95,75 +97,77 @@ def test_lines_are_answered_as_requests_of_their_own_and_given_as_lines(caller: 
     assert bad["line-30"]["response"]["status_code"] == 400
     raw = caller.get(f"/v1/batches/{batch.id}/output")
     assert raw.body == ai.files.content(batch.output_file_id).read()
-    seen = [entry for entry in provider.ledger() if entry["path"] == CHAT]
+    seen = [entry for entry in provider.ledger() if entry["path"] == CHAT_PATH]
     assert len(seen) == 31
 
-    def recorded() -> list[dict[str, Any]] | None:
+    def line_records() -> list[dict[str, Any]] | None:
         found = [record for record in caller.gateway.records() if record["trace_id"] == batch.id]
         return found if len(found) >= 31 else None
 
-    records = wait("the records of the lines", recorded)
+    records = wait("the records of the lines", line_records)
     assert len(records) == 31
     assert all(record["metadata"]["value"] == ["nightly"] for record in records)
-    assert counters(caller.gateway)["penstock_batch_lines_answered_total"] >= 30
-    assert batch.id in [one.id for one in sdk(caller).batches.list(limit=1)]
+    assert read_metrics(caller.gateway)["penstock_batch_lines_answered_total"] >= 30
+    assert batch.id in [one.id for one in openai_client(caller).batches.list(limit=1)]
 
 
-def test_answers_are_kept_as_long_as_their_batch_says(caller: Client):
-    ai = sdk(caller, provider="@m-batching")
+def test_output_expires_as_the_batch_requests(caller: Client):
+    ai = openai_client(caller, provider="@m-batching")
     life = {"anchor": "created_at", "seconds": 3600}
-    batch = ended(ai, begun(ai, jsonl(line(1)), output_expires_after=life).id)
+    batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1)), output_expires_after=life).id)
     output, given = ai.files.retrieve(batch.output_file_id), ai.files.retrieve(batch.input_file_id)
     assert output.expires_at == output.created_at + 3600
     assert given.expires_at == given.created_at + 30 * 24 * 3600
 
 
-def test_options_of_the_batch_go_before_those_of_its_request(caller: Client, provider: Mock):
-    ai = sdk(caller)
-    nameless = line(1)
+def test_batch_options_override_those_of_its_request(caller: Client, provider: Mock):
+    ai = openai_client(caller)
+    nameless = batch_line(1)
     del nameless["body"]["model"]
     options = {"x-gateway-provider": "@m-batching", "x-portkey-trace-id": "mine"}
-    batch = begun(ai, jsonl(nameless), extra_body={"model": "gpt-other", "gateway_options": options})
-    assert ended(ai, batch.id).request_counts.completed == 1
+    batch = create_batch(ai, to_jsonl(nameless), extra_body={"model": "gpt-other", "gateway_options": options})
+    assert wait_until_ended(ai, batch.id).request_counts.completed == 1
     assert [entry["model"] for entry in provider.ledger()] == ["gpt-other"]
     for name, value in [("authorization", "x"), ("x-gateway-api-key", "x"), ("x-gateway-metadata", "a\nb")]:
         with pytest.raises(openai.BadRequestError, match=name):
-            begun(ai, jsonl(line(1)), extra_body={"gateway_options": {name: value}})
+            create_batch(ai, to_jsonl(batch_line(1)), extra_body={"gateway_options": {name: value}})
 
 
-def test_what_may_yet_succeed_is_sent_again(caller: Client, provider: Mock):
-    ai = sdk(caller, provider="@m-batching")
-    batch = ended(ai, begun(ai, jsonl(line(1, model="gpt-mock?status=500"))).id)
+def test_retries_lines_that_may_still_succeed(caller: Client, provider: Mock):
+    ai = openai_client(caller, provider="@m-batching")
+    batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1, model="gpt-mock?status=500"))).id)
     assert (batch.status, batch.request_counts.failed) == ("completed", 1)
     assert batch.output_file_id is None
-    assert answers(ai, batch.error_file_id)["line-1"]["response"]["status_code"] == 500
+    assert read_output_lines(ai, batch.error_file_id)["line-1"]["response"]["status_code"] == 500
     assert len(provider.ledger()) == 2
     with pytest.raises(openai.NotFoundError, match="no output: it is completed"):
         ai.get(f"/batches/{batch.id}/output", cast_to=object)
 
 
-HOSTILE = {
+INVALID_FILES = {
     "invalid_json_line": b"{",
     "invalid_line": b'{"custom_id":1,"method":"POST","url":"/","body":{}}\n[]',
-    "duplicate_custom_id": jsonl(line(1), line(1)),
-    "invalid_url": jsonl({**line(1), "url": "/v1/embeddings"}),
-    "invalid_method": jsonl({**line(1), "method": "GET"}),
-    "invalid_custom_id": jsonl({**line(1), "custom_id": ""}),
-    "invalid_body": jsonl(line(1, stream=True)),
-    "missing_model": jsonl(line(1, model=None)),
-    "line_too_long": jsonl(line(1, "x" * 3000)),
-    "too_many_lines": jsonl(*map(line, range(61))),
+    "duplicate_custom_id": to_jsonl(batch_line(1), batch_line(1)),
+    "invalid_url": to_jsonl({**batch_line(1), "url": "/v1/embeddings"}),
+    "invalid_method": to_jsonl({**batch_line(1), "method": "GET"}),
+    "invalid_custom_id": to_jsonl({**batch_line(1), "custom_id": ""}),
+    "invalid_body": to_jsonl(batch_line(1, stream=True)),
+    "missing_model": to_jsonl(batch_line(1, model=None)),
+    "line_too_long": to_jsonl(batch_line(1, "x" * 3000)),
+    "too_many_lines": to_jsonl(*map(batch_line, range(61))),
     "empty_file": b"\n \n",
 }
 
 
-def test_a_file_that_is_wrong_fails_with_its_lines_before_anything_is_sent(caller: Client, provider: Mock):
-    ai = sdk(caller, provider="@m-batching")
-    for code, content in HOSTILE.items():
-        batch = ended(ai, begun(ai, content).id)
+def test_invalid_file_fails_with_its_lines_before_sending(caller: Client, provider: Mock):
+    ai = openai_client(caller, provider="@m-batching")
+    for code, content in INVALID_FILES.items():
+        batch = wait_until_ended(ai, create_batch(ai, content).id)
         assert (batch.status, batch.errors.data[0].code) == ("failed", code), (code, batch)
         assert batch.errors.data[0].message
-    begun_at = ended(ai, begun(ai, jsonl(line(1)) + b"\xff\n" + jsonl(line(2)) + b"{}").id)
+    begun_at = wait_until_ended(
+        ai, create_batch(ai, to_jsonl(batch_line(1)) + b"\xff\n" + to_jsonl(batch_line(2)) + b"{}").id
+    )
     assert [(error.code, error.line) for error in begun_at.errors.data] == [
         ("invalid_json_line", 2),
         ("invalid_line", 4),
@@ -172,39 +176,41 @@ def test_a_file_that_is_wrong_fails_with_its_lines_before_anything_is_sent(calle
     assert provider.ledger() == []
 
 
-def test_a_batch_that_cannot_be_made_is_told_the_field(caller: Client):
-    good = {"input_file_id": "gw_file_x", "endpoint": CHAT, "completion_window": "immediate"}
+def test_invalid_batch_is_rejected_with_the_field(caller: Client):
+    good = {"input_file_id": "gw_file_x", "endpoint": CHAT_PATH, "completion_window": "immediate"}
     for field, value in [("endpoint", "/v1/other"), ("completion_window", "1h"), ("metadata", {"a": 1}), ("other", 1)]:
-        refused(caller.post("/v1/batches", {**good, field: value}), 400, "AB01", field)
-    refused(caller.post("/v1/batches", good), 404, "AB08", "gw_file_x")
+        expect_error(caller.post("/v1/batches", {**good, field: value}), 400, "AB01", field)
+    expect_error(caller.post("/v1/batches", good), 404, "AB08", "gw_file_x")
     for seconds in (7, 10**9):
         life = {"anchor": "created_at", "seconds": seconds}
-        refused(caller.post("/v1/batches", {**good, "output_expires_after": life}), 400, "AB01", "output_expires_after")
-    ai = sdk(caller)
+        expect_error(
+            caller.post("/v1/batches", {**good, "output_expires_after": life}), 400, "AB01", "output_expires_after"
+        )
+    ai = openai_client(caller)
     picture = ai.files.create(file=("a", b"1"), purpose="vision")
-    refused(caller.post("/v1/batches", {**good, "input_file_id": picture.id}), 400, "AB01", "input_file_id")
+    expect_error(caller.post("/v1/batches", {**good, "input_file_id": picture.id}), 400, "AB01", "input_file_id")
 
 
-def test_batches_of_another_workspace_are_as_good_as_none(admin: Client, caller: Client):
-    ai, other = sdk(caller, provider="@m-batching"), workspace(admin, "elsewhere")
-    batch = ended(ai, begun(ai, jsonl(line(1))).id)
+def test_batches_of_another_workspace_are_not_found(admin: Client, caller: Client):
+    ai, other = openai_client(caller, provider="@m-batching"), create_workspace(admin, "elsewhere")
+    batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1))).id)
     for path in (f"/v1/batches/{batch.id}", f"/v1/batches/{batch.id}/output", f"/v1/files/{batch.input_file_id}"):
-        refused(other.get(path), 404, "AB08")
-    refused(other.post(f"/v1/batches/{batch.id}/cancel", {}), 404, "AB08")
-    refused(other.delete(f"/v1/files/{batch.input_file_id}"), 404, "AB08")
-    made = {"input_file_id": batch.input_file_id, "endpoint": CHAT, "completion_window": "immediate"}
-    refused(other.post("/v1/batches", made), 404, "AB08")
-    assert (sdk(other).files.list().data, sdk(other).batches.list().data) == ([], [])
-    refused(admin.get("/v1/files"), 403, "AB03", "completions.write")
-    refused(Client(caller.gateway, "nobody").get("/v1/batches"), 401, "AB05")
+        expect_error(other.get(path), 404, "AB08")
+    expect_error(other.post(f"/v1/batches/{batch.id}/cancel", {}), 404, "AB08")
+    expect_error(other.delete(f"/v1/files/{batch.input_file_id}"), 404, "AB08")
+    made = {"input_file_id": batch.input_file_id, "endpoint": CHAT_PATH, "completion_window": "immediate"}
+    expect_error(other.post("/v1/batches", made), 404, "AB08")
+    assert (openai_client(other).files.list().data, openai_client(other).batches.list().data) == ([], [])
+    expect_error(admin.get("/v1/files"), 403, "AB03", "completions.write")
+    expect_error(Client(caller.gateway, "nobody").get("/v1/batches"), 401, "AB05")
 
 
-def test_every_route_is_for_keys_of_the_workspace_that_may_call_models(admin: Client, caller: Client):
-    ai = sdk(caller, provider="@m-batching")
-    batch = ended(ai, begun(ai, jsonl(line(1))).id)
-    place = next(row["id"] for row in admin.shown("/v1/admin/workspaces")["data"] if row["name"] == "batching")
-    weak = admin.with_key(workspace_id=place, scopes=["logs.list"])
-    made = {"input_file_id": batch.input_file_id, "endpoint": CHAT, "completion_window": "immediate"}
+def test_every_route_requires_a_workspace_key_that_calls_models(admin: Client, caller: Client):
+    ai = openai_client(caller, provider="@m-batching")
+    batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1))).id)
+    place = next(row["id"] for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "batching")
+    weak = admin.with_new_key(workspace_id=place, scopes=["logs.list"])
+    made = {"input_file_id": batch.input_file_id, "endpoint": CHAT_PATH, "completion_window": "immediate"}
     one, file = f"/v1/batches/{batch.id}", f"/v1/files/{batch.input_file_id}"
     routes: list[tuple[str, str, object]] = [
         ("GET", "/v1/batches", None),
@@ -220,64 +226,62 @@ def test_every_route_is_for_keys_of_the_workspace_that_may_call_models(admin: Cl
         ("DELETE", file, None),
     ]
     for method, path, body in routes:
-        refused(Client(admin.gateway, "nobody").ask(method, path, body), 401, "AB05")
+        expect_error(Client(admin.gateway, "nobody").send(method, path, body), 401, "AB05")
         for client in (admin, weak):
-            refused(client.ask(method, path, body), 403, "AB03", "completions.write")
+            expect_error(client.send(method, path, body), 403, "AB03", "completions.write")
     assert ai.files.retrieve(batch.input_file_id)
 
 
-def test_another_output_can_be_put_in_its_place(caller: Client):
-    ai = sdk(caller, provider="@m-batching")
-    batch = ended(ai, begun(ai, jsonl(line(1))).id)
-    checked = sdk(caller).files.create(file=("checked", b'{"custom_id":"line-1"}\n'), purpose="batch")
+def test_output_file_of_a_batch_can_be_replaced(caller: Client):
+    ai = openai_client(caller, provider="@m-batching")
+    batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1))).id)
+    checked = openai_client(caller).files.create(file=("checked", b'{"custom_id":"line-1"}\n'), purpose="batch")
     changed = caller.put(f"/v2/batches/{batch.id}", {"internal_output_file_id": checked.id}).json()
     assert (changed["output_file_id"], changed["status"]) == (checked.id, "completed")
     assert caller.get(f"/v1/batches/{batch.id}/output").body == b'{"custom_id":"line-1"}\n'
-    refused(caller.put(f"/v2/batches/{batch.id}", {"internal_output_file_id": "gw_file_x"}), 404, "AB08")
-    refused(caller.put(f"/v2/batches/{batch.id}", {"output": 1}), 400, "AB01", "output")
+    expect_error(caller.put(f"/v2/batches/{batch.id}", {"internal_output_file_id": "gw_file_x"}), 404, "AB08")
+    expect_error(caller.put(f"/v2/batches/{batch.id}", {"output": 1}), 400, "AB01", "output")
 
 
-def test_what_was_begun_is_waited_for_when_a_batch_is_cancelled_and_no_further_line_is_sent(
-    caller: Client, provider: Mock
-):
-    ai = sdk(caller, provider="@m-batching")
-    batch = begun(ai, jsonl(*(line(number, model="gpt-mock?first_ms=400") for number in range(60))))
+def test_cancelling_waits_for_running_lines_and_sends_no_more(caller: Client, provider: Mock):
+    ai = openai_client(caller, provider="@m-batching")
+    batch = create_batch(ai, to_jsonl(*(batch_line(number, model="gpt-mock?first_ms=400") for number in range(60))))
     wait("the first lines", lambda: provider.ledger() or None)
-    refused(caller.put(f"/v2/batches/{batch.id}", {"internal_output_file_id": batch.input_file_id}), 409, "AB07")
+    expect_error(caller.put(f"/v2/batches/{batch.id}", {"internal_output_file_id": batch.input_file_id}), 409, "AB07")
     with pytest.raises(openai.BadRequestError, match="read by a batch"):
         ai.files.delete(batch.input_file_id)
     assert ai.batches.cancel(batch.id).status == "cancelling"
-    batch = ended(ai, batch.id)
+    batch = wait_until_ended(ai, batch.id)
     done = batch.request_counts.completed
     assert (batch.status, batch.request_counts.failed) == ("cancelled", 0)
     assert 0 < done < 60
-    assert len(answers(ai, batch.output_file_id)) == done == len(provider.ledger())
+    assert len(read_output_lines(ai, batch.output_file_id)) == done == len(provider.ledger())
     assert ai.batches.cancel(batch.id).status == "cancelled"
     with pytest.raises(openai.ConflictError):
-        ai.batches.cancel(ended(ai, begun(ai, jsonl(line(1))).id).id)
+        ai.batches.cancel(wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1))).id).id)
 
 
-def test_a_workspace_with_files_and_batches_that_are_not_over_goes_only_by_force(admin: Client):
-    caller = workspace(admin, "going")
-    ai = sdk(caller, provider="@m-going")
-    batch = begun(ai, jsonl(*(line(number, model="gpt-mock?first_ms=400") for number in range(60))))
-    place = next(row for row in admin.shown("/v1/admin/workspaces")["data"] if row["name"] == "going")
+def test_workspace_with_files_and_batches_needs_force_to_delete(admin: Client):
+    caller = create_workspace(admin, "going")
+    ai = openai_client(caller, provider="@m-going")
+    batch = create_batch(ai, to_jsonl(*(batch_line(number, model="gpt-mock?first_ms=400") for number in range(60))))
+    place = next(row for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "going")
     path = f"/v1/workspaces/{place['id']}"
-    refused(admin.delete(path, {"name": "going"}), 409, "AB07", "1 files", "1 batches")
+    expect_error(admin.delete(path, {"name": "going"}), 409, "AB07", "1 files", "1 batches")
     ai.batches.cancel(batch.id)
-    ended(ai, batch.id)
+    wait_until_ended(ai, batch.id)
     answer = admin.delete(path, {"name": "going"})
-    refused(answer, 409, "AB07", "files")
+    expect_error(answer, 409, "AB07", "files")
     assert "batches" not in answer.body.decode()
     assert admin.delete(path, {"name": "going", "force_delete": True}).status == 200
 
 
 @pytest.fixture
-def restarted(tmp_path: Path, mock: Mock) -> Iterator[Callable[..., Restarted]]:
-    started: list[Restarted] = []
+def restarted(tmp_path: Path, mock: Mock) -> Iterator[Callable[..., RestartableGateway]]:
+    started: list[RestartableGateway] = []
 
-    def start(**batches: object) -> Restarted:
-        started.append(Restarted(tmp_path, mock, **batches))
+    def start(**batches: object) -> RestartableGateway:
+        started.append(RestartableGateway(tmp_path, mock, **batches))
         return started[-1]
 
     yield start
@@ -286,86 +290,88 @@ def restarted(tmp_path: Path, mock: Mock) -> Iterator[Callable[..., Restarted]]:
         one.gateway.stop()
 
 
-def asked_for(mock: Mock) -> Counter[str]:
+def completed_counts(mock: Mock) -> Counter[str]:
     """How often each line was answered by the provider."""
     return Counter(entry["model"] for entry in mock.ledger() if entry["outcome"] == "complete")
 
 
 @pytest.mark.parametrize("what", ["control", "all"])
-def test_a_batch_goes_on_after_kill_9_and_sends_no_line_twice_that_was_answered(
-    restarted: Callable[..., Restarted], mock: Mock, what: str
+def test_batch_resumes_after_kill_9_without_repeating_lines(
+    restarted: Callable[..., RestartableGateway], mock: Mock, what: str
 ):
     here = restarted(requests=2)
-    caller = workspace(Client(here.gateway), "w")
-    lines = [line(number, model=f"gpt-{number}?first_ms=30") for number in range(40)]
-    batch = begun(sdk(caller, provider="@m-w"), jsonl(*lines))
+    caller = create_workspace(Client(here.gateway), "w")
+    lines = [batch_line(number, model=f"gpt-{number}?first_ms=30") for number in range(40)]
+    batch = create_batch(openai_client(caller, provider="@m-w"), to_jsonl(*lines))
 
-    def counted() -> int:
-        return caller.shown(f"/v1/batches/{batch.id}")["request_counts"]["completed"]
+    def completed_count() -> int:
+        return caller.read(f"/v1/batches/{batch.id}")["request_counts"]["completed"]
 
-    before = wait("some lines", lambda: number if (number := counted()) > 5 else None)
+    before = wait("some lines", lambda: number if (number := completed_count()) > 5 else None)
     if what == "control":
-        os.kill(control(here.gateway), signal.SIGKILL)
+        os.kill(control_pid(here.gateway), signal.SIGKILL)
     else:
         here.kill()
         here.start()
-    ai = sdk(here.caller(caller.key))
-    done = ended(ai, batch.id)
+    ai = openai_client(here.client_with_key(caller.key))
+    done = wait_until_ended(ai, batch.id)
     assert done.error_file_id is None, ai.files.content(done.error_file_id).text
     assert (done.status, done.request_counts.completed) == ("completed", 40)
-    assert list(answers(ai, done.output_file_id)) == [f"line-{number}" for number in range(40)]
-    seen = asked_for(mock)
+    assert list(read_output_lines(ai, done.output_file_id)) == [f"line-{number}" for number in range(40)]
+    seen = completed_counts(mock)
     # What was under way when it was killed may have been answered without anybody noting it.
     assert len(seen) == 40
     assert sum(seen.values()) <= 42
     assert before < 40
 
 
-def test_what_there_was_no_time_for_is_expired(restarted: Callable[..., Restarted], mock: Mock):
+def test_lines_that_run_out_of_time_expire(restarted: Callable[..., RestartableGateway], mock: Mock):
     here = restarted(requests=1, window_seconds=2)
-    ai = sdk(workspace(Client(here.gateway), "w"), provider="@m-w")
-    batch = ended(ai, begun(ai, jsonl(*(line(number, model="gpt?first_ms=300") for number in range(30)))).id)
+    ai = openai_client(create_workspace(Client(here.gateway), "w"), provider="@m-w")
+    batch = wait_until_ended(
+        ai, create_batch(ai, to_jsonl(*(batch_line(number, model="gpt?first_ms=300") for number in range(30)))).id
+    )
     assert batch.status == "expired"
     assert batch.expired_at
-    good, rest = answers(ai, batch.output_file_id), answers(ai, batch.error_file_id)
+    good, rest = read_output_lines(ai, batch.output_file_id), read_output_lines(ai, batch.error_file_id)
     assert 0 < len(good) < 30
     assert (len(good), len(rest)) == (batch.request_counts.completed, batch.request_counts.failed)
     assert {one["error"]["code"] for one in rest.values()} == {"batch_expired"}
     assert len(good) == len(mock.ledger())
 
 
-def test_a_key_that_is_deleted_ends_what_is_sent_with_it(restarted: Callable[..., Restarted], mock: Mock):
+def test_deleting_a_key_ends_its_batch_requests(restarted: Callable[..., RestartableGateway], mock: Mock):
     here = restarted(requests=1)
     admin = Client(here.gateway)
-    caller = workspace(admin, "w")
-    place = next(row["id"] for row in admin.shown("/v1/admin/workspaces")["data"] if row["name"] == "w")
-    made = admin.made(
+    caller = create_workspace(admin, "w")
+    place = next(row["id"] for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "w")
+    made = admin.create(
         "/v1/api-keys/workspace/service", {"name": "other", "workspace_id": place, "scopes": ["completions.write"]}
     )
-    lines = (line(number, model="gpt?first_ms=50") for number in range(30))
-    batch = begun(sdk(Client(here.gateway, made["key"]), provider="@m-w"), jsonl(*lines))
+    lines = (batch_line(number, model="gpt?first_ms=50") for number in range(30))
+    batch = create_batch(openai_client(Client(here.gateway, made["key"]), provider="@m-w"), to_jsonl(*lines))
     wait("a line", lambda: mock.ledger() or None)
     assert admin.delete(f"/v1/api-keys/{made['id']}").status == 200
-    ai = sdk(caller)
-    batch = ended(ai, batch.id)
+    ai = openai_client(caller)
+    batch = wait_until_ended(ai, batch.id)
     assert batch.request_counts.failed > 0
-    refusals = answers(ai, batch.error_file_id).values()
+    refusals = read_output_lines(ai, batch.error_file_id).values()
     assert {one["response"]["status_code"] for one in refusals} == {401}
 
 
-def test_files_and_batches_that_are_too_old_are_deleted_and_counted(restarted: Callable[..., Restarted], mock: Mock):
+def test_old_files_and_batches_are_deleted_and_counted(restarted: Callable[..., RestartableGateway], mock: Mock):
     here = restarted()
     here.tables["files"] = {"keep_seconds": 1}
     here.gateway.stop()
     here.start()
-    caller = workspace(Client(here.gateway), "w")
-    ai = sdk(caller, provider="@m-w")
-    batch = ended(ai, begun(ai, jsonl(line(1))).id)
+    caller = create_workspace(Client(here.gateway), "w")
+    ai = openai_client(caller, provider="@m-w")
+    batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1))).id)
     wait("its end", lambda: caller.get(f"/v1/files/{batch.output_file_id}").status == 404 or None)
     assert mock.ledger()
     assert len(list((here.folder / "files").iterdir())) == 2
     here.gateway.stop()
     here.start()
-    wait("the purge", lambda: counters(here.gateway)["penstock_files_deleted_total"] == 2 or None)
+    wait("the purge", lambda: read_metrics(here.gateway)["penstock_files_deleted_total"] == 2 or None)
     assert list((here.folder / "files").iterdir()) == []
-    refused(here.caller(caller.key).get(f"/v1/batches/{batch.id}"), 404, "AB08")
+    expect_error(here.client_with_key(caller.key).get(f"/v1/batches/{batch.id}"), 404, "AB08")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.canned import Canned
-from tests.integration.serving import entry, running, settled
+from tests.integration.canned import CannedProvider
+from tests.integration.serving import count_settled_records, run_gateway, wait_for_request
 from tests.integration.wire import CHAT, MESSAGES, MOCK, Wire, ask, asked, chunked, request
 
 if TYPE_CHECKING:
@@ -17,36 +17,38 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-FILES = "/v1/files"
+FILES_PATH = "/v1/files"
 IDLE_SECONDS = 0.4
-LIMIT = 3_000_000
+MAX_BODY_BYTES = 3_000_000
 TABLES = {
     "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
     "limits": {
-        "body_bytes": LIMIT,
+        "body_bytes": MAX_BODY_BYTES,
         "body_idle_ms": int(IDLE_SECONDS * 1000),
         "body_grace_ms": 600,
         "body_rate": 1000,
         "body_total_ms": 1500,
     },
 }
-CHUNKED = {**MOCK, "transfer-encoding": "chunked"}
+CHUNKED_HEADERS = {**MOCK, "transfer-encoding": "chunked"}
 # What a caller begins with and never ends: head, and part of a body.
-UNFINISHED = {
+UNFINISHED_REQUESTS = {
     "no byte of a small one": request("POST", CHAT, {**MOCK, "content-length": "100"}),
     "half of a small one": request("POST", CHAT, {**MOCK, "content-length": "100"}, b"{" * 50),
-    "half of a small one that passes through": request("POST", FILES, {**MOCK, "content-length": "100"}, b"{" * 50),
+    "half of a small one that passes through": request(
+        "POST", FILES_PATH, {**MOCK, "content-length": "100"}, b"{" * 50
+    ),
     "half of a large one": request("POST", CHAT, {**MOCK, "content-length": "2000000"}, b" " * 1_500_000),
     "half of a large one that passes through": request(
-        "POST", FILES, {**MOCK, "content-length": "2000000"}, b" " * 1_500_000
+        "POST", FILES_PATH, {**MOCK, "content-length": "2000000"}, b" " * 1_500_000
     ),
-    "no chunk": request("POST", CHAT, CHUNKED),
-    "half a chunk": request("POST", CHAT, CHUNKED, b"ff\r\n{"),
-    "no last chunk": request("POST", MESSAGES, CHUNKED, b"2\r\n{}\r\n"),
+    "no chunk": request("POST", CHAT, CHUNKED_HEADERS),
+    "half a chunk": request("POST", CHAT, CHUNKED_HEADERS, b"ff\r\n{"),
+    "no last chunk": request("POST", MESSAGES, CHUNKED_HEADERS, b"2\r\n{}\r\n"),
     "for the management": request("POST", "/v1/health", {"content-length": "10"}, b"{"),
 }
 # What is sent in the place of a chunk; `{}` is one that is well.
-BROKEN = {
+INVALID_CHUNKS = {
     "no size": b"zz\r\n{}\r\n0\r\n\r\n",
     "a negative size": b"-2\r\n{}\r\n0\r\n\r\n",
     "a size that is too short": b"1\r\n{}\r\n0\r\n\r\n",
@@ -57,7 +59,7 @@ BROKEN = {
 }
 
 
-def drip(wire: Wire, piece: bytes, pause: float) -> float:
+def send_slowly(wire: Wire, piece: bytes, pause: float) -> float:
     """Send a piece again and again until there is an answer; give the seconds that took."""
     started = time.monotonic()
     wire.socket.settimeout(pause)
@@ -71,11 +73,11 @@ def drip(wire: Wire, piece: bytes, pause: float) -> float:
     return time.monotonic() - started
 
 
-@pytest.mark.parametrize("name", UNFINISHED)
-def test_a_body_that_stops_coming_is_answered_and_its_connection_closed(served: Gateway, name: str):
-    count = settled(served)
+@pytest.mark.parametrize("name", UNFINISHED_REQUESTS)
+def test_stalled_body_gets_a_408_and_closes_its_connection(served: Gateway, name: str):
+    count = count_settled_records(served)
     with Wire(served.base_url) as wire:
-        wire.send(UNFINISHED[name])
+        wire.send(UNFINISHED_REQUESTS[name])
         started = time.monotonic()
         answer = wire.answer()
         seconds = time.monotonic() - started
@@ -89,25 +91,25 @@ def test_a_body_that_stops_coming_is_answered_and_its_connection_closed(served: 
         assert (record["outcome"], record["response_status_code"], record["error"]) == ("refused", 408, "body_timeout")
 
 
-def test_what_was_begun_at_the_provider_is_given_up(served: Gateway, provider: Mock):
+def test_aborts_the_upstream_request_of_a_stalled_body(served: Gateway, provider: Mock):
     with Wire(served.base_url) as wire:
-        wire.send(UNFINISHED["half of a large one that passes through"])
+        wire.send(UNFINISHED_REQUESTS["half of a large one that passes through"])
         assert wire.answer().status == 408
     # Its head was there; its body never became complete.
-    assert entry(provider, FILES, ended=True)["outcome"] == "client_closed"
+    assert wait_for_request(provider, FILES_PATH, ended=True)["outcome"] == "client_closed"
 
 
-@pytest.mark.parametrize("path", [CHAT, FILES])
+@pytest.mark.parametrize("path", [CHAT, FILES_PATH])
 @pytest.mark.parametrize(
     ("piece", "limit", "least", "most"),
     [(b"1\r\n \r\n", "body_rate", 0.5, 2.5), (b"190\r\n%s\r\n" % (b" " * 400), "body_total_ms", 1.3, 3.5)],
 )
-def test_a_body_that_drips_is_cut_by_its_rate_or_in_all(
+def test_slow_body_is_cut_by_its_rate_or_total_time(
     served: Gateway, path: str, piece: bytes, limit: str, least: float, most: float
 ):
     with Wire(served.base_url) as wire:
-        wire.send(request("POST", path, CHUNKED))
-        seconds = drip(wire, piece, 0.1)
+        wire.send(request("POST", path, CHUNKED_HEADERS))
+        seconds = send_slowly(wire, piece, 0.1)
         answer = wire.answer()
         assert answer.status == 408
         assert f"limits.{limit} is" in answer.json()["error"]["message"]
@@ -115,7 +117,7 @@ def test_a_body_that_drips_is_cut_by_its_rate_or_in_all(
         assert wire.is_closed()
 
 
-def test_a_body_in_many_quick_pieces_is_one_body(served: Gateway):
+def test_body_in_many_small_writes_is_one_body(served: Gateway):
     body = asked()
     with Wire(served.base_url) as wire:
         for pause in (0.0, 0.02, 0.12):
@@ -126,12 +128,12 @@ def test_a_body_in_many_quick_pieces_is_one_body(served: Gateway):
             assert wire.answer().status == 200
 
 
-@pytest.mark.parametrize("name", BROKEN)
-@pytest.mark.parametrize("path", [CHAT, FILES])
-def test_chunks_that_are_none_are_the_callers_fault(served: Gateway, path: str, name: str):
-    count = settled(served)
+@pytest.mark.parametrize("name", INVALID_CHUNKS)
+@pytest.mark.parametrize("path", [CHAT, FILES_PATH])
+def test_invalid_chunks_are_a_client_error(served: Gateway, path: str, name: str):
+    count = count_settled_records(served)
     with Wire(served.base_url) as wire:
-        wire.send(request("POST", path, CHUNKED, BROKEN[name]))
+        wire.send(request("POST", path, CHUNKED_HEADERS, INVALID_CHUNKS[name]))
         answer = wire.answer()
         assert (answer.status, answer.json()["error"]["code"]) == (400, "bad_framing")
         assert wire.is_closed()
@@ -140,13 +142,13 @@ def test_chunks_that_are_none_are_the_callers_fault(served: Gateway, path: str, 
 
 
 @pytest.mark.parametrize("leave", ["close", "reset"])
-@pytest.mark.parametrize("name", UNFINISHED)
-def test_a_caller_who_leaves_with_half_a_body_has_left(served: Gateway, name: str, leave: str):
+@pytest.mark.parametrize("name", UNFINISHED_REQUESTS)
+def test_disconnect_within_the_body_is_recorded_as_aborted(served: Gateway, name: str, leave: str):
     if "management" in name:
         return
-    count = settled(served)
+    count = count_settled_records(served)
     with Wire(served.base_url) as wire:
-        wire.send(UNFINISHED[name])
+        wire.send(UNFINISHED_REQUESTS[name])
         time.sleep(0.05)
         getattr(wire, leave)()
     record = served.records(count + 1)[-1]
@@ -155,15 +157,19 @@ def test_a_caller_who_leaves_with_half_a_body_has_left(served: Gateway, name: st
 
 @pytest.mark.parametrize(
     ("headers", "status"),
-    [({**MOCK, "content-length": "10000000000"}, 413), (CHUNKED, 413), ({**MOCK, "x-gateway-provider": "none"}, 400)],
+    [
+        ({**MOCK, "content-length": "10000000000"}, 413),
+        (CHUNKED_HEADERS, 413),
+        ({**MOCK, "x-gateway-provider": "none"}, 400),
+    ],
 )
-@pytest.mark.parametrize("path", [CHAT, FILES])
-def test_an_early_refusal_reaches_a_caller_who_is_still_sending(
+@pytest.mark.parametrize("path", [CHAT, FILES_PATH])
+def test_early_rejection_reaches_a_client_that_is_still_sending(
     served: Gateway, path: str, headers: dict[str, str], status: int
 ):
     size = 20_000_000 if status == 413 else 2_900_000
     body = b" " * size
-    if headers is CHUNKED:
+    if headers is CHUNKED_HEADERS:
         body = b"%x\r\n%s\r\n" % (size, body)
     with Wire(served.base_url) as wire:
         # All of it is taken, though nobody reads it.
@@ -178,9 +184,9 @@ def test_an_early_refusal_reaches_a_caller_who_is_still_sending(
             assert time.monotonic() - started < 3
 
 
-def test_an_endless_body_is_not_read_for_ever(served: Gateway):
+def test_endless_body_is_cut(served: Gateway):
     with Wire(served.base_url) as wire:
-        wire.send(request("POST", FILES, CHUNKED))
+        wire.send(request("POST", FILES_PATH, CHUNKED_HEADERS))
         piece = b"%x\r\n%s\r\n" % (1_000_000, b" " * 1_000_000)
         sent = 0
         try:
@@ -193,23 +199,23 @@ def test_an_endless_body_is_not_read_for_ever(served: Gateway):
     assert ask(served.base_url, CHAT, asked()).status == 200
 
 
-def test_a_caller_who_asks_first_is_told_before_it_sends(served: Gateway):
+def test_expect_continue_is_rejected_before_the_body_is_sent(served: Gateway):
     large = {"content-length": "2000000", "expect": "100-continue"}
     with Wire(served.base_url) as wire:
-        wire.send(request("POST", FILES, {**MOCK, **large, "x-gateway-provider": "none"}))
+        wire.send(request("POST", FILES_PATH, {**MOCK, **large, "x-gateway-provider": "none"}))
         wire.socket.settimeout(2)
         assert wire.socket.recv(12) == b"HTTP/1.1 400"
     with Wire(served.base_url) as wire:
-        wire.send(request("POST", FILES, {**MOCK, **large}))
+        wire.send(request("POST", FILES_PATH, {**MOCK, **large}))
         assert wire.socket.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
         wire.send(b" " * 2_000_000)
         assert wire.answer().json()["body_bytes"] == 2_000_000
 
 
-def test_other_requests_go_on_meanwhile(served: Gateway):
+def test_stalled_bodies_do_not_block_other_requests(served: Gateway):
     stalled = [Wire(served.base_url) for _ in range(50)]
     for number, wire in enumerate(stalled):
-        wire.send(list(UNFINISHED.values())[number % 4])
+        wire.send(list(UNFINISHED_REQUESTS.values())[number % 4])
     for _ in range(20):
         assert ask(served.base_url, CHAT, asked()).status == 200
     for wire in stalled:
@@ -217,28 +223,28 @@ def test_other_requests_go_on_meanwhile(served: Gateway):
         wire.close()
 
 
-def test_chunks_that_are_well_are_put_together(served: Gateway):
+def test_joins_valid_chunks(served: Gateway):
     body = asked()
     pieces = [body[start : start + 7] for start in range(0, len(body), 7)]
     with Wire(served.base_url) as wire:
-        wire.send(request("POST", CHAT, CHUNKED, chunked(*pieces)))
+        wire.send(request("POST", CHAT, CHUNKED_HEADERS, chunked(*pieces)))
         assert json.loads(wire.answer().body)["object"] == "chat.completion"
 
 
-def test_an_answer_that_comes_in_pieces_before_the_body_is_all_there_is_passed_on(served: Gateway):
+def test_forwards_a_response_that_precedes_the_end_of_the_body(served: Gateway):
     head = (
         b"HTTP/1.1 413 Too Large\r\ncontent-type: text/html\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
     )
-    with Canned(head, b"5\r\nlarge\r\n", b"0\r\n\r\n", pause=0.1) as canned, Wire(served.base_url) as wire:
+    with CannedProvider(head, b"5\r\nlarge\r\n", b"0\r\n\r\n", pause=0.1) as canned, Wire(served.base_url) as wire:
         unfinished = b"%x\r\n%s\r\n" % (2_000_000, b" " * 2_000_000)
         wire.send(request("POST", "/v1/proxy/files", {**canned.headers, "transfer-encoding": "chunked"}, unfinished))
         answer = wire.answer()
     assert (answer.status, answer.end, answer.body) == (413, "chunk", b"large")
 
 
-def test_one_request_more_than_are_answered_at_once_is_told_to_come_again(provider: Mock, tmp_path: Path):
+def test_rejects_requests_over_the_in_flight_limit(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "limits": {"in_flight": 1}}
-    with running(tmp_path, tables) as one, Wire(one.base_url) as wire:
+    with run_gateway(tmp_path, tables) as one, Wire(one.base_url) as wire:
         wire.send(request("POST", CHAT, MOCK, asked("mock?first_ms=3000")))
         time.sleep(0.5)
         refused = ask(one.base_url, CHAT, asked())

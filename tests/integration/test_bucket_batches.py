@@ -10,20 +10,31 @@ import httpx2
 import openai
 import pytest
 
-from tests.integration.amazon import moto
-from tests.integration.batching import CHAT, Restarted, answers, begun, ended, jsonl, line, refusal, sdk, workspace
+from tests.integration.amazon import run_moto
+from tests.integration.batching import (
+    CHAT_PATH,
+    RestartableGateway,
+    batch_line,
+    create_batch,
+    create_workspace,
+    openai_client,
+    read_output_lines,
+    status_and_code,
+    to_jsonl,
+    wait_until_ended,
+)
 from tests.integration.bucket_provider import (
-    ARN,
     BEDROCK,
     COHERE,
-    FIREWORKS,
+    FIREWORKS_PATH,
+    JOB_ARN,
     KEY_ID,
     REGION,
     SECRET,
     VERTEX,
-    BucketProvider,
+    FakeBucketProvider,
 )
-from tests.integration.managed import Client, good, refused
+from tests.integration.managed import Client, expect_error, expect_ok
 from tests.processes import wait
 
 if TYPE_CHECKING:
@@ -32,22 +43,22 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
 
 pytestmark = pytest.mark.usefixtures("closed")
-DAY = "24h"
-NUMBERS = itertools.count(1)
-ROLE = "arn:aws:iam::123456789012:role/batches"
+WINDOW_24H = "24h"
+COUNTER = itertools.count(1)
+ROLE_ARN = "arn:aws:iam::123456789012:role/batches"
 CLAUDE, GEMINI, LLAMA = "anthropic.claude-test", "gemini-test", "accounts/fireworks/models/llama-test"
 COMMAND = "command-test"
-RATES = {"request_token": {"price": 0.002}, "response_token": {"price": 0.01}}
-BATCH_RATES = {"request_token": {"price": 0.0001}, "response_token": {"price": 0.0002}}
-AWS = {
+PRICES = {"request_token": {"price": 0.002}, "response_token": {"price": 0.01}}
+BATCH_PRICES = {"request_token": {"price": 0.0001}, "response_token": {"price": 0.0002}}
+AWS_OPTIONS = {
     "aws_auth_type": "accessKey",
     "aws_region": REGION,
     "aws_access_key_id": KEY_ID,
     "aws_secret_access_key": SECRET,
     "aws_s3_bucket": "s3-bucket",
-    "aws_batch_role_arn": ROLE,
+    "aws_batch_role_arn": ROLE_ARN,
 }
-GOOGLE = {
+VERTEX_OPTIONS = {
     "vertex_auth_type": "basic",
     "vertex_region": "europe-west4",
     "vertex_project_id": "p-1",
@@ -57,89 +68,93 @@ GOOGLE = {
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with moto(tmp_path_factory.mktemp("moto")) as url:
+    with run_moto(tmp_path_factory.mktemp("moto")) as url:
         for bucket in ("s3-bucket", "gcs-files"):
             httpx2.put(f"{url}/{bucket}").raise_for_status()
         yield url
 
 
 @pytest.fixture
-def there(s3: str) -> Iterator[BucketProvider]:
-    with BucketProvider(s3) as provider:
+def there(s3: str) -> Iterator[FakeBucketProvider]:
+    with FakeBucketProvider(s3) as provider:
         yield provider
     assert provider.refused == []
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[Restarted]:
+def here(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[RestartableGateway]:
     trusted: dict[str, object] = {"trusted_custom_hosts": ["127.0.0.1"]}
     prices = [
-        {"provider": "bedrock", "model": CLAUDE, "pay_as_you_go": RATES},
-        {"provider": "cohere", "model": COMMAND, "pay_as_you_go": RATES},
-        {"provider": "fireworks-ai", "model": LLAMA, "pay_as_you_go": RATES},
-        {"provider": "vertex-ai", "model": GEMINI, "pay_as_you_go": RATES, "batch_config": BATCH_RATES},
+        {"provider": "bedrock", "model": CLAUDE, "pay_as_you_go": PRICES},
+        {"provider": "cohere", "model": COMMAND, "pay_as_you_go": PRICES},
+        {"provider": "fireworks-ai", "model": LLAMA, "pay_as_you_go": PRICES},
+        {"provider": "vertex-ai", "model": GEMINI, "pay_as_you_go": PRICES, "batch_config": BATCH_PRICES},
     ]
-    started = Restarted(tmp_path_factory.mktemp("here"), provider, upstream=trusted, prices=prices, poll_ms=30)
+    started = RestartableGateway(tmp_path_factory.mktemp("here"), provider, upstream=trusted, prices=prices, poll_ms=30)
     yield started
     print(started.gateway.program.output())
     started.gateway.stop()
 
 
-class Kind(NamedTuple):
+class ProviderCase(NamedTuple):
     """What is said of a provider, and what it says."""
 
     slug: str
     configurations: dict[str, str]
     model: str
-    done: str
+    done_state: str
     # How the end of a job is asked for.
-    method: str
-    ended: str
+    cancel_method: str
+    cancel_path: str
     # In nano-dollars, of a line with ten tokens asked and five answered.
-    cost: int
+    cost_nanodollars: int
 
 
-KINDS = {
+PROVIDER_CASES = {
     # Half of 10 × 20,000 and 5 × 100,000.
-    "bedrock": Kind("bedrock", AWS, CLAUDE, "Completed", "POST", f"{BEDROCK}/{ARN}/stop", 350_000),
+    "bedrock": ProviderCase("bedrock", AWS_OPTIONS, CLAUDE, "Completed", "POST", f"{BEDROCK}/{JOB_ARN}/stop", 350_000),
     # The batch price: 10 × 1,000 and 5 × 2,000.
-    "vertex-ai": Kind("vertex-ai", GOOGLE, GEMINI, "JOB_STATE_SUCCEEDED", "POST", f"{VERTEX}/77:cancel", 20_000),
-    "fireworks-ai": Kind(
+    "vertex-ai": ProviderCase(
+        "vertex-ai", VERTEX_OPTIONS, GEMINI, "JOB_STATE_SUCCEEDED", "POST", f"{VERTEX}/77:cancel", 20_000
+    ),
+    "fireworks-ai": ProviderCase(
         "fireworks-ai",
         {"fireworks_account_id": "acme"},
         LLAMA,
         "JOB_STATE_COMPLETED",
         "DELETE",
-        f"{FIREWORKS}/batchInferenceJobs/gateway-",
+        f"{FIREWORKS_PATH}/batchInferenceJobs/gateway-",
         350_000,
     ),
-    "cohere": Kind("cohere", {}, COMMAND, "BATCH_STATUS_COMPLETED", "POST", f"{COHERE}/b-1:cancel", 350_000),
+    "cohere": ProviderCase("cohere", {}, COMMAND, "BATCH_STATUS_COMPLETED", "POST", f"{COHERE}/b-1:cancel", 350_000),
 }
 
 
-@pytest.fixture(params=list(KINDS))
-def kind(request: pytest.FixtureRequest) -> Kind:
-    return KINDS[request.param]
+@pytest.fixture(params=list(PROVIDER_CASES))
+def kind(request: pytest.FixtureRequest) -> ProviderCase:
+    return PROVIDER_CASES[request.param]
 
 
 @pytest.fixture
-def caller(kind: Kind, here: Restarted, there: BucketProvider) -> Client:
-    return calling(here, there, kind)
+def caller(kind: ProviderCase, here: RestartableGateway, there: FakeBucketProvider) -> Client:
+    return create_client(here, there, kind)
 
 
-def calling(here: Restarted, there: BucketProvider, kind: Kind, **configurations: str) -> Client:
+def create_client(
+    here: RestartableGateway, there: FakeBucketProvider, kind: ProviderCase, **configurations: str
+) -> Client:
     """A caller in a workspace of its own, whose provider is `@m-w`."""
     said = {**kind.configurations, "custom_host": there.url, **configurations}
-    return workspace(Client(here.gateway), f"b{next(NUMBERS)}", kind.slug, "m-w", **said)
+    return create_workspace(Client(here.gateway), f"b{next(COUNTER)}", kind.slug, "m-w", **said)
 
 
-def handed_over(caller: Client, there: BucketProvider, batch_id: str) -> str:
+def wait_for_job_id(caller: Client, there: FakeBucketProvider, batch_id: str) -> str:
     """What the batch is called there, once that is written here."""
     wait("the job", lambda: there.jobs or None)
-    return wait("its name there", lambda: caller.shown(f"/v1/batches/{batch_id}")["provider_job_id"])
+    return wait("its name there", lambda: caller.read(f"/v1/batches/{batch_id}")["provider_job_id"])
 
 
-def result(kind: Kind, sent: dict[str, Any]) -> dict[str, Any]:
+def success_row(kind: ProviderCase, sent: dict[str, Any]) -> dict[str, Any]:
     """A good answer to a line as it was sent."""
     if kind.slug == "bedrock":
         text = f"to {sent['modelInput']['messages'][0]['content'][0]['text']}"
@@ -164,7 +179,7 @@ def result(kind: Kind, sent: dict[str, Any]) -> dict[str, Any]:
     return {**sent, "status": "", "response": {"candidates": [found], "usageMetadata": usage, "responseId": "r-1"}}
 
 
-def failure(kind: Kind, sent: dict[str, Any]) -> dict[str, Any]:
+def error_row(kind: ProviderCase, sent: dict[str, Any]) -> dict[str, Any]:
     if kind.slug == "bedrock":
         return {**sent, "error": {"errorCode": 429, "errorMessage": "too busy"}}
     if kind.slug == "fireworks-ai":
@@ -175,32 +190,34 @@ def failure(kind: Kind, sent: dict[str, Any]) -> dict[str, Any]:
     return {**sent, "status": status, "response": {}}
 
 
-def records_of(here: Restarted, batch_id: str, count: int) -> list[dict[str, Any]]:
-    def look() -> list[dict[str, Any]] | None:
+def wait_for_records(here: RestartableGateway, batch_id: str, count: int) -> list[dict[str, Any]]:
+    def chat_records() -> list[dict[str, Any]] | None:
         found = [one for one in here.gateway.records() if one["trace_id"] == batch_id]
         found = [one for one in found if one["operation"] == "chatComplete"]
         return found if len(found) >= count else None
 
-    return wait(f"{count} records", look)
+    return wait(f"{count} records", chat_records)
 
 
-def test_lines_go_to_a_bucket_and_answers_come_from_it_in_openais_shape(
-    kind: Kind, caller: Client, here: Restarted, there: BucketProvider
+def test_lines_go_to_a_bucket_and_return_in_openai_format(
+    kind: ProviderCase, caller: Client, here: RestartableGateway, there: FakeBucketProvider
 ):
-    ai = sdk(caller, provider="@m-w", metadata='{"team":"red"}')
-    lines = [line(number, f"word {number}", model=kind.model, seed=1) for number in range(1, 4)]
-    batch = begun(ai, jsonl(*lines), DAY)
-    name = handed_over(caller, there, batch.id)
-    names = {"bedrock": ARN, "vertex-ai": "77", "fireworks-ai": f"gateway-{batch.id.removeprefix('gw_batch_')}"}
+    ai = openai_client(caller, provider="@m-w", metadata='{"team":"red"}')
+    lines = [batch_line(number, f"word {number}", model=kind.model, seed=1) for number in range(1, 4)]
+    batch = create_batch(ai, to_jsonl(*lines), WINDOW_24H)
+    name = wait_for_job_id(caller, there, batch.id)
+    names = {"bedrock": JOB_ARN, "vertex-ai": "77", "fireworks-ai": f"gateway-{batch.id.removeprefix('gw_batch_')}"}
     names["cohere"] = "b-1"
     assert name == names[kind.slug]
-    sent = there.lines()
+    sent = there.input_lines()
     # Not in the order of the input.
-    there.finish(kind.done, [failure(kind, sent[2]), result(kind, sent[1]), result(kind, sent[0])])
-    batch = ended(ai, batch.id)
+    there.finish_job(
+        kind.done_state, [error_row(kind, sent[2]), success_row(kind, sent[1]), success_row(kind, sent[0])]
+    )
+    batch = wait_until_ended(ai, batch.id)
     counts = batch.request_counts
     assert (batch.status, counts.completed, counts.failed) == ("completed", 2, 1), batch.errors
-    good, bad = answers(ai, batch.output_file_id), answers(ai, batch.error_file_id)
+    good, bad = read_output_lines(ai, batch.output_file_id), read_output_lines(ai, batch.error_file_id)
     assert list(good) == ["line-1", "line-2"]
     first = good["line-1"]["response"]
     assert first["body"]["choices"][0]["message"]["content"] == "to word 1"
@@ -212,72 +229,74 @@ def test_lines_go_to_a_bucket_and_answers_come_from_it_in_openais_shape(
         assert bad["line-3"]["response"]["status_code"] == 429
         assert "too busy" in bad["line-3"]["response"]["body"]["error"]["message"]
     failures = [] if kind.slug == "cohere" else [(429, None)]
-    recorded = records_of(here, batch.id, 2 + len(failures))
+    recorded = wait_for_records(here, batch.id, 2 + len(failures))
     costs = [(one["response_status_code"], one.get("cost_nanodollars")) for one in recorded]
-    assert costs == [(200, kind.cost), (200, kind.cost), *failures]
+    assert costs == [(200, kind.cost_nanodollars), (200, kind.cost_nanodollars), *failures]
     assert {one["ai_org"] for one in recorded} == {kind.slug}
     assert recorded[0]["metadata"] == {"key": ["team"], "value": ["red"]}
     assert recorded[0]["api_key_id"]
 
 
-def test_a_job_says_where_it_reads_and_writes_and_for_whom(here: Restarted, there: BucketProvider):
-    caller = calling(here, there, KINDS["bedrock"])
-    batch = begun(sdk(caller, provider="@m-w"), jsonl(line(1, model=CLAUDE)), DAY)
-    handed_over(caller, there, batch.id)
+def test_job_names_its_input_and_output_and_role(here: RestartableGateway, there: FakeBucketProvider):
+    caller = create_client(here, there, PROVIDER_CASES["bedrock"])
+    batch = create_batch(openai_client(caller, provider="@m-w"), to_jsonl(batch_line(1, model=CLAUDE)), WINDOW_24H)
+    wait_for_job_id(caller, there, batch.id)
     own, job = batch.id.removeprefix("gw_batch_"), there.jobs[0]
-    assert (job["roleArn"], job["modelId"], job["modelInvocationType"]) == (ROLE, CLAUDE, "Converse")
+    assert (job["roleArn"], job["modelId"], job["modelInvocationType"]) == (ROLE_ARN, CLAUDE, "Converse")
     assert job["clientRequestToken"] == own
     assert job["inputDataConfig"]["s3InputDataConfig"]["s3Uri"] == f"s3://s3-bucket/penstock/{own}.jsonl"
-    assert there.lines()[0]["recordId"] == "00000000001"
-    there.finish("Failed")
-    batch = ended(sdk(caller), batch.id)
+    assert there.input_lines()[0]["recordId"] == "00000000001"
+    there.finish_job("Failed")
+    batch = wait_until_ended(openai_client(caller), batch.id)
     assert (batch.status, batch.errors.data[0].message) == ("failed", "it did not please")
 
 
-def test_embeddings_are_asked_of_the_model_itself(here: Restarted, there: BucketProvider):
-    caller = calling(here, there, KINDS["bedrock"])
-    ai = sdk(caller, provider="@m-w")
+def test_bedrock_embedding_batches_use_invoke_model(here: RestartableGateway, there: FakeBucketProvider):
+    caller = create_client(here, there, PROVIDER_CASES["bedrock"])
+    ai = openai_client(caller, provider="@m-w")
     body = {"model": "amazon.titan-embed-text-v2:0", "input": "hi"}
     one = {"custom_id": "e", "method": "POST", "url": "/v1/embeddings", "body": body}
-    file = ai.files.create(file=("a", jsonl(one)), purpose="batch", extra_headers={"x-gateway-provider": "gateway"})
+    file = ai.files.create(file=("a", to_jsonl(one)), purpose="batch", extra_headers={"x-gateway-provider": "gateway"})
     role = {"provider_options": {"role_arn": "arn:aws:iam::1:role/other"}}
     batch = ai.batches.create(
         input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h", extra_body=role
     )
-    handed_over(caller, there, batch.id)
+    wait_for_job_id(caller, there, batch.id)
     assert (there.jobs[0]["modelInvocationType"], there.jobs[0]["roleArn"]) == (
         "InvokeModel",
         "arn:aws:iam::1:role/other",
     )
-    (sent,) = there.lines()
+    (sent,) = there.input_lines()
     assert sent["modelInput"]["inputText"] == "hi"
-    there.finish("Completed", [{**sent, "modelOutput": {"embedding": [0.5, 1.0], "inputTextTokenCount": 2}}])
-    batch = ended(ai, batch.id)
+    there.finish_job("Completed", [{**sent, "modelOutput": {"embedding": [0.5, 1.0], "inputTextTokenCount": 2}}])
+    batch = wait_until_ended(ai, batch.id)
     assert batch.status == "completed", batch.errors
-    answer = answers(ai, batch.output_file_id)["e"]["response"]["body"]
+    answer = read_output_lines(ai, batch.output_file_id)["e"]["response"]["body"]
     assert (answer["data"][0]["embedding"], answer["usage"]["total_tokens"]) == ([0.5, 1.0], 2)
 
 
-def test_cohere_looks_at_the_lines_before_a_batch_is_made_of_them(here: Restarted, there: BucketProvider):
-    caller = calling(here, there, KINDS["cohere"])
-    ai = sdk(caller, provider="@m-w")
+def test_cohere_validates_the_dataset_before_the_batch(here: RestartableGateway, there: FakeBucketProvider):
+    caller = create_client(here, there, PROVIDER_CASES["cohere"])
+    ai = openai_client(caller, provider="@m-w")
     there.validation = ["queued", "processing", "failed"]
     there.why = "custom_id is missing"
-    batch = ended(ai, begun(ai, jsonl(line(1, model=COMMAND)), DAY).id)
+    batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1, model=COMMAND)), WINDOW_24H).id)
     assert (batch.status, batch.errors.data[0].message) == ("failed", "custom_id is missing")
     assert there.kinds == [(batch.id.replace("gw_batch_", "gateway-"), "batch-chat-v2-input")]
     assert there.jobs == []
 
 
-def test_cohere_is_told_lines_as_its_datasets_have_them(here: Restarted, there: BucketProvider):
-    caller = calling(here, there, KINDS["cohere"])
-    ai = sdk(caller, provider="@m-w")
+def test_translates_lines_to_cohere_dataset_rows(here: RestartableGateway, there: FakeBucketProvider):
+    caller = create_client(here, there, PROVIDER_CASES["cohere"])
+    ai = openai_client(caller, provider="@m-w")
     image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     asked = [{"role": "system", "content": "be brief"}, {"role": "user", "content": [image]}]
-    batch = begun(ai, jsonl(line(1, model=COMMAND, messages=asked, tools=[tool], max_tokens=9, top_p=0.5)), DAY)
-    handed_over(caller, there, batch.id)
-    (sent,) = there.lines()
+    batch = create_batch(
+        ai, to_jsonl(batch_line(1, model=COMMAND, messages=asked, tools=[tool], max_tokens=9, top_p=0.5)), WINDOW_24H
+    )
+    wait_for_job_id(caller, there, batch.id)
+    (sent,) = there.input_lines()
     assert sent == {
         "custom_id": "line-1",
         "body": {
@@ -295,35 +314,41 @@ def test_cohere_is_told_lines_as_its_datasets_have_them(here: Restarted, there: 
         "input_dataset_id": "d-in",
         "model": COMMAND,
     }
-    there.finish("BATCH_STATUS_FAILED")
-    batch = ended(ai, batch.id)
+    there.finish_job("BATCH_STATUS_FAILED")
+    batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.errors.data[0].message) == ("failed", "it did not please")
 
 
-def test_what_coheres_batches_do_not_know_names_its_line(here: Restarted, there: BucketProvider):
-    caller = calling(here, there, KINDS["cohere"])
-    ai = sdk(caller, provider="@m-w")
-    lines = [line(1, model=COMMAND), line(2, model=COMMAND, stop=["x"]), line(3, model=COMMAND, tool_choice="none")]
-    batch = ended(ai, begun(ai, jsonl(*lines), DAY).id)
+def test_unsupported_cohere_parameters_fail_with_their_line(here: RestartableGateway, there: FakeBucketProvider):
+    caller = create_client(here, there, PROVIDER_CASES["cohere"])
+    ai = openai_client(caller, provider="@m-w")
+    lines = [
+        batch_line(1, model=COMMAND),
+        batch_line(2, model=COMMAND, stop=["x"]),
+        batch_line(3, model=COMMAND, tool_choice="none"),
+    ]
+    batch = wait_until_ended(ai, create_batch(ai, to_jsonl(*lines), WINDOW_24H).id)
     found = [(error.code, error.line) for error in batch.errors.data]
     assert (batch.status, found) == ("failed", [("untranslatable", 2), ("untranslatable", 3)])
     assert "stop_sequences" in batch.errors.data[0].message
     assert there.asked == []
 
 
-def test_cohere_embeds_what_each_line_is_for(here: Restarted, there: BucketProvider):
-    caller = calling(here, there, KINDS["cohere"])
-    ai = sdk(caller, provider="@m-w")
+def test_cohere_embeds_each_line_with_its_input_type(here: RestartableGateway, there: FakeBucketProvider):
+    caller = create_client(here, there, PROVIDER_CASES["cohere"])
+    ai = openai_client(caller, provider="@m-w")
     bodies = [{"input": ["a", "b"], "input_type": "search_query"}, {"input": "c", "dimensions": 256}]
     lines = [
         {"custom_id": f"e{n}", "method": "POST", "url": "/v1/embeddings", "body": {"model": "embed-v4.0", **body}}
         for n, body in enumerate(bodies)
     ]
-    file = ai.files.create(file=("a", jsonl(*lines)), purpose="batch", extra_headers={"x-gateway-provider": "gateway"})
+    file = ai.files.create(
+        file=("a", to_jsonl(*lines)), purpose="batch", extra_headers={"x-gateway-provider": "gateway"}
+    )
     batch = ai.batches.create(input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h")
-    handed_over(caller, there, batch.id)
+    wait_for_job_id(caller, there, batch.id)
     assert there.kinds[0][1] == "batch-embed-v2-input"
-    assert [one["body"] for one in there.lines()] == [
+    assert [one["body"] for one in there.input_lines()] == [
         {"texts": ["a", "b"], "input_type": "search_query", "embedding_types": ["float"]},
         {"texts": ["c"], "input_type": "search_document", "embedding_types": ["float"], "output_dimension": 256},
     ]
@@ -336,33 +361,33 @@ def test_cohere_embeds_what_each_line_is_for(here: Restarted, there: BucketProvi
         }
         for n, found in enumerate(vectors)
     ]
-    there.finish("BATCH_STATUS_COMPLETED", results)
-    batch = ended(ai, batch.id)
+    there.finish_job("BATCH_STATUS_COMPLETED", results)
+    batch = wait_until_ended(ai, batch.id)
     assert batch.status == "completed", batch.errors
-    found = answers(ai, batch.output_file_id)
+    found = read_output_lines(ai, batch.output_file_id)
     told = [[one["embedding"] for one in found[name]["response"]["body"]["data"]] for name in ("e0", "e1")]
     assert told == vectors
     assert found["e0"]["response"]["body"]["usage"]["total_tokens"] == 3
 
 
-def test_what_is_no_avro_ends_a_batch_with_words(here: Restarted, there: BucketProvider):
-    caller = calling(here, there, KINDS["cohere"])
-    ai = sdk(caller, provider="@m-w")
-    batch = begun(ai, jsonl(line(1, model=COMMAND)), DAY)
-    handed_over(caller, there, batch.id)
-    there.finish("running", [])
+def test_invalid_avro_output_fails_the_batch_with_a_message(here: RestartableGateway, there: FakeBucketProvider):
+    caller = create_client(here, there, PROVIDER_CASES["cohere"])
+    ai = openai_client(caller, provider="@m-w")
+    batch = create_batch(ai, to_jsonl(batch_line(1, model=COMMAND)), WINDOW_24H)
+    wait_for_job_id(caller, there, batch.id)
+    there.finish_job("running", [])
     there.objects[f"{there.signed}&part=0"] = b"<html>"
     there.state = "BATCH_STATUS_COMPLETED"
-    batch = ended(ai, batch.id)
+    batch = wait_until_ended(ai, batch.id)
     assert (batch.status, "Avro" in batch.errors.data[0].message) == ("failed", True)
 
 
-def test_claude_on_vertex_is_asked_in_anthropics_words(here: Restarted, there: BucketProvider):
-    caller = calling(here, there, KINDS["vertex-ai"])
-    ai = sdk(caller, provider="@m-w")
-    batch = begun(ai, jsonl(line(1, model="claude-test@1")), DAY)
-    handed_over(caller, there, batch.id)
-    (sent,) = there.lines()
+def test_claude_on_vertex_uses_the_anthropic_format(here: RestartableGateway, there: FakeBucketProvider):
+    caller = create_client(here, there, PROVIDER_CASES["vertex-ai"])
+    ai = openai_client(caller, provider="@m-w")
+    batch = create_batch(ai, to_jsonl(batch_line(1, model="claude-test@1")), WINDOW_24H)
+    wait_for_job_id(caller, there, batch.id)
+    (sent,) = there.input_lines()
     assert there.jobs[0]["model"] == "publishers/anthropic/models/claude-test@1"
     assert sent["request"]["anthropic_version"] == "vertex-2023-10-16"
     assert "model" not in sent["request"]
@@ -375,71 +400,83 @@ def test_claude_on_vertex_is_asked_in_anthropics_words(here: Restarted, there: B
         "stop_reason": "end_turn",
         "usage": {"input_tokens": 3, "output_tokens": 2},
     }
-    there.finish("JOB_STATE_SUCCEEDED", [{**sent, "status": "", "response": message}])
-    batch = ended(ai, batch.id)
+    there.finish_job("JOB_STATE_SUCCEEDED", [{**sent, "status": "", "response": message}])
+    batch = wait_until_ended(ai, batch.id)
     assert batch.status == "completed", batch.errors
-    answer = answers(ai, batch.output_file_id)["line-1"]["response"]["body"]
+    answer = read_output_lines(ai, batch.output_file_id)["line-1"]["response"]["body"]
     assert (answer["choices"][0]["message"]["content"], answer["usage"]["total_tokens"]) == ("hello", 5)
 
 
-def test_a_job_is_made_once_and_its_lines_are_recorded_once_across_kill_9(
-    kind: Kind, caller: Client, here: Restarted, there: BucketProvider
+def test_kill_9_duplicates_neither_job_nor_records(
+    kind: ProviderCase, caller: Client, here: RestartableGateway, there: FakeBucketProvider
 ):
-    batch = begun(sdk(caller, provider="@m-w"), jsonl(line(1, model=kind.model), line(2, model=kind.model)), DAY)
-    handed_over(caller, there, batch.id)
+    batch = create_batch(
+        openai_client(caller, provider="@m-w"),
+        to_jsonl(batch_line(1, model=kind.model), batch_line(2, model=kind.model)),
+        WINDOW_24H,
+    )
+    wait_for_job_id(caller, there, batch.id)
     here.kill()
-    there.finish(kind.done, [result(kind, sent) for sent in there.lines()])
+    there.finish_job(kind.done_state, [success_row(kind, sent) for sent in there.input_lines()])
     here.start()
-    batch = ended(sdk(here.caller(caller.key)), batch.id)
+    batch = wait_until_ended(openai_client(here.client_with_key(caller.key)), batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
     assert len(there.jobs) == 1
-    assert len(records_of(here, batch.id, 2)) == 2
+    assert len(wait_for_records(here, batch.id, 2)) == 2
 
 
-def test_cancelling_ends_the_job_though_it_has_answered_nothing(kind: Kind, caller: Client, there: BucketProvider):
-    ai = sdk(caller, provider="@m-w")
-    batch = begun(ai, jsonl(line(1, model=kind.model)), DAY)
-    handed_over(caller, there, batch.id)
+def test_cancelling_ends_a_job_without_results(kind: ProviderCase, caller: Client, there: FakeBucketProvider):
+    ai = openai_client(caller, provider="@m-w")
+    batch = create_batch(ai, to_jsonl(batch_line(1, model=kind.model)), WINDOW_24H)
+    wait_for_job_id(caller, there, batch.id)
     assert ai.batches.cancel(batch.id).status == "cancelling"
-    batch = ended(ai, batch.id)
+    batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.request_counts.completed, batch.output_file_id) == ("cancelled", 0, None), batch.errors
-    assert sum(method == kind.method and path.startswith(kind.ended) for method, path in there.asked) == 1
+    assert sum(method == kind.cancel_method and path.startswith(kind.cancel_path) for method, path in there.asked) == 1
 
 
-def test_lines_that_cannot_be_of_one_job_fail_before_they_are_sent(kind: Kind, caller: Client, there: BucketProvider):
-    ai = sdk(caller, provider="@m-w")
-    wrong = [line(1, model=kind.model), line(2, model="another"), line(3, model=kind.model, messages=7)]
-    batch = ended(ai, begun(ai, jsonl(*wrong), DAY).id)
+def test_invalid_lines_of_a_job_fail_before_they_are_sent(
+    kind: ProviderCase, caller: Client, there: FakeBucketProvider
+):
+    ai = openai_client(caller, provider="@m-w")
+    wrong = [
+        batch_line(1, model=kind.model),
+        batch_line(2, model="another"),
+        batch_line(3, model=kind.model, messages=7),
+    ]
+    batch = wait_until_ended(ai, create_batch(ai, to_jsonl(*wrong), WINDOW_24H).id)
     found = [(error.code, error.line) for error in batch.errors.data]
     wanted = [("mismatched_model", 2), *([("untranslatable", 3)] if kind.slug != "fireworks-ai" else [])]
     assert (batch.status, found) == ("failed", wanted)
     assert there.asked == []
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.configurations], ids=lambda kind: kind.slug)
-def test_what_a_job_needs_must_be_known_before_it_is_made(kind: Kind, here: Restarted, there: BucketProvider):
+@pytest.mark.parametrize(
+    "kind", [kind for kind in PROVIDER_CASES.values() if kind.configurations], ids=lambda kind: kind.slug
+)
+def test_missing_job_options_are_reported_before_creation(
+    kind: ProviderCase, here: RestartableGateway, there: FakeBucketProvider
+):
     absent = {"aws_s3_bucket", "aws_batch_role_arn", "fireworks_account_id", "vertex_storage_bucket_name"}
     bare = {name: value for name, value in kind.configurations.items() if name not in absent}
-    caller = calling(here, there, kind._replace(configurations=bare))
-    file = sdk(caller).files.create(file=("a", jsonl(line(1, model=kind.model))), purpose="batch")
-    made: dict[str, Any] = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": DAY}
+    caller = create_client(here, there, kind._replace(configurations=bare))
+    file = openai_client(caller).files.create(file=("a", to_jsonl(batch_line(1, model=kind.model))), purpose="batch")
+    made: dict[str, Any] = {"input_file_id": file.id, "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
     options = {"x-gateway-provider": "@m-w"}
     what = "account" if kind.slug == "fireworks-ai" else "bucket"
-    refused(caller.post("/v1/batches", {**made, "gateway_options": options}), 400, "AB01", "gateway_options", what)
+    expect_error(caller.post("/v1/batches", {**made, "gateway_options": options}), 400, "AB01", "gateway_options", what)
     odd = {**made, "gateway_options": options, "provider_options": {"colour": "red"}}
-    refused(caller.post("/v1/batches", odd), 400, "AB01", "provider_options.colour")
+    expect_error(caller.post("/v1/batches", odd), 400, "AB01", "provider_options.colour")
 
 
-def test_where_some_models_alone_may_be_used_a_job_is_of_one_of_them(
-    kind: Kind, here: Restarted, there: BucketProvider
-):
-    name, admin = f"b{next(NUMBERS)}", Client(here.gateway)
+def test_native_jobs_must_use_an_allowed_model(kind: ProviderCase, here: RestartableGateway, there: FakeBucketProvider):
+    name, admin = f"b{next(COUNTER)}", Client(here.gateway)
     said = {**kind.configurations, "custom_host": there.url}
-    caller = workspace(admin, name, kind.slug, "m-w", **said)
+    caller = create_workspace(admin, name, kind.slug, "m-w", **said)
     allowed = {"models": [{"slug": kind.model, "enabled": True, "is_custom": True}], "allow_all_models": False}
-    good(admin.put(f"/v1/integrations/m-{name}/models", allowed))
+    expect_ok(admin.put(f"/v1/integrations/m-{name}/models", allowed))
     there_itself = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
-    another = job_of(kind, kind.model + "-other")
+    another = native_job(kind, kind.model + "-other")
     wait("the models at the edge", lambda: there_itself.post("/v1/batch_jobs", another).status == 403 or None)
     there.asked.clear()
     there.jobs.clear()
@@ -449,17 +486,17 @@ def test_where_some_models_alone_may_be_used_a_job_is_of_one_of_them(
         answer = there_itself.post("/v1/batch_jobs", job)
         assert (answer.status, answer.json()["error"]["code"]) == (403, "model_not_allowed"), job
     assert there.asked == []
-    ai = sdk(caller, provider="@m-w")
-    wrong = ended(ai, begun(ai, jsonl(line(1, model=kind.model + "-other")), DAY).id)
+    ai = openai_client(caller, provider="@m-w")
+    wrong = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1, model=kind.model + "-other")), WINDOW_24H).id)
     assert [error.code for error in wrong.errors.data] == ["model_not_allowed"]
-    batch = begun(ai, jsonl(line(1, model=kind.model), line(2, model=kind.model)), DAY)
-    handed_over(caller, there, batch.id)
-    there.finish(kind.done, [result(kind, sent) for sent in there.lines()])
-    batch = ended(ai, batch.id)
+    batch = create_batch(ai, to_jsonl(batch_line(1, model=kind.model), batch_line(2, model=kind.model)), WINDOW_24H)
+    wait_for_job_id(caller, there, batch.id)
+    there.finish_job(kind.done_state, [success_row(kind, sent) for sent in there.input_lines()])
+    batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
 
 
-def job_of(kind: Kind, model: str) -> dict[str, str]:
+def native_job(kind: ProviderCase, model: str) -> dict[str, str]:
     """A job for a model, in the provider's words."""
     if kind.slug == "bedrock":
         return {"modelId": model}
@@ -467,34 +504,34 @@ def job_of(kind: Kind, model: str) -> dict[str, str]:
 
 
 # Whose batches are run without the gateway's own: what is told of one's model, and of another bucket, which moto plays.
-DIRECT = {
+PASSTHROUGH_OPTIONS = {
     "bedrock": {},
     "vertex-ai": {"vertex_storage_bucket_name": "gcs-files"},
     "fireworks-ai": {},
 }
 
 
-@pytest.mark.parametrize("slug", list(DIRECT))
-def test_a_batch_of_a_providers_own_is_one_of_openais_from_its_file_to_its_output(
-    slug: str, here: Restarted, there: BucketProvider
+@pytest.mark.parametrize("slug", list(PASSTHROUGH_OPTIONS))
+def test_provider_batch_follows_the_openai_api_end_to_end(
+    slug: str, here: RestartableGateway, there: FakeBucketProvider
 ):
-    kind = KINDS[slug]
-    caller = calling(here, there, kind, **DIRECT[slug])
-    ai = sdk(caller, provider="@m-w")
-    lines = [line(number, f"word {number}", model=kind.model) for number in (1, 2)]
-    file = ai.files.create(file=("lines.jsonl", jsonl(*lines)), purpose="batch")
+    kind = PROVIDER_CASES[slug]
+    caller = create_client(here, there, kind, **PASSTHROUGH_OPTIONS[slug])
+    ai = openai_client(caller, provider="@m-w")
+    lines = [batch_line(number, f"word {number}", model=kind.model) for number in (1, 2)]
+    file = ai.files.create(file=("lines.jsonl", to_jsonl(*lines)), purpose="batch")
     batch = ai.batches.create(
-        input_file_id=file.id, endpoint=CHAT, completion_window=DAY, extra_body={"model": kind.model}
+        input_file_id=file.id, endpoint=CHAT_PATH, completion_window=WINDOW_24H, extra_body={"model": kind.model}
     )
-    assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", CHAT)
-    assert (batch.input_file_id, batch.output_file_id, batch.completion_window) == (file.id, None, DAY)
+    assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", CHAT_PATH)
+    assert (batch.input_file_id, batch.output_file_id, batch.completion_window) == (file.id, None, WINDOW_24H)
     assert ai.batches.retrieve(batch.id).id == batch.id
     assert [one.id for one in ai.batches.list(limit=5)] == [batch.id]
     output = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     early = output.get(f"/v1/batches/{batch.id}/output")
     assert (early.status, early.json()["error"]["code"]) == (404, "no_output")
-    sent = there.lines()
-    there.finish(kind.done, [failure(kind, sent[1]), result(kind, sent[0])])
+    sent = there.input_lines()
+    there.finish_job(kind.done_state, [error_row(kind, sent[1]), success_row(kind, sent[0])])
     batch = ai.batches.retrieve(batch.id)
     assert (batch.status, batch.request_counts.completed, batch.input_file_id) == ("completed", 1, file.id)
     told = output.get(f"/v1/batches/{batch.id}/output")
@@ -506,26 +543,26 @@ def test_a_batch_of_a_providers_own_is_one_of_openais_from_its_file_to_its_outpu
     assert (second["status_code"], "too busy" in second["body"]["error"]["message"]) == (429, True)
     # As it was written there.
     own = ai.files.content(batch.output_file_id or "").text
-    assert [json.loads(one) for one in own.splitlines()] == [failure(kind, sent[1]), result(kind, sent[0])]
+    assert [json.loads(one) for one in own.splitlines()] == [error_row(kind, sent[1]), success_row(kind, sent[0])]
 
 
-@pytest.mark.parametrize("slug", list(DIRECT))
-def test_a_batch_of_a_providers_own_is_cancelled(slug: str, here: Restarted, there: BucketProvider):
-    kind = KINDS[slug]
-    ai = sdk(calling(here, there, kind, **DIRECT[slug]), provider="@m-w")
-    file = ai.files.create(file=("lines.jsonl", jsonl(line(1, model=kind.model))), purpose="batch")
+@pytest.mark.parametrize("slug", list(PASSTHROUGH_OPTIONS))
+def test_provider_batch_is_cancelled(slug: str, here: RestartableGateway, there: FakeBucketProvider):
+    kind = PROVIDER_CASES[slug]
+    ai = openai_client(create_client(here, there, kind, **PASSTHROUGH_OPTIONS[slug]), provider="@m-w")
+    file = ai.files.create(file=("lines.jsonl", to_jsonl(batch_line(1, model=kind.model))), purpose="batch")
     batch = ai.batches.create(
-        input_file_id=file.id, endpoint=CHAT, completion_window=DAY, extra_body={"model": kind.model}
+        input_file_id=file.id, endpoint=CHAT_PATH, completion_window=WINDOW_24H, extra_body={"model": kind.model}
     )
     ended = ai.batches.cancel(batch.id)
     assert (ended.id, ended.status, ended.input_file_id) == (batch.id, "cancelled", file.id)
 
 
-def test_who_has_no_batches_of_openais_names_the_gateways_own(here: Restarted, there: BucketProvider):
-    caller = workspace(Client(here.gateway), f"b{next(NUMBERS)}", "perplexity-ai", "m-w", custom_host=there.url)
-    ai = sdk(caller, provider="@m-w")
-    given = ("lines.jsonl", jsonl(line(1, model=COMMAND)))
-    made: dict[str, Any] = {"input_file_id": "d-in", "endpoint": CHAT, "completion_window": DAY}
+def test_providers_without_batches_point_to_gateway_batches(here: RestartableGateway, there: FakeBucketProvider):
+    caller = create_workspace(Client(here.gateway), f"b{next(COUNTER)}", "perplexity-ai", "m-w", custom_host=there.url)
+    ai = openai_client(caller, provider="@m-w")
+    given = ("lines.jsonl", to_jsonl(batch_line(1, model=COMMAND)))
+    made: dict[str, Any] = {"input_file_id": "d-in", "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
     for ask in (
         lambda: ai.files.create(file=given, purpose="batch"),
         lambda: ai.files.content("d-out"),
@@ -540,34 +577,37 @@ def test_who_has_no_batches_of_openais_names_the_gateways_own(here: Restarted, t
     assert there.asked == []
 
 
-@pytest.mark.parametrize("slug", list(DIRECT))
-def test_where_some_models_alone_may_be_used_no_file_batch_or_tuning_is_of_another(
-    slug: str, here: Restarted, there: BucketProvider
+@pytest.mark.parametrize("slug", list(PASSTHROUGH_OPTIONS))
+def test_files_batches_and_tuning_must_use_an_allowed_model(
+    slug: str, here: RestartableGateway, there: FakeBucketProvider
 ):
-    kind, name, admin = KINDS[slug], f"b{next(NUMBERS)}", Client(here.gateway)
-    said = {**kind.configurations, "custom_host": there.url, **DIRECT[slug]}
-    caller = workspace(admin, name, kind.slug, "m-w", **said)
+    kind, name, admin = PROVIDER_CASES[slug], f"b{next(COUNTER)}", Client(here.gateway)
+    said = {**kind.configurations, "custom_host": there.url, **PASSTHROUGH_OPTIONS[slug]}
+    caller = create_workspace(admin, name, kind.slug, "m-w", **said)
     allowed = {"models": [{"slug": kind.model, "enabled": True, "is_custom": True}], "allow_all_models": False}
-    good(admin.put(f"/v1/integrations/m-{name}/models", allowed))
-    ai, other = sdk(caller, provider="@m-w"), kind.model + "-other"
+    expect_ok(admin.put(f"/v1/integrations/m-{name}/models", allowed))
+    ai, other = openai_client(caller, provider="@m-w"), kind.model + "-other"
     uri = {"bedrock": "s3://s3-bucket/penstock/a", "vertex-ai": "gs://gcs-files/penstock/a"}.get(slug, "batch-a")
-    made: dict[str, Any] = {"input_file_id": uri, "endpoint": CHAT, "completion_window": DAY}
+    made: dict[str, Any] = {"input_file_id": uri, "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
 
-    def tuned() -> object:
+    def create_tuning_job() -> object:
         return ai.fine_tuning.jobs.create(model=other, training_file=uri, suffix="s")
 
-    def uploaded(row: dict[str, Any]) -> object:
-        return ai.files.create(file=("lines.jsonl", jsonl(row)), purpose="batch")
+    def upload_row(row: dict[str, Any]) -> object:
+        return ai.files.create(file=("lines.jsonl", to_jsonl(row)), purpose="batch")
 
     no = (403, "model_not_allowed")
-    wait("the models at the edge", lambda: refusal(tuned) == no or None)
+    wait("the models at the edge", lambda: status_and_code(create_tuning_job) == no or None)
     there.asked.clear()
     there.jobs.clear()
-    assert refusal(lambda: uploaded(line(1, model=other))) == no
+    assert status_and_code(lambda: upload_row(batch_line(1, model=other))) == no
     if slug == "fireworks-ai":
-        assert refusal(lambda: uploaded({"custom_id": "a", "body": {"model": other, "messages": []}})) == no
-    assert refusal(lambda: ai.batches.create(**made, extra_body={"model": other})) == no
-    assert refusal(lambda: ai.batches.create(**made, extra_body={"provider_options": {"model": kind.model}}))[0] == 400
+        assert status_and_code(lambda: upload_row({"custom_id": "a", "body": {"model": other, "messages": []}})) == no
+    assert status_and_code(lambda: ai.batches.create(**made, extra_body={"model": other})) == no
+    assert (
+        status_and_code(lambda: ai.batches.create(**made, extra_body={"provider_options": {"model": kind.model}}))[0]
+        == 400
+    )
     untold = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     assert untold.post("/v1/fine_tuning/jobs", {"training_file": uri}).status == 403
     assert there.asked == []
@@ -577,9 +617,9 @@ def test_where_some_models_alone_may_be_used_no_file_batch_or_tuning_is_of_anoth
     assert [kind.model in json.dumps(job) and other not in json.dumps(job) for job in there.jobs] == [True]
 
 
-def test_what_a_providers_own_batch_lacks_is_named_before_anything_is_sent(here: Restarted, there: BucketProvider):
-    ai = sdk(calling(here, there, KINDS["bedrock"]), provider="@m-w")
-    good: dict[str, Any] = {"input_file_id": "s3://s3-bucket/a", "endpoint": CHAT, "completion_window": DAY}
+def test_missing_batch_fields_are_named_before_sending(here: RestartableGateway, there: FakeBucketProvider):
+    ai = openai_client(create_client(here, there, PROVIDER_CASES["bedrock"]), provider="@m-w")
+    good: dict[str, Any] = {"input_file_id": "s3://s3-bucket/a", "endpoint": CHAT_PATH, "completion_window": WINDOW_24H}
     for wrong, named in (
         ({}, "model"),
         ({"completion_window": "immediate", "extra_body": {"model": CLAUDE}}, "completion_window"),

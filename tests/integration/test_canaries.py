@@ -16,11 +16,11 @@ from joserfc import jws
 from joserfc.jwk import ECKey
 
 from tests.integration import vaults as fakes
-from tests.integration.canaries import MADE, basic, canary, found, said
-from tests.integration.conftest import initialise
+from tests.integration.canaries import CANARIES, basic_auth, canary, find_secrets, gateway_output
+from tests.integration.conftest import run_init
 from tests.integration.managed import ADMIN_KEY, Client
-from tests.integration.nodes import connected
-from tests.integration.serving import counters, running
+from tests.integration.nodes import wait_for_redis
+from tests.integration.serving import read_metrics, run_gateway
 from tests.integration.vaults import Vaults
 from tests.integration.wire import CHAT, JSON, MESSAGES, Wire, ask, asked, request
 from tests.postgres import dump
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Call = tuple[str, str, bytes | None, dict[str, str]]
 
 
-def signed(access_key_id: str, name: str) -> str:
+def sigv4_header(access_key_id: str, name: str) -> str:
     scope = f"{access_key_id}/20261121/eu-west-1/bedrock/aws4_request"
     return f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature={canary(name)}"
 
@@ -55,27 +55,29 @@ TABLES = {
     "metrics": {"enabled": True},
     "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
 }
-CALLER = {"x-gateway-provider": "mock", "x-gateway-api-key": canary("gateway key"), **JSON}
-AWS = {
+CLIENT_HEADERS = {"x-gateway-provider": "mock", "x-gateway-api-key": canary("gateway key"), **JSON}
+AWS_CREDENTIALS = {
     "aws_access_key_id": canary("aws id"),
     "aws_secret_access_key": canary("aws"),
     "aws_session_token": canary("sts"),
 }
-INLINE = json.dumps({"provider": "mock", "api_key": canary("inline"), "more": {"api_key": canary("unknown")}, **AWS})
+INLINE_CONFIG = json.dumps(
+    {"provider": "mock", "api_key": canary("inline"), "more": {"api_key": canary("unknown")}, **AWS_CREDENTIALS}
+)
 
 
-def places() -> list[dict[str, str]]:
+def secret_headers() -> list[dict[str, str]]:
     """Header fields for every place that a secret may be in."""
     return [
         {"authorization": f"Bearer {canary('bearer')}"},
-        {"authorization": basic("basic")},
+        {"authorization": basic_auth("basic")},
         {"authorization": canary("no scheme")},
-        {"authorization": signed(canary("access key id"), "signature")},
-        {"authorization": signed(canary("gateway key"), "signature of ours"), "x-gateway-api-key": ""},
+        {"authorization": sigv4_header(canary("access key id"), "signature")},
+        {"authorization": sigv4_header(canary("gateway key"), "signature of ours"), "x-gateway-api-key": ""},
         {"x-api-key": canary("x-api-key"), "api-key": canary("api-key"), "x-goog-api-key": canary("x-goog-api-key")},
         {"x-api-key": canary("gateway key"), "x-gateway-api-key": ""},
         {"sec-websocket-protocol": f"realtime, openai-insecure-api-key.{canary('protocol')}"},
-        {"cookie": f"session={canary('cookie')}", "proxy-authorization": basic("proxy")},
+        {"cookie": f"session={canary('cookie')}", "proxy-authorization": basic_auth("proxy")},
         {"x-amz-security-token": canary("amz")},
         {"x-team": canary("team")},
         {
@@ -85,10 +87,10 @@ def places() -> list[dict[str, str]]:
         },
         {"x-other": canary("other"), "x-gateway-sensitive-headers": "x-private,X-Other"},
         {"referer": f"https://host/?token={canary('referer')}"},
-        {"x-gateway-config": INLINE},
-        {"x-gateway-config": " " + INLINE},
-        {"x-portkey-config": INLINE, "x-portkey-api-key": canary("gateway key")},
-        {"x-gateway-config": INLINE[:-1]},
+        {"x-gateway-config": INLINE_CONFIG},
+        {"x-gateway-config": " " + INLINE_CONFIG},
+        {"x-portkey-config": INLINE_CONFIG, "x-portkey-api-key": canary("gateway key")},
+        {"x-gateway-config": INLINE_CONFIG[:-1]},
         {"x-gateway-config": f'["{canary("in a list")}"]'},
         {"x-gateway-config": json.dumps({"api_key": canary("refused"), "retry": "wrong"})},
         {"x-gateway-config": json.dumps({"api_key": [canary("wrong type")], "provider": {"a": canary("wrong too")}})},
@@ -111,10 +113,10 @@ def places() -> list[dict[str, str]]:
     ]
 
 
-def calls() -> Iterator[Call]:
+def secret_calls() -> Iterator[Call]:
     """Good calls, refused ones, and each way in which a provider fails, with a secret wherever one may be."""
-    for fields in places():
-        headers = {**CALLER, **fields}
+    for fields in secret_headers():
+        headers = {**CLIENT_HEADERS, **fields}
         yield "POST", CHAT, asked(), headers
         yield "POST", MESSAGES, asked(stream=True), headers
         yield "GET", "/v1/proxy/some/where", None, headers
@@ -131,27 +133,27 @@ def calls() -> Iterator[Call]:
         "X-Amz-Signature",
         "%6Bey",
     ):
-        yield "GET", f"/v1/models?a=b&{name}={canary('query ' + name)}", None, CALLER
-        yield "GET", f"/v1/files?{name}={canary('query ' + name)}&mock-fault=reset", None, CALLER
+        yield "GET", f"/v1/models?a=b&{name}={canary('query ' + name)}", None, CLIENT_HEADERS
+        yield "GET", f"/v1/files?{name}={canary('query ' + name)}&mock-fault=reset", None, CLIENT_HEADERS
     for model in ("mock?status=99", "mock?fault=429", "mock?fault=long_length", "mock?fault=redirect_metadata"):
-        yield "POST", CHAT, asked(model), {**CALLER, "authorization": f"Bearer {canary('failing ' + model)}"}
-    silent = {**CALLER, "x-gateway-request-timeout": "50", "authorization": f"Bearer {canary('timeout')}"}
+        yield "POST", CHAT, asked(model), {**CLIENT_HEADERS, "authorization": f"Bearer {canary('failing ' + model)}"}
+    silent = {**CLIENT_HEADERS, "x-gateway-request-timeout": "50", "authorization": f"Bearer {canary('timeout')}"}
     yield "POST", CHAT, asked("mock?fault=silence"), silent
-    yield "POST", CHAT, b'{"api_key": "' + canary("body").encode(), CALLER
+    yield "POST", CHAT, b'{"api_key": "' + canary("body").encode(), CLIENT_HEADERS
 
 
-def leave(gateway: Gateway) -> int:
+def disconnect_early(gateway: Gateway) -> int:
     """Callers who leave, before the answer and within it."""
     models = ("mock?first_ms=20000", "mock?chunks=100&chunk_ms=50")
     for model in models:
         with Wire(gateway.base_url) as wire:
-            headers = {**CALLER, "authorization": f"Bearer {canary('leaving ' + model)}"}
+            headers = {**CLIENT_HEADERS, "authorization": f"Bearer {canary('leaving ' + model)}"}
             wire.send(request("POST", CHAT, headers, asked(model, stream=True)))
             time.sleep(0.2)
     return len(models)
 
 
-def reload_broken(gateway: Gateway) -> None:
+def reload_invalid_settings(gateway: Gateway) -> None:
     """Files that cannot be used, each with a secret near what is wrong with it."""
     said = gateway.program.output().count("the old snapshot stays")
     row = {"slug": "p", "provider": "mock", "api_key": canary("broken row")}
@@ -179,7 +181,7 @@ def reload_broken(gateway: Gateway) -> None:
         )
 
 
-def test_the_search_finds_a_secret_in_every_spelling():
+def test_search_finds_a_secret_in_every_encoding():
     secret = canary("to be found")
     part = secret[5:15].encode()
     spelled = {
@@ -191,36 +193,36 @@ def test_the_search_finds_a_secret_in_every_spelling():
         **{f"base64 {before}": base64.b64encode(b"y" * before + part + b"z") for before in range(4)},
         "nothing": canary("another").encode() + part[:7],
     }
-    hits = found({name: b"before " + text + b" after" for name, text in spelled.items()}, {"secret": secret})
+    hits = find_secrets({name: b"before " + text + b" after" for name, text in spelled.items()}, {"secret": secret})
     assert hits == {(name, "secret") for name in spelled if name != "nothing"}
 
 
-def shown(gateway: Gateway) -> bytes:
+def read_public_output(gateway: Gateway) -> bytes:
     """What anyone may look at."""
     fields = {"authorization": f"Bearer {canary('management')}", "cookie": canary("management cookie")}
     paths = ("/metrics", "/v1/health", "/schema/openapi.json", "/v1/nothing", "/live", f"/x?key={canary('lost')}")
     answers = [ask(gateway.base_url, path, headers=fields) for path in paths]
-    return b"".join(said(answer) + answer.body for answer in answers)
+    return b"".join(gateway_output(answer) + answer.body for answer in answers)
 
 
-def answered(gateway: Gateway, call: Call) -> bytes:
+def read_response(gateway: Gateway, call: Call) -> bytes:
     method, path, body, headers = call
     with contextlib.suppress(ConnectionError):
-        return said(ask(gateway.base_url, path, body, headers, method=method))
+        return gateway_output(ask(gateway.base_url, path, body, headers, method=method))
     return b""
 
 
-def test_no_secret_is_written_shown_or_said(provider: Mock, tmp_path: Path):
+def test_no_secret_is_written_shown_or_logged(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, **TABLES}
-    every = list(calls())
-    with running(tmp_path, tables, env={"CANARY_KEY": canary("referred")}) as gateway:
-        answers = [answered(gateway, call) for call in every]
-        left = leave(gateway)
-        reload_broken(gateway)
+    every = list(secret_calls())
+    with run_gateway(tmp_path, tables, env={"CANARY_KEY": canary("referred")}) as gateway:
+        answers = [read_response(gateway, call) for call in every]
+        left = disconnect_early(gateway)
+        reload_invalid_settings(gateway)
         gateway.records(len(every) + left)
         sinks = {
             "answers": b"\n".join(answers),
-            "management": shown(gateway),
+            "management": read_public_output(gateway),
             "command lines": "\n".join(gateway.pids().values()).encode(),
             "run folder": b"\n".join(
                 str(path).encode() + (path.read_bytes() if path.is_file() else b"")
@@ -233,7 +235,7 @@ def test_no_secret_is_written_shown_or_said(provider: Mock, tmp_path: Path):
     records = [json.loads(line) for line in sinks["records"].splitlines()]
     assert {record["outcome"] for record in records} == {"complete", "refused", "aborted", "cut"}
     assert {200, 302, 400, 401, 408, 429, 502} <= {record["response_status_code"] for record in records}
-    assert not found(sinks, MADE)
+    assert not find_secrets(sinks, CANARIES)
     # The records do hold what is no secret.
     assert b"x-gateway-provider" in sinks["records"]
     assert b"a=b&" in sinks["records"]
@@ -242,7 +244,7 @@ def test_no_secret_is_written_shown_or_said(provider: Mock, tmp_path: Path):
 # ── what is kept in the store ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def bodies(vaults: Vaults) -> dict[str, dict[str, Any]]:
+def bodies_with_secrets(vaults: Vaults) -> dict[str, dict[str, Any]]:
     """What is made over the API, with a secret in each place that is for one."""
     aws = {"aws_auth_type": "accessKey", "aws_region": "eu-west-1", "aws_access_key_id": "AKIDEXAMPLE"}
     service_account = {"client_email": "a@b.test", "private_key": canary("key of a service account")}
@@ -295,7 +297,7 @@ def bodies(vaults: Vaults) -> dict[str, dict[str, Any]]:
     }
 
 
-def config(name: str) -> dict[str, Any]:
+def config_with_secrets(name: str) -> dict[str, Any]:
     """A config with a secret in each place that is for one."""
     header = {"Authorization": canary(f"tool of {name}")}
     return {
@@ -308,7 +310,7 @@ def config(name: str) -> dict[str, Any]:
     }
 
 
-def furnish(admin: Client, place: dict[str, str], made: Mapping[str, dict[str, Any]]) -> Iterator[Answer]:
+def create_objects(admin: Client, place: dict[str, str], made: Mapping[str, dict[str, Any]]) -> Iterator[Answer]:
     """Make it all, and give what is answered to the same with something wrong beside the secret."""
     for name, body in made.items():
         path = name.split()[0]
@@ -317,7 +319,7 @@ def furnish(admin: Client, place: dict[str, str], made: Mapping[str, dict[str, A
             yield admin.post(path, {**body, **here, **wrong})
         # The same name of a provider again is a conflict.
         yield from (admin.post(path, {**body, **here}) for _ in range(2))
-    saved = {"name": "saved", "config": config("a config"), **place}
+    saved = {"name": "saved", "config": config_with_secrets("a config"), **place}
     for wrong in (
         {"odd": 1},
         {"name": 5},
@@ -325,9 +327,9 @@ def furnish(admin: Client, place: dict[str, str], made: Mapping[str, dict[str, A
         {"config": "{" + canary("torn")},
     ):
         yield admin.post("/v1/configs", {**saved, **wrong})
-    path = f"/v1/configs/{admin.made('/v1/configs', saved)['slug']}"
-    yield admin.put(path, {"config": config("another version")})
-    yield admin.put(path, {"config": {**config("no version"), "retry": 5}})
+    path = f"/v1/configs/{admin.create('/v1/configs', saved)['slug']}"
+    yield admin.put(path, {"config": config_with_secrets("another version")})
+    yield admin.put(path, {"config": {**config_with_secrets("no version"), "retry": 5}})
     yield admin.put(path, {"config": {"provider": "openai", "api_key": "*****"}})
     model = {"slug": "m", "enabled": True, "is_custom": True}
     configured = {"custom_host": "https://m.test", "custom_headers": {"x-model": canary("header of a model")}}
@@ -337,10 +339,10 @@ def furnish(admin: Client, place: dict[str, str], made: Mapping[str, dict[str, A
     yield admin.put("/v1/secret-references/approle", {"auth_config": {"vault_secret_id": canary("another secret id")}})
 
 
-def looked_at(admin: Client, place: str) -> bytes:
+def read_all_objects(admin: Client, place: str) -> bytes:
     """Everything that can be read of it."""
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
-    organisation = admin.shown("/v1/workspaces")["data"][0]["organisation_id"]
+    organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
     inside = f"?workspace_id={place}"
     paths = [f"/v1/audit-logs?{span}&organisation_id={organisation}&page_size=100&current_page={n}" for n in range(2)]
     for collection, query in (
@@ -354,21 +356,21 @@ def looked_at(admin: Client, place: str) -> bytes:
         ("/v1/admin/users", ""),
     ):
         paths.append(collection + query)
-        paths += [f"{collection}/{row['id']}{query}" for row in admin.shown(collection + query)["data"]]
+        paths += [f"{collection}/{row['id']}{query}" for row in admin.read(collection + query)["data"]]
     below = ("models", "workspaces")
     paths += [
-        f"/v1/integrations/{row['slug']}/{name}" for row in admin.shown("/v1/integrations")["data"] for name in below
+        f"/v1/integrations/{row['slug']}/{name}" for row in admin.read("/v1/integrations")["data"] for name in below
     ]
-    paths += [f"/v1/configs/{row['id']}/versions" for row in admin.shown(f"/v1/configs{inside}")["data"]]
+    paths += [f"/v1/configs/{row['id']}/versions" for row in admin.read(f"/v1/configs{inside}")["data"]]
     answers = [admin.get(path) for path in [*paths, f"/v1/models{inside}", "/v1/admin/organisation/settings"]]
     assert {answer.status for answer in answers} == {200}
-    return b"".join(said(answer) + answer.body for answer in answers)
+    return b"".join(gateway_output(answer) + answer.body for answer in answers)
 
 
-def signed_in(admin: Client, secrets: dict[str, str]) -> Iterator[Answer]:
+def sign_in_with_errors(admin: Client, secrets: dict[str, str]) -> Iterator[Answer]:
     """A person who is invited, signs in, and gets some of it wrong."""
     invited = {"email": "new@example.test", "role": "member", "workspaces": []}
-    secrets["invitation"] = admin.made("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
+    secrets["invitation"] = admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
     nobody = Client(admin.gateway, "")
     password = canary("password")
     person = {"token": secrets["invitation"], "first_name": "A", "last_name": "B", "password": password}
@@ -387,7 +389,7 @@ def signed_in(admin: Client, secrets: dict[str, str]) -> Iterator[Answer]:
         yield ask(admin.gateway.base_url, "/v1/auth/password", json.dumps(change).encode(), headers, method="PUT")
 
 
-def kept(folder: Path, url: str) -> dict[str, bytes]:
+def read_stored_files(folder: Path, url: str) -> dict[str, bytes]:
     """The store, what is kept for the next start, records and output; not the file that holds what the operator wrote."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
     found = {path.name: path.read_bytes() for path in files}
@@ -397,29 +399,31 @@ def kept(folder: Path, url: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_no_secret_of_the_store_is_written_shown_or_said(
+def test_no_stored_secret_is_written_shown_or_logged(
     kind: str, provider: Mock, tmp_path: Path, request: pytest.FixtureRequest
 ):
-    vaults = Vaults(tmp_path_of(tmp_path, "vaults"))
+    vaults = Vaults(create_folder(tmp_path, "vaults"))
     vaults.kept["secret/app"] = json.dumps({"value": canary("kept elsewhere")})
     signer = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
     # Somebody gave the private part along.
     rules = {"enabled": True, "jwks": json.dumps({"keys": [signer.as_dict(private=True)]}), "algorithms": ["ES256"]}
-    folder = tmp_path_of(tmp_path, "gateway")
+    folder = create_folder(tmp_path, "gateway")
     url = request.getfixturevalue("postgres").database() if kind == "postgresql" else f"sqlite:///{folder}/penstock.db"
     env = {"PENSTOCK_ADMIN_KEY": canary("admin key"), "PENSTOCK_STORE_URL": url, "TLS_CA": str(vaults.ca)}
-    initialise(folder, env)
+    run_init(folder, env)
     tables = {"mock": {"host": provider.url}, "log": {"level": "debug"}, "metrics": {"enabled": True}, "jwt": rules}
     secrets = {"private key": str(signer.as_dict(private=True)["d"]), "vault token": fakes.VAULT_TOKEN}
-    with running(folder, tables, env=env) as gateway:
+    with run_gateway(folder, tables, env=env) as gateway:
         admin = Client(gateway, canary("admin key"))
-        workspace = admin.made("/v1/workspaces", {"name": "canaries"})
+        workspace = admin.create("/v1/workspaces", {"name": "canaries"})
         place = {"workspace_id": workspace["id"]}
-        answers = [answer for answer in furnish(admin, place, bodies(vaults)) if answer.status != 200]
-        answers += signed_in(admin, secrets)
-        key = admin.made("/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **place})
+        answers = [
+            answer for answer in create_objects(admin, place, bodies_with_secrets(vaults)) if answer.status != 200
+        ]
+        answers += sign_in_with_errors(admin, secrets)
+        key = admin.create("/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **place})
         secrets["api key"] = key["key"]
-        secrets["rotated"] = admin.made(f"/v1/api-keys/{key['id']}/rotate", {})["key"]
+        secrets["rotated"] = admin.create(f"/v1/api-keys/{key['id']}/rotate", {})["key"]
         claims = {"organisation_id": workspace["organisation_id"], "workspace_slug": workspace["slug"], "sub": "m"}
         for name, end in (("token", 4_000_000_000), ("old token", 1)):
             content = json.dumps({**claims, "exp": end, "scope": "completions.write configs.list", "jti": canary(name)})
@@ -433,49 +437,49 @@ def test_no_secret_of_the_store_is_written_shown_or_said(
         for slug in ("plain", "hosted", "aws", "google", "mapped", "own", "nothing"):
             for model in ("mock", "mock?fault=reset"):
                 answers.append(ask(gateway.base_url, CHAT, asked(model), {**fields, "x-gateway-provider": f"@{slug}"}))
-        for row in admin.shown(f"/v1/configs?workspace_id={workspace['id']}")["data"]:
+        for row in admin.read(f"/v1/configs?workspace_id={workspace['id']}")["data"]:
             answers.append(ask(gateway.base_url, CHAT, asked(), {**fields, "x-gateway-config": row["slug"]}))
-        secrets |= MADE
+        secrets |= CANARIES
         sinks = {
-            "answers": b"\n".join(said(answer) for answer in answers),
-            "reads": looked_at(admin, workspace["id"]) + shown(gateway),
+            "answers": b"\n".join(gateway_output(answer) for answer in answers),
+            "reads": read_all_objects(admin, workspace["id"]) + read_public_output(gateway),
             "run folder": b"".join(path.read_bytes() for path in gateway.temporary.rglob("*") if path.is_file()),
         }
         gateway.records(10)
     vaults.stop()
     assert {200, 400, 401, 403, 409} <= {answer.status for answer in answers}
-    sinks |= kept(folder, url)
+    sinks |= read_stored_files(folder, url)
     assert {"penstock.db", "gateway.log", "records.jsonl"} <= set(sinks)
     # What is no secret is found there: it is the store.
     assert workspace["id"].encode() in sinks["penstock.db"]
     assert len(secrets) > 25
-    assert not found(sinks, secrets)
+    assert not find_secrets(sinks, secrets)
 
 
-def tmp_path_of(folder: Path, name: str) -> Path:
+def create_folder(folder: Path, name: str) -> Path:
     (folder / name).mkdir()
     return folder / name
 
 
 # ── what opens the stores ────────────────────────────────────────────────────────────────────────────────────────────
 
-MASTER = canary("master key") + "012345"
+MASTER_KEY = canary("master key") + "012345"
 
 
-class OwnRedis(RedisServer):
+class RedisWithPassword(RedisServer):
     PASSWORD = canary("password of Redis")
 
 
-def refusals(folder: Path, url: str, redis: str) -> Iterator[bytes]:
+def failed_start_outputs(folder: Path, url: str, redis: str) -> Iterator[bytes]:
     """What starts that fail say, each with a secret in what is wrong."""
-    right = {"PENSTOCK_STORE_URL": url, "PENSTOCK_STORE_MASTER_KEY": base64.b64encode(MASTER.encode()).decode()}
+    right = {"PENSTOCK_STORE_URL": url, "PENSTOCK_STORE_MASTER_KEY": base64.b64encode(MASTER_KEY.encode()).decode()}
     for number, wrong in enumerate(
         (
             {"PENSTOCK_STORE_URL": f"postgresql://penstock:{canary('database')}@127.0.0.1:1/none"},
             {"PENSTOCK_STORE_URL": f"mysql://penstock:{canary('database')}@127.0.0.1/none"},
             {"PENSTOCK_STORE_URL": f"{canary('database')}:{canary('database')}"},
-            {"PENSTOCK_STORE_MASTER_KEY": MASTER},
-            {"PENSTOCK_STORE_MASTER_KEY": base64.b64encode(MASTER[:31].encode()).decode()},
+            {"PENSTOCK_STORE_MASTER_KEY": MASTER_KEY},
+            {"PENSTOCK_STORE_MASTER_KEY": base64.b64encode(MASTER_KEY[:31].encode()).decode()},
             {"REDIS_URL": redis.replace("redis://", "http://")},
             {"REDIS_URL": redis.replace("/0", "/odd")},
         )
@@ -491,41 +495,44 @@ def refusals(folder: Path, url: str, redis: str) -> Iterator[bytes]:
         yield done.stdout + done.stderr
 
 
-def test_what_opens_the_stores_is_nowhere_but_where_the_operator_put_it(
-    provider: Mock, own_postgres: Postgres, tmp_path: Path
-):
-    redis = OwnRedis(tmp_path_of(tmp_path, "redis"))
-    folder = tmp_path_of(tmp_path, "gateway")
+def test_store_credentials_appear_only_in_operator_settings(provider: Mock, own_postgres: Postgres, tmp_path: Path):
+    redis = RedisWithPassword(create_folder(tmp_path, "redis"))
+    folder = create_folder(tmp_path, "gateway")
     url = own_postgres.database().replace("penstock@", f"penstock:{canary('database')}@")
-    written = base64.b64encode(MASTER.encode()).decode()
+    written = base64.b64encode(MASTER_KEY.encode()).decode()
     env = {
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
         "PENSTOCK_STORE_URL": url,
         "PENSTOCK_STORE_MASTER_KEY": written,
         "REDIS_URL": redis.url,
     }
-    initialise(folder, env)
-    secrets = {"database": canary("database"), "master key": MASTER, "written": written, "redis": OwnRedis.PASSWORD}
+    run_init(folder, env)
+    secrets = {
+        "database": canary("database"),
+        "master key": MASTER_KEY,
+        "written": written,
+        "redis": RedisWithPassword.PASSWORD,
+    }
     tables = {"mock": {"host": provider.url}, "log": {"level": "debug"}, "metrics": {"enabled": True}}
-    with running(folder, tables, env=env) as gateway:
-        connected(gateway)
+    with run_gateway(folder, tables, env=env) as gateway:
+        wait_for_redis(gateway)
         admin = Client(gateway)
-        workspace = admin.made("/v1/workspaces", {"name": "opened"})
+        workspace = admin.create("/v1/workspaces", {"name": "opened"})
         place = {"workspace_id": workspace["id"]}
-        admin.made("/v1/virtual-keys", {"name": "own", "provider": "mock", "key": "sk-plain", **place})
-        key = admin.made("/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **place})
+        admin.create("/v1/virtual-keys", {"name": "own", "provider": "mock", "key": "sk-plain", **place})
+        key = admin.create("/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **place})
         fields = {**JSON, "x-gateway-api-key": key["key"], "x-gateway-provider": "@own"}
         wait("the key", lambda: ask(gateway.base_url, CHAT, asked(), fields).status == 200 or None, 5)
-        sinks = {"reads": looked_at(admin, workspace["id"]) + shown(gateway)}
+        sinks = {"reads": read_all_objects(admin, workspace["id"]) + read_public_output(gateway)}
         # Both go away, which is told in each way that there is; calls go on.
         redis.stop()
         own_postgres.crash()
         answers = [admin.get("/v1/configs"), admin.post("/v1/workspaces", {"name": "x"}), admin.get("/ready")]
         answers += [ask(gateway.base_url, CHAT, asked(), fields) for _ in range(3)]
-        wait("Redis is missed", lambda: counters(gateway).get("penstock_redis_up") == 0 or None, 10)
+        wait("Redis is missed", lambda: read_metrics(gateway).get("penstock_redis_up") == 0 or None, 10)
         sinks |= {
-            "answers": b"\n".join(said(answer) + answer.body for answer in answers),
-            "metrics": shown(gateway),
+            "answers": b"\n".join(gateway_output(answer) + answer.body for answer in answers),
+            "metrics": read_public_output(gateway),
             "command lines": "\n".join(gateway.pids().values()).encode(),
             "run folder": b"".join(path.read_bytes() for path in gateway.temporary.rglob("*") if path.is_file()),
         }
@@ -533,8 +540,8 @@ def test_what_opens_the_stores_is_nowhere_but_where_the_operator_put_it(
         own_postgres.start()
         wait("the database", lambda: admin.get("/v1/configs").status == 200 or None, 20)
     assert {200, 503} <= {answer.status for answer in answers}
-    sinks |= kept(folder, url)
-    sinks["refusals"] = b"\n".join(refusals(tmp_path / "refused", url, redis.url))
+    sinks |= read_stored_files(folder, url)
+    sinks["refusals"] = b"\n".join(failed_start_outputs(tmp_path / "refused", url, redis.url))
     assert {"penstock.db", "gateway.log", "records.jsonl", "refusals"} <= set(sinks)
     assert b"REDIS_URL" in sinks["refusals"] or b"redis" in sinks["refusals"]
-    assert not found(sinks, secrets)
+    assert not find_secrets(sinks, secrets)

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.integration import memory
-from tests.integration.serving import edges, entry, without_ours
+from tests.integration.serving import edge_pids, provider_headers, wait_for_request
 from tests.integration.wire import CHAT, JSON, MESSAGES, MOCK, Wire, ask, asked, chunked, lasting, request
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 # An answer of the provider's that is no error, however odd: what the caller gets must be the same bytes.
-STREAMS = [
+STREAM_MODELS = [
     "mock",
     "mock?chunks=1",
     "mock?chunks=300&burst=on",
@@ -39,7 +39,7 @@ STREAMS = [
     "mock?fault=error_event",
     "mock?fault=gzip",
 ]
-WHOLES = [
+COMPLETE_MODELS = [
     "mock",
     "mock?answer_bytes=100000",
     "mock?answer_bytes=3000000",
@@ -49,49 +49,49 @@ WHOLES = [
     "mock?fault=early_1xx",
     "mock?fault=redirect_metadata",
 ]
-ERRORS = ["mock?fault=429", "mock?fault=429&retry_after=7", "mock?status=500"]
+ERROR_MODELS = ["mock?fault=429", "mock?fault=429&retry_after=7", "mock?status=500"]
 
 
-def same_through(served: Gateway, provider: Mock, path: str, body: bytes) -> None:
+def assert_same_through_gateway(served: Gateway, provider: Mock, path: str, body: bytes) -> None:
     """Ask both ways and compare."""
     direct = ask(provider.url, path, body, JSON)
     answer = ask(served.base_url, path, body)
     assert (answer.status, answer.end, len(answer.body)) == (direct.status, direct.end, len(direct.body))
     assert answer.lasting == direct.lasting
-    assert without_ours(answer) == without_ours(direct)
+    assert provider_headers(answer) == provider_headers(direct)
     assert answer.get("x-gateway-provider") == "mock"
     assert answer.get("x-gateway-trace-id")
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-@pytest.mark.parametrize("model", WHOLES)
-def test_a_whole_answer_passes_byte_for_byte(served: Gateway, provider: Mock, path: str, model: str):
-    same_through(served, provider, path, asked(model))
+@pytest.mark.parametrize("model", COMPLETE_MODELS)
+def test_complete_response_passes_byte_for_byte(served: Gateway, provider: Mock, path: str, model: str):
+    assert_same_through_gateway(served, provider, path, asked(model))
 
 
-@pytest.mark.parametrize("model", ERRORS)
-def test_an_error_passes_byte_for_byte_to_callers_of_messages_and_with_its_providers_name_to_others(
-    served: Gateway, provider: Mock, model: str
-):
-    same_through(served, provider, MESSAGES, asked(model))
+@pytest.mark.parametrize("model", ERROR_MODELS)
+def test_error_is_unchanged_for_messages_and_named_for_chat(served: Gateway, provider: Mock, model: str):
+    assert_same_through_gateway(served, provider, MESSAGES, asked(model))
     direct, answer = ask(provider.url, CHAT, asked(model), JSON), ask(served.base_url, CHAT, asked(model))
     said = direct.json()
     said["error"]["message"] = f"mock error: {said['error']['message']}"
     assert (answer.status, answer.json()) == (direct.status, {**said, "provider": "mock"})
-    assert without_ours(answer) == without_ours(direct)
+    assert provider_headers(answer) == provider_headers(direct)
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-@pytest.mark.parametrize("model", STREAMS)
-def test_a_stream_passes_byte_for_byte(served: Gateway, provider: Mock, path: str, model: str):
+@pytest.mark.parametrize("model", STREAM_MODELS)
+def test_stream_passes_byte_for_byte(served: Gateway, provider: Mock, path: str, model: str):
     # Who wants to see the usage gets the very bytes.
-    same_through(served, provider, path, asked(model, stream=True, stream_options={"include_usage": True}))
+    assert_same_through_gateway(
+        served, provider, path, asked(model, stream=True, stream_options={"include_usage": True})
+    )
 
 
-def test_the_provider_gets_the_body_as_it_was_sent(served: Gateway, provider: Mock):
+def test_provider_gets_the_request_body_unchanged(served: Gateway, provider: Mock):
     body = b'{ "model":"mock",\t"messages": [],  "unknown": 1.50e1, "text": "\\u00e9\xc3\xa9" }'
     assert ask(served.base_url, CHAT, body).status == 200
-    assert entry(provider)["body_bytes"] == len(body)
+    assert wait_for_request(provider)["body_bytes"] == len(body)
     echo = ask(served.base_url, "/v1/echo", body).json()
     assert echo["body_sha"] == hashlib.sha256(body).hexdigest()
 
@@ -102,7 +102,7 @@ def test_any_path_passes_with_any_method(served: Gateway, provider: Mock, method
     body = b'{"a": 1}' if method in {"POST", "PUT", "PATCH"} else None
     answer = ask(served.base_url, f"{prefix}/some/th%20ing/x?b=2&a=%2F", body, method=method)
     assert answer.status == 200
-    seen = entry(provider)
+    seen = wait_for_request(provider)
     assert (seen["method"], seen["path"]) == (method, "/v1/some/th%20ing/x?b=2&a=%2F")
     assert seen["body_bytes"] == len(body or b"")
     if method == "HEAD":
@@ -111,10 +111,10 @@ def test_any_path_passes_with_any_method(served: Gateway, provider: Mock, method
         assert answer.json()["method"] == method
 
 
-def test_a_raw_proxy_call_passes_its_own_headers_and_none_of_ours(served: Gateway, provider: Mock):
+def test_raw_proxy_drops_gateway_and_hop_by_hop_headers(served: Gateway, provider: Mock):
     headers = {**MOCK, "x-own": "kept", "te": "trailers", "connection": "x-hop", "x-hop": "1", "cookie": "a=b"}
     ask(served.base_url, "/v1/proxy/chat/completions", asked(), headers)
-    seen = entry(provider)["headers"]
+    seen = wait_for_request(provider)["headers"]
     assert (seen["x-own"], seen["authorization"]) == ("kept", "Bearer sk-provider")
     assert not {"x-hop", "te", "cookie"} & set(seen)
     assert not [name for name in seen if name.startswith("x-gateway-")]
@@ -123,12 +123,12 @@ def test_a_raw_proxy_call_passes_its_own_headers_and_none_of_ours(served: Gatewa
 def test_listed_headers_are_forwarded_and_others_are_not(served: Gateway, provider: Mock):
     headers = {**MOCK, "x-team": "red", "x-other": "blue", "x-gateway-forward-headers": "X-Team"}
     ask(served.base_url, CHAT, asked(), headers)
-    seen = entry(provider)["headers"]
+    seen = wait_for_request(provider)["headers"]
     assert (seen.get("x-team"), seen.get("x-other")) == ("red", None)
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_multipart_upload_keeps_its_boundary(served: Gateway, provider: Mock, is_chunked: bool):
+def test_multipart_upload_keeps_its_boundary(served: Gateway, provider: Mock, is_chunked: bool):
     part = b'--b0undary\r\ncontent-disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
     body = part + bytes(range(256)) * 8192 + b"\r\n--b0undary--\r\n"
     kind = {"content-type": 'multipart/form-data; boundary="b0undary"'}
@@ -136,48 +136,48 @@ def test_a_multipart_upload_keeps_its_boundary(served: Gateway, provider: Mock, 
     sent = chunked(body[:1000], body[1000:900_000], body[900_000:]) if is_chunked else body
     answer = ask(served.base_url, "/v1/audio/transcriptions", sent, {**MOCK, **kind, **framing})
     assert answer.json()["body_sha"] == hashlib.sha256(body).hexdigest()
-    assert entry(provider)["headers"]["content-type"] == kind["content-type"]
+    assert wait_for_request(provider)["headers"]["content-type"] == kind["content-type"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_384, 16_385, 1_000_000, 1_048_576, 1_048_577, 20_000_000])
-def test_a_chat_body_of_any_size_arrives(served: Gateway, provider: Mock, size: int):
+def test_accepts_chat_bodies_of_any_size(served: Gateway, provider: Mock, size: int):
     body = asked(text="x" * size)
     answer = ask(served.base_url, CHAT, body)
     assert (answer.status, answer.json()["object"]) == (200, "chat.completion")
-    assert entry(provider)["body_bytes"] == len(body)
+    assert wait_for_request(provider)["body_bytes"] == len(body)
 
 
-def test_a_large_upload_is_streamed_through_little_memory(served: Gateway, provider: Mock):
-    (edge,) = edges(served)
+def test_large_upload_streams_with_little_memory(served: Gateway, provider: Mock):
+    (edge,) = edge_pids(served)
     body = bytes(range(256)) * 8192 * 10
     kind = {"content-type": "application/octet-stream"}
     ask(served.base_url, "/v1/files", body[:2_000_000], {**MOCK, **kind})
-    provider.forget()
+    provider.clear_ledger()
     before = memory.rss(edge)
-    memory.forget_peak(edge)
+    memory.reset_peak_rss(edge)
     answer = ask(served.base_url, "/v1/files", body, {**MOCK, **kind})
     assert answer.json()["body_sha"] == hashlib.sha256(body).hexdigest()
-    assert entry(provider)["body_bytes"] == len(body)
-    grown = memory.peak(edge) - before
+    assert wait_for_request(provider)["body_bytes"] == len(body)
+    grown = memory.peak_rss(edge) - before
     assert grown < 6 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an upload of 20"
 
 
-def test_a_large_answer_is_streamed_through_little_memory(served: Gateway, provider: Mock):
-    (edge,) = edges(served)
+def test_large_response_streams_with_little_memory(served: Gateway, provider: Mock):
+    (edge,) = edge_pids(served)
     model = "mock?answer_bytes=20000000"
     direct = ask(provider.url, CHAT, asked(model), JSON)
     ask(served.base_url, CHAT, asked("mock?answer_bytes=2000000"))
     before = memory.rss(edge)
-    memory.forget_peak(edge)
+    memory.reset_peak_rss(edge)
     answer = ask(served.base_url, CHAT, asked(model))
     assert answer.end == "length"
     assert len(answer.body) == len(direct.body) >= 20_000_000
     assert answer.body[-1000:] == direct.body[-1000:]
-    grown = memory.peak(edge) - before
+    grown = memory.peak_rss(edge) - before
     assert grown < 6 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an answer of 20"
 
 
-def test_a_body_over_the_limit_is_refused_before_it_has_come(served: Gateway, provider: Mock):
+def test_body_over_the_limit_is_rejected_before_it_arrives(served: Gateway, provider: Mock):
     limit = 100 * 1024 * 1024
     with Wire(served.base_url) as wire:
         wire.send(request("POST", "/v1/files", {**MOCK, "content-length": str(limit + 1)}, b"only the start"))
@@ -195,7 +195,7 @@ def test_one_connection_carries_many_requests(served: Gateway):
 
 
 @pytest.mark.parametrize("length", [8, 64, 65, 128])
-def test_each_answer_says_its_own_of_a_header_that_all_have(served: Gateway, length: int):
+def test_each_response_has_its_own_trace_id(served: Gateway, length: int):
     with Wire(served.base_url) as one, Wire(served.base_url) as other:
         for number in range(100):
             for wire, letter in ((one, "a"), (other, "b"), (one, "a")):
@@ -204,7 +204,7 @@ def test_each_answer_says_its_own_of_a_header_that_all_have(served: Gateway, len
                 assert (answer.status, answer.get("x-gateway-trace-id")) == (200, given)
 
 
-def test_requests_sent_at_once_are_answered_in_order(served: Gateway, provider: Mock):
+def test_pipelined_requests_are_answered_in_order(served: Gateway, provider: Mock):
     models = [f"mock?chunks={1 + 9 * (number % 2)}&first_ms={30 * (number % 3)}" for number in range(6)]
     bodies = [asked(model, stream=number % 2 == 0) for number, model in enumerate(models)]
     with Wire(served.base_url) as wire:
@@ -214,7 +214,7 @@ def test_requests_sent_at_once_are_answered_in_order(served: Gateway, provider: 
     assert [answer.lasting for answer in answers] == [ask(provider.url, CHAT, body, JSON).lasting for body in bodies]
 
 
-def test_a_client_that_waits_for_a_go_ahead_gets_it(served: Gateway):
+def test_client_that_expects_100_continue_gets_it(served: Gateway):
     body = asked()
     with Wire(served.base_url, timeout=5) as wire:
         wire.send(request("POST", CHAT, {**MOCK, "expect": "100-continue", "content-length": str(len(body))}))
@@ -224,21 +224,21 @@ def test_a_client_that_waits_for_a_go_ahead_gets_it(served: Gateway):
         assert wire.answer().status == 200
 
 
-def test_a_connection_that_is_asked_to_close_closes(served: Gateway):
+def test_closes_the_connection_if_asked_to(served: Gateway):
     with Wire(served.base_url) as wire:
         answer = wire.ask(CHAT, asked(stream=True), {**MOCK, "connection": "close"})
         assert answer.events[-1] == b"data: [DONE]"
         assert wire.is_closed()
 
 
-def test_http_1_0_gets_a_stream_that_ends_with_the_connection(served: Gateway):
+def test_http_1_0_stream_ends_with_the_connection(served: Gateway):
     with Wire(served.base_url) as wire:
         wire.send(request("POST", CHAT, MOCK, asked(stream=True)).replace(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n"))
         answer = wire.answer()
     assert (answer.status, answer.end, answer.events[-1]) == (200, "close", b"data: [DONE]")
 
 
-def test_an_ordinary_client_pools_its_connections(served: Gateway):
+def test_serves_a_client_with_a_connection_pool(served: Gateway):
     with httpx2.Client(base_url=served.base_url, headers=MOCK, timeout=20) as client:
         for _ in range(5):
             assert client.post(CHAT, content=asked()).json()["object"] == "chat.completion"
@@ -247,7 +247,7 @@ def test_an_ordinary_client_pools_its_connections(served: Gateway):
 
 
 @pytest.mark.parametrize("path", ["/v1/x/../keys", "/v1/%2e%2e/x", "/v1/proxy/./x"])
-def test_a_path_with_dot_segments_is_refused(served: Gateway, provider: Mock, path: str):
+def test_rejects_paths_with_dot_segments(served: Gateway, provider: Mock, path: str):
     assert ask(served.base_url, path).status == 400
     assert not provider.ledger()
 
@@ -255,15 +255,15 @@ def test_a_path_with_dot_segments_is_refused(served: Gateway, provider: Mock, pa
 # ── HTTP/2 ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def has_http2() -> bool:
+def has_http2_curl() -> bool:
     curl = shutil.which("curl")
     return bool(curl) and b"HTTP2" in subprocess.run([curl, "--version"], check=True, capture_output=True).stdout
 
 
-over_http2 = pytest.mark.skipif(not has_http2(), reason="needs a curl with HTTP/2")
+requires_http2_curl = pytest.mark.skipif(not has_http2_curl(), reason="needs a curl with HTTP/2")
 
 
-def curl(served: Gateway, path: str, body: bytes, folder: Path, *options: str) -> tuple[bytes, str]:
+def run_curl(served: Gateway, path: str, body: bytes, folder: Path, *options: str) -> tuple[bytes, str]:
     """Ask over HTTP/2 without TLS; the body that came, and `version status`."""
     sent, got = folder / "sent", folder / "got"
     sent.write_bytes(body)
@@ -291,20 +291,20 @@ def curl(served: Gateway, path: str, body: bytes, folder: Path, *options: str) -
     return got.read_bytes(), done.stdout
 
 
-@over_http2
+@requires_http2_curl
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("model", ["mock", "mock?chunks=100&chunk_ms=2", "mock?chunks=2000&burst=on"])
 def test_http_2_gets_the_same_bytes(served: Gateway, provider: Mock, path: str, model: str, tmp_path: Path):
     for body in (asked(model), asked(model, stream=True, stream_options={"include_usage": True})):
-        answer, said = curl(served, path, body, tmp_path)
+        answer, said = run_curl(served, path, body, tmp_path)
         assert said == "2 200"
         assert lasting(answer) == ask(provider.url, path, body, JSON).lasting
 
 
-@over_http2
+@requires_http2_curl
 def test_http_2_carries_a_large_upload(served: Gateway, tmp_path: Path):
     body = bytes(range(256)) * 8192 * 4
     kind = ("-H", "content-type: application/octet-stream")
-    answer, said = curl(served, "/v1/files", body, tmp_path, *kind)
+    answer, said = run_curl(served, "/v1/files", body, tmp_path, *kind)
     assert said == "2 200"
     assert hashlib.sha256(body).hexdigest().encode() in answer

@@ -17,8 +17,8 @@ from joserfc.jwk import RSAKey
 
 from tests.integration import nodes
 from tests.integration.managed import Client
-from tests.integration.nodes import KEPT, connected, folders, guarded
-from tests.integration.serving import running
+from tests.integration.nodes import CACHED_CONFIG, breaker_config, create_node_folders, wait_for_redis
+from tests.integration.serving import run_gateway
 from tests.integration.wire import asked
 from tests.processes import wait
 
@@ -26,27 +26,30 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from tests.gateway import Gateway, Mock
-    from tests.integration.conftest import NewStore
+    from tests.integration.conftest import StoreFactory
     from tests.integration.wire import Answer
     from tests.redis_server import RedisServer
 
 HOUR, DAY = 3600, 86_400
-LEAPS = (0, HOUR, -HOUR, DAY, -DAY, 0)
-SKEW = 300
+CLOCK_OFFSETS_SECONDS = (0, HOUR, -HOUR, DAY, -DAY, 0)
+SKEW_SECONDS = 300
 STEADY, BRIEF = "pk-steady-0123456789", "pk-brief-0123456789"
-MOCK = {"provider": "mock"}
-GUARDED = guarded(2)
-STICKY = {
+MOCK_CONFIG = {"provider": "mock"}
+BREAKER_CONFIG = breaker_config(2)
+STICKY_CONFIG = {
     "strategy": {
         "mode": "loadbalance",
         "sticky_session": {"enabled": True, "hash_fields": ["metadata.user"], "ttl": 60},
     },
-    "targets": [{**MOCK, "override_params": {"model": f"mock?chunks={count}"}} for count in (1, 2, 3, 4)],
+    "targets": [{**MOCK_CONFIG, "override_params": {"model": f"mock?chunks={count}"}} for count in (1, 2, 3, 4)],
 }
-PATIENT = {**MOCK, "retry": {"attempts": 1, "on_status_codes": [429], "use_retry_after_headers": True}}
+RETRY_AFTER_CONFIG = {
+    **MOCK_CONFIG,
+    "retry": {"attempts": 1, "on_status_codes": [429], "use_retry_after_headers": True},
+}
 
 
-class Date:
+class FakeClock:
     """The date as one gateway sees it, so far from the machine's own; waits are not touched."""
 
     def __init__(self, file: Path) -> None:
@@ -54,7 +57,7 @@ class Date:
         if library is None:
             raise FileNotFoundError("libfaketime is missing; hint: make test")
         self._file = file
-        self.leap(0)
+        self.set_offset(0)
         self.env = {
             "LD_PRELOAD": str(library),
             "FAKETIME_TIMESTAMP_FILE": str(file),
@@ -62,7 +65,7 @@ class Date:
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
 
-    def leap(self, seconds: int) -> None:
+    def set_offset(self, seconds: int) -> None:
         """In one step: nobody must read half of it."""
         self.ahead = seconds
         draft = self._file.with_suffix(".new")
@@ -74,23 +77,23 @@ class Date:
 
 
 @dataclass
-class Tokens:
+class TokenSigner:
     """What an identity provider signs."""
 
     key: RSAKey
     claims: dict[str, Any]
 
-    def signed(self, **claims: float) -> str:
+    def sign(self, **claims: float) -> str:
         said = {**self.claims, **{name: int(at) for name, at in claims.items()}}
         head = {"alg": "RS256", "kid": "one", "typ": "JWT"}
         return jws.serialize_compact(head, json.dumps(said), self.key, algorithms=["RS256"])
 
 
-def send(gateway: Gateway, config: object, body: bytes, key: str = STEADY) -> Answer:
-    return nodes.send(gateway, config, body, metadata='{"user": "ann"}', api_key=key)
+def send_as_user(gateway: Gateway, config: object, body: bytes, key: str = STEADY) -> Answer:
+    return nodes.send_with_config(gateway, config, body, metadata='{"user": "ann"}', api_key=key)
 
 
-class Load:
+class LoadGenerator:
     """Callers who ask all the time, and what they were told that they should not have been."""
 
     def __init__(self, nodes: list[Gateway]) -> None:
@@ -98,21 +101,25 @@ class Load:
         self.sent = 0
         self.wrong: list[object] = []
         self._over = threading.Event()
-        self._sticks = {self._option(send(node, STICKY, asked())) for node in nodes}
+        self._sticks = {self._used_option(send_as_user(node, STICKY_CONFIG, asked())) for node in nodes}
 
     @staticmethod
-    def _option(answer: Answer) -> str | None:
+    def _used_option(answer: Answer) -> str | None:
         return answer.get("x-gateway-last-used-option-index")
 
-    def _round(self, node: Gateway) -> None:
-        plain, stream = send(node, MOCK, asked()), send(node, MOCK, asked(stream=True))
-        kept, guarded, stuck = send(node, KEPT, asked()), send(node, GUARDED, asked()), send(node, STICKY, asked())
+    def _send_round(self, node: Gateway) -> None:
+        plain, stream = send_as_user(node, MOCK_CONFIG, asked()), send_as_user(node, MOCK_CONFIG, asked(stream=True))
+        kept, guarded, stuck = (
+            send_as_user(node, CACHED_CONFIG, asked()),
+            send_as_user(node, BREAKER_CONFIG, asked()),
+            send_as_user(node, STICKY_CONFIG, asked()),
+        )
         said = {
             "statuses": [answer.status for answer in (plain, stream, kept, guarded, stuck)],
             "stream": stream.events[-1],
             "kept": kept.get("x-gateway-cache-status"),
-            "guarded": self._option(guarded),
-            "stuck": {self._option(stuck)},
+            "guarded": self._used_option(guarded),
+            "stuck": {self._used_option(stuck)},
         }
         expected = {
             "statuses": [200] * 5,
@@ -125,15 +132,15 @@ class Load:
         if said != expected:
             self.wrong.append(said)
 
-    def _call(self, turn: int) -> None:
+    def _run_client(self, turn: int) -> None:
         while not self._over.is_set():
             turn += 1
-            self._round(self.nodes[turn % len(self.nodes)])
+            self._send_round(self.nodes[turn % len(self.nodes)])
 
     @contextmanager
-    def beside(self) -> Generator[None]:
+    def run_in_background(self) -> Generator[None]:
         with ThreadPoolExecutor(4) as pool:
-            calling = [pool.submit(self._call, caller) for caller in range(4)]
+            calling = [pool.submit(self._run_client, caller) for caller in range(4)]
             try:
                 yield
             finally:
@@ -142,23 +149,23 @@ class Load:
                 call.result(20)
 
 
-def patience(gateway: Gateway) -> float:
+def measure_retry_wait(gateway: Gateway) -> float:
     """How long a provider's `retry-after` is waited for."""
     began = time.monotonic()
-    assert send(gateway, PATIENT, asked("mock?status=429&retry_after=0.3")).status == 429
+    assert send_as_user(gateway, RETRY_AFTER_CONFIG, asked("mock?status=429&retry_after=0.3")).status == 429
     return time.monotonic() - began
 
 
-def told(one: Gateway, token: str) -> int:
+def management_status(one: Gateway, token: str) -> int:
     """The status of the management plane's answer."""
     return Client(one, token).get("/v1/configs").status
 
 
-def judge(one: Gateway, date: Date, born: float, tokens: Tokens) -> None:
+def check_expiry(one: Gateway, date: FakeClock, born: float, tokens: TokenSigner) -> None:
     """What ends, or begins, by the date: keys and tokens, alike on both planes."""
     half_an_hour = born + HOUR / 2
     is_over, is_early = date.now() > half_an_hour, date.now() < born - HOUR / 2
-    assert send(one, MOCK, asked(), BRIEF).status == (401 if is_over else 200)
+    assert send_as_user(one, MOCK_CONFIG, asked(), BRIEF).status == (401 if is_over else 200)
     for claims, status in (
         ({"exp": date.now() + 120}, 200),
         ({"exp": date.now() - 30}, 200),
@@ -166,19 +173,19 @@ def judge(one: Gateway, date: Date, born: float, tokens: Tokens) -> None:
         ({"exp": half_an_hour}, 401 if is_over else 200),
         ({"exp": born + 10 * DAY, "nbf": born}, 401 if is_early else 200),
     ):
-        token = tokens.signed(**claims)
-        assert send(one, MOCK, asked(), token).status == status, (claims, date.ahead)
+        token = tokens.sign(**claims)
+        assert send_as_user(one, MOCK_CONFIG, asked(), token).status == status, (claims, date.ahead)
         # It remembers for a second whom it knows.
         wait(
             f"{status} for {claims} {date.ahead}",
-            lambda token=token, status=status: told(one, token) == status or None,
+            lambda token=token, status=status: management_status(one, token) == status or None,
             2,
         )
-    assert 0.25 < patience(one) < 3
+    assert 0.25 < measure_retry_wait(one) < 3
 
 
-def test_leaps_of_the_date_under_load_end_what_ends_by_the_date_and_nothing_else(
-    tmp_path: Path, provider: Mock, redis: RedisServer, new_store: NewStore
+def test_clock_jumps_under_load_affect_only_expiry(
+    tmp_path: Path, provider: Mock, redis: RedisServer, new_store: StoreFactory
 ):
     key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
     born = time.time()
@@ -186,51 +193,51 @@ def test_leaps_of_the_date_under_load_end_what_ends_by_the_date_and_nothing_else
     tables: dict[str, Any] = {"mock": {"host": provider.url}, "keys": keys, "metrics": {"enabled": True}}
     jwks = json.dumps({"keys": [key.as_dict(private=False)]})
     rules = {"enabled": True, "jwks": jwks, "leeway_seconds": 60}
-    here, there = folders(tmp_path)
-    date, other = Date(here / "date"), Date(there / "date")
-    other.leap(SKEW)
+    here, there = create_node_folders(tmp_path)
+    date, other = FakeClock(here / "date"), FakeClock(there / "date")
+    other.set_offset(SKEW_SECONDS)
     env = {"REDIS_URL": redis.url}
     with (
-        running(here, {**tables, "jwt": rules}, env={**env, **new_store(here), **date.env}) as one,
-        running(there, tables, env={**env, **other.env}) as two,
+        run_gateway(here, {**tables, "jwt": rules}, env={**env, **new_store(here), **date.env}) as one,
+        run_gateway(there, tables, env={**env, **other.env}) as two,
     ):
         admin = Client(one)
-        workspace = admin.made("/v1/workspaces", {"name": "tokens"})
+        workspace = admin.create("/v1/workspaces", {"name": "tokens"})
         claims = {"organisation_id": workspace["organisation_id"], "workspace_slug": workspace["slug"], "sub": "m"}
-        tokens = Tokens(key, {**claims, "scope": "completions.write configs.list"})
-        token = tokens.signed(exp=born + DAY)
-        wait("the workspace", lambda: send(one, MOCK, asked(), token).status == 200 or None, 5)
+        tokens = TokenSigner(key, {**claims, "scope": "completions.write configs.list"})
+        token = tokens.sign(exp=born + DAY)
+        wait("the workspace", lambda: send_as_user(one, MOCK_CONFIG, asked(), token).status == 200 or None, 5)
         for node in (one, two):
-            connected(node)
-            wait("an answer", lambda node=node: hit(node), 5)
+            wait_for_redis(node)
+            wait("an answer", lambda node=node: is_cache_hit(node), 5)
             for _ in range(3):
-                assert send(node, GUARDED, asked()).status == 200
-        failed = len(asked_in_vain(provider))
-        load = Load([one, two])
-        with load.beside():
-            for leap in LEAPS:
-                date.leap(leap)
+                assert send_as_user(node, BREAKER_CONFIG, asked()).status == 200
+        failed = len(failed_requests(provider))
+        load = LoadGenerator([one, two])
+        with load.run_in_background():
+            for leap in CLOCK_OFFSETS_SECONDS:
+                date.set_offset(leap)
                 sent = load.sent
-                judge(one, date, born, tokens)
+                check_expiry(one, date, born, tokens)
                 assert admin.get("/v1/workspaces").status == 200
                 wait("some load", lambda sent=sent: load.sent > sent + 20 or None, 20)
         assert not load.wrong, load.wrong[:3]
         # The one who tries comes after half a minute of real time, and no leap is one.
-        assert len(asked_in_vain(provider)) == failed
-        date.leap(DAY)
-        send(one, MOCK, asked())
-        told_in_order(one, load.sent // 2, date)
+        assert len(failed_requests(provider)) == failed
+        date.set_offset(DAY)
+        send_as_user(one, MOCK_CONFIG, asked())
+        check_record_times(one, load.sent // 2, date)
 
 
-def hit(node: Gateway) -> bool | None:
-    return send(node, KEPT, asked()).get("x-gateway-cache-status") == "HIT" or None
+def is_cache_hit(node: Gateway) -> bool | None:
+    return send_as_user(node, CACHED_CONFIG, asked()).get("x-gateway-cache-status") == "HIT" or None
 
 
-def asked_in_vain(provider: Mock) -> list[dict[str, Any]]:
+def failed_requests(provider: Mock) -> list[dict[str, Any]]:
     return [entry for entry in provider.ledger() if entry["model"] == "mock?status=503"]
 
 
-def told_in_order(node: Gateway, count: int, date: Date) -> None:
+def check_record_times(node: Gateway, count: int, date: FakeClock) -> None:
     """Records know when they were made, by the date, and how long all took, by no date."""
     records = node.records(count)
     last = max(datetime.fromisoformat(record["created_at"]).timestamp() for record in records)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import ADMIN_KEY, Client, good, refused
-from tests.integration.serving import running
+from tests.integration.managed import ADMIN_KEY, Client, expect_error, expect_ok
+from tests.integration.serving import run_gateway
 from tests.integration.wire import CHAT, ask, asked
 from tests.processes import wait
 
@@ -18,104 +18,106 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
 
 
-MOCKED = {"provider": "mock", "name": "a"}
-NAMED = {"mode": "conditional", "conditions": [{"query": {"params.model": "m"}, "then": "a"}], "default": "a"}
+MOCK_TARGET = {"provider": "mock", "name": "a"}
+CONDITIONAL_STRATEGY = {
+    "mode": "conditional",
+    "conditions": [{"query": {"params.model": "m"}, "then": "a"}],
+    "default": "a",
+}
 
 
 @pytest.fixture(scope="module")
 def workspace(admin: Client) -> str:
-    return admin.made("/v1/admin/workspaces", {"name": "Configs"})["id"]
+    return admin.create("/v1/admin/workspaces", {"name": "Configs"})["id"]
 
 
 @pytest.fixture
 def config(admin: Client, workspace: str) -> dict[str, Any]:
     body = {"name": "My config", "config": {"provider": "mock"}, "workspace_id": workspace}
-    return admin.made("/v1/configs", body)
+    return admin.create("/v1/configs", body)
 
 
-def test_a_config_is_read_back_as_json_in_a_text(admin: Client, workspace: str, config: dict[str, Any]):
+def test_config_is_returned_as_a_json_string(admin: Client, workspace: str, config: dict[str, Any]):
     assert config["slug"].startswith("pc-my-con-")
-    shown = admin.shown(f"/v1/configs/{config['slug']}")
+    shown = admin.read(f"/v1/configs/{config['slug']}")
     assert json.loads(shown["config"]) == {"provider": "mock"}
     expected = {"name": "My config", "workspace_id": workspace, "is_default": 0, "status": "active", "format": "json"}
     assert expected.items() <= shown.items()
-    assert shown == admin.shown(f"/v1/configs/{config['id']}")
+    assert shown == admin.read(f"/v1/configs/{config['id']}")
     assert shown["version_id"] == config["version_id"]
 
 
-def test_a_workspace_has_one_default_which_moves_and_is_noted_and_says_nothing_to_requests(admin: Client):
-    place, other = (admin.made("/v1/workspaces", {"name": name})["id"] for name in ("defaults", "other defaults"))
+def test_default_config_is_unique_and_not_applied_to_requests(admin: Client):
+    place, other = (admin.create("/v1/workspaces", {"name": name})["id"] for name in ("defaults", "other defaults"))
     body = {"name": "d", "config": {"provider": "mock"}, "isDefault": 1}
-    elsewhere = admin.made("/v1/configs", {**body, "workspace_id": other})["slug"]
+    elsewhere = admin.create("/v1/configs", {**body, "workspace_id": other})["slug"]
 
-    def defaults(workspace: str) -> list[str]:
-        listed = admin.shown(f"/v1/configs?workspace_id={workspace}")["data"]
+    def default_slugs(workspace: str) -> list[str]:
+        listed = admin.read(f"/v1/configs?workspace_id={workspace}")["data"]
         return [row["slug"] for row in listed if row["is_default"]]
 
-    one, two = (admin.made("/v1/configs", {**body, "workspace_id": place})["slug"] for _ in range(2))
-    assert defaults(place) == [two]
-    version = good(admin.put(f"/v1/configs/{one}", {"isDefault": 1}))["version_id"]
-    assert (defaults(place), defaults(other)) == ([one], [elsewhere])
+    one, two = (admin.create("/v1/configs", {**body, "workspace_id": place})["slug"] for _ in range(2))
+    assert default_slugs(place) == [two]
+    version = expect_ok(admin.put(f"/v1/configs/{one}", {"isDefault": 1}))["version_id"]
+    assert (default_slugs(place), default_slugs(other)) == ([one], [elsewhere])
     # It is no other version.
-    assert admin.shown(f"/v1/configs/{one}/versions")["total"] == 1
-    assert admin.shown(f"/v1/configs/{one}")["version_id"] == version
-    row = admin.shown(f"/v1/configs/{one}")
+    assert admin.read(f"/v1/configs/{one}/versions")["total"] == 1
+    assert admin.read(f"/v1/configs/{one}")["version_id"] == version
+    row = admin.read(f"/v1/configs/{one}")
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
     asked_for = f"{span}&organisation_id={row['organisation_id']}&workspace_id={place}&resource_type=configs"
-    records = admin.shown(f"/v1/audit-logs?{asked_for}")["records"]
-    moved = admin.shown(f"/v1/configs/{two}")["id"]
+    records = admin.read(f"/v1/audit-logs?{asked_for}")["records"]
+    moved = admin.read(f"/v1/configs/{two}")["id"]
     assert {row["id"], moved} <= {record["resource_id"] for record in records if record["action"] == "update"}
     # Who names no config and no provider has none.
-    key = admin.with_key(workspace_id=place, scopes=["completions.write"]).key
+    key = admin.with_new_key(workspace_id=place, scopes=["completions.write"]).key
     fields = {"content-type": "application/json", "x-gateway-api-key": key}
     assert ask(admin.gateway.base_url, CHAT, asked(), fields).status == 400
-    good(admin.put(f"/v1/configs/{one}", {"isDefault": 0}))
-    assert defaults(place) == []
-    refused(admin.put(f"/v1/configs/{one}", {"isDefault": 2}), 400, "AB01", "isDefault")
+    expect_ok(admin.put(f"/v1/configs/{one}", {"isDefault": 0}))
+    assert default_slugs(place) == []
+    expect_error(admin.put(f"/v1/configs/{one}", {"isDefault": 2}), 400, "AB01", "isDefault")
 
 
-def test_versions_are_paged_by_their_numbers(admin: Client, config: dict[str, Any]):
+def test_versions_are_paged_by_number(admin: Client, config: dict[str, Any]):
     path = f"/v1/configs/{config['slug']}"
     for number in range(2, 6):
-        good(admin.put(path, {"name": f"version {number}"}))
+        expect_ok(admin.put(path, {"name": f"version {number}"}))
 
-    def names(query: str) -> tuple[int, list[str]]:
-        listed = admin.shown(f"{path}/versions?{query}")
+    def list_versions(query: str) -> tuple[int, list[str]]:
+        listed = admin.read(f"{path}/versions?{query}")
         return listed["total"], [version["name"] for version in listed["data"]]
 
     newest = [*(f"version {number}" for number in (5, 4, 3, 2)), "My config"]
-    assert names("") == (5, newest)
+    assert list_versions("") == (5, newest)
     for size in (1, 2, 3, 5, 9):
         for order, expected in (("desc", newest), ("asc", newest[::-1])):
-            pages = [names(f"page_size={size}&current_page={page}&order={order}") for page in range(6)]
+            pages = [list_versions(f"page_size={size}&current_page={page}&order={order}") for page in range(6)]
             assert {total for total, _ in pages} == {5}
             assert [name for _, page in pages for name in page] == expected
             assert all(len(page) <= size for _, page in pages)
-    refused(admin.get(f"{path}/versions?sort=name"), 400, "AB01", "sort")
+    expect_error(admin.get(f"{path}/versions?sort=name"), 400, "AB01", "sort")
 
 
-def test_what_a_config_would_become_is_told_and_nothing_changed(admin: Client, workspace: str):
+def test_dry_run_returns_the_version_and_changes_nothing(admin: Client, workspace: str):
     body = {"name": "dry", "config": {"provider": "openai", "api_key": "sk-0123456789"}, "workspace_id": workspace}
-    made = admin.made("/v1/configs", body)
+    made = admin.create("/v1/configs", body)
     path = f"/v1/configs/{made['slug']}"
-    before = admin.shown(path)
+    before = admin.read(path)
     for key, version in (
         ("sk-0123456789", made["version_id"]),
         ("sk-0000456789", ""),
         ("sk*****789", made["version_id"]),
     ):
         changed = {"config": {"provider": "openai", "api_key": key}}
-        assert good(admin.put(f"{path}?dry_run=true", changed))["version_id"] == version
-    assert good(admin.put(f"{path}?dry_run=true", {"name": "wet"}))["version_id"] == ""
-    refused(admin.put(f"{path}?dry_run=true", {"config": {"provider": 5}}), 400, "AB01", "config.provider")
-    assert admin.shown(path) == before
-    assert admin.shown(f"{path}/versions")["total"] == 1
+        assert expect_ok(admin.put(f"{path}?dry_run=true", changed))["version_id"] == version
+    assert expect_ok(admin.put(f"{path}?dry_run=true", {"name": "wet"}))["version_id"] == ""
+    expect_error(admin.put(f"{path}?dry_run=true", {"config": {"provider": 5}}), 400, "AB01", "config.provider")
+    assert admin.read(path) == before
+    assert admin.read(f"{path}/versions")["total"] == 1
 
 
-def test_what_is_saved_is_what_requests_are_served_by(
-    admin: Client, workspace: str, config: dict[str, Any], provider: Mock
-):
-    key = admin.made(
+def test_requests_are_served_by_the_saved_config(admin: Client, workspace: str, config: dict[str, Any], provider: Mock):
+    key = admin.create(
         "/v1/api-keys/workspace/service", {"name": "app", "scopes": ["completions.write"], "workspace_id": workspace}
     )["key"]
     headers = {"x-gateway-api-key": key, "x-gateway-config": config["slug"], "content-type": "application/json"}
@@ -128,11 +130,11 @@ def test_what_is_saved_is_what_requests_are_served_by(
     assert len(provider.ledger()) == 1
 
 
-def test_a_config_of_many_targets_is_saved_and_every_problem_of_another_is_told(admin: Client, workspace: str):
+def test_saves_many_targets_and_reports_every_error(admin: Client, workspace: str):
     target = {"provider": "mock", "retry": {"attempts": 2}}
     config = {"strategy": {"mode": "fallback"}, "targets": [target, {**target, "override_params": {"model": "m"}}]}
-    made = admin.made("/v1/configs", {"name": "Fallback", "config": config, "workspace_id": workspace})
-    assert json.loads(admin.shown(f"/v1/configs/{made['slug']}")["config"]) == config
+    made = admin.create("/v1/configs", {"name": "Fallback", "config": config, "workspace_id": workspace})
+    assert json.loads(admin.read(f"/v1/configs/{made['slug']}")["config"]) == config
     config["targets"] = [{"provider": "mock", "retry": {"attempts": 6}}, {"weight": -1, "onStatusCodes": [429]}]
     body = {"name": "Bad", "config": config, "workspace_id": workspace}
     refused = admin.post("/v1/configs", body)
@@ -144,15 +146,15 @@ def test_a_config_of_many_targets_is_saved_and_every_problem_of_another_is_told(
     ]
 
 
-def test_a_config_that_does_nothing_or_has_what_its_mode_makes_nothing_of_is_not_saved(admin: Client, workspace: str):
+def test_rejects_configs_without_effect_or_with_unused_fields(admin: Client, workspace: str):
     targets = [{"provider": "mock", "name": "a"}]
     sticky = {"hash_fields": ["metadata.user"]}
-    without = {name: value for name, value in NAMED.items() if name != "default"}
+    without = {name: value for name, value in CONDITIONAL_STRATEGY.items() if name != "default"}
     for config, path in (
         ({}, "config"),
         ({"name": "x"}, "config"),
         ({"strategy": {"mode": "fallback", "sticky": sticky}, "targets": targets}, "config.strategy.sticky"),
-        ({"strategy": {**NAMED, "mode": "single"}, "targets": targets}, "config.strategy.conditions"),
+        ({"strategy": {**CONDITIONAL_STRATEGY, "mode": "single"}, "targets": targets}, "config.strategy.conditions"),
         ({"strategy": without, "targets": targets}, "config.strategy"),
     ):
         answer = admin.post("/v1/configs", {"name": "Idle", "config": config, "workspace_id": workspace})
@@ -162,146 +164,150 @@ def test_a_config_that_does_nothing_or_has_what_its_mode_makes_nothing_of_is_not
 SECRET, OTHER = "sk-canary-0123456789", "sk-canary-9876543789"
 
 
-def pool(*keys: str) -> dict[str, Any]:
+def fallback_config(*keys: str) -> dict[str, Any]:
     targets = [{"provider": "mock", "api_key": key, "weight": weight} for weight, key in enumerate(keys, 1)]
     return {"strategy": {"mode": "fallback"}, "targets": targets}
 
 
-def saved(admin: Client, path: str, config: dict[str, Any]) -> str:
-    return good(admin.put(path, {"config": config}))["version_id"]
+def save_config(admin: Client, path: str, config: dict[str, Any]) -> str:
+    return expect_ok(admin.put(path, {"config": config}))["version_id"]
 
 
-def sent_to(provider: Mock) -> list[str]:
+def sent_keys(provider: Mock) -> list[str]:
     return [line["headers"]["authorization"].removeprefix("Bearer ") for line in provider.ledger()]
 
 
-def test_credentials_in_a_config_are_shown_masked_mean_themselves_and_reach_the_provider(
-    admin: Client, workspace: str, provider: Mock
-):
-    made = admin.made("/v1/configs", {"name": "Keys", "config": pool(SECRET, OTHER), "workspace_id": workspace})
+def test_masked_credentials_round_trip_and_reach_the_provider(admin: Client, workspace: str, provider: Mock):
+    made = admin.create(
+        "/v1/configs", {"name": "Keys", "config": fallback_config(SECRET, OTHER), "workspace_id": workspace}
+    )
     path = f"/v1/configs/{made['slug']}"
-    shown = json.loads(admin.shown(path)["config"])
+    shown = json.loads(admin.read(path)["config"])
     assert [target["api_key"] for target in shown["targets"]] == ["sk*****789"] * 2
-    assert saved(admin, path, shown) == made["version_id"]
-    app = admin.with_key(scopes=["completions.write"], workspace_id=workspace)
+    assert save_config(admin, path, shown) == made["version_id"]
+    app = admin.with_new_key(scopes=["completions.write"], workspace_id=workspace)
     headers = {"x-gateway-api-key": app.key, "x-gateway-config": made["slug"], "content-type": "application/json"}
 
-    def asks() -> str | None:
-        provider.forget()
+    def first_sent_key() -> str | None:
+        provider.clear_ledger()
         ask(admin.gateway.base_url, CHAT, asked(), headers)
-        return next(iter(sent_to(provider)), None)
+        return next(iter(sent_keys(provider)), None)
 
-    wait("the key", lambda: asks() == SECRET or None, 5)
+    wait("the key", lambda: first_sent_key() == SECRET or None, 5)
     # The targets change places; nobody sends their credentials again.
     turned = {**shown, "targets": shown["targets"][::-1]}
-    version = saved(admin, path, turned)
+    version = save_config(admin, path, turned)
     assert version != made["version_id"]
-    wait("the other target", lambda: asks() == OTHER or None, 5)
-    saved(admin, path, pool("sk-a-third-credential"))
+    wait("the other target", lambda: first_sent_key() == OTHER or None, 5)
+    save_config(admin, path, fallback_config("sk-a-third-credential"))
     # An older version, as it was shown, brings its credentials back.
-    kept = admin.shown(f"{path}/versions")["data"][-1]
-    saved(admin, path, json.loads(kept["config"]))
-    wait("the first again", lambda: asks() == SECRET or None, 5)
+    kept = admin.read(f"{path}/versions")["data"][-1]
+    save_config(admin, path, json.loads(kept["config"]))
+    wait("the first again", lambda: first_sent_key() == SECRET or None, 5)
     admin.put(path, {"name": "Renamed"})
-    assert asks() == SECRET
+    assert first_sent_key() == SECRET
     # Another credential whose ends are the same is another version; nobody knows any more which one a mask means.
-    version = admin.shown(path)["version_id"]
-    assert saved(admin, path, pool(OTHER, "sk-canary-another789")) != version
-    saved(admin, path, pool("sk-a-third-credential"))
-    refused(admin.put(path, {"config": shown}), 400, "AB01", "config.targets[0].api_key", "is masked")
-    said = json.dumps([admin.shown(path), admin.shown(f"{path}/versions"), audit(admin)])
+    version = admin.read(path)["version_id"]
+    assert save_config(admin, path, fallback_config(OTHER, "sk-canary-another789")) != version
+    save_config(admin, path, fallback_config("sk-a-third-credential"))
+    expect_error(admin.put(path, {"config": shown}), 400, "AB01", "config.targets[0].api_key", "is masked")
+    said = json.dumps([admin.read(path), admin.read(f"{path}/versions"), read_audit_log(admin)])
     assert SECRET not in said
     assert OTHER not in said
 
 
-def audit(admin: Client) -> dict[str, Any]:
-    organisation = admin.shown("/v1/workspaces")["data"][0]["organisation_id"]
+def read_audit_log(admin: Client) -> dict[str, Any]:
+    organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
-    return admin.shown(f"/v1/audit-logs?{span}&organisation_id={organisation}&page_size=100")
+    return admin.read(f"/v1/audit-logs?{span}&organisation_id={organisation}&page_size=100")
 
 
-def test_a_mask_that_stands_for_nothing_is_refused_by_its_place(admin: Client, workspace: str):
-    body = {"name": "Masked", "config": pool(SECRET, "sk*****789"), "workspace_id": workspace}
-    refused(admin.post("/v1/configs", body), 400, "AB01", "config.targets[1].api_key", "is masked")
-    made = admin.made("/v1/configs", {**body, "config": pool(SECRET)})
+def test_unknown_mask_is_rejected_with_its_path(admin: Client, workspace: str):
+    body = {"name": "Masked", "config": fallback_config(SECRET, "sk*****789"), "workspace_id": workspace}
+    expect_error(admin.post("/v1/configs", body), 400, "AB01", "config.targets[1].api_key", "is masked")
+    made = admin.create("/v1/configs", {**body, "config": fallback_config(SECRET)})
     elsewhere = {"targets": [{"provider": "openai", "api_key": "sk*****789"}]}
     answer = admin.put(f"/v1/configs/{made['slug']}", {"config": elsewhere})
-    refused(answer, 400, "AB01", "config.targets[0].api_key", "hint")
+    expect_error(answer, 400, "AB01", "config.targets[0].api_key", "hint")
 
 
-def test_a_credential_stays_where_it_was_for_and_comes_back_from_the_last_version_that_knows_it(
-    admin: Client, workspace: str
-):
+def test_masked_credential_is_bound_to_its_address_and_version(admin: Client, workspace: str):
     target = {"provider": "azure-ai", "azure_foundry_url": "https://good.test", "api_key": SECRET}
-    made = admin.made("/v1/configs", {"name": "Foundry", "config": target, "workspace_id": workspace})
+    made = admin.create("/v1/configs", {"name": "Foundry", "config": target, "workspace_id": workspace})
     path = f"/v1/configs/{made['slug']}"
-    shown = json.loads(admin.shown(path)["config"])
+    shown = json.loads(admin.read(path)["config"])
     moved = {**shown, "azure_foundry_url": "https://elsewhere.test"}
-    refused(admin.put(path, {"config": moved}), 400, "AB01", "config.api_key", "is masked")
+    expect_error(admin.put(path, {"config": moved}), 400, "AB01", "config.api_key", "is masked")
     params = {"provider": "openai", "override_params": {"api_key": shown["api_key"]}}
-    refused(admin.put(path, {"config": params}), 400, "AB01", "config.override_params.api_key", "is masked")
-    saved(admin, path, pool(SECRET, OTHER))
+    expect_error(admin.put(path, {"config": params}), 400, "AB01", "config.override_params.api_key", "is masked")
+    save_config(admin, path, fallback_config(SECRET, OTHER))
     # Which of two is meant no older version says.
-    both = json.loads(admin.shown(path)["config"])["targets"]
-    saved(admin, path, pool(SECRET))
-    saved(admin, path, pool(SECRET, OTHER))
+    both = json.loads(admin.read(path)["config"])["targets"]
+    save_config(admin, path, fallback_config(SECRET))
+    save_config(admin, path, fallback_config(SECRET, OTHER))
     changed = [{**one, "weight": 7 + index} for index, one in enumerate(both)]
-    answer = admin.put(path, {"config": {**pool(), "targets": changed}})
-    refused(answer, 400, "AB01", "config.targets[0].api_key", "several credentials")
+    answer = admin.put(path, {"config": {**fallback_config(), "targets": changed}})
+    expect_error(answer, 400, "AB01", "config.targets[0].api_key", "several credentials")
 
 
-def test_what_is_written_otherwise_is_another_version_and_what_is_not_is_none(admin: Client, config: dict[str, Any]):
+def test_only_changed_values_create_a_version(admin: Client, config: dict[str, Any]):
     path = f"/v1/configs/{config['slug']}"
     texts = {"author": "Somebody Else", "tools": [{"server_url": "https://mcp.test/?token=sk-canary"}]}
     found = {config["version_id"]}
     for value in (1, True, 1.0, 1):
-        version = saved(admin, path, {"provider": "mock", "override_params": {"n": value, **texts}})
+        version = save_config(admin, path, {"provider": "mock", "override_params": {"n": value, **texts}})
         assert version not in found
         found.add(version)
-        shown = admin.shown(path)["config"]
-        assert good(admin.put(path, {"config": shown}))["version_id"] == version
+        shown = admin.read(path)["config"]
+        assert expect_ok(admin.put(path, {"config": shown}))["version_id"] == version
     assert "Somebody Else" in shown
     assert "https://mcp.test/?*****" in shown
 
 
-def test_a_config_holds_so_many_credentials_at_most(admin: Client, workspace: str):
+def test_limits_the_credentials_of_a_config(admin: Client, workspace: str):
     headers = {f"x-{index}": "secret" for index in range(1001)}
     config = {"provider": "mock", "override_params": {"tools": [{"headers": headers}]}}
     body = {"name": "Many", "config": config, "workspace_id": workspace}
-    refused(admin.post("/v1/configs", body), 400, "AB01", "config", "at most 1000 credentials, not 1001")
+    expect_error(admin.post("/v1/configs", body), 400, "AB01", "config", "at most 1000 credentials, not 1001")
     del headers["x-0"]
-    path = f"/v1/configs/{admin.made('/v1/configs', body)['slug']}"
-    shown = admin.shown(path)
-    assert good(admin.put(path, {"config": shown["config"]}))["version_id"] == shown["version_id"]
+    path = f"/v1/configs/{admin.create('/v1/configs', body)['slug']}"
+    shown = admin.read(path)
+    assert expect_ok(admin.put(path, {"config": shown["config"]}))["version_id"] == shown["version_id"]
 
 
-def test_more_targets_than_allowed_are_not_saved(admin: Client, workspace: str):
+def test_rejects_more_targets_than_allowed(admin: Client, workspace: str):
     config = {"strategy": {"mode": "fallback"}, "targets": [{"provider": "mock"}] * 101}
     refused = admin.post("/v1/configs", {"name": "Many", "config": config, "workspace_id": workspace})
     assert refused.status == 400
     assert [error["path"] for error in refused.json()["data"]["errors"]] == ["config.targets"]
 
 
-def test_the_operators_limits_hold_when_saving(tmp_path: Path, provider: Mock):
+def test_operator_limits_apply_when_saving(tmp_path: Path, provider: Mock):
     limits = {
         "MAX_ROOT_CONFIG_TARGETS": "2",
         "MAX_CONDITIONAL_ROOT_CONFIG_TARGETS": "3",
         "MAX_NESTED_CONFIG_TARGETS": "1",
     }
     env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db", **limits}
-    with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
         admin = Client(gateway)
-        (workspace,) = admin.shown("/v1/workspaces")["data"]
+        (workspace,) = admin.read("/v1/workspaces")["data"]
         body = {"name": "Config", "workspace_id": workspace["id"]}
 
-        def wrong(strategy: dict[str, Any], *targets: dict[str, Any]) -> list[str]:
+        def error_paths(strategy: dict[str, Any], *targets: dict[str, Any]) -> list[str]:
             """Save it, and give the places of what is wrong."""
             answer = admin.post("/v1/configs", {**body, "config": {"strategy": strategy, "targets": targets}})
             assert answer.status in {200, 201, 400}, answer
             return [error["path"] for error in answer.json()["data"]["errors"]] if answer.status == 400 else []
 
         single, falls = {"mode": "single"}, {"mode": "fallback"}
-        assert (wrong(falls, *[MOCKED] * 2), wrong(falls, *[MOCKED] * 3)) == ([], ["config.targets"])
-        assert (wrong(NAMED, *[MOCKED] * 3), wrong(NAMED, *[MOCKED] * 4)) == ([], ["config.targets"])
-        one, two = ({"strategy": falls, "targets": [MOCKED] * count} for count in (1, 2))
-        assert (wrong(single, one), wrong(single, two)) == ([], ["config.targets[0]"])
+        assert (error_paths(falls, *[MOCK_TARGET] * 2), error_paths(falls, *[MOCK_TARGET] * 3)) == (
+            [],
+            ["config.targets"],
+        )
+        assert (
+            error_paths(CONDITIONAL_STRATEGY, *[MOCK_TARGET] * 3),
+            error_paths(CONDITIONAL_STRATEGY, *[MOCK_TARGET] * 4),
+        ) == ([], ["config.targets"])
+        one, two = ({"strategy": falls, "targets": [MOCK_TARGET] * count} for count in (1, 2))
+        assert (error_paths(single, one), error_paths(single, two)) == ([], ["config.targets[0]"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import engine
-from tests.integration.serving import settled
+from tests.integration.serving import count_settled_records
 from tests.integration.wire import CHAT, MOCK, ask, asked
 
 if TYPE_CHECKING:
@@ -22,28 +22,28 @@ TABLES = {
     "providers": [{"slug": "own", "provider": "mock", "api_key": "sk-own"}],
 }
 HEADERS = {**MOCK, "x-gateway-api-key": KEY}
-OVERRIDES = json.dumps({"provider": "mock", "override_params": {"model": "overridden"}})
-CACHE = json.dumps({"provider": "mock", "cache": {"mode": "simple"}})
-PARENT = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+OVERRIDE_CONFIG = json.dumps({"provider": "mock", "override_params": {"model": "overridden"}})
+CACHE_CONFIG = json.dumps({"provider": "mock", "cache": {"mode": "simple"}})
+TRACEPARENT = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 # A header, its value, what else is sent, and what becomes of the request: `status`, or what the record or the provider's side has.
-DOES: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
+HEADER_CASES: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("api-key", "pk-wrong", {}, {"status": 401}),
     ("provider", "nobody", {}, {"status": 400}),
     ("provider", "@own", {}, {"authorization": "Bearer sk-own"}),
     ("virtual-key", "own", {"x-gateway-provider": ""}, {"authorization": "Bearer sk-own"}),
     ("config", "pc-saved", {"x-gateway-provider": ""}, {"ai_model": "saved"}),
-    ("config", OVERRIDES, {}, {"ai_model": "overridden"}),
+    ("config", OVERRIDE_CONFIG, {}, {"ai_model": "overridden"}),
     ("custom-host", "http://10.0.0.1/v1", {"x-gateway-provider": "openai"}, {"status": 400}),
     ("trace-id", "t-1", {}, {"trace_id": "t-1"}),
-    ("trace-id", "t-1", {"traceparent": PARENT}, {"trace_id": "t-1", "parent_span_id": PARENT[36:52]}),
+    ("trace-id", "t-1", {"traceparent": TRACEPARENT}, {"trace_id": "t-1", "parent_span_id": TRACEPARENT[36:52]}),
     ("span-id", "s-1", {}, {"span_id": "s-1"}),
     ("parent-span-id", "s-0", {}, {"parent_span_id": "s-0"}),
     ("span-name", "ask", {}, {"span_name": "ask"}),
     ("metadata", '{"a":"1"}', {}, {"metadata": {"key": ["a"], "value": ["1"]}}),
     ("metadata", '{"a":1}', {}, {"status": 400}),
     ("metadata", '{"a":"1"}', {"baggage": "a=2,b=3"}, {"metadata": {"key": ["a", "b"], "value": ["1", "3"]}}),
-    ("cache-force-refresh", "true", {"x-gateway-config": CACHE}, {"cache_status": "refresh"}),
-    ("cache-namespace", "of {prefix}", {"x-gateway-config": CACHE}, {"cache_status": "miss"}),
+    ("cache-force-refresh", "true", {"x-gateway-config": CACHE_CONFIG}, {"cache_status": "refresh"}),
+    ("cache-namespace", "of {prefix}", {"x-gateway-config": CACHE_CONFIG}, {"cache_status": "miss"}),
     ("request-timeout", "1", {}, {"status": 408}),
     ("strict-open-ai-compliance", "false", {}, {"status": 200}),
     ("strict-openai-compliance", "false", {}, {"status": 200}),
@@ -51,7 +51,7 @@ DOES: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("forward-headers", "x-other", {"x-team": "red"}, {"x-team": None}),
     ("forward-headers", "x-gateway-forward-headers", {}, {"status": 400}),
     ("debug", "false", {}, {"debug": False, "request_headers": None}),
-    ("nitro-mode", "true", {"x-gateway-config": OVERRIDES}, {"ai_model": "mock?first_ms=30"}),
+    ("nitro-mode", "true", {"x-gateway-config": OVERRIDE_CONFIG}, {"ai_model": "mock?first_ms=30"}),
     # As in a config: who asks for checks that are not there is not served without them.
     ("default-input-guardrails", '["g-1"]', {}, {"status": 400}),
     ("default-output-guardrails", '["g-1"]', {}, {"status": 400}),
@@ -75,21 +75,21 @@ DOES: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
 
 
 # The headers that the specification names for one provider each.
-AZURE = (
+AZURE_HEADERS = (
     "azure-api-version azure-ad-token azure-auth-mode azure-managed-client-id azure-entra-client-id "
     "azure-entra-client-secret azure-entra-tenant-id azure-entra-scope"
 )
-AMAZON = (
+AWS_HEADERS = (
     "aws-access-key-id aws-secret-access-key aws-session-token aws-region aws-role-arn aws-auth-type aws-external-id"
 )
-SPECIFIED = {
-    "azure-openai": f"{AZURE} azure-resource-name azure-deployment-id azure-workload-client-id azure-model-name "
+SPECIFIED_HEADERS = {
+    "azure-openai": f"{AZURE_HEADERS} azure-resource-name azure-deployment-id azure-workload-client-id azure-model-name "
     "openai-beta",
-    "azure-ai": f"{AZURE} azure-foundry-url azure-endpoint-name azure-extra-params anthropic-version "
+    "azure-ai": f"{AZURE_HEADERS} azure-foundry-url azure-endpoint-name azure-extra-params anthropic-version "
     "provider-responses-proxy",
-    "bedrock": f"{AMAZON} aws-s3-bucket aws-s3-object-key provider-file-name aws-bedrock-model provider-model "
+    "bedrock": f"{AWS_HEADERS} aws-s3-bucket aws-s3-object-key provider-file-name aws-bedrock-model provider-model "
     "amz-server-side-encryption amz-server-side-encryption-aws-kms-key-id anthropic-beta anthropic-version",
-    "sagemaker": f"{AMAZON} amzn-sagemaker-custom-attributes amzn-sagemaker-target-model amzn-sagemaker-target-variant "
+    "sagemaker": f"{AWS_HEADERS} amzn-sagemaker-custom-attributes amzn-sagemaker-target-model amzn-sagemaker-target-variant "
     "amzn-sagemaker-target-container-hostname amzn-sagemaker-inference-id amzn-sagemaker-enable-explanations "
     "amzn-sagemaker-inference-component amzn-sagemaker-session-id amzn-sagemaker-model-name",
     "vertex-ai": "vertex-project-id vertex-region vertex-service-account-json vertex-storage-bucket-name "
@@ -111,13 +111,13 @@ SPECIFIED = {
 
 
 @pytest.mark.parametrize("prefix", ["x-gateway-", "x-portkey-"])
-@pytest.mark.parametrize("case", DOES, ids=[f"{name}={value[:12]}" for name, value, *_ in DOES])
-def test_a_control_header_does_what_it_says(
+@pytest.mark.parametrize("case", HEADER_CASES, ids=[f"{name}={value[:12]}" for name, value, *_ in HEADER_CASES])
+def test_control_header_works_under_both_prefixes(
     served: Gateway, provider: Mock, prefix: str, case: tuple[str, str, dict[str, str], dict[str, Any]]
 ):
     name, value, more, expected = case
-    known = settled(served, HEADERS)
-    provider.forget()
+    known = count_settled_records(served, HEADERS)
+    provider.clear_ledger()
     headers = {**HEADERS, **more}
     headers = {key: said for key, said in headers.items() if said and key != f"x-gateway-{name}"}
     answer = ask(
@@ -134,23 +134,23 @@ def test_a_control_header_does_what_it_says(
     assert bool(seen) == (answer.status in {200, 408})
 
 
-def test_a_custom_host_is_where_the_request_goes(served: Gateway, provider: Mock):
-    provider.forget()
+def test_custom_host_receives_the_request(served: Gateway, provider: Mock):
+    provider.clear_ledger()
     headers = {**HEADERS, "x-gateway-provider": "openai", "x-gateway-custom-host": f"{provider.url}/own/v1"}
     assert ask(served.base_url, "/v1/proxy/some/where", asked(), headers).status == 200
     assert [entry["path"] for entry in provider.ledger()] == ["/own/v1/some/where"]
 
 
 @pytest.mark.parametrize(("strict", "said"), [("true", "stop"), ("false", "end_turn")])
-def test_who_is_not_strict_is_told_the_providers_own_words(served: Gateway, provider: Mock, strict: str, said: str):
+def test_without_strict_compliance_keeps_native_finish_reason(served: Gateway, provider: Mock, strict: str, said: str):
     host = {"x-gateway-provider": "anthropic", "x-gateway-custom-host": f"{provider.url}/v1"}
     headers = {**HEADERS, **host, "x-gateway-strict-open-ai-compliance": strict}
     answer = ask(served.base_url, CHAT, asked(), headers)
     assert answer.json()["choices"][0]["finish_reason"] == said
 
 
-@pytest.mark.parametrize("slug", SPECIFIED)
-def test_a_providers_headers_are_its_options(slug: str):
+@pytest.mark.parametrize("slug", SPECIFIED_HEADERS)
+def test_provider_headers_of_the_specification_are_options(slug: str):
     (row,) = [row for row in engine.catalogue() if row["slug"] == slug]
     known = {header for _, header in row["options"]}
-    assert set(SPECIFIED[slug].split()) <= known
+    assert set(SPECIFIED_HEADERS[slug].split()) <= known

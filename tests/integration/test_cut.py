@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.frames import DATA, END_STREAM
-from tests.integration.canned import CHUNKED, Canned
-from tests.integration.http2 import Http2
-from tests.integration.serving import settled
-from tests.integration.test_chat import over_http2
+from tests.integration.canned import CHUNKED_HEAD, CannedProvider
+from tests.integration.http2 import Http2Connection
+from tests.integration.serving import count_settled_records
+from tests.integration.test_chat import requires_http2_curl
 from tests.integration.wire import CHAT, JSON, MESSAGES, MOCK, Wire, ask, asked, request
 from tests.processes import wait
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 TABLES = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
-FILE = "/v1/files/f-1/content"
+FILE_PATH = "/v1/files/f-1/content"
 # The head, a piece, and then the end of the connection where more was promised.
-CUTS = {
-    "between chunks": (CHUNKED, b"5\r\nhello\r\n"),
-    "in a chunk": (CHUNKED, b"5\r\nhello\r\nff\r\nwor"),
-    "in a chunk's size": (CHUNKED, b"5\r\nhello\r\nf"),
-    "before the last line": (CHUNKED, b"5\r\nhello\r\n0\r\n"),
-    "by broken framing": (CHUNKED, b"5\r\nhello\r\nzz\r\n"),
+CUT_RESPONSES = {
+    "between chunks": (CHUNKED_HEAD, b"5\r\nhello\r\n"),
+    "in a chunk": (CHUNKED_HEAD, b"5\r\nhello\r\nff\r\nwor"),
+    "in a chunk's size": (CHUNKED_HEAD, b"5\r\nhello\r\nf"),
+    "before the last line": (CHUNKED_HEAD, b"5\r\nhello\r\n0\r\n"),
+    "by broken framing": (CHUNKED_HEAD, b"5\r\nhello\r\nzz\r\n"),
     "in a known length": (b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: 3000000\r\n\r\n", b"hello"),
-    "in a large chunked body": (CHUNKED, b"%x\r\n" % 2_000_000 + b"hello" * 300_000),
+    "in a large chunked body": (CHUNKED_HEAD, b"%x\r\n" % 2_000_000 + b"hello" * 300_000),
 }
-SOON_SECONDS = 5
+MAX_CLOSE_SECONDS = 5
 STREAM_FAULTS = ["cut", "cut_reset", "cut_event", "bad_framing"]
 
 
-def last_event(path: str, body: bytes) -> dict:
+def final_error(path: str, body: bytes) -> dict:
     """The error that a stream ends with, out of what its dialect wraps it in."""
     last = body.rstrip(b"\n").rsplit(b"\n\n", 1)[-1]
     name, _, data = last.rpartition(b"data: ")
@@ -46,11 +46,11 @@ def last_event(path: str, body: bytes) -> dict:
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
-def test_a_cut_stream_ends_in_an_error_event(served: Gateway, path: str, fault: str):
+def test_cut_stream_ends_in_an_error_event(served: Gateway, path: str, fault: str):
     with Wire(served.base_url) as wire:
         answer = wire.ask(path, asked(f"mock?chunks=8&after=4&chunk_ms=5&fault={fault}", stream=True))
         assert (answer.status, answer.end) == (200, "chunk")
-        error = last_event(path, answer.body)
+        error = final_error(path, answer.body)
         assert error["type"] == ("api_error" if path == MESSAGES else "server_error")
         assert "the provider's answer broke off" in error["message"]
         # What came before it is the provider's own.
@@ -58,16 +58,16 @@ def test_a_cut_stream_ends_in_an_error_event(served: Gateway, path: str, fault: 
         assert wire.ask(path, asked()).status == 200
 
 
-def test_a_chat_that_said_why_it_ended_needs_no_last_event_and_messages_do(served: Gateway):
+def test_missing_last_event_is_an_error_for_messages_only(served: Gateway):
     with Wire(served.base_url) as wire:
         chat = wire.ask(CHAT, asked("mock?chunks=2&fault=no_done", stream=True))
         assert chat.body.rstrip().endswith(b'"finish_reason":"stop"}]}')
         messages = wire.ask(MESSAGES, asked("mock?chunks=2&fault=no_done", stream=True))
-        assert "the provider's answer broke off" in last_event(MESSAGES, messages.body)["message"]
+        assert "the provider's answer broke off" in final_error(MESSAGES, messages.body)["message"]
 
 
 @pytest.mark.parametrize("mode", ["hold", "continue"])
-def test_a_cut_stream_is_recovered_where_its_config_says_so(served: Gateway, mode: str):
+def test_cut_stream_is_recovered_if_its_config_says_so(served: Gateway, mode: str):
     targets = [
         {"provider": "mock", "override_params": {"model": f"mock?chunks=24&{does}"}}
         for does in ("fault=cut&after=10", "prefix=on")
@@ -86,30 +86,30 @@ def test_a_cut_stream_is_recovered_where_its_config_says_so(served: Gateway, mod
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-def test_a_stream_shorter_than_its_length_does_not_end_well(served: Gateway, path: str):
+def test_stream_shorter_than_its_content_length_is_an_error(served: Gateway, path: str):
     event = b'event: ping\ndata: {"type": "ping"}\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 100000\r\n\r\n"
-    with Canned(head, event, pause=0.1) as canned:
+    with CannedProvider(head, event, pause=0.1) as canned:
         provider = {"x-gateway-provider": "anthropic" if path == MESSAGES else "openai"}
         answer = ask(served.base_url, path, asked(stream=True), {**canned.headers, **provider, **JSON})
     assert answer.body.startswith(event)
     if answer.end != "broken":
-        assert "the provider's answer broke off" in last_event(path, answer.body)["message"]
+        assert "the provider's answer broke off" in final_error(path, answer.body)["message"]
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-def test_a_stream_that_breaks_after_its_last_event_is_all_there(served: Gateway, provider: Mock, path: str):
+def test_stream_cut_after_its_last_event_is_complete(served: Gateway, provider: Mock, path: str):
     body = asked("mock?fault=long_length", stream=True)
     direct, answer = ask(provider.url, path, body, JSON), ask(served.base_url, path, body)
     assert (direct.end, answer.end) == ("broken", "chunk")
     assert answer.lasting.startswith(direct.lasting)
 
 
-@pytest.mark.parametrize("name", CUTS)
-def test_another_answer_that_is_cut_ends_in_a_broken_connection(served: Gateway, name: str):
-    count = settled(served)
-    with Canned(*CUTS[name]) as canned, Wire(served.base_url) as wire:
-        answer = wire.ask(FILE, headers=canned.headers)
+@pytest.mark.parametrize("name", CUT_RESPONSES)
+def test_other_cut_responses_break_the_connection(served: Gateway, name: str):
+    count = count_settled_records(served)
+    with CannedProvider(*CUT_RESPONSES[name]) as canned, Wire(served.base_url) as wire:
+        answer = wire.ask(FILE_PATH, headers=canned.headers)
     if answer.status == 502:
         # It broke off before anything was passed on.
         assert answer.json()["error"]["code"] == "upstream_broke"
@@ -123,17 +123,17 @@ def test_another_answer_that_is_cut_ends_in_a_broken_connection(served: Gateway,
     assert (record["is_success"], record["error"]) == (False, "upstream_broke")
 
 
-def test_what_came_long_before_the_cut_was_passed_on(served: Gateway):
-    with Canned(*CUTS["between chunks"], pause=0.3) as canned:
-        answer = ask(served.base_url, FILE, headers=canned.headers)
+def test_bytes_from_long_before_the_cut_are_forwarded(served: Gateway):
+    with CannedProvider(*CUT_RESPONSES["between chunks"], pause=0.3) as canned:
+        answer = ask(served.base_url, FILE_PATH, headers=canned.headers)
     assert (answer.status, answer.end, answer.body) == (200, "broken", b"hello")
 
 
-@pytest.mark.parametrize("name", CUTS)
-def test_a_cut_answer_of_json_is_a_502_while_nothing_was_sent(served: Gateway, name: str):
-    head, rest = CUTS[name]
+@pytest.mark.parametrize("name", CUT_RESPONSES)
+def test_cut_json_response_is_a_502_if_nothing_was_sent(served: Gateway, name: str):
+    head, rest = CUT_RESPONSES[name]
     head = head.replace(b"application/octet-stream", b"application/json").replace(b"3000000", b"30000")
-    with Canned(head, rest) as canned:
+    with CannedProvider(head, rest) as canned:
         answer = ask(served.base_url, CHAT, asked(), {**canned.headers, **JSON})
     if name == "in a large chunked body":
         assert (answer.status, answer.end) == (200, "broken")
@@ -143,73 +143,76 @@ def test_a_cut_answer_of_json_is_a_502_while_nothing_was_sent(served: Gateway, n
 
 
 @pytest.mark.parametrize("fault", ["cut", "cut_reset", "long_length", "bad_framing", "half_close"])
-def test_a_whole_answer_that_is_cut_is_a_502(served: Gateway, fault: str):
+def test_cut_non_streamed_response_is_a_502(served: Gateway, fault: str):
     answer = ask(served.base_url, CHAT, asked(f"mock?fault={fault}"))
     assert (answer.status, answer.json()["error"]["code"]) == (502, "upstream_broke")
 
 
-def test_a_large_whole_answer_that_is_cut_ends_in_a_broken_connection(served: Gateway):
+def test_cut_large_response_breaks_the_connection(served: Gateway):
     answer = ask(served.base_url, CHAT, asked("mock?fault=cut&answer_bytes=4000000"))
     assert (answer.status, answer.end) == (200, "broken")
     assert 0 < len(answer.body) < 4_000_000
 
 
-def test_a_body_without_any_length_ends_well_with_its_connection(served: Gateway):
-    with Canned(b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\n\r\n", b"all of it") as canned:
-        answer = ask(served.base_url, FILE, headers=canned.headers)
+def test_body_without_length_ends_with_its_connection(served: Gateway):
+    with CannedProvider(b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\n\r\n", b"all of it") as canned:
+        answer = ask(served.base_url, FILE_PATH, headers=canned.headers)
     assert (answer.status, answer.end, answer.body) == (200, "chunk", b"all of it")
 
 
-def test_a_cut_ends_no_other_connection(served: Gateway):
-    with Wire(served.base_url) as slow, Canned(*CUTS["in a chunk"]) as canned:
+def test_cut_does_not_affect_other_connections(served: Gateway):
+    with Wire(served.base_url) as slow, CannedProvider(*CUT_RESPONSES["in a chunk"]) as canned:
         body = asked("mock?chunks=40&chunk_ms=25", stream=True)
         slow.send(request("POST", CHAT, MOCK, body))
         head = slow.head()
         for _ in range(5):
-            assert ask(served.base_url, FILE, headers=canned.headers).end == "broken"
+            assert ask(served.base_url, FILE_PATH, headers=canned.headers).end == "broken"
         rest = b"".join(slow.pieces(head))
     assert (head.end, rest.count(b"data: ")) == ("chunk", 43)
 
 
-@over_http2
-@pytest.mark.parametrize("name", CUTS)
-def test_http_2_sees_a_cut_as_an_error(served: Gateway, name: str):
-    with Canned(*CUTS[name], pause=0.1) as canned:
+@requires_http2_curl
+@pytest.mark.parametrize("name", CUT_RESPONSES)
+def test_http_2_reports_a_cut_as_an_error(served: Gateway, name: str):
+    with CannedProvider(*CUT_RESPONSES[name], pause=0.1) as canned:
         headers = [part for name, value in canned.headers.items() for part in ("-H", f"{name}: {value}")]
-        command = ["curl", "-sSf", "--http2-prior-knowledge", "--max-time", "10", *headers, served.base_url + FILE]
+        command = ["curl", "-sSf", "--http2-prior-knowledge", "--max-time", "10", *headers, served.base_url + FILE_PATH]
         done = subprocess.run(command, check=False, capture_output=True, timeout=20)
     assert done.returncode not in {0, 28}, done
     assert b"hello".startswith(done.stdout[:5])
 
 
-def test_over_http2_a_cut_of_a_known_length_ends_no_other_stream(served: Gateway):
-    canned_head, piece = CUTS["in a known length"]
-    with Canned(canned_head, piece, pause=0.3) as canned, Http2(served.base_url) as line:
-        line.ask(1, "POST", CHAT, MOCK, asked("mock?chunks=40&chunk_ms=25", stream=True))
-        line.ask(3, "GET", FILE, canned.headers)
-        ended = line.until_ended(1)
+def test_http_2_cut_of_known_length_ends_no_other_stream(served: Gateway):
+    canned_head, piece = CUT_RESPONSES["in a known length"]
+    with CannedProvider(canned_head, piece, pause=0.3) as canned, Http2Connection(served.base_url) as line:
+        line.send_request(1, "POST", CHAT, MOCK, asked("mock?chunks=40&chunk_ms=25", stream=True))
+        line.send_request(3, "GET", FILE_PATH, canned.headers)
+        ended = line.read_until_ended(1)
     assert ended[3] == piece
     assert ended[1].endswith(b"data: [DONE]\n\n")
 
 
-def test_over_http2_those_beside_a_cut_of_unknown_length_come_to_their_end_before_their_connection_does(
+def test_http_2_streams_finish_before_a_cut_ends_connection(
     served: Gateway,
 ):
-    with Canned(*CUTS["between chunks"], pause=0.2) as canned, Http2(served.base_url) as line:
-        line.ask(1, "POST", CHAT, MOCK, asked("mock?chunks=40&chunk_ms=25", stream=True))
+    with (
+        CannedProvider(*CUT_RESPONSES["between chunks"], pause=0.2) as canned,
+        Http2Connection(served.base_url) as line,
+    ):
+        line.send_request(1, "POST", CHAT, MOCK, asked("mock?chunks=40&chunk_ms=25", stream=True))
         for stream in (3, 5):
-            line.ask(stream, "GET", FILE, canned.headers)
-        ended = line.until_ended(1)
+            line.send_request(stream, "GET", FILE_PATH, canned.headers)
+        ended = line.read_until_ended(1)
         assert ended.keys() == {1}
         assert ended[1].endswith(b"data: [DONE]\n\n")
         # Nobody is beside those two now, and nothing else tells that they were not all.
         began = time.monotonic()
-        assert not [frame for frame in line.frames() if frame[0] == DATA and frame[1] & END_STREAM]
-        assert time.monotonic() - began < SOON_SECONDS
+        assert not [frame for frame in line.read_frames() if frame[0] == DATA and frame[1] & END_STREAM]
+        assert time.monotonic() - began < MAX_CLOSE_SECONDS
 
 
-def test_a_cut_leaves_the_gateway_as_it_was(served: Gateway):
+def test_gateway_still_serves_after_many_cuts(served: Gateway):
     for _ in range(20):
-        with Canned(*CUTS["between chunks"]) as canned:
-            ask(served.base_url, FILE, headers=canned.headers)
+        with CannedProvider(*CUT_RESPONSES["between chunks"]) as canned:
+            ask(served.base_url, FILE_PATH, headers=canned.headers)
     wait("the next answer", lambda: ask(served.base_url, CHAT, asked()).status == 200 or None)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.gateway import binary
-from tests.integration.serving import running
+from tests.gateway import find_binary
+from tests.integration.serving import run_gateway
 from tests.integration.wire import CHAT, MOCK, ask, asked
 from tests.processes import Program, free_port, wait
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
 
 
-def said(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> str:
+def get_startup_error(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> str:
     """Run `serve` where it must refuse to start, and give what it said."""
     command = [sys.executable, "-m", "penstock", "serve", "--port", str(free_port()), *options]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=15, env=env or {}, cwd=folder)
@@ -30,25 +30,25 @@ def said(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> s
     return done.stderr
 
 
-def serve(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> tuple[Program, str]:
+def start_serve(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> tuple[Program, str]:
     port = free_port()
     command = [sys.executable, "-m", "penstock", "serve", "--port", str(port), *options]
     program = Program(command, folder / "serve.log", env=env or {}, cwd=folder)
 
-    def look() -> bool | None:
+    def is_listening() -> bool | None:
         program.must_live()
         return "listens on" in program.output() or None
 
     try:
-        wait("the gateway", look, 15)
+        wait("the gateway", is_listening, 15)
     except BaseException:
         program.kill()
         raise
     return program, f"http://127.0.0.1:{port}"
 
 
-def test_with_nothing_set_it_serves_this_machine_without_a_key(tmp_path: Path):
-    program, url = serve(tmp_path)
+def test_serves_loopback_without_a_key_by_default(tmp_path: Path):
+    program, url = start_serve(tmp_path)
     try:
         assert ask(url, "/ready", headers={}).status == 200
         answer = ask(url, CHAT, asked(), {"content-type": "application/json"})
@@ -61,16 +61,16 @@ def test_with_nothing_set_it_serves_this_machine_without_a_key(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "serve.log"]
 
 
-def test_with_nothing_set_the_mock_is_no_provider(tmp_path: Path):
-    program, url = serve(tmp_path)
+def test_mock_provider_is_off_by_default(tmp_path: Path):
+    program, url = start_serve(tmp_path)
     try:
         assert ask(url, CHAT, asked()).status in {400, 502}
     finally:
         program.stop()
 
 
-def test_serve_with_the_pretend_provider_prints_lines_that_work(tmp_path: Path):
-    program, url = serve(tmp_path, "--mock", str(binary("penstock-mock")))
+def test_mock_option_prints_working_example_commands(tmp_path: Path):
+    program, url = start_serve(tmp_path, "--mock", str(find_binary("penstock-mock")))
     try:
         assert url in program.output()
         wait("lines to try", lambda: "curl" in program.output() or None)
@@ -82,24 +82,24 @@ def test_serve_with_the_pretend_provider_prints_lines_that_work(tmp_path: Path):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_without_a_key_it_does_not_serve_other_machines(tmp_path: Path, host: str):
-    message = said(tmp_path, "--host", host)
+def test_refuses_to_serve_other_machines_without_a_key(tmp_path: Path, host: str):
+    message = get_startup_error(tmp_path, "--host", host)
     assert message.startswith("penstock: no gateway key is configured")
     assert "hint: add a key to penstock.toml" in message
 
 
-def test_with_a_key_it_does(provider: Mock, tmp_path: Path):
+def test_serves_other_machines_with_a_key(provider: Mock, tmp_path: Path):
     key = "pk-0123456789"
     tables = {"mock": {"host": provider.url}, "server": {"host": "0.0.0.0"}, "keys": [{"name": "k", "key": key}]}
-    with running(tmp_path, tables) as gateway:
+    with run_gateway(tmp_path, tables) as gateway:
         assert ask(gateway.base_url, CHAT, asked()).status == 401
         assert ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key}).status == 200
 
 
-def test_keys_that_are_all_taken_away_do_not_open_it_to_other_machines(provider: Mock, tmp_path: Path):
+def test_removing_all_keys_keeps_authentication_on(provider: Mock, tmp_path: Path):
     key = {"name": "k", "key": "pk-0123456789"}
     tables = {"mock": {"host": provider.url}, "server": {"host": "0.0.0.0"}, "keys": [key]}
-    with running(tmp_path, tables) as gateway:
+    with run_gateway(tmp_path, tables) as gateway:
         gateway.configure({name: table for name, table in tables.items() if name != "keys"})
         headers = {**MOCK, "x-gateway-api-key": key["key"]}
         wait("the key gone", lambda: ask(gateway.base_url, CHAT, asked(), headers).status == 401 or None)
@@ -118,9 +118,9 @@ def test_keys_that_are_all_taken_away_do_not_open_it_to_other_machines(provider:
         ("keys = [{name = 'a'}]", "keys[0]: needs either key or sha256"),
     ],
 )
-def test_a_mistake_in_the_file_is_said_with_its_place(tmp_path: Path, text: str, words: str):
+def test_config_file_error_reports_its_path(tmp_path: Path, text: str, words: str):
     (tmp_path / "penstock.toml").write_text(text)
-    assert words in said(tmp_path)
+    assert words in get_startup_error(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -132,33 +132,33 @@ def test_a_mistake_in_the_file_is_said_with_its_place(tmp_path: Path, text: str,
         ({"PENSTOCK_SERVER_HOST": "example.org"}, "'example.org' is not allowed: expected an IP address"),
     ],
 )
-def test_a_mistake_in_the_environment_is_said_with_its_name(tmp_path: Path, env: dict[str, str], words: str):
-    assert words in said(tmp_path, env=env)
+def test_environment_error_names_the_variable(tmp_path: Path, env: dict[str, str], words: str):
+    assert words in get_startup_error(tmp_path, env=env)
 
 
-def test_the_environment_wins_over_the_file(provider: Mock, tmp_path: Path):
+def test_environment_overrides_the_config_file(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "upstream": {"request_timeout_ms": 60_000}}
-    with running(tmp_path, tables, env={"REQUEST_TIMEOUT": "80"}) as gateway:
+    with run_gateway(tmp_path, tables, env={"REQUEST_TIMEOUT": "80"}) as gateway:
         assert ask(gateway.base_url, CHAT, asked("mock?first_ms=20000")).status == 408
 
 
-def test_inline_choices_can_be_blocked(provider: Mock, tmp_path: Path):
+def test_block_inline_config_rejects_inline_providers(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "providers": [{"slug": "mine", "provider": "mock"}]}
-    with running(tmp_path, tables, env={"BLOCK_INLINE_CONFIG": "true"}) as gateway:
+    with run_gateway(tmp_path, tables, env={"BLOCK_INLINE_CONFIG": "true"}) as gateway:
         assert ask(gateway.base_url, CHAT, asked()).status >= 400
         assert ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-provider": "@mine"}).status == 200
 
 
-def test_private_hosts_are_called_only_if_trusted(provider: Mock, tmp_path: Path):
+def test_private_custom_hosts_must_be_trusted(provider: Mock, tmp_path: Path):
     headers = {**MOCK, "x-gateway-provider": "openai", "x-gateway-custom-host": f"{provider.url}/v1"}
     (tmp_path / "closed").mkdir()
-    with running(tmp_path / "closed", {}) as gateway:
+    with run_gateway(tmp_path / "closed", {}) as gateway:
         answer = ask(gateway.base_url, CHAT, asked(), headers)
         assert answer.status == 400
         assert "TRUSTED_CUSTOM_HOSTS" in answer.json()["error"]["message"]
     assert not provider.ledger()
     (tmp_path / "open").mkdir()
-    with running(tmp_path / "open", {}, env={"TRUSTED_CUSTOM_HOSTS": "127.0.0.1"}) as gateway:
+    with run_gateway(tmp_path / "open", {}, env={"TRUSTED_CUSTOM_HOSTS": "127.0.0.1"}) as gateway:
         assert ask(gateway.base_url, CHAT, asked(), headers).status == 200
         named = {**headers, "x-gateway-custom-host": "http://169.254.169.254/latest"}
         assert ask(gateway.base_url, CHAT, asked(), named).status == 400

@@ -21,42 +21,42 @@ if TYPE_CHECKING:
 DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 SCHEMA = schemathesis.openapi.from_dict(DESCRIPTION)
 # The same handlers under other names.
-ALIASES = ("/v2/", "/v1/v2/", "/v1/admin/workspaces")
+ALIAS_PATHS = ("/v2/", "/v1/v2/", "/v1/admin/workspaces")
 # With each database, others with each.
-EXAMPLES = 6
-STATUSES = {200, 304, 400, 401, 403, 404, 405, 409, 412, 415, 429}
+MAX_EXAMPLES = 6
+ALLOWED_STATUSES = {200, 304, 400, 401, 403, 404, 405, 409, 412, 415, 429}
 
 
-def operations() -> list[Any]:
+def list_operations() -> list[Any]:
     found = [result.ok() for result in SCHEMA.get_all_operations()]
     # Handlers of several paths come in any order.
-    return sorted((one for one in found if not one.path.startswith(ALIASES)), key=lambda one: one.label)
+    return sorted((one for one in found if not one.path.startswith(ALIAS_PATHS)), key=lambda one: one.label)
 
 
-@pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.label)
-def test_whatever_is_sent_is_answered_in_the_envelope(
+@pytest.mark.parametrize("operation", list_operations(), ids=lambda operation: operation.label)
+def test_generated_requests_get_responses_in_the_envelope(
     admin: Client,
     operation: Any,
     request: pytest.FixtureRequest,
 ):
     @seed(request.node.callspec.indices["new_store"])
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=MAX_EXAMPLES,
         deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    def play(case: Any) -> None:
+    def check_response(case: Any) -> None:
         answer = case.call(base_url=admin.gateway.base_url, headers={"x-gateway-api-key": ADMIN_KEY}, timeout=10)
         case.validate_response(answer, checks=[not_a_server_error, response_schema_conformance])
-        assert answer.status_code in STATUSES, (answer.status_code, answer.text)
+        assert answer.status_code in ALLOWED_STATUSES, (answer.status_code, answer.text)
         if answer.status_code >= 400:
             body = answer.json()
             assert (body["success"], bool(body["data"]["message"])) == (False, True)
             assert body["data"]["errorCode"].startswith("AB0")
 
-    given(case=operation.as_strategy())(play)()
+    given(case=operation.as_strategy())(check_response)()
 
 
 def test_every_parameter_and_every_field_is_described():
@@ -80,7 +80,7 @@ def test_every_parameter_and_every_field_is_described():
     assert not bare
 
 
-def test_every_operation_says_who_may_call_it_and_how_it_refuses():
+def test_every_operation_declares_security_and_error_responses():
     schemes = DESCRIPTION["components"]["securitySchemes"]
     assert (schemes["key"]["in"], schemes["key"]["name"]) == ("header", "x-gateway-api-key")
     refusal = {"$ref": "#/components/schemas/Error"}
@@ -108,14 +108,14 @@ def test_every_operation_says_who_may_call_it_and_how_it_refuses():
     }
 
 
-def test_the_description_is_of_openapi_3_1_and_names_each_operation_once():
+def test_document_is_openapi_3_1_with_unique_operation_ids():
     assert DESCRIPTION["openapi"].startswith("3.1")
     ids = [operation["operationId"] for item in DESCRIPTION["paths"].values() for operation in item.values()]
     assert len(ids) == len(set(ids))
 
 
 # What the interface has of this plane, below /v1.
-OFFERED = (
+REQUIRED_ROUTES = (
     ("/admin/organisation/defaults", "GET PUT"),
     ("/admin/organisation/settings", "GET PUT"),
     ("/admin/users", "GET"),
@@ -169,13 +169,16 @@ OFFERED = (
 )
 
 
-def test_every_route_of_the_interface_is_offered():
+def test_every_required_route_is_described():
     described = {
         (verb.upper(), re.sub(r"\{[^}]*\}", "{}", path).rstrip("/"))
         for path, item in DESCRIPTION["paths"].items()
         for verb in item
     }
     missing = [
-        f"{verb} {path}" for path, verbs in OFFERED for verb in verbs.split() if (verb, f"/v1{path}") not in described
+        f"{verb} {path}"
+        for path, verbs in REQUIRED_ROUTES
+        for verb in verbs.split()
+        if (verb, f"/v1{path}") not in described
     ]
     assert not missing

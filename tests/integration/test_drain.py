@@ -10,9 +10,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.frames import DATA, GOAWAY, HEADERS
-from tests.integration.balancer import Balancer
-from tests.integration.http2 import Http2
-from tests.integration.serving import load, running
+from tests.integration.balancer import LoadBalancer
+from tests.integration.http2 import Http2Connection
+from tests.integration.serving import run_gateway, run_load
 from tests.integration.test_slow_reader import ENDLESS, SMALL_BUFFER, wait_pushed_back
 from tests.integration.wire import CHAT, MOCK, Wire, ask, asked, request
 from tests.processes import wait
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-KEY = {"x-gateway-api-key": "pk-of-one"}
+AUTH_HEADERS = {"x-gateway-api-key": "pk-of-one"}
 NOTICE, DRAIN = 1.0, 8.0
 
 
-def tables(provider: Mock, drain: float = DRAIN) -> dict:
+def config_tables(provider: Mock, drain: float = DRAIN) -> dict:
     # Only what is known to more than this machine gives notice; a key makes that allowed.
     return {
         "server": {"host": "0.0.0.0", "notice_seconds": NOTICE, "drain_seconds": drain},
@@ -36,37 +36,37 @@ def tables(provider: Mock, drain: float = DRAIN) -> dict:
     }
 
 
-def end(gateway: Gateway) -> float:
+def send_sigterm(gateway: Gateway) -> float:
     gateway.program.process.send_signal(signal.SIGTERM)
     return time.monotonic()
 
 
 @contextlib.contextmanager
-def ending(gateway: Gateway) -> Iterator[None]:
+def draining(gateway: Gateway) -> Iterator[None]:
     """Tell it to end, once it has said no to new connections."""
-    end(gateway)
+    send_sigterm(gateway)
     wait("not ready", lambda: ask(gateway.base_url, "/ready").status == 503 or None, 2)
     yield
     assert gateway.program.process.wait(DRAIN + 2) == 0
 
 
-def test_a_rolling_restart_under_load_fails_nobody(provider: Mock, tmp_path: Path):
+def test_rolling_restart_under_load_fails_no_request(provider: Mock, tmp_path: Path):
     rate, seconds, streams = 500, 14, 40
-    headers = {**MOCK, **KEY}
-    with Balancer() as balancer, contextlib.ExitStack() as stack:
+    headers = {**MOCK, **AUTH_HEADERS}
+    with LoadBalancer() as balancer, contextlib.ExitStack() as stack:
 
-        def start(name: str) -> Gateway:
+        def start_gateway(name: str) -> Gateway:
             folder = tmp_path / name
             folder.mkdir()
-            gateway = stack.enter_context(running(folder, tables(provider)))
-            balancer.add(gateway.port)
+            gateway = stack.enter_context(run_gateway(folder, config_tables(provider)))
+            balancer.add_gateway(gateway.port)
             wait("a gateway at the balancer", lambda: balancer.is_ready(gateway.port) or None)
             return gateway
 
-        first = [start("a"), start("b")]
+        first = [start_gateway("a"), start_gateway("b")]
         with (
-            load("rate", balancer.url + CHAT, rate=rate, seconds=seconds, connections=16, headers=headers) as calls,
-            load(
+            run_load("rate", balancer.url + CHAT, rate=rate, seconds=seconds, connections=16, headers=headers) as calls,
+            run_load(
                 "stream",
                 balancer.url + CHAT,
                 streams=streams,
@@ -79,8 +79,8 @@ def test_a_rolling_restart_under_load_fails_nobody(provider: Mock, tmp_path: Pat
         ):
             time.sleep(1)
             for number, gateway in enumerate(first):
-                start(f"c{number}")
-                began = end(gateway)
+                start_gateway(f"c{number}")
+                began = send_sigterm(gateway)
                 assert gateway.program.process.wait(DRAIN + 2) == 0
                 assert NOTICE <= time.monotonic() - began < DRAIN + 1
         print(calls, streamed)
@@ -90,12 +90,16 @@ def test_a_rolling_restart_under_load_fails_nobody(provider: Mock, tmp_path: Pat
     assert streamed["streams"] >= 2 * streams
 
 
-def test_on_a_kept_connection_it_says_that_it_closes(provider: Mock, tmp_path: Path):
-    with running(tmp_path, tables(provider)) as gateway, Wire(gateway.base_url) as kept, Wire(gateway.base_url) as idle:
-        headers = {**MOCK, **KEY}
+def test_drain_closes_keep_alive_connections(provider: Mock, tmp_path: Path):
+    with (
+        run_gateway(tmp_path, config_tables(provider)) as gateway,
+        Wire(gateway.base_url) as kept,
+        Wire(gateway.base_url) as idle,
+    ):
+        headers = {**MOCK, **AUTH_HEADERS}
         assert kept.ask(CHAT, asked(), headers).get("connection") is None
         assert idle.ask(CHAT, asked(), headers).status == 200
-        with ending(gateway):
+        with draining(gateway):
             answer = kept.ask(CHAT, asked(), headers)
             assert (answer.status, answer.get("connection")) == (200, "close")
             assert kept.is_closed()
@@ -104,35 +108,37 @@ def test_on_a_kept_connection_it_says_that_it_closes(provider: Mock, tmp_path: P
             assert time.monotonic() - since < NOTICE + 1
 
 
-def test_over_http2_it_goes_away_and_finishes_what_is_under_way(provider: Mock, tmp_path: Path):
-    with running(tmp_path, tables(provider)) as gateway, Http2(gateway.base_url) as line:
-        line.ask(1, "POST", CHAT, {**MOCK, **KEY}, asked("mock?chunks=40&chunk_ms=50", stream=True))
-        frames = line.frames()
+def test_http2_drain_sends_goaway_and_finishes_open_streams(provider: Mock, tmp_path: Path):
+    with run_gateway(tmp_path, config_tables(provider)) as gateway, Http2Connection(gateway.base_url) as line:
+        line.send_request(1, "POST", CHAT, {**MOCK, **AUTH_HEADERS}, asked("mock?chunks=40&chunk_ms=50", stream=True))
+        frames = line.read_frames()
         # The stream has begun.
         assert next(kind for kind, _, stream, _ in frames if stream == 1) == HEADERS
-        with ending(gateway):
+        with draining(gateway):
             seen = list(frames)
         data = b"".join(payload for kind, _, stream, payload in seen if (kind, stream) == (DATA, 1))
         assert data.endswith(b"data: [DONE]\n\n")
         assert GOAWAY in [kind for kind, *_ in seen]
 
 
-def test_two_hundred_endless_streams_end_at_the_deadline_each_with_its_error_event(provider: Mock, tmp_path: Path):
+def test_endless_streams_end_at_drain_deadline_with_error_event(provider: Mock, tmp_path: Path):
     drain, count = 2.0, 200
-    with running(tmp_path, tables(provider, drain)) as gateway, contextlib.ExitStack() as stack:
+    with run_gateway(tmp_path, config_tables(provider, drain)) as gateway, contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Wire(gateway.base_url)) for _ in range(count)]
         for wire in wires:
-            wire.send(request("POST", CHAT, {**MOCK, **KEY}, asked("mock?chunks=100000&chunk_ms=250", stream=True)))
+            wire.send(
+                request("POST", CHAT, {**MOCK, **AUTH_HEADERS}, asked("mock?chunks=100000&chunk_ms=250", stream=True))
+            )
         heads = [wire.head() for wire in wires]
         bodies: dict[int, bytes] = {}
 
-        def read(number: int) -> None:
+        def read_body(number: int) -> None:
             bodies[number] = b"".join(wires[number].pieces(heads[number]))
 
-        readers = [threading.Thread(target=read, args=(number,)) for number in range(count)]
+        readers = [threading.Thread(target=read_body, args=(number,)) for number in range(count)]
         for reader in readers:
             reader.start()
-        began = end(gateway)
+        began = send_sigterm(gateway)
         for reader in readers:
             reader.join(drain + 10)
         assert gateway.program.process.wait(drain + 10) == 0
@@ -143,21 +149,21 @@ def test_two_hundred_endless_streams_end_at_the_deadline_each_with_its_error_eve
     assert [(record["outcome"], record["error"]) for record in records] == [("cut", "draining")] * count
 
 
-def test_those_who_read_nothing_are_left_at_the_deadline_and_hold_up_nobody(provider: Mock, tmp_path: Path):
+def test_stalled_readers_are_aborted_at_the_drain_deadline(provider: Mock, tmp_path: Path):
     drain, silent, quiet = 2.0, 100, 600
-    with running(tmp_path, tables(provider, drain)) as gateway, contextlib.ExitStack() as stack:
+    with run_gateway(tmp_path, config_tables(provider, drain)) as gateway, contextlib.ExitStack() as stack:
 
-        def begin(model: str, receive_buffer: int | None = None) -> Wire:
+        def open_stream(model: str, receive_buffer: int | None = None) -> Wire:
             wire = stack.enter_context(Wire(gateway.base_url, receive_buffer=receive_buffer))
-            wire.send(request("POST", CHAT, {**MOCK, **KEY}, asked(model, stream=True)))
+            wire.send(request("POST", CHAT, {**MOCK, **AUTH_HEADERS}, asked(model, stream=True)))
             return wire
 
-        stuck = [begin(ENDLESS, SMALL_BUFFER) for _ in range(silent)]
+        stuck = [open_stream(ENDLESS, SMALL_BUFFER) for _ in range(silent)]
         wait_pushed_back(provider, silent)
         # Each holds two open files, among which those of the silent ones have to be found.
-        others = [begin("mock?chunks=100000&chunk_ms=60000") for _ in range(quiet)]
+        others = [open_stream("mock?chunks=100000&chunk_ms=60000") for _ in range(quiet)]
         heads = [wire.head() for wire in others]
-        began = end(gateway)
+        began = send_sigterm(gateway)
         for wire, head in zip(others, heads, strict=True):
             head.body = b"".join(wire.pieces(head))
         assert gateway.program.process.wait(drain + 10) == 0

@@ -10,9 +10,17 @@ import httpx2
 import openai
 import pytest
 
-from tests.integration.batching import CHAT, Restarted, jsonl, line, refusal, sdk, workspace
-from tests.integration.bucket_provider import BucketProvider
-from tests.integration.managed import Client, good
+from tests.integration.batching import (
+    CHAT_PATH,
+    RestartableGateway,
+    batch_line,
+    create_workspace,
+    openai_client,
+    status_and_code,
+    to_jsonl,
+)
+from tests.integration.bucket_provider import FakeBucketProvider
+from tests.integration.managed import Client, expect_ok
 from tests.processes import wait
 
 if TYPE_CHECKING:
@@ -21,59 +29,65 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
 
 pytestmark = pytest.mark.usefixtures("closed")
-NUMBERS = itertools.count(1)
+WORKSPACE_NUMBERS = itertools.count(1)
 MODEL, EMBEDDINGS = "embed-english-v3.0", "/v1/embeddings"
 
 
 @pytest.fixture
-def there() -> Iterator[BucketProvider]:
-    with BucketProvider("") as provider:
+def cohere_provider() -> Iterator[FakeBucketProvider]:
+    with FakeBucketProvider("") as provider:
         provider.validation = ["validated"]
         yield provider
     assert provider.refused == []
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[Restarted]:
+def restarted_gateway(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[RestartableGateway]:
     trusted: dict[str, object] = {"trusted_custom_hosts": ["127.0.0.1"]}
-    started = Restarted(tmp_path_factory.mktemp("here"), provider, upstream=trusted)
+    started = RestartableGateway(tmp_path_factory.mktemp("here"), provider, upstream=trusted)
     yield started
     print(started.gateway.program.output())
     started.gateway.stop()
 
 
 @pytest.fixture
-def caller(here: Restarted, there: BucketProvider) -> Client:
-    return workspace(Client(here.gateway), f"e{next(NUMBERS)}", "cohere", "m-w", custom_host=there.url)
+def caller(restarted_gateway: RestartableGateway, cohere_provider: FakeBucketProvider) -> Client:
+    return create_workspace(
+        Client(restarted_gateway.gateway),
+        f"e{next(WORKSPACE_NUMBERS)}",
+        "cohere",
+        "m-w",
+        custom_host=cohere_provider.url,
+    )
 
 
 @pytest.fixture
 def ai(caller: Client) -> openai.OpenAI:
-    return sdk(caller, provider="@m-w")
+    return openai_client(caller, provider="@m-w")
 
 
-def text(number: int, **body: object) -> dict[str, Any]:
+def embedding_line(number: int, **body: object) -> dict[str, Any]:
     asked = {"model": MODEL, "input": f"text {number}", **body}
     return {"custom_id": f"t-{number}", "method": "POST", "url": EMBEDDINGS, "body": asked}
 
 
-def uploaded(ai: openai.OpenAI, *rows: object) -> Any:
-    return ai.files.create(file=("my lines.jsonl", jsonl(*rows)), purpose="batch")
+def upload_file(ai: openai.OpenAI, *rows: object) -> Any:
+    return ai.files.create(file=("my lines.jsonl", to_jsonl(*rows)), purpose="batch")
 
 
-def made(ai: openai.OpenAI, file_id: str, **more: object) -> Any:
+def create_batch(ai: openai.OpenAI, file_id: str, **more: object) -> Any:
     said: dict[str, Any] = {"model": MODEL, **more}
     return ai.batches.create(
         input_file_id=file_id, endpoint=EMBEDDINGS, completion_window="24h", extra_body=said, metadata={"team": "red"}
     )
 
 
-def test_texts_are_embedded_by_a_job_once_cohere_has_looked_at_them(ai: openai.OpenAI, there: BucketProvider):
-    there.validation = ["queued", "processing", "validated"]
-    file = uploaded(ai, text(1), text(2, input=["text 2"], encoding_format="float"))
+def test_embed_job_starts_once_the_dataset_is_validated(ai: openai.OpenAI, cohere_provider: FakeBucketProvider):
+    cohere_provider.validation = ["queued", "processing", "validated"]
+    file = upload_file(ai, embedding_line(1), embedding_line(2, input=["text 2"], encoding_format="float"))
     assert (file.status, file.filename, file.purpose) == ("uploaded", "my lines.jsonl", "batch")
     with pytest.raises(openai.BadRequestError, match=f"dataset {file.id} is not validated"):
-        made(ai, file.id)
+        create_batch(ai, file.id)
     file = ai.files.wait_for_processing(file.id, poll_interval=0.01)
     assert (file.status, file.bytes > 0) == ("processed", True)
     answer = ai.batches.with_raw_response.create(
@@ -87,27 +101,31 @@ def test_texts_are_embedded_by_a_job_once_cohere_has_looked_at_them(ai: openai.O
     assert answer.headers["x-gateway-not-translated"] == "metadata"
     assert (batch.id, batch.status, batch.endpoint, batch.input_file_id) == ("e-1", "validating", EMBEDDINGS, file.id)
     job = {"model": MODEL, "dataset_id": file.id, "input_type": "clustering", "truncate": "START", "name": "mine"}
-    assert there.jobs == [job]
-    assert there.lines() == [{"custom_id": f"t-{number}", "text": f"text {number}"} for number in (1, 2)]
+    assert cohere_provider.jobs == [job]
+    assert cohere_provider.input_lines() == [
+        {"custom_id": f"t-{number}", "text": f"text {number}"} for number in (1, 2)
+    ]
     assert [(one.id, one.status) for one in ai.batches.list(limit=3)] == [("e-1", "in_progress")]
-    there.state = "complete"
+    cohere_provider.state = "complete"
     batch = ai.batches.retrieve(batch.id)
     assert (batch.status, batch.output_file_id, batch.completion_window) == ("completed", "d-out", "24h")
 
 
-def embedded(number: int, **vectors: list[float]) -> dict[str, Any]:
+def embedded_record(number: int, **vectors: list[float]) -> dict[str, Any]:
     """A record as a job of Cohere's writes it."""
     return {"text": f"text {number}", "custom_id": f"t-{number}", "embeddings": vectors}
 
 
-def test_what_a_job_made_is_told_in_openais_shape(ai: openai.OpenAI, caller: Client, there: BucketProvider):
-    batch = made(ai, uploaded(ai, *map(text, range(200))).id)
+def test_job_output_is_translated_to_openai_format(
+    ai: openai.OpenAI, caller: Client, cohere_provider: FakeBucketProvider
+):
+    batch = create_batch(ai, upload_file(ai, *map(embedding_line, range(200))).id)
     output = Client(caller.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     path = f"/v1/batches/{batch.id}/output"
     assert output.get(path).json()["error"]["code"] == "no_output"
-    records = [embedded(number, float=[number + 0.5, -0.1] * 200) for number in range(200)]
+    records = [embedded_record(number, float=[number + 0.5, -0.1] * 200) for number in range(200)]
     records[7]["embeddings"] = {"int8": [1, -2]}
-    there.finish("complete", records)
+    cohere_provider.finish_job("complete", records)
     told = output.get(path)
     rows = [json.loads(row) for row in told.body.splitlines()]
     # A file after the other, of which each has every second one.
@@ -122,85 +140,90 @@ def test_what_a_job_made_is_told_in_openais_shape(ai: openai.OpenAI, caller: Cli
     assert len(lines) == 200
 
 
-def test_what_is_in_a_dataset_that_is_not_good_is_not_told(ai: openai.OpenAI, there: BucketProvider):
-    file = uploaded(ai, text(1)).id
+def test_content_of_unvalidated_dataset_is_rejected(ai: openai.OpenAI, cohere_provider: FakeBucketProvider):
+    file = upload_file(ai, embedding_line(1)).id
     for state, why in (("queued", "once it is `processed`"), ("failed", "it did not please")):
-        there.validation, there.has_parts = [state], False
+        cohere_provider.validation, cohere_provider.has_parts = [state], False
         with pytest.raises(openai.BadRequestError, match=why):
             ai.files.content(file)
 
 
-def test_files_that_cannot_be_read_are_told_before_anything_is_or_break_off(ai: openai.OpenAI, there: BucketProvider):
-    made(ai, uploaded(ai, text(1)).id)
-    there.finish("complete", [embedded(number, float=[0.5] * 500) for number in range(40)])
-    first, second = (f"{there.signed}&part={number}" for number in (0, 1))
-    whole = there.objects[second]
+def test_unreadable_output_fails_at_start_or_breaks_the_stream(ai: openai.OpenAI, cohere_provider: FakeBucketProvider):
+    create_batch(ai, upload_file(ai, embedding_line(1)).id)
+    cohere_provider.finish_job("complete", [embedded_record(number, float=[0.5] * 500) for number in range(40)])
+    first, second = (f"{cohere_provider.signed}&part={number}" for number in (0, 1))
+    whole = cohere_provider.objects[second]
     for broken in (b"<html>", whole[:-1], whole[: len(whole) // 2] + b"\xff" * 40):
-        there.objects[second] = broken
+        cohere_provider.objects[second] = broken
         with pytest.raises(httpx2.HTTPError), ai.files.with_streaming_response.content("d-out") as answer:
             list(answer.iter_lines())
-    there.objects[first] = b"<html>"
+    cohere_provider.objects[first] = b"<html>"
     ai.max_retries = 0
     with pytest.raises(openai.InternalServerError, match="does not begin as Avro"):
         ai.files.content("d-out")
 
 
-def test_a_job_is_cancelled(ai: openai.OpenAI, there: BucketProvider):
-    batch = made(ai, uploaded(ai, text(1)).id)
+def test_cancels_a_job(ai: openai.OpenAI, cohere_provider: FakeBucketProvider):
+    batch = create_batch(ai, upload_file(ai, embedding_line(1)).id)
     ended = ai.batches.cancel(batch.id)
     assert (ended.id, ended.status, ended.input_file_id) == (batch.id, "cancelled", "texts-1")
-    assert there.count("POST", "/v1/embed-jobs/e-1/cancel") == 1
+    assert cohere_provider.count_requests("POST", "/v1/embed-jobs/e-1/cancel") == 1
 
 
-def test_files_are_datasets(ai: openai.OpenAI, there: BucketProvider):
+def test_files_are_stored_as_datasets(ai: openai.OpenAI, cohere_provider: FakeBucketProvider):
     own = {"text": "as it is", "custom_id": "a", "more": 1}
-    first, second = uploaded(ai, own), uploaded(ai, text(1))
-    assert b'"text": "as it is", "custom_id": "a", "more": 1}' in there.objects[first.id]
+    first, second = upload_file(ai, own), upload_file(ai, embedding_line(1))
+    assert b'"text": "as it is", "custom_id": "a", "more": 1}' in cohere_provider.objects[first.id]
     page = ai.files.list(limit=1, purpose="batch")
     assert ([one.id for one in page.data], page.has_more) == ([first.id], True)
     assert [one.id for one in ai.files.list(limit=1)] == [first.id, second.id]
     assert ai.files.delete(first.id).deleted
     assert [one.id for one in ai.files.list()] == [second.id]
-    there.validation = ["failed"]
+    cohere_provider.validation = ["failed"]
     found = ai.files.wait_for_processing(second.id)
     assert (found.status, found.status_details) == ("error", "it did not please")
 
 
-def test_what_a_line_says_that_only_the_job_says_is_named(ai: openai.OpenAI, there: BucketProvider):
-    row = text(1, dimensions=256, user="u", encoding_format="base64")
-    answer = ai.files.with_raw_response.create(file=("a.jsonl", jsonl(row)), purpose="batch")
+def test_lists_line_parameters_that_only_a_job_can_set(ai: openai.OpenAI, cohere_provider: FakeBucketProvider):
+    row = embedding_line(1, dimensions=256, user="u", encoding_format="base64")
+    answer = ai.files.with_raw_response.create(file=("a.jsonl", to_jsonl(row)), purpose="batch")
     assert answer.headers["x-gateway-not-translated"] == "dimensions, user, encoding_format"
-    assert there.datasets["texts-1"]["name"] == "a.jsonl"
+    assert cohere_provider.datasets["texts-1"]["name"] == "a.jsonl"
 
 
-def test_what_is_no_text_to_embed_is_refused_with_its_line(ai: openai.OpenAI, there: BucketProvider):
+def test_rejects_invalid_embedding_line_with_its_number(ai: openai.OpenAI, cohere_provider: FakeBucketProvider):
     for row, why in (
-        (text(2, input=["a", "b"]), "line 2: input must be one text"),
-        (text(2, model="embed-other"), "line 2: it is `embed-other`"),
-        (line(2, model=MODEL), "line 2"),
+        (embedding_line(2, input=["a", "b"]), "line 2: input must be one text"),
+        (embedding_line(2, model="embed-other"), "line 2: it is `embed-other`"),
+        (batch_line(2, model=MODEL), "line 2"),
     ):
         with pytest.raises(openai.BadRequestError, match=why):
-            uploaded(ai, text(1), row)
+            upload_file(ai, embedding_line(1), row)
     with pytest.raises(openai.BadRequestError, match="must be batch"):
         ai.files.create(file=("a.jsonl", b"{}"), purpose="fine-tune")
     with pytest.raises(openai.BadRequestError, match=f"batches of this provider are of {EMBEDDINGS}"):
-        ai.batches.create(input_file_id="a", endpoint=CHAT, completion_window="24h", extra_body={"model": MODEL})
-    assert there.asked == []
+        ai.batches.create(input_file_id="a", endpoint=CHAT_PATH, completion_window="24h", extra_body={"model": MODEL})
+    assert cohere_provider.asked == []
 
 
-def test_where_some_models_alone_may_be_used_no_text_is_embedded_by_another(here: Restarted, there: BucketProvider):
-    name, admin = f"e{next(NUMBERS)}", Client(here.gateway)
-    ai = sdk(workspace(admin, name, "cohere", "m-w", custom_host=there.url), provider="@m-w")
+def test_model_allowlist_applies_to_embed_jobs(
+    restarted_gateway: RestartableGateway, cohere_provider: FakeBucketProvider
+):
+    name, admin = f"e{next(WORKSPACE_NUMBERS)}", Client(restarted_gateway.gateway)
+    ai = openai_client(create_workspace(admin, name, "cohere", "m-w", custom_host=cohere_provider.url), provider="@m-w")
     allowed = {"models": [{"slug": MODEL, "enabled": True, "is_custom": True}], "allow_all_models": False}
-    good(admin.put(f"/v1/integrations/m-{name}/models", allowed))
-    file, no = uploaded(ai, text(1)).id, (403, "model_not_allowed")
-    wait("the models at the edge", lambda: refusal(lambda: made(ai, file, model="embed-other")) == no or None)
-    there.asked.clear()
-    there.jobs.clear()
-    assert refusal(lambda: uploaded(ai, text(1, model="embed-other"))) == no
-    assert refusal(lambda: made(ai, file, model="embed-other")) == no
-    assert refusal(lambda: made(ai, file, model=None))[0] == 400
-    assert there.asked == []
+    expect_ok(admin.put(f"/v1/integrations/m-{name}/models", allowed))
+    file, no = upload_file(ai, embedding_line(1)).id, (403, "model_not_allowed")
+    wait(
+        "the models at the edge",
+        lambda: status_and_code(lambda: create_batch(ai, file, model="embed-other")) == no or None,
+    )
+    cohere_provider.asked.clear()
+    cohere_provider.jobs.clear()
+    assert status_and_code(lambda: upload_file(ai, embedding_line(1, model="embed-other"))) == no
+    assert status_and_code(lambda: create_batch(ai, file, model="embed-other")) == no
+    assert status_and_code(lambda: create_batch(ai, file, model=None))[0] == 400
+    assert cohere_provider.asked == []
     # Whatever is said beside it, the job is of the model that was looked at.
-    made(ai, file, provider_options={"model": "embed-other"})
-    assert [job["model"] for job in there.jobs] == [MODEL]
+    create_batch(ai, file, provider_options={"model": "embed-other"})
+    assert [job["model"] for job in cohere_provider.jobs] == [MODEL]

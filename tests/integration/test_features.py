@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.serving import running
+from tests.integration.serving import run_gateway
 from tests.integration.wire import CHAT, JSON, Answer, ask, asked
 
 if TYPE_CHECKING:
@@ -16,36 +16,40 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 TABLES = {"routing": {"retry_backoff_ms": 1}, "upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
-LIMITS = {"MAX_ROOT_CONFIG_TARGETS": "2", "MAX_CONDITIONAL_ROOT_CONFIG_TARGETS": "3", "MAX_NESTED_CONFIG_TARGETS": "1"}
+TARGET_LIMITS = {
+    "MAX_ROOT_CONFIG_TARGETS": "2",
+    "MAX_CONDITIONAL_ROOT_CONFIG_TARGETS": "3",
+    "MAX_NESTED_CONFIG_TARGETS": "1",
+}
 
 
-def target(behaviour: str, **more: object) -> dict[str, Any]:
+def mock_target(behaviour: str, **more: object) -> dict[str, Any]:
     return {"provider": "mock", "override_params": {"model": f"mock?{behaviour}"}, **more}
 
 
-BAD, WELL = target("status=503"), target("chunks=2")
+BAD, WELL = mock_target("status=503"), mock_target("chunks=2")
 
 
-def group(mode: str, *targets: dict[str, Any], **more: object) -> dict[str, Any]:
+def strategy_config(mode: str, *targets: dict[str, Any], **more: object) -> dict[str, Any]:
     return {"strategy": {"mode": mode, **more}, "targets": list(targets)}
 
 
-def send(gateway: Gateway, config: object, body: bytes = b"", path: str = CHAT, **more: str) -> Answer:
+def send_request(gateway: Gateway, config: object, body: bytes = b"", path: str = CHAT, **more: str) -> Answer:
     said = {f"x-gateway-{name.replace('_', '-')}": value for name, value in more.items()}
     text = config if isinstance(config, str) else json.dumps(config)
     return ask(gateway.base_url, path, body or asked(), {"x-gateway-config": text, **said, **JSON})
 
 
-def way(answer: Answer) -> tuple[int, str | None, str | None]:
+def routing_outcome(answer: Answer) -> tuple[int, str | None, str | None]:
     names = ("x-gateway-last-used-option-index", "x-gateway-retry-attempt-count")
     return (answer.status, *(answer.get(name) for name in names))
 
 
-PAID = {"query": {"$or": [{"metadata.plan": "paid"}], "params.max_tokens": {"$lte": 64}}, "then": "b"}
-ROUTED = {"conditions": [PAID], "default": "a"}
-NAMED = (target("chunks=1", name="a"), target("chunks=2", name="b"))
-SLOW = {"hedge": {"after_ms": 30, "max_ratio": 1}}
-GUARDED = {
+PAID_CONDITION = {"query": {"$or": [{"metadata.plan": "paid"}], "params.max_tokens": {"$lte": 64}}, "then": "b"}
+CONDITIONS = {"conditions": [PAID_CONDITION], "default": "a"}
+NAMED_TARGETS = (mock_target("chunks=1", name="a"), mock_target("chunks=2", name="b"))
+HEDGING = {"hedge": {"after_ms": 30, "max_ratio": 1}}
+CIRCUIT_BREAKER = {
     "cb_config": {
         "failure_threshold": 1,
         "failure_threshold_percentage": 1,
@@ -53,28 +57,44 @@ GUARDED = {
         "cooldown_interval": 30_000,
     }
 }
-STICKY = {"sticky": {"hash_fields": ["metadata.plan"]}}
-LISTED = {"on_status_codes": [429]}
+STICKY_SESSION = {"sticky": {"hash_fields": ["metadata.plan"]}}
+FALLBACK_ON_429 = {"on_status_codes": [429]}
 
 
 @pytest.mark.parametrize(
     ("config", "expected", "attempts"),
     [
-        (group("single", WELL, BAD), (200, "config.targets[0]", "0"), 1),
-        (group("fallback", BAD, WELL), (200, "config.targets[1]", "0"), 2),
-        (group("fallback", target("status=404"), WELL, **LISTED), (404, "config.targets[0]", "0"), 1),
-        (group("fallback", BAD, group("fallback", BAD, WELL)), (200, "config.targets[1].targets[1]", "0"), 3),
-        (group("loadbalance", {**BAD, "weight": 0}, WELL), (200, "config.targets[1]", "0"), 1),
-        (group("loadbalance", {**BAD, "weight": 0}, WELL, **STICKY), (200, "config.targets[1]", "0"), 1),
-        (group("conditional", *NAMED, **ROUTED), (200, "config.targets[1]", "0"), 1),
-        (group("fallback", target("fault=silence"), WELL, **SLOW), (200, "config.targets[1]", "0"), 2),
-        (target("status=503", retry={"attempts": 2}), (503, "config", "-1"), 3),
+        (strategy_config("single", WELL, BAD), (200, "config.targets[0]", "0"), 1),
+        (strategy_config("fallback", BAD, WELL), (200, "config.targets[1]", "0"), 2),
         (
-            target("fault=429&retry_after=0", retry={"attempts": 1, "use_retry_after_headers": True}),
+            strategy_config("fallback", mock_target("status=404"), WELL, **FALLBACK_ON_429),
+            (404, "config.targets[0]", "0"),
+            1,
+        ),
+        (
+            strategy_config("fallback", BAD, strategy_config("fallback", BAD, WELL)),
+            (200, "config.targets[1].targets[1]", "0"),
+            3,
+        ),
+        (strategy_config("loadbalance", {**BAD, "weight": 0}, WELL), (200, "config.targets[1]", "0"), 1),
+        (
+            strategy_config("loadbalance", {**BAD, "weight": 0}, WELL, **STICKY_SESSION),
+            (200, "config.targets[1]", "0"),
+            1,
+        ),
+        (strategy_config("conditional", *NAMED_TARGETS, **CONDITIONS), (200, "config.targets[1]", "0"), 1),
+        (
+            strategy_config("fallback", mock_target("fault=silence"), WELL, **HEDGING),
+            (200, "config.targets[1]", "0"),
+            2,
+        ),
+        (mock_target("status=503", retry={"attempts": 2}), (503, "config", "-1"), 3),
+        (
+            mock_target("fault=429&retry_after=0", retry={"attempts": 1, "use_retry_after_headers": True}),
             (429, "config", "-1"),
             2,
         ),
-        (target("fault=silence", request_timeout=60), (408, "config", "0"), 1),
+        (mock_target("fault=silence", request_timeout=60), (408, "config", "0"), 1),
         (
             {"provider": "mock", "requestTimeout": 60, "overrideParams": {"model": "mock?fault=silence"}},
             (408, "config", "0"),
@@ -82,14 +102,14 @@ LISTED = {"on_status_codes": [429]}
         ),
     ],
 )
-def test_a_strategy_or_a_feature_sends_it_where_it_says(
+def test_strategy_sends_request_to_the_expected_target(
     served: Gateway, provider: Mock, config: dict[str, Any], expected: tuple[int, str, str], attempts: int
 ):
     # Whether it streams makes no difference before the first byte.
     for number, stream in enumerate((False, True), 1):
         body = asked(f"m-{served.port}-{number}", stream=stream)
-        answer = send(served, config, body, metadata='{"plan": "paid"}', explain="true")
-        assert way(answer) == expected, answer
+        answer = send_request(served, config, body, metadata='{"plan": "paid"}', explain="true")
+        assert routing_outcome(answer) == expected, answer
         told = json.loads(answer.get("x-gateway-explanation") or "")
         assert (told["option"], told["target"]["target"]) == (expected[1], expected[1])
         assert len(provider.ledger()) == number * attempts
@@ -97,31 +117,31 @@ def test_a_strategy_or_a_feature_sends_it_where_it_says(
         assert answer.get("x-should-retry") == ("false" if expected[0] >= 400 and is_persistent else None)
 
 
-def test_an_answer_says_after_which_retry_it_came(served: Gateway, provider: Mock):
-    config = target(f"status=503&times=1&chunks={served.port}", retry={"attempts": 2})
-    assert way(send(served, config)) == (200, "config", "1")
+def test_response_reports_the_retry_count(served: Gateway, provider: Mock):
+    config = mock_target(f"status=503&times=1&chunks={served.port}", retry={"attempts": 2})
+    assert routing_outcome(send_request(served, config)) == (200, "config", "1")
     assert len(provider.ledger()) == 2
 
 
-def test_a_breaker_leaves_a_target_alone(served: Gateway, provider: Mock):
-    config = group("fallback", target(f"status=503&chunks={served.port}"), WELL, **GUARDED)
-    assert [way(send(served, config))[1] for _ in range(3)] == ["config.targets[1]"] * 3
+def test_circuit_breaker_skips_a_failing_target(served: Gateway, provider: Mock):
+    config = strategy_config("fallback", mock_target(f"status=503&chunks={served.port}"), WELL, **CIRCUIT_BREAKER)
+    assert [routing_outcome(send_request(served, config))[1] for _ in range(3)] == ["config.targets[1]"] * 3
     assert len(provider.ledger()) == 4
 
 
-def test_an_answer_is_kept_asked_for_anew_and_apart_by_its_namespace(served: Gateway):
-    config = target(f"chunks=2&chunk_bytes={served.port % 97 + 8}", cache={"mode": "simple", "max_age": 60})
+def test_cache_hits_refreshes_and_separates_namespaces(served: Gateway):
+    config = mock_target(f"chunks=2&chunk_bytes={served.port % 97 + 8}", cache={"mode": "simple", "max_age": 60})
     for stream in (False, True):
         body = asked(stream=stream)
         seen = [
-            send(served, config, body, **more)
+            send_request(served, config, body, **more)
             for more in ({}, {}, {"cache_force_refresh": "true"}, {"cache_namespace": "n"})
         ]
         assert [one.get("x-gateway-cache-status") for one in seen] == ["MISS", "HIT", "REFRESH", "MISS"]
         assert seen[0].body == seen[1].body
 
 
-def test_parameters_and_headers_are_changed_on_the_way(served: Gateway, provider: Mock):
+def test_config_changes_parameters_and_headers(served: Gateway, provider: Mock):
     config = {
         "provider": "mock",
         "default_params": {"max_tokens": 1, "seed": 7},
@@ -148,12 +168,12 @@ def test_parameters_and_headers_are_changed_on_the_way(served: Gateway, provider
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/responses"])
-def test_a_stream_that_breaks_off_is_held_or_continued(served: Gateway, path: str):
+def test_broken_stream_is_held_or_continued(served: Gateway, path: str):
     body = {"model": "m", "max_tokens": 99, "stream": True}
     body["input" if path == "/v1/responses" else "messages"] = [{"role": "user", "content": "hi"}]
-    whole = send(served, target("chunks=30"), json.dumps(body).encode(), path)
+    whole = send_request(served, mock_target("chunks=30"), json.dumps(body).encode(), path)
 
-    def text(answer: Answer) -> str:
+    def stream_text(answer: Answer) -> str:
         read = [json.loads(event.partition(b"data: ")[2]) for event in answer.events if b"data: {" in event]
         said = [
             one["choices"][0]["delta"].get("content") if one.get("choices") else one.get("delta")
@@ -162,37 +182,39 @@ def test_a_stream_that_breaks_off_is_held_or_continued(served: Gateway, path: st
         ]
         return "".join(part if isinstance(part, str) else (part or {}).get("text") or "" for part in said)
 
-    assert len(text(whole)) > 100
+    assert len(stream_text(whole)) > 100
     for mode in ("hold", "continue"):
         config = {
-            **group("fallback", target("chunks=30&fault=cut&after=20"), target("chunks=30&prefix=on")),
+            **strategy_config(
+                "fallback", mock_target("chunks=30&fault=cut&after=20"), mock_target("chunks=30&prefix=on")
+            ),
             "recovery": mode,
         }
-        answer = send(served, config, json.dumps(body).encode(), path)
-        assert (answer.status, text(answer)) == (200, text(whole)), (mode, answer)
+        answer = send_request(served, config, json.dumps(body).encode(), path)
+        assert (answer.status, stream_text(answer)) == (200, stream_text(whole)), (mode, answer)
 
 
-def test_what_is_passed_through_needs_a_provider_and_stands_alone(served: Gateway):
-    refused = send(served, {"passthrough": True})
+def test_passthrough_needs_a_provider_and_no_other_options(served: Gateway):
+    refused = send_request(served, {"passthrough": True})
     assert (refused.status, refused.json()["error"]["code"]) == (400, "provider_unresolved")
     for beside in ({"targets": [WELL]}, {"strategy": {"mode": "single"}}, {"override_params": {"a": 1}}):
-        refused = send(served, {"passthrough": True, **beside}, provider="mock")
+        refused = send_request(served, {"passthrough": True, **beside}, provider="mock")
         assert (refused.status, refused.json()["error"]["code"]) == (400, "invalid_config"), beside
 
 
 @pytest.mark.parametrize(
     ("config", "place"),
     [
-        (group("fallback", WELL, WELL), None),
-        (group("fallback", WELL, WELL, WELL), "targets"),
-        (group("conditional", *NAMED, WELL, **ROUTED), None),
-        (group("conditional", *NAMED, WELL, WELL, **ROUTED), "targets"),
-        (group("fallback", WELL, group("single", WELL)), None),
-        (group("fallback", WELL, group("fallback", WELL, WELL)), "targets[1]"),
+        (strategy_config("fallback", WELL, WELL), None),
+        (strategy_config("fallback", WELL, WELL, WELL), "targets"),
+        (strategy_config("conditional", *NAMED_TARGETS, WELL, **CONDITIONS), None),
+        (strategy_config("conditional", *NAMED_TARGETS, WELL, WELL, **CONDITIONS), "targets"),
+        (strategy_config("fallback", WELL, strategy_config("single", WELL)), None),
+        (strategy_config("fallback", WELL, strategy_config("fallback", WELL, WELL)), "targets[1]"),
     ],
 )
-def test_the_operators_limits_of_targets_hold_when_asked(limited: Gateway, config: dict[str, Any], place: str | None):
-    answer = send(limited, config)
+def test_operator_target_limits_apply_to_request_configs(limited: Gateway, config: dict[str, Any], place: str | None):
+    answer = send_request(limited, config)
     if place is None:
         assert answer.status == 200, answer
     else:
@@ -202,5 +224,7 @@ def test_the_operators_limits_of_targets_hold_when_asked(limited: Gateway, confi
 
 @pytest.fixture(scope="module")
 def limited(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("limited"), {"mock": {"host": provider.url}}, env=LIMITS) as gateway:
+    with run_gateway(
+        tmp_path_factory.mktemp("limited"), {"mock": {"host": provider.url}}, env=TARGET_LIMITS
+    ) as gateway:
         yield gateway

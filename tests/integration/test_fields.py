@@ -9,8 +9,8 @@ import pytest
 
 from penstock.app import openapi_json
 from penstock.ids import mask_secret
-from tests.integration.answered import MADE, READS, WORKSPACE, differing
-from tests.integration.managed import good
+from tests.integration.answered import CREATED_FIELDS, READ_ROUTES, WORKSPACE_FIELDS, mismatched_fields
+from tests.integration.managed import expect_ok
 from tests.integration.written import RATES, USAGE, Scene, holds, samples, sent, set_scene, unread
 
 if TYPE_CHECKING:
@@ -24,54 +24,65 @@ def scene(admin: Client) -> Scene:
     return set_scene(admin)
 
 
-@pytest.mark.parametrize(("path", "below", "table"), READS, ids=[f"{path} {below}" for path, below, _ in READS])
-def test_what_is_read_holds_each_field_in_its_type(scene: Scene, path: str, below: str, table: dict[str, str]):
-    answer = scene.admin.shown(path.format(**scene._asdict()))
+@pytest.mark.parametrize(
+    ("path", "below", "table"), READ_ROUTES, ids=[f"{path} {below}" for path, below, _ in READ_ROUTES]
+)
+def test_read_fields_have_their_documented_types(scene: Scene, path: str, below: str, table: dict[str, str]):
+    answer = scene.admin.read(path.format(**scene._asdict()))
     rows: list[dict[str, Any]] = answer[below] if below else [answer]
     assert rows
-    assert not [found for row in rows if (found := differing(row, table))]
+    assert not [found for row in rows if (found := mismatched_fields(row, table))]
 
 
-def test_what_is_made_and_changed_answers_each_field_in_its_type(scene: Scene):
+def test_create_and_update_responses_have_documented_types(scene: Scene):
     admin, place = scene.admin, {"workspace_id": scene.place}
     inside = f"?workspace_id={scene.place}"
     key = {"name": "k", "scopes": ["completions.write"], **place}
-    made = admin.made("/v1/api-keys/workspace/service", key)
+    made = admin.create("/v1/api-keys/workspace/service", key)
     rotated = {"id": "text", "key": "text", "key_transition_expires_at": "text"}
     virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", **place}
     named = {"name": "renamed"}
     answers: list[tuple[dict[str, Any], dict[str, str]]] = [
         (made, {"id": "text", "key": "text", "object": "text"}),
-        (good(admin.put(f"/v1/api-keys/{made['id']}", named)), {}),
-        (good(admin.post(f"/v1/api-keys/{made['id']}/rotate", {})), rotated),
+        (expect_ok(admin.put(f"/v1/api-keys/{made['id']}", named)), {}),
+        (expect_ok(admin.post(f"/v1/api-keys/{made['id']}/rotate", {})), rotated),
         (
-            admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **place}),
-            MADE | {"version_id": "text", "object": "text"},
+            admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **place}),
+            CREATED_FIELDS | {"version_id": "text", "object": "text"},
         ),
-        (good(admin.put(f"/v1/configs/{scene.config}", named)), {"version_id": "text", "object": "text"}),
-        (admin.made("/v1/integrations", {"name": "i", "ai_provider_id": "openai", "key": "sk-0123456789"}), MADE),
-        (good(admin.put(f"/v1/integrations/{scene.integration}", named)), {}),
-        (admin.made("/v1/providers", {"name": "p", "integration_id": scene.integration, **place}), MADE),
-        (good(admin.put(f"/v1/providers/{scene.provider}{inside}", named)), MADE),
-        (admin.made("/v1/virtual-keys", virtual), {**MADE, "object": "text", "success": "boolean", "data": "table"}),
-        (good(admin.put(f"/v1/virtual-keys/{scene.virtual_key}{inside}", named)), {**MADE, "object": "text"}),
+        (expect_ok(admin.put(f"/v1/configs/{scene.config}", named)), {"version_id": "text", "object": "text"}),
         (
-            admin.made(
+            admin.create("/v1/integrations", {"name": "i", "ai_provider_id": "openai", "key": "sk-0123456789"}),
+            CREATED_FIELDS,
+        ),
+        (expect_ok(admin.put(f"/v1/integrations/{scene.integration}", named)), {}),
+        (admin.create("/v1/providers", {"name": "p", "integration_id": scene.integration, **place}), CREATED_FIELDS),
+        (expect_ok(admin.put(f"/v1/providers/{scene.provider}{inside}", named)), CREATED_FIELDS),
+        (
+            admin.create("/v1/virtual-keys", virtual),
+            {**CREATED_FIELDS, "object": "text", "success": "boolean", "data": "table"},
+        ),
+        (
+            expect_ok(admin.put(f"/v1/virtual-keys/{scene.virtual_key}{inside}", named)),
+            {**CREATED_FIELDS, "object": "text"},
+        ),
+        (
+            admin.create(
                 "/v1/admin/users/invites", {"email": "fields2@example.test", "role": "member", "workspaces": []}
             ),
             {"id": "text", "invite_link": "text"},
         ),
-        (good(admin.post(f"/v1/admin/users/invites/{scene.invite}/resend", {})), {"inviteLink": "text"}),
-        (admin.made("/v1/admin/workspaces", {"name": "w"}), {**WORKSPACE, "users": "list"}),
-        (good(admin.put(f"/v1/admin/workspaces/{scene.place}", {"name": "Fields"})), WORKSPACE),
+        (expect_ok(admin.post(f"/v1/admin/users/invites/{scene.invite}/resend", {})), {"inviteLink": "text"}),
+        (admin.create("/v1/admin/workspaces", {"name": "w"}), {**WORKSPACE_FIELDS, "users": "list"}),
+        (expect_ok(admin.put(f"/v1/admin/workspaces/{scene.place}", {"name": "Fields"})), WORKSPACE_FIELDS),
     ]
-    assert not [found for answer, table in answers if (found := differing(answer, table))]
+    assert not [found for answer, table in answers if (found := mismatched_fields(answer, table))]
     # What was changed or deleted says nothing else, or nothing at all.
     assert [answers[1][0], answers[6][0]] == [{}, {}]
-    assert good(admin.delete(f"/v1/api-keys/{made['id']}")) == {}
+    assert expect_ok(admin.delete(f"/v1/api-keys/{made['id']}")) == {}
 
 
-def fields_of(path: str, verb: str) -> tuple[str, set[str]]:
+def body_fields(path: str, verb: str) -> tuple[str, set[str]]:
     """The name of a body, and the fields that the description says it has."""
     body = DESCRIPTION["paths"][path][verb]["requestBody"]["content"]["application/json"]["schema"]
     name = body["$ref"].rpartition("/")[2]
@@ -79,7 +90,7 @@ def fields_of(path: str, verb: str) -> tuple[str, set[str]]:
 
 
 # What the description calls it, where one is made, and where it is read.
-CREATES = [
+CREATE_ROUTES = [
     ("/v1/api-keys/{kind}/{sub_kind}", "/v1/api-keys/workspace/user", "/v1/api-keys/{id}"),
     ("/v1/configs", "/v1/configs", "/v1/configs/{id}"),
     ("/v1/integrations", "/v1/integrations", "/v1/integrations/{id}"),
@@ -91,18 +102,18 @@ CREATES = [
 ]
 
 
-@pytest.mark.parametrize(("described", "path", "reading"), CREATES, ids=[row[0] for row in CREATES])
-def test_each_field_that_one_is_made_with_is_read_back(scene: Scene, described: str, path: str, reading: str):
-    name, fields = fields_of(described, "post")
+@pytest.mark.parametrize(("described", "path", "reading"), CREATE_ROUTES, ids=[row[0] for row in CREATE_ROUTES])
+def test_each_create_field_is_read_back(scene: Scene, described: str, path: str, reading: str):
+    name, fields = body_fields(described, "post")
     given = samples(scene)[name]
     assert fields == set(given), "each field has its sample"
     given = {field: sample for field, sample in given.items() if sample is not None}
-    made = scene.admin.made(path, sent(given))
-    assert not unread(scene.admin.shown(reading.format(id=made["id"], place=scene.place)), given)
+    made = scene.admin.create(path, sent(given))
+    assert not unread(scene.admin.read(reading.format(id=made["id"], place=scene.place)), given)
 
 
 # Where each kind is changed, and where it is read if that is elsewhere.
-CHANGES = [
+UPDATE_ROUTES = [
     ("/v1/api-keys/{key_id}", "/v1/api-keys/{key}"),
     ("/v1/configs/{key}", "/v1/configs/{lone_config}"),
     ("/v1/integrations/{key}", "/v1/integrations/{integration}"),
@@ -117,18 +128,18 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("described", "path"), CHANGES, ids=[row[0] for row in CHANGES])
-def test_each_field_that_is_changed_alone_is_read_back_and_others_stay(scene: Scene, described: str, path: str):
-    name, fields = fields_of(described, "put")
+@pytest.mark.parametrize(("described", "path"), UPDATE_ROUTES, ids=[row[0] for row in UPDATE_ROUTES])
+def test_single_field_update_is_read_back_and_changes_no_other(scene: Scene, described: str, path: str):
+    name, fields = body_fields(described, "put")
     given = samples(scene)[name]
     assert fields == set(given) - ({"workspace_id"} - fields), "each field has its sample"
     where = path.format(**scene._asdict())
     for field in sorted(fields):
-        before = scene.admin.shown(where)
+        before = scene.admin.read(where)
         # Where another address is named the credential is sent anew.
         along = {"key": given["key"]} if field in {"configurations", "model_config"} else {}
-        good(scene.admin.put(where, sent({**along, field: given[field]})))
-        after = scene.admin.shown(where)
+        expect_ok(scene.admin.put(where, sent({**along, field: given[field]})))
+        after = scene.admin.read(where)
         assert not unread(after, {field: given[field]})
         others = fields - {field} - {"reset_usage", "allow_all_workspaces", "allowed_workspaces", "deploymentConfig"}
         same = [other for other in others if other in before and other != "model_config"]
@@ -140,16 +151,16 @@ def other_scene(admin: Client) -> Scene:
     return set_scene(admin, "at-once")
 
 
-@pytest.mark.parametrize(("described", "path"), CHANGES, ids=[row[0] for row in CHANGES])
-def test_all_fields_that_are_changed_at_once_are_read_back(other_scene: Scene, described: str, path: str):
-    name, fields = fields_of(described, "put")
+@pytest.mark.parametrize(("described", "path"), UPDATE_ROUTES, ids=[row[0] for row in UPDATE_ROUTES])
+def test_all_fields_updated_at_once_are_read_back(other_scene: Scene, described: str, path: str):
+    name, fields = body_fields(described, "put")
     given = {field: sample for field, sample in samples(other_scene)[name].items() if field in fields}
     where = path.format(**other_scene._asdict())
-    good(other_scene.admin.put(where, sent(given)))
-    assert not unread(other_scene.admin.shown(where), given)
+    expect_ok(other_scene.admin.put(where, sent(given)))
+    assert not unread(other_scene.admin.read(where), given)
 
 
-def test_models_and_workspaces_of_an_integration_are_read_back(scene: Scene):
+def test_integration_models_and_workspaces_are_read_back(scene: Scene):
     own = {"custom_host": "https://one.test", "custom_headers": {"x-model": "a-secret-field"}}
     model = {
         "slug": "finer",
@@ -164,8 +175,8 @@ def test_models_and_workspaces_of_an_integration_are_read_back(scene: Scene):
     schemas = DESCRIPTION["components"]["schemas"]
     assert set(schemas["ModelGiven"]["properties"]) == set(model)
     path = f"/v1/integrations/{scene.integration}"
-    good(scene.admin.put(f"{path}/models", {"models": [model], "allow_all_models": False}))
-    shown = scene.admin.shown(f"{path}/models")
+    expect_ok(scene.admin.put(f"{path}/models", {"models": [model], "allow_all_models": False}))
+    shown = scene.admin.read(f"{path}/models")
     (row,) = [row for row in shown["models"] if row["slug"] == "finer"]
     hidden = {**own, "custom_headers": {"x-model": mask_secret("a-secret-field")}}
     assert (holds(row, {**model, "configurations": hidden}), shown["allow_all_models"]) == (True, False)
@@ -182,11 +193,11 @@ def test_models_and_workspaces_of_an_integration_are_read_back(scene: Scene):
     everybody = {"enabled": True, "usage_limits": [USAGE], "rate_limits": RATES}
     assert set(schemas["GlobalAccess"]["properties"]) == set(everybody)
     rules = {"global_workspace_access": everybody, "create_default_provider": False}
-    good(scene.admin.put(f"{path}/workspaces", {"workspaces": [access], **rules}))
-    shown = scene.admin.shown(f"{path}/workspaces")
+    expect_ok(scene.admin.put(f"{path}/workspaces", {"workspaces": [access], **rules}))
+    shown = scene.admin.read(f"{path}/workspaces")
     (row,) = shown["workspaces"]
     read_back = ("enabled", "usage_limits", "rate_limits")
     assert holds(row, {name: access[name] for name in read_back})
     assert (row["workspace_id"], bool(row["last_reset_at"])) == (scene.place, True)
     assert holds(shown["global_workspace_access"], everybody)
-    good(scene.admin.put(f"{path}/workspaces", {"workspaces": [{**access, "enabled": True}]}))
+    expect_ok(scene.admin.put(f"{path}/workspaces", {"workspaces": [{**access, "enabled": True}]}))

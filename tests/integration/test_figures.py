@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from tests.integration import memory
-from tests.integration.serving import Beside, edges, load, running
+from tests.integration.serving import BackgroundThread, edge_pids, run_gateway, run_load
 from tests.integration.wire import CHAT, Wire, ask, asked, request
 from tests.processes import Program, free_port
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.alone
 
 # A machine that does much else at once may give more room: 2 doubles every time allowed here.
-FACTOR = float(os.environ.get("PENSTOCK_FIGURES_FACTOR", "1"))
-START_SECONDS = 1.0 * FACTOR
-IDLE_BYTES = 80_000_000
+TIME_FACTOR = float(os.environ.get("PENSTOCK_FIGURES_FACTOR", "1"))
+MAX_START_SECONDS = 1.0 * TIME_FACTOR
+MAX_IDLE_BYTES = 80_000_000
 # The promise is 1 ms where each has a core of its own; here four processes share two. In one interpreter it was 40.
-ALLOWED_RISE_MS = 10 * FACTOR
-ROUNDS = 4
+MAX_P99_RISE_MS = 10 * TIME_FACTOR
+MAX_ROUNDS = 4
 FIRST_STREAMS, MORE_STREAMS = 300, 500
-STREAM_BYTES = 40 * memory.KIB
+MAX_STREAM_BYTES = 40 * memory.KIB
 
 
-def start_to_answer(folder: Path) -> float:
+def measure_start_seconds(folder: Path) -> float:
     """Seconds from the command to the first answer of the gateway."""
     port = free_port()
     began = time.monotonic()
@@ -53,52 +53,52 @@ def start_to_answer(folder: Path) -> float:
         program.stop()
 
 
-def test_it_answers_within_a_second_of_its_start(tmp_path: Path):
-    times = [start_to_answer(tmp_path) for _ in range(3)]
-    assert statistics.median(times) <= START_SECONDS, times
+def test_responds_within_a_second_of_its_start(tmp_path: Path):
+    times = [measure_start_seconds(tmp_path) for _ in range(3)]
+    assert statistics.median(times) <= MAX_START_SECONDS, times
 
 
-def test_idle_it_holds_at_most_80_mb(provider: Mock, tmp_path: Path):
-    with running(tmp_path, {"mock": {"host": provider.url}}) as gateway:
-        edges(gateway)
+def test_idle_memory_is_at_most_80_mb(provider: Mock, tmp_path: Path):
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}}) as gateway:
+        edge_pids(gateway)
         for path in (CHAT, "/v1/messages"):
             # Who is told what it cost counts nothing, and needs no vocabulary.
             ask(gateway.base_url, path, asked("mock?usage=on", stream=True))
         held = {pid: memory.pss(pid) for pid in gateway.pids()}
     assert len(held) == 3
     total = sum(held.values())
-    assert total <= IDLE_BYTES, f"{total / 1e6:.1f} MB: {held}"
+    assert total <= MAX_IDLE_BYTES, f"{total / 1e6:.1f} MB: {held}"
 
 
-def test_open_streams_hold_little(provider: Mock, tmp_path: Path):
+def test_open_streams_use_little_memory(provider: Mock, tmp_path: Path):
     """The promise is 40 KiB for each quiet stream, both of its connections in one."""
     held: list[float] = []
     # Pages that an allocator has not given back yet come on top, a few KiB for each stream, in some rounds.
-    while len(held) < ROUNDS and (not held or min(held) > STREAM_BYTES):
-        held.append(_held_by_a_stream(provider, tmp_path / str(len(held))))
-    assert min(held) <= STREAM_BYTES, held
+    while len(held) < MAX_ROUNDS and (not held or min(held) > MAX_STREAM_BYTES):
+        held.append(_measure_stream_bytes(provider, tmp_path / str(len(held))))
+    assert min(held) <= MAX_STREAM_BYTES, held
 
 
-def _held_by_a_stream(provider: Mock, folder: Path) -> float:
+def _measure_stream_bytes(provider: Mock, folder: Path) -> float:
     folder.mkdir()
-    with running(folder, {"mock": {"host": provider.url}}) as gateway, contextlib.ExitStack() as streams:
-        (edge,) = edges(gateway)
+    with run_gateway(folder, {"mock": {"host": provider.url}}) as gateway, contextlib.ExitStack() as streams:
+        (edge,) = edge_pids(gateway)
         # The first ones take what is taken once, or was free already.
-        streams.enter_context(Streams(gateway.base_url, FIRST_STREAMS))
+        streams.enter_context(OpenStreams(gateway.base_url, FIRST_STREAMS))
         before = memory.pss(edge)
-        opened = streams.enter_context(Streams(gateway.base_url, MORE_STREAMS))
+        opened = streams.enter_context(OpenStreams(gateway.base_url, MORE_STREAMS))
         grown = (memory.pss(edge) - before) / MORE_STREAMS
-        assert opened.ends() == {True}
+        assert opened.completion_states() == {True}
     return grown
 
 
-class Streams:
+class OpenStreams:
     """Callers of streams, all opened at once, whose beginnings are over."""
 
     def __init__(self, url: str, count: int) -> None:
         self._wires = [Wire(url) for _ in range(count)]
         for wire in self._wires:
-            wire.send(request("POST", CHAT, _mock(), asked("mock?chunks=3&chunk_ms=3000", stream=True)))
+            wire.send(request("POST", CHAT, _mock_headers(), asked("mock?chunks=3&chunk_ms=3000", stream=True)))
         self._heads = [wire.head() for wire in self._wires]
 
     def __enter__(self) -> Self:
@@ -108,33 +108,36 @@ class Streams:
         for wire in self._wires:
             wire.close()
 
-    def ends(self) -> set[bool]:
+    def completion_states(self) -> set[bool]:
         """Whether they end well, each of them."""
         return {b"[DONE]" in b"".join(wire.pieces(head)) for wire, head in zip(self._wires, self._heads, strict=True)}
 
 
-def _mock() -> dict[str, str]:
+def _mock_headers() -> dict[str, str]:
     return {"x-gateway-provider": "mock", "content-type": "application/json"}
 
 
-def test_management_that_burns_an_interpreter_hardly_disturbs_calls(provider: Mock, tmp_path: Path):
+def test_busy_management_interpreter_hardly_delays_requests(provider: Mock, tmp_path: Path):
     options = {"rate": 200, "connections": 8, "seconds": 2.5, "headers": {"x-gateway-provider": "mock"}}
     rises: list[float] = []
-    with running(tmp_path, {"mock": {"host": provider.url}}, burn=True) as gateway:
-        edges(gateway)
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}}, burn=True) as gateway:
+        edge_pids(gateway)
         # What else this machine does comes and goes; an interpreter that is shared disturbs every time.
-        while len(rises) < ROUNDS and (not rises or min(rises) > ALLOWED_RISE_MS):
-            with load("rate", gateway.base_url + CHAT, **options) as calm:
+        while len(rises) < MAX_ROUNDS and (not rises or min(rises) > MAX_P99_RISE_MS):
+            with run_load("rate", gateway.base_url + CHAT, **options) as calm:
                 pass
-            with Burning(gateway.base_url) as burning, load("rate", gateway.base_url + CHAT, **options) as busy:
+            with (
+                ManagementLoad(gateway.base_url) as burning,
+                run_load("rate", gateway.base_url + CHAT, **options) as busy,
+            ):
                 pass
             assert (calm["errors"], busy["errors"]) == (0, 0)
             assert burning.answers >= 2
             rises.append((busy["p99_us"] - calm["p99_us"]) / 1000)
-    assert min(rises) <= ALLOWED_RISE_MS, f"p99 rose by {rises} ms"
+    assert min(rises) <= MAX_P99_RISE_MS, f"p99 rose by {rises} ms"
 
 
-class Burning(Beside):
+class ManagementLoad(BackgroundThread):
     """Asks for what burns a second of Python, over and over."""
 
     def __init__(self, url: str) -> None:
@@ -148,13 +151,13 @@ class Burning(Beside):
                 self.answers += 1
 
 
-def test_a_flood_of_management_requests_fails_no_call(provider: Mock, tmp_path: Path):
+def test_management_flood_fails_no_request(provider: Mock, tmp_path: Path):
     options = {"rate": 100, "connections": 8, "seconds": 2, "headers": {"x-gateway-provider": "mock"}}
     urls = ("/v1/health", "/schema/openapi.json", "/v1/version")
-    with running(tmp_path, {"mock": {"host": provider.url}}) as gateway, contextlib.ExitStack() as floods:
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}}) as gateway, contextlib.ExitStack() as floods:
         flood = {"connections": 4, "seconds": 2, "method": "GET"}
-        reports = [floods.enter_context(load("whole", gateway.base_url + url, **flood)) for url in urls]
-        with load("rate", gateway.base_url + CHAT, **options) as calls:
+        reports = [floods.enter_context(run_load("whole", gateway.base_url + url, **flood)) for url in urls]
+        with run_load("rate", gateway.base_url + CHAT, **options) as calls:
             pass
         floods.close()
     assert calls["errors"] == 0
@@ -162,10 +165,10 @@ def test_a_flood_of_management_requests_fails_no_call(provider: Mock, tmp_path: 
     assert all(report["errors"] == 0 and report["requests"] > 50 for report in reports), reports
 
 
-def test_the_commands_that_need_no_server_are_quick(tmp_path: Path):
+def test_commands_without_a_server_are_quick(tmp_path: Path):
     times = []
     for _ in range(3):
         began = time.monotonic()
         subprocess.run([sys.executable, "-m", "penstock", "version"], check=True, capture_output=True, cwd=tmp_path)
         times.append(time.monotonic() - began)
-    assert statistics.median(times) <= START_SECONDS, times
+    assert statistics.median(times) <= MAX_START_SECONDS, times

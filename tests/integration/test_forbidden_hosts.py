@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from penstock import engine
-from tests.integration.serving import running
+from tests.integration.serving import run_gateway
 from tests.integration.wire import CHAT, JSON, MOCK, Wire, asked, request
 
 if TYPE_CHECKING:
@@ -28,32 +28,35 @@ if TYPE_CHECKING:
     from tests.integration.wire import Answer
 
 CANARY = "sk-canary-of-a-provider"
-ASK = {"x-gateway-provider": "openai", "authorization": f"Bearer {CANARY}", **JSON}
-UPGRADE = {
+OPENAI_HEADERS = {"x-gateway-provider": "openai", "authorization": f"Bearer {CANARY}", **JSON}
+UPGRADE_HEADERS = {
     "connection": "upgrade",
     "upgrade": "websocket",
     "sec-websocket-version": "13",
     "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
 }
-KNOWN = (
+FORBIDDEN_ADDRESSES = (
     "127.0.0.1 127.1.2.3 0.0.0.0 10.0.0.1 172.16.0.1 192.168.1.1 100.64.0.1 169.254.169.254 169.254.170.2 "
     "100.100.100.200 168.63.129.16 192.0.0.192 192.0.2.1 198.18.0.1 203.0.113.7 224.0.0.1 240.0.0.1 255.255.255.255"
 )
-NAMES = (
+FORBIDDEN_NAMES = (
     "localhost LOCALHOST localhost. a.localhost host.docker.internal x.local x.internal x.lan x.home x.corp x.test x.onion "
     "metadata.google.internal metadata instance-data kubernetes.default.svc localtest.me lvh.me [::1] [::] [fe80::1] "
     "[fd00:ec2::254] [ff02::1] [2001:db8::1] [::1%25lo] xn--lclhst-3nf5a.example a.b.c.d.e.f.g.h.i.j.k 1.2.3.4.5 0 0x0"
 )
 
 
-def addresses() -> list[ipaddress.IPv4Address]:
+def forbidden_addresses() -> list[ipaddress.IPv4Address]:
     chance = random.Random(11)  # noqa: S311 - the same addresses each time, and nobody's secret
     nets = [ipaddress.ip_network(net) for net in ("127.0.0.0/8", "10.0.0.0/8", "192.168.0.0/16", "172.16.0.0/12")]
     more = [net[chance.randrange(1, net.num_addresses - 1)] for net in nets for _ in range(10)]
-    return [*map(ipaddress.IPv4Address, KNOWN.split()), *(ipaddress.IPv4Address(int(one)) for one in more)]
+    return [
+        *map(ipaddress.IPv4Address, FORBIDDEN_ADDRESSES.split()),
+        *(ipaddress.IPv4Address(int(one)) for one in more),
+    ]
 
 
-def spellings(address: ipaddress.IPv4Address) -> list[str]:
+def address_spellings(address: ipaddress.IPv4Address) -> list[str]:
     whole, text = int(address), str(address)
     a, b, c, d = address.packed
     high, low = whole >> 16, whole & 0xFFFF
@@ -89,8 +92,10 @@ def spellings(address: ipaddress.IPv4Address) -> list[str]:
     ]
 
 
-def forbidden(port: int) -> Iterator[str]:
-    for host in itertools.chain.from_iterable([*map(spellings, addresses()), NAMES.split()]):
+def forbidden_urls(port: int) -> Iterator[str]:
+    for host in itertools.chain.from_iterable(
+        [*map(address_spellings, forbidden_addresses()), FORBIDDEN_NAMES.split()]
+    ):
         at = next((index for index, mark in enumerate(host) if mark in "#?"), len(host))
         yield f"http://{host[:at]}:{port}{host[at:]}/v1"
     yield f"http://127.0.0.1:{port}/" + "x" * 2048
@@ -98,25 +103,28 @@ def forbidden(port: int) -> Iterator[str]:
         yield f"https://api.openai.com:{service}"
 
 
-SURFACES: dict[str, Callable[[str], tuple[str, dict[str, str]]]] = {
-    "header": lambda url: (CHAT, {**ASK, "x-gateway-custom-host": url}),
-    "alias": lambda url: (CHAT, {**ASK, "x-portkey-custom-host": url}),
-    "inline-config": lambda url: (CHAT, {**ASK, "x-gateway-config": json.dumps({"custom_host": url})}),
-    "proxy": lambda url: ("/v1/proxy/files", {**ASK, "x-gateway-custom-host": url}),
-    "form": lambda url: ("/v1/files", {**ASK, "x-gateway-custom-host": url, "content-type": "multipart/form-data"}),
-    "target": lambda url: (CHAT, {**ASK, "x-gateway-config": json.dumps(nested(url))}),
+REQUESTS_BY_SURFACE: dict[str, Callable[[str], tuple[str, dict[str, str]]]] = {
+    "header": lambda url: (CHAT, {**OPENAI_HEADERS, "x-gateway-custom-host": url}),
+    "alias": lambda url: (CHAT, {**OPENAI_HEADERS, "x-portkey-custom-host": url}),
+    "inline-config": lambda url: (CHAT, {**OPENAI_HEADERS, "x-gateway-config": json.dumps({"custom_host": url})}),
+    "proxy": lambda url: ("/v1/proxy/files", {**OPENAI_HEADERS, "x-gateway-custom-host": url}),
+    "form": lambda url: (
+        "/v1/files",
+        {**OPENAI_HEADERS, "x-gateway-custom-host": url, "content-type": "multipart/form-data"},
+    ),
+    "target": lambda url: (CHAT, {**OPENAI_HEADERS, "x-gateway-config": json.dumps(nested_config(url))}),
     "foundry": lambda url: (
         CHAT,
-        {**ASK, "x-gateway-provider": "azure-ai", "x-gateway-azure-foundry-url": secure(url)},
+        {**OPENAI_HEADERS, "x-gateway-provider": "azure-ai", "x-gateway-azure-foundry-url": https_url(url)},
     ),
     "hugging-face": lambda url: (
         CHAT,
-        {**ASK, "x-gateway-provider": "huggingface", "x-gateway-huggingface-base-url": url},
+        {**OPENAI_HEADERS, "x-gateway-provider": "huggingface", "x-gateway-huggingface-base-url": url},
     ),
-    "socket": lambda url: ("/v1/realtime?model=m", {**ASK, **UPGRADE, "x-gateway-custom-host": url}),
+    "socket": lambda url: ("/v1/realtime?model=m", {**OPENAI_HEADERS, **UPGRADE_HEADERS, "x-gateway-custom-host": url}),
 }
 # Where a part of a host is told, or whom to ask for a credential.
-PARTS: dict[str, dict[str, str]] = {
+HOST_OPTIONS: dict[str, dict[str, str]] = {
     "azure-resource-name": {"provider": "azure-openai", "deployment_id": "d", "api_version": "v"},
     "databricks-workspace": {"provider": "databricks"},
     "snowflake-account": {"provider": "cortex"},
@@ -149,17 +157,17 @@ def private_key() -> str:
     return key.private_bytes(kind, form, serialization.NoEncryption()).decode()
 
 
-def key_file(token_uri: str) -> str:
+def service_account_json(token_uri: str) -> str:
     return json.dumps({"client_email": "a@b.example", "private_key": private_key(), "token_uri": token_uri})
 
 
-def nested(url: str) -> dict[str, object]:
+def nested_config(url: str) -> dict[str, object]:
     """Make a config with this host somewhere within."""
     target = {"provider": "openai", "api_key": CANARY, "custom_host": url}
     return {"strategy": {"mode": "single"}, "targets": [{"strategy": {"mode": "fallback"}, "targets": [target]}]}
 
 
-def secure(url: str) -> str:
+def https_url(url: str) -> str:
     return url.replace("http://", "https://", 1)
 
 
@@ -176,20 +184,20 @@ def silent() -> Iterator[socket.socket]:
 @pytest.fixture(scope="module")
 def closed(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway that trusts no host but the pretend provider's."""
-    with running(tmp_path_factory.mktemp("closed"), {"mock": {"host": provider.url}}) as gateway:
+    with run_gateway(tmp_path_factory.mktemp("closed"), {"mock": {"host": provider.url}}) as gateway:
         yield gateway
 
 
 @contextlib.contextmanager
-def asking(gateway: Gateway) -> Iterator[Callable[[str, dict[str, str]], Answer]]:
+def request_sender(gateway: Gateway) -> Iterator[Callable[[str, dict[str, str]], Answer]]:
     """Many requests over one connection; header values as the bytes of their UTF-8."""
     with Wire(gateway.base_url) as wire:
 
-        def send(path: str, headers: dict[str, str]) -> Answer:
+        def send_request(path: str, headers: dict[str, str]) -> Answer:
             fields = {name: value.encode().decode("latin-1") for name, value in headers.items()}
             return wire.ask(path, None if "upgrade" in headers else asked(), fields)
 
-        yield send
+        yield send_request
 
 
 def assert_refused(answer: Answer, url: str) -> None:
@@ -200,25 +208,25 @@ def assert_refused(answer: Answer, url: str) -> None:
     assert CANARY.encode() not in answer.body, url
 
 
-@pytest.mark.parametrize("surface", SURFACES)
-def test_no_forbidden_host_of_a_request_is_dialled(closed: Gateway, silent: socket.socket, surface: str):
-    urls = list(forbidden(silent.getsockname()[1]))
+@pytest.mark.parametrize("surface", REQUESTS_BY_SURFACE)
+def test_forbidden_host_in_request_is_not_dialled(closed: Gateway, silent: socket.socket, surface: str):
+    urls = list(forbidden_urls(silent.getsockname()[1]))
     assert len(urls) >= 2000
-    with asking(closed) as send:
+    with request_sender(closed) as send:
         for url in urls:
-            assert_refused(send(*SURFACES[surface](url)), url)
+            assert_refused(send(*REQUESTS_BY_SURFACE[surface](url)), url)
 
 
-@pytest.mark.parametrize("option", PARTS)
-def test_no_forbidden_host_in_part_of_a_request_is_dialled(closed: Gateway, silent: socket.socket, option: str):
+@pytest.mark.parametrize("option", HOST_OPTIONS)
+def test_forbidden_host_in_provider_option_is_not_dialled(closed: Gateway, silent: socket.socket, option: str):
     port = silent.getsockname()[1]
-    parts = [url for url in forbidden(port) if len(url) < 2048]
+    parts = [url for url in forbidden_urls(port) if len(url) < 2048]
     # Each of them as a name too: a host is made of it.
     parts += [url.removeprefix("http://").partition(":")[0] + f":{port}/x?" for url in parts]
-    with asking(closed) as send:
+    with request_sender(closed) as send:
         for part in parts:
-            told = key_file(part) if option == "vertex-service-account-json" else part
-            config = {**PARTS[option], option.replace("-", "_"): told}
+            told = service_account_json(part) if option == "vertex-service-account-json" else part
+            config = {**HOST_OPTIONS[option], option.replace("-", "_"): told}
             answer = send(CHAT, {**JSON, "x-gateway-config": json.dumps(config)})
             refused = {"invalid_provider_option", "invalid_config", "invalid_custom_host", "credential_unavailable"}
             assert answer.status in (400, 502), (part, answer)
@@ -226,17 +234,19 @@ def test_no_forbidden_host_in_part_of_a_request_is_dialled(closed: Gateway, sile
             assert CANARY.encode() not in answer.body, part
 
 
-def test_no_path_of_a_raw_request_leads_to_another_host(closed: Gateway, provider: Mock, silent: socket.socket):
-    urls = [url for url in forbidden(silent.getsockname()[1]) if url.isascii() and " " not in url and "#" not in url]
-    with asking(closed) as send:
+def test_raw_proxy_path_cannot_reach_another_host(closed: Gateway, provider: Mock, silent: socket.socket):
+    urls = [
+        url for url in forbidden_urls(silent.getsockname()[1]) if url.isascii() and " " not in url and "#" not in url
+    ]
+    with request_sender(closed) as send:
         assert {send(f"/v1/proxy/{url}", MOCK).status for url in urls} <= {200, 400}
     assert provider.ledger()
 
 
-def test_no_forbidden_host_of_what_is_saved_is_dialled(tmp_path: Path, silent: socket.socket):
+def test_forbidden_host_in_saved_provider_is_not_dialled(tmp_path: Path, silent: socket.socket):
     providers: list[dict[str, str]] = []
     refused = 0
-    for number, url in enumerate(forbidden(silent.getsockname()[1])):
+    for number, url in enumerate(forbidden_urls(silent.getsockname()[1])):
         row = {"slug": f"p-{number}", "provider": "openai", "api_key": CANARY, "custom_host": url}
         try:
             engine.check("snapshot", msgspec.json.encode({"epoch": "1", "providers": [row]}))
@@ -248,28 +258,31 @@ def test_no_forbidden_host_of_what_is_saved_is_dialled(tmp_path: Path, silent: s
         {"slug": f"c-{row['slug']}", "config": {"provider": "openai", "custom_host": row["custom_host"]}}
         for row in providers
     ]
-    with running(tmp_path, {"providers": providers, "configs": configs}) as gateway, asking(gateway) as send:
+    with (
+        run_gateway(tmp_path, {"providers": providers, "configs": configs}) as gateway,
+        request_sender(gateway) as send,
+    ):
         for row in providers:
             assert_refused(send(CHAT, {"x-gateway-provider": f"@{row['slug']}", **JSON}), row["custom_host"])
-            assert_refused(send(CHAT, {"x-gateway-config": f"c-{row['slug']}", **ASK}), row["custom_host"])
+            assert_refused(send(CHAT, {"x-gateway-config": f"c-{row['slug']}", **OPENAI_HEADERS}), row["custom_host"])
 
 
-def test_the_same_ways_lead_to_a_host_that_is_trusted(provider: Mock, tmp_path: Path):
+def test_trusted_host_is_dialled_from_every_surface(provider: Mock, tmp_path: Path):
     port = provider.url.rsplit(":", 1)[1]
     urls = [f"http://{host}:{port}/v1" for host in ("127.0.0.1", "2130706433", "0x7f.1", "LocalHost")]
     env = {"TRUSTED_CUSTOM_HOSTS": "*.localhost, 127.0.0.1"}
     saved = {"slug": "near", "provider": "openai", "custom_host": urls[0]}
-    with running(tmp_path, {"providers": [saved]}, env=env) as gateway, asking(gateway) as send:
+    with run_gateway(tmp_path, {"providers": [saved]}, env=env) as gateway, request_sender(gateway) as send:
         # A foundry is spoken to over TLS, which the pretend provider does not know.
-        plain = [surface for surface in SURFACES if surface not in ("foundry", "socket")]
+        plain = [surface for surface in REQUESTS_BY_SURFACE if surface not in ("foundry", "socket")]
         for url, surface in itertools.product(urls, plain):
-            assert send(*SURFACES[surface](url)).status == 200, (url, surface)
-        path, headers = SURFACES["socket"](urls[0])
+            assert send(*REQUESTS_BY_SURFACE[surface](url)).status == 200, (url, surface)
+        path, headers = REQUESTS_BY_SURFACE["socket"](urls[0])
         with Wire(gateway.base_url) as wire:
             wire.send(request("GET", path, headers))
             assert wire.head().status == 101
-        dialled = send(*SURFACES["foundry"](urls[0]))
+        dialled = send(*REQUESTS_BY_SURFACE["foundry"](urls[0]))
         assert (dialled.status, dialled.json()["error"]["code"]) == (502, "upstream_connect_failed")
-        assert send(CHAT, {**ASK, "x-gateway-provider": "@near"}).status == 200
+        assert send(CHAT, {**OPENAI_HEADERS, "x-gateway-provider": "@near"}).status == 200
     # The socket and the saved one besides.
     assert len(provider.ledger()) == len(urls) * len(plain) + 2

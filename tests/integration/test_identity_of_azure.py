@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from tests.integration.managed import Client
 
 TABLES = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
-ASSERTION = "vouched-canary-0123456789"
+CLIENT_ASSERTION = "vouched-canary-0123456789"
 
 
-class Azure:
+class MockAzure:
     """The metadata service of a virtual machine, and Entra ID, which believes its platform."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler_class())
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -36,23 +36,23 @@ class Azure:
         self._server.shutdown()
         self._server.server_close()
 
-    def token(self, method: str, target: str, headers: Mapping[str, str], body: str) -> str | None:
+    def issue_token(self, method: str, target: str, headers: Mapping[str, str], body: str) -> str | None:
         """Give a token to who asks as the machine, or as an application for which it vouches."""
         at, form = urlsplit(target), {name: values[0] for name, values in parse_qs(body).items()}
         self.asked.append(at.path)
         if method == "GET" and headers.get("metadata") == "true":
             return "of-" + parse_qs(at.query).get("client_id", ["the-machine"])[0]
-        if form.get("client_assertion") == ASSERTION:
+        if form.get("client_assertion") == CLIENT_ASSERTION:
             return f"of-{form['client_id']}-in-{at.path.split('/')[1]}"
         return None
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
+    def _handler_class(self) -> type[BaseHTTPRequestHandler]:
         azure = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
-                token = azure.token(self.command, self.path, dict(self.headers.items()), body)
+                token = azure.issue_token(self.command, self.path, dict(self.headers.items()), body)
                 told = json.dumps({"access_token": token, "expires_in": 3600} if token else {"error": "no"}).encode()
                 self.send_response(200 if token else 400)
                 self.send_header("content-length", str(len(told)))
@@ -69,16 +69,16 @@ class Azure:
 
 
 @pytest.fixture(scope="module")
-def azure() -> Iterator[Azure]:
-    service = Azure()
+def azure() -> Iterator[MockAzure]:
+    service = MockAzure()
     yield service
     service.stop()
 
 
 @pytest.fixture(scope="module")
-def surroundings(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+def surroundings(azure: MockAzure, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     file = tmp_path_factory.mktemp("workload") / "token"
-    file.write_text(ASSERTION)
+    file.write_text(CLIENT_ASSERTION)
     return {
         "PENSTOCK_IDENTITY_LEND": "true",
         "AZURE_POD_IDENTITY_AUTHORITY_HOST": azure.url,
@@ -87,8 +87,8 @@ def surroundings(azure: Azure, tmp_path_factory: pytest.TempPathFactory) -> Mapp
     }
 
 
-ENTRA = {"azure_entra_tenant_id": "t", "azure_entra_client_id": "c"}
-WORKLOAD = {"azure_workload_tenant_id": "t2", "azure_workload_client_id": "c2"}
+ENTRA_OPTIONS = {"azure_entra_tenant_id": "t", "azure_entra_client_id": "c"}
+WORKLOAD_OPTIONS = {"azure_workload_tenant_id": "t2", "azure_workload_client_id": "c2"}
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,14 @@ WORKLOAD = {"azure_workload_tenant_id": "t2", "azure_workload_client_id": "c2"}
     [
         ("managed", {}, "of-the-machine"),
         ("managed", {"azure_managed_client_id": "m"}, "of-m"),
-        ("workload", WORKLOAD, "of-c2-in-t2"),
-        ("entraFederated", ENTRA, "of-c-in-t"),
+        ("workload", WORKLOAD_OPTIONS, "of-c2-in-t2"),
+        ("entraFederated", ENTRA_OPTIONS, "of-c-in-t"),
     ],
 )
-def test_an_integration_is_called_with_a_token_of_the_machines(
-    admin: Client, azure: Azure, provider: Mock, mode: str, more: dict[str, Any], token: str
+def test_integration_uses_a_machine_identity_token(
+    admin: Client, azure: MockAzure, provider: Mock, mode: str, more: dict[str, Any], token: str
 ):
-    slug, place = f"az-{mode}-{len(more)}".lower(), admin.shown("/v1/workspaces")["data"][0]["id"]
+    slug, place = f"az-{mode}-{len(more)}".lower(), admin.read("/v1/workspaces")["data"][0]["id"]
     deployment = {"azure_deployment_name": "d", "azure_api_version": "2024-10-21", "azure_model_slug": "mock"}
     configurations = {
         "azure_auth_mode": mode,
@@ -113,25 +113,25 @@ def test_an_integration_is_called_with_a_token_of_the_machines(
         **more,
     }
     own = {"name": slug, "slug": slug, "ai_provider_id": "azure-openai", "workspace_id": place}
-    admin.made("/v1/integrations", {**own, "configurations": configurations})
-    key = admin.with_key(workspace_id=place, scopes=["completions.write"]).key
+    admin.create("/v1/integrations", {**own, "configurations": configurations})
+    key = admin.with_new_key(workspace_id=place, scopes=["completions.write"]).key
     sent = {"x-gateway-api-key": key, "content-type": "application/json", "x-gateway-provider": f"@{slug}"}
     azure.asked.clear()
 
-    def call() -> bool | None:
+    def reaches_provider() -> bool | None:
         # The way there is no path of the pretend provider's: what matters is with what it is asked.
         return ask(admin.gateway.base_url, CHAT, asked("mock"), sent).status not in {400, 401} or None
 
-    wait("the provider", call, 5)
-    call()
+    wait("the provider", reaches_provider, 5)
+    reaches_provider()
     entries = [entry["headers"]["authorization"] for entry in provider.ledger()]
     assert set(entries) == {f"Bearer {token}"}
     assert len(azure.asked) == 1, "one token is fetched, and kept"
 
 
-def test_no_request_is_called_as_the_machine(admin: Client, azure: Azure, provider: Mock):
-    place = admin.shown("/v1/workspaces")["data"][0]["id"]
-    key = admin.with_key(workspace_id=place, scopes=["completions.write"]).key
+def test_inline_request_cannot_use_the_machine_identity(admin: Client, azure: MockAzure, provider: Mock):
+    place = admin.read("/v1/workspaces")["data"][0]["id"]
+    key = admin.with_new_key(workspace_id=place, scopes=["completions.write"]).key
     azure.asked.clear()
     fields = {f"x-gateway-azure-{name}": "x" for name in ("resource-name", "api-version", "deployment-id")}
     sent = {"x-gateway-api-key": key, "content-type": "application/json", "x-gateway-provider": "azure-openai"}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.serving import WAYS, counters, entry, running
+from tests.integration.serving import ENTRY_MODES, read_metrics, run_gateway, wait_for_request
 from tests.integration.wire import CHAT, MOCK, Wire, ask, asked, chunked, request
 from tests.processes import wait
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 INTERCEPTED, PLAIN = "penstock_requests_intercepted_total", "penstock_requests_plain_total"
-METRICS = {"metrics": {"enabled": True}}
+METRICS_TABLE = {"metrics": {"enabled": True}}
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=ENTRY_MODES)
+def entry_mode(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture
-def fresh(way: str, provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
-    with running(tmp_path, {"mock": {"host": provider.url}, **METRICS}, way) as gateway:
+def fresh(entry_mode: str, provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}, **METRICS_TABLE}, entry_mode) as gateway:
         yield gateway
 
 
-def told(gateway: Gateway, count: int) -> tuple[float, float]:
+def wait_for_counts(gateway: Gateway, count: int) -> tuple[float, float]:
     """How many were intercepted and how many not, once the engine has told of that many."""
 
-    def look() -> tuple[float, float] | None:
-        figures = counters(gateway)
+    def read_counts() -> tuple[float, float] | None:
+        figures = read_metrics(gateway)
         intercepted, plain = figures.get(INTERCEPTED, 0), figures.get(PLAIN, 0)
         return (intercepted, plain) if intercepted + plain >= count else None
 
-    return wait("the engine's figures", look, 10)
+    return wait("the engine's figures", read_counts, 10)
 
 
-def every_kind(gateway: Gateway, provider: Mock) -> None:
+def send_every_kind(gateway: Gateway, provider: Mock) -> None:
     """Whole, streamed, uploads of both framings, a refusal, a provider's error, a management path, a caller who leaves."""
     url = gateway.base_url
     assert ask(url, CHAT, asked()).status == 200
@@ -53,17 +53,17 @@ def every_kind(gateway: Gateway, provider: Mock) -> None:
     assert ask(url, CHAT, b"{").status == 400
     assert ask(url, CHAT, asked("mock?fault=429")).status == 429
     assert ask(url, "/v1/version", headers={}).status == 200
-    provider.forget()
+    provider.clear_ledger()
     with Wire(url) as wire:
         wire.send(request("POST", CHAT, MOCK, asked("mock?chunk_ms=50&chunks=1000", stream=True)))
         wire.events(wire.head(), 2)
-    assert entry(provider, ended=True)["outcome"] == "client_closed"
+    assert wait_for_request(provider, ended=True)["outcome"] == "client_closed"
 
 
-def test_requests_are_taken_where_they_should_be(fresh: Gateway, provider: Mock, way: str):
-    every_kind(fresh, provider)
-    intercepted, plain = told(fresh, 8)
-    if way == "intercepted":
+def test_requests_enter_through_the_expected_path(fresh: Gateway, provider: Mock, entry_mode: str):
+    send_every_kind(fresh, provider)
+    intercepted, plain = wait_for_counts(fresh, 8)
+    if entry_mode == "intercepted":
         assert intercepted >= 8
         # Not one: a request that is not intercepted costs half as much again, and would go unnoticed.
         assert plain == 0, "requests are no longer intercepted; see what changed between Granian and the engine"
@@ -71,8 +71,8 @@ def test_requests_are_taken_where_they_should_be(fresh: Gateway, provider: Mock,
         assert (intercepted, plain >= 8) == (0, True)
 
 
-def test_both_ways_leave_the_same_records(fresh: Gateway, provider: Mock):
-    every_kind(fresh, provider)
+def test_both_entry_paths_write_the_same_records(fresh: Gateway, provider: Mock):
+    send_every_kind(fresh, provider)
     # In any order: a record waits until its tokens are counted.
     seen = sorted((record["outcome"], record["response_status_code"]) for record in fresh.records(7))
     assert seen == [("aborted", 200), *[("complete", 200)] * 4, ("complete", 429), ("refused", 400)]

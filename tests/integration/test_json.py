@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 TABLES = {"limits": {"body_bytes": 60_000_000}}
-ROUTES = [
+JSON_ROUTES = [
     CHAT,
     MESSAGES,
     "/v1/completions",
@@ -31,34 +31,40 @@ ROUTES = [
     "/v1/fine_tuning/jobs",
 ]
 # Bodies that are not passed on as they came.
-READ = ["/v1/explain", "/v1/models/mock:generateContent", "/v1/model/mock/converse"]
+TRANSLATED_ROUTES = ["/v1/explain", "/v1/models/mock:generateContent", "/v1/model/mock/converse"]
 # Bodies that are passed on, whatever they are.
-PASSED = ["/v1/assistants", "/v1/threads/t-1/runs", "/v1/vector_stores", "/v1/anything", "/v1/proxy/chat/completions"]
+PASSTHROUGH_ROUTES = [
+    "/v1/assistants",
+    "/v1/threads/t-1/runs",
+    "/v1/vector_stores",
+    "/v1/anything",
+    "/v1/proxy/chat/completions",
+]
 # The parsing cases of JSONTestSuite; the licence is beside them.
-SUITE = Path(__file__).parents[1] / "vectors" / "json_test_suite.txt"
+SUITE_FILE = Path(__file__).parents[1] / "vectors" / "json_test_suite.txt"
 
 
-def part(text: str) -> bytes:
+def decode_part(text: str) -> bytes:
     digits, _, times = text.partition("*")
     return bytes.fromhex(digits) * int(times or 1)
 
 
-def cases() -> list[tuple[str, bytes]]:
+def load_cases() -> list[tuple[str, bytes]]:
     """Each case by its name: `y` is JSON, `n` is none, `i` is for each reader to decide."""
-    lines = (line.split(" ") for line in SUITE.read_text().splitlines())
-    return [(name, b"".join(map(part, parts))) for name, *parts in lines]
+    lines = (line.split(" ") for line in SUITE_FILE.read_text().splitlines())
+    return [(name, b"".join(map(decode_part, parts))) for name, *parts in lines]
 
 
-def within(value: bytes) -> bytes:
+def embed_in_request(value: bytes) -> bytes:
     return b'{"model":"mock","messages":[{"role":"user","content":"hi"}],"max_tokens":9,"x":' + value + b"}"
 
 
-@pytest.mark.parametrize("path", ROUTES)
-def test_the_public_suite_is_taken_as_it_says(served: Gateway, provider: Mock, path: str):
+@pytest.mark.parametrize("path", JSON_ROUTES)
+def test_json_test_suite_is_accepted_or_rejected_as_specified(served: Gateway, provider: Mock, path: str):
     forwarded, slowest = [], 0.0
     with Wire(served.base_url) as wire:
-        for name, text in cases():
-            for body in (text, within(text)):
+        for name, text in load_cases():
+            for body in (text, embed_in_request(text)):
                 started = time.monotonic()
                 answer = wire.ask(path, body)
                 slowest = max(slowest, time.monotonic() - started)
@@ -77,21 +83,21 @@ def test_the_public_suite_is_taken_as_it_says(served: Gateway, provider: Mock, p
     assert slowest < 0.25
 
 
-@pytest.mark.parametrize("path", READ)
-def test_the_public_suite_ends_nothing_where_bodies_are_told_in_other_words(served: Gateway, path: str):
+@pytest.mark.parametrize("path", TRANSLATED_ROUTES)
+def test_json_test_suite_causes_no_error_on_translated_routes(served: Gateway, path: str):
     with Wire(served.base_url) as wire:
-        for name, text in cases():
-            for body in (text, within(text)):
+        for name, text in load_cases():
+            for body in (text, embed_in_request(text)):
                 answer = wire.ask(path, body)
                 assert answer.status < 500, (name, answer)
                 assert answer.status == 400 or not name.startswith("n"), (name, answer)
 
 
-@pytest.mark.parametrize("path", PASSED)
-def test_what_passes_through_passes_as_it_came_be_it_json_or_not(served: Gateway, provider: Mock, path: str):
+@pytest.mark.parametrize("path", PASSTHROUGH_ROUTES)
+def test_passthrough_routes_forward_any_body_unchanged(served: Gateway, provider: Mock, path: str):
     # What a config sets is set in objects; the pretend provider refuses a body that it cannot read, never the gateway.
     config = {"x-gateway-config": '{"provider":"mock","override_params":{"y":1}}'}
-    bodies = [body for _, text in cases() for body in (text, within(text))]
+    bodies = [body for _, text in load_cases() for body in (text, embed_in_request(text))]
     with Wire(served.base_url) as wire:
         for body in bodies:
             assert wire.ask(path, body).status < 500, body[:99]
@@ -100,30 +106,30 @@ def test_what_passes_through_passes_as_it_came_be_it_json_or_not(served: Gateway
             assert wire.ask(path, body, {**MOCK, **config}).status < 500, body[:99]
 
 
-HARD = {
-    "deep": (within(b"[" * 100_000 + b"]" * 100_000), 400),
+HARD_CASES = {
+    "deep": (embed_in_request(b"[" * 100_000 + b"]" * 100_000), 400),
     "deep objects": (b'{"a":' * 100_000, 400),
-    "one long string": (within(b'"' + b"x" * 50_000_000 + b'"'), 200),
-    "a long string of escapes": (within(b'"' + b"\\n" * 1_000_000 + b'"'), 200),
-    "the same key twice": (within(b'1,"x":2'), 200),
-    "the model twice": (within(b'1,"model":"other"'), 400),
-    "the model twice, once escaped": (within(b'1,"mod\\u0065l":"other"'), 400),
-    "half a pair of surrogates": (within(b'"\\ud800"'), 200),
-    "a byte order mark": (b"\xef\xbb\xbf" + within(b"1"), 400),
-    "UTF-16": (within(b"1").decode().encode("utf-16"), 400),
-    "no UTF-8": (within(b'"\xff"'), 400),
-    "a surrogate in UTF-8": (within(b'"\xed\xa0\x80"'), 400),
+    "one long string": (embed_in_request(b'"' + b"x" * 50_000_000 + b'"'), 200),
+    "a long string of escapes": (embed_in_request(b'"' + b"\\n" * 1_000_000 + b'"'), 200),
+    "the same key twice": (embed_in_request(b'1,"x":2'), 200),
+    "the model twice": (embed_in_request(b'1,"model":"other"'), 400),
+    "the model twice, once escaped": (embed_in_request(b'1,"mod\\u0065l":"other"'), 400),
+    "half a pair of surrogates": (embed_in_request(b'"\\ud800"'), 200),
+    "a byte order mark": (b"\xef\xbb\xbf" + embed_in_request(b"1"), 400),
+    "UTF-16": (embed_in_request(b"1").decode().encode("utf-16"), 400),
+    "no UTF-8": (embed_in_request(b'"\xff"'), 400),
+    "a surrogate in UTF-8": (embed_in_request(b'"\xed\xa0\x80"'), 400),
     "nothing": (b"", 400),
-    "an array": (b"[" + within(b"1") + b"]", 400),
+    "an array": (b"[" + embed_in_request(b"1") + b"]", 400),
     "a text": (b'"x"', 400),
     "a compressed body": (b"\x1f\x8b\x08\x00\x00\x00\x00\x00", 400),
-    "a million members": (within(b"[" + b"0," * 1_000_000 + b"0]"), 200),
+    "a million members": (embed_in_request(b"[" + b"0," * 1_000_000 + b"0]"), 200),
 }
 
 
-@pytest.mark.parametrize("name", HARD)
-def test_hard_cases_are_refused_or_taken_and_end_nothing(served: Gateway, provider: Mock, name: str):
-    body, status = HARD[name]
+@pytest.mark.parametrize("name", HARD_CASES)
+def test_hard_cases_are_accepted_or_rejected_without_failure(served: Gateway, provider: Mock, name: str):
+    body, status = HARD_CASES[name]
     with Wire(served.base_url) as wire:
         answer = wire.ask(CHAT, body)
         assert answer.status == status, answer
@@ -133,7 +139,7 @@ def test_hard_cases_are_refused_or_taken_and_end_nothing(served: Gateway, provid
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "application/jsonl", "x"])
-def test_an_operation_takes_json_only(served: Gateway, kind: str):
+def test_operations_accept_only_json_content_types(served: Gateway, kind: str):
     with Wire(served.base_url) as wire:
         answer = wire.ask(CHAT, asked(), {**MOCK, "content-type": kind})
         assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_header")
@@ -143,7 +149,7 @@ def test_an_operation_takes_json_only(served: Gateway, kind: str):
 @pytest.mark.parametrize(
     "kind", ["application/octet-stream", "application/jsonl", "application/sdp", "text/csv", "audio/wav", ""]
 )
-def test_what_passes_through_may_be_of_any_kind(served: Gateway, provider: Mock, kind: str):
+def test_passthrough_routes_accept_any_content_type(served: Gateway, provider: Mock, kind: str):
     with Wire(served.base_url) as wire:
         fields = {name: value for name, value in MOCK.items() if name != "content-type"}
         assert (
@@ -153,7 +159,7 @@ def test_what_passes_through_may_be_of_any_kind(served: Gateway, provider: Mock,
     assert provider.ledger()[0]["body_bytes"] == 3
 
 
-def test_a_compressed_body_is_refused_by_its_name(served: Gateway):
+def test_rejects_a_compressed_body(served: Gateway):
     with Wire(served.base_url) as wire:
         wire.send(request("POST", CHAT, {**MOCK, "content-encoding": "gzip"}, b"\x1f\x8b\x08\x00\x00\x00\x00\x00"))
         answer = wire.answer()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, good
+from tests.integration.managed import Client, expect_ok
 from tests.integration.wire import CHAT, Answer, ask, asked
 from tests.processes import wait
 
@@ -17,90 +17,86 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def workspace(admin: Client) -> str:
-    made = admin.made("/v1/admin/workspaces", {"name": "Defaults", "defaults": {"metadata": {"team": "blue"}}})
+    made = admin.create("/v1/admin/workspaces", {"name": "Defaults", "defaults": {"metadata": {"team": "blue"}}})
     return made["id"]
 
 
 @pytest.fixture(scope="module")
 def config(admin: Client, workspace: str) -> dict[str, Any]:
     body = {"name": "own", "config": {"provider": "mock", "api_key": "sk-of-config"}, "workspace_id": workspace}
-    return admin.made("/v1/configs", body)
+    return admin.create("/v1/configs", body)
 
 
-def chat(client: Client, **headers: str) -> Answer:
+def send_chat(client: Client, **headers: str) -> Answer:
     sent = {"x-gateway-api-key": client.key, "content-type": "application/json", **headers}
     return ask(client.gateway.base_url, CHAT, asked(), sent)
 
 
-def with_defaults(admin: Client, workspace: str, **defaults: object) -> Client:
-    key = admin.with_key(workspace_id=workspace, scopes=["completions.write"], defaults=defaults)
-    wait("the key", lambda: chat(key, **{"x-gateway-provider": "mock"}).status == 200 or None, 3)
+def create_key_with_defaults(admin: Client, workspace: str, **defaults: object) -> Client:
+    key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"], defaults=defaults)
+    wait("the key", lambda: send_chat(key, **{"x-gateway-provider": "mock"}).status == 200 or None, 3)
     return key
 
 
-def test_a_keys_config_is_used_where_none_is_sent(
-    admin: Client, workspace: str, config: dict[str, Any], provider: Mock
-):
-    key = with_defaults(admin, workspace, config_id=config["slug"])
-    provider.forget()
-    assert chat(key).status == 200
+def test_key_config_applies_if_none_is_sent(admin: Client, workspace: str, config: dict[str, Any], provider: Mock):
+    key = create_key_with_defaults(admin, workspace, config_id=config["slug"])
+    provider.clear_ledger()
+    assert send_chat(key).status == 200
     assert provider.ledger()[-1]["headers"]["authorization"] == "Bearer sk-of-config"
-    assert chat(key, **{"x-gateway-config": '{"provider":"mock","api_key":"sk-own"}'}).status == 200
+    assert send_chat(key, **{"x-gateway-config": '{"provider":"mock","api_key":"sk-own"}'}).status == 200
     assert provider.ledger()[-1]["headers"]["authorization"] == "Bearer sk-own"
 
 
-def test_a_key_can_hold_its_requests_to_its_config(
-    admin: Client, workspace: str, config: dict[str, Any], provider: Mock
-):
-    key = with_defaults(admin, workspace, config_id=config["id"], allow_config_override=False)
-    provider.forget()
-    assert chat(key, **{"x-gateway-config": config["slug"]}).status == 200
+def test_key_can_forbid_a_config_override(admin: Client, workspace: str, config: dict[str, Any], provider: Mock):
+    key = create_key_with_defaults(admin, workspace, config_id=config["id"], allow_config_override=False)
+    provider.clear_ledger()
+    assert send_chat(key, **{"x-gateway-config": config["slug"]}).status == 200
     for other in ('{"provider":"mock","api_key":"sk-own"}', "pc-other"):
-        answer = chat(key, **{"x-gateway-config": other})
+        answer = send_chat(key, **{"x-gateway-config": other})
         assert answer.status == 400
         assert "config_override_not_allowed" in answer.body.decode()
-    answer = chat(key, **{"x-gateway-nitro-mode": "true"})
+    answer = send_chat(key, **{"x-gateway-nitro-mode": "true"})
     assert (answer.status, "config_override_not_allowed" in answer.body.decode()) == (400, True)
     # Nor is the config's provider another's for being named beside it.
-    assert chat(key, **{"x-gateway-provider": "openai"}).status == 200
+    assert send_chat(key, **{"x-gateway-provider": "openai"}).status == 200
     assert {entry["headers"]["authorization"] for entry in provider.ledger()} == {"Bearer sk-of-config"}
 
 
-def test_metadata_of_the_workspace_wins_over_the_keys_and_that_over_the_requests(admin: Client, workspace: str):
-    key = with_defaults(admin, workspace, metadata={"team": "red", "app": "a"})
+def test_workspace_metadata_overrides_key_then_request(admin: Client, workspace: str):
+    key = create_key_with_defaults(admin, workspace, metadata={"team": "red", "app": "a"})
     before = len(admin.gateway.records(1))
     sent = {"team": "green", "app": "b", "mine": "c"}
-    assert chat(key, **{"x-gateway-provider": "mock", "x-gateway-metadata": json.dumps(sent)}).status == 200
+    assert send_chat(key, **{"x-gateway-provider": "mock", "x-gateway-metadata": json.dumps(sent)}).status == 200
     record = admin.gateway.records(before + 1)[-1]
     said = dict(zip(record["metadata"]["key"], record["metadata"]["value"], strict=True))
     assert said == {"mine": "c", "app": "a", "team": "blue"}
 
 
-def test_a_config_is_found_by_its_id_too(admin: Client, workspace: str, config: dict[str, Any]):
-    key = admin.with_key(workspace_id=workspace, scopes=["completions.write"])
-    wait("the config", lambda: chat(key, **{"x-gateway-config": config["id"]}).status == 200 or None, 3)
+def test_config_header_accepts_an_id(admin: Client, workspace: str, config: dict[str, Any]):
+    key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
+    wait("the config", lambda: send_chat(key, **{"x-gateway-config": config["id"]}).status == 200 or None, 3)
 
 
-def test_a_changed_default_is_used_at_once(admin: Client, workspace: str, config: dict[str, Any]):
-    made = admin.made(
+def test_changed_default_takes_effect_at_once(admin: Client, workspace: str, config: dict[str, Any]):
+    made = admin.create(
         "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], "workspace_id": workspace}
     )
     key = Client(admin.gateway, made["key"])
-    wait("the key", lambda: chat(key, **{"x-gateway-provider": "mock"}).status == 200 or None, 3)
-    assert chat(key).status == 400
-    good(admin.put(f"/v1/api-keys/{made['id']}", {"defaults": {"config_id": config["slug"]}}))
-    wait("the default", lambda: chat(key).status == 200 or None, 3)
+    wait("the key", lambda: send_chat(key, **{"x-gateway-provider": "mock"}).status == 200 or None, 3)
+    assert send_chat(key).status == 400
+    expect_ok(admin.put(f"/v1/api-keys/{made['id']}", {"defaults": {"config_id": config["slug"]}}))
+    wait("the default", lambda: send_chat(key).status == 200 or None, 3)
 
 
-def test_a_name_of_any_letters_reaches_the_data_plane_whole(admin: Client, workspace: str, config: dict[str, Any]):
+def test_any_key_name_reaches_the_data_plane_intact(admin: Client, workspace: str, config: dict[str, Any]):
     """The snapshot is one JSON text: a name that broke it would take every key along."""
     odd = "a \"b\" \\ 'c' %s {d} \u00e9 \U0001f511 :x, null"
     scopes = ["completions.write"]
     body = {"name": odd, "scopes": scopes, "workspace_id": workspace, "defaults": {"metadata": {"n": odd}}}
-    named = Client(admin.gateway, admin.made("/v1/api-keys/workspace/service", body)["key"])
-    wait("the key", lambda: chat(named, **{"x-gateway-config": config["slug"]}).status == 200 or None, 3)
+    named = Client(admin.gateway, admin.create("/v1/api-keys/workspace/service", body)["key"])
+    wait("the key", lambda: send_chat(named, **{"x-gateway-config": config["slug"]}).status == 200 or None, 3)
 
-    def told() -> bool | None:
+    def has_metadata_record() -> bool | None:
         return any(odd in record.get("metadata", {}).get("value", ()) for record in admin.gateway.records(0)) or None
 
-    wait("its metadata in a record", told)
+    wait("its metadata in a record", has_metadata_record)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.serving import entry, settled
+from tests.integration.serving import count_settled_records, wait_for_request
 from tests.integration.wire import CHAT, JSON, MESSAGES, Answer, Wire, ask, asked, request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 KEY, BY_DIGEST, EXPIRED, LATER = "pk-one-0123456789", "pk-two-0123456789", "pk-old-0123456789", "pk-later-0123456789"
-STORED = "sk-stored-0123456789"
+STORED_CREDENTIAL = "sk-stored-0123456789"
 TABLES = {
     "keys": [
         {"name": "one", "id": "k-one", "key": KEY},
@@ -23,31 +23,34 @@ TABLES = {
         {"name": "old", "key": EXPIRED, "expires_at": 1_000_000_000},
         {"name": "later", "key": LATER, "expires_at": 4_000_000_000},
     ],
-    "providers": [{"slug": "mine", "provider": "mock", "api_key": STORED}],
+    "providers": [{"slug": "mine", "provider": "mock", "api_key": STORED_CREDENTIAL}],
     "configs": [{"slug": "pc-mine", "config": {"provider": "@mine"}}],
 }
-PROVIDER = {"x-gateway-provider": "mock", **JSON}
+PROVIDER_HEADERS = {"x-gateway-provider": "mock", **JSON}
 
 
-def call(served: Gateway, path: str = CHAT, **fields: str) -> Answer:
+def send_request(served: Gateway, path: str = CHAT, **fields: str) -> Answer:
     """A call with these header fields; an underscore stands for a dash."""
     return ask(
-        served.base_url, path, asked(), {**PROVIDER, **{name.replace("_", "-"): text for name, text in fields.items()}}
+        served.base_url,
+        path,
+        asked(),
+        {**PROVIDER_HEADERS, **{name.replace("_", "-"): text for name, text in fields.items()}},
     )
 
 
 @pytest.mark.parametrize("key", [KEY, BY_DIGEST, LATER])
 @pytest.mark.parametrize("field", ["x_gateway_api_key", "x_portkey_api_key"])
-def test_a_key_in_its_own_header_lets_in(served: Gateway, provider: Mock, key: str, field: str):
-    assert call(served, authorization="Bearer sk-provider", **{field: key}).status == 200
-    seen = entry(provider)["headers"]
+def test_accepts_a_key_in_its_own_header(served: Gateway, provider: Mock, key: str, field: str):
+    assert send_request(served, authorization="Bearer sk-provider", **{field: key}).status == 200
+    seen = wait_for_request(provider)["headers"]
     assert seen["authorization"] == "Bearer sk-provider"
     assert key not in str(seen)
 
 
-def test_a_key_in_authorization_lets_in_and_goes_no_further(served: Gateway, provider: Mock):
-    assert call(served, authorization=f"Bearer {KEY}").status == 200
-    assert KEY not in str(entry(provider)["headers"])
+def test_accepts_a_key_in_authorization_and_does_not_forward_it(served: Gateway, provider: Mock):
+    assert send_request(served, authorization=f"Bearer {KEY}").status == 200
+    assert KEY not in str(wait_for_request(provider)["headers"])
 
 
 @pytest.mark.parametrize(
@@ -62,9 +65,9 @@ def test_a_key_in_authorization_lets_in_and_goes_no_further(served: Gateway, pro
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/files", "/v1/proxy/x"])
-def test_a_key_lets_in_wherever_clients_put_it(served: Gateway, provider: Mock, path: str, fields: dict[str, str]):
-    assert call(served, path, **fields).status == 200
-    assert KEY not in str(entry(provider)["headers"])
+def test_accepts_a_key_wherever_clients_put_it(served: Gateway, provider: Mock, path: str, fields: dict[str, str]):
+    assert send_request(served, path, **fields).status == 200
+    assert KEY not in str(wait_for_request(provider)["headers"])
 
 
 @pytest.mark.parametrize(
@@ -88,54 +91,54 @@ def test_a_key_lets_in_wherever_clients_put_it(served: Gateway, provider: Mock, 
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/files", "/v1/proxy/x"])
-def test_without_a_valid_key_nothing_is_forwarded(served: Gateway, provider: Mock, path: str, fields: dict[str, str]):
-    answer = call(served, path, **fields)
+def test_forwards_nothing_without_a_valid_key(served: Gateway, provider: Mock, path: str, fields: dict[str, str]):
+    answer = send_request(served, path, **fields)
     assert answer.status == 401
     assert answer.json()["error"]["type"] == "authentication_error"
     assert KEY not in answer.body.decode()
     assert not provider.ledger()
 
 
-def test_a_large_body_without_a_key_is_refused_before_it_has_come(served: Gateway, provider: Mock):
+def test_rejects_a_large_body_without_a_key_before_it_arrives(served: Gateway, provider: Mock):
     with Wire(served.base_url) as wire:
-        wire.send(request("POST", "/v1/files", {**PROVIDER, "content-length": "50000000"}, b"only the start"))
+        wire.send(request("POST", "/v1/files", {**PROVIDER_HEADERS, "content-length": "50000000"}, b"only the start"))
         assert wire.answer().status == 401
     assert not provider.ledger()
 
 
-def test_a_saved_provider_brings_its_own_credential(served: Gateway, provider: Mock):
+def test_saved_provider_uses_its_own_credential(served: Gateway, provider: Mock):
     for fields in ({"x-gateway-provider": "@mine"}, {"x-gateway-config": "pc-mine"}, {"x-gateway-virtual-key": "mine"}):
-        provider.forget()
+        provider.clear_ledger()
         assert ask(served.base_url, CHAT, asked(), {**fields, "x-gateway-api-key": KEY, **JSON}).status == 200
-        assert entry(provider)["headers"]["authorization"] == f"Bearer {STORED}"
+        assert wait_for_request(provider)["headers"]["authorization"] == f"Bearer {STORED_CREDENTIAL}"
 
 
-def test_an_inline_config_names_provider_and_credential(served: Gateway, provider: Mock):
+def test_inline_config_sets_provider_and_credential(served: Gateway, provider: Mock):
     fields = {"x-gateway-config": '{"provider":"mock","api_key":"sk-inline"}', "x-gateway-api-key": KEY}
     assert ask(served.base_url, CHAT, asked(), {**fields, **JSON}).status == 200
-    assert entry(provider)["headers"]["authorization"] == "Bearer sk-inline"
+    assert wait_for_request(provider)["headers"]["authorization"] == "Bearer sk-inline"
 
 
-def test_a_stored_credential_goes_to_no_host_that_a_request_names(served: Gateway, provider: Mock):
+def test_stored_credential_is_not_sent_to_a_custom_host(served: Gateway, provider: Mock):
     fields = {"x-gateway-provider": "@mine", "x-gateway-custom-host": provider.url, "x-gateway-api-key": KEY}
     assert ask(served.base_url, CHAT, asked(), {**fields, **JSON}).status == 400
     assert not provider.ledger()
 
 
-def test_the_record_names_the_key_and_not_its_text(served: Gateway):
-    before = settled(served, {**PROVIDER, "x-gateway-api-key": LATER})
-    call(served, x_gateway_api_key=KEY)
+def test_record_contains_the_key_id_and_not_the_key(served: Gateway):
+    before = count_settled_records(served, {**PROVIDER_HEADERS, "x-gateway-api-key": LATER})
+    send_request(served, x_gateway_api_key=KEY)
     record = served.records(before + 1)[before]
     assert record["api_key_id"] == "k-one"
     assert KEY not in str(record)
 
 
-def test_a_key_ends_at_its_time(served: Gateway):
+def test_key_is_rejected_after_its_expiry(served: Gateway):
     ends = int(time.time()) + 3
     served.configure({**TABLES, "keys": [*TABLES["keys"], {"name": "brief", "key": "pk-brief", "expires_at": ends}]})
     statuses = []
     while time.time() < ends + 1.5:
-        statuses.append(call(served, x_gateway_api_key="pk-brief").status)
+        statuses.append(send_request(served, x_gateway_api_key="pk-brief").status)
         time.sleep(0.02)
     assert 200 in statuses
     # Unknown until the file is read, then good, then over.

@@ -25,7 +25,7 @@ from penstock.snapshot.build import Snapshot, SnapshotChannel
 from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from tests.integration.managed import ADMIN_KEY, Client
-from tests.integration.serving import control, load, running
+from tests.integration.serving import control_pid, run_gateway, run_load
 from tests.integration.wire import CHAT, MOCK
 from tests.postgres import program
 from tests.processes import wait
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from tests.postgres import Postgres
 
 # How often: a thousand, where somebody asks for it.
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "40"))
+KILL_COUNT = int(os.environ.get("PENSTOCK_KILLS", "40"))
 SHORTEST, LONGEST = 0.0, 0.03
-WRITERS = 4
+WRITER_COUNT = 4
 MASTER_KEY = base64.b64encode(bytes(32)).decode()
 
 
-class App:
+class ForkedApp:
     """The application of the control process without its server, in a process that can be killed at any moment."""
 
     def __init__(self, settings: Settings, workspace: str) -> None:
@@ -52,7 +52,7 @@ class App:
         self._app: Any = create_app(settings, SnapshotChannel(Snapshot()))
         self._workspace = workspace
 
-    def begin(self) -> tuple[int, int]:
+    def fork_writer(self) -> tuple[int, int]:
         """Fork; give the process and the pipe into which it says what it acknowledged."""
         out, into = os.pipe()
         child = os.fork()
@@ -62,21 +62,21 @@ class App:
         # Whatever happens, it ends here.
         try:
             os.close(out)
-            asyncio.run(self._write(into))
+            asyncio.run(self._run_writers(into))
         finally:
             os._exit(1)
 
-    async def _write(self, into: int) -> None:
-        async def writer() -> None:
+    async def _run_writers(self, into: int) -> None:
+        async def write_configs() -> None:
             while True:
-                slug = await self._create()
+                slug = await self._create_config()
                 os.write(into, f"{slug}\n".encode())
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(WRITERS):
-                group.create_task(writer())
+            for _ in range(WRITER_COUNT):
+                group.create_task(write_configs())
 
-    async def _create(self) -> str:
+    async def _create_config(self) -> str:
         body = {"name": "kept", "config": {"provider": "mock"}, "workspace_id": self._workspace}
         fields = {"host": "control", "x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
         scope = {
@@ -113,10 +113,10 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def app(address: str) -> App:
+def app(address: str) -> ForkedApp:
     settings = Settings(store=Store(url=Secret(address), master_key=Secret(MASTER_KEY)))
 
-    async def prepare() -> str:
+    async def init_database() -> str:
         database = Database(settings.store, Secret(address))
         await migrate(database)
         await bootstrap_organisation(database, Secret(ADMIN_KEY))
@@ -126,10 +126,10 @@ def app(address: str) -> App:
         await database.close()
         return found_id
 
-    return App(settings, asyncio.run(prepare()))
+    return ForkedApp(settings, asyncio.run(init_database()))
 
 
-def kept(address: str) -> set[str]:
+def read_stored_slugs(address: str) -> set[str]:
     """The slugs that are there, asked of the database without us."""
     query = "SELECT slug FROM configs"
     if address.startswith("sqlite"):
@@ -144,9 +144,9 @@ def kept(address: str) -> set[str]:
     return set(subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.split())
 
 
-def acknowledged(app: App, chance: random.Random) -> list[str]:
+def collect_acknowledged_slugs(app: ForkedApp, chance: random.Random) -> list[str]:
     """Kill it some time after its first acknowledgement, and give all of them."""
-    child, out = app.begin()
+    child, out = app.fork_writer()
     with os.fdopen(out, "rb") as pipe:
         said = pipe.readline()
         time.sleep(chance.uniform(SHORTEST, LONGEST))
@@ -157,23 +157,23 @@ def acknowledged(app: App, chance: random.Random) -> list[str]:
     return [line.decode() for line in said.split(b"\n")[:-1]]
 
 
-@pytest.mark.timeout(60 + 2 * KILLS)
-def test_what_was_acknowledged_is_there_whenever_the_process_is_killed(app: App, address: str):
+@pytest.mark.timeout(60 + 2 * KILL_COUNT)
+def test_acknowledged_writes_survive_a_kill_at_any_moment(app: ForkedApp, address: str):
     chance = random.Random(5)  # noqa: S311 - when to kill is no secret
     gc.freeze()
     said: list[str] = []
-    for _ in range(KILLS if address.startswith("sqlite") else max(1, KILLS // 4)):
-        some = acknowledged(app, chance)
+    for _ in range(KILL_COUNT if address.startswith("sqlite") else max(1, KILL_COUNT // 4)):
+        some = collect_acknowledged_slugs(app, chance)
         assert some
         said += some
-    there = kept(address)
+    there = read_stored_slugs(address)
     print(f"{len(said)} acknowledged writes, {len(there)} there")
     assert not set(said) - there
     # What was under way at a kill may be there or not; no more than that.
-    assert len(there) <= len(said) + KILLS * WRITERS
+    assert len(there) <= len(said) + KILL_COUNT * WRITER_COUNT
 
 
-class Writers:
+class ConfigWriters:
     """Write through the gateway until told to stop, and remember what was acknowledged."""
 
     def __init__(self, admin: Client, workspace: str) -> None:
@@ -182,7 +182,7 @@ class Writers:
         self._admin = admin
         self._workspace = workspace
         self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._run) for _ in range(WRITERS)]
+        self._threads = [threading.Thread(target=self._create_configs) for _ in range(WRITER_COUNT)]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -194,7 +194,7 @@ class Writers:
         for thread in self._threads:
             thread.join()
 
-    def _run(self) -> None:
+    def _create_configs(self) -> None:
         while not self._over.is_set():
             body = {"name": "kept", "config": {"provider": "mock"}, "workspace_id": self._workspace}
             answer = self._admin.post("/v1/configs", body)
@@ -208,26 +208,26 @@ def gateway_env(address: str) -> Mapping[str, str]:
     return {"PENSTOCK_STORE_URL": address, "PENSTOCK_STORE_MASTER_KEY": MASTER_KEY, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
 
 
-def test_with_the_control_process_killed_again_and_again_nobody_who_calls_notices(
-    app: App, address: str, gateway_env: Mapping[str, str], tmp_path: Path, provider: Mock
+def test_repeated_control_process_kills_fail_no_request(
+    app: ForkedApp, address: str, gateway_env: Mapping[str, str], tmp_path: Path, provider: Mock
 ):
     assert app
-    with running(tmp_path, {"mock": {"host": provider.url}}, env=gateway_env) as gateway:
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=gateway_env) as gateway:
         admin = Client(gateway)
-        (place,) = admin.shown("/v1/workspaces")["data"]
+        (place,) = admin.read("/v1/workspaces")["data"]
         body = {"name": "app", "scopes": ["completions.write"], "workspace_id": place["id"]}
-        key = admin.made("/v1/api-keys/workspace/service", body)["key"]
+        key = admin.create("/v1/api-keys/workspace/service", body)["key"]
         headers = {**MOCK, "x-gateway-api-key": key}
         time.sleep(0.5)
         with (
-            load("rate", gateway.base_url + CHAT, rate=50, connections=4, seconds=4, headers=headers) as calls,
-            Writers(admin, place["id"]) as writers,
+            run_load("rate", gateway.base_url + CHAT, rate=50, connections=4, seconds=4, headers=headers) as calls,
+            ConfigWriters(admin, place["id"]) as writers,
         ):
             for _ in range(3):
                 before = len(writers.said)
                 wait("writes", lambda before=before: len(writers.said) > before + 5 or None, 10)
-                os.kill(control(gateway), signal.SIGKILL)
+                os.kill(control_pid(gateway), signal.SIGKILL)
         assert calls["errors"] == 0, calls
         assert writers.statuses <= {200, 503}, writers.statuses
         wait("the control process", lambda: admin.get("/v1/workspaces").status == 200 or None, 15)
-    assert not set(writers.said) - kept(address)
+    assert not set(writers.said) - read_stored_slugs(address)

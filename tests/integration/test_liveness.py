@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.alone
 
 MEGABYTES = 20
-LARGE = {
+LARGE_BODIES = {
     "one picture": asked(x="QUJD" * (MEGABYTES * 250_000)),
     "many numbers": asked(x=[0.125] * (MEGABYTES * 140_000)),
     "much that is deep": asked(x="x" * 30).replace(
@@ -25,15 +25,17 @@ LARGE = {
 }
 
 
-def send(url: str, body: bytes, over: threading.Event) -> None:
+def send_until_over(url: str, body: bytes, over: threading.Event) -> None:
     with Wire(url, timeout=60) as wire:
         while not over.is_set():
             assert wire.ask(CHAT, body).status == 200
 
 
-def test_live_and_ready_are_answered_while_large_bodies_are_looked_through(served: Gateway):
+def test_probes_respond_while_large_bodies_are_parsed(served: Gateway):
     over = threading.Event()
-    senders = [threading.Thread(target=send, args=(served.base_url, body, over)) for body in LARGE.values()]
+    senders = [
+        threading.Thread(target=send_until_over, args=(served.base_url, body, over)) for body in LARGE_BODIES.values()
+    ]
     for sender in senders:
         sender.start()
     took = []

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import MANAGEMENT_API_VERSION, __version__
-from tests.integration.serving import counters, edges, running
+from tests.integration.serving import edge_pids, read_metrics, run_gateway
 from tests.integration.wire import CHAT, MOCK, Answer, Wire, ask, asked, request
 from tests.processes import wait
 
@@ -20,33 +20,37 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-INTERNAL = ("/internal/records", "/internal/metrics", "/internal/snapshot")
+INTERNAL_PATHS = ("/internal/records", "/internal/metrics", "/internal/snapshot")
 
 
-def get(gateway: Gateway, path: str, **headers: str) -> Answer:
+def get_path(gateway: Gateway, path: str, **headers: str) -> Answer:
     return ask(gateway.base_url, path, headers=headers)
 
 
-def test_health_says_which_workers_there_are(served: Gateway):
-    pids = edges(served)
-    health = get(served, "/v1/health").json()
+def test_health_lists_the_workers(served: Gateway):
+    pids = edge_pids(served)
+    health = get_path(served, "/v1/health").json()
     assert health["status"] == "success"
     assert health["uptime_seconds"] >= 0
     assert [worker["pid"] for worker in health["workers"]] == pids
     assert set(pids) < set(served.pids())
 
 
-def test_version_says_which_release_answers(served: Gateway):
-    assert get(served, "/v1/version").json() == {"version": __version__, "interface": MANAGEMENT_API_VERSION}
+def test_version_reports_release_and_interface(served: Gateway):
+    assert get_path(served, "/v1/version").json() == {"version": __version__, "interface": MANAGEMENT_API_VERSION}
 
 
-def test_the_edge_answers_for_itself(served: Gateway):
-    assert [get(served, path).body for path in ("/live", "/ready", "/")] == [b"live", b"ready", b"Penstock says hey!"]
+def test_edge_responds_to_its_own_routes(served: Gateway):
+    assert [get_path(served, path).body for path in ("/live", "/ready", "/")] == [
+        b"live",
+        b"ready",
+        b"Penstock says hey!",
+    ]
     assert ask(served.base_url, "/ready", headers={}, method="HEAD").status == 200
 
 
-def test_the_description_is_openapi_and_names_every_public_route(served: Gateway):
-    answer = get(served, "/schema/openapi.json")
+def test_description_is_openapi_with_every_public_route(served: Gateway):
+    answer = get_path(served, "/schema/openapi.json")
     assert (answer.get("content-type") or "").startswith("application/")
     description = answer.json()
     assert description["openapi"].startswith("3.1")
@@ -54,8 +58,8 @@ def test_the_description_is_openapi_and_names_every_public_route(served: Gateway
     assert not [path for path in description["paths"] if "internal" in path]
 
 
-def test_the_page_loads_nothing_from_elsewhere(served: Gateway):
-    answer = get(served, "/schema")
+def test_schema_page_loads_no_external_resources(served: Gateway):
+    answer = get_path(served, "/schema")
     assert (answer.get("content-type") or "").startswith("text/html")
     assert "default-src 'none'" in (answer.get("content-security-policy") or "")
     assert b"openapi.json" in answer.body
@@ -63,21 +67,21 @@ def test_the_page_loads_nothing_from_elsewhere(served: Gateway):
     assert b"https://" not in answer.body.replace(b"https://www.w3.org", b"")
 
 
-def test_what_does_not_exist_is_a_404_in_its_envelope(served: Gateway):
-    answer = get(served, "/v1/health/nothing")
+def test_unknown_path_returns_404_in_the_envelope(served: Gateway):
+    answer = get_path(served, "/v1/health/nothing")
     assert (answer.status, answer.json()["success"]) == (404, False)
 
 
-def test_a_wrong_method_is_a_405(served: Gateway):
+def test_wrong_method_returns_405(served: Gateway):
     assert ask(served.base_url, "/v1/version", b"{}", {}).status == 405
 
 
-def test_management_needs_no_key_to_say_how_it_is_and_gets_no_call(served: Gateway, provider: Mock):
+def test_health_needs_no_key_and_is_not_forwarded(served: Gateway, provider: Mock):
     assert ask(served.base_url, "/v1/health", headers=MOCK).status == 200
     assert not provider.ledger()
 
 
-def test_one_connection_carries_both_kinds(served: Gateway):
+def test_one_connection_serves_management_and_model_requests(served: Gateway):
     with Wire(served.base_url) as wire:
         for _ in range(10):
             assert wire.ask("/v1/health", headers={}).json()["status"] == "success"
@@ -89,22 +93,22 @@ def test_one_connection_carries_both_kinds(served: Gateway):
 # ── metrics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_enable_prometheus_there_are_no_metrics(served: Gateway):
+def test_metrics_are_off_without_enable_prometheus(served: Gateway):
     for path in ("/metrics", "/dataservice/metrics"):
-        answer = get(served, path)
+        answer = get_path(served, path)
         assert answer.status == 404
         assert "ENABLE_PROMETHEUS" in answer.body.decode()
 
 
-def test_metrics_are_what_prometheus_reads(provider: Mock, tmp_path: Path):
-    with running(tmp_path, {"mock": {"host": provider.url}}, env={"ENABLE_PROMETHEUS": "true"}) as gateway:
+def test_metrics_are_valid_for_prometheus(provider: Mock, tmp_path: Path):
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env={"ENABLE_PROMETHEUS": "true"}) as gateway:
         for _ in range(7):
             ask(gateway.base_url, CHAT, asked())
         ask(gateway.base_url, CHAT, asked("mock?fault=429"))
         ask(gateway.base_url, CHAT, asked("mock?fault=cut", stream=True))
-        wait("the figures", lambda: counters(gateway).get("penstock_records_total", 0) >= 9 or None, 5)
-        answer = get(gateway, "/metrics")
-        assert get(gateway, "/dataservice/metrics").status == 200
+        wait("the figures", lambda: read_metrics(gateway).get("penstock_records_total", 0) >= 9 or None, 5)
+        answer = get_path(gateway, "/metrics")
+        assert get_path(gateway, "/dataservice/metrics").status == 200
     assert answer.get("content-type") == "text/plain; version=0.0.4; charset=utf-8"
     families = {family.name: family for family in text_string_to_metric_families(answer.body.decode())}
     requests = {sample.labels["status"]: sample.value for sample in families["penstock_requests"].samples}
@@ -121,8 +125,8 @@ def test_metrics_are_what_prometheus_reads(provider: Mock, tmp_path: Path):
 
 # ── what the network never reaches ───────────────────────────────────────────────────────────────────────────────────
 
-TRICKS = [
-    *INTERNAL,
+TRAVERSAL_PATHS = [
+    *INTERNAL_PATHS,
     "/internal",
     "/internal/",
     "//internal/records",
@@ -154,8 +158,8 @@ TRICKS = [
 ]
 
 
-@pytest.mark.parametrize("path", TRICKS)
-def test_the_internal_paths_are_not_reachable(served: Gateway, path: str):
+@pytest.mark.parametrize("path", TRAVERSAL_PATHS)
+def test_internal_paths_are_not_reachable(served: Gateway, path: str):
     before = served.records_file.read_bytes() if served.records_file.exists() else b""
     planted = {"worker": 77, "pid": 4242, "requests": {}}
     for method, body in (("GET", None), ("POST", json.dumps(planted).encode())):
@@ -167,7 +171,7 @@ def test_the_internal_paths_are_not_reachable(served: Gateway, path: str):
         assert answer.get("x-penstock-epoch") is None
     after = served.records_file.read_bytes() if served.records_file.exists() else b""
     assert b"4242" not in after.removeprefix(before)
-    assert 4242 not in edges(served)
+    assert 4242 not in edge_pids(served)
 
 
 @pytest.mark.parametrize(
@@ -182,15 +186,15 @@ def test_the_internal_paths_are_not_reachable(served: Gateway, path: str):
         {"host": "control"},
     ],
 )
-def test_headers_do_not_lead_there_either(served: Gateway, headers: dict[str, str]):
+def test_headers_do_not_reach_internal_paths(served: Gateway, headers: dict[str, str]):
     for path in ("/internal/snapshot", "/v1/version"):
-        answer = get(served, path, **headers)
+        answer = get_path(served, path, **headers)
         assert b"epoch" not in answer.body
         assert answer.status == (404 if path == "/internal/snapshot" else 200)
 
 
 @pytest.mark.parametrize("target", ["http://control/internal/snapshot", "http://gateway.test/internal/records"])
-def test_a_target_in_absolute_form_does_not_lead_there(served: Gateway, target: str):
+def test_absolute_form_target_does_not_reach_internal_paths(served: Gateway, target: str):
     with Wire(served.base_url) as wire:
         wire.send(request("GET", target))
         answer = wire.answer()
@@ -198,7 +202,7 @@ def test_a_target_in_absolute_form_does_not_lead_there(served: Gateway, target: 
     assert b"epoch" not in answer.body
 
 
-def test_a_request_hidden_in_a_body_is_a_body(served: Gateway):
+def test_request_smuggled_in_a_body_is_not_executed(served: Gateway):
     """What would be a second request to a server that reads the length otherwise."""
     hidden = request("POST", "/internal/records", {}, b'{"smuggled": 4242}')
     for path in ("/v1/health", "/v1/version"):
@@ -213,7 +217,7 @@ def test_a_request_hidden_in_a_body_is_a_body(served: Gateway):
     assert not [record for record in served.records(0) if "smuggled" in record]
 
 
-def test_the_control_socket_is_for_its_owner_alone(served: Gateway):
+def test_control_socket_is_accessible_only_to_its_owner(served: Gateway):
     (folder,) = served.temporary.iterdir()
     assert oct(folder.stat().st_mode & 0o777) == "0o700"
     socket_file = folder / "control.sock"
@@ -221,7 +225,7 @@ def test_the_control_socket_is_for_its_owner_alone(served: Gateway):
     assert socket_file.stat().st_uid == os.getuid()
 
 
-def test_over_the_socket_itself_a_forwarded_request_is_turned_away(served: Gateway):
+def test_control_socket_rejects_forwarded_requests(served: Gateway):
     """The second line, should the first one fail."""
     (folder,) = served.temporary.iterdir()
     transport = httpx2.HTTPTransport(uds=str(folder / "control.sock"))

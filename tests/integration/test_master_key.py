@@ -20,9 +20,9 @@ from penstock.store.database import Database
 from penstock.store.migrate import current_revision, migrate, newest_revision
 from tests.gateway import Gateway
 from tests.integration import vaults as fakes
-from tests.integration.conftest import initialise
+from tests.integration.conftest import run_init
 from tests.integration.managed import ADMIN_KEY, Client
-from tests.integration.serving import control, running
+from tests.integration.serving import control_pid, run_gateway
 from tests.integration.vaults import Vaults
 from tests.integration.wire import CHAT, MOCK, ask, asked
 from tests.processes import wait
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
     from tests.postgres import Postgres
 
-KEY = base64.b64encode(b"k" * 32).decode()
+MASTER_KEY = base64.b64encode(b"k" * 32).decode()
 CREDENTIAL = "sk-sealed-0123456789"
 
 
@@ -43,12 +43,12 @@ def vaults(tmp_path: Path) -> Iterator[Vaults]:
     folder = tmp_path / "vaults"
     folder.mkdir()
     fake = Vaults(folder)
-    fake.kept |= {"/prod/key": KEY, "secret/app": json.dumps({"master": f"{KEY}\n", "other": "x"})}
+    fake.kept |= {"/prod/key": MASTER_KEY, "secret/app": json.dumps({"master": f"{MASTER_KEY}\n", "other": "x"})}
     yield fake
     fake.stop()
 
 
-def references(vaults: Vaults) -> dict[str, dict[str, Any]]:
+def secret_references(vaults: Vaults) -> dict[str, dict[str, Any]]:
     aws = {"aws_auth_type": "accessKey", "aws_access_key_id": fakes.AWS_KEY, "aws_region": "eu-west-1"}
     vault = {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, "vault_addr": vaults.url}
     return {
@@ -60,8 +60,8 @@ def references(vaults: Vaults) -> dict[str, dict[str, Any]]:
     }
 
 
-def surroundings(vaults: Vaults, folder: Path, place: str, **more: object) -> Mapping[str, str]:
-    reference = {"manager_type": place, **references(vaults)[place], **more}
+def store_env(vaults: Vaults, folder: Path, place: str, **more: object) -> Mapping[str, str]:
+    reference = {"manager_type": place, **secret_references(vaults)[place], **more}
     return {
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
         "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db",
@@ -71,38 +71,36 @@ def surroundings(vaults: Vaults, folder: Path, place: str, **more: object) -> Ma
     }
 
 
-def sent(gateway: Gateway, provider: Mock, key: str) -> str | None:
-    provider.forget()
+def sent_credential(gateway: Gateway, provider: Mock, key: str) -> str | None:
+    provider.clear_ledger()
     ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key, "x-gateway-provider": "@vk"})
     return provider.ledger()[-1]["headers"].get("authorization") if provider.ledger() else None
 
 
 @pytest.mark.parametrize("place", ["aws_sm", "hashicorp_vault"])
-def test_what_others_keep_seals_and_opens_and_is_on_no_disk_of_ours(
-    provider: Mock, tmp_path: Path, vaults: Vaults, place: str
-):
+def test_external_master_key_encrypts_and_is_never_on_disk(provider: Mock, tmp_path: Path, vaults: Vaults, place: str):
     folder = tmp_path / "gateway"
     folder.mkdir()
-    env, tables = surroundings(vaults, folder, place), {"mock": {"host": provider.url}}
-    with running(folder, tables, env=env) as gateway:
+    env, tables = store_env(vaults, folder, place), {"mock": {"host": provider.url}}
+    with run_gateway(folder, tables, env=env) as gateway:
         admin = Client(gateway)
-        (workspace,) = admin.shown("/v1/workspaces")["data"]
+        (workspace,) = admin.read("/v1/workspaces")["data"]
         inside = {"workspace_id": workspace["id"]}
-        admin.made("/v1/virtual-keys", {"name": "vk", "slug": "vk", "provider": "mock", "key": CREDENTIAL, **inside})
-        app = admin.with_key(scopes=["completions.write"], **inside).key
-        assert sent(gateway, provider, app) == f"Bearer {CREDENTIAL}"
+        admin.create("/v1/virtual-keys", {"name": "vk", "slug": "vk", "provider": "mock", "key": CREDENTIAL, **inside})
+        app = admin.with_new_key(scopes=["completions.write"], **inside).key
+        assert sent_credential(gateway, provider, app) == f"Bearer {CREDENTIAL}"
         # Whoever is started anew in place of what was killed has it still.
         vaults.away = True
-        os.kill(control(gateway), signal.SIGKILL)
+        os.kill(control_pid(gateway), signal.SIGKILL)
         wait("another control process", lambda: admin.get("/v1/workspaces").status == 200 or None, 15)
-        admin.made("/v1/virtual-keys", {"name": "v2", "provider": "mock", "key": CREDENTIAL, **inside})
+        admin.create("/v1/virtual-keys", {"name": "v2", "provider": "mock", "key": CREDENTIAL, **inside})
         vaults.away = False
-    with running(folder, tables, env=env) as gateway:
-        assert sent(gateway, provider, app) == f"Bearer {CREDENTIAL}"
+    with run_gateway(folder, tables, env=env) as gateway:
+        assert sent_credential(gateway, provider, app) == f"Bearer {CREDENTIAL}"
     files = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert "penstock.db" in files
     assert "penstock.key" not in files
-    assert not [name for name, content in files.items() if KEY.encode() in content or b"kkkkkkkk" in content]
+    assert not [name for name, content in files.items() if MASTER_KEY.encode() in content or b"kkkkkkkk" in content]
 
 
 @pytest.mark.parametrize(
@@ -115,45 +113,45 @@ def test_what_others_keep_seals_and_opens_and_is_on_no_disk_of_ours(
         ("hashicorp_vault", {"odd": 1}, "odd"),
     ],
 )
-def test_a_start_without_it_says_why_and_shows_nothing_of_it(
+def test_start_without_master_key_reports_why_and_no_secrets(
     tmp_path: Path, vaults: Vaults, place: str, change: dict[str, Any], words: str
 ):
-    env = surroundings(vaults, tmp_path, place, **change)
+    env = store_env(vaults, tmp_path, place, **change)
     command = [sys.executable, "-m", "penstock", "serve", "--port", "0"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=30)
     assert done.returncode == 1
     assert words in done.stderr
     assert "store.master_key" in done.stderr
-    for canary in (fakes.AWS_SECRET, fakes.VAULT_TOKEN, KEY):
+    for canary in (fakes.AWS_SECRET, fakes.VAULT_TOKEN, MASTER_KEY):
         assert canary not in done.stdout + done.stderr
 
 
-def test_a_migration_that_seals_nothing_needs_no_master_key(tmp_path: Path, vaults: Vaults):
+def test_migration_that_encrypts_nothing_needs_no_master_key(tmp_path: Path, vaults: Vaults):
     vaults.away = True
     command = [sys.executable, "-m", "penstock", "migrate"]
-    env = surroundings(vaults, tmp_path, "hashicorp_vault")
+    env = store_env(vaults, tmp_path, "hashicorp_vault")
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=30)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_start_ends_where_its_migration_fails_and_goes_on_where_the_database_is_away(
+def test_failed_migration_stops_the_start_but_an_outage_does_not(
     provider: Mock, tmp_path: Path, own_postgres: Postgres
 ):
     url = own_postgres.database()
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url, "PENSTOCK_STORE_MASTER_KEY": KEY}
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url, "PENSTOCK_STORE_MASTER_KEY": MASTER_KEY}
     tables = {"mock": {"host": provider.url}}
-    initialise(tmp_path, env)
-    with running(tmp_path, tables, env=env) as gateway:
-        app = Client(gateway).with_key(scopes=["completions.write"], workspace_id=first_place(gateway)).key
+    run_init(tmp_path, env)
+    with run_gateway(tmp_path, tables, env=env) as gateway:
+        app = Client(gateway).with_new_key(scopes=["completions.write"], workspace_id=first_workspace_id(gateway)).key
 
-    async def break_it() -> None:
+    async def break_migration() -> None:
         database = Database(Store(), Secret(url))
         await migrate(database, "0005_files")
         async with database.write_transaction() as connection:
             await connection.execute(text("create table changed (x int)"))
         await database.close()
 
-    asyncio.run(break_it())
+    asyncio.run(break_migration())
     command = [sys.executable, "-m", "penstock", "serve", "--port", "0", "--migrate"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=30)
     assert done.returncode == 1
@@ -165,18 +163,16 @@ def test_a_start_ends_where_its_migration_fails_and_goes_on_where_the_database_i
     gateway.stop()
 
 
-def first_place(gateway: Gateway) -> str:
-    return Client(gateway).shown("/v1/workspaces")["data"][0]["id"]
+def first_workspace_id(gateway: Gateway) -> str:
+    return Client(gateway).read("/v1/workspaces")["data"][0]["id"]
 
 
-def test_serve_migrates_a_store_of_a_cluster_when_asked_to_and_not_else(
-    provider: Mock, tmp_path: Path, postgres: Postgres
-):
+def test_serve_migrates_a_shared_database_only_on_request(provider: Mock, tmp_path: Path, postgres: Postgres):
     url = postgres.database()
-    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url, "PENSTOCK_STORE_MASTER_KEY": KEY}
-    initialise(tmp_path, env)
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url, "PENSTOCK_STORE_MASTER_KEY": MASTER_KEY}
+    run_init(tmp_path, env)
 
-    async def at(target: str | None = None) -> str | None:
+    async def migrate_and_read_revision(target: str | None = None) -> str | None:
         database = Database(Store(), Secret(url))
         try:
             if target:
@@ -185,23 +181,21 @@ def test_serve_migrates_a_store_of_a_cluster_when_asked_to_and_not_else(
         finally:
             await database.close()
 
-    old = asyncio.run(at("0005_files"))
+    old = asyncio.run(migrate_and_read_revision("0005_files"))
     for options, expected in (((), old), (("--migrate",), newest_revision())):
         gateway = Gateway(tmp_path, {"mock": {"host": provider.url}}, env, options)
-        assert asyncio.run(at()) == expected
+        assert asyncio.run(migrate_and_read_revision()) == expected
         if expected == newest_revision():
-            assert Client(gateway).shown("/v1/workspaces")["total"] == 1
+            assert Client(gateway).read("/v1/workspaces")["total"] == 1
         gateway.stop()
 
 
-def test_a_first_start_that_migrates_founds_the_organisation_with_the_key_that_it_was_given(
-    tmp_path: Path, postgres: Postgres
-):
+def test_first_migrating_start_creates_the_organisation(tmp_path: Path, postgres: Postgres):
     env = {
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
         "PENSTOCK_STORE_URL": postgres.database(),
-        "PENSTOCK_STORE_MASTER_KEY": KEY,
+        "PENSTOCK_STORE_MASTER_KEY": MASTER_KEY,
     }
     gateway = Gateway(tmp_path, {}, env, ("--migrate",))
-    assert Client(gateway).shown("/v1/workspaces")["total"] == 1
+    assert Client(gateway).read("/v1/workspaces")["total"] == 1
     gateway.stop()

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.serving import settled
+from tests.integration.serving import count_settled_records
 from tests.integration.wire import JSON, MOCK, ask
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD")
-FORM = {"content-type": "multipart/form-data; boundary=b"}
-FIELDS = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nmock\r\n--b--\r\n'
-ASKED = b'{"model": "mock", "input": "hi", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}'
+FORM_HEADERS = {"content-type": "multipart/form-data; boundary=b"}
+FORM_BODY = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nmock\r\n--b--\r\n'
+JSON_BODY = b'{"model": "mock", "input": "hi", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}'
 # Which function the specification has for a method; any other method of the path is passed through.
-ROUTES: dict[str, dict[str, str]] = {
+OPERATIONS: dict[str, dict[str, str]] = {
     "/chat/completions": {"POST": "chatComplete"},
     "/completions": {"POST": "complete"},
     "/embeddings": {"POST": "embed"},
@@ -57,14 +57,14 @@ ROUTES: dict[str, dict[str, str]] = {
     "/proxy/any/thing": {},
     "/any/thing": {},
 }
-FORMS = {"/images/edits", "/images/variations", "/audio/transcriptions", "/audio/translations", "/files"}
+FORM_ROUTES = {"/images/edits", "/images/variations", "/audio/transcriptions", "/audio/translations", "/files"}
 
 
-@pytest.mark.parametrize("path", ROUTES)
-def test_a_route_has_its_name_and_reaches_the_provider(served: Gateway, provider: Mock, path: str):
-    known = settled(served)
-    provider.forget()
-    kind, body = (FORM, FIELDS) if path in FORMS else (JSON, ASKED)
+@pytest.mark.parametrize("path", OPERATIONS)
+def test_route_records_its_operation_and_reaches_the_provider(served: Gateway, provider: Mock, path: str):
+    known = count_settled_records(served)
+    provider.clear_ledger()
+    kind, body = (FORM_HEADERS, FORM_BODY) if path in FORM_ROUTES else (JSON, JSON_BODY)
     for method in METHODS:
         has_body = method in {"POST", "PUT", "PATCH"}
         headers = {**MOCK, **(kind if has_body else {})}
@@ -72,7 +72,7 @@ def test_a_route_has_its_name_and_reaches_the_provider(served: Gateway, provider
         assert answer.status < 500, (method, answer)
     records = served.records(known + len(METHODS))[known:]
     assert {record["request_method"]: record["operation"] for record in records} == {
-        method: ROUTES[path].get(method, "proxy") for method in METHODS
+        method: OPERATIONS[path].get(method, "proxy") for method in METHODS
     }
     there = path.removeprefix("/proxy")
     cancelled = f"{path}/cancel" if path == "/fine_tuning/jobs/j-1" else there
@@ -81,9 +81,9 @@ def test_a_route_has_its_name_and_reaches_the_provider(served: Gateway, provider
     ]
 
 
-def test_the_star_of_a_batchs_output_is_one_segment(served: Gateway, provider: Mock):
-    known = settled(served)
-    provider.forget()
+def test_batch_output_wildcard_matches_one_path_segment(served: Gateway, provider: Mock):
+    known = count_settled_records(served)
+    provider.clear_ledger()
     ask(served.base_url, "/v1/batches/b-1/more/output", None, MOCK, method="GET")
     (record,) = served.records(known + 1)[known:]
     assert record["operation"] == "proxy"
@@ -91,14 +91,14 @@ def test_the_star_of_a_batchs_output_is_one_segment(served: Gateway, provider: M
 
 
 @pytest.mark.parametrize(("path", "said"), [("/", b"hey"), ("/live", b"live"), ("/ready", b"ready")])
-def test_what_the_gateway_says_of_itself(served: Gateway, path: str, said: bytes):
+def test_gateway_responds_to_its_own_routes(served: Gateway, path: str, said: bytes):
     answer = ask(served.base_url, path, None, {}, method="GET")
     assert (answer.status, said in answer.body) == (200, True)
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/", "/v2/chat/completions", "/chat/completions"])
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_no_route_is_not_found(served: Gateway, path: str, method: str):
+def test_unknown_route_returns_404(served: Gateway, path: str, method: str):
     answer = ask(served.base_url, path, None, MOCK, method=method)
     assert answer.status == 404
     if method != "HEAD":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, good, refused
+from tests.integration.managed import Client, expect_error, expect_ok
 from tests.integration.wire import ask
 from tests.processes import wait
 
@@ -34,90 +34,90 @@ TABLES = {
 
 @pytest.fixture(scope="module")
 def workspace(admin: Client) -> dict[str, Any]:
-    return admin.made("/v1/admin/workspaces", {"name": "Models"})
+    return admin.create("/v1/admin/workspaces", {"name": "Models"})
 
 
 @pytest.fixture(scope="module")
 def app(admin: Client, workspace: dict[str, Any]) -> Client:
     given = {"ai_provider_id": "mock", "key": "sk-0123456789", "workspace_id": workspace["id"]}
     for slug, models in (("one", ["b", "a", "off"]), ("two", ["c"])):
-        admin.made("/v1/integrations", {**given, "name": slug, "slug": slug})
+        admin.create("/v1/integrations", {**given, "name": slug, "slug": slug})
         rows = [{"slug": name, "enabled": name != "off", "is_custom": True} for name in models]
-        good(admin.put(f"/v1/integrations/{slug}/models", {"models": rows, "allow_all_models": False}))
-    admin.made("/v1/integrations", {**given, "name": "o", "slug": "o", "ai_provider_id": "openai"})
-    app = admin.with_key(workspace_id=workspace["id"], scopes=["completions.write"])
+        expect_ok(admin.put(f"/v1/integrations/{slug}/models", {"models": rows, "allow_all_models": False}))
+    admin.create("/v1/integrations", {**given, "name": "o", "slug": "o", "ai_provider_id": "openai"})
+    app = admin.with_new_key(workspace_id=workspace["id"], scopes=["completions.write"])
     wait("the key", lambda: app.get("/v1/models").status == 200 or None, 3)
     return app
 
 
-def ids(client: Client, query: str = "", **headers: str) -> list[str]:
+def list_model_ids(client: Client, query: str = "", **headers: str) -> list[str]:
     asker = Client(client.gateway, client.key, headers)
-    return [model["id"] for model in asker.shown(f"/v1/models{query}")["data"]]
+    return [model["id"] for model in asker.read(f"/v1/models{query}")["data"]]
 
 
-def test_the_catalogue_has_what_may_be_used_in_the_workspace(admin: Client, app: Client):
-    listed = app.shown("/v1/models?ai_service=mock")
+def test_catalogue_lists_the_models_allowed_in_the_workspace(admin: Client, app: Client):
+    listed = app.read("/v1/models?ai_service=mock")
     assert [model["id"] for model in listed["data"]] == ["@one/a", "@one/b", "@two/c"]
     assert (listed["object"], listed["total_count"]) == ("list", 3)
     assert {(model["object"], model["owned_by"]) for model in listed["data"]} == {("model", "mock")}
     assert all(isinstance(model["created"], int) for model in listed["data"])
-    everything = app.shown("/v1/models")
+    everything = app.read("/v1/models")
     assert "@o/gpt-4o" in {model["id"] for model in everything["data"]}
     assert everything["total_count"] == len(everything["data"]) > 50
-    stranger = admin.with_key(
-        workspace_id=admin.made("/v1/workspaces", {"name": "s"})["id"], scopes=["completions.write"]
+    stranger = admin.with_new_key(
+        workspace_id=admin.create("/v1/workspaces", {"name": "s"})["id"], scopes=["completions.write"]
     )
-    assert ids(stranger) == []
+    assert list_model_ids(stranger) == []
 
 
-def test_it_is_filtered_sorted_and_cut(app: Client):
-    assert ids(app, "?provider=two") == ids(app, "?provider=@two") == ["@two/c"]
-    assert ids(app, "?ai_service=mock&sort=provider&order=desc") == ["@two/c", "@one/b", "@one/a"]
-    page = app.shown("/v1/models?ai_service=mock&limit=1&offset=1")
+def test_catalogue_is_filtered_sorted_and_paginated(app: Client):
+    assert list_model_ids(app, "?provider=two") == list_model_ids(app, "?provider=@two") == ["@two/c"]
+    assert list_model_ids(app, "?ai_service=mock&sort=provider&order=desc") == ["@two/c", "@one/b", "@one/a"]
+    page = app.read("/v1/models?ai_service=mock&limit=1&offset=1")
     assert ([model["id"] for model in page["data"]], page["total_count"]) == (["@one/b"], 3)
-    refused(app.get("/v1/models?limit=0"), 400, "AB01", "limit")
+    expect_error(app.get("/v1/models?limit=0"), 400, "AB01", "limit")
 
 
-def test_clients_of_anthropics_read_it_in_their_own_shape(app: Client):
+def test_anthropic_clients_get_their_own_list_format(app: Client):
     client = Client(app.gateway, app.key, {"anthropic-version": "2023-06-01"})
-    page = client.shown("/v1/models?ai_service=mock&limit=2")
+    page = client.read("/v1/models?ai_service=mock&limit=2")
     assert (page["first_id"], page["last_id"], page["has_more"]) == ("@one/a", "@one/b", True)
     assert [(model["type"], model["id"], model["display_name"]) for model in page["data"]] == [
         ("model", "@one/a", "@one/a"),
         ("model", "@one/b", "@one/b"),
     ]
     assert page["data"][0]["created_at"].endswith("Z")
-    rest = client.shown("/v1/models?ai_service=mock&limit=2&after_id=@one/b")
+    rest = client.read("/v1/models?ai_service=mock&limit=2&after_id=@one/b")
     assert ([model["id"] for model in rest["data"]], rest["has_more"]) == (["@two/c"], False)
-    none = client.shown("/v1/models?ai_service=none")
+    none = client.read("/v1/models?ai_service=none")
     assert none == {"data": [], "first_id": None, "last_id": None, "has_more": False}
-    refused(client.get("/v1/models?after_id=@one/x"), 400, "AB01", "after_id")
+    expect_error(client.get("/v1/models?after_id=@one/x"), 400, "AB01", "after_id")
 
 
-def test_one_model_is_given_by_its_id(app: Client):
-    assert app.shown("/v1/models/@one/a")["id"] == "@one/a"
-    refused(app.get("/v1/models/@one/off"), 404, "AB08")
-    refused(app.get("/v1/models/@none/a"), 404, "AB08")
+def test_returns_one_model_by_id(app: Client):
+    assert app.read("/v1/models/@one/a")["id"] == "@one/a"
+    expect_error(app.get("/v1/models/@one/off"), 404, "AB08")
+    expect_error(app.get("/v1/models/@none/a"), 404, "AB08")
 
 
-def test_a_named_provider_is_asked_unless_the_catalogue_is_wanted(app: Client, provider: Mock):
+def test_provider_header_lists_its_models_unless_overridden(app: Client, provider: Mock):
     named = {"x-gateway-provider": "@one"}
     assert Client(app.gateway, app.key, named).get("/v1/models").status == 200
     assert len(provider.ledger()) == 1
     for flag in ("x-gateway-fetch-integrated-models", "x-gateway-models-endpoint"):
-        assert "@one/a" in ids(app, **named, **{flag: "true"})
+        assert "@one/a" in list_model_ids(app, **named, **{flag: "true"})
     config = '{"provider":"@two","fetch_integrated_models":true}'
-    assert ids(app, **{"x-gateway-config": config}) == ["@two/c"]
+    assert list_model_ids(app, **{"x-gateway-config": config}) == ["@two/c"]
     assert len(provider.ledger()) == 1
 
 
-def test_a_saved_config_can_ask_for_the_catalogue_too(admin: Client, app: Client, workspace: dict[str, Any]):
+def test_saved_config_can_select_the_catalogue(admin: Client, app: Client, workspace: dict[str, Any]):
     body = {
         "name": "c",
         "config": {"provider": "@one", "fetch_integrated_models": True},
         "workspace_id": workspace["id"],
     }
-    slug = admin.made("/v1/configs", body)["slug"]
+    slug = admin.create("/v1/configs", body)["slug"]
     asker = Client(app.gateway, app.key, {"x-gateway-config": slug})
     listed = wait(
         "the config", lambda: found if "total_count" in (found := asker.get("/v1/models").json()) else None, 3
@@ -125,26 +125,24 @@ def test_a_saved_config_can_ask_for_the_catalogue_too(admin: Client, app: Client
     assert [model["id"] for model in listed["data"]] == ["@one/a", "@one/b"]
 
 
-def test_a_keys_own_config_says_whose_models_are_listed_where_none_is_sent(
-    admin: Client, app: Client, workspace: dict[str, Any]
-):
+def test_default_config_of_a_key_filters_the_catalogue(admin: Client, app: Client, workspace: dict[str, Any]):
     here = {"workspace_id": workspace["id"], "scopes": ["completions.write"]}
 
-    def listed_for(config: dict[str, Any], **more: object) -> Client:
-        saved = admin.made("/v1/configs", {"name": "d", "config": config, "workspace_id": workspace["id"]})["slug"]
-        return admin.with_key(**here, defaults={"config_id": saved, **more})
+    def create_key_with_config(config: dict[str, Any], **more: object) -> Client:
+        saved = admin.create("/v1/configs", {"name": "d", "config": config, "workspace_id": workspace["id"]})["slug"]
+        return admin.with_new_key(**here, defaults={"config_id": saved, **more})
 
-    narrow = listed_for({"targets": [{"provider": "@two"}], "strategy": {"mode": "fallback"}})
-    assert ids(narrow) == ["@two/c"]
+    narrow = create_key_with_config({"targets": [{"provider": "@two"}], "strategy": {"mode": "fallback"}})
+    assert list_model_ids(narrow) == ["@two/c"]
     # A config that names nobody leaves it open.
-    assert ids(listed_for({"retry": {"attempts": 1}})) == ids(app)
+    assert list_model_ids(create_key_with_config({"retry": {"attempts": 1}})) == list_model_ids(app)
     other = {"x-gateway-config": '{"provider":"@one","fetch_integrated_models":true}'}
-    assert ids(narrow, **other) == ["@one/a", "@one/b"]
-    bound = listed_for({"provider": "@two"}, allow_config_override=False)
-    assert ids(bound, **other) == ["@two/c"]
+    assert list_model_ids(narrow, **other) == ["@one/a", "@one/b"]
+    bound = create_key_with_config({"provider": "@two"}, allow_config_override=False)
+    assert list_model_ids(bound, **other) == ["@two/c"]
 
 
-def test_prices_are_told_to_everybody(admin: Client):
+def test_prices_need_no_key(admin: Client):
     url = admin.gateway.base_url
     for prefix in ("", "/v1"):
         found = ask(url, f"{prefix}/model-configs/pricing/openai/gpt-4o", headers={}, method="GET").json()
@@ -158,7 +156,7 @@ def test_prices_are_told_to_everybody(admin: Client):
     assert ask(url, "/pricing/none.json", headers={}, method="GET").status == 404
 
 
-def test_what_a_model_takes_is_told_without_a_key(admin: Client):
+def test_model_parameters_need_no_key(admin: Client):
     for prefix in ("", "/v1"):
         path = f"{prefix}/model-configs/general/openai/gpt-4o"
         found = ask(admin.gateway.base_url, path, headers={}, method="GET").json()
@@ -171,7 +169,7 @@ def test_what_a_model_takes_is_told_without_a_key(admin: Client):
     assert ask(admin.gateway.base_url, "/model-configs/general/none/m", headers={}, method="GET").status == 404
 
 
-def test_the_operators_price_counts_from_its_day_on(admin: Client):
+def test_operator_price_applies_from_its_start_date(admin: Client):
     found = ask(admin.gateway.base_url, "/model-configs/pricing/mock/m", headers={}, method="GET").json()
     assert found["pay_as_you_go"] == {"request_token": {"price": 2.0}}
 
@@ -185,7 +183,7 @@ def test_the_operators_price_counts_from_its_day_on(admin: Client):
         {"authorization": "Bearer KEY"},
     ],
 )
-def test_the_catalogue_is_shown_to_a_key_wherever_clients_put_theirs(app: Client, fields: dict[str, str]):
+def test_catalogue_accepts_a_key_in_any_client_header(app: Client, fields: dict[str, str]):
     sent = {name: value.replace("KEY", app.key) if "OPENAI" not in value else value for name, value in fields.items()}
     told = ask(app.gateway.base_url, "/v1/models?ai_service=mock", headers=sent, method="GET")
     assert told.status == 200, told.body

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from penstock.app import openapi_json
-from tests.integration.batching import TABLES, workspace  # noqa: F401 - the fixture `admin` reads the tables here
-from tests.integration.managed import Client, good, refused, state
+from tests.integration.batching import TABLES, create_workspace  # noqa: F401 - the fixture `admin` reads the tables here
+from tests.integration.managed import Client, expect_error, expect_ok, row_state
 from tests.integration.wire import ask
 from tests.integration.written import Scene, set_scene
 from tests.processes import wait
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tests.integration.wire import Answer
 
 DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
-OVER = {"completed", "failed", "cancelled", "expired"}
-FORM = (
+FINAL_STATUSES = {"completed", "failed", "cancelled", "expired"}
+UPLOAD_FORM = (
     b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
     b'--b\r\ncontent-disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
     b'{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "mock", "messages": []}}\r\n'
@@ -30,25 +30,25 @@ FORM = (
 )
 
 
-PERSON = {"first_name": "A", "last_name": "B", "password": "a password that is long"}
+INVITED_PERSON = {"first_name": "A", "last_name": "B", "password": "a password that is long"}
 
 
-def described(header: str, *verbs: str) -> set[tuple[str, str]]:
+def documented_routes(header: str, *verbs: str) -> set[tuple[str, str]]:
     """The routes that are said to take a header; those with several paths once."""
     return {
-        (verb, one(path))
+        (verb, canonical_path(path))
         for path, found in DESCRIPTION["paths"].items()
         for verb in verbs
         if any(parameter["name"] == header for parameter in found.get(verb, {}).get("parameters", []))
     }
 
 
-def one(path: str) -> str:
+def canonical_path(path: str) -> str:
     """The path that stands for all of its names."""
     return re.sub("^/v1/admin/workspaces", "/v1/workspaces", re.sub("^(/v1)?/v2/", "/v1/", path))
 
 
-class Make(NamedTuple):
+class CreateCase(NamedTuple):
     """What is sent where, and where there is one more then."""
 
     body: Any
@@ -56,7 +56,7 @@ class Make(NamedTuple):
     counted: str = ""
 
 
-class Change(NamedTuple):
+class UpdateCase(NamedTuple):
     """Two changes of something, or two things to say when it goes."""
 
     first: Any
@@ -64,7 +64,7 @@ class Change(NamedTuple):
     path: str = ""
 
 
-class Place(NamedTuple):
+class WorkspaceScene(NamedTuple):
     """A scene with what stands in a workspace of its own: the key that calls, a file and a batch."""
 
     scene: Scene
@@ -73,244 +73,261 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def place(admin: Client) -> Place:
+def place(admin: Client) -> WorkspaceScene:
     scene = set_scene(admin)
-    caller = workspace(admin, "once")
-    file, spare = (good(upload(caller, FORM))["id"] for _ in range(2))
-    slow = good(upload(caller, FORM.replace(b'"mock"', b'"mock?first_ms=20000"')))["id"]
-    done, going = (caller.made("/v1/batches", batch_of(name))["id"] for name in (file, slow))
-    wait("the end of the batch", lambda: caller.shown(f"/v1/batches/{done}")["status"] in OVER or None)
+    caller = create_workspace(admin, "once")
+    file, spare = (expect_ok(upload_file(caller, UPLOAD_FORM))["id"] for _ in range(2))
+    slow = expect_ok(upload_file(caller, UPLOAD_FORM.replace(b'"mock"', b'"mock?first_ms=20000"')))["id"]
+    done, going = (caller.create("/v1/batches", batch_request(name))["id"] for name in (file, slow))
+    wait("the end of the batch", lambda: caller.read(f"/v1/batches/{done}")["status"] in FINAL_STATUSES or None)
     made = {
         "file": file,
         "spare": spare,
         "batch": done,
         "going": going,
-        "token": link(admin, "once-guest@example.test"),
-        "other": admin.made("/v1/workspaces", {"name": "once more"})["id"],
-        "person": invited(admin),
+        "token": create_invite_token(admin, "once-guest@example.test"),
+        "other": admin.create("/v1/workspaces", {"name": "once more"})["id"],
+        "person": create_invited_user(admin),
     }
     names = {name: value for name, value in scene._asdict().items() if isinstance(value, str)}
-    return Place(scene, caller, names | made)
+    return WorkspaceScene(scene, caller, names | made)
 
 
-def filled(value: Any, names: dict[str, str]) -> Any:
+def fill_placeholders(value: Any, names: dict[str, str]) -> Any:
     """Put names in the place of what they are called here."""
     if isinstance(value, dict):
-        return {key: filled(item, names) for key, item in value.items()}
+        return {key: fill_placeholders(item, names) for key, item in value.items()}
     if isinstance(value, list):
-        return [filled(item, names) for item in value]
+        return [fill_placeholders(item, names) for item in value]
     if isinstance(value, str):
         return re.sub(r"\{(\w+)\}", lambda found: names[found[1]], value)
     return value
 
 
-def upload(caller: Client, form: bytes, path: str = "/v1/files") -> Answer:
+def upload_file(caller: Client, form: bytes, path: str = "/v1/files") -> Answer:
     """Send a form; it says itself where its parts end."""
     kind = f"multipart/form-data; boundary={form[2:3].decode()}"
     headers = {"content-type": kind, "x-gateway-provider": "gateway", "x-gateway-api-key": caller.key}
     return ask(caller.gateway.base_url, path, form, {**headers, **caller.headers})
 
 
-def batch_of(file: str) -> dict[str, Any]:
+def batch_request(file: str) -> dict[str, Any]:
     endpoint = {"endpoint": "/v1/chat/completions", "completion_window": "immediate"}
     return {"input_file_id": file, "gateway_options": {"x-gateway-provider": "@m-once"}, **endpoint}
 
 
-def link(admin: Client, email: str) -> str:
+def create_invite_token(admin: Client, email: str) -> str:
     """What opens an invitation."""
     body = {"email": email, "role": "member", "workspaces": []}
-    return admin.made("/v1/admin/users/invites", body)["invite_link"].rpartition("=")[2]
+    return admin.create("/v1/admin/users/invites", body)["invite_link"].rpartition("=")[2]
 
 
-def invited(admin: Client) -> str:
+def create_invited_user(admin: Client) -> str:
     """A person who came by invitation."""
-    token = link(admin, "once-person@example.test")
-    good(Client(admin.gateway, "").post("/v1/auth/invites", {"token": token, **PERSON}))
-    (row,) = admin.shown("/v1/admin/users?email=once-person@example.test")["data"]
+    token = create_invite_token(admin, "once-person@example.test")
+    expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", {"token": token, **INVITED_PERSON}))
+    (row,) = admin.read("/v1/admin/users?email=once-person@example.test")["data"]
     return row["id"]
 
 
-HERE = {"workspace_id": "{place}"}
-KEY = {"name": "n", "scopes": ["completions.write"], **HERE}
-SIGN_IN = {
+WORKSPACE_FIELD = {"workspace_id": "{place}"}
+KEY_BODY = {"name": "n", "scopes": ["completions.write"], **WORKSPACE_FIELD}
+AWS_AUTH_CONFIG = {
     "aws_auth_type": "accessKey",
     "aws_access_key_id": "AKIA0123456789ABCDEF",
     "aws_secret_access_key": "s",
     "aws_region": "eu-west-1",
 }
 INVITES, WORKSPACES = "/v1/admin/users/invites", "/v1/workspaces"
-MAKES: dict[str, Make] = {
-    INVITES: Make({"email": "once@example.test", "role": "member", "workspaces": []}, counted=INVITES),
-    f"{INVITES}/{{invite_id}}/resend": Make({}, f"{INVITES}/{{invite}}/resend"),
-    "/v1/auth/invites": Make({"token": "{token}", **PERSON}, counted="/v1/admin/users"),
-    WORKSPACES: Make({"name": "n"}, counted=WORKSPACES),
-    "/v1/workspaces/{workspace}/users": Make(
+CREATE_CASES: dict[str, CreateCase] = {
+    INVITES: CreateCase({"email": "once@example.test", "role": "member", "workspaces": []}, counted=INVITES),
+    f"{INVITES}/{{invite_id}}/resend": CreateCase({}, f"{INVITES}/{{invite}}/resend"),
+    "/v1/auth/invites": CreateCase({"token": "{token}", **INVITED_PERSON}, counted="/v1/admin/users"),
+    WORKSPACES: CreateCase({"name": "n"}, counted=WORKSPACES),
+    "/v1/workspaces/{workspace}/users": CreateCase(
         {"users": [{"id": "{user}", "role": "member"}]}, "/v1/workspaces/{other}/users", "/v1/workspaces/{other}/users"
     ),
-    "/v1/api-keys/{kind}/{sub_kind}": Make(KEY, "/v1/api-keys/workspace/service", "/v1/api-keys"),
-    "/v1/api-keys/{key_id}/rotate": Make({}, "/v1/api-keys/{key}/rotate"),
-    "/v1/configs": Make({"name": "n", "config": {"provider": "mock"}, **HERE}, counted="/v1/configs"),
-    "/v1/integrations": Make({"name": "n", "ai_provider_id": "mock", "key": "k"}, counted="/v1/integrations"),
-    "/v1/providers": Make({"name": "n", "integration_id": "{integration}", **HERE}, counted="/v1/providers"),
-    "/v1/virtual-keys": Make({"name": "n", "provider": "mock", "key": "k", **HERE}, counted="/v1/virtual-keys"),
-    "/v1/secret-references": Make(
-        {"name": "n", "manager_type": "aws_sm", "secret_path": "p", "auth_config": SIGN_IN},
+    "/v1/api-keys/{kind}/{sub_kind}": CreateCase(KEY_BODY, "/v1/api-keys/workspace/service", "/v1/api-keys"),
+    "/v1/api-keys/{key_id}/rotate": CreateCase({}, "/v1/api-keys/{key}/rotate"),
+    "/v1/configs": CreateCase({"name": "n", "config": {"provider": "mock"}, **WORKSPACE_FIELD}, counted="/v1/configs"),
+    "/v1/integrations": CreateCase({"name": "n", "ai_provider_id": "mock", "key": "k"}, counted="/v1/integrations"),
+    "/v1/providers": CreateCase(
+        {"name": "n", "integration_id": "{integration}", **WORKSPACE_FIELD}, counted="/v1/providers"
+    ),
+    "/v1/virtual-keys": CreateCase(
+        {"name": "n", "provider": "mock", "key": "k", **WORKSPACE_FIELD}, counted="/v1/virtual-keys"
+    ),
+    "/v1/secret-references": CreateCase(
+        {"name": "n", "manager_type": "aws_sm", "secret_path": "p", "auth_config": AWS_AUTH_CONFIG},
         counted="/v1/secret-references",
     ),
-    "/v1/batches": Make(batch_of("{file}"), counted="/v1/batches?limit=100"),
-    "/v1/batches/{batch_id}/cancel": Make({}, "/v1/batches/{going}/cancel"),
+    "/v1/batches": CreateCase(batch_request("{file}"), counted="/v1/batches?limit=100"),
+    "/v1/batches/{batch_id}/cancel": CreateCase({}, "/v1/batches/{going}/cancel"),
     # Batches of other tests may write what they answered meanwhile.
-    "/v1/files": Make(FORM, counted="/v1/files?purpose=batch&limit=100"),
+    "/v1/files": CreateCase(UPLOAD_FORM, counted="/v1/files?purpose=batch&limit=100"),
 }
 
 
-def test_each_route_that_makes_something_is_looked_at():
-    assert {path for _, path in described("idempotency-key", "post")} == set(MAKES)
+def test_every_create_route_has_a_case():
+    assert {path for _, path in documented_routes("idempotency-key", "post")} == set(CREATE_CASES)
 
 
-def who(place: Place, path: str) -> Client:
+def client_for(place: WorkspaceScene, path: str) -> Client:
     """Who asks: files and batches are of a workspace."""
     return place.caller if path.startswith(("/v1/files", "/v1/batches")) else place.scene.admin
 
 
-def count(client: Client, path: str) -> int:
-    shown = client.shown(path)
+def count_rows(client: Client, path: str) -> int:
+    shown = client.read(path)
     return shown.get("total", len(shown["data"]))
 
 
-@pytest.mark.parametrize("path", list(MAKES))
-def test_what_is_asked_twice_under_one_key_is_done_once_and_answered_alike(place: Place, path: str):
-    make, client = MAKES[path], who(place, path)
+@pytest.mark.parametrize("path", list(CREATE_CASES))
+def test_repeated_idempotency_key_acts_once_and_replays(place: WorkspaceScene, path: str):
+    make, client = CREATE_CASES[path], client_for(place, path)
     once = Client(client.gateway, client.key, {"idempotency-key": f"once {path}"})
-    where, body, counted = (filled(item, place.names) for item in (make.path or path, make.body, make.counted))
-    before = count(client, counted) if counted else 0
+    where, body, counted = (
+        fill_placeholders(item, place.names) for item in (make.path or path, make.body, make.counted)
+    )
+    before = count_rows(client, counted) if counted else 0
     again_body = body.replace(b"--b", b"--c") if isinstance(body, bytes) else body
-    first, again = (sent(once, where, one) for one in (body, again_body))
-    assert good(first) == good(again)
+    first, again = (send_create(once, where, one) for one in (body, again_body))
+    assert expect_ok(first) == expect_ok(again)
     assert (first.get("idempotency-replayed"), again.get("idempotency-replayed")) == (None, "true")
     if counted:
-        assert count(client, counted) == before + 1
-    refused(sent(once, where + "?another", body), 409, "AB07", "another request")
+        assert count_rows(client, counted) == before + 1
+    expect_error(send_create(once, where + "?another", body), 409, "AB07", "another request")
 
 
-def sent(client: Client, path: str, body: Any) -> Answer:
-    return upload(client, body, path) if isinstance(body, bytes) else client.post(path, body)
+def send_create(client: Client, path: str, body: Any) -> Answer:
+    return upload_file(client, body, path) if isinstance(body, bytes) else client.post(path, body)
 
 
-def test_of_a_file_that_was_sent_again_nothing_stays(place: Place):
+def test_repeated_upload_leaves_no_extra_file(place: WorkspaceScene):
     once = Client(place.caller.gateway, place.caller.key, {"idempotency-key": "a file"})
-    made = [good(upload(once, FORM))["id"] for _ in range(3)]
-    refused(upload(once, FORM.replace(b"a.jsonl", b"b.jsonl")), 409, "AB07", "another request")
-    refused(upload(once, FORM.replace(b"mock", b"moct")), 409, "AB07", "another request")
+    made = [expect_ok(upload_file(once, UPLOAD_FORM))["id"] for _ in range(3)]
+    expect_error(upload_file(once, UPLOAD_FORM.replace(b"a.jsonl", b"b.jsonl")), 409, "AB07", "another request")
+    expect_error(upload_file(once, UPLOAD_FORM.replace(b"mock", b"moct")), 409, "AB07", "another request")
     assert len(set(made)) == 1
-    listed = {row["id"].removeprefix("gw_file_") for row in place.caller.shown("/v1/files?limit=100")["data"]}
-    wait("what was kept", lambda: {path.name for path in folder(place).iterdir()} <= listed or None)
+    listed = {row["id"].removeprefix("gw_file_") for row in place.caller.read("/v1/files?limit=100")["data"]}
+    wait("what was kept", lambda: {path.name for path in files_folder(place).iterdir()} <= listed or None)
 
 
-def folder(place: Place) -> Path:
+def files_folder(place: WorkspaceScene) -> Path:
     """Where the gateway keeps what is in files."""
     return next(path for path in place.caller.gateway.folder.rglob("files") if path.is_dir())
 
 
 NAMED, LOST = {"name": "named"}, {"name": "lost"}
-CUSTOM = {"enabled": True, "is_custom": True}
-MODELS = ({"models": [{"slug": "one", **CUSTOM}]}, {"models": [{"slug": "two", **CUSTOM}]})
-CHANGES: dict[str, Change] = {
-    "/v1/admin/organisation/defaults": Change({"input_guardrails": ["a"]}, {"input_guardrails": ["b"]}),
-    "/v1/admin/organisation/settings": Change({"block_inline_config": True}, {"block_inline_config": False}),
-    "/v1/admin/users/{user_id}": Change({"role": "admin"}, {"role": "member"}, "/v1/admin/users/{person}"),
-    "/v1/workspaces/{workspace}": Change(NAMED, LOST, "/v1/workspaces/{place}"),
-    "/v1/workspaces/{workspace}/users/{user_id}": Change(
+CUSTOM_MODEL = {"enabled": True, "is_custom": True}
+MODEL_UPDATES = ({"models": [{"slug": "one", **CUSTOM_MODEL}]}, {"models": [{"slug": "two", **CUSTOM_MODEL}]})
+UPDATE_CASES: dict[str, UpdateCase] = {
+    "/v1/admin/organisation/defaults": UpdateCase({"input_guardrails": ["a"]}, {"input_guardrails": ["b"]}),
+    "/v1/admin/organisation/settings": UpdateCase({"block_inline_config": True}, {"block_inline_config": False}),
+    "/v1/admin/users/{user_id}": UpdateCase({"role": "admin"}, {"role": "member"}, "/v1/admin/users/{person}"),
+    "/v1/workspaces/{workspace}": UpdateCase(NAMED, LOST, "/v1/workspaces/{place}"),
+    "/v1/workspaces/{workspace}/users/{user_id}": UpdateCase(
         {"role": "admin"}, {"role": "member"}, "/v1/workspaces/{place}/users/{user}"
     ),
-    "/v1/api-keys/{key_id}": Change(NAMED, LOST, "/v1/api-keys/{key}"),
-    "/v1/configs/{key}": Change(NAMED, LOST, "/v1/configs/{config}"),
-    "/v1/integrations/{key}": Change(NAMED, LOST, "/v1/integrations/{integration}"),
-    "/v1/integrations/{key}/models": Change(*MODELS, "/v1/integrations/{integration}/models"),
-    "/v1/integrations/{key}/integration-models": Change(*MODELS, "/v1/integrations/{integration}/integration-models"),
-    "/v1/integrations/{key}/workspaces": Change(
+    "/v1/api-keys/{key_id}": UpdateCase(NAMED, LOST, "/v1/api-keys/{key}"),
+    "/v1/configs/{key}": UpdateCase(NAMED, LOST, "/v1/configs/{config}"),
+    "/v1/integrations/{key}": UpdateCase(NAMED, LOST, "/v1/integrations/{integration}"),
+    "/v1/integrations/{key}/models": UpdateCase(*MODEL_UPDATES, "/v1/integrations/{integration}/models"),
+    "/v1/integrations/{key}/integration-models": UpdateCase(
+        *MODEL_UPDATES, "/v1/integrations/{integration}/integration-models"
+    ),
+    "/v1/integrations/{key}/workspaces": UpdateCase(
         {"workspaces": [{"id": "{place}", "enabled": False}]},
         {"workspaces": [{"id": "{place}", "enabled": True}]},
         "/v1/integrations/{integration}/workspaces",
     ),
-    "/v1/providers/{key}": Change(NAMED, LOST, "/v1/providers/{provider}?workspace_id={place}"),
-    "/v1/virtual-keys/{key}": Change({**NAMED, "key": "another"}, LOST, "/v1/virtual-keys/{virtual_key}"),
-    "/v1/secret-references/{key}": Change(NAMED, LOST, "/v1/secret-references/{reference}"),
-    "/v1/batches/{batch_id}": Change(
+    "/v1/providers/{key}": UpdateCase(NAMED, LOST, "/v1/providers/{provider}?workspace_id={place}"),
+    "/v1/virtual-keys/{key}": UpdateCase({**NAMED, "key": "another"}, LOST, "/v1/virtual-keys/{virtual_key}"),
+    "/v1/secret-references/{key}": UpdateCase(NAMED, LOST, "/v1/secret-references/{reference}"),
+    "/v1/batches/{batch_id}": UpdateCase(
         {"internal_output_file_id": "{file}"}, {"internal_output_file_id": "{spare}"}, "/v1/batches/{batch}"
     ),
 }
 
 
-def test_each_route_that_changes_something_is_looked_at():
-    assert {path for _, path in described("if-match", "put")} == set(CHANGES)
-    assert {path for _, path in described("if-match", "delete")} == set(DELETES)
+def test_every_update_and_delete_route_has_a_case():
+    assert {path for _, path in documented_routes("if-match", "put")} == set(UPDATE_CASES)
+    assert {path for _, path in documented_routes("if-match", "delete")} == set(DELETE_CASES)
 
 
-def tag(client: Client, path: str) -> str:
+def read_etag(client: Client, path: str) -> str:
     """The state that something is in."""
     answer = client.get(path)
-    good(answer)
+    expect_ok(answer)
     found = answer.get("etag")
     assert found, path
     return found
 
 
-def careful(client: Client, state: str) -> Client:
+def client_with_if_match(client: Client, state: str) -> Client:
     return Client(client.gateway, client.key, {"if-match": state})
 
 
-def is_stale(answer: Answer) -> None:
-    refused(answer, 412, "AB01", "read it again")
+def assert_precondition_failed(answer: Answer) -> None:
+    expect_error(answer, 412, "AB01", "read it again")
     assert answer.json()["data"]["errors"][0]["path"] == "If-Match"
 
 
-@pytest.mark.parametrize("path", list(CHANGES))
-def test_what_counts_on_what_was_read_is_changed_only_while_it_is_so(place: Place, path: str):
-    client, change = who(place, path), filled(CHANGES[path]._asdict(), place.names)
+@pytest.mark.parametrize("path", list(UPDATE_CASES))
+def test_update_with_if_match_fails_after_another_change(place: WorkspaceScene, path: str):
+    client, change = client_for(place, path), fill_placeholders(UPDATE_CASES[path]._asdict(), place.names)
     where = change["path"] or path
-    before = tag(client, where)
-    done = careful(client, before).put(where, change["first"])
-    good(done)
-    after = tag(client, where)
-    assert (after != before, state(done.get("etag"))) == (True, state(after))
-    is_stale(careful(client, before).put(where, change["second"]))
-    assert tag(client, where) == after
-    good(careful(client, after).put(where, change["second"]))
+    before = read_etag(client, where)
+    done = client_with_if_match(client, before).put(where, change["first"])
+    expect_ok(done)
+    after = read_etag(client, where)
+    assert (after != before, row_state(done.get("etag"))) == (True, row_state(after))
+    assert_precondition_failed(client_with_if_match(client, before).put(where, change["second"]))
+    assert read_etag(client, where) == after
+    expect_ok(client_with_if_match(client, after).put(where, change["second"]))
 
 
 # In this order: what others stand on goes after them. What is sent along, and where it is read if that is elsewhere.
-MODEL = "/v1/integrations/{integration}"
-DELETES: dict[str, Change] = {
-    "/v1/integrations/{key}/models": Change({"models": ["one"]}, None, f"{MODEL}/models"),
-    "/v1/integrations/{key}/integration-models": Change({"models": ["two"]}, None, f"{MODEL}/integration-models"),
-    "/v1/files/{file_id}": Change(None, None, "/v1/files/{spare}"),
-    "/v1/api-keys/{key_id}": Change(None, None, "/v1/api-keys/{key}"),
-    "/v1/providers/{key}": Change(None, None, "/v1/providers/{provider}?workspace_id={place}"),
-    "/v1/virtual-keys/{key}": Change(None, None, "/v1/virtual-keys/{virtual_key}"),
-    "/v1/configs/{key}": Change(None, None, "/v1/configs/{config}"),
-    "/v1/workspaces/{workspace}/users/{user_id}": Change(None, None, "/v1/workspaces/{place}/users/{user}"),
-    "/v1/admin/users/invites/{invite_id}": Change(None, None, f"{INVITES}/{{invite}}"),
-    "/v1/admin/users/{user_id}": Change(None, None, "/v1/admin/users/{person}"),
-    "/v1/integrations/{key}": Change(None, None, MODEL),
-    "/v1/secret-references/{key}": Change(None, None, "/v1/secret-references/{reference}"),
-    "/v1/workspaces/{workspace}": Change({"name": "lost", "force_delete": True}, None, "/v1/workspaces/{place}"),
+INTEGRATION_PATH = "/v1/integrations/{integration}"
+DELETE_CASES: dict[str, UpdateCase] = {
+    "/v1/integrations/{key}/models": UpdateCase({"models": ["one"]}, None, f"{INTEGRATION_PATH}/models"),
+    "/v1/integrations/{key}/integration-models": UpdateCase(
+        {"models": ["two"]}, None, f"{INTEGRATION_PATH}/integration-models"
+    ),
+    "/v1/files/{file_id}": UpdateCase(None, None, "/v1/files/{spare}"),
+    "/v1/api-keys/{key_id}": UpdateCase(None, None, "/v1/api-keys/{key}"),
+    "/v1/providers/{key}": UpdateCase(None, None, "/v1/providers/{provider}?workspace_id={place}"),
+    "/v1/virtual-keys/{key}": UpdateCase(None, None, "/v1/virtual-keys/{virtual_key}"),
+    "/v1/configs/{key}": UpdateCase(None, None, "/v1/configs/{config}"),
+    "/v1/workspaces/{workspace}/users/{user_id}": UpdateCase(None, None, "/v1/workspaces/{place}/users/{user}"),
+    "/v1/admin/users/invites/{invite_id}": UpdateCase(None, None, f"{INVITES}/{{invite}}"),
+    "/v1/admin/users/{user_id}": UpdateCase(None, None, "/v1/admin/users/{person}"),
+    "/v1/integrations/{key}": UpdateCase(None, None, INTEGRATION_PATH),
+    "/v1/secret-references/{key}": UpdateCase(None, None, "/v1/secret-references/{reference}"),
+    "/v1/workspaces/{workspace}": UpdateCase({"name": "lost", "force_delete": True}, None, "/v1/workspaces/{place}"),
 }
 
 
-@pytest.mark.parametrize("path", list(DELETES))
-def test_what_counts_on_what_was_read_is_deleted_only_while_it_is_so(place: Place, path: str):
-    client, gone = who(place, path), filled(DELETES[path]._asdict(), place.names)
+@pytest.mark.parametrize("path", list(DELETE_CASES))
+def test_delete_with_if_match_fails_with_a_stale_etag(place: WorkspaceScene, path: str):
+    client, gone = client_for(place, path), fill_placeholders(DELETE_CASES[path]._asdict(), place.names)
     where, said = gone["path"], gone["first"]
-    before = tag(client, where)
-    is_stale(careful(client, '"stale"').delete(where, said))
-    assert tag(client, where) == before
-    good(careful(client, before).delete(where, said))
+    before = read_etag(client, where)
+    assert_precondition_failed(client_with_if_match(client, '"stale"').delete(where, said))
+    assert read_etag(client, where) == before
+    expect_ok(client_with_if_match(client, before).delete(where, said))
 
 
-def test_what_depends_on_no_state_says_so(admin: Client):
+def test_routes_without_an_etag_reject_if_match(admin: Client):
     session = admin.post("/v1/auth/sessions", {"api_key": admin.key})
-    fields = {"cookie": (session.get("set-cookie") or "").split(";")[0], "x-csrf-token": good(session)["csrf_token"]}
+    fields = {
+        "cookie": (session.get("set-cookie") or "").split(";")[0],
+        "x-csrf-token": expect_ok(session)["csrf_token"],
+    }
     headers = {**fields, "if-match": '"a"'}
-    refused(ask(admin.gateway.base_url, "/v1/auth/sessions", headers=headers, method="DELETE"), 412, "AB01", "If-Match")
-    refused(Client(admin.gateway, admin.key, {"if-match": '"a"'}).post("/v1/workspaces", {"name": "n"}), 412, "AB01")
+    expect_error(
+        ask(admin.gateway.base_url, "/v1/auth/sessions", headers=headers, method="DELETE"), 412, "AB01", "If-Match"
+    )
+    expect_error(
+        Client(admin.gateway, admin.key, {"if-match": '"a"'}).post("/v1/workspaces", {"name": "n"}), 412, "AB01"
+    )

@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from tests.integration.batch_provider import BatchProvider
-from tests.integration.batching import CHAT, Restarted, answers, begun, ended, jsonl, line, sdk, workspace
-from tests.integration.managed import Client, refused
-from tests.integration.serving import edges
+from tests.integration.batch_provider import FakeBatchProvider
+from tests.integration.batching import (
+    CHAT_PATH,
+    RestartableGateway,
+    batch_line,
+    create_batch,
+    create_workspace,
+    openai_client,
+    read_output_lines,
+    to_jsonl,
+    wait_until_ended,
+)
+from tests.integration.managed import Client, expect_error
+from tests.integration.serving import edge_pids
 from tests.processes import wait
 
 if TYPE_CHECKING:
@@ -22,66 +32,70 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
 
 pytestmark = pytest.mark.usefixtures("closed")
-DAY = "24h"
-NUMBERS = itertools.count(1)
+COMPLETION_WINDOW = "24h"
+WORKSPACE_NUMBERS = itertools.count(1)
 
 
 @pytest.fixture
-def there() -> Iterator[BatchProvider]:
-    with BatchProvider() as provider:
+def stub_provider() -> Iterator[FakeBatchProvider]:
+    with FakeBatchProvider() as provider:
         yield provider
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[Restarted]:
+def restarted_gateway(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[RestartableGateway]:
     trusted: dict[str, object] = {"trusted_custom_hosts": ["127.0.0.1"]}
-    started = Restarted(tmp_path_factory.mktemp("here"), provider, upstream=trusted, poll_ms=30)
+    started = RestartableGateway(tmp_path_factory.mktemp("here"), provider, upstream=trusted, poll_ms=30)
     yield started
     print(started.gateway.program.output())
     started.gateway.stop()
 
 
-def calling(here: Restarted, there: BatchProvider, kind: str) -> Client:
+def create_caller(restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider, kind: str) -> Client:
     """A caller in a workspace of its own, whose provider is `@m-w`."""
-    return workspace(Client(here.gateway), f"w{next(NUMBERS)}", kind, "m-w", custom_host=there.url)
+    return create_workspace(
+        Client(restarted_gateway.gateway), f"w{next(WORKSPACE_NUMBERS)}", kind, "m-w", custom_host=stub_provider.url
+    )
 
 
 @pytest.fixture(params=["openai", "anthropic"])
-def caller(request: pytest.FixtureRequest, here: Restarted, there: BatchProvider) -> Client:
-    return calling(here, there, request.param)
+def caller(
+    request: pytest.FixtureRequest, restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+) -> Client:
+    return create_caller(restarted_gateway, stub_provider, request.param)
 
 
-def is_anthropics(there: BatchProvider) -> bool:
-    return "m-1" in there.batches
+def is_anthropic(stub_provider: FakeBatchProvider) -> bool:
+    return "m-1" in stub_provider.batches
 
 
-def at_the_provider(there: BatchProvider) -> None:
-    wait("the batch at its provider", lambda: there.batches or None)
+def wait_for_submission(stub_provider: FakeBatchProvider) -> None:
+    wait("the batch at its provider", lambda: stub_provider.batches or None)
 
 
-def _recorded(here: Restarted, batch_id: str, count: int) -> list[dict[str, Any]] | None:
-    found = [one for one in here.gateway.records() if one["trace_id"] == batch_id]
+def _batch_records(restarted_gateway: RestartableGateway, batch_id: str, count: int) -> list[dict[str, Any]] | None:
+    found = [one for one in restarted_gateway.gateway.records() if one["trace_id"] == batch_id]
     found = [one for one in found if one["operation"] == "chatComplete"]
     return found if len(found) == count else None
 
 
-def test_a_provider_runs_a_batch_and_its_answers_come_in_openais_shape(
-    caller: Client, here: Restarted, there: BatchProvider
+def test_provider_batch_results_are_returned_in_openai_format(
+    caller: Client, restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
 ):
-    ai = sdk(caller, provider="@m-w")
-    there.busy = 2
-    lines = [{**line(number, f"word {number}"), "custom_id": f"mine: {number}"} for number in range(1, 5)]
-    batch = begun(ai, jsonl(*lines), DAY, metadata={"a": "b"})
-    at_the_provider(there)
+    ai = openai_client(caller, provider="@m-w")
+    stub_provider.busy = 2
+    lines = [{**batch_line(number, f"word {number}"), "custom_id": f"mine: {number}"} for number in range(1, 5)]
+    batch = create_batch(ai, to_jsonl(*lines), COMPLETION_WINDOW, metadata={"a": "b"})
+    wait_for_submission(stub_provider)
     assert ai.batches.retrieve(batch.id).status == "in_progress"
-    name = next(iter(there.batches))
-    wait("its name there", lambda: caller.shown(f"/v1/batches/{batch.id}")["provider_job_id"] == name or None)
-    there.finish(good=3)
-    batch = ended(ai, batch.id)
-    assert (batch.status, batch.completion_window, batch.metadata) == ("completed", DAY, {"a": "b"})
+    name = next(iter(stub_provider.batches))
+    wait("its name there", lambda: caller.read(f"/v1/batches/{batch.id}")["provider_job_id"] == name or None)
+    stub_provider.finish_batches(good=3)
+    batch = wait_until_ended(ai, batch.id)
+    assert (batch.status, batch.completion_window, batch.metadata) == ("completed", COMPLETION_WINDOW, {"a": "b"})
     counts = batch.request_counts
     assert (counts.total, counts.completed, counts.failed) == (4, 3, 1)
-    good, bad = answers(ai, batch.output_file_id), answers(ai, batch.error_file_id)
+    good, bad = read_output_lines(ai, batch.output_file_id), read_output_lines(ai, batch.error_file_id)
     assert list(good) == ["mine: 1", "mine: 2", "mine: 3"]
     first = good["mine: 1"]["response"]
     assert (first["status_code"], first["body"]["object"], first["body"]["model"]) == (
@@ -90,166 +104,180 @@ def test_a_provider_runs_a_batch_and_its_answers_come_in_openais_shape(
         "gpt-mock",
     )
     assert list(bad) == ["mine: 4"]
-    if is_anthropics(there):
+    if is_anthropic(stub_provider):
         assert first["body"]["choices"][0]["message"]["content"] == "to word 1"
         assert first["body"]["usage"]["total_tokens"] == 5
-        assert (bad["mine: 4"]["response"]["status_code"], there.credentials) == (529, {"sk-provider"})
+        assert (bad["mine: 4"]["response"]["status_code"], stub_provider.credentials) == (529, {"sk-provider"})
         assert "busy" in bad["mine: 4"]["response"]["body"]["error"]["message"]
     else:
-        assert there.batches["b-1"]["made"]["metadata"] == {"gateway_batch": batch.id}
-        assert (bad["mine: 4"]["response"]["status_code"], there.credentials) == (400, {"Bearer sk-provider"})
-    recorded = wait("a record of each line", lambda: _recorded(here, batch.id, 4))
+        assert stub_provider.batches["b-1"]["made"]["metadata"] == {"gateway_batch": batch.id}
+        assert (bad["mine: 4"]["response"]["status_code"], stub_provider.credentials) == (400, {"Bearer sk-provider"})
+    recorded = wait("a record of each line", lambda: _batch_records(restarted_gateway, batch.id, 4))
     assert sorted(record["response_status_code"] for record in recorded)[:3] == [200] * 3
     assert {record["ai_model"] for record in recorded} == {"gpt-mock"}
     # What was put together to be sent, and what came back, is gone.
     assert not [file for file in (caller.gateway.folder / "files").iterdir() if file.suffix]
 
 
-def test_a_batch_that_was_handed_over_is_not_handed_over_again_after_kill_9(
-    caller: Client, here: Restarted, there: BatchProvider
+def test_submitted_batch_is_not_resubmitted_after_kill_9(
+    caller: Client, restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
 ):
-    batch = begun(sdk(caller, provider="@m-w"), jsonl(line(1), line(2)), DAY)
-    at_the_provider(there)
-    path = "/messages/batches" if is_anthropics(there) else "/batches"
-    name = "m-1" if is_anthropics(there) else "b-1"
-    wait("a question after it", lambda: there.count("GET", f"{path}/{name}") or None)
-    here.kill()
-    there.finish()
-    here.start()
-    ai = sdk(here.caller(caller.key))
-    batch = ended(ai, batch.id)
+    batch = create_batch(
+        openai_client(caller, provider="@m-w"), to_jsonl(batch_line(1), batch_line(2)), COMPLETION_WINDOW
+    )
+    wait_for_submission(stub_provider)
+    path = "/messages/batches" if is_anthropic(stub_provider) else "/batches"
+    name = "m-1" if is_anthropic(stub_provider) else "b-1"
+    wait("a question after it", lambda: stub_provider.count_requests("GET", f"{path}/{name}") or None)
+    restarted_gateway.kill()
+    stub_provider.finish_batches()
+    restarted_gateway.start()
+    ai = openai_client(restarted_gateway.client_with_key(caller.key))
+    batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
-    assert there.count("POST", path) == 1
+    assert stub_provider.count_requests("POST", path) == 1
 
 
-def test_a_batch_is_not_handed_over_twice_where_the_providers_yes_was_never_heard(
-    here: Restarted, there: BatchProvider
+def test_batch_is_not_resubmitted_if_the_response_was_lost(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
 ):
-    caller = calling(here, there, "openai")
-    there.mute.set()
-    batch = begun(sdk(caller, provider="@m-w"), jsonl(line(1), line(2)), DAY)
-    at_the_provider(there)
-    here.kill()
-    there.mute.clear()
-    there.finish()
-    here.start()
-    ai = sdk(here.caller(caller.key))
-    batch = ended(ai, batch.id)
+    caller = create_caller(restarted_gateway, stub_provider, "openai")
+    stub_provider.mute.set()
+    batch = create_batch(
+        openai_client(caller, provider="@m-w"), to_jsonl(batch_line(1), batch_line(2)), COMPLETION_WINDOW
+    )
+    wait_for_submission(stub_provider)
+    restarted_gateway.kill()
+    stub_provider.mute.clear()
+    stub_provider.finish_batches()
+    restarted_gateway.start()
+    ai = openai_client(restarted_gateway.client_with_key(caller.key))
+    batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
-    assert there.count("POST", "/batches") == 1
+    assert stub_provider.count_requests("POST", "/batches") == 1
 
 
-def test_a_batch_outlives_the_worker_that_handed_it_over(here: Restarted, there: BatchProvider):
-    caller = calling(here, there, "openai")
-    there.mute.set()
-    batch = begun(sdk(caller, provider="@m-w"), jsonl(line(1), line(2)), DAY)
-    at_the_provider(there)
-    (worker,) = edges(here.gateway)
+def test_batch_survives_the_worker_that_submitted_it(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    caller = create_caller(restarted_gateway, stub_provider, "openai")
+    stub_provider.mute.set()
+    batch = create_batch(
+        openai_client(caller, provider="@m-w"), to_jsonl(batch_line(1), batch_line(2)), COMPLETION_WINDOW
+    )
+    wait_for_submission(stub_provider)
+    (worker,) = edge_pids(restarted_gateway.gateway)
     os.kill(worker, signal.SIGKILL)
-    there.mute.clear()
-    there.finish()
-    wait("another worker", lambda: edges(here.gateway) != [worker] or None)
-    batch = ended(sdk(caller), batch.id)
+    stub_provider.mute.clear()
+    stub_provider.finish_batches()
+    wait("another worker", lambda: edge_pids(restarted_gateway.gateway) != [worker] or None)
+    batch = wait_until_ended(openai_client(caller), batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
-    assert there.count("POST", "/batches") == 1
+    assert stub_provider.count_requests("POST", "/batches") == 1
 
 
-def test_a_line_that_the_provider_left_out_is_named_and_one_that_it_made_up_is_not(
-    caller: Client, there: BatchProvider
-):
-    ai = sdk(caller, provider="@m-w")
-    batch = begun(ai, jsonl(line(1), line(2)), DAY)
-    at_the_provider(there)
-    there.finish()
-    with there.lock:
-        (made,) = there.batches.values()
+def test_missing_lines_are_reported_and_unknown_lines_ignored(caller: Client, stub_provider: FakeBatchProvider):
+    ai = openai_client(caller, provider="@m-w")
+    batch = create_batch(ai, to_jsonl(batch_line(1), batch_line(2)), COMPLETION_WINDOW)
+    wait_for_submission(stub_provider)
+    stub_provider.finish_batches()
+    with stub_provider.lock:
+        (made,) = stub_provider.batches.values()
         others = [{**made["lines"][1], "custom_id": f"line-{number}"} for number in ("77", "0", "-1", "9" * 30)]
         made.update(good=made["lines"][:1] + others)
-    batch = ended(ai, batch.id)
+    batch = wait_until_ended(ai, batch.id)
     counts = batch.request_counts
     assert (batch.status, counts.completed, counts.failed) == ("completed", 1, 1), batch.errors
-    assert list(answers(ai, batch.output_file_id)) == ["line-1"]
-    bad = answers(ai, batch.error_file_id)
+    assert list(read_output_lines(ai, batch.output_file_id)) == ["line-1"]
+    bad = read_output_lines(ai, batch.error_file_id)
     assert {name: answer["error"]["code"] for name, answer in bad.items()} == {"line-2": "no_answer"}
 
 
-def test_cancelling_asks_the_provider_and_gives_what_there_was(caller: Client, there: BatchProvider):
-    ai = sdk(caller, provider="@m-w")
-    batch = begun(ai, jsonl(line(1), line(2)), DAY)
-    at_the_provider(there)
-    name = next(iter(there.batches))
-    path = f"{'/messages' if is_anthropics(there) else ''}/batches/{name}"
-    wait("a question after it", lambda: there.count("GET", path) or None)
+def test_cancel_is_forwarded_and_returns_partial_results(caller: Client, stub_provider: FakeBatchProvider):
+    ai = openai_client(caller, provider="@m-w")
+    batch = create_batch(ai, to_jsonl(batch_line(1), batch_line(2)), COMPLETION_WINDOW)
+    wait_for_submission(stub_provider)
+    name = next(iter(stub_provider.batches))
+    path = f"{'/messages' if is_anthropic(stub_provider) else ''}/batches/{name}"
+    wait("a question after it", lambda: stub_provider.count_requests("GET", path) or None)
     assert ai.batches.cancel(batch.id).status == "cancelling"
-    batch = ended(ai, batch.id)
+    batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.request_counts.completed) == ("cancelled", 1)
-    assert list(answers(ai, batch.output_file_id)) == ["line-1"]
-    assert there.count("POST", f"{path}/cancel") == 1
+    assert list(read_output_lines(ai, batch.output_file_id)) == ["line-1"]
+    assert stub_provider.count_requests("POST", f"{path}/cancel") == 1
 
 
-def test_what_a_provider_says_of_a_batch_that_failed_is_passed_on(here: Restarted, there: BatchProvider):
-    caller = calling(here, there, "openai")
-    ai = sdk(caller, provider="@m-w")
-    batch = begun(ai, jsonl(line(1)), DAY)
-    at_the_provider(there)
-    there.finish("failed")
-    batch = ended(ai, batch.id)
+def test_error_of_a_failed_provider_batch_is_passed_on(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    caller = create_caller(restarted_gateway, stub_provider, "openai")
+    ai = openai_client(caller, provider="@m-w")
+    batch = create_batch(ai, to_jsonl(batch_line(1)), COMPLETION_WINDOW)
+    wait_for_submission(stub_provider)
+    stub_provider.finish_batches("failed")
+    batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.errors.data[0].code) == ("failed", "provider_failed")
     assert batch.errors.data[0].message == "it did not please"
 
 
-def test_lines_that_a_provider_cannot_be_asked_fail_before_they_are_sent(here: Restarted, there: BatchProvider):
-    ai = sdk(calling(here, there, "anthropic"), provider="@m-w")
-    wrong = [line(1, messages=7), line(2, model="@other/claude"), line(3)]
-    batch = ended(ai, begun(ai, jsonl(*wrong), DAY).id)
+def test_untranslatable_lines_fail_before_submission(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    ai = openai_client(create_caller(restarted_gateway, stub_provider, "anthropic"), provider="@m-w")
+    wrong = [batch_line(1, messages=7), batch_line(2, model="@other/claude"), batch_line(3)]
+    batch = wait_until_ended(ai, create_batch(ai, to_jsonl(*wrong), COMPLETION_WINDOW).id)
     found = [(error.code, error.line) for error in batch.errors.data]
     assert (batch.status, found) == ("failed", [("untranslatable", 1), ("invalid_model", 2)])
-    assert there.asked == []
+    assert stub_provider.asked == []
 
 
-def test_a_model_that_may_not_be_used_is_not_asked_for_in_a_batch_either(here: Restarted, there: BatchProvider):
-    caller = calling(here, there, "openai")
-    slug = f"m-w{next(NUMBERS) - 1}"
-    disabled = {"models": [{"slug": "gpt-secret", "enabled": False}]}
-    assert Client(here.gateway).put(f"/v1/integrations/{slug}/models", disabled).status == 200
-    ai = sdk(caller, provider="@m-w")
-    batch = ended(ai, begun(ai, jsonl(line(1), line(2, model="gpt-secret")), DAY).id)
-    assert [(error.code, error.line) for error in batch.errors.data] == [("model_not_allowed", 2)]
-    assert there.asked == []
-
-
-def test_where_one_model_alone_may_be_used_neither_files_nor_batches_name_another(
-    here: Restarted, there: BatchProvider
+def test_disabled_model_is_rejected_in_a_batch_line(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
 ):
-    caller = calling(here, there, "openai")
-    slug = f"m-w{next(NUMBERS) - 1}"
-    allowed = {"models": [{"slug": "gpt-mock", "enabled": True, "is_custom": True}], "allow_all_models": False}
-    assert Client(here.gateway).put(f"/v1/integrations/{slug}/models", allowed).status == 200
-    ai = sdk(caller, provider="@m-w")
-    wrong = jsonl(line(1), *[line(number, "word" * 200, model="gpt-other") for number in range(2, 400)])
+    caller = create_caller(restarted_gateway, stub_provider, "openai")
+    slug = f"m-w{next(WORKSPACE_NUMBERS) - 1}"
+    disabled = {"models": [{"slug": "gpt-secret", "enabled": False}]}
+    assert Client(restarted_gateway.gateway).put(f"/v1/integrations/{slug}/models", disabled).status == 200
+    ai = openai_client(caller, provider="@m-w")
+    batch = wait_until_ended(
+        ai, create_batch(ai, to_jsonl(batch_line(1), batch_line(2, model="gpt-secret")), COMPLETION_WINDOW).id
+    )
+    assert [(error.code, error.line) for error in batch.errors.data] == [("model_not_allowed", 2)]
+    assert stub_provider.asked == []
 
-    def uploaded() -> str | None:
+
+def test_model_allowlist_applies_to_files_and_batches(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    caller = create_caller(restarted_gateway, stub_provider, "openai")
+    slug = f"m-w{next(WORKSPACE_NUMBERS) - 1}"
+    allowed = {"models": [{"slug": "gpt-mock", "enabled": True, "is_custom": True}], "allow_all_models": False}
+    assert Client(restarted_gateway.gateway).put(f"/v1/integrations/{slug}/models", allowed).status == 200
+    ai = openai_client(caller, provider="@m-w")
+    wrong = to_jsonl(batch_line(1), *[batch_line(number, "word" * 200, model="gpt-other") for number in range(2, 400)])
+
+    def get_upload_error_code() -> str | None:
         try:
             ai.files.create(file=("lines.jsonl", wrong), purpose="batch")
         except openai.PermissionDeniedError as error:
             return str(error.code)
         return None
 
-    assert wait("the models at the edge", uploaded) == "model_not_allowed"
-    with there.lock:
-        there.files.clear()
-        there.files["file-in"] = wrong
-        there.asked.clear()
-    made: dict[str, Any] = {"endpoint": CHAT, "completion_window": DAY}
+    assert wait("the models at the edge", get_upload_error_code) == "model_not_allowed"
+    with stub_provider.lock:
+        stub_provider.files.clear()
+        stub_provider.files["file-in"] = wrong
+        stub_provider.asked.clear()
+    made: dict[str, Any] = {"endpoint": CHAT_PATH, "completion_window": COMPLETION_WINDOW}
     with pytest.raises(openai.PermissionDeniedError) as refusal:
         ai.batches.create(input_file_id="file-in", **made)
     assert refusal.value.code == "model_not_allowed"
-    assert there.asked == [("GET", "/files/file-in/content")]
-    there.asked.clear()
+    assert stub_provider.asked == [("GET", "/files/file-in/content")]
+    stub_provider.asked.clear()
     with pytest.raises(openai.PermissionDeniedError):
         ai.fine_tuning.jobs.create(model="gpt-other", training_file="file-in")
     # Which model its provider takes where none is named nobody here knows.
-    itself = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
+    itself = Client(restarted_gateway.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     for path, asked in (
         ("/v1/fine_tuning/jobs", {"training_file": "file-in"}),
         ("/v1/responses", {"prompt": {"id": "pmpt_1"}}),
@@ -257,88 +285,106 @@ def test_where_one_model_alone_may_be_used_neither_files_nor_batches_name_anothe
     ):
         answer = itself.post(path, asked)
         assert (answer.status, answer.json()["error"]["code"]) == (403, "model_not_allowed"), path
-    assert there.asked == []
-    file = ai.files.create(file=("lines.jsonl", jsonl(line(1), line(2))), purpose="batch")
+    assert stub_provider.asked == []
+    file = ai.files.create(file=("lines.jsonl", to_jsonl(batch_line(1), batch_line(2))), purpose="batch")
     assert ai.batches.create(input_file_id=file.id, **made).id == "b-1"
     # Those of the gateway itself go the same way.
-    there.batches.clear()
-    batch = begun(ai, jsonl(line(1), line(2), line(3)), DAY)
-    at_the_provider(there)
-    there.finish()
-    batch = ended(ai, batch.id)
+    stub_provider.batches.clear()
+    batch = create_batch(ai, to_jsonl(batch_line(1), batch_line(2), batch_line(3)), COMPLETION_WINDOW)
+    wait_for_submission(stub_provider)
+    stub_provider.finish_batches()
+    batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 3), batch.errors
 
 
-def test_where_one_model_alone_may_be_used_batches_of_messages_are_made(here: Restarted, there: BatchProvider):
-    caller = calling(here, there, "anthropic")
-    slug = f"m-w{next(NUMBERS) - 1}"
+def test_model_allowlist_permits_anthropic_message_batches(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    caller = create_caller(restarted_gateway, stub_provider, "anthropic")
+    slug = f"m-w{next(WORKSPACE_NUMBERS) - 1}"
     allowed = {"models": [{"slug": "gpt-mock", "enabled": True, "is_custom": True}], "allow_all_models": False}
-    assert Client(here.gateway).put(f"/v1/integrations/{slug}/models", allowed).status == 200
-    ai = sdk(caller, provider="@m-w")
-    batch = begun(ai, jsonl(line(1), line(2)), DAY)
-    at_the_provider(there)
-    there.finish()
-    batch = ended(ai, batch.id)
+    assert Client(restarted_gateway.gateway).put(f"/v1/integrations/{slug}/models", allowed).status == 200
+    ai = openai_client(caller, provider="@m-w")
+    batch = create_batch(ai, to_jsonl(batch_line(1), batch_line(2)), COMPLETION_WINDOW)
+    wait_for_submission(stub_provider)
+    stub_provider.finish_batches()
+    batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
 
 
-def test_who_runs_a_batch_must_be_known_before_it_is_made(here: Restarted, there: BatchProvider):
-    caller = calling(here, there, "groq")
-    file = sdk(caller).files.create(file=("a", jsonl(line(1))), purpose="batch")
-    made: dict[str, Any] = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": DAY}
-    refused(caller.post("/v1/batches", made), 400, "AB01", "completion_window", "x-gateway-provider")
+def test_rejects_a_batch_without_a_usable_provider(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    caller = create_caller(restarted_gateway, stub_provider, "groq")
+    file = openai_client(caller).files.create(file=("a", to_jsonl(batch_line(1))), purpose="batch")
+    made: dict[str, Any] = {"input_file_id": file.id, "endpoint": CHAT_PATH, "completion_window": COMPLETION_WINDOW}
+    expect_error(caller.post("/v1/batches", made), 400, "AB01", "completion_window", "x-gateway-provider")
     options = {"x-gateway-provider": "@nobody"}
-    refused(caller.post("/v1/batches", {**made, "gateway_options": options}), 404, "AB02", "nobody")
+    expect_error(caller.post("/v1/batches", {**made, "gateway_options": options}), 404, "AB02", "nobody")
     options = {"x-gateway-virtual-key": "m-w"}
-    refused(caller.post("/v1/batches", {**made, "gateway_options": options}), 400, "AB01", "groq", "anthropic")
+    expect_error(caller.post("/v1/batches", {**made, "gateway_options": options}), 400, "AB01", "groq", "anthropic")
 
 
-def test_who_has_openais_batches_runs_them_by_openais_sdk_and_for_the_gateway(here: Restarted, there: BatchProvider):
-    caller = calling(here, there, "kluster-ai")
-    ai = sdk(caller, provider="@m-w")
-    lines = jsonl(line(1), line(2))
+def test_openai_compatible_batches_run_directly_and_via_gateway(
+    restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
+):
+    caller = create_caller(restarted_gateway, stub_provider, "kluster-ai")
+    ai = openai_client(caller, provider="@m-w")
+    lines = to_jsonl(batch_line(1), batch_line(2))
     file = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
-    assert (file.id, there.files["file-in"]) == ("file-in", lines.strip(b"\n") + b"\n")
-    made: dict[str, Any] = {"endpoint": CHAT, "completion_window": DAY, "metadata": {"why": "a test"}}
+    assert (file.id, stub_provider.files["file-in"]) == ("file-in", lines.strip(b"\n") + b"\n")
+    made: dict[str, Any] = {
+        "endpoint": CHAT_PATH,
+        "completion_window": COMPLETION_WINDOW,
+        "metadata": {"why": "a test"},
+    }
     batch = ai.batches.create(input_file_id=file.id, **made)
-    assert there.batches["b-1"]["made"] == {"input_file_id": "file-in", **made}
-    there.finish()
+    assert stub_provider.batches["b-1"]["made"] == {"input_file_id": "file-in", **made}
+    stub_provider.finish_batches()
     batch = ai.batches.retrieve(batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2)
-    assert list(answers(ai, batch.output_file_id)) == ["line-1", "line-2"]
+    assert list(read_output_lines(ai, batch.output_file_id)) == ["line-1", "line-2"]
     assert ai.batches.cancel(batch.id).status == "cancelled"
-    there.batches.clear()
-    batch = begun(ai, lines, DAY)
-    at_the_provider(there)
-    there.finish()
-    batch = ended(ai, batch.id)
+    stub_provider.batches.clear()
+    batch = create_batch(ai, lines, COMPLETION_WINDOW)
+    wait_for_submission(stub_provider)
+    stub_provider.finish_batches()
+    batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
 
 
 @pytest.mark.parametrize("name", ["gateway", "portkey"])
-def test_the_gateways_own_files_and_batches_are_asked_for_by_its_name_or_that_of_another(
-    name: str, here: Restarted, there: BatchProvider
+def test_provider_header_selects_the_gateways_own_batches(
+    name: str, restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
 ):
     # As who comes from another gateway has it in each request.
-    base, there_is = f"{here.gateway.base_url}/v1", {"x-portkey-provider": name}
+    base, there_is = f"{restarted_gateway.gateway.base_url}/v1", {"x-portkey-provider": name}
     with openai.OpenAI(
-        api_key=calling(here, there, "openai").key, base_url=base, default_headers=there_is, max_retries=0
+        api_key=create_caller(restarted_gateway, stub_provider, "openai").key,
+        base_url=base,
+        default_headers=there_is,
+        max_retries=0,
     ) as ai:
-        file = ai.files.create(file=("lines.jsonl", jsonl(line(1))), purpose="batch")
+        file = ai.files.create(file=("lines.jsonl", to_jsonl(batch_line(1))), purpose="batch")
         assert (file.id[:8], [one.id for one in ai.files.list()]) == ("gw_file_", [file.id])
         options = {"gateway_options": {"x-portkey-provider": "@m-w"}}
-        batch = ai.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window=DAY, extra_body=options)
-        at_the_provider(there)
-        there.finish()
-        assert (ended(ai, batch.id).status, [one.id for one in ai.batches.list()]) == ("completed", [batch.id])
+        batch = ai.batches.create(
+            input_file_id=file.id, endpoint=CHAT_PATH, completion_window=COMPLETION_WINDOW, extra_body=options
+        )
+        wait_for_submission(stub_provider)
+        stub_provider.finish_batches()
+        assert (wait_until_ended(ai, batch.id).status, [one.id for one in ai.batches.list()]) == (
+            "completed",
+            [batch.id],
+        )
 
 
-def test_the_output_of_a_batch_that_its_provider_keeps_is_one_question(here: Restarted):
-    caller = workspace(Client(here.gateway), "mocked", slug="m-w")
-    ai = sdk(caller, provider="@m-w")
+def test_batch_output_at_the_provider_takes_one_request(restarted_gateway: RestartableGateway):
+    caller = create_workspace(Client(restarted_gateway.gateway), "mocked", slug="m-w")
+    ai = openai_client(caller, provider="@m-w")
     assert ai.batches.retrieve("b-1").status == "completed"
     assert (
-        Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
+        Client(restarted_gateway.gateway, caller.key, {"x-gateway-provider": "@m-w"})
         .get("/v1/batches/b-1/output")
         .body.endswith(b"\n")
     )
@@ -348,6 +394,8 @@ def test_the_output_of_a_batch_that_its_provider_keeps_is_one_question(here: Res
     assert jobs.list_events("ft-1").data[0].message == "ft-1"
     assert jobs.checkpoints.list("ft-1", limit=3).data[0].fine_tuning_job_id == "ft-1"
     wanted = {"listFinetuneEvents", "listFinetuneCheckpoints", "retrieveFileContent"}
-    wait("the records", lambda: wanted <= {record["operation"] for record in here.gateway.records()} or None)
+    wait(
+        "the records", lambda: wanted <= {record["operation"] for record in restarted_gateway.gateway.records()} or None
+    )
     with pytest.raises(openai.BadRequestError):
-        sdk(caller).fine_tuning.jobs.list()
+        openai_client(caller).fine_tuning.jobs.list()

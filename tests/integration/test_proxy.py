@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.integration.canned import Canned
-from tests.integration.serving import running
+from tests.integration.canned import CannedProvider
+from tests.integration.serving import run_gateway
 from tests.integration.wire import CHAT, JSON, ask, asked
 
 if TYPE_CHECKING:
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
-ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
-ASK = {"x-gateway-provider": "openai", "authorization": "Bearer sk-1", **JSON}
+PROXY_RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+OPENAI_HEADERS = {"x-gateway-provider": "openai", "authorization": "Bearer sk-1", **JSON}
 
 
-def test_a_proxy_of_the_environment_is_used_and_its_password_kept(provider: Mock, tmp_path: Path):
-    with Canned(ANSWER) as proxy:
+def test_environment_proxy_is_used_and_its_password_hidden(provider: Mock, tmp_path: Path):
+    with CannedProvider(PROXY_RESPONSE) as proxy:
         env = {"http_proxy": proxy.url.replace("//", "//alice:sesame@"), "NO_PROXY": "other.example"}
         # Only the proxy knows where that is.
         env["TRUSTED_CUSTOM_HOSTS"] = "llm.example"
-        with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
-            to = {**ASK, "x-gateway-custom-host": "http://llm.example/v1"}
+        with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
+            to = {**OPENAI_HEADERS, "x-gateway-custom-host": "http://llm.example/v1"}
             assert ask(gateway.base_url, CHAT, asked(), to).body == b"{}"
             # What this machine serves to itself is reached directly.
-            assert ask(gateway.base_url, CHAT, asked(), {**ASK, "x-gateway-provider": "mock"}).status == 200
+            assert ask(gateway.base_url, CHAT, asked(), {**OPENAI_HEADERS, "x-gateway-provider": "mock"}).status == 200
             assert len(gateway.records(2)) >= 2
             said = gateway.program.output()
     assert len(proxy.heads) == 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.managed import Client, good
+from tests.integration.managed import Client, expect_ok
 from tests.integration.wire import CHAT, MOCK, ask, asked
 
 if TYPE_CHECKING:
@@ -19,56 +19,56 @@ if TYPE_CHECKING:
 
 TABLES = {"server": {"workers": 2}, "metrics": {"enabled": True}}
 # Connections are dealt out among the workers by chance.
-TRIES = 6
+ATTEMPTS = 6
 
 
 @pytest.fixture(scope="module")
 def workspace(admin: Client) -> str:
-    return admin.made("/v1/workspaces", {"name": "Mine"})["id"]
+    return admin.create("/v1/workspaces", {"name": "Mine"})["id"]
 
 
-def figure(gateway: Gateway, name: str) -> int:
+def read_metric(gateway: Gateway, name: str) -> int:
     lines = ask(gateway.base_url, "/metrics").body.decode().splitlines()
     return next(int(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
-def statuses(client: Client, **headers: str) -> set[int]:
+def collect_statuses(client: Client, **headers: str) -> set[int]:
     fields = {**MOCK, "x-gateway-api-key": client.key, **headers}
-    return {ask(client.gateway.base_url, CHAT, asked(), fields).status for _ in range(TRIES)}
+    return {ask(client.gateway.base_url, CHAT, asked(), fields).status for _ in range(ATTEMPTS)}
 
 
-def test_what_was_acknowledged_holds_for_the_very_next_request_at_every_worker(admin: Client, workspace: str):
+def test_acknowledged_change_applies_to_the_next_request(admin: Client, workspace: str):
     for _ in range(5):
-        made = admin.made(
+        made = admin.create(
             "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], "workspace_id": workspace}
         )
         app = Client(admin.gateway, made["key"])
-        assert statuses(app) == {200}
+        assert collect_statuses(app) == {200}
         config = {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace}
-        slug = admin.made("/v1/configs", config)["slug"]
-        assert statuses(app, **{"x-gateway-config": slug, "x-gateway-provider": ""}) == {200}
-        good(admin.put(f"/v1/configs/{slug}", {"status": "archived"}))
-        assert 200 not in statuses(app, **{"x-gateway-config": slug, "x-gateway-provider": ""})
-        good(admin.delete(f"/v1/api-keys/{made['id']}"))
-        assert statuses(app) == {401}
-    assert figure(admin.gateway, "penstock_publish_waits_total") >= 20
-    assert figure(admin.gateway, "penstock_publish_waits_given_up_total") == 0
+        slug = admin.create("/v1/configs", config)["slug"]
+        assert collect_statuses(app, **{"x-gateway-config": slug, "x-gateway-provider": ""}) == {200}
+        expect_ok(admin.put(f"/v1/configs/{slug}", {"status": "archived"}))
+        assert 200 not in collect_statuses(app, **{"x-gateway-config": slug, "x-gateway-provider": ""})
+        expect_ok(admin.delete(f"/v1/api-keys/{made['id']}"))
+        assert collect_statuses(app) == {401}
+    assert read_metric(admin.gateway, "penstock_publish_waits_total") >= 20
+    assert read_metric(admin.gateway, "penstock_publish_waits_given_up_total") == 0
 
 
-def test_writes_that_come_together_wait_together(admin: Client, workspace: str):
+def test_concurrent_writes_share_their_wait(admin: Client, workspace: str):
     body = {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace}
 
-    def timed(work: Callable[[], object]) -> float:
+    def measure_seconds(work: Callable[[], object]) -> float:
         began = time.perf_counter()
         work()
         return time.perf_counter() - began
 
-    def write(_number: int = 0) -> None:
-        admin.made("/v1/configs", body)
+    def create_config(_number: int = 0) -> None:
+        admin.create("/v1/configs", body)
 
-    alone = statistics.median(timed(write) for _ in range(10))
+    alone = statistics.median(measure_seconds(create_config) for _ in range(10))
     with ThreadPoolExecutor(10) as pool:
-        together = timed(lambda: list(pool.map(write, range(50))))
+        together = measure_seconds(lambda: list(pool.map(create_config, range(50))))
     print(f"a write alone {alone * 1e3:.1f} ms, of fifty by ten at once {together * 1e3 / 50:.1f} ms each")
     assert together < 50 * alone
-    assert figure(admin.gateway, "penstock_publish_waits_given_up_total") == 0
+    assert read_metric(admin.gateway, "penstock_publish_waits_given_up_total") == 0

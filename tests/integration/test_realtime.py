@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from tests.integration.serving import running, settled
+from tests.integration.serving import count_settled_records, run_gateway
 from tests.integration.wire import MOCK
 from tests.processes import wait
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-KEY = "pk-0123456789"
+API_KEY = "pk-0123456789"
 TABLES = {
-    "keys": [{"name": "k", "id": "k-1", "key": KEY}],
+    "keys": [{"name": "k", "id": "k-1", "key": API_KEY}],
     "prices": [
         {
             "provider": "mock",
@@ -37,13 +37,13 @@ TABLES = {
         }
     ],
 }
-HEADERS = {**MOCK, "x-gateway-api-key": KEY}
-PATH = "/v1/realtime?model=gpt-realtime"
+HEADERS = {**MOCK, "x-gateway-api-key": API_KEY}
+REALTIME_PATH = "/v1/realtime?model=gpt-realtime"
 
 
-def open_at(
+def open_session(
     gateway: Gateway,
-    path: str = PATH,
+    path: str = REALTIME_PATH,
     headers: dict[str, str] | None = None,
     *,
     subprotocols: Sequence[Subprotocol] | None = None,
@@ -63,13 +63,13 @@ def open_at(
 
 
 @pytest.fixture
-def new(served: Gateway) -> Callable[..., list[dict[str, Any]]]:
+def new_records(served: Gateway) -> Callable[..., list[dict[str, Any]]]:
     """Wait for the records of this test."""
-    before = settled(served, HEADERS)
+    before = count_settled_records(served, HEADERS)
     return lambda count=1: served.records(before + count)[before:]
 
 
-def events(socket: Connection, last: str) -> list[dict[str, Any]]:
+def receive_until(socket: Connection, last: str) -> list[dict[str, Any]]:
     """Hear until an event of this type."""
     heard: list[dict[str, Any]] = []
     while not heard or heard[-1]["type"] != last:
@@ -78,21 +78,21 @@ def events(socket: Connection, last: str) -> list[dict[str, Any]]:
     return heard
 
 
-def say(socket: Connection, **event: object) -> None:
+def send_event(socket: Connection, **event: object) -> None:
     socket.send(json.dumps(event))
 
 
-def test_a_session_is_carried_both_ways_and_leaves_one_record(
-    served: Gateway, new: Callable[..., list[dict[str, Any]]]
+def test_session_relays_both_directions_and_writes_one_record(
+    served: Gateway, new_records: Callable[..., list[dict[str, Any]]]
 ):
-    with open_at(served) as socket:
+    with open_session(served) as socket:
         assert json.loads(socket.recv(timeout=10))["session"]["model"] == "gpt-realtime"
-        say(socket, type="response.create")
-        heard = events(socket, "response.done")
+        send_event(socket, type="response.create")
+        heard = receive_until(socket, "response.done")
         assert "".join(event.get("delta", "") for event in heard) == "Hello from mock"
         socket.send(b"\x00\xff\x07")
         assert socket.recv(timeout=10) == b"\x00\xff\x07"
-    (record,) = new()
+    (record,) = new_records()
     expected = {
         "operation": "realtime",
         "request_method": "GET",
@@ -109,60 +109,58 @@ def test_a_session_is_carried_both_ways_and_leaves_one_record(
     assert {name: record.get(name) for name in expected} == expected
 
 
-def test_the_providers_close_comes_with_its_code_and_reason(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
-    with open_at(served) as socket:
-        say(socket, type="mock.close", code=4001, reason="enough")
+def test_provider_close_code_and_reason_are_passed_on(
+    served: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+):
+    with open_session(served) as socket:
+        send_event(socket, type="mock.close", code=4001, reason="enough")
         with pytest.raises(ConnectionClosed) as closed:
-            events(socket, "never")
+            receive_until(socket, "never")
     assert closed.value.rcvd
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4001, "enough")
-    assert new()[0]["outcome"] == "cut"
+    assert new_records()[0]["outcome"] == "cut"
 
 
-def test_a_client_that_is_gone_without_a_word_leaves_one_record(
-    served: Gateway, new: Callable[..., list[dict[str, Any]]]
-):
-    socket = open_at(served)
-    say(socket, type="response.create")
-    events(socket, "response.done")
+def test_lost_client_leaves_one_aborted_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
+    socket = open_session(served)
+    send_event(socket, type="response.create")
+    receive_until(socket, "response.done")
     socket.socket.shutdown(SHUT_RDWR)
-    (record,) = new()
+    (record,) = new_records()
     assert (record["outcome"], record["total_units"]) == ("aborted", 20)
 
 
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
-        (PATH, MOCK, 401),
-        (PATH, {"x-gateway-api-key": KEY}, 400),
-        (PATH, {**HEADERS, "x-gateway-provider": "groq"}, 500),
-        (f"{PATH}&mock-status=429", HEADERS, 429),
+        (REALTIME_PATH, MOCK, 401),
+        (REALTIME_PATH, {"x-gateway-api-key": API_KEY}, 400),
+        (REALTIME_PATH, {**HEADERS, "x-gateway-provider": "groq"}, 500),
+        (f"{REALTIME_PATH}&mock-status=429", HEADERS, 429),
         ("/elsewhere", HEADERS, 404),
     ],
 )
-def test_what_refuses_a_client_is_told_with_its_status(
-    served: Gateway, path: str, headers: dict[str, str], status: int
-):
+def test_rejected_handshake_returns_its_status(served: Gateway, path: str, headers: dict[str, str], status: int):
     with pytest.raises(InvalidStatus) as refused:
-        open_at(served, path, headers)
+        open_session(served, path, headers)
     assert refused.value.response.status_code == status
     assert json.loads(refused.value.response.body or b"{}")
 
 
-def test_a_browser_brings_its_key_among_the_protocols(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
-    offered = [Subprotocol("realtime"), Subprotocol(f"openai-insecure-api-key.{KEY}")]
-    with open_at(served, headers=MOCK, subprotocols=offered) as socket:
+def test_accepts_a_key_in_the_websocket_subprotocols(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
+    offered = [Subprotocol("realtime"), Subprotocol(f"openai-insecure-api-key.{API_KEY}")]
+    with open_session(served, headers=MOCK, subprotocols=offered) as socket:
         assert socket.subprotocol == "realtime"
-        events(socket, "session.created")
-    (record,) = new()
+        receive_until(socket, "session.created")
+    (record,) = new_records()
     assert record["api_key_id"] == "k-1"
-    assert KEY not in json.dumps(record)
+    assert API_KEY not in json.dumps(record)
 
 
-def test_large_messages_and_many_of_them_come_through(served: Gateway):
-    with open_at(served) as socket:
-        events(socket, "session.created")
-        say(socket, type="mock.flood", count=50, bytes=200_000)
+def test_relays_large_and_numerous_messages(served: Gateway):
+    with open_session(served) as socket:
+        receive_until(socket, "session.created")
+        send_event(socket, type="mock.flood", count=50, bytes=200_000)
         for at in range(50):
             event = json.loads(socket.recv(timeout=10))
             assert (event["at"], len(event["text"])) == (at, 200_000)
@@ -171,16 +169,16 @@ def test_large_messages_and_many_of_them_come_through(served: Gateway):
         assert socket.recv(timeout=20) == large
 
 
-def test_who_leaves_before_there_is_a_session_leaves_nothing_behind(tmp_path: Path):
+def test_disconnect_during_handshake_closes_the_provider_side(tmp_path: Path):
     with create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(10)
-        with running(tmp_path, {"mock": {"host": f"http://127.0.0.1:{silent.getsockname()[1]}"}}) as gateway:
+        with run_gateway(tmp_path, {"mock": {"host": f"http://127.0.0.1:{silent.getsockname()[1]}"}}) as gateway:
             fields = {**MOCK, "host": "a", "connection": "Upgrade", "upgrade": "websocket"}
             fields |= {"sec-websocket-version": "13", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
             head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
             at = urlsplit(gateway.base_url)
             with create_connection((at.hostname or "", at.port or 0)) as caller:
-                caller.sendall(f"GET {PATH} HTTP/1.1\r\n{head}\r\n".encode())
+                caller.sendall(f"GET {REALTIME_PATH} HTTP/1.1\r\n{head}\r\n".encode())
                 provider, _ = silent.accept()
                 assert provider.recv(65_536)
             provider.settimeout(5)
@@ -192,36 +190,40 @@ def test_who_leaves_before_there_is_a_session_leaves_nothing_behind(tmp_path: Pa
 
 
 @pytest.fixture
-def alone(provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
+def own_gateway(provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
     """A gateway that a test may end."""
-    with running(tmp_path, {"mock": {"host": provider.url}}) as gateway:
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}}) as gateway:
         yield gateway
 
 
-def test_a_gateway_that_ends_says_so_to_open_sessions(alone: Gateway):
-    with open_at(alone, headers=MOCK) as socket:
-        events(socket, "session.created")
-        alone.program.process.terminate()
+def test_shutdown_closes_open_sessions_with_code_1012(own_gateway: Gateway):
+    with open_session(own_gateway, headers=MOCK) as socket:
+        receive_until(socket, "session.created")
+        own_gateway.program.process.terminate()
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(timeout=20)
     assert closed.value.rcvd
     assert closed.value.rcvd.code == 1012
-    wait("the record", lambda: alone.records_file.exists() and "draining" in alone.records_file.read_text(), 10)
+    wait(
+        "the record",
+        lambda: own_gateway.records_file.exists() and "draining" in own_gateway.records_file.read_text(),
+        10,
+    )
 
 
-def test_a_session_in_which_one_side_or_both_are_silent_is_no_idle_connection(provider: Mock, tmp_path: Path):
+def test_silent_session_is_not_closed_as_idle(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "server": {"header_timeout_ms": 400, "keep_alive_ms": 800}}
     with (
-        running(tmp_path, tables) as gateway,
-        open_at(gateway, headers=MOCK) as quiet,
-        open_at(gateway, headers=MOCK) as says,
+        run_gateway(tmp_path, tables) as gateway,
+        open_session(gateway, headers=MOCK) as quiet,
+        open_session(gateway, headers=MOCK) as says,
     ):
-        events(quiet, "session.created")
-        events(says, "session.created")
+        receive_until(quiet, "session.created")
+        receive_until(says, "session.created")
         for _ in range(12):
             # Audio goes out for as long as somebody speaks, and nothing comes back.
-            say(says, type="input_audio_buffer.append", audio="AAAA")
+            send_event(says, type="input_audio_buffer.append", audio="AAAA")
             time.sleep(0.25)
         for socket in (quiet, says):
-            say(socket, type="response.create")
-            events(socket, "response.done")
+            send_event(socket, type="response.create")
+            receive_until(socket, "response.done")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.serving import running, settled
+from tests.integration.serving import count_settled_records, run_gateway
 from tests.integration.wire import CHAT, JSON, MESSAGES, MOCK, Wire, ask, asked, request
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ HEADERS = {**MOCK, "x-gateway-api-key": "pk-0123456789"}
 
 
 @pytest.fixture
-def new(served: Gateway) -> Callable[..., list[dict[str, Any]]]:
+def new_records(served: Gateway) -> Callable[..., list[dict[str, Any]]]:
     """Wait for the records of this test."""
-    before = settled(served, HEADERS)
+    before = count_settled_records(served, HEADERS)
     return lambda count=1: served.records(before + count)[before:]
 
 
-def test_a_whole_call(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
+def test_buffered_request_is_recorded(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     answer = ask(served.base_url, CHAT, asked(), HEADERS)
-    (record,) = new()
+    (record,) = new_records()
     expected = {
         "request_method": "POST",
         "request_url": CHAT,
@@ -61,35 +61,39 @@ def test_a_whole_call(served: Gateway, new: Callable[..., list[dict[str, Any]]])
 
 
 @pytest.mark.parametrize(("path", "operation"), [(CHAT, "chatComplete"), (MESSAGES, "messages")])
-def test_a_stream(served: Gateway, new: Callable[..., list[dict[str, Any]]], path: str, operation: str):
+def test_stream_is_recorded(
+    served: Gateway, new_records: Callable[..., list[dict[str, Any]]], path: str, operation: str
+):
     options = {"include_usage": True} if path == CHAT else {}
     answer = ask(
         served.base_url, path, asked("mock?chunks=5&chunk_ms=20", stream=True, stream_options=options), HEADERS
     )
-    (record,) = new()
+    (record,) = new_records()
     assert (record["outcome"], record["stream_mode"], record["operation"]) == ("complete", True, operation)
     assert (record["res_units"], record["bytes_out"]) == (5, len(answer.body))
     assert record["time_to_first_byte"] < record["response_time"]
     assert record["response_time"] >= 80
 
 
-def test_a_raw_proxy_call(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
+def test_raw_proxy_request_is_recorded(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     ask(served.base_url, "/v1/proxy/some/where?page=2", headers=HEADERS)
-    (record,) = new()
+    (record,) = new_records()
     assert (record["is_proxy_call"], record["request_url"]) == (True, "/v1/proxy/some/where?page=2")
 
 
-def test_what_the_caller_says_about_a_call(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
+def test_record_has_trace_ids_and_metadata_of_the_client(
+    served: Gateway, new_records: Callable[..., list[dict[str, Any]]]
+):
     own = {"trace-id": "t-1", "span-id": "s-1", "span-name": "ask", "parent-span-id": "p-1"}
     fields = {f"x-gateway-{name}": value for name, value in own.items()}
     answer = ask(served.base_url, CHAT, asked(), {**HEADERS, **fields, "x-gateway-metadata": '{"_user":"ann","n":"1"}'})
-    (record,) = new()
+    (record,) = new_records()
     assert {name: record[name.replace("-", "_")] for name in own} == own
     assert record["metadata"] == {"key": ["_user", "n"], "value": ["ann", "1"]}
     assert answer.get("x-gateway-trace-id") == "t-1"
 
 
-def test_each_refusal_leaves_one(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
+def test_each_rejected_request_writes_one_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     refusals = [
         (401, CHAT, asked(), {**HEADERS, "x-gateway-api-key": "pk-wrong"}),
         (400, CHAT, b"{", HEADERS),
@@ -101,75 +105,75 @@ def test_each_refusal_leaves_one(served: Gateway, new: Callable[..., list[dict[s
     ]
     for status, path, body, headers in refusals:
         assert ask(served.base_url, path, body, headers).status == status
-    records = new(len(refusals))
+    records = new_records(len(refusals))
     assert [record["response_status_code"] for record in records] == [status for status, *_ in refusals]
     assert {(record["outcome"], record["is_success"]) for record in records} == {("refused", False)}
     assert all(record["error"] for record in records)
 
 
-def test_an_error_of_the_providers_is_an_answer(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
+def test_provider_error_is_recorded_as_complete(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     ask(served.base_url, CHAT, asked("mock?fault=429"), HEADERS)
-    (record,) = new()
+    (record,) = new_records()
     assert (record["response_status_code"], record["outcome"], record["is_success"]) == (429, "complete", False)
 
 
-def test_a_cut_stream_and_an_aborted_one(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
+def test_cut_and_aborted_streams_are_recorded(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     ask(served.base_url, CHAT, asked("mock?fault=cut", stream=True), HEADERS)
     with Wire(served.base_url) as wire:
         wire.send(request("POST", CHAT, HEADERS, asked("mock?chunks=1000&chunk_ms=20", stream=True)))
         wire.events(wire.head(), 2)
-    records = new(2)
+    records = new_records(2)
     assert [(record["outcome"], record["is_success"]) for record in records] == [("cut", False), ("aborted", False)]
 
 
-def test_what_is_no_call_leaves_none(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
+def test_non_model_requests_write_no_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     for path in ("/", "/live", "/ready", "/v1/health", "/v1/version", "/schema", "/nothing", "/metrics"):
         ask(served.base_url, path, headers={})
     ask(served.base_url, CHAT, asked("last"), HEADERS)
-    assert [record["ai_model"] for record in new()] == ["last"]
+    assert [record["ai_model"] for record in new_records()] == ["last"]
 
 
-def test_many_at_once_leave_one_each(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
+def test_many_requests_write_one_record_each(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     with Wire(served.base_url) as wire:
         for number in range(500):
             wire.ask(CHAT, asked(f"mock-{number}"), HEADERS)
-    records = new(500)
+    records = new_records(500)
     assert [record["ai_model"] for record in records] == [f"mock-{number}" for number in range(500)]
     assert len({record["id"] for record in records}) == 500
 
 
-def test_odd_text_stays_one_line_of_json(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
+def test_special_characters_stay_in_one_json_line(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     headers = {**HEADERS, "user-agent": 'quote " back \\ \xe9 \xff', "x-gateway-metadata": '{"a":"line\\nend\\u2028"}'}
     ask(served.base_url, CHAT, b'{"model":"a\\n\\"b\\u0000\\ud83d\\ude00","messages":[]}', headers)
-    (record,) = new()
+    (record,) = new_records()
     assert record["ai_model"].startswith('a\n"b\0')
     assert record["metadata"]["value"] == ["line\nend\u2028"]
 
 
-def test_the_file_is_for_its_owner_alone(served: Gateway):
+def test_file_is_accessible_only_to_its_owner(served: Gateway):
     ask(served.base_url, CHAT, asked(), HEADERS)
     served.records(1)
     assert stat.S_IMODE(served.records_file.stat().st_mode) == 0o600
 
 
-def test_with_records_off_there_are_none(provider: Mock, tmp_path: Path):
-    with running(tmp_path, {"mock": {"host": provider.url}, "records": {"enabled": False}}) as gateway:
+def test_disabled_records_create_no_file(provider: Mock, tmp_path: Path):
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}, "records": {"enabled": False}}) as gateway:
         assert ask(gateway.base_url, CHAT, asked()).status == 200
     assert not gateway.records_file.exists()
 
 
-def test_a_file_that_was_moved_away_is_begun_anew(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
+def test_moved_file_is_created_again(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     ask(served.base_url, CHAT, asked("before"), HEADERS)
-    new()
+    new_records()
     served.records_file.rename(served.folder / "moved.jsonl")
     ask(served.base_url, CHAT, asked("after"), HEADERS)
     assert [record["ai_model"] for record in served.records(1)] == ["after"]
 
 
-def test_who_asks_for_no_debugging_leaves_figures_alone(served: Gateway, new: Callable[..., list[dict[str, Any]]]):
+def test_debug_off_omits_headers_from_the_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     for said in ("false", "False", "true", "0"):
         ask(served.base_url, CHAT, asked(), {**HEADERS, "x-gateway-debug": said, "x-note": "private-17"})
-    *discreet, usual, other = new(4)
+    *discreet, usual, other = new_records(4)
     for record in discreet:
         assert (record["debug"], record["total_units"], "request_headers" in record) == (False, 20, False)
         assert "private-17" not in str(record)
@@ -191,12 +195,12 @@ def test_who_asks_for_no_debugging_leaves_figures_alone(served: Gateway, new: Ca
         (CHAT, "61500", None),
     ],
 )
-def test_how_long_a_recording_lasts_is_kept(
-    served: Gateway, new: Callable[..., list[dict[str, Any]]], path: str, said: str, kept: float | None
+def test_audio_file_duration_is_recorded(
+    served: Gateway, new_records: Callable[..., list[dict[str, Any]]], path: str, said: str, kept: float | None
 ):
     form = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nmock\r\n--b--\r\n'
     is_form = "/trans" in path
     kind = {"content-type": "multipart/form-data; boundary=b"} if is_form else {}
     ask(served.base_url, path, form if is_form else asked(), {**HEADERS, **kind, "x-gateway-audio-file-duration": said})
-    (record,) = new()
+    (record,) = new_records()
     assert record.get("audio_file_duration") == kept

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from loadtests.sharing.__main__ import measured
-from loadtests.sharing.measure import Load
-from loadtests.sharing.server import FAULTS
+from loadtests.sharing.__main__ import measure_faults
+from loadtests.sharing.measure import FaultLoad
+from loadtests.sharing.server import FAULT_NAMES
 
 pytestmark = pytest.mark.alone
 
 
-def test_no_fault_of_redis_fails_a_request_or_makes_more_than_one_of_a_worker_wait():
-    figures = asyncio.run(measured(Load(seconds=1, well=0.3, rate=60)))
-    assert [one.fault for one in figures] == list(FAULTS)
-    assert not {str(one): one.wrong for one in figures if one.wrong}
+def test_redis_faults_fail_no_request_and_delay_one_per_worker():
+    figures = asyncio.run(measure_faults(FaultLoad(fault_seconds=1, healthy_seconds=0.3, requests_per_second=60)))
+    assert [one.fault for one in figures] == list(FAULT_NAMES)
+    assert not {str(one): one.violations for one in figures if one.violations}

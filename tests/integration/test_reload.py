@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.serving import control, edges, load, running
+from tests.integration.serving import control_pid, edge_pids, run_gateway, run_load
 from tests.integration.wire import CHAT, JSON, ask, asked
 from tests.processes import wait
 
@@ -19,70 +19,70 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-KEPT = {"name": "kept", "key": "pk-kept-0123456789"}
-OTHER = {"name": "other", "key": "pk-other-0123456789"}
+KEPT_KEY = {"name": "kept", "key": "pk-kept-0123456789"}
+OTHER_KEY = {"name": "other", "key": "pk-other-0123456789"}
 # The promise; the rest is the machine's.
 PROMISE, LEEWAY = 1.0, 1.0
-STAYS = "the old snapshot stays"
+REJECTED_MESSAGE = "the old snapshot stays"
 
 
 @pytest.fixture
 def fresh(provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
-    with running(tmp_path, {"mock": {"host": provider.url}, "keys": [KEPT]}) as gateway:
-        edges(gateway)
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}, "keys": [KEPT_KEY]}) as gateway:
+        edge_pids(gateway)
         yield gateway
 
 
-def status(gateway: Gateway, key: dict[str, Any], **fields: str) -> int:
+def request_status(gateway: Gateway, key: dict[str, Any], **fields: str) -> int:
     headers = {"x-gateway-provider": "mock", "x-gateway-api-key": key["key"], **JSON, **fields}
     return ask(gateway.base_url, CHAT, asked(), headers).status
 
 
-def wait_status(gateway: Gateway, key: dict[str, Any], expected: int) -> float:
+def wait_for_status(gateway: Gateway, key: dict[str, Any], expected: int) -> float:
     """Wait until a key is answered so; give the seconds it took."""
     began = time.monotonic()
-    wait(f"{expected} for {key['name']}", lambda: status(gateway, key) == expected or None, PROMISE + LEEWAY)
+    wait(f"{expected} for {key['name']}", lambda: request_status(gateway, key) == expected or None, PROMISE + LEEWAY)
     return time.monotonic() - began
 
 
-def said(gateway: Gateway, words: str) -> int:
+def count_in_output(gateway: Gateway, words: str) -> int:
     return gateway.program.output().count(words)
 
 
-def test_a_new_key_works_and_a_revoked_one_does_not_within_a_second(fresh: Gateway):
-    assert status(fresh, OTHER) == 401
+def test_key_changes_take_effect_within_a_second(fresh: Gateway):
+    assert request_status(fresh, OTHER_KEY) == 401
     took = []
     for _ in range(3):
-        fresh.configure({"keys": [KEPT, OTHER]})
-        took.append(wait_status(fresh, OTHER, 200))
-        fresh.configure({"keys": [KEPT]})
-        took.append(wait_status(fresh, OTHER, 401))
+        fresh.configure({"keys": [KEPT_KEY, OTHER_KEY]})
+        took.append(wait_for_status(fresh, OTHER_KEY, 200))
+        fresh.configure({"keys": [KEPT_KEY]})
+        took.append(wait_for_status(fresh, OTHER_KEY, 401))
     assert sorted(took)[len(took) // 2] < PROMISE, took
-    assert status(fresh, KEPT) == 200
+    assert request_status(fresh, KEPT_KEY) == 200
 
 
-def test_no_request_fails_while_the_file_changes(fresh: Gateway):
-    headers = {"x-gateway-provider": "mock", "x-gateway-api-key": KEPT["key"]}
-    with load("rate", fresh.base_url + CHAT, rate=300, connections=16, seconds=5, headers=headers) as report:
+def test_file_changes_fail_no_request(fresh: Gateway):
+    headers = {"x-gateway-provider": "mock", "x-gateway-api-key": KEPT_KEY["key"]}
+    with run_load("rate", fresh.base_url + CHAT, rate=300, connections=16, seconds=5, headers=headers) as report:
         for number in range(12):
             more = [{"name": f"more-{index}", "key": f"pk-more-{number}-{index}"} for index in range(200)]
-            fresh.configure({"keys": [KEPT, *more]})
+            fresh.configure({"keys": [KEPT_KEY, *more]})
             time.sleep(0.35)
     assert report["errors"] == 0, report
     assert report["requests"] >= 1400
     # Not every one: two that come between two looks are one.
-    assert said(fresh, "published snapshot") >= 5
+    assert count_in_output(fresh, "published snapshot") >= 5
 
 
-def test_a_stream_under_way_outlives_its_key(fresh: Gateway):
-    headers = {"x-gateway-provider": "mock", "x-gateway-api-key": OTHER["key"]}
-    fresh.configure({"keys": [KEPT, OTHER]})
-    wait_status(fresh, OTHER, 200)
+def test_open_stream_outlives_its_revoked_key(fresh: Gateway):
+    headers = {"x-gateway-provider": "mock", "x-gateway-api-key": OTHER_KEY["key"]}
+    fresh.configure({"keys": [KEPT_KEY, OTHER_KEY]})
+    wait_for_status(fresh, OTHER_KEY, 200)
     options = {"streams": 5, "seconds": 3, "rounds": 1, "model": "mock?chunks=60&chunk_ms=25", "expect_chunks": 63}
-    with load("stream", fresh.base_url + CHAT, headers=headers, **options) as report:
+    with run_load("stream", fresh.base_url + CHAT, headers=headers, **options) as report:
         time.sleep(0.3)
-        fresh.configure({"keys": [KEPT]})
-        wait_status(fresh, OTHER, 401)
+        fresh.configure({"keys": [KEPT_KEY]})
+        wait_for_status(fresh, OTHER_KEY, 401)
     assert (report["errors"], report["incomplete"], report["streams"]) == (0, 0, 5), report
 
 
@@ -99,63 +99,63 @@ def test_a_stream_under_way_outlives_its_key(fresh: Gateway):
         ("keys = 1", "keys: must be a list of tables"),
     ],
 )
-def test_a_broken_file_is_refused_whole_and_said_once(fresh: Gateway, broken: str, words: str):
+def test_invalid_file_is_rejected_as_a_whole_and_logged_once(fresh: Gateway, broken: str, words: str):
     good = fresh.config_file.read_text()
-    extra = "" if broken.startswith("keys") else f'keys = [{{name = "new", key = "{OTHER["key"]}"}}]\n'
+    extra = "" if broken.startswith("keys") else f'keys = [{{name = "new", key = "{OTHER_KEY["key"]}"}}]\n'
     fresh.config_file.write_text(extra + broken)
-    wait("its problems", lambda: said(fresh, STAYS) or None)
+    wait("its problems", lambda: count_in_output(fresh, REJECTED_MESSAGE) or None)
     assert words in fresh.program.output()
     # Several looks later it is still said once, and the key that stood in the same file is not in force.
     time.sleep(0.7)
-    assert (said(fresh, STAYS), said(fresh, words)) == (1, 1)
-    assert (status(fresh, KEPT), status(fresh, OTHER)) == (200, 401)
-    fresh.config_file.write_text(good.replace(KEPT["key"], OTHER["key"]))
-    wait_status(fresh, OTHER, 200)
-    assert status(fresh, KEPT) == 401
+    assert (count_in_output(fresh, REJECTED_MESSAGE), count_in_output(fresh, words)) == (1, 1)
+    assert (request_status(fresh, KEPT_KEY), request_status(fresh, OTHER_KEY)) == (200, 401)
+    fresh.config_file.write_text(good.replace(KEPT_KEY["key"], OTHER_KEY["key"]))
+    wait_for_status(fresh, OTHER_KEY, 200)
+    assert request_status(fresh, KEPT_KEY) == 401
 
 
-def test_a_file_that_is_gone_changes_nothing(fresh: Gateway):
+def test_missing_file_changes_nothing(fresh: Gateway):
     fresh.config_file.rename(fresh.folder / "away.toml")
     time.sleep(0.7)
-    assert status(fresh, KEPT) == 200
-    fresh.configure({"keys": [KEPT, OTHER]})
-    wait_status(fresh, OTHER, 200)
+    assert request_status(fresh, KEPT_KEY) == 200
+    fresh.configure({"keys": [KEPT_KEY, OTHER_KEY]})
+    wait_for_status(fresh, OTHER_KEY, 200)
 
 
-def test_a_file_written_slowly_is_read_when_it_is_whole(fresh: Gateway):
+def test_slowly_written_file_is_applied_once_complete(fresh: Gateway):
     text = fresh.config_file.read_text()
     with fresh.config_file.open("w") as file:
         for line in (text + 'configs = [{slug = "late", config = {provider = "mock"}}]\n').splitlines(keepends=True):
             file.write(line)
             file.flush()
-            assert status(fresh, KEPT) == 200
-    wait("the config", lambda: status(fresh, KEPT, **{"x-gateway-config": "late"}) == 200 or None)
+            assert request_status(fresh, KEPT_KEY) == 200
+    wait("the config", lambda: request_status(fresh, KEPT_KEY, **{"x-gateway-config": "late"}) == 200 or None)
 
 
-def test_sighup_asks_to_read_again(fresh: Gateway):
+def test_sighup_reloads_the_file(fresh: Gateway):
     # As far as the file's own marks tell, nothing has changed.
     before = fresh.config_file.stat()
-    fresh.config_file.write_text(fresh.config_file.read_text().replace(KEPT["key"], "pk-sept-0123456789"))
+    fresh.config_file.write_text(fresh.config_file.read_text().replace(KEPT_KEY["key"], "pk-sept-0123456789"))
     os.utime(fresh.config_file, ns=(before.st_atime_ns, before.st_mtime_ns))
     fresh.program.process.send_signal(signal.SIGHUP)
-    wait_status(fresh, {"name": "sept", "key": "pk-sept-0123456789"}, 200)
+    wait_for_status(fresh, {"name": "sept", "key": "pk-sept-0123456789"}, 200)
     assert fresh.program.process.poll() is None
 
 
-def test_what_changed_while_there_was_no_control_process_is_in_force_when_it_is_back(fresh: Gateway):
-    first = control(fresh)
+def test_restarted_control_process_applies_missed_changes(fresh: Gateway):
+    first = control_pid(fresh)
     os.kill(first, signal.SIGSTOP)
-    fresh.configure({"keys": [OTHER]})
-    assert status(fresh, KEPT) == 200
+    fresh.configure({"keys": [OTHER_KEY]})
+    assert request_status(fresh, KEPT_KEY) == 200
     os.kill(first, signal.SIGKILL)
-    wait("the new key", lambda: status(fresh, OTHER) == 200 or None, 10)
-    wait("the old key gone", lambda: status(fresh, KEPT) == 401 or None, 10)
+    wait("the new key", lambda: request_status(fresh, OTHER_KEY) == 200 or None, 10)
+    wait("the old key gone", lambda: request_status(fresh, KEPT_KEY) == 401 or None, 10)
 
 
-def test_an_edge_process_that_comes_back_knows_what_changed(fresh: Gateway):
-    fresh.configure({"keys": [OTHER]})
-    wait_status(fresh, OTHER, 200)
-    (edge,) = edges(fresh)
+def test_restarted_edge_process_has_the_current_keys(fresh: Gateway):
+    fresh.configure({"keys": [OTHER_KEY]})
+    wait_for_status(fresh, OTHER_KEY, 200)
+    (edge,) = edge_pids(fresh)
     os.kill(edge, signal.SIGKILL)
-    wait("another edge process", lambda: edges(fresh) != [edge] or None, 15)
-    assert (status(fresh, OTHER), status(fresh, KEPT)) == (200, 401)
+    wait("another edge process", lambda: edge_pids(fresh) != [edge] or None, 15)
+    assert (request_status(fresh, OTHER_KEY), request_status(fresh, KEPT_KEY)) == (200, 401)

@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration import memory
-from tests.integration.serving import edges, settled, without_ours
+from tests.integration.serving import count_settled_records, edge_pids, provider_headers
 from tests.integration.wire import JSON, MOCK, Wire, ask, request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
-FORM = {**MOCK, "content-type": "multipart/form-data; boundary=b0undary"}
-LARGE = 100_000_000
+FORM_HEADERS = {**MOCK, "content-type": "multipart/form-data; boundary=b0undary"}
+LARGE_BYTES = 100_000_000
 
 
-def part(name: str, value: bytes, more: str = "") -> bytes:
+def form_part(name: str, value: bytes, more: str = "") -> bytes:
     head = f'--b0undary\r\ncontent-disposition: form-data; name="{name}"{more}\r\n\r\n'
     return head.encode() + value + b"\r\n"
 
 
-def form(*parts: bytes) -> bytes:
+def form_body(*parts: bytes) -> bytes:
     return b"".join(parts) + b"--b0undary--\r\n"
 
 
-SOUND = part("file", bytes(range(256)) * 40, '; filename="a.wav"')
-MODEL = part("model", b"whisper-1")
-STREAM = part("stream", b"true")
+AUDIO_PART = form_part("file", bytes(range(256)) * 40, '; filename="a.wav"')
+MODEL_PART = form_part("model", b"whisper-1")
+STREAM_PART = form_part("stream", b"true")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ STREAM = part("stream", b"true")
     [
         ("POST", "/v1/audio/speech", JSON, b'{"model": "mock", "voice": "alloy", "input": "hi"}'),
         ("POST", "/v1/audio/speech", JSON, b'{"model": "mock", "input": "hi", "stream_format": "sse"}'),
-        ("POST", "/v1/audio/transcriptions", FORM, form(SOUND, STREAM, MODEL)),
+        ("POST", "/v1/audio/transcriptions", FORM_HEADERS, form_body(AUDIO_PART, STREAM_PART, MODEL_PART)),
         ("GET", "/v1/files/file-1/content", {}, None),
         ("GET", "/v1/files/file-1/content?mock-answer_bytes=3000000", {}, None),
         ("GET", "/v1/proxy/files/file-1/content", {}, None),
@@ -48,37 +48,39 @@ STREAM = part("stream", b"true")
         ("HEAD", "/v1/files/file-1/content", {}, None),
     ],
 )
-def test_an_answer_of_any_kind_is_the_providers(
+def test_response_of_any_kind_equals_the_providers(
     served: Gateway, provider: Mock, method: str, path: str, kind: dict[str, str], body: bytes | None
 ):
     direct = ask(provider.url, path.replace("/proxy", ""), body, kind, method=method)
     answer = ask(served.base_url, path, body, {**MOCK, **kind}, method=method)
     assert (answer.status, answer.lasting) == (direct.status, direct.lasting)
-    assert without_ours(answer) == without_ours(direct)
+    assert provider_headers(answer) == provider_headers(direct)
 
 
-@pytest.mark.parametrize("parts", [(MODEL, STREAM, SOUND), (SOUND, STREAM, MODEL)], ids=["first", "last"])
-def test_the_record_knows_what_a_form_says(served: Gateway, parts: tuple[bytes, ...]):
-    known = settled(served)
-    assert ask(served.base_url, "/v1/audio/transcriptions", form(*parts), FORM).status == 200
+@pytest.mark.parametrize(
+    "parts", [(MODEL_PART, STREAM_PART, AUDIO_PART), (AUDIO_PART, STREAM_PART, MODEL_PART)], ids=["first", "last"]
+)
+def test_record_contains_values_of_a_form(served: Gateway, parts: tuple[bytes, ...]):
+    known = count_settled_records(served)
+    assert ask(served.base_url, "/v1/audio/transcriptions", form_body(*parts), FORM_HEADERS).status == 200
     record = served.records(known + 1)[-1]
     seen = [record[name] for name in ("operation", "ai_model", "stream_mode", "is_proxy_call")]
     assert seen == ["createTranscription", "whisper-1", True, False]
 
 
-def test_a_file_of_100_megabytes_goes_up_through_little_memory(served: Gateway, provider: Mock):
-    (edge,) = edges(served)
-    head, tail = part("file", b"", '; filename="a.wav"')[:-2], b"\r\n" + form(MODEL)
+def test_upload_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
+    (edge,) = edge_pids(served)
+    head, tail = form_part("file", b"", '; filename="a.wav"')[:-2], b"\r\n" + form_body(MODEL_PART)
     block = bytes(range(256)) * 4096
-    filler = LARGE - len(head) - len(tail)
+    filler = LARGE_BYTES - len(head) - len(tail)
     pieces = [head, *[block] * (filler // len(block)), block[: filler % len(block)], tail]
-    known = settled(served)
+    known = count_settled_records(served)
     # So that what a first large upload makes the process keep is there before.
-    ask(served.base_url, "/v1/files", form(part("file", block * 2, '; filename="b"')), FORM)
+    ask(served.base_url, "/v1/files", form_body(form_part("file", block * 2, '; filename="b"')), FORM_HEADERS)
     before = memory.rss(edge)
-    memory.forget_peak(edge)
+    memory.reset_peak_rss(edge)
     with Wire(served.base_url, timeout=50) as wire:
-        wire.send(request("POST", "/v1/files", {**FORM, "content-length": str(LARGE)}))
+        wire.send(request("POST", "/v1/files", {**FORM_HEADERS, "content-length": str(LARGE_BYTES)}))
         for piece in pieces:
             wire.send(piece)
         answer = wire.answer()
@@ -87,32 +89,32 @@ def test_a_file_of_100_megabytes_goes_up_through_little_memory(served: Gateway, 
         digest.update(piece)
     assert answer.json()["body_sha"] == digest.hexdigest()
     assert served.records(known + 2)[-1]["ai_model"] == "whisper-1"
-    grown = memory.peak(edge) - before
+    grown = memory.peak_rss(edge) - before
     assert grown < 8 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for an upload of 100 MB"
-    assert [seen["body_bytes"] for seen in provider.ledger()][-1] == LARGE
+    assert [seen["body_bytes"] for seen in provider.ledger()][-1] == LARGE_BYTES
 
 
-def test_a_file_of_100_megabytes_comes_down_through_little_memory(served: Gateway, provider: Mock):
-    (edge,) = edges(served)
+def test_download_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
+    (edge,) = edge_pids(served)
     path = "/v1/files/file-1/content"
     row = ask(provider.url, path, None, {}).body
     ask(served.base_url, f"{path}?mock-answer_bytes=2000000", None, MOCK)
     before = memory.rss(edge)
-    memory.forget_peak(edge)
+    memory.reset_peak_rss(edge)
     got, length = hashlib.sha256(), 0
     with Wire(served.base_url, timeout=50) as wire:
-        wire.send(request("GET", f"{path}?mock-answer_bytes={LARGE}", MOCK))
+        wire.send(request("GET", f"{path}?mock-answer_bytes={LARGE_BYTES}", MOCK))
         answer = wire.head()
         for piece in wire.pieces(answer):
             got.update(piece)
             length += len(piece)
-    assert (answer.status, answer.end, length) == (200, "length", LARGE)
-    assert got.hexdigest() == hashlib.sha256((row * (LARGE // len(row) + 1))[:LARGE]).hexdigest()
-    grown = memory.peak(edge) - before
+    assert (answer.status, answer.end, length) == (200, "length", LARGE_BYTES)
+    assert got.hexdigest() == hashlib.sha256((row * (LARGE_BYTES // len(row) + 1))[:LARGE_BYTES]).hexdigest()
+    grown = memory.peak_rss(edge) - before
     assert grown < 8 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for a download of 100 MB"
 
 
 @pytest.mark.parametrize("method", ["PROPFIND", "REPORT", "QUERY", "M-SEARCH"])
-def test_a_method_that_extensions_of_http_know_reaches_the_provider(served: Gateway, method: str):
+def test_http_extension_methods_reach_the_provider(served: Gateway, method: str):
     echo = ask(served.base_url, "/v1/proxy/echo", b"what", MOCK, method=method)
     assert (echo.status, echo.json()["method"], echo.json()["body_bytes"]) == (200, method, 4)

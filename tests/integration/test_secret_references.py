@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration import vaults as fakes
-from tests.integration.managed import Client, good, refused
+from tests.integration.managed import Client, expect_error, expect_ok
 from tests.integration.vaults import Vaults
 from tests.integration.wire import CHAT, ask, asked
 from tests.processes import wait
@@ -48,15 +48,15 @@ def surroundings(vaults: Vaults) -> Mapping[str, str]:
 
 @pytest.fixture(scope="module")
 def workspace(admin: Client) -> dict[str, Any]:
-    return admin.made("/v1/admin/workspaces", {"name": "Secrets"})
+    return admin.create("/v1/admin/workspaces", {"name": "Secrets"})
 
 
 @pytest.fixture(scope="module")
 def app(admin: Client, workspace: dict[str, Any]) -> Client:
-    return admin.with_key(workspace_id=workspace["id"], scopes=["completions.write"])
+    return admin.with_new_key(workspace_id=workspace["id"], scopes=["completions.write"])
 
 
-def aws(**more: object) -> dict[str, Any]:
+def aws_reference(**more: object) -> dict[str, Any]:
     auth = {
         "aws_auth_type": "accessKey",
         "aws_access_key_id": fakes.AWS_KEY,
@@ -66,13 +66,13 @@ def aws(**more: object) -> dict[str, Any]:
     return {"name": "My Secret", "manager_type": "aws_sm", "auth_config": auth, "secret_path": "a/b", **more}
 
 
-def ways(vaults: Vaults) -> dict[str, tuple[str, dict[str, Any], str]]:
+def auth_cases(vaults: Vaults) -> dict[str, tuple[str, dict[str, Any], str]]:
     """Each way of signing in: the kind of place, what is said of it, and a path there."""
     azure = {"azure_vault_url": vaults.url, "azure_entra_tenant_id": "tenant", "azure_entra_client_id": "client"}
     vault = {"vault_addr": vaults.url}
     role = {"aws_role_arn": "arn:aws:iam::1:role/r", "aws_external_id": "xy", "aws_region": "eu-west-1"}
     return {
-        "accessKey": ("aws_sm", aws()["auth_config"], "prod/key"),
+        "accessKey": ("aws_sm", aws_reference()["auth_config"], "prod/key"),
         "assumedRole": ("aws_sm", {"aws_auth_type": "assumedRole", **role}, "prod/key"),
         "serviceRole": ("aws_sm", {"aws_auth_type": "serviceRole", "aws_region": "eu-west-1"}, "prod/key"),
         "entra": (
@@ -98,9 +98,9 @@ def ways(vaults: Vaults) -> dict[str, tuple[str, dict[str, Any], str]]:
     }
 
 
-def credential(client: Client, provider: Mock, slug: str, wanted: str) -> str | None:
+def credential_if_used(client: Client, provider: Mock, slug: str, wanted: str) -> str | None:
     """Ask the provider, and say with which credential it was asked, should that be the wanted one."""
-    provider.forget()
+    provider.clear_ledger()
     headers = {"x-gateway-api-key": client.key, "content-type": "application/json", "x-gateway-provider": f"@{slug}"}
     if ask(client.gateway.base_url, CHAT, asked(), headers).status != 200:
         return None
@@ -108,14 +108,14 @@ def credential(client: Client, provider: Mock, slug: str, wanted: str) -> str | 
     return sent if sent == f"Bearer {wanted}" else None
 
 
-def test_every_field_is_read_back_and_no_secret(admin: Client, workspace: dict[str, Any]):
-    given = aws(
+def test_every_field_is_read_back_without_secrets(admin: Client, workspace: dict[str, Any]):
+    given = aws_reference(
         slug="whole", description="d", secret_key="k", tags={"team": "red"}, allowed_workspaces=[workspace["slug"]]
     )
-    made = admin.made("/v1/secret-references", given)
+    made = admin.create("/v1/secret-references", given)
     assert (made["slug"], made["object"]) == ("whole", "secret-reference")
-    shown = admin.shown("/v1/secret-references/whole")
-    assert shown == admin.shown(f"/v1/secret-references/{made['id']}")
+    shown = admin.read("/v1/secret-references/whole")
+    assert shown == admin.read(f"/v1/secret-references/{made['id']}")
     same = {
         name: given[name]
         for name in ("name", "slug", "description", "manager_type", "secret_path", "secret_key", "tags")
@@ -128,65 +128,67 @@ def test_every_field_is_read_back_and_no_secret(admin: Client, workspace: dict[s
     )
     assert shown["auth_config"] == {**given["auth_config"], "aws_secret_access_key": "aw*****789"}
     for query in ("search=SECRET", "search=whole", "manager_type=aws_sm&tags=team:red", "page_size=1&current_page=0"):
-        assert "whole" in [row["slug"] for row in admin.shown(f"/v1/secret-references?{query}")["data"]], query
+        assert "whole" in [row["slug"] for row in admin.read(f"/v1/secret-references?{query}")["data"]], query
     for query in ("search=none", "manager_type=azure_kv", "tags=team:blue"):
-        assert admin.shown(f"/v1/secret-references?{query}")["total"] == 0, query
-    refused(admin.get("/v1/secret-references?page_size=101"), 400, "AB01", "page_size")
+        assert admin.read(f"/v1/secret-references?{query}")["total"] == 0, query
+    expect_error(admin.get("/v1/secret-references?page_size=101"), 400, "AB01", "page_size")
 
 
-def test_what_is_changed_is_merged_and_masked_values_stay(admin: Client):
-    slug = admin.made("/v1/secret-references", aws())["slug"]
+def test_update_is_merged_and_keeps_masked_values(admin: Client):
+    slug = admin.create("/v1/secret-references", aws_reference())["slug"]
     path = f"/v1/secret-references/{slug}"
     masked = {"aws_secret_access_key": "aw*****789"}
-    assert good(admin.put(path, {"auth_config": masked, "description": "new"})) == {}
+    assert expect_ok(admin.put(path, {"auth_config": masked, "description": "new"})) == {}
     # In another place it is needed anew.
     place = "auth_config.aws_secret_access_key"
-    refused(admin.put(path, {"auth_config": {**masked, "aws_region": "us-east-1"}}), 400, "AB01", place)
-    clear = {name: aws()["auth_config"][name] for name in masked}
-    assert good(admin.put(path, {"auth_config": {**clear, "aws_region": "us-east-1"}})) == {}
-    shown = admin.shown(path)
+    expect_error(admin.put(path, {"auth_config": {**masked, "aws_region": "us-east-1"}}), 400, "AB01", place)
+    clear = {name: aws_reference()["auth_config"][name] for name in masked}
+    assert expect_ok(admin.put(path, {"auth_config": {**clear, "aws_region": "us-east-1"}})) == {}
+    shown = admin.read(path)
     assert (shown["auth_config"]["aws_region"], shown["description"]) == ("us-east-1", "new")
     assert shown["auth_config"]["aws_secret_access_key"] == "aw*****789"
-    good(admin.put(path, {"auth_config": {"aws_auth_type": "serviceRole"}}))
-    assert admin.shown(path)["auth_config"] == {"aws_auth_type": "serviceRole", "aws_region": "us-east-1"}
-    refused(admin.put(path, {"auth_config": {"aws_auth_type": "accessKey"}}), 400, "AB01", "aws_access_key_id")
-    refused(admin.put(path, {"manager_type": "azure_kv"}), 400, "AB01", "manager_type")
-    good(admin.put(path, {"name": "n", "secret_path": "p", "secret_key": None, "tags": {"a": "b"}}))
-    shown = admin.shown(path)
+    expect_ok(admin.put(path, {"auth_config": {"aws_auth_type": "serviceRole"}}))
+    assert admin.read(path)["auth_config"] == {"aws_auth_type": "serviceRole", "aws_region": "us-east-1"}
+    expect_error(admin.put(path, {"auth_config": {"aws_auth_type": "accessKey"}}), 400, "AB01", "aws_access_key_id")
+    expect_error(admin.put(path, {"manager_type": "azure_kv"}), 400, "AB01", "manager_type")
+    expect_ok(admin.put(path, {"name": "n", "secret_path": "p", "secret_key": None, "tags": {"a": "b"}}))
+    shown = admin.read(path)
     assert (shown["name"], shown["secret_path"], shown["secret_key"], shown["tags"]) == ("n", "p", None, {"a": "b"})
 
 
-def test_who_may_use_it_is_said_in_one_way(admin: Client, workspace: dict[str, Any]):
-    both = aws(allow_all_workspaces=True, allowed_workspaces=[workspace["id"]])
-    refused(admin.post("/v1/secret-references", both), 400, "AB01", "allowed_workspaces")
-    refused(admin.post("/v1/secret-references", aws(allowed_workspaces=[])), 400, "AB01", "allowed_workspaces")
-    refused(admin.post("/v1/secret-references", aws(allowed_workspaces=["none"])), 404, "AB02", "none")
-    slug = admin.made("/v1/secret-references", aws(allowed_workspaces=[workspace["id"]]))["slug"]
+def test_access_is_either_for_all_or_for_listed_workspaces(admin: Client, workspace: dict[str, Any]):
+    both = aws_reference(allow_all_workspaces=True, allowed_workspaces=[workspace["id"]])
+    expect_error(admin.post("/v1/secret-references", both), 400, "AB01", "allowed_workspaces")
+    expect_error(
+        admin.post("/v1/secret-references", aws_reference(allowed_workspaces=[])), 400, "AB01", "allowed_workspaces"
+    )
+    expect_error(admin.post("/v1/secret-references", aws_reference(allowed_workspaces=["none"])), 404, "AB02", "none")
+    slug = admin.create("/v1/secret-references", aws_reference(allowed_workspaces=[workspace["id"]]))["slug"]
     mapping = {"secret_mappings": [{"target_field": "key", "secret_reference_id": slug}]}
     given = {"name": "i", "ai_provider_id": "mock", **mapping}
-    other = admin.made("/v1/workspaces", {"name": "o"})["id"]
-    refused(admin.post("/v1/integrations", given), 404, "AB02", "secret_mappings[0].secret_reference_id")
-    refused(admin.post("/v1/integrations", {**given, "workspace_id": other}), 404, "AB02", "secret_mappings")
-    good(admin.put(f"/v1/secret-references/{slug}", {"allow_all_workspaces": True}))
-    assert admin.shown(f"/v1/secret-references/{slug}")["allowed_workspaces"] == []
+    other = admin.create("/v1/workspaces", {"name": "o"})["id"]
+    expect_error(admin.post("/v1/integrations", given), 404, "AB02", "secret_mappings[0].secret_reference_id")
+    expect_error(admin.post("/v1/integrations", {**given, "workspace_id": other}), 404, "AB02", "secret_mappings")
+    expect_ok(admin.put(f"/v1/secret-references/{slug}", {"allow_all_workspaces": True}))
+    assert admin.read(f"/v1/secret-references/{slug}")["allowed_workspaces"] == []
     twice = {"secret_mappings": mapping["secret_mappings"] * 2}
-    refused(admin.post("/v1/integrations", {**given, **twice}), 400, "AB01", "secret_mappings[1].target_field")
-    admin.made("/v1/integrations", given)
+    expect_error(admin.post("/v1/integrations", {**given, **twice}), 400, "AB01", "secret_mappings[1].target_field")
+    admin.create("/v1/integrations", given)
 
 
 @pytest.mark.parametrize("way", ["accessKey", "assumedRole", "serviceRole", "entra", "token", "approle", "narrow"])
 def test_a_secret_is_fetched_used_and_refreshed(
     admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock, way: str
 ):
-    kind, auth, path = ways(vaults)[way]
+    kind, auth, path = auth_cases(vaults)[way]
 
-    def put(text: str) -> None:
+    def store_secret(text: str) -> None:
         vaults.kept |= {"prod/key": text, "azure-key": text}
         vaults.kept |= dict.fromkeys(("secret/app", "versioned/app"), json.dumps({"api_key": text}))
 
-    put(f"sk-first-{way}-0123456789")
+    store_secret(f"sk-first-{way}-0123456789")
     reference = {"name": way, "manager_type": kind, "auth_config": auth, "secret_path": path}
-    made = admin.made("/v1/secret-references", reference)
+    made = admin.create("/v1/secret-references", reference)
     mapping = [{"target_field": "key", "secret_reference_id": made["id"]}]
     slug = f"by-{way}".lower()
     given = {
@@ -196,20 +198,20 @@ def test_a_secret_is_fetched_used_and_refreshed(
         "workspace_id": workspace["id"],
         "secret_mappings": mapping,
     }
-    admin.made("/v1/integrations", given)
-    shown = admin.shown(f"/v1/integrations/{slug}")
+    admin.create("/v1/integrations", given)
+    shown = admin.read(f"/v1/integrations/{slug}")
     assert shown["secret_mappings"][0]["secret_reference_id"] == made["id"]
     assert shown["masked_key"] is None
-    wait("the secret", lambda: credential(app, provider, slug, f"sk-first-{way}-0123456789"), 10)
-    put(f"sk-second-{way}-0123456789")
-    wait("the new secret", lambda: credential(app, provider, slug, f"sk-second-{way}-0123456789"), 10)
-    refused(admin.delete(f"/v1/secret-references/{made['id']}"), 409, "AB07", slug)
-    good(admin.delete(f"/v1/integrations/{slug}"))
-    assert good(admin.delete(f"/v1/secret-references/{made['id']}")) == {}
-    refused(admin.get(f"/v1/secret-references/{made['id']}"), 404, "AB08")
+    wait("the secret", lambda: credential_if_used(app, provider, slug, f"sk-first-{way}-0123456789"), 10)
+    store_secret(f"sk-second-{way}-0123456789")
+    wait("the new secret", lambda: credential_if_used(app, provider, slug, f"sk-second-{way}-0123456789"), 10)
+    expect_error(admin.delete(f"/v1/secret-references/{made['id']}"), 409, "AB07", slug)
+    expect_ok(admin.delete(f"/v1/integrations/{slug}"))
+    assert expect_ok(admin.delete(f"/v1/secret-references/{made['id']}")) == {}
+    expect_error(admin.get(f"/v1/secret-references/{made['id']}"), 404, "AB08")
 
 
-def test_a_part_of_a_secret_fills_any_field_and_stays_while_its_place_is_away(
+def test_secret_field_fills_an_option_and_survives_an_outage(
     admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock
 ):
     vaults.kept["plain/all"] = json.dumps({"key": "sk-part-0123456789", "organisation": "org-secret", "n": 1})
@@ -220,55 +222,55 @@ def test_a_part_of_a_secret_fills_any_field_and_stays_while_its_place_is_away(
         "vault_namespace": "ns",
     }
     reference = {"name": "parts", "slug": "parts", "manager_type": "hashicorp_vault", "auth_config": auth}
-    admin.made("/v1/secret-references", {**reference, "secret_path": "plain/all", "secret_key": "key"})
+    admin.create("/v1/secret-references", {**reference, "secret_path": "plain/all", "secret_key": "key"})
     mappings = [
         {"target_field": "key", "secret_reference_id": "parts"},
         {"target_field": "configurations.custom_host", "secret_reference_id": "parts", "secret_key": "host"},
     ]
     given = {"name": "vk", "slug": "parted", "provider": "mock", "workspace_id": workspace["id"]}
-    admin.made("/v1/virtual-keys", {**given, "secret_mappings": mappings[:1]})
-    assert admin.shown("/v1/virtual-keys/parted")["secret_mappings"][0]["target_field"] == "key"
-    wait("the part", lambda: credential(app, provider, "parted", "sk-part-0123456789"), 10)
+    admin.create("/v1/virtual-keys", {**given, "secret_mappings": mappings[:1]})
+    assert admin.read("/v1/virtual-keys/parted")["secret_mappings"][0]["target_field"] == "key"
+    wait("the part", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789"), 10)
     assert ("vault", "ns plain/all") in vaults.asked
     # What is not there is not made up: without its part the provider is left out.
-    good(admin.put("/v1/virtual-keys/parted", {"secret_mappings": mappings}))
-    wait("its end", lambda: credential(app, provider, "parted", "sk-part-0123456789") is None or None, 10)
-    good(admin.put("/v1/virtual-keys/parted", {"secret_mappings": mappings[:1]}))
-    wait("the part", lambda: credential(app, provider, "parted", "sk-part-0123456789"), 10)
+    expect_ok(admin.put("/v1/virtual-keys/parted", {"secret_mappings": mappings}))
+    wait("its end", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789") is None or None, 10)
+    expect_ok(admin.put("/v1/virtual-keys/parted", {"secret_mappings": mappings[:1]}))
+    wait("the part", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789"), 10)
     vaults.away = True
     try:
-        admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace["id"]})
+        admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace["id"]})
         wait("a refused refresh", lambda: "secret 'parts'" in admin.gateway.program.output() or None, 10)
-        assert credential(app, provider, "parted", "sk-part-0123456789")
+        assert credential_if_used(app, provider, "parted", "sk-part-0123456789")
     finally:
         vaults.away = False
 
 
-def test_what_is_in_use_goes_on_while_its_key_is_mapped_to_a_secret(
+def test_provider_stays_usable_while_its_key_is_remapped(
     admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock
 ):
     auth = {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, "vault_addr": vaults.url}
     place = {"name": "soon", "manager_type": "hashicorp_vault", "auth_config": auth}
     given = {"name": "used", "slug": "used", "provider": "mock", "key": "sk-of-before", "workspace_id": workspace["id"]}
-    admin.made("/v1/virtual-keys", given)
-    wait("the key", lambda: credential(app, provider, "used", "sk-of-before"), 3)
+    admin.create("/v1/virtual-keys", given)
+    wait("the key", lambda: credential_if_used(app, provider, "used", "sk-of-before"), 3)
     for turn in range(3):
         secret = f"sk-mapped-{turn}-0123456789"
         vaults.kept[f"plain/{turn}"] = json.dumps({"key": secret})
-        reference = admin.made("/v1/secret-references", {**place, "secret_path": f"plain/{turn}"})["id"]
+        reference = admin.create("/v1/secret-references", {**place, "secret_path": f"plain/{turn}"})["id"]
         mapping = {"target_field": "key", "secret_reference_id": reference}
-        good(admin.put("/v1/virtual-keys/used", {"secret_mappings": [mapping]}))
-        assert credential(app, provider, "used", secret)
+        expect_ok(admin.put("/v1/virtual-keys/used", {"secret_mappings": [mapping]}))
+        assert credential_if_used(app, provider, "used", secret)
 
 
-def test_the_one_field_of_a_secret_is_found_by_its_name(
+def test_single_field_of_a_secret_needs_no_name(
     admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock
 ):
     vaults.kept["plain/one"] = json.dumps({"password": "sk-sole-0123456789"})
     auth = {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, "vault_addr": vaults.url}
     place = {"manager_type": "hashicorp_vault", "auth_config": auth, "secret_path": "plain/one"}
-    named = admin.made("/v1/secret-references", {"name": "sole", **place, "secret_key": "password"})["id"]
-    unnamed = admin.made("/v1/secret-references", {"name": "sole", **place})["id"]
+    named = admin.create("/v1/secret-references", {"name": "sole", **place, "secret_key": "password"})["id"]
+    unnamed = admin.create("/v1/secret-references", {"name": "sole", **place})["id"]
     for slug, mapping in (
         ("sole-of-reference", {"secret_reference_id": named}),
         ("sole-of-mapping", {"secret_reference_id": unnamed, "secret_key": "password"}),
@@ -276,8 +278,8 @@ def test_the_one_field_of_a_secret_is_found_by_its_name(
     ):
         mappings = [{"target_field": "key", **mapping}]
         given = {"name": slug, "slug": slug, "provider": "mock", "workspace_id": workspace["id"]}
-        admin.made("/v1/virtual-keys", {**given, "secret_mappings": mappings})
-        wait(slug, lambda slug=slug: credential(app, provider, slug, "sk-sole-0123456789"), 10)
+        admin.create("/v1/virtual-keys", {**given, "secret_mappings": mappings})
+        wait(slug, lambda slug=slug: credential_if_used(app, provider, slug, "sk-sole-0123456789"), 10)
 
 
 @pytest.mark.parametrize(
@@ -292,19 +294,19 @@ def test_the_one_field_of_a_secret_is_found_by_its_name(
         ({"name": ""}, "name"),
     ],
 )
-def test_what_cannot_be_is_refused(admin: Client, change: dict[str, Any], words: str):
-    refused(admin.post("/v1/secret-references", aws(**change)), 400, "AB01", words)
+def test_rejects_invalid_fields(admin: Client, change: dict[str, Any], words: str):
+    expect_error(admin.post("/v1/secret-references", aws_reference(**change)), 400, "AB01", words)
 
 
-def test_only_the_organisations_keys_see_them(admin: Client, workspace: dict[str, Any]):
-    inside = admin.with_key(workspace_id=workspace["id"], scopes=["workspace_integrations.read"])
-    refused(inside.get("/v1/secret-references"), 403, "AB03", "secret_references.list")
+def test_workspace_keys_cannot_list_secret_references(admin: Client, workspace: dict[str, Any]):
+    inside = admin.with_new_key(workspace_id=workspace["id"], scopes=["workspace_integrations.read"])
+    expect_error(inside.get("/v1/secret-references"), 403, "AB03", "secret_references.list")
 
 
-def test_how_to_sign_in_is_in_no_file_and_no_answer(admin: Client):
+def test_auth_secrets_appear_in_no_file_and_no_response(admin: Client):
     """Runs last: it looks at all that the gateway of this file has written."""
-    rows = admin.shown("/v1/secret-references?page_size=100")["data"]
-    answers = [admin.shown(f"/v1/secret-references/{row['slug']}") for row in rows]
+    rows = admin.read("/v1/secret-references?page_size=100")["data"]
+    answers = [admin.read(f"/v1/secret-references/{row['slug']}") for row in rows]
     assert answers
     for canary in CANARIES:
         assert canary not in json.dumps(answers)

@@ -9,7 +9,7 @@ import boto3
 import httpx2
 import pytest
 
-from tests.integration.amazon import moto
+from tests.integration.amazon import run_moto
 from tests.integration.wire import CHAT, ask, asked
 from tests.processes import wait
 
@@ -20,45 +20,45 @@ if TYPE_CHECKING:
     from tests.integration.managed import Client
 
 REGION = "eu-west-1"
-OWN = {"aws_access_key_id": "AKIDEXAMPLE", "aws_secret_access_key": "aws-canary-0123456789"}
-ROLE = "arn:aws:iam::123456789012:role/reader-of-secrets"
+AWS_CREDENTIALS = {"aws_access_key_id": "AKIDEXAMPLE", "aws_secret_access_key": "aws-canary-0123456789"}
+ROLE_ARN = "arn:aws:iam::123456789012:role/reader-of-secrets"
 
 
 @pytest.fixture(scope="module")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a moto server."""
-    with moto(tmp_path_factory.mktemp("moto")) as url:
+    with run_moto(tmp_path_factory.mktemp("moto")) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def surroundings(aws: str) -> Mapping[str, str]:
-    own = {name.upper(): value for name, value in OWN.items()}
+    own = {name.upper(): value for name, value in AWS_CREDENTIALS.items()}
     # Roles of the machine itself are among the ways.
     lent = {"PENSTOCK_IDENTITY_LEND": "true"}
     return {"PENSTOCK_SECRETS_REFRESH_SECONDS": "1", "PENSTOCK_SECRETS_AWS_ENDPOINT_URL": aws, **own, **lent}
 
 
 @pytest.fixture(scope="module")
-def kept(aws: str, admin: Client) -> Any:
+def secrets_manager(aws: str, admin: Client) -> Any:
     """What keeps the secrets; empty for each gateway."""
     assert admin
     httpx2.post(f"{aws}/moto-api/reset").raise_for_status()
-    return boto3.client("secretsmanager", region_name=REGION, endpoint_url=aws, **OWN)
+    return boto3.client("secretsmanager", region_name=REGION, endpoint_url=aws, **AWS_CREDENTIALS)
 
 
 @pytest.mark.parametrize(
     ("auth", "by_arn", "part"),
     [
-        ({"aws_auth_type": "accessKey", **OWN}, False, None),
-        ({"aws_auth_type": "accessKey", **OWN}, True, "api_key"),
+        ({"aws_auth_type": "accessKey", **AWS_CREDENTIALS}, False, None),
+        ({"aws_auth_type": "accessKey", **AWS_CREDENTIALS}, True, "api_key"),
         ({"aws_auth_type": "serviceRole"}, True, None),
-        ({"aws_auth_type": "assumedRole", "aws_role_arn": ROLE}, False, "api_key"),
+        ({"aws_auth_type": "assumedRole", "aws_role_arn": ROLE_ARN}, False, "api_key"),
     ],
 )
-def test_what_is_kept_reaches_the_provider_and_so_does_what_it_is_rotated_to(
+def test_stored_and_rotated_secrets_reach_the_provider(
     admin: Client,
-    kept: Any,
+    secrets_manager: Any,
     provider: Mock,
     auth: dict[str, str],
     *,
@@ -67,27 +67,27 @@ def test_what_is_kept_reaches_the_provider_and_so_does_what_it_is_rotated_to(
 ):
     name = f"{auth['aws_auth_type']}-{'part' if part else 'whole'}-{'arn' if by_arn else 'name'}".lower()
 
-    def text(secret: str) -> str:
+    def secret_text(secret: str) -> str:
         return json.dumps({part: secret, "other": "x"}) if part else secret
 
-    arn = kept.create_secret(Name=f"prod/{name}", SecretString=text(f"sk-first-{name}"))["ARN"]
-    place = admin.shown("/v1/workspaces")["data"][0]["id"]
+    arn = secrets_manager.create_secret(Name=f"prod/{name}", SecretString=secret_text(f"sk-first-{name}"))["ARN"]
+    place = admin.read("/v1/workspaces")["data"][0]["id"]
     reference = {"name": name, "manager_type": "aws_sm", "auth_config": {"aws_region": REGION, **auth}}
-    made = admin.made(
+    made = admin.create(
         "/v1/secret-references", {**reference, "secret_path": arn if by_arn else f"prod/{name}", "secret_key": part}
     )
     mapping = [{"target_field": "key", "secret_reference_id": made["id"]}]
     own = {"name": name, "slug": name, "ai_provider_id": "mock", "workspace_id": place}
-    admin.made("/v1/integrations", {**own, "secret_mappings": mapping})
-    key = admin.with_key(workspace_id=place, scopes=["completions.write"]).key
+    admin.create("/v1/integrations", {**own, "secret_mappings": mapping})
+    key = admin.with_new_key(workspace_id=place, scopes=["completions.write"]).key
 
-    def used(secret: str) -> bool | None:
+    def is_secret_used(secret: str) -> bool | None:
         headers = {"x-gateway-api-key": key, "x-gateway-provider": f"@{name}", "content-type": "application/json"}
         answer = ask(admin.gateway.base_url, CHAT, asked(), headers)
         if answer.status != 200:
             return None
         return provider.ledger()[-1]["headers"].get("authorization") == f"Bearer {secret}" or None
 
-    wait("the secret", lambda: used(f"sk-first-{name}"), 10)
-    kept.put_secret_value(SecretId=arn, SecretString=text(f"sk-second-{name}"))
-    wait("the new secret", lambda: used(f"sk-second-{name}"), 10)
+    wait("the secret", lambda: is_secret_used(f"sk-first-{name}"), 10)
+    secrets_manager.put_secret_value(SecretId=arn, SecretString=secret_text(f"sk-second-{name}"))
+    wait("the new secret", lambda: is_secret_used(f"sk-second-{name}"), 10)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.conftest import initialise
+from tests.integration.conftest import run_init
 from tests.integration.managed import ADMIN_KEY, Client
-from tests.integration.nodes import KEPT, connected, folders, guarded, send
-from tests.integration.serving import counters, edges, running
+from tests.integration.nodes import CACHED_CONFIG, breaker_config, create_node_folders, send_with_config, wait_for_redis
+from tests.integration.serving import edge_pids, read_metrics, run_gateway
 from tests.integration.wire import CHAT, JSON, ask, asked
 from tests.processes import wait
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from tests.postgres import Postgres
     from tests.redis_server import RedisServer
 
-GUARDED = guarded(3)
+GUARDED = breaker_config(3)
 
 
 @pytest.fixture
 def nodes(tmp_path: Path, provider: Mock, redis: RedisServer) -> Iterator[list[Gateway]]:
     """Two gateways of two workers each."""
     tables = {"server": {"workers": 2}, "mock": {"host": provider.url}, "metrics": {"enabled": True}}
-    here, there = folders(tmp_path)
+    here, there = create_node_folders(tmp_path)
     env = {"REDIS_URL": redis.url}
-    with running(here, tables, env=env) as one, running(there, tables, env=env) as two:
+    with run_gateway(here, tables, env=env) as one, run_gateway(there, tables, env=env) as two:
         for node in (one, two):
-            edges(node, 2)
-            connected(node, workers=2)
+            edge_pids(node, 2)
+            wait_for_redis(node, workers=2)
         yield [one, two]
 
 
@@ -44,18 +44,18 @@ def question(number: int) -> bytes:
 
 @pytest.mark.alone
 def test_an_answer_and_a_breaker_are_every_workers(nodes: list[Gateway], provider: Mock, redis: RedisServer):
-    assert send(nodes[0], KEPT, question(1)).get("x-gateway-cache-status") == "MISS"
+    assert send_with_config(nodes[0], CACHED_CONFIG, question(1)).get("x-gateway-cache-status") == "MISS"
 
     def is_shared() -> bool | None:
         # Each answer is for other workers too: twenty connections reach all of them.
-        answers = [send(node, KEPT, question(1)) for node in nodes for _ in range(10)]
+        answers = [send_with_config(node, CACHED_CONFIG, question(1)) for node in nodes for _ in range(10)]
         return all(answer.get("x-gateway-cache-status") == "HIT" for answer in answers) or None
 
     wait("the answer at all workers", is_shared)
     before = len(provider.ledger())
     assert before <= 2
     for turn in range(40):
-        answer = send(nodes[turn % 2], GUARDED)
+        answer = send_with_config(nodes[turn % 2], GUARDED)
         assert (answer.status, answer.get("x-gateway-last-used-option-index")) == (200, "config.targets[1]")
         # What one worker has seen takes its time to the others, on a busy machine more.
         time.sleep(0.05)
@@ -63,7 +63,7 @@ def test_an_answer_and_a_breaker_are_every_workers(nodes: list[Gateway], provide
     # Three open it, and each other worker may have one on its way; were it each worker's own there would be twelve.
     assert 3 <= len(failed) <= 6
     wait("it is open everywhere", lambda: all(open_breakers(node) == 2 for node in nodes) or None)
-    figures = counters(nodes[1])
+    figures = read_metrics(nodes[1])
     assert figures["penstock_redis_lookups_total"] >= figures["penstock_redis_hits_total"] >= 1
     assert figures["penstock_cache_hits_total"] >= 10
     assert figures["penstock_circuit_breaker_skips_total"] >= 10
@@ -72,7 +72,7 @@ def test_an_answer_and_a_breaker_are_every_workers(nodes: list[Gateway], provide
 
 
 def open_breakers(node: Gateway) -> float:
-    return counters(node).get("penstock_circuit_breakers_open", 0)
+    return read_metrics(node).get("penstock_circuit_breakers_open", 0)
 
 
 def test_what_is_saved_on_one_node_is_used_on_the_other_at_once_and_without_redis_soon(
@@ -85,20 +85,20 @@ def test_what_is_saved_on_one_node_is_used_on_the_other_at_once_and_without_redi
         "REDIS_URL": redis.url,
     }
     tables = {"mock": {"host": provider.url}}
-    here, there = folders(tmp_path)
-    initialise(here, env)
-    with running(here, tables, env=env) as one, running(there, tables, env=env) as two:
+    here, there = create_node_folders(tmp_path)
+    run_init(here, env)
+    with run_gateway(here, tables, env=env) as one, run_gateway(there, tables, env=env) as two:
         admin = Client(one)
-        (workspace,) = admin.shown("/v1/workspaces")["data"]
+        (workspace,) = admin.read("/v1/workspaces")["data"]
         inside = {"workspace_id": workspace["id"]}
-        caller = admin.with_key(scopes=["completions.write"], **inside)
+        caller = admin.with_new_key(scopes=["completions.write"], **inside)
 
         def used(slug: str) -> bool | None:
             headers = {"x-gateway-api-key": caller.key, "x-gateway-config": slug, **JSON}
             return ask(two.base_url, CHAT, asked(), headers).status == 200 or None
 
         def save(name: str) -> float:
-            slug = admin.made("/v1/configs", {"name": name, "config": {"provider": "mock"}, **inside})["slug"]
+            slug = admin.create("/v1/configs", {"name": name, "config": {"provider": "mock"}, **inside})["slug"]
             began = time.monotonic()
             wait(f"{name} at the other node", lambda: used(slug), 6)
             return time.monotonic() - began

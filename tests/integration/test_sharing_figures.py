@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.integration.conftest import initialise
-from tests.integration.managed import ADMIN_KEY, Client, good
-from tests.integration.nodes import connected, folders
-from tests.integration.serving import Beside, edges, running
+from tests.integration.conftest import run_init
+from tests.integration.managed import ADMIN_KEY, Client, expect_ok
+from tests.integration.nodes import create_node_folders, wait_for_redis
+from tests.integration.serving import BackgroundThread, edge_pids, run_gateway
 from tests.integration.wire import CHAT, JSON, Wire, ask, asked
 from tests.processes import wait
 
@@ -59,15 +59,15 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, provider: Mock, postgr
         redis: RedisServer = request.getfixturevalue("redis")
         env["REDIS_URL"] = redis.url
     tables = {"server": {"workers": 2}, "mock": {"host": provider.url}, "metrics": {"enabled": True}}
-    here, there = folders(tmp_path)
-    initialise(here, env)
-    with running(here, tables, env=env) as one, running(there, tables, env=env) as two, ExitStack() as stack:
+    here, there = create_node_folders(tmp_path)
+    run_init(here, env)
+    with run_gateway(here, tables, env=env) as one, run_gateway(there, tables, env=env) as two, ExitStack() as stack:
         for node in (one, two):
-            edges(node, 2)
+            edge_pids(node, 2)
             if is_shared:
-                connected(node, workers=2)
+                wait_for_redis(node, workers=2)
         admin = Client(one)
-        (workspace,) = admin.shown("/v1/workspaces")["data"]
+        (workspace,) = admin.read("/v1/workspaces")["data"]
         wires = [stack.enter_context(Wire(node.base_url)) for _ in range(CONNECTIONS) for node in (one, two)]
         yield Scene(admin, [one, two], wires, workspace["id"], is_shared)
 
@@ -83,7 +83,7 @@ def asked_by_worker(node: Gateway) -> dict[str, float]:
     return found
 
 
-class Changes(Beside):
+class Changes(BackgroundThread):
     """Change something again and again, and note when each change was answered."""
 
     def __init__(self, change: Callable[[int], str]) -> None:
@@ -138,12 +138,12 @@ def told(what: str, seconds: list[float], scene: Scene) -> None:
 
 def test_of_a_hundred_configs_that_are_saved_each_is_used_by_every_worker_soon(scene: Scene):
     inside = {"workspace_id": scene.place}
-    key = scene.admin.with_key(scopes=["completions.write"], **inside).key
+    key = scene.admin.with_new_key(scopes=["completions.write"], **inside).key
     shown = {"x-gateway-api-key": key}
 
     def save(number: int) -> str:
         body = {"name": f"c{number}", "config": {"provider": "mock"}, **inside}
-        return scene.admin.made("/v1/configs", body)["slug"]
+        return scene.admin.create("/v1/configs", body)["slug"]
 
     def knows(answer: Answer) -> bool:
         return answer.status != 401
@@ -155,7 +155,7 @@ def test_of_a_hundred_configs_that_are_saved_each_is_used_by_every_worker_soon(s
 
 def test_of_a_hundred_keys_that_are_taken_away_each_is_dead_at_every_worker_soon(scene: Scene):
     body = {"name": "k", "scopes": ["completions.write"], "workspace_id": scene.place}
-    made = [scene.admin.made("/v1/api-keys/workspace/service", body) for _ in range(TIMES)]
+    made = [scene.admin.create("/v1/api-keys/workspace/service", body) for _ in range(TIMES)]
     fields = {"x-gateway-provider": "mock"}
     for wire in scene.wires:
         for key in (made[0], made[-1]):
@@ -165,7 +165,7 @@ def test_of_a_hundred_keys_that_are_taken_away_each_is_dead_at_every_worker_soon
             )
 
     def revoke(number: int) -> str:
-        good(scene.admin.delete(f"/v1/api-keys/{made[number]['id']}"))
+        expect_ok(scene.admin.delete(f"/v1/api-keys/{made[number]['id']}"))
         return made[number]["key"]
 
     told("a key is dead", took(scene, revoke, lambda key: {**fields, "x-gateway-api-key": key}, 401), scene)

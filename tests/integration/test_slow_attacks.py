@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.serving import running
+from tests.integration.serving import run_gateway
 from tests.integration.wire import CHAT, MOCK, Wire, ask, asked, request
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def limited(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "server": {"header_timeout_ms": LIMIT_MS, "keep_alive_ms": LIMIT_MS},
         "limits": {"body_idle_ms": LIMIT_MS, "body_grace_ms": LIMIT_MS},
     }
-    with running(folder, tables, engine={"write_stall_ms": LIMIT_MS}) as gateway:
+    with run_gateway(folder, tables, engine={"write_stall_ms": LIMIT_MS}) as gateway:
         yield gateway
 
 

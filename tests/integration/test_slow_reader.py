@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration import memory
-from tests.integration.serving import WAYS, edges, entry, running
+from tests.integration.serving import ENTRY_MODES, edge_pids, run_gateway, wait_for_request
 from tests.integration.wire import CHAT, JSON, MESSAGES, MOCK, Wire, ask, asked, request
 from tests.processes import wait
 
@@ -54,7 +54,7 @@ def wait_pushed_back(mock: Mock, count: int = 1) -> list[int]:
     "body", [asked(ENDLESS, stream=True), asked("mock?answer_bytes=16000000")], ids=["stream", "whole"]
 )
 def test_a_client_that_never_reads_costs_little(served: Gateway, provider: Mock, body: bytes):
-    (edge,) = edges(served)
+    (edge,) = edge_pids(served)
     is_stream = b'"stream": true' in body
     # A large whole answer is the provider's own 16 MB each: few must do. As many went before, so that what
     # allocators take once is there already.
@@ -67,7 +67,7 @@ def test_a_client_that_never_reads_costs_little(served: Gateway, provider: Mock,
     wait("the first ones gone", lambda: all(seen["outcome"] != "open" for seen in provider.ledger()) or None)
     # With their records their tokens are counted, and the vocabulary is there that takes its memory once.
     served.records(known + warming)
-    provider.forget()
+    provider.clear_ledger()
     before = memory.rss(edge)
     with contextlib.ExitStack() as wires:
         for _ in range(count):
@@ -84,14 +84,14 @@ def test_a_client_that_never_reads_costs_little(served: Gateway, provider: Mock,
 def test_a_client_that_reads_again_gets_everything(served: Gateway, provider: Mock, path: str):
     body = asked("mock?chunks=8000&chunk_bytes=4096", stream=True)
     direct = ask(provider.url, path, body, JSON)
-    provider.forget()
+    provider.clear_ledger()
     with Wire(served.base_url, receive_buffer=SMALL_BUFFER) as wire:
         wire.send(request("POST", path, MOCK, body))
         (under_way,) = wait_pushed_back(provider)
         assert under_way < len(direct.body)
         answer = wire.answer()
         assert (answer.status, answer.end, answer.lasting == direct.lasting) == (200, "chunk", True)
-    assert entry(provider, ended=True)["outcome"] == "complete"
+    assert wait_for_request(provider, ended=True)["outcome"] == "complete"
 
 
 def test_a_client_that_reads_slowly_is_not_cut(served: Gateway, provider: Mock):
@@ -119,8 +119,8 @@ def is_held(served: Gateway, wire: Wire) -> bool:
 @pytest.mark.parametrize("size", [20_000_000, 1_000_000, 200_000])
 def test_a_client_that_reads_nothing_of_a_whole_answer_is_cut(provider: Mock, tmp_path: Path, size: int):
     tables = {"mock": {"host": provider.url}, "server": {"write_stall_ms": 500}}
-    with running(tmp_path, tables) as served, stuck(served, asked(f"mock?answer_bytes={size}")) as wire:
-        entry(provider)
+    with run_gateway(tmp_path, tables) as served, stuck(served, asked(f"mock?answer_bytes={size}")) as wire:
+        wait_for_request(provider)
         assert is_held(served, wire)
         wait("the connection's end", lambda: not is_held(served, wire) or None, 15)
         assert served.records(1)[0]["outcome"] in ({"complete"} if size < 1_000_000 else {"aborted", "cut", "complete"})
@@ -128,12 +128,12 @@ def test_a_client_that_reads_nothing_of_a_whole_answer_is_cut(provider: Mock, tm
         assert wire.answer().end == "broken"
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ENTRY_MODES)
 def test_a_client_that_reads_nothing_for_too_long_is_cut(provider: Mock, tmp_path: Path, way: str):
     tables = {"mock": {"host": provider.url}, "server": {"write_stall_ms": 500}}
-    with running(tmp_path, tables, way) as served:
+    with run_gateway(tmp_path, tables, way) as served:
         with stuck(served, asked(ENDLESS, stream=True)) as wire:
-            seen = entry(provider, ended=True, seconds=15)
+            seen = wait_for_request(provider, ended=True, seconds=15)
             assert seen["outcome"] == "client_closed"
             assert seen["bytes_sent"] < MOST_UNDER_WAY
             # Reading at last, the client learns that this is not all.

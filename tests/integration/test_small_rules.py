@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, good, refused
+from tests.integration.managed import Client, expect_error, expect_ok
 from tests.integration.wire import CHAT, MOCK, ask, asked
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ NUL = "a\0b"
 
 @pytest.fixture(scope="module")
 def place(admin: Client) -> Mapping[str, Any]:
-    return admin.made("/v1/workspaces", {"name": "Rules"})
+    return admin.create("/v1/workspaces", {"name": "Rules"})
 
 
 def audit(admin: Client, place: Mapping[str, Any], query: str) -> dict[str, Any]:
-    return admin.shown(f"/v1/audit-logs?{SPAN}&organisation_id={place['organisation_id']}&{query}")
+    return admin.read(f"/v1/audit-logs?{SPAN}&organisation_id={place['organisation_id']}&{query}")
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,19 @@ def test_a_nul_in_a_body_is_refused_by_its_place(
     admin: Client, place: Mapping[str, Any], body: dict[str, Any], path: str
 ):
     sent = {"config": {"provider": "mock"}, **body, "workspace_id": place["id"]}
-    refused(admin.post("/v1/configs", sent), 400, "AB01", path, "U+0000")
+    expect_error(admin.post("/v1/configs", sent), 400, "AB01", path, "U+0000")
 
 
 def test_a_nul_in_the_path_or_the_query_is_refused_and_one_that_is_only_spelled_is_taken(
     admin: Client, place: Mapping[str, Any]
 ):
-    refused(admin.get("/v1/configs?workspace_id=a%00b"), 400, "AB01", "workspace_id", "U+0000")
-    refused(admin.get("/v1/workspaces?name=%00"), 400, "AB01", "name", "U+0000")
-    refused(admin.get("/v1/configs/a%00b"), 400, "AB01", "path", "U+0000")
-    made = admin.made("/v1/configs", {"name": r"a\u0000b", "config": {"provider": "mock"}, "workspace_id": place["id"]})
-    assert admin.shown(f"/v1/configs/{made['slug']}")["name"] == r"a\u0000b"
+    expect_error(admin.get("/v1/configs?workspace_id=a%00b"), 400, "AB01", "workspace_id", "U+0000")
+    expect_error(admin.get("/v1/workspaces?name=%00"), 400, "AB01", "name", "U+0000")
+    expect_error(admin.get("/v1/configs/a%00b"), 400, "AB01", "path", "U+0000")
+    made = admin.create(
+        "/v1/configs", {"name": r"a\u0000b", "config": {"provider": "mock"}, "workspace_id": place["id"]}
+    )
+    assert admin.read(f"/v1/configs/{made['slug']}")["name"] == r"a\u0000b"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_a_nul_in_a_body_is_refused_whatever_the_body_is_called(
 ):
     sent = json.dumps({"name": NUL, "config": {"provider": "mock"}, "workspace_id": place["id"]}).encode()
     fields = {"x-gateway-api-key": admin.key, **({} if kind is None else {"content-type": kind})}
-    refused(ask(admin.gateway.base_url, "/v1/configs", sent, fields), 400, "AB01", "name", "U+0000")
+    expect_error(ask(admin.gateway.base_url, "/v1/configs", sent, fields), 400, "AB01", "name", "U+0000")
 
 
 @pytest.mark.parametrize("text", [b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xed\xa0\x80"', b'"\xff"', b'"\xc3"'])
@@ -71,22 +73,22 @@ def test_what_is_no_unicode_is_refused_by_its_place(admin: Client, place: Mappin
     fields = {"x-gateway-api-key": admin.key, "content-type": "application/json"}
     sent = json.dumps(body).encode().replace(b'"HERE"', text)
     answer = ask(admin.gateway.base_url, "/v1/configs", sent, fields)
-    refused(answer, 400, "AB01", "config.targets[0].provider", "must be Unicode text")
+    expect_error(answer, 400, "AB01", "config.targets[0].provider", "must be Unicode text")
 
 
 def test_a_body_that_is_neither_text_nor_json_is_refused_and_a_pair_of_halves_is_taken(
     admin: Client, place: Mapping[str, Any]
 ):
     fields = {"x-gateway-api-key": admin.key, "content-type": "application/json"}
-    refused(ask(admin.gateway.base_url, "/v1/configs", b"\xff{", fields), 400, "AB01", "must be Unicode text")
+    expect_error(ask(admin.gateway.base_url, "/v1/configs", b"\xff{", fields), 400, "AB01", "must be Unicode text")
     body = json.dumps({"name": "\U0001f6b0", "config": {"provider": "mock"}, "workspace_id": place["id"]}).encode()
     assert b"\\ud83d\\udeb0" in body
-    slug = good(ask(admin.gateway.base_url, "/v1/configs", body, fields))["slug"]
-    assert admin.shown(f"/v1/configs/{slug}")["name"] == "\U0001f6b0"
+    slug = expect_ok(ask(admin.gateway.base_url, "/v1/configs", body, fields))["slug"]
+    assert admin.read(f"/v1/configs/{slug}")["name"] == "\U0001f6b0"
 
 
 def test_a_nul_in_the_name_of_a_file_is_refused(admin: Client, place: Mapping[str, Any]):
-    caller = admin.with_key(workspace_id=place["id"], scopes=["completions.write"])
+    caller = admin.with_new_key(workspace_id=place["id"], scopes=["completions.write"])
     part = b'--b\r\ncontent-disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
     fields = {"x-gateway-api-key": caller.key, "content-type": "multipart/form-data; boundary=b"}
     for name, status in ((b'; filename="a.jsonl"', 200), (b'; filename="a\0.jsonl"', 400)):
@@ -104,29 +106,29 @@ def test_health_is_there_under_every_name(admin: Client):
 
 
 def test_audit_logs_are_found_by_the_workspaces_slug_and_counted_without_rows(admin: Client, place: Mapping[str, Any]):
-    admin.made("/v1/configs", {"name": "seen", "config": {"provider": "mock"}, "workspace_id": place["id"]})
+    admin.create("/v1/configs", {"name": "seen", "config": {"provider": "mock"}, "workspace_id": place["id"]})
     by_id, by_slug = (audit(admin, place, f"workspace_id={place[name]}") for name in ("id", "slug"))
     assert by_id == by_slug
     assert by_id["total"] > 0
     assert audit(admin, place, "page_size=0") == {**audit(admin, place, "page_size=1"), "records": []}
     answer = admin.get(f"/v1/audit-logs?{SPAN}&organisation_id={place['organisation_id']}&page_size=101")
-    refused(answer, 400, "AB01", "page_size")
+    expect_error(answer, 400, "AB01", "page_size")
 
 
 def test_nothing_is_opened_to_an_archived_workspace(admin: Client):
-    old = admin.made("/v1/workspaces", {"name": "Old"})
-    good(admin.delete(f"/v1/workspaces/{old['id']}", {"name": "Old"}))
-    slug = admin.made("/v1/integrations", {"name": "i", "ai_provider_id": "mock", "key": "sk-0123456789"})["slug"]
+    old = admin.create("/v1/workspaces", {"name": "Old"})
+    expect_ok(admin.delete(f"/v1/workspaces/{old['id']}", {"name": "Old"}))
+    slug = admin.create("/v1/integrations", {"name": "i", "ai_provider_id": "mock", "key": "sk-0123456789"})["slug"]
     opened = {"workspaces": [{"id": old["slug"], "enabled": True}]}
-    refused(admin.put(f"/v1/integrations/{slug}/workspaces", opened), 404, "AB02", "workspaces[0].id", "archived")
+    expect_error(admin.put(f"/v1/integrations/{slug}/workspaces", opened), 404, "AB02", "workspaces[0].id", "archived")
 
 
 def test_what_goes_with_an_integration_is_in_the_audit_log(admin: Client, place: Mapping[str, Any]):
-    made = admin.made("/v1/integrations", {"name": "gone", "ai_provider_id": "mock", "key": "sk-0123456789"})
+    made = admin.create("/v1/integrations", {"name": "gone", "ai_provider_id": "mock", "key": "sk-0123456789"})
     path = f"/v1/integrations/{made['slug']}"
-    good(admin.put(f"{path}/models", {"models": [{"slug": "m", "enabled": True, "is_custom": True}]}))
-    good(admin.put(f"{path}/workspaces", {"workspaces": [{"id": place["id"], "enabled": True}]}))
-    good(admin.delete(path))
+    expect_ok(admin.put(f"{path}/models", {"models": [{"slug": "m", "enabled": True, "is_custom": True}]}))
+    expect_ok(admin.put(f"{path}/workspaces", {"workspaces": [{"id": place["id"], "enabled": True}]}))
+    expect_ok(admin.delete(path))
     said = {
         kind: [
             row["before"]["integration_id"]
@@ -142,22 +144,22 @@ def test_a_mapping_to_a_field_that_the_provider_has_not_is_refused_and_says_whic
 ):
     vault = {"vault_addr": "https://vault.example.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     reference = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
-    secret = admin.made("/v1/secret-references", reference)["id"]
+    secret = admin.create("/v1/secret-references", reference)["id"]
     bad = [{"target_field": "configurations.nonsense", "secret_reference_id": secret}]
     words = ("secret_mappings[0].target_field", "nonsense", "configurations.custom_host")
     integration = {"name": "i", "ai_provider_id": "mock"}
-    refused(admin.post("/v1/integrations", {**integration, "secret_mappings": bad}), 400, "AB01", *words)
+    expect_error(admin.post("/v1/integrations", {**integration, "secret_mappings": bad}), 400, "AB01", *words)
     own = {"name": "v", "provider": "mock", "workspace_id": place["id"]}
-    refused(admin.post("/v1/virtual-keys", {**own, "secret_mappings": bad}), 400, "AB01", *words)
-    slug = admin.made("/v1/virtual-keys", own)["slug"]
-    refused(admin.put(f"/v1/virtual-keys/{slug}", {"secret_mappings": bad}), 400, "AB01", *words)
+    expect_error(admin.post("/v1/virtual-keys", {**own, "secret_mappings": bad}), 400, "AB01", *words)
+    slug = admin.create("/v1/virtual-keys", own)["slug"]
+    expect_error(admin.put(f"/v1/virtual-keys/{slug}", {"secret_mappings": bad}), 400, "AB01", *words)
     # Nor is it taken away from who needs it.
     mapped = [{"target_field": "key", "secret_reference_id": secret}]
-    needing = admin.made("/v1/integrations", {**integration, "secret_mappings": mapped})["slug"]
+    needing = admin.create("/v1/integrations", {**integration, "secret_mappings": mapped})["slug"]
     narrower = {"allowed_workspaces": [place["slug"]]}
-    refused(admin.put(f"/v1/secret-references/{secret}", narrower), 409, "AB07", needing)
-    good(admin.put(f"/v1/integrations/{needing}", {"secret_mappings": []}))
-    good(admin.put(f"/v1/secret-references/{secret}", narrower))
+    expect_error(admin.put(f"/v1/secret-references/{secret}", narrower), 409, "AB07", needing)
+    expect_ok(admin.put(f"/v1/integrations/{needing}", {"secret_mappings": []}))
+    expect_ok(admin.put(f"/v1/secret-references/{secret}", narrower))
 
 
 def test_a_field_that_the_provider_takes_without_a_form_may_come_from_elsewhere(
@@ -165,17 +167,15 @@ def test_a_field_that_the_provider_takes_without_a_form_may_come_from_elsewhere(
 ):
     vault = {"vault_addr": "https://vault.example.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     reference = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
-    secret = admin.made("/v1/secret-references", reference)["id"]
+    secret = admin.create("/v1/secret-references", reference)["id"]
     for provider, field in (("azure-openai", "azure_ad_token"), ("bedrock", "aws_session_token")):
         mapped = [{"target_field": f"configurations.{field}", "secret_reference_id": secret}]
         own = {"name": "v", "provider": provider, "workspace_id": place["id"], "secret_mappings": mapped}
-        slug = admin.made("/v1/virtual-keys", own)["slug"]
-        good(admin.put(f"/v1/virtual-keys/{slug}", {"secret_mappings": mapped}))
-        made = admin.made("/v1/integrations", {"name": "i", "ai_provider_id": provider})["slug"]
-        good(admin.put(f"/v1/integrations/{made}", {"secret_mappings": mapped}))
-        assert (
-            admin.shown(f"/v1/integrations/{made}")["secret_mappings"][0]["target_field"] == f"configurations.{field}"
-        )
+        slug = admin.create("/v1/virtual-keys", own)["slug"]
+        expect_ok(admin.put(f"/v1/virtual-keys/{slug}", {"secret_mappings": mapped}))
+        made = admin.create("/v1/integrations", {"name": "i", "ai_provider_id": provider})["slug"]
+        expect_ok(admin.put(f"/v1/integrations/{made}", {"secret_mappings": mapped}))
+        assert admin.read(f"/v1/integrations/{made}")["secret_mappings"][0]["target_field"] == f"configurations.{field}"
 
 
 def test_there_may_be_a_rate_limit_of_each_type_in_each_unit(admin: Client, place: Mapping[str, Any]):
@@ -183,33 +183,33 @@ def test_there_may_be_a_rate_limit_of_each_type_in_each_unit(admin: Client, plac
         {"type": kind, "unit": unit, "value": 5} for kind in ("requests", "tokens") for unit in ("rpm", "rph", "rpd")
     ]
     key = {"name": "k", "scopes": ["completions.write"], "workspace_id": place["id"], "rate_limits": limits}
-    made = admin.made("/v1/api-keys/workspace/service", key)["id"]
-    assert admin.shown(f"/v1/api-keys/{made}")["rate_limits"] == limits
+    made = admin.create("/v1/api-keys/workspace/service", key)["id"]
+    assert admin.read(f"/v1/api-keys/{made}")["rate_limits"] == limits
     own = {"name": "v", "provider": "mock", "workspace_id": place["id"], "rate_limits": limits}
-    slug = admin.made("/v1/virtual-keys", own)["slug"]
-    assert admin.shown(f"/v1/virtual-keys/{slug}")["rate_limits"] == limits
+    slug = admin.create("/v1/virtual-keys", own)["slug"]
+    assert admin.read(f"/v1/virtual-keys/{slug}")["rate_limits"] == limits
     # A workspace has one, as it has with an integration.
-    refused(admin.put(f"/v1/workspaces/{place['id']}", {"rate_limits": limits}), 400, "AB01", "at most 1")
-    refused(admin.post("/v1/workspaces", {"name": "w", "rate_limits": limits[:2]}), 400, "AB01", "at most 1")
-    good(admin.put(f"/v1/workspaces/{place['id']}", {"rate_limits": limits[:1]}))
-    assert admin.shown(f"/v1/workspaces/{place['id']}")["rate_limits"] == limits[:1]
+    expect_error(admin.put(f"/v1/workspaces/{place['id']}", {"rate_limits": limits}), 400, "AB01", "at most 1")
+    expect_error(admin.post("/v1/workspaces", {"name": "w", "rate_limits": limits[:2]}), 400, "AB01", "at most 1")
+    expect_ok(admin.put(f"/v1/workspaces/{place['id']}", {"rate_limits": limits[:1]}))
+    assert admin.read(f"/v1/workspaces/{place['id']}")["rate_limits"] == limits[:1]
     twice = {**key, "rate_limits": [*limits, limits[0]]}
-    refused(admin.post("/v1/api-keys/workspace/service", twice), 400, "AB01", "rate_limits[6]")
+    expect_error(admin.post("/v1/api-keys/workspace/service", twice), 400, "AB01", "rate_limits[6]")
 
 
 def test_a_moment_of_rotation_alone_leaves_the_period_as_it_was(admin: Client, place: Mapping[str, Any]):
     policy = {"rotation_period_days": 30, "key_transition_period_ms": 3_600_000}
     key = {"name": "k", "scopes": ["completions.write"], "workspace_id": place["id"], "rotation_policy": policy}
-    path = f"/v1/api-keys/{admin.made('/v1/api-keys/workspace/service', key)['id']}"
+    path = f"/v1/api-keys/{admin.create('/v1/api-keys/workspace/service', key)['id']}"
     for moment, due in (
         ("2098-01-02T03:04:05Z", "2098-01-02T00:00:00.000Z"),
         ("9999-12-31T23:59:59Z", "9999-12-31T00:00:00.000Z"),
     ):
-        good(admin.put(path, {"rotation_policy": {"next_rotation_at": moment}}))
-        shown = admin.shown(path)["rotation_policy"]
+        expect_ok(admin.put(path, {"rotation_policy": {"next_rotation_at": moment}}))
+        shown = admin.read(path)["rotation_policy"]
         assert {**policy, "next_rotation_at": due}.items() <= shown.items()
-    good(admin.put(path, {"rotation_policy": {"rotation_period": "weekly"}}))
-    shown = admin.shown(path)["rotation_policy"]
+    expect_ok(admin.put(path, {"rotation_policy": {"rotation_period": "weekly"}}))
+    shown = admin.read(path)["rotation_policy"]
     assert (shown["rotation_period"], shown["rotation_period_days"]) == ("weekly", None)
     for moment in ("9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00"):
         for body in ({"rotation_policy": {"next_rotation_at": moment}}, {"expires_at": moment}, limit(moment)):
@@ -223,19 +223,19 @@ def limit(moment: str) -> dict[str, Any]:
 
 def test_a_key_says_whether_a_person_or_a_program_made_it(admin: Client, place: Mapping[str, Any]):
     body = {"name": "k", "scopes": ["completions.write"], "workspace_id": place["id"]}
-    made = admin.made("/v1/api-keys/workspace/service", body)["id"]
-    assert admin.shown(f"/v1/api-keys/{made}")["creation_mode"] == "api"
+    made = admin.create("/v1/api-keys/workspace/service", body)["id"]
+    assert admin.read(f"/v1/api-keys/{made}")["creation_mode"] == "api"
     session = Client(admin.gateway, "").post("/v1/auth/sessions", {"api_key": admin.key})
     cookie = (session.get("set-cookie") or "").partition(";")[0]
     fields = {"cookie": cookie, "x-csrf-token": session.json()["csrf_token"], "content-type": "application/json"}
     by_hand = ask(admin.gateway.base_url, "/v1/api-keys/workspace/service", json.dumps(body).encode(), fields).json()
-    assert admin.shown(f"/v1/api-keys/{by_hand['id']}")["creation_mode"] == "ui"
-    founding = admin.shown("/v1/api-keys")["data"]
+    assert admin.read(f"/v1/api-keys/{by_hand['id']}")["creation_mode"] == "ui"
+    founding = admin.read("/v1/api-keys")["data"]
     assert "auto" in {row["creation_mode"] for row in founding}
 
 
 def test_members_are_paged_and_sorted_like_every_list(admin: Client):
-    place = admin.made("/v1/workspaces", {"name": "Crowd"})
+    place = admin.create("/v1/workspaces", {"name": "Crowd"})
     path = f"/v1/admin/workspaces/{place['id']}/users"
     for number in range(5):
         person = {
@@ -243,46 +243,46 @@ def test_members_are_paged_and_sorted_like_every_list(admin: Client):
             "role": "member",
             "workspaces": [{"id": place["id"], "role": "member"}],
         }
-        token = admin.made("/v1/admin/users/invites", person)["invite_link"].rpartition("=")[2]
+        token = admin.create("/v1/admin/users/invites", person)["invite_link"].rpartition("=")[2]
         own = {"token": token, "first_name": "A", "last_name": "B", "password": "a long password of a test"}
-        good(Client(admin.gateway, "").post("/v1/auth/invites", own))
-    every = [row["email"] for row in admin.shown(f"{path}?order=asc")["data"]]
+        expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", own))
+    every = [row["email"] for row in admin.read(f"{path}?order=asc")["data"]]
     assert len(every) == 5
-    assert [row["email"] for row in admin.shown(path)["data"]] == every[::-1]
-    pages = [admin.shown(f"{path}?order=asc&page_size=2&current_page={number}") for number in range(4)]
+    assert [row["email"] for row in admin.read(path)["data"]] == every[::-1]
+    pages = [admin.read(f"{path}?order=asc&page_size=2&current_page={number}") for number in range(4)]
     assert [row["email"] for page in pages for row in page["data"]] == every
     assert {page["total"] for page in pages} == {5}
-    first = admin.shown(f"{path}?email=M0@example.test")["data"]
+    first = admin.read(f"{path}?email=M0@example.test")["data"]
     assert [row["email"] for row in first] == ["m0@example.test"]
-    good(admin.put(f"{path}/{first[0]['id']}", {"role": "manager"}))
-    changed = [row["email"] for row in admin.shown(f"{path}?sort=last_updated_at")["data"]]
+    expect_ok(admin.put(f"{path}/{first[0]['id']}", {"role": "manager"}))
+    changed = [row["email"] for row in admin.read(f"{path}?sort=last_updated_at")["data"]]
     assert changed[0] == "m0@example.test"
-    assert admin.shown(f"{path}?role=manager")["total"] == 1
+    assert admin.read(f"{path}?role=manager")["total"] == 1
 
 
 def test_a_price_list_has_a_default_and_a_model_says_what_it_is_for(admin: Client):
-    listed = admin.shown("/v1/pricing/openai.json")
+    listed = admin.read("/v1/pricing/openai.json")
     default = listed["default"]["pricing_config"]
     assert default["pay_as_you_go"]["request_token"] == {"price": 0.0}
     values = [part["operands"][0]["value"] for part in default["calculate"]["request"]["operands"]]
     assert {"input_tokens", "cache_read_tokens"} <= set(values)
-    chat = admin.shown("/v1/model-configs/general/openai/gpt-4o")
+    chat = admin.read("/v1/model-configs/general/openai/gpt-4o")
     assert chat["type"]["primary"] == "chat"
     assert (chat["messages"]["options"], chat["removeParams"]) == (["system", "user", "assistant"], [])
-    embedding = admin.shown("/v1/model-configs/general/openai/text-embedding-3-small")
+    embedding = admin.read("/v1/model-configs/general/openai/text-embedding-3-small")
     assert (embedding["type"]["primary"], embedding["messages"], embedding["params"]) == ("embedding", None, [])
 
 
 def test_a_contracts_factors_of_prices_are_in_what_requests_cost(admin: Client, place: Mapping[str, Any]):
-    made = admin.made(
+    made = admin.create(
         "/v1/integrations", {"name": "ours", "slug": "ours", "ai_provider_id": "mock", "key": "sk-0123456789"}
     )
     path, model = f"/v1/integrations/{made['slug']}", "mock?usage=on"
-    good(admin.put(f"{path}/workspaces", {"workspaces": [{"id": place["id"], "enabled": True}]}))
+    expect_ok(admin.put(f"{path}/workspaces", {"workspaces": [{"id": place["id"], "enabled": True}]}))
     price = {"pay_as_you_go": {"request_token": {"price": 0.02}, "response_token": {"price": 0.04}}}
     priced = {"slug": model, "enabled": True, "is_custom": True, "pricing_config": price}
-    good(admin.put(f"{path}/models", {"models": [priced]}))
-    app = admin.with_key(workspace_id=place["id"], scopes=["completions.write"])
+    expect_ok(admin.put(f"{path}/models", {"models": [priced]}))
+    app = admin.with_new_key(workspace_id=place["id"], scopes=["completions.write"])
     fields = {**MOCK, "x-gateway-api-key": app.key, "x-gateway-provider": "@ours"}
 
     def cost() -> tuple[int, str]:
@@ -293,50 +293,50 @@ def test_a_contracts_factors_of_prices_are_in_what_requests_cost(admin: Client, 
 
     usual, version = cost()
     assert usual > 0
-    good(admin.put(path, {"pricing_adjustments": {"multiplier": {"default": 0.5}}}))
+    expect_ok(admin.put(path, {"pricing_adjustments": {"multiplier": {"default": 0.5}}}))
     half, changed = cost()
     assert 2 * half == usual
     assert changed.startswith(f"{version}*")
-    good(admin.put(path, {"pricing_adjustments": None}))
+    expect_ok(admin.put(path, {"pricing_adjustments": None}))
     assert cost() == (usual, version)
 
 
 def test_what_was_open_to_a_workspace_that_is_archived_meanwhile_is_taken_back_as_it_is_shown(admin: Client):
-    old, new = (admin.made("/v1/workspaces", {"name": name}) for name in ("Leaving", "Staying"))
-    path = f"/v1/integrations/{admin.made('/v1/integrations', {'name': 'i', 'ai_provider_id': 'mock'})['slug']}"
+    old, new = (admin.create("/v1/workspaces", {"name": name}) for name in ("Leaving", "Staying"))
+    path = f"/v1/integrations/{admin.create('/v1/integrations', {'name': 'i', 'ai_provider_id': 'mock'})['slug']}"
     both = [{"id": place["id"], "enabled": True, "usage_limits": [{"credit_limit": 5}]} for place in (old, new)]
-    good(admin.put(f"{path}/workspaces", {"workspaces": both}))
+    expect_ok(admin.put(f"{path}/workspaces", {"workspaces": both}))
     vault = {"vault_addr": "https://vault.example.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     reference = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
     named = {"allowed_workspaces": [old["id"], new["id"]]}
-    secret = f"/v1/secret-references/{admin.made('/v1/secret-references', {**reference, **named})['id']}"
-    good(admin.delete(f"/v1/workspaces/{old['id']}", {"name": "Leaving", "force_delete": True}))
+    secret = f"/v1/secret-references/{admin.create('/v1/secret-references', {**reference, **named})['id']}"
+    expect_ok(admin.delete(f"/v1/workspaces/{old['id']}", {"name": "Leaving", "force_delete": True}))
     fields = ("id", "enabled", "rate_limits")
-    shown = admin.shown(f"{path}/workspaces")["workspaces"]
+    shown = admin.read(f"{path}/workspaces")["workspaces"]
     limits = [{"usage_limits": [{"credit_limit": 5}]}] * 2
     sent = [{name: one[name] for name in fields} | more for one, more in zip(shown, limits, strict=True)]
     for override in (False, True):
         body = {"workspaces": sent, "override_existing_workspace_access": override}
-        good(admin.put(f"{path}/workspaces", body))
-        again = admin.shown(f"{path}/workspaces")["workspaces"]
+        expect_ok(admin.put(f"{path}/workspaces", body))
+        again = admin.read(f"{path}/workspaces")["workspaces"]
         assert {one["workspace_id"]: one["enabled"] for one in again} == {old["id"]: True, new["id"]: True}
-    good(admin.put(f"{path}/workspaces", {"workspaces": [{"id": old["slug"], "enabled": False}]}))
+    expect_ok(admin.put(f"{path}/workspaces", {"workspaces": [{"id": old["slug"], "enabled": False}]}))
     opened = {"workspaces": [{"id": old["slug"], "enabled": True}]}
-    refused(admin.put(f"{path}/workspaces", opened), 404, "AB02", "workspaces[0].id", "archived")
-    good(admin.put(secret, {"allowed_workspaces": admin.shown(secret)["allowed_workspaces"]}))
-    assert admin.shown(secret)["allowed_workspaces"] == named["allowed_workspaces"]
-    good(admin.put(secret, {"allowed_workspaces": [new["slug"]]}))
-    refused(admin.put(secret, named), 404, "AB02", "allowed_workspaces[0]", "archived")
+    expect_error(admin.put(f"{path}/workspaces", opened), 404, "AB02", "workspaces[0].id", "archived")
+    expect_ok(admin.put(secret, {"allowed_workspaces": admin.read(secret)["allowed_workspaces"]}))
+    assert admin.read(secret)["allowed_workspaces"] == named["allowed_workspaces"]
+    expect_ok(admin.put(secret, {"allowed_workspaces": [new["slug"]]}))
+    expect_error(admin.put(secret, named), 404, "AB02", "allowed_workspaces[0]", "archived")
 
 
 def test_a_reference_that_would_be_fetched_as_this_machine_is_not_kept_unless_that_is_lent(admin: Client):
     body = {"name": "mine", "manager_type": "aws_sm", "secret_path": "a/b"}
     role = {"aws_auth_type": "serviceRole", "aws_region": "eu-west-1"}
     words = ("auth_config.aws_auth_type", "identity.lend")
-    refused(admin.post("/v1/secret-references", {**body, "auth_config": role}), 400, "AB01", *words)
+    expect_error(admin.post("/v1/secret-references", {**body, "auth_config": role}), 400, "AB01", *words)
     keys = {"aws_access_key_id": "AKIA0123456789ABCDEF", "aws_secret_access_key": "s", "aws_region": "eu-west-1"}
-    made = admin.made("/v1/secret-references", {**body, "auth_config": {"aws_auth_type": "accessKey", **keys}})
+    made = admin.create("/v1/secret-references", {**body, "auth_config": {"aws_auth_type": "accessKey", **keys}})
     path = f"/v1/secret-references/{made['slug']}"
-    refused(admin.put(path, {"auth_config": {"aws_auth_type": "serviceRole"}}), 400, "AB01", *words)
-    assert admin.shown(path)["auth_config"]["aws_auth_type"] == "accessKey"
-    assert admin.shown("/v1/secret-references?search=mine")["total"] == 1
+    expect_error(admin.put(path, {"auth_config": {"aws_auth_type": "serviceRole"}}), 400, "AB01", *words)
+    assert admin.read(path)["auth_config"]["aws_auth_type"] == "accessKey"
+    assert admin.read("/v1/secret-references?search=mine")["total"] == 1

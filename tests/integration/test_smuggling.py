@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.serving import settled
+from tests.integration.serving import count_settled_records
 from tests.integration.wire import CHAT, Wire, asked
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def test_what_is_refused_reaches_nobody(served: Gateway, provider: Mock, name: s
     # Where a request was refused but well framed, the one behind it is a request of its own.
     assert statuses[:1] in ([400], []), statuses
     assert set(statuses) <= {400, 200}
-    settled(served)
+    count_settled_records(served)
     seen = [entry for entry in provider.ledger() if not entry.get("model", "").startswith("settled")]
     assert [entry["path"] for entry in seen if "hidden" not in entry["path"] and entry["body_bytes"] == len(BODY)] == []
     assert len([entry for entry in seen if "hidden" in entry["path"]]) == statuses.count(200)

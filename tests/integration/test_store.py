@@ -26,9 +26,9 @@ from penstock.snapshot.query import SnapshotReader
 from penstock.store.database import Database
 from penstock.store.migrate import MIGRATION_LOCK_ID, current_revision, migrate, newest_revision
 from penstock.store.tables import audit_log, configs, versions, workspaces
-from tests.integration.conftest import initialise
-from tests.integration.managed import ADMIN_KEY, Client, refused
-from tests.integration.serving import running
+from tests.integration.conftest import run_init
+from tests.integration.managed import ADMIN_KEY, Client, expect_error
+from tests.integration.serving import run_gateway
 from tests.integration.wire import CHAT, MOCK, ask, asked
 from tests.processes import wait
 
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from tests.gateway import Gateway, Mock, Tables
+    from tests.gateway import Gateway, Mock, SettingsTables
     from tests.postgres import Postgres
 
 
 @pytest.fixture
-def tables(provider: Mock) -> Tables:
+def tables(provider: Mock) -> SettingsTables:
     return {"mock": {"host": provider.url}}
 
 
 def key_of_an_app(admin: Client) -> str:
-    (workspace,) = admin.shown("/v1/workspaces")["data"]
+    (workspace,) = admin.read("/v1/workspaces")["data"]
     body = {"name": "app", "scopes": ["completions.write"], "workspace_id": workspace["id"]}
-    key = admin.made("/v1/api-keys/workspace/service", body)["key"]
+    key = admin.create("/v1/api-keys/workspace/service", body)["key"]
     wait("the key", lambda: chat(admin.gateway, key) == 200 or None, 3)
     return key
 
@@ -142,13 +142,13 @@ async def older(connection: AsyncConnection, config: dict[str, object]) -> None:
 
 
 def test_without_a_store_management_says_so_and_nothing_reaches_a_provider(
-    tmp_path: Path, tables: Tables, provider: Mock
+    tmp_path: Path, tables: SettingsTables, provider: Mock
 ):
-    with running(tmp_path, tables) as gateway:
+    with run_gateway(tmp_path, tables) as gateway:
         for path in ("/v1/configs", "/v1/api-keys/x", "/v2/workspaces", "/v1/virtual-keys"):
             for method in ("GET", "POST", "PUT", "DELETE"):
                 answer = ask(gateway.base_url, path, b"{}", MOCK, method=method)
-                refused(answer, 404, "AB08", "penstock init")
+                expect_error(answer, 404, "AB08", "penstock init")
     assert not provider.ledger()
 
 
@@ -210,39 +210,39 @@ def test_a_migration_that_fails_says_so_and_leaves_all_as_it_was(postgres: Postg
     asyncio.run(scene())
 
 
-def test_init_makes_a_store_beside_the_settings_and_prints_the_admin_key_once(tmp_path: Path, tables: Tables):
+def test_init_makes_a_store_beside_the_settings_and_prints_the_admin_key_once(tmp_path: Path, tables: SettingsTables):
     (tmp_path / "penstock.toml").touch()
-    said = initialise(tmp_path, {})
+    said = run_init(tmp_path, {})
     key = said.strip().rpartition(" ")[2]
     assert "admin key" in said
     assert {path.name for path in tmp_path.iterdir()} >= {"penstock.db", "penstock.key"}
-    again = initialise(tmp_path, {})
+    again = run_init(tmp_path, {})
     assert key not in again
-    with running(tmp_path, tables) as gateway:
+    with run_gateway(tmp_path, tables) as gateway:
         admin = Client(gateway, key)
         assert chat(gateway, key_of_an_app(admin)) == 200
         assert "admin key" not in gateway.program.output()
     # What was acknowledged is there after a restart, and so is what the data plane needs.
-    with running(tmp_path, tables) as gateway:
-        assert Client(gateway, key).shown("/v1/api-keys")["total"] == 2
+    with run_gateway(tmp_path, tables) as gateway:
+        assert Client(gateway, key).read("/v1/api-keys")["total"] == 2
 
 
-def test_a_first_start_with_an_embedded_store_prints_the_admin_key(tmp_path: Path, tables: Tables):
+def test_a_first_start_with_an_embedded_store_prints_the_admin_key(tmp_path: Path, tables: SettingsTables):
     env = {"PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/own.db"}
-    with running(tmp_path, tables, env=env) as gateway:
+    with run_gateway(tmp_path, tables, env=env) as gateway:
         (line,) = [line for line in gateway.program.output().splitlines() if "admin key" in line]
-        assert Client(gateway, line.rpartition(" ")[2]).shown("/v1/workspaces")["total"] == 1
+        assert Client(gateway, line.rpartition(" ")[2]).read("/v1/workspaces")["total"] == 1
 
 
-def test_a_cluster_node_migrates_nothing_at_its_start(tmp_path: Path, tables: Tables, postgres: Postgres):
+def test_a_cluster_node_migrates_nothing_at_its_start(tmp_path: Path, tables: SettingsTables, postgres: Postgres):
     env = {"PENSTOCK_STORE_URL": postgres.database(), "PENSTOCK_STORE_MASTER_KEY": "A" * 43 + "="}
-    with running(tmp_path, tables, env=env) as gateway:
-        refused(Client(gateway).get("/v1/configs"), 503, "AB04", "penstock migrate")
+    with run_gateway(tmp_path, tables, env=env) as gateway:
+        expect_error(Client(gateway).get("/v1/configs"), 503, "AB04", "penstock migrate")
         command = [sys.executable, "-m", "penstock", "migrate"]
         migrated = subprocess.run(command, check=True, capture_output=True, text=True, env=env, cwd=tmp_path)
         assert "revision" in migrated.stdout
-        initialise(tmp_path, {**env, "PENSTOCK_ADMIN_KEY": ADMIN_KEY})
-        assert Client(gateway).shown("/v1/configs")["total"] == 0
+        run_init(tmp_path, {**env, "PENSTOCK_ADMIN_KEY": ADMIN_KEY})
+        assert Client(gateway).read("/v1/configs")["total"] == 0
 
 
 def test_an_admin_key_that_could_be_guessed_is_refused(tmp_path: Path):
@@ -256,11 +256,11 @@ def test_an_admin_key_that_could_be_guessed_is_refused(tmp_path: Path):
 
 
 def test_with_the_database_frozen_or_gone_requests_go_on_and_writes_say_503(
-    tmp_path: Path, tables: Tables, own_postgres: Postgres
+    tmp_path: Path, tables: SettingsTables, own_postgres: Postgres
 ):
     env = {"PENSTOCK_STORE_URL": own_postgres.database(), "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
-    initialise(tmp_path, env)
-    with running(tmp_path, tables, env=env) as gateway:
+    run_init(tmp_path, env)
+    with run_gateway(tmp_path, tables, env=env) as gateway:
         admin = Client(gateway)
         key = key_of_an_app(admin)
         own_postgres.freeze()
@@ -269,7 +269,7 @@ def test_with_the_database_frozen_or_gone_requests_go_on_and_writes_say_503(
             started = time.monotonic()
             answer = admin.post("/v1/workspaces", {"name": "x"})
             assert time.monotonic() - started < 3
-            refused(answer, 503, "AB04")
+            expect_error(answer, 503, "AB04")
             assert answer.get("retry-after") == "1"
             assert chat(gateway, key) == 200
         own_postgres.thaw()
@@ -281,19 +281,19 @@ def test_with_the_database_frozen_or_gone_requests_go_on_and_writes_say_503(
         assert set(answers) == {503}
         assert chat(gateway, key) == 200
     started = time.monotonic()
-    with running(tmp_path, tables, env=env) as gateway:
+    with run_gateway(tmp_path, tables, env=env) as gateway:
         assert time.monotonic() - started < 2
         assert chat(gateway, key) == 200
         assert chat(gateway, "nobody") == 401
-        refused(Client(gateway).get("/v1/workspaces"), 503, "AB04")
+        expect_error(Client(gateway).get("/v1/workspaces"), 503, "AB04")
 
 
 def test_a_database_that_takes_no_writes_is_a_503_for_writes_alone(
-    tmp_path: Path, tables: Tables, own_postgres: Postgres
+    tmp_path: Path, tables: SettingsTables, own_postgres: Postgres
 ):
     env = {"PENSTOCK_STORE_URL": own_postgres.database(), "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
-    initialise(tmp_path, env)
-    with running(tmp_path, tables, env=env) as gateway:
+    run_init(tmp_path, env)
+    with run_gateway(tmp_path, tables, env=env) as gateway:
         admin = Client(gateway)
         key = key_of_an_app(admin)
         own_postgres.set("default_transaction_read_only", "on")
@@ -303,8 +303,8 @@ def test_a_database_that_takes_no_writes_is_a_503_for_writes_alone(
             ("PUT", "/v1/admin/organisation/settings", {"block_inline_config": True}),
             ("POST", "/v1/auth/sessions", {"api_key": ADMIN_KEY}),
         ):
-            answer = admin.ask(method, path, body)
-            refused(answer, 503, "AB04")
+            answer = admin.send(method, path, body)
+            expect_error(answer, 503, "AB04")
             assert answer.get("retry-after") == "1"
         assert admin.get("/v1/workspaces").status == 200
         assert chat(gateway, key) == 200
@@ -312,31 +312,31 @@ def test_a_database_that_takes_no_writes_is_a_503_for_writes_alone(
         wait("the database", lambda: admin.post("/v1/workspaces", {"name": "x"}).status == 200 or None, 5)
 
 
-def test_with_the_embedded_database_spoilt_the_kept_snapshot_serves(tmp_path: Path, tables: Tables):
+def test_with_the_embedded_database_spoilt_the_kept_snapshot_serves(tmp_path: Path, tables: SettingsTables):
     env = {"PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db", "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
-    with running(tmp_path, tables, env=env) as gateway:
+    with run_gateway(tmp_path, tables, env=env) as gateway:
         key = key_of_an_app(Client(gateway))
     for left in tmp_path.glob("penstock.db*"):
         left.unlink()
     (tmp_path / "penstock.db").mkdir()
-    with running(tmp_path, tables, env=env) as gateway:
+    with run_gateway(tmp_path, tables, env=env) as gateway:
         assert chat(gateway, key) == 200
-        refused(Client(gateway).get("/v1/workspaces"), 503, "AB04")
+        expect_error(Client(gateway).get("/v1/workspaces"), 503, "AB04")
     shutil.rmtree(tmp_path / "penstock.db")
 
 
-def test_keys_of_the_settings_file_go_on_beside_the_store(tmp_path: Path, tables: Tables):
+def test_keys_of_the_settings_file_go_on_beside_the_store(tmp_path: Path, tables: SettingsTables):
     env = {"PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db", "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
-    with running(tmp_path, {**tables, "keys": [{"name": "file", "key": "pk-of-file"}]}, env=env) as gateway:
+    with run_gateway(tmp_path, {**tables, "keys": [{"name": "file", "key": "pk-of-file"}]}, env=env) as gateway:
         key = key_of_an_app(Client(gateway))
         assert (chat(gateway, "pk-of-file"), chat(gateway, key)) == (200, 200)
-        refused(Client(gateway, "pk-of-file").get("/v1/configs"), 401, "AB05")
+        expect_error(Client(gateway, "pk-of-file").get("/v1/configs"), 401, "AB05")
         gateway.configure({**tables, "keys": [{"name": "file", "key": "pk-of-new"}]})
         wait("the new key", lambda: chat(gateway, "pk-of-new") == 200 or None, 3)
         assert (chat(gateway, "pk-of-file"), chat(gateway, key)) == (401, 200)
 
 
-def test_a_change_that_another_node_made_is_noticed(tmp_path: Path, tables: Tables, postgres: Postgres):
+def test_a_change_that_another_node_made_is_noticed(tmp_path: Path, tables: SettingsTables, postgres: Postgres):
     env = {
         "PENSTOCK_STORE_URL": postgres.database(),
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
@@ -345,11 +345,11 @@ def test_a_change_that_another_node_made_is_noticed(tmp_path: Path, tables: Tabl
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
-    initialise(folders[0], env)
-    with running(folders[0], tables, env=env) as one, running(folders[1], tables, env=env) as two:
+    run_init(folders[0], env)
+    with run_gateway(folders[0], tables, env=env) as one, run_gateway(folders[1], tables, env=env) as two:
         key = key_of_an_app(Client(one))
         wait("the key at the other node", lambda: chat(two, key) == 200 or None, 5)
-        made = Client(two).shown("/v1/api-keys")["data"][0]
+        made = Client(two).read("/v1/api-keys")["data"][0]
         assert Client(one).delete(f"/v1/api-keys/{made['id']}").status == 200
         wait("its end at the other node", lambda: chat(two, key) == 401 or None, 5)
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.snapshot.publisher import KEPT_FILES
-from tests.integration.conftest import initialise
-from tests.integration.managed import ADMIN_KEY, Client, good
-from tests.integration.serving import control, load, running
+from tests.integration.conftest import run_init
+from tests.integration.managed import ADMIN_KEY, Client, expect_ok
+from tests.integration.serving import control_pid, run_gateway, run_load
 from tests.integration.wire import CHAT, MOCK, ask, asked
 from tests.postgres import Postgres
 from tests.processes import wait
@@ -41,9 +41,9 @@ class Scene:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.admin = Client(gateway)
-        (self.place,) = self.admin.shown("/v1/workspaces")["data"]
+        (self.place,) = self.admin.read("/v1/workspaces")["data"]
         body = {"name": "app", "scopes": ["completions.write"], "workspace_id": self.place["id"]}
-        self.key = self.admin.made("/v1/api-keys/workspace/service", body)["key"]
+        self.key = self.admin.create("/v1/api-keys/workspace/service", body)["key"]
         wait("the key", lambda: self.call() == 200 or None)
 
     def call(self) -> int:
@@ -61,7 +61,7 @@ class Scene:
         """Every write says 503 and when to ask again, in time, and never that nobody is known."""
         for method, path, body in self.writes():
             began = time.monotonic()
-            answer = self.admin.ask(method, path, body)
+            answer = self.admin.send(method, path, body)
             assert answer.status == 503, (method, path, answer.status, answer.body)
             assert answer.get("retry-after") == "1"
             assert answer.json()["data"]["errorCode"] == "AB04"
@@ -79,7 +79,7 @@ class Scene:
     def under_load(self, spoil: Callable[[], None], mend: Callable[[], None]) -> dict[str, Any]:
         headers = {**MOCK, "x-gateway-api-key": self.key}
         url = self.gateway.base_url + CHAT
-        with load("rate", url, rate=50, connections=4, seconds=SECONDS, headers=headers) as calls:
+        with run_load("rate", url, rate=50, connections=4, seconds=SECONDS, headers=headers) as calls:
             spoil()
             try:
                 wait("a write to be refused", lambda: self._is_refused() or None, 10)
@@ -101,26 +101,26 @@ class Scene:
 def scene(folder: Path, provider: Mock, url: str) -> Generator[Scene]:
     env: Mapping[str, str] = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     if url.startswith("postgresql"):
-        initialise(folder, env)
-    with running(folder, {"mock": {"host": provider.url}}, env=env) as gateway:
+        run_init(folder, env)
+    with run_gateway(folder, {"mock": {"host": provider.url}}, env=env) as gateway:
         yield Scene(gateway)
 
 
 def models(client: Client) -> list[str]:
-    return [model["id"] for model in client.shown("/v1/models?ai_service=mock")["data"]]
+    return [model["id"] for model in client.read("/v1/models?ai_service=mock")["data"]]
 
 
 def narrowed_key(admin: Client, place: dict[str, str]) -> str:
     """Make two integrations with a model each, and a key whose own config names the second."""
     for slug in ("a", "b"):
-        admin.made(
+        admin.create(
             "/v1/integrations", {"name": slug, "slug": slug, "ai_provider_id": "mock", "key": "sk-01234567", **place}
         )
         rows = [{"slug": "m", "enabled": True, "is_custom": True}, {"slug": "off", "enabled": False, "is_custom": True}]
-        good(admin.put(f"/v1/integrations/{slug}/models", {"models": rows, "allow_all_models": False}))
-    config = admin.made("/v1/configs", {"name": "narrow", "config": {"provider": "@b"}, **place})["slug"]
+        expect_ok(admin.put(f"/v1/integrations/{slug}/models", {"models": rows, "allow_all_models": False}))
+    config = admin.create("/v1/configs", {"name": "narrow", "config": {"provider": "@b"}, **place})["slug"]
     body = {"name": "narrow", "scopes": ["completions.write"], "defaults": {"config_id": config}, **place}
-    return admin.made("/v1/api-keys/workspace/service", body)["key"]
+    return admin.create("/v1/api-keys/workspace/service", body)["key"]
 
 
 def test_a_frozen_server_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock, own_postgres: Postgres):
@@ -149,7 +149,7 @@ def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_withou
         assert Client(here.gateway, "", session).get("/v1/auth/self").status == 200
         ends = datetime.now(UTC) + timedelta(seconds=8)
         short = {"name": "short", "provider": "mock", "key": "sk-01234567", "expires_at": ends.isoformat()}
-        slug = here.admin.made("/v1/virtual-keys", {**short, "workspace_id": here.place["id"]})["slug"]
+        slug = here.admin.create("/v1/virtual-keys", {**short, "workspace_id": here.place["id"]})["slug"]
         named = {"content-type": "application/json", "x-gateway-api-key": here.key, "x-gateway-provider": f"@{slug}"}
         assert ask(here.gateway.base_url, CHAT, asked(), named).status == 200
         key, place = here.key, {"workspace_id": here.place["id"]}
@@ -164,7 +164,7 @@ def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_withou
         assert [models(client) for client in clients] == listed
     env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     began = time.monotonic()
-    with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
         assert time.monotonic() - began < 2
         # What ends meanwhile ends, though nobody publishes that.
         time.sleep(max(0.0, (ends - datetime.now(UTC)).total_seconds() + 1))
@@ -178,7 +178,7 @@ def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_withou
         # Of models the last snapshot says which there are, to keys that it knows; of all else a key like that is told to ask again.
         clients = (Client(gateway, key), Client(gateway, narrow))
         assert [models(client) for client in clients] == listed
-        assert Client(gateway, key).shown("/v1/models/@a/m")["owned_by"] == "mock"
+        assert Client(gateway, key).read("/v1/models/@a/m")["owned_by"] == "mock"
         for path in ("/v1/configs", "/v1/files", "/v1/models?workspace_id=another", "/v1/workspaces"):
             assert Client(gateway, key).get(path).status == 503, path
         assert Client(gateway, "nobody").get("/v1/models").status == 503
@@ -207,7 +207,7 @@ def test_a_node_starts_while_somebody_else_holds_its_database(tmp_path: Path, pr
     other = sqlite3.connect(tmp_path / "penstock.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
-    with running(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
+    with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
         assert ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key}).status == 200
     other.close()
 
@@ -253,7 +253,7 @@ def test_a_server_whose_disk_is_full_is_noticed_by_nobody_who_calls(tmp_path: Pa
 
 def test_a_full_disk_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock):
     with scene(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
-        pid = control(here.gateway)
+        pid = control_pid(here.gateway)
         # A file of the process can grow no further than what the log of the database has already.
         size = (tmp_path / "penstock.db-wal").stat().st_size
         free = resource.prlimit(pid, resource.RLIMIT_FSIZE)

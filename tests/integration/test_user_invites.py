@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.integration.managed import Client, good, refused
+from tests.integration.managed import Client, expect_error, expect_ok
 from tests.integration.wire import CHAT, MOCK, ask, asked
 from tests.processes import wait
 
@@ -22,7 +22,7 @@ PASSWORD = "a password of twelve"
 
 @pytest.fixture(scope="module")
 def workspace(admin: Client) -> dict[str, Any]:
-    return admin.made("/v1/admin/workspaces", {"name": "Guests", "settings": {"user_api_key_rotation_period": 9}})
+    return admin.create("/v1/admin/workspaces", {"name": "Guests", "settings": {"user_api_key_rotation_period": 9}})
 
 
 @pytest.fixture
@@ -42,67 +42,67 @@ def accept(admin: Client, link: str, **more: object) -> Answer:
 
 
 def test_an_invitation_is_made_and_read(admin: Client, body: dict[str, Any]):
-    made = admin.made(INVITES, body)
+    made = admin.create(INVITES, body)
     assert {"id", "invite_link"} <= set(made)
-    shown = admin.shown(f"{INVITES}/{made['id']}")
+    shown = admin.read(f"{INVITES}/{made['id']}")
     assert (shown["email"], shown["role"], shown["status"]) == (body["email"].lower(), "member", "pending")
     assert (shown["object"], shown["accepted_at"]) == ("invite", None)
     assert shown["expires_at"] > shown["created_at"]
     assert shown["invited_by"]
-    listed = admin.shown(f"{INVITES}?pageSize=10&currentPage=0&role=member&status=pending&email={body['email']}")
+    listed = admin.read(f"{INVITES}?pageSize=10&currentPage=0&role=member&status=pending&email={body['email']}")
     assert (listed["object"], listed["total"], listed["data"]) == ("list", 1, [shown])
-    assert admin.shown(f"{INVITES}?email={body['email']}&status=accepted")["total"] == 0
-    assert token(made["invite_link"]) not in str(admin.shown("/v1/audit-logs?" + SPAN + organisation(admin)))
+    assert admin.read(f"{INVITES}?email={body['email']}&status=accepted")["total"] == 0
+    assert token(made["invite_link"]) not in str(admin.read("/v1/audit-logs?" + SPAN + organisation(admin)))
 
 
 SPAN = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z&organisation_id="
 
 
 def organisation(admin: Client) -> str:
-    return admin.shown("/v1/workspaces")["data"][0]["organisation_id"]
+    return admin.read("/v1/workspaces")["data"][0]["organisation_id"]
 
 
 def test_who_accepts_is_a_user_with_the_roles_and_keys_that_were_promised(admin: Client, body: dict[str, Any]):
-    made = admin.made(INVITES, {**body, "workspace_api_key_details": {"scopes": ["completions.write"]}})
+    made = admin.create(INVITES, {**body, "workspace_api_key_details": {"scopes": ["completions.write"]}})
     page = ask(admin.gateway.base_url, f"/v1/auth/invites?token={token(made['invite_link'])}", headers={})
     assert (page.status, page.get("referrer-policy")) == (200, "no-referrer")
     assert "default-src 'none'" in (page.get("content-security-policy") or "")
-    accepted = good(accept(admin, made["invite_link"]))
-    user = admin.shown(f"/v1/admin/users/{accepted['id']}")
+    accepted = expect_ok(accept(admin, made["invite_link"]))
+    user = admin.read(f"/v1/admin/users/{accepted['id']}")
     assert (user["first_name"], user["last_name"], user["email"]) == ("Ada", "Gast", body["email"].lower())
     (place,) = user["workspace_ids"]
-    member = admin.shown(f"/v1/workspaces/{place}/users/{user['id']}")
+    member = admin.read(f"/v1/workspaces/{place}/users/{user['id']}")
     assert (member["role"], member["org_role"]) == ("manager", "member")
     (key,) = accepted["api_keys"]
     assert key["workspace_id"] == place
-    assert admin.shown(f"/v1/api-keys/{key['id']}")["rotation_policy"]["rotation_period_days"] == 9
+    assert admin.read(f"/v1/api-keys/{key['id']}")["rotation_policy"]["rotation_period_days"] == 9
     headers = {**MOCK, "x-gateway-api-key": key["key"]}
     wait("the key", lambda: ask(admin.gateway.base_url, CHAT, asked(), headers).status == 200 or None, 3)
-    shown = admin.shown(f"{INVITES}/{made['id']}")
+    shown = admin.read(f"{INVITES}/{made['id']}")
     assert shown["status"] == "accepted"
     assert shown["accepted_at"]
-    refused(accept(admin, made["invite_link"]), 404, "AB08")
-    refused(admin.delete(f"{INVITES}/{made['id']}"), 409, "AB07")
-    refused(admin.post(INVITES, body), 409, "AB07", "already")
+    expect_error(accept(admin, made["invite_link"]), 404, "AB08")
+    expect_error(admin.delete(f"{INVITES}/{made['id']}"), 409, "AB07")
+    expect_error(admin.post(INVITES, body), 409, "AB07", "already")
 
 
 def test_a_link_that_was_sent_again_or_taken_back_opens_nothing(admin: Client, body: dict[str, Any]):
-    made = admin.made(INVITES, body)
-    refused(admin.post(INVITES, body), 409, "AB07", "resend")
-    again = good(admin.post(f"{INVITES}/{made['id']}/resend", None))
+    made = admin.create(INVITES, body)
+    expect_error(admin.post(INVITES, body), 409, "AB07", "resend")
+    again = expect_ok(admin.post(f"{INVITES}/{made['id']}/resend", None))
     assert set(again) == {"inviteLink"}
-    refused(accept(admin, made["invite_link"]), 404, "AB08")
-    assert good(admin.delete(f"{INVITES}/{made['id']}")) == {}
-    organisation = admin.shown("/v1/workspaces")["data"][0]["organisation_id"]
+    expect_error(accept(admin, made["invite_link"]), 404, "AB08")
+    assert expect_ok(admin.delete(f"{INVITES}/{made['id']}")) == {}
+    organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
-    noted = admin.shown(f"/v1/audit-logs?{span}&organisation_id={organisation}&resource_type=organisation_users")
+    noted = admin.read(f"/v1/audit-logs?{span}&organisation_id={organisation}&resource_type=organisation_users")
     actions = [row["action"] for row in noted["records"] if row["resource_id"] == made["id"]]
     assert actions == ["delete", "update", "create"]
-    refused(accept(admin, again["inviteLink"]), 404, "AB08")
-    assert admin.shown(f"{INVITES}/{made['id']}")["status"] == "cancelled"
-    refused(admin.post(f"{INVITES}/{made['id']}/resend", None), 409, "AB07")
+    expect_error(accept(admin, again["inviteLink"]), 404, "AB08")
+    assert admin.read(f"{INVITES}/{made['id']}")["status"] == "cancelled"
+    expect_error(admin.post(f"{INVITES}/{made['id']}/resend", None), 409, "AB07")
     # Whoever was not let in may be invited anew.
-    assert admin.made(INVITES, body)["id"] != made["id"]
+    assert admin.create(INVITES, body)["id"] != made["id"]
 
 
 @pytest.mark.parametrize(
@@ -124,27 +124,27 @@ def test_a_link_that_was_sent_again_or_taken_back_opens_nothing(admin: Client, b
 def test_what_cannot_be_is_refused_by_its_path(
     admin: Client, body: dict[str, Any], change: dict[str, Any], status: int, code: str, word: str
 ):
-    refused(admin.post(INVITES, {**body, **change}), status, code, word)
+    expect_error(admin.post(INVITES, {**body, **change}), status, code, word)
 
 
 @pytest.mark.parametrize("change", [{"password": "short"}, {"first_name": ""}, {"password": "x" * 257}])
 def test_who_accepts_needs_a_name_and_a_password_that_holds(
     admin: Client, body: dict[str, Any], change: dict[str, str]
 ):
-    link = admin.made(INVITES, body)["invite_link"]
-    refused(accept(admin, link, **change), 400, "AB01", *change)
-    good(accept(admin, link))
+    link = admin.create(INVITES, body)["invite_link"]
+    expect_error(accept(admin, link, **change), 400, "AB01", *change)
+    expect_ok(accept(admin, link))
 
 
 def test_nobody_is_invited_to_more_than_the_inviting_key_may(admin: Client, body: dict[str, Any]):
-    inviter = admin.with_key(kind="organisation/service", scopes=["organisation_users.create"])
-    refused(inviter.post(INVITES, {**body, "role": "admin"}), 403, "AB03", "does not hold")
-    refused(inviter.post(INVITES, body), 403, "AB03", "does not hold")
-    user = admin.shown("/v1/admin/users")["data"][0]["id"]
+    inviter = admin.with_new_key(kind="organisation/service", scopes=["organisation_users.create"])
+    expect_error(inviter.post(INVITES, {**body, "role": "admin"}), 403, "AB03", "does not hold")
+    expect_error(inviter.post(INVITES, body), 403, "AB03", "does not hold")
+    user = admin.read("/v1/admin/users")["data"][0]["id"]
     scopes = ["workspace_users.create", "workspace_users.update"]
-    adder = admin.with_key(workspace_id=body["workspaces"][0]["id"], scopes=scopes)
+    adder = admin.with_new_key(workspace_id=body["workspaces"][0]["id"], scopes=scopes)
     place = body["workspaces"][0]["id"]
-    refused(
+    expect_error(
         adder.post(f"/v1/workspaces/{place}/users", {"users": [{"id": user, "role": "admin"}]}),
         403,
         "AB03",
@@ -153,8 +153,8 @@ def test_nobody_is_invited_to_more_than_the_inviting_key_may(admin: Client, body
 
 
 def test_the_owner_who_has_no_password_gets_one_by_an_invitation_and_stays_the_owner(admin: Client):
-    (owner,) = admin.shown("/v1/admin/users?role=owner")["data"]
-    link = admin.made(INVITES, {"email": owner["email"], "role": "member", "workspaces": []})["invite_link"]
-    assert good(accept(admin, link))["id"] == owner["id"]
-    assert admin.shown(f"/v1/admin/users/{owner['id']}")["role"] == "owner"
-    refused(admin.post(INVITES, {"email": owner["email"], "role": "member", "workspaces": []}), 409, "AB07")
+    (owner,) = admin.read("/v1/admin/users?role=owner")["data"]
+    link = admin.create(INVITES, {"email": owner["email"], "role": "member", "workspaces": []})["invite_link"]
+    assert expect_ok(accept(admin, link))["id"] == owner["id"]
+    assert admin.read(f"/v1/admin/users/{owner['id']}")["role"] == "owner"
+    expect_error(admin.post(INVITES, {"email": owner["email"], "role": "member", "workspaces": []}), 409, "AB07")

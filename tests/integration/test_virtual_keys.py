@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import Client, good, refused
+from tests.integration.managed import Client, expect_error, expect_ok
 from tests.integration.wire import CHAT, ask, asked
 from tests.processes import wait
 
@@ -21,12 +21,12 @@ MASKED = "sk*****def"
 
 @pytest.fixture(scope="module")
 def workspace(admin: Client) -> str:
-    return admin.made("/v1/admin/workspaces", {"name": "Virtual"})["id"]
+    return admin.create("/v1/admin/workspaces", {"name": "Virtual"})["id"]
 
 
 @pytest.fixture(scope="module")
 def app(admin: Client, workspace: str) -> Client:
-    return admin.with_key(workspace_id=workspace, scopes=["completions.write"])
+    return admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
 
 
 @pytest.fixture
@@ -45,39 +45,39 @@ def test_a_virtual_key_is_read_back_without_its_credential(admin: Client, worksp
         "rate_limits": {"type": "requests", "unit": "rpm", "value": 3},
         "expires_at": "2099-01-01T00:00:00Z",
     }
-    made = admin.made("/v1/virtual-keys", {**body, **limits})
+    made = admin.create("/v1/virtual-keys", {**body, **limits})
     assert made["success"] is True
     assert made["data"] == {"slug": made["slug"]}
-    shown = admin.shown(f"/v1/virtual-keys/{made['slug']}")
+    shown = admin.read(f"/v1/virtual-keys/{made['slug']}")
     assert (shown["key"], shown["masked_api_key"], shown["object"]) == ("", MASKED, "virtual-key")
     assert (shown["provider"], shown["note"], shown["workspace_id"]) == ("mock", "n", workspace)
     assert shown["rate_limits"] == [limits["rate_limits"]]
     assert shown["expires_at"] == "2099-01-01T00:00:00.000Z"
-    listed = admin.shown(f"/v1/virtual-keys?workspace_id={workspace}&page_size=50&current_page=0")
+    listed = admin.read(f"/v1/virtual-keys?workspace_id={workspace}&page_size=50&current_page=0")
     assert shown in listed["data"]
-    assert admin.shown(f"/v1/providers/{made['id']}")["integration_id"] == shown["integration_id"]
+    assert admin.read(f"/v1/providers/{made['id']}")["integration_id"] == shown["integration_id"]
 
 
 def test_requests_use_the_credential_of_their_workspace_by_slug(
     admin: Client, app: Client, workspace: str, body: dict[str, Any], provider: Mock
 ):
-    slug = admin.made("/v1/virtual-keys", body)["slug"]
-    stranger = admin.with_key(
-        workspace_id=admin.made("/v1/workspaces", {"name": "s"})["id"], scopes=["completions.write"]
+    slug = admin.create("/v1/virtual-keys", body)["slug"]
+    stranger = admin.with_new_key(
+        workspace_id=admin.create("/v1/workspaces", {"name": "s"})["id"], scopes=["completions.write"]
     )
     wait("the key", lambda: chat(app, **{"x-gateway-virtual-key": slug}) == 200 or None, 2)
     assert chat(app, **{"x-gateway-provider": f"@{slug}"}) == 200
     assert {entry["headers"]["authorization"] for entry in provider.ledger()} == {f"Bearer {CANARY}"}
-    provider.forget()
+    provider.clear_ledger()
     wait("the other key", lambda: chat(stranger, **{"x-gateway-provider": "mock"}) == 200 or None, 2)
-    provider.forget()
+    provider.clear_ledger()
     assert chat(stranger, **{"x-gateway-virtual-key": slug}) in {400, 404}
     assert chat(stranger, **{"x-gateway-provider": f"@{slug}"}) in {400, 404}
-    config = admin.made("/v1/configs", {"name": "c", "config": {"provider": f"@{slug}"}, "workspace_id": workspace})[
+    config = admin.create("/v1/configs", {"name": "c", "config": {"provider": f"@{slug}"}, "workspace_id": workspace})[
         "slug"
     ]
     wait("the config", lambda: chat(app, **{"x-gateway-config": config}) == 200 or None, 2)
-    provider.forget()
+    provider.clear_ledger()
     assert chat(stranger, **{"x-gateway-config": config}) in {400, 404}
     assert not provider.ledger()
 
@@ -85,16 +85,16 @@ def test_requests_use_the_credential_of_their_workspace_by_slug(
 def test_a_masked_credential_that_comes_back_changes_nothing(
     admin: Client, app: Client, body: dict[str, Any], provider: Mock
 ):
-    slug = admin.made("/v1/virtual-keys", body)["slug"]
+    slug = admin.create("/v1/virtual-keys", body)["slug"]
     path = f"/v1/virtual-keys/{slug}"
-    changed = good(admin.put(path, {"name": "Renamed", "key": MASKED, "note": None, "reset_usage": True}))
+    changed = expect_ok(admin.put(path, {"name": "Renamed", "key": MASKED, "note": None, "reset_usage": True}))
     assert changed["slug"] == slug
-    shown = admin.shown(path)
+    shown = admin.read(path)
     assert (shown["name"], shown["note"], shown["masked_api_key"]) == ("Renamed", None, MASKED)
     assert shown["last_reset_at"]
     wait("the key", lambda: chat(app, **{"x-gateway-virtual-key": slug}) == 200 or None, 2)
     assert provider.ledger()[-1]["headers"]["authorization"] == f"Bearer {CANARY}"
-    good(admin.put(path, {"key": "sk-other-9876543210"}))
+    expect_ok(admin.put(path, {"key": "sk-other-9876543210"}))
 
     def other() -> bool | None:
         chat(app, **{"x-gateway-virtual-key": slug})
@@ -106,38 +106,38 @@ def test_a_masked_credential_that_comes_back_changes_nothing(
 def test_a_slug_that_several_workspaces_have_needs_the_workspace_beside_it(
     admin: Client, workspace: str, body: dict[str, Any]
 ):
-    other = admin.made("/v1/workspaces", {"name": "another"})["id"]
+    other = admin.create("/v1/workspaces", {"name": "another"})["id"]
     made = {
-        place: admin.made("/v1/virtual-keys", {**body, "slug": "shared", "workspace_id": place})
+        place: admin.create("/v1/virtual-keys", {**body, "slug": "shared", "workspace_id": place})
         for place in (workspace, other)
     }
-    alone = admin.made("/v1/virtual-keys", body)["slug"]
+    alone = admin.create("/v1/virtual-keys", body)["slug"]
     for path in ("/v1/providers", "/v1/virtual-keys"):
         for answer in (admin.get(f"{path}/shared"), admin.put(f"{path}/shared", {}), admin.delete(f"{path}/shared")):
-            refused(answer, 400, "AB01", "workspace_id", "several workspaces")
+            expect_error(answer, 400, "AB01", "workspace_id", "several workspaces")
         for place, one in made.items():
-            assert admin.shown(f"{path}/shared?workspace_id={place}")["workspace_id"] == place
-            assert admin.shown(f"{path}/{one['id']}")["workspace_id"] == place
-            good(admin.put(f"{path}/shared?workspace_id={place}", {"note": place}))
-        assert admin.shown(f"{path}/{alone}")["workspace_id"] == workspace
-    good(admin.delete(f"/v1/providers/shared?workspace_id={other}"))
-    assert admin.shown("/v1/providers/shared")["note"] == workspace
+            assert admin.read(f"{path}/shared?workspace_id={place}")["workspace_id"] == place
+            assert admin.read(f"{path}/{one['id']}")["workspace_id"] == place
+            expect_ok(admin.put(f"{path}/shared?workspace_id={place}", {"note": place}))
+        assert admin.read(f"{path}/{alone}")["workspace_id"] == workspace
+    expect_ok(admin.delete(f"/v1/providers/shared?workspace_id={other}"))
+    assert admin.read("/v1/providers/shared")["note"] == workspace
 
 
 def test_the_empty_key_that_is_shown_means_that_it_stays(admin: Client, body: dict[str, Any]):
-    made = admin.made("/v1/virtual-keys", body)
+    made = admin.create("/v1/virtual-keys", body)
     path = f"/v1/virtual-keys/{made['slug']}"
-    before = admin.shown(path)["masked_api_key"]
-    good(admin.put(path, {"key": admin.shown(path)["key"], "name": "changed"}))
-    assert admin.shown(path)["masked_api_key"] == before
+    before = admin.read(path)["masked_api_key"]
+    expect_ok(admin.put(path, {"key": admin.read(path)["key"], "name": "changed"}))
+    assert admin.read(path)["masked_api_key"] == before
 
 
 def test_a_deleted_virtual_key_is_gone_with_its_credential(admin: Client, app: Client, body: dict[str, Any]):
-    made = admin.made("/v1/virtual-keys", body)
+    made = admin.create("/v1/virtual-keys", body)
     wait("the key", lambda: chat(app, **{"x-gateway-virtual-key": made["slug"]}) == 200 or None, 2)
-    assert good(admin.delete(f"/v1/virtual-keys/{made['slug']}")) == {}
+    assert expect_ok(admin.delete(f"/v1/virtual-keys/{made['slug']}")) == {}
     wait("its end", lambda: chat(app, **{"x-gateway-virtual-key": made["slug"]}) != 200 or None, 2)
-    refused(admin.get(f"/v1/virtual-keys/{made['id']}"), 404, "AB08")
+    expect_error(admin.get(f"/v1/virtual-keys/{made['id']}"), 404, "AB08")
 
 
 def test_azures_fields_are_kept_under_the_names_they_have(admin: Client, body: dict[str, Any]):
@@ -146,14 +146,14 @@ def test_azures_fields_are_kept_under_the_names_they_have(admin: Client, body: d
         "resourceName": "res",
         "deploymentConfig": [{"apiVersion": "2024-06-01", "deploymentName": "d", "alias": "gpt", "is_default": True}],
     }
-    made = admin.made("/v1/virtual-keys", {**body, **azure, "model_config": {"custom_host": "https://x.test/v1"}})
-    shown = admin.shown(f"/v1/virtual-keys/{made['slug']}")["model_config"]
+    made = admin.create("/v1/virtual-keys", {**body, **azure, "model_config": {"custom_host": "https://x.test/v1"}})
+    shown = admin.read(f"/v1/virtual-keys/{made['slug']}")["model_config"]
     assert shown == {**azure, "custom_host": "https://x.test/v1"}
     path = f"/v1/virtual-keys/{made['slug']}"
 
     def after(**change: object) -> dict[str, Any]:
-        good(admin.put(path, {"key": body["key"], **change}))
-        return admin.shown(path)["model_config"]
+        expect_ok(admin.put(path, {"key": body["key"], **change}))
+        return admin.read(path)["model_config"]
 
     other = [{**azure["deploymentConfig"][0], "alias": "other"}]
     assert after(deploymentConfig=other) == {**shown, "deploymentConfig": other}
@@ -184,65 +184,65 @@ def test_azures_fields_are_kept_under_the_names_they_have(admin: Client, body: d
 )
 def test_what_cannot_be_is_refused(admin: Client, body: dict[str, Any], change: dict[str, Any], words: str):
     sent = {name: value for name, value in {**body, **change}.items() if value is not None}
-    refused(admin.post("/v1/virtual-keys", sent), 400, "AB01", words)
+    expect_error(admin.post("/v1/virtual-keys", sent), 400, "AB01", words)
 
 
 @pytest.mark.parametrize(("name", "known"), [("open-ai", "openai"), ("hugging-face", "huggingface")])
 def test_older_names_of_providers_are_known(admin: Client, body: dict[str, Any], name: str, known: str):
-    made = admin.made("/v1/virtual-keys", {**body, "provider": name, "slug": f"older-{known}"})
+    made = admin.create("/v1/virtual-keys", {**body, "provider": name, "slug": f"older-{known}"})
     path = f"/v1/virtual-keys/{made['slug']}?workspace_id={body['workspace_id']}"
-    assert admin.shown(path)["provider"] == known
+    assert admin.read(path)["provider"] == known
 
 
 def test_a_limit_may_only_warn_and_counts_in_the_units_of_providers(admin: Client, body: dict[str, Any]):
     alert = {"type": "cost", "alert_threshold": 5}
-    made = admin.made("/v1/virtual-keys", {**body, "slug": "warned", "usage_limits": alert})
+    made = admin.create("/v1/virtual-keys", {**body, "slug": "warned", "usage_limits": alert})
     path = f"/v1/virtual-keys/{made['slug']}?workspace_id={body['workspace_id']}"
-    assert admin.shown(path)["usage_limits"]["credit_limit"] is None
-    refused(admin.put(path, {"usage_limits": {"type": "cost"}}), 400, "AB01", "usage_limits.credit_limit")
+    assert admin.read(path)["usage_limits"]["credit_limit"] is None
+    expect_error(admin.put(path, {"usage_limits": {"type": "cost"}}), 400, "AB01", "usage_limits.credit_limit")
     fast = {"type": "requests", "unit": "rps", "value": 1}
-    refused(admin.put(path, {"rate_limits": fast}), 400, "AB01", "rate_limits[0].unit", "rpm, rph, rpd, rpw")
+    expect_error(admin.put(path, {"rate_limits": fast}), 400, "AB01", "rate_limits[0].unit", "rpm, rph, rpd, rpw")
 
 
 def test_a_slug_is_taken_once_in_a_workspace(admin: Client, body: dict[str, Any]):
-    admin.made("/v1/virtual-keys", {**body, "slug": "mine"})
-    refused(admin.post("/v1/virtual-keys", {**body, "slug": "mine"}), 409, "AB07")
-    elsewhere = admin.made("/v1/workspaces", {"name": "e"})["id"]
-    assert admin.made("/v1/virtual-keys", {**body, "slug": "mine", "workspace_id": elsewhere})["slug"] == "mine"
+    admin.create("/v1/virtual-keys", {**body, "slug": "mine"})
+    expect_error(admin.post("/v1/virtual-keys", {**body, "slug": "mine"}), 409, "AB07")
+    elsewhere = admin.create("/v1/workspaces", {"name": "e"})["id"]
+    assert admin.create("/v1/virtual-keys", {**body, "slug": "mine", "workspace_id": elsewhere})["slug"] == "mine"
 
 
 def test_a_provider_stands_on_an_integration(admin: Client, app: Client, workspace: str, body: dict[str, Any]):
     own = {"name": "Inner", "ai_provider_id": "mock", "key": CANARY, "workspace_id": workspace}
-    integration = admin.made("/v1/integrations", own)["slug"]
-    brought = admin.made("/v1/virtual-keys", body)["slug"]
-    hidden = admin.shown(f"/v1/virtual-keys/{brought}")["integration_id"]
+    integration = admin.create("/v1/integrations", own)["slug"]
+    brought = admin.create("/v1/virtual-keys", body)["slug"]
+    hidden = admin.read(f"/v1/virtual-keys/{brought}")["integration_id"]
     given = {"name": "Second", "integration_id": integration, "workspace_id": workspace, "note": "x"}
     # The credential of a virtual key has the limits of that.
-    refused(admin.post("/v1/providers", {**given, "integration_id": hidden}), 404, "AB02", "integration_id")
-    made = admin.made("/v1/providers", {**given, "usage_limits": {"type": "tokens", "credit_limit": 100}})
+    expect_error(admin.post("/v1/providers", {**given, "integration_id": hidden}), 404, "AB02", "integration_id")
+    made = admin.create("/v1/providers", {**given, "usage_limits": {"type": "tokens", "credit_limit": 100}})
     assert (made["slug"], made["object"]) == ("second", "provider")
-    shown = admin.shown(f"/v1/providers/{made['slug']}?workspace_id={workspace}")
+    shown = admin.read(f"/v1/providers/{made['slug']}?workspace_id={workspace}")
     assert (shown["name"], shown["note"], shown["integration_id"]) == ("Second", "x", integration)
     assert shown["usage_limits"]["credit_limit"] == 100
     wait("the provider", lambda: chat(app, **{"x-gateway-provider": "@second"}) == 200 or None, 2)
-    changed = good(admin.put("/v1/providers/second", {"name": "Third", "note": None, "reset_usage": True}))
+    changed = expect_ok(admin.put("/v1/providers/second", {"name": "Third", "note": None, "reset_usage": True}))
     assert changed == made
-    shown = admin.shown("/v1/providers/second")
+    shown = admin.read("/v1/providers/second")
     assert (shown["name"], shown["note"], bool(shown["last_reset_at"])) == ("Third", None, True)
-    assert admin.shown(f"/v1/providers?workspace_id={workspace}&page_size=1&current_page=0")["total"] >= 1
-    assert good(admin.delete("/v1/providers/second")) == {}
-    refused(admin.get("/v1/providers/second"), 404, "AB08")
-    assert admin.made("/v1/providers", given)["slug"] == "second"
+    assert admin.read(f"/v1/providers?workspace_id={workspace}&page_size=1&current_page=0")["total"] >= 1
+    assert expect_ok(admin.delete("/v1/providers/second")) == {}
+    expect_error(admin.get("/v1/providers/second"), 404, "AB08")
+    assert admin.create("/v1/providers", given)["slug"] == "second"
 
 
 def test_another_workspaces_integration_is_as_good_as_none(admin: Client, body: dict[str, Any]):
-    made = admin.made("/v1/virtual-keys", body)
+    made = admin.create("/v1/virtual-keys", body)
     own = {"name": "Its", "ai_provider_id": "mock", "key": CANARY, "workspace_id": body["workspace_id"]}
-    integration = admin.made("/v1/integrations", own)["slug"]
-    elsewhere = admin.made("/v1/workspaces", {"name": "e"})["id"]
+    integration = admin.create("/v1/integrations", own)["slug"]
+    elsewhere = admin.create("/v1/workspaces", {"name": "e"})["id"]
     given = {"name": "Stolen", "integration_id": integration, "workspace_id": elsewhere}
-    refused(admin.post("/v1/providers", given), 404, "AB02", "integration_id")
-    inside = admin.with_key(
+    expect_error(admin.post("/v1/providers", given), 404, "AB02", "integration_id")
+    inside = admin.with_new_key(
         workspace_id=elsewhere, scopes=["virtual_keys.read", "virtual_keys.update", "virtual_keys.delete"]
     )
     for answer in (
@@ -250,13 +250,13 @@ def test_another_workspaces_integration_is_as_good_as_none(admin: Client, body: 
         inside.put(f"/v1/virtual-keys/{made['id']}", {"key": "sk-mine-0123456789"}),
         inside.delete(f"/v1/virtual-keys/{made['id']}"),
     ):
-        refused(answer, 404, "AB08")
+        expect_error(answer, 404, "AB08")
 
 
 def test_a_credential_is_in_no_file_and_no_answer(admin: Client, body: dict[str, Any]):
     """Runs last: it looks at all that the gateway of this file has written."""
-    made = admin.made("/v1/virtual-keys", body)
-    answers = [admin.shown(f"/v1/virtual-keys/{made['slug']}"), admin.shown("/v1/virtual-keys?page_size=1000")]
+    made = admin.create("/v1/virtual-keys", body)
+    answers = [admin.read(f"/v1/virtual-keys/{made['slug']}"), admin.read("/v1/virtual-keys?page_size=1000")]
     assert CANARY not in json.dumps(answers)
     wait("the kept snapshot", lambda: (Path(admin.gateway.folder) / "penstock.snapshot.build").exists() or None, 3)
     written = [path for path in Path(admin.gateway.folder).rglob("*") if path.is_file()]

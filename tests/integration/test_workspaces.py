@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.managed import good, refused
+from tests.integration.managed import expect_error, expect_ok
 
 if TYPE_CHECKING:
     from tests.integration.managed import Client
@@ -24,12 +24,12 @@ ROCKETS = {
 
 @pytest.fixture
 def made(admin: Client) -> dict[str, Any]:
-    return admin.made("/v1/admin/workspaces", ROCKETS)
+    return admin.create("/v1/admin/workspaces", ROCKETS)
 
 
 @pytest.fixture(scope="module")
 def owner(admin: Client) -> dict[str, Any]:
-    (user,) = admin.shown("/v1/admin/users?role=owner")["data"]
+    (user,) = admin.read("/v1/admin/users?role=owner")["data"]
     return user
 
 
@@ -37,7 +37,7 @@ def owner(admin: Client) -> dict[str, Any]:
 def test_a_workspace_is_read_under_every_path_by_id_and_by_slug(admin: Client, made: dict[str, Any], prefix: str):
     assert made["slug"].startswith("ws-rockets-")
     for key in (made["id"], made["slug"]):
-        assert admin.shown(f"{prefix}/{key}") == made
+        assert admin.read(f"{prefix}/{key}") == made
 
 
 def test_what_is_written_is_what_is_read(made: dict[str, Any]):
@@ -53,29 +53,31 @@ def test_what_is_written_is_what_is_read(made: dict[str, Any]):
 
 def test_a_plain_name_has_no_emoji(admin: Client, made: dict[str, Any]):
     assert made["icon"] == "🚀"
-    assert admin.shown(f"/v1/workspaces/{made['id']}?name_format=plain")["name"] == "Rockets"
-    assert admin.shown(f"/v1/workspaces/{made['id']}?name_format=display")["name"] == "🚀 Rockets"
-    refused(admin.get(f"/v1/workspaces/{made['id']}?name_format=loud"), 400, "AB01", "name_format")
+    assert admin.read(f"/v1/workspaces/{made['id']}?name_format=plain")["name"] == "Rockets"
+    assert admin.read(f"/v1/workspaces/{made['id']}?name_format=display")["name"] == "🚀 Rockets"
+    expect_error(admin.get(f"/v1/workspaces/{made['id']}?name_format=loud"), 400, "AB01", "name_format")
 
 
 def test_a_change_leaves_out_what_stays_and_null_takes_limits_away(admin: Client, made: dict[str, Any]):
     path = f"/v1/admin/workspaces/{made['id']}"
-    changed = good(admin.put(path, {"name": "Boats", "usage_limits": None, "defaults": {"metadata": {"b": "c"}}}))
+    changed = expect_ok(admin.put(path, {"name": "Boats", "usage_limits": None, "defaults": {"metadata": {"b": "c"}}}))
     assert (changed["name"], changed["description"], changed["usage_limits"]) == ("Boats", "up", None)
     assert changed["rate_limits"] == ROCKETS["rate_limits"]
     assert (changed["defaults"]["metadata"], changed["defaults"]["input_guardrails"]) == ({"b": "c"}, None)
-    assert admin.shown(path)["name"] == "Boats"
-    assert good(admin.put(path, {"rate_limits": []}))["rate_limits"] is None
+    assert admin.read(path)["name"] == "Boats"
+    assert expect_ok(admin.put(path, {"rate_limits": []}))["rate_limits"] is None
 
 
 def test_the_default_config_of_new_keys_is_told_by_its_slug(admin: Client, made: dict[str, Any]):
-    config = admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": made["slug"]})
+    config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": made["slug"]})
     path = f"/v2/workspaces/{made['id']}"
     for key in (config["id"], config["slug"]):
-        shown = good(admin.put(path, {"defaults": {"user_api_key_config": key}}))
+        shown = expect_ok(admin.put(path, {"defaults": {"user_api_key_config": key}}))
         assert shown["defaults"]["user_api_key_config"] == config["slug"]
-    refused(admin.delete(f"/v1/configs/{config['slug']}"), 409, "AB07")
-    refused(admin.put(path, {"defaults": {"user_api_key_config": "pc-none-1"}}), 404, "AB02", "user_api_key_config")
+    expect_error(admin.delete(f"/v1/configs/{config['slug']}"), 409, "AB07")
+    expect_error(
+        admin.put(path, {"defaults": {"user_api_key_config": "pc-none-1"}}), 404, "AB02", "user_api_key_config"
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,105 +99,108 @@ def test_the_default_config_of_new_keys_is_told_by_its_slug(admin: Client, made:
     ],
 )
 def test_what_cannot_be_is_refused_with_its_place(admin: Client, body: dict[str, Any], words: str):
-    refused(admin.post("/v1/admin/workspaces", body), 400, "AB01", words)
+    expect_error(admin.post("/v1/admin/workspaces", body), 400, "AB01", words)
 
 
 def test_lists_are_paged_filtered_and_sorted(admin: Client):
     names = [f"page-{number}" for number in range(5)]
     for name in names:
-        admin.made("/v1/workspaces", {"name": name})
-    first = admin.shown("/v1/workspaces?name=page-&page_size=2&current_page=0")
+        admin.create("/v1/workspaces", {"name": name})
+    first = admin.read("/v1/workspaces?name=page-&page_size=2&current_page=0")
     assert (first["object"], first["total"]) == ("list", 5)
     assert [row["name"] for row in first["data"]] == ["page-4", "page-3"]
-    pages = [admin.shown(f"/v1/admin/workspaces?name=page-&pageSize=2&currentPage={n}")["data"] for n in range(4)]
+    pages = [admin.read(f"/v1/admin/workspaces?name=page-&pageSize=2&currentPage={n}")["data"] for n in range(4)]
     assert [row["name"] for page in pages for row in page] == names[::-1]
-    ordered = admin.shown("/v1/workspaces?name=PAGE-&sort=name&order=asc&page_size=3&current_page=1")["data"]
+    ordered = admin.read("/v1/workspaces?name=PAGE-&sort=name&order=asc&page_size=3&current_page=1")["data"]
     assert [row["name"] for row in ordered] == names[3:]
-    assert admin.shown("/v1/workspaces?exact_name=page-3")["total"] == 1
-    assert admin.shown("/v1/workspaces?exact_name=page-")["total"] == 0
-    assert admin.shown("/v1/workspaces?name=%25")["total"] == 0
+    assert admin.read("/v1/workspaces?exact_name=page-3")["total"] == 1
+    assert admin.read("/v1/workspaces?exact_name=page-")["total"] == 0
+    assert admin.read("/v1/workspaces?name=%25")["total"] == 0
     for query in ("page_size=0", "current_page=-1", "page_size=x", "sort=secret", "status=gone"):
-        refused(admin.get(f"/v1/workspaces?{query}"), 400, "AB01")
+        expect_error(admin.get(f"/v1/workspaces?{query}"), 400, "AB01")
 
 
 def test_a_workspace_is_archived_under_its_own_name_and_only_when_empty(admin: Client, made: dict[str, Any]):
     path = f"/v1/admin/workspaces/{made['id']}"
-    admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": made["id"]})
-    refused(admin.delete(path, {"name": "Other"}), 400, "AB01", "name")
-    refused(admin.delete(path, {"name": made["name"]}), 409, "AB07", "1 configs")
-    assert good(admin.delete(path, {"name": made["name"], "force_delete": True})) == {}
-    assert admin.shown(path)["status"] == "archived"
+    admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": made["id"]})
+    expect_error(admin.delete(path, {"name": "Other"}), 400, "AB01", "name")
+    expect_error(admin.delete(path, {"name": made["name"]}), 409, "AB07", "1 configs")
+    assert expect_ok(admin.delete(path, {"name": made["name"], "force_delete": True})) == {}
+    assert admin.read(path)["status"] == "archived"
     listed = {
-        status: admin.shown(f"/v1/workspaces?status={status}") for status in ("active", "archived", "active,archived")
+        status: admin.read(f"/v1/workspaces?status={status}") for status in ("active", "archived", "active,archived")
     }
     there = {status: made["id"] in [row["id"] for row in found["data"]] for status, found in listed.items()}
     assert there == {"active": False, "archived": True, "active,archived": True}
 
 
 def test_an_archived_workspace_holds_nothing_and_takes_nothing_and_what_went_is_in_the_log(admin: Client):
-    place = admin.made("/v1/workspaces", {"name": "Full"})
+    place = admin.create("/v1/workspaces", {"name": "Full"})
     inside = {"workspace_id": place["id"]}
-    owner = admin.shown("/v1/admin/users?role=owner")["data"][0]["id"]
-    good(admin.post(f"/v1/workspaces/{place['id']}/users", {"users": [{"id": owner, "role": "admin"}]}))
+    owner = admin.read("/v1/admin/users?role=owner")["data"][0]["id"]
+    expect_ok(admin.post(f"/v1/workspaces/{place['id']}/users", {"users": [{"id": owner, "role": "admin"}]}))
     own = {"ai_provider_id": "openai", "key": "sk-0123456789", **inside}
     made = {
-        "integrations": admin.made("/v1/integrations", {"name": "full", **own})["id"],
-        "configs": admin.made("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **inside})["id"],
-        "providers": admin.made("/v1/virtual-keys", {"name": "v", "provider": "openai", "key": "sk-1", **inside})["id"],
-        "workspace_service_api_keys": admin.made(
+        "integrations": admin.create("/v1/integrations", {"name": "full", **own})["id"],
+        "configs": admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **inside})["id"],
+        "providers": admin.create("/v1/virtual-keys", {"name": "v", "provider": "openai", "key": "sk-1", **inside})[
+            "id"
+        ],
+        "workspace_service_api_keys": admin.create(
             "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **inside}
         )["id"],
     }
     path = f"/v1/workspaces/{place['id']}"
     made["workspaces"] = place["id"]
-    refused(
+    expect_error(
         admin.delete(path, {"name": "Full"}), 409, "AB07", "1 integrations", "2 providers", "1 configs", "1 api_keys"
     )
-    good(admin.delete(path, {"name": "Full", "force_delete": True}))
+    expect_ok(admin.delete(path, {"name": "Full", "force_delete": True}))
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
     asked = f"{span}&organisation_id={place['organisation_id']}&workspace_id={place['id']}&action=delete"
-    gone = [(row["resource_type"], row["resource_id"]) for row in admin.shown(f"/v1/audit-logs?{asked}")["records"]]
+    gone = [(row["resource_type"], row["resource_id"]) for row in admin.read(f"/v1/audit-logs?{asked}")["records"]]
     assert set(made.items()) <= set(gone)
     # The integration that the virtual key brought along, the provider that came with the other one, the membership.
     kinds = sorted(kind for kind, _ in gone)
     assert kinds == sorted([*made, "integrations", "providers", "workspace_users"])
     assert (
-        admin.made("/v1/integrations", {"name": "full", "slug": "full", **own, "workspace_id": None})["slug"] == "full"
+        admin.create("/v1/integrations", {"name": "full", "slug": "full", **own, "workspace_id": None})["slug"]
+        == "full"
     )
-    refused(admin.post("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **inside}), 403, "AB03")
-    refused(admin.put(path, {"name": "Again"}), 403, "AB03")
+    expect_error(admin.post("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **inside}), 403, "AB03")
+    expect_error(admin.put(path, {"name": "Again"}), 403, "AB03")
 
 
 def test_the_default_workspace_stays(admin: Client):
-    (default,) = [row for row in admin.shown("/v1/workspaces")["data"] if row["is_default"]]
-    refused(
+    (default,) = [row for row in admin.read("/v1/workspaces")["data"] if row["is_default"]]
+    expect_error(
         admin.delete(f"/v1/workspaces/{default['id']}", {"name": default["name"], "force_delete": True}), 409, "AB07"
     )
 
 
 def test_members_come_change_and_go(admin: Client, made: dict[str, Any], owner: dict[str, Any]):
     path = f"/v1/admin/workspaces/{made['slug']}/users"
-    assert good(admin.post(path, {"users": [{"id": owner["id"], "role": "manager"}]})) == {}
-    refused(admin.post(path, {"users": [{"id": owner["id"], "role": "member"}]}), 409, "AB07")
-    refused(admin.post(path, {"users": [{"id": made["id"], "role": "member"}]}), 404, "AB02", "users[0].id")
-    listed = admin.shown(path)
+    assert expect_ok(admin.post(path, {"users": [{"id": owner["id"], "role": "manager"}]})) == {}
+    expect_error(admin.post(path, {"users": [{"id": owner["id"], "role": "member"}]}), 409, "AB07")
+    expect_error(admin.post(path, {"users": [{"id": made["id"], "role": "member"}]}), 404, "AB02", "users[0].id")
+    listed = admin.read(path)
     assert (listed["total"], listed["object"]) == (1, "list")
     (member,) = listed["data"]
     assert (member["email"], member["org_role"], member["role"]) == (owner["email"], "owner", "manager")
-    assert admin.shown(f"{path}/{owner['id']}") == member
-    assert [user["id"] for user in admin.shown(f"/v1/admin/workspaces/{made['id']}")["users"]] == [owner["id"]]
-    assert (admin.shown(f"{path}?role=member")["total"], admin.shown(f"{path}?role=manager")["total"]) == (0, 1)
-    assert admin.shown(f"{path}?email=nobody@x.test")["total"] == 0
-    assert good(admin.put(f"{path}/{owner['id']}", {"role": "member"})) == {}
-    assert admin.shown(f"{path}/{owner['id']}")["role"] == "member"
-    assert made["id"] in admin.shown(f"/v1/admin/users/{owner['id']}")["workspace_ids"]
-    assert good(admin.delete(f"{path}/{owner['id']}")) == {}
-    refused(admin.get(f"{path}/{owner['id']}"), 404, "AB08")
+    assert admin.read(f"{path}/{owner['id']}") == member
+    assert [user["id"] for user in admin.read(f"/v1/admin/workspaces/{made['id']}")["users"]] == [owner["id"]]
+    assert (admin.read(f"{path}?role=member")["total"], admin.read(f"{path}?role=manager")["total"]) == (0, 1)
+    assert admin.read(f"{path}?email=nobody@x.test")["total"] == 0
+    assert expect_ok(admin.put(f"{path}/{owner['id']}", {"role": "member"})) == {}
+    assert admin.read(f"{path}/{owner['id']}")["role"] == "member"
+    assert made["id"] in admin.read(f"/v1/admin/users/{owner['id']}")["workspace_ids"]
+    assert expect_ok(admin.delete(f"{path}/{owner['id']}")) == {}
+    expect_error(admin.get(f"{path}/{owner['id']}"), 404, "AB08")
 
 
 def test_a_new_workspace_takes_its_members_along(admin: Client, owner: dict[str, Any]):
     for given in (owner["id"], {"id": owner["id"], "role": "admin"}):
-        made = admin.made("/v1/workspaces", {"name": "with people", "users": [given]})
+        made = admin.create("/v1/workspaces", {"name": "with people", "users": [given]})
         assert [(user["id"], user["role"]) for user in made["users"]] == [
             (owner["id"], "member" if given == owner["id"] else "admin")
         ]
@@ -203,12 +208,12 @@ def test_a_new_workspace_takes_its_members_along(admin: Client, owner: dict[str,
 
 def test_the_owner_is_found_and_stays(admin: Client, owner: dict[str, Any]):
     path = f"/v1/admin/users/{owner['id']}"
-    assert (admin.shown(path)["id"], admin.shown(path)["role"]) == (owner["id"], "owner")
-    assert admin.shown(f"/v1/admin/users?email={owner['email'].upper()}&pageSize=1&currentPage=0")["total"] == 1
-    refused(admin.put(path, {"role": "member"}), 409, "AB07")
-    refused(admin.put(path, {"role": "owner"}), 400, "AB01", "role")
-    refused(admin.delete(path), 409, "AB07")
-    refused(admin.get(f"/v1/admin/users/{made_up()}"), 404, "AB08")
+    assert (admin.read(path)["id"], admin.read(path)["role"]) == (owner["id"], "owner")
+    assert admin.read(f"/v1/admin/users?email={owner['email'].upper()}&pageSize=1&currentPage=0")["total"] == 1
+    expect_error(admin.put(path, {"role": "member"}), 409, "AB07")
+    expect_error(admin.put(path, {"role": "owner"}), 400, "AB01", "role")
+    expect_error(admin.delete(path), 409, "AB07")
+    expect_error(admin.get(f"/v1/admin/users/{made_up()}"), 404, "AB08")
 
 
 def made_up() -> str:
@@ -216,7 +221,7 @@ def made_up() -> str:
 
 
 def test_a_key_of_a_workspace_sees_its_own_alone(admin: Client, made: dict[str, Any]):
-    other = admin.made("/v1/workspaces", {"name": "other"})
+    other = admin.create("/v1/workspaces", {"name": "other"})
     scopes = [
         "workspaces.read",
         "workspaces.list",
@@ -224,13 +229,13 @@ def test_a_key_of_a_workspace_sees_its_own_alone(admin: Client, made: dict[str, 
         "workspace_users.list",
         "workspace_users.create",
     ]
-    inside = admin.with_key(workspace_id=made["id"], scopes=scopes)
-    assert [row["id"] for row in inside.shown("/v1/workspaces")["data"]] == [made["id"]]
-    assert inside.shown(f"/v1/workspaces/{made['slug']}")["id"] == made["id"]
+    inside = admin.with_new_key(workspace_id=made["id"], scopes=scopes)
+    assert [row["id"] for row in inside.read("/v1/workspaces")["data"]] == [made["id"]]
+    assert inside.read(f"/v1/workspaces/{made['slug']}")["id"] == made["id"]
     for key in (other["id"], other["slug"], made_up()):
-        refused(inside.get(f"/v1/workspaces/{key}"), 403, "AB03")
-        refused(inside.put(f"/v1/workspaces/{key}", {"name": "mine"}), 403, "AB03")
-        refused(inside.get(f"/v1/workspaces/{key}/users"), 403, "AB03")
-    refused(inside.post("/v1/workspaces", {"name": "new"}), 403, "AB03", "workspaces.create")
-    refused(inside.delete(f"/v1/workspaces/{made['id']}", {"name": made["name"]}), 403, "AB03")
-    refused(inside.get("/v1/workspaces?status=archived"), 403, "AB03")
+        expect_error(inside.get(f"/v1/workspaces/{key}"), 403, "AB03")
+        expect_error(inside.put(f"/v1/workspaces/{key}", {"name": "mine"}), 403, "AB03")
+        expect_error(inside.get(f"/v1/workspaces/{key}/users"), 403, "AB03")
+    expect_error(inside.post("/v1/workspaces", {"name": "new"}), 403, "AB03", "workspaces.create")
+    expect_error(inside.delete(f"/v1/workspaces/{made['id']}", {"name": made["name"]}), 403, "AB03")
+    expect_error(inside.get("/v1/workspaces?status=archived"), 403, "AB03")

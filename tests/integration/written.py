@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.ids import mask_secret
-from tests.integration.managed import Client, good
+from tests.integration.managed import Client, expect_ok
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,16 +38,16 @@ class Scene(NamedTuple):
 
 def set_scene(admin: Client, name: str = "fields") -> Scene:
     """Make one thing of each kind; `name` tells one scene of a store from another."""
-    workspace = admin.made("/v1/admin/workspaces", {"name": "Fields"})
+    workspace = admin.create("/v1/admin/workspaces", {"name": "Fields"})
     place = {"workspace_id": workspace["id"]}
-    user = admin.shown("/v1/admin/users")["data"][0]["id"]
-    good(admin.post(f"/v1/admin/workspaces/{workspace['id']}/users", {"users": [{"id": user, "role": "manager"}]}))
+    user = admin.read("/v1/admin/users")["data"][0]["id"]
+    expect_ok(admin.post(f"/v1/admin/workspaces/{workspace['id']}/users", {"users": [{"id": user, "role": "manager"}]}))
     whole = {"name": "i", "slug": name, "ai_provider_id": "openai", "key": "sk-0123456789"}
-    integration = admin.made("/v1/integrations", {**whole, "create_default_provider": False})["slug"]
+    integration = admin.create("/v1/integrations", {**whole, "create_default_provider": False})["slug"]
     spaces = {"workspaces": [{"id": workspace["id"], "enabled": True}], "create_default_provider": False}
-    good(admin.put(f"/v1/integrations/{integration}/workspaces", spaces))
+    expect_ok(admin.put(f"/v1/integrations/{integration}/workspaces", spaces))
     models = {"models": [{"slug": "mine", "enabled": True, "is_custom": True}]}
-    good(admin.put(f"/v1/integrations/{integration}/models", models))
+    expect_ok(admin.put(f"/v1/integrations/{integration}/models", models))
     virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", **place}
     vault = {"vault_addr": "https://vault.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     secret = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
@@ -58,15 +58,15 @@ def set_scene(admin: Client, name: str = "fields") -> Scene:
         admin,
         workspace["id"],
         user,
-        admin.made("/v1/api-keys/workspace/service", key)["id"],
-        admin.made("/v1/configs", config)["slug"],
-        admin.made("/v1/configs", config)["slug"],
+        admin.create("/v1/api-keys/workspace/service", key)["id"],
+        admin.create("/v1/configs", config)["slug"],
+        admin.create("/v1/configs", config)["slug"],
         integration,
-        admin.made("/v1/providers", {"name": "p", "integration_id": integration, **place})["slug"],
-        admin.made("/v1/virtual-keys", virtual)["slug"],
-        admin.made("/v1/secret-references", secret)["slug"],
-        admin.made("/v1/secret-references", secret)["slug"],
-        admin.made("/v1/admin/users/invites", invited)["id"],
+        admin.create("/v1/providers", {"name": "p", "integration_id": integration, **place})["slug"],
+        admin.create("/v1/virtual-keys", virtual)["slug"],
+        admin.create("/v1/secret-references", secret)["slug"],
+        admin.create("/v1/secret-references", secret)["slug"],
+        admin.create("/v1/admin/users/invites", invited)["id"],
         workspace["organisation_id"],
     )
 
@@ -97,11 +97,11 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
     limits = {"usage_limits": USAGE, "rate_limits": RATES, "expires_at": LATER}
     reset = Sample(True, lambda shown: bool(shown["last_reset_at"]))
     mapping = [{"target_field": "key", "secret_reference_id": scene.reference, "value_format": "string"}]
-    reference = scene.admin.shown(f"/v1/secret-references/{scene.reference}")["id"]
+    reference = scene.admin.read(f"/v1/secret-references/{scene.reference}")["id"]
     mappings = Sample(
         mapping, lambda shown: shown["secret_mappings"], [{**mapping[0], "secret_reference_id": reference}]
     )
-    config = scene.admin.shown(f"/v1/configs/{scene.config}")
+    config = scene.admin.read(f"/v1/configs/{scene.config}")
     defaults = {"metadata": {"team": "a"}, "config_id": config["id"], "allow_config_override": False}
     policy = {"rotation_period_days": 20, "key_transition_period_ms": 3_600_000}
     key = {

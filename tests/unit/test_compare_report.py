@@ -9,7 +9,7 @@ import pytest
 
 from benches.compare import __main__ as compare
 from benches.compare import figures, paired, report, result
-from benches.compare.cores import Reading, foreign
+from benches.compare.cores import CpuReading, foreign_share
 from benches.compare.result import Result, Sample
 
 if TYPE_CHECKING:
@@ -31,30 +31,32 @@ def run_of(*samples: Sample, **changes: object) -> Result:
 
 def verdict(known: Result, work: str, against: str | None = "nginx") -> figures.Verdict:
     return next(
-        found for found in figures.verdicts(known) if (found.figure.work, found.figure.against) == (work, against)
+        found
+        for found in figures.evaluate_targets(known)
+        if (found.metric.workload, found.metric.baseline) == (work, against)
     )
 
 
 def test_a_ratio_is_taken_within_a_round_and_then_its_median() -> None:
     samples = cpu("penstock", 30, 44, 90) + cpu("nginx", 20, 22, 30)
-    spread = paired.ratios(samples, "whole16", "cpu_us", ("penstock", "nginx"))
+    spread = paired.ratio_spread(samples, "whole16", "cpu_us", ("penstock", "nginx"))
     assert spread == paired.Spread(2.0, 1.5, 3.0, 3)
 
 
 def test_rounds_that_only_one_of_two_finished_are_left_out() -> None:
     samples = [*cpu("penstock", 30, 44), *cpu("nginx", 20), Sample(2, "whole16", "nginx", {}, "it died")]
-    spread = paired.ratios(samples, "whole16", "cpu_us", ("penstock", "nginx"))
+    spread = paired.ratio_spread(samples, "whole16", "cpu_us", ("penstock", "nginx"))
     assert spread == paired.Spread(1.5, 1.5, 1.5, 1)
 
 
 def test_nothing_measured_is_no_ratio() -> None:
-    assert paired.ratios([], "whole16", "cpu_us", ("penstock", "nginx")) is None
-    assert paired.spread([]) is None
+    assert paired.ratio_spread([], "whole16", "cpu_us", ("penstock", "nginx")) is None
+    assert paired.compute_spread([]) is None
 
 
 def test_a_difference_below_nothing_is_not_divided_by() -> None:
     samples = cpu("penstock", 10, 10) + cpu("nginx", -5, 5)
-    assert paired.ratios(samples, "whole16", "cpu_us", ("penstock", "nginx")) == paired.Spread(2.0, 2.0, 2.0, 1)
+    assert paired.ratio_spread(samples, "whole16", "cpu_us", ("penstock", "nginx")) == paired.Spread(2.0, 2.0, 2.0, 1)
 
 
 def test_added_latency_is_counted_from_asking_directly_in_the_same_round() -> None:
@@ -63,32 +65,32 @@ def test_added_latency_is_counted_from_asking_directly_in_the_same_round() -> No
         Sample(1, "latency", "nginx", {"p50_us": 150}),
         Sample(2, "latency", "nginx", {"p50_us": 170}),
     ]
-    known = paired.added(samples, "latency", ("p50_us",))
+    known = paired.add_overhead(samples, "latency", ("p50_us",))
     assert [sample.values.get("added_p50_us") for sample in known] == [None, 100, None]
 
 
 def test_a_target_is_met_at_its_limit_and_missed_above() -> None:
     nginx = cpu("nginx", 20, 20, 20)
-    assert verdict(run_of(*cpu("penstock", 50, 50, 50), *nginx), "whole16").met is True
-    assert verdict(run_of(*cpu("penstock", 50, 51, 51), *nginx), "whole16").met is False
-    assert verdict(run_of(*nginx), "whole16").met is None
+    assert verdict(run_of(*cpu("penstock", 50, 50, 50), *nginx), "whole16").is_met is True
+    assert verdict(run_of(*cpu("penstock", 50, 51, 51), *nginx), "whole16").is_met is False
+    assert verdict(run_of(*nginx), "whole16").is_met is None
 
 
 def test_a_target_without_another_gateway_speaks_of_our_own_value() -> None:
     hold = Sample(1, "hold", "penstock", {"kb_per_stream": 41.0})
-    assert verdict(run_of(hold), "hold", None).met is False
+    assert verdict(run_of(hold), "hold", None).is_met is False
 
 
 def test_one_invalid_sample_of_ours_misses_the_target() -> None:
     samples = [*cpu("penstock", 20), *cpu("nginx", 20, 20), Sample(2, "whole16", "penstock", {}, "3 errors")]
     found = verdict(run_of(*samples), "whole16")
-    assert found.met is False
-    assert found.invalid == "3 errors"
+    assert found.is_met is False
+    assert found.invalid_reason == "3 errors"
 
 
 def test_the_report_says_what_was_measured_and_what_was_not() -> None:
     samples = [*cpu("nginx", 20, 22, 30), *cpu("penstock", 30, 44, 90), Sample(1, "body", "nginx", {}, "2 errors")]
-    text = report.render(run_of(*samples, left_out={"bifrost": "no Go"}, warnings=["noisy"]))
+    text = report.render_report(run_of(*samples, left_out={"bifrost": "no Go"}, warnings=["noisy"]))
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
     assert "2.00× [1.50–3.00]" in text
     assert "| 44.0 (2.00×) |" in text
@@ -114,12 +116,12 @@ def test_a_run_is_good_only_with_all_that_it_was_to_measure(
     named: bool, peers: list[str], works: list[str], left_out: dict[str, str], status: int
 ) -> None:
     known = run_of(*cpu("penstock", 30, work="body"), *cpu("nginx", 20, work="body"), left_out=left_out)
-    assert compare.verdict(known, named=named, peers=peers, works=works) == status
+    assert compare.exit_status(known, named=named, peers=peers, works=works) == status
 
 
 def test_what_strangers_disturbed_is_marked_where_it_stands() -> None:
     noisy = Sample(1, "whole16", "nginx", {"cpu_us": 20, "foreign": 0.08})
-    text = report.render(run_of(noisy, *cpu("penstock", 30), *cpu("nginx", 20, work="whole64")))
+    text = report.render_report(run_of(noisy, *cpu("penstock", 30), *cpu("nginx", 20, work="whole64")))
     assert text.count("1.50× [1.50–1.50] † |") == 1
     assert text.count("| 20.0 † |") == 1
     assert text.count("| 20.0 ") == 2
@@ -127,7 +129,7 @@ def test_what_strangers_disturbed_is_marked_where_it_stands() -> None:
 
 
 def test_every_row_of_a_table_has_its_columns() -> None:
-    text = report.table(["work", "met"], [["a long title", "yes"], ["short", ""]])
+    text = report.render_table(["work", "met"], [["a long title", "yes"], ["short", ""]])
     assert {line.count("|") for line in text.splitlines()} == {3}
     assert len({len(line) for line in text.splitlines()}) == 1
 
@@ -137,37 +139,41 @@ def test_every_row_of_a_table_has_its_columns() -> None:
     [(0.123, "0.12"), (2.5, "2.50"), (19.04, "19.0"), (935.4, "935"), (70900.0, "70,900"), (-0.5, "-0.50")],
 )
 def test_numbers_carry_three_digits(value: float, text: str) -> None:
-    assert report.number(value) == text
+    assert report.format_number(value) == text
 
 
 def test_a_result_survives_its_file(tmp_path: Path) -> None:
     known = run_of(*cpu("nginx", 20, 22), left_out={"envoy": "no pip"})
     known.save(tmp_path / "run.json")
     assert json.loads((tmp_path / "run.json").read_text())["at"] == "2026-01-02 03:04"
-    assert result.load(tmp_path / "run.json") == known
+    assert result.load_result(tmp_path / "run.json") == known
 
 
 def test_the_picture_is_drawn_from_the_same_samples(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     known = run_of(*cpu("nginx", 20, 22, 30), *cpu("penstock", 30, 44, 90), *cpu("haproxy", 18, 19, 20))
-    assert "penstock" in report.write(known, tmp_path / "run.json")
-    assert (tmp_path / "run.md").read_text() == report.render(known)
+    assert "penstock" in report.write_report(known, tmp_path / "run.json")
+    assert (tmp_path / "run.md").read_text() == report.render_report(known)
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_interrupts_cost_is_not_taken_for_a_stranger() -> None:
-    before = Reading(at=0, busy=10, stolen=0, tree=1, others={7: 1.0})
-    after = Reading(at=10, busy=18, stolen=0, tree=6, others={7: 1.2, 8: 0.1})
-    assert foreign(before, after) == pytest.approx(0.03)
+    before = CpuReading(
+        timestamp=0, busy_seconds=10, steal_seconds=0, gateway_cpu_seconds=1, other_cpu_seconds={7: 1.0}
+    )
+    after = CpuReading(
+        timestamp=10, busy_seconds=18, steal_seconds=0, gateway_cpu_seconds=6, other_cpu_seconds={7: 1.2, 8: 0.1}
+    )
+    assert foreign_share(before, after) == pytest.approx(0.03)
 
 
 def test_a_stolen_core_counts_in_full() -> None:
-    before = Reading(at=0, busy=0, stolen=0, tree=0, others={})
-    after = Reading(at=10, busy=9, stolen=1, tree=9, others={7: 5.0})
-    assert foreign(before, after) == pytest.approx(0.1)
+    before = CpuReading(timestamp=0, busy_seconds=0, steal_seconds=0, gateway_cpu_seconds=0, other_cpu_seconds={})
+    after = CpuReading(timestamp=10, busy_seconds=9, steal_seconds=1, gateway_cpu_seconds=9, other_cpu_seconds={7: 5.0})
+    assert foreign_share(before, after) == pytest.approx(0.1)
 
 
 def test_every_figure_belongs_to_a_work_that_is_done() -> None:
-    from benches.compare.works import WORKS  # noqa: PLC0415 - it needs what is only there to compare
+    from benches.compare.works import WORKLOADS  # noqa: PLC0415 - it needs what is only there to compare
 
-    assert {figure.work for figure in figures.FIGURES} <= {work.name for work in WORKS}
+    assert {figure.workload for figure in figures.METRICS} <= {work.name for work in WORKLOADS}

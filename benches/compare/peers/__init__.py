@@ -16,7 +16,7 @@ from benches.compare.peers.portkey import Portkey
 if TYPE_CHECKING:
     from benches.compare.peers.peer import Peer
 
-ALL: tuple[type[Peer], ...] = (
+ALL_PEERS: tuple[type[Peer], ...] = (
     Direct,
     Nginx,
     Penstock,

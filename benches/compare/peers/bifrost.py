@@ -5,31 +5,31 @@ from __future__ import annotations
 import json
 import shutil
 
-from benches.compare.peers.peer import Peer, Stand, Unavailable, run
+from benches.compare.peers.peer import LaunchContext, Peer, PeerUnavailable, run_command
 
-MODULE = "github.com/maximhq/bifrost/transports/bifrost-http@latest"
+GO_MODULE = "github.com/maximhq/bifrost/transports/bifrost-http@latest"
 
 
 class Bifrost(Peer):
     """Configured by its file only, without a database or a request log."""
 
     name = "bifrost"
-    verbatim = False
-    rounds_at_most = 3
+    is_verbatim = False
+    max_rounds = 3
 
     def install(self) -> str:
-        self.program = self.cache / "bin" / "bifrost-http"
+        self.program = self.cache_dir / "bin" / "bifrost-http"
         if not self.program.is_file():
             if not shutil.which("go"):
                 message = "`go` is missing; install Go to measure this peer"
-                raise Unavailable(message)
-            run("go", "install", MODULE, more={"GOBIN": str(self.program.parent)})
-        lines = run("go", "version", "-m", self.program).splitlines()
+                raise PeerUnavailable(message)
+            run_command("go", "install", GO_MODULE, more={"GOBIN": str(self.program.parent)})
+        lines = run_command("go", "version", "-m", self.program).splitlines()
         return next((line.split()[2] for line in lines if line.strip().startswith("mod")), "?")
 
-    def command(self, stand: Stand) -> list[str]:
+    def prepare_command(self, stand: LaunchContext) -> list[str]:
         key = {"name": "pretend", "value": "sk-pretend", "models": ["*"], "weight": 1.0}
-        provider = {"keys": [key], "network_config": {"base_url": stand.provider}}
+        provider = {"keys": [key], "network_config": {"base_url": stand.provider_url}}
         config = {
             "client": {"enable_logging": False, "drop_excess_requests": False},
             "providers": {"openai": provider},
@@ -43,5 +43,5 @@ class Bifrost(Peer):
     def environment(self) -> dict[str, str]:
         return {"GOMAXPROCS": "1"}
 
-    def model(self, name: str) -> str:
+    def model_name(self, name: str) -> str:
         return f"openai/{name}"

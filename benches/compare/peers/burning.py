@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 
-PATH = "/v1/health/burn"
-BURNT = "burnt"
+BURN_PATH = "/v1/health/burn"
+BURN_RESPONSE = "burnt"
 BURN_SECONDS = 1.0
 
 
-def add_route() -> None:
+def add_burn_route() -> None:
     """Adds the route below `/v1/health`, where no key is required."""
     from litestar import get  # noqa: PLC0415 - edge processes load no web framework
 
@@ -20,17 +20,17 @@ def add_route() -> None:
     from penstock.resources import health  # noqa: PLC0415 - the child alone needs it
 
     @get("/burn", guards=[allow_anyone], sync_to_thread=False)
-    def burn() -> str:
+    def burn_cpu() -> str:
         end = time.monotonic() + BURN_SECONDS
         while time.monotonic() < end:
             sum(range(1000))
-        return BURNT
+        return BURN_RESPONSE
 
-    health.routes.append(burn)
+    health.routes.append(burn_cpu)
 
 
 if __name__ == "__main__":
     from penstock import cli
 
-    add_route()
+    add_burn_route()
     cli.main()

@@ -9,7 +9,7 @@ class Direct(Peer):
     """Baseline from which the added latency of the gateways is computed."""
 
     name = "direct"
-    process = False
+    has_process = False
 
     def install(self) -> str:
         return ""

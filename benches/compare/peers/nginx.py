@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from benches.compare.peers import packages
-from benches.compare.peers.peer import CHAT, Peer, Stand, run
+from benches.compare.peers.peer import CHAT_PATH, LaunchContext, Peer, run_command
 
-CONFIG = """
+CONFIG_TEMPLATE = """
 {user}
 worker_processes 1;
 pid {folder}/nginx.pid;
@@ -55,13 +55,13 @@ class Nginx(Peer):
     name = "nginx"
 
     def install(self) -> str:
-        self.program = packages.debian("nginx", "nginx")
-        return run(self.program, "-v").partition("/")[2].strip()
+        self.program = packages.install_debian_program("nginx", "nginx")
+        return run_command(self.program, "-v").partition("/")[2].strip()
 
-    def command(self, stand: Stand) -> list[str]:
+    def prepare_command(self, stand: LaunchContext) -> list[str]:
         config = stand.folder / "nginx.conf"
         config.write_text(
-            CONFIG.format(
+            CONFIG_TEMPLATE.format(
                 # Without this directive, workers started by root run as a user that may not read the folder.
                 user="" if os.geteuid() else "user root;",
                 folder=stand.folder,
@@ -72,8 +72,8 @@ class Nginx(Peer):
         log = str(stand.folder / "error.log")
         return [self.program, "-e", log, "-c", str(config), "-g", "daemon off;"]
 
-    def path(self, *, streamed: bool) -> str:
-        return f"/streamed{CHAT}" if streamed else CHAT
+    def chat_path(self, *, streamed: bool) -> str:
+        return f"/streamed{CHAT_PATH}" if streamed else CHAT_PATH
 
-    def path_routed(self, config: str) -> str:
-        return f"/{config}{CHAT}"
+    def chat_path_for_config(self, config: str) -> str:
+        return f"/{config}{CHAT_PATH}"

@@ -7,17 +7,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from benches.compare.peers import burning, saved_configs
-from benches.compare.peers.peer import REPOSITORY, Peer, Stand, Unavailable, run
+from benches.compare.peers.peer import REPOSITORY_ROOT, LaunchContext, Peer, PeerUnavailable, run_command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-KEY = secrets.token_hex(24)
-FILE = "penstock.toml"
-RECORDS = "records.jsonl"
-KEPT = '{"provider": "mock", "cache": {"mode": "simple"}}'
-VERSION = "import penstock, penstock.engine; print(penstock.__version__)"
-CONFIG = """
+GATEWAY_KEY = secrets.token_hex(24)
+CONFIG_FILE = "penstock.toml"
+RECORDS_FILE = "records.jsonl"
+CACHE_CONFIG = '{"provider": "mock", "cache": {"mode": "simple"}}'
+VERSION_SCRIPT = "import penstock, penstock.engine; print(penstock.__version__)"
+CONFIG_TEMPLATE = """
 [server]
 host = "127.0.0.1"
 port = {port}
@@ -49,51 +49,51 @@ class Penstock(Peer):
     def install(self) -> str:
         # Reads the version in a separate process, because this one must not load an extension that a build may replace.
         try:
-            return run(sys.executable, "-c", VERSION).strip()
-        except Unavailable as reason:
+            return run_command(sys.executable, "-c", VERSION_SCRIPT).strip()
+        except PeerUnavailable as reason:
             message = f"`penstock` is not built for this Python: {reason}; run `make build`"
-            raise Unavailable(message) from reason
+            raise PeerUnavailable(message) from reason
 
-    def command(self, stand: Stand) -> list[str]:
-        places = {"port": stand.port, "folder": stand.folder, "provider": stand.provider}
-        text = CONFIG.format(records=RECORDS, key=KEY, workers=self._workers, **places)
-        (stand.folder / FILE).write_text(text)
+    def prepare_command(self, stand: LaunchContext) -> list[str]:
+        places = {"port": stand.port, "folder": stand.folder, "provider": stand.provider_url}
+        text = CONFIG_TEMPLATE.format(records=RECORDS_FILE, key=GATEWAY_KEY, workers=self._workers, **places)
+        (stand.folder / CONFIG_FILE).write_text(text)
         return [sys.executable, "-m", "penstock", "serve"]
 
-    def headers(self, stand: Stand) -> dict[str, str]:
+    def request_headers(self, stand: LaunchContext) -> dict[str, str]:
         return {
-            **super().headers(stand),
-            "x-gateway-api-key": KEY,
+            **super().request_headers(stand),
+            "x-gateway-api-key": GATEWAY_KEY,
             "x-gateway-provider": "mock",
         }
 
-    def headers_routed(self, stand: Stand, config: str) -> dict[str, str]:
+    def headers_for_config(self, stand: LaunchContext, config: str) -> dict[str, str]:
         return {
-            **super().headers(stand),
-            "x-gateway-api-key": KEY,
-            "x-gateway-config": KEPT if config == "kept" else f"pc-{config}",
+            **super().request_headers(stand),
+            "x-gateway-api-key": GATEWAY_KEY,
+            "x-gateway-config": CACHE_CONFIG if config == "kept" else f"pc-{config}",
         }
 
-    def save_configs(self, stand: Stand) -> None:
-        with (stand.folder / FILE).open("a") as file:
-            file.write(saved_configs.tables())
+    def save_configs(self, stand: LaunchContext) -> None:
+        with (stand.folder / CONFIG_FILE).open("a") as file:
+            file.write(saved_configs.render_tables())
 
-    def written(self, stand: Stand) -> int | None:
+    def count_records(self, stand: LaunchContext) -> int | None:
         # Also counts the records in rotated files.
-        return sum(_lines(path) for path in stand.folder.glob(f"{RECORDS}*"))
+        return sum(_count_lines(path) for path in stand.folder.glob(f"{RECORDS_FILE}*"))
 
 
-class Burning(Penstock):
+class BurningPenstock(Penstock):
     """Penstock with the management route that keeps its Python interpreter busy."""
 
-    def command(self, stand: Stand) -> list[str]:
-        super().command(stand)
+    def prepare_command(self, stand: LaunchContext) -> list[str]:
+        super().prepare_command(stand)
         return [sys.executable, "-m", burning.__name__, "serve"]
 
     def environment(self) -> dict[str, str]:
-        return {"PYTHONPATH": str(REPOSITORY)}
+        return {"PYTHONPATH": str(REPOSITORY_ROOT)}
 
 
-def _lines(path: Path) -> int:
+def _count_lines(path: Path) -> int:
     with path.open("rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

@@ -10,7 +10,7 @@ import openai
 import pytest
 from botocore.config import Config
 
-from tests.e2e.python.answering_provider import AnsweringProvider
+from tests.e2e.python.answering_provider import ScriptedProvider
 from tests.e2e.python.packages import KEY
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def there() -> Iterator[AnsweringProvider]:
-    with AnsweringProvider() as provider:
+def there() -> Iterator[ScriptedProvider]:
+    with ScriptedProvider() as provider:
         yield provider
 
 

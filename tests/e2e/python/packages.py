@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.gateway import Gateway
 
-SCRIPTS = Path(__file__).parent / "sdks"
-PACKAGES = Path(__file__).parents[3] / ".cache/sdk/others"
+SCRIPTS_DIR = Path(__file__).parent / "sdks"
+PACKAGES_DIR = Path(__file__).parents[3] / ".cache/sdk/others"
 KEY = "pk-gateway-0123456789"
 
 
-def said(script: str, served: Gateway, providers: list[str]) -> dict[tuple[str, str], object]:
+def run_sdk_script(script: str, served: Gateway, providers: list[str]) -> dict[tuple[str, str], object]:
     """Run a script; what came of each call."""
     done = subprocess.run(
         # What an SDK uses may be on its way out; that is not for these tests to say.
-        [sys.executable, "-S", "-W", "ignore", SCRIPTS / script],
+        [sys.executable, "-S", "-W", "ignore", SCRIPTS_DIR / script],
         check=False,
         capture_output=True,
         text=True,
@@ -29,7 +29,7 @@ def said(script: str, served: Gateway, providers: list[str]) -> dict[tuple[str, 
         stdin=subprocess.DEVNULL,
         env={
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(PACKAGES),
+            "PYTHONPATH": str(PACKAGES_DIR),
             "GATEWAY": served.base_url,
             "KEY": KEY,
             "PROVIDERS": " ".join(providers),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-ASK = [{"role": "user", "content": "say something"}]
+PROMPT_MESSAGES = [{"role": "user", "content": "say something"}]
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def client(gateway: Callable[..., Gateway]) -> Iterator[anthropic.Anthropic]:
         yield client
 
 
-def test_messages_whole(client: anthropic.Anthropic, mock: Mock):
-    answer = client.messages.create(model="mock", max_tokens=64, messages=ASK)
+def test_creates_a_message(client: anthropic.Anthropic, mock: Mock):
+    answer = client.messages.create(model="mock", max_tokens=64, messages=PROMPT_MESSAGES)
     assert answer.content[0].type == "text"
     assert answer.content[0].text
     assert answer.usage.output_tokens > 0
@@ -38,8 +38,8 @@ def test_messages_whole(client: anthropic.Anthropic, mock: Mock):
     assert (seen["method"], seen["path"], seen["outcome"]) == ("POST", "/v1/messages", "complete")
 
 
-def test_messages_streamed(client: anthropic.Anthropic):
-    with client.messages.stream(model="mock?chunks=12", max_tokens=64, messages=ASK) as stream:
+def test_streams_a_message(client: anthropic.Anthropic):
+    with client.messages.stream(model="mock?chunks=12", max_tokens=64, messages=PROMPT_MESSAGES) as stream:
         pieces = list(stream.text_stream)
         final = stream.get_final_message()
     assert len(pieces) == 12
@@ -47,26 +47,28 @@ def test_messages_streamed(client: anthropic.Anthropic):
     assert final.stop_reason == "end_turn"
 
 
-def test_a_providers_error_is_the_sdks_error(client: anthropic.Anthropic):
+def test_provider_error_raises_the_sdks_error(client: anthropic.Anthropic):
     with pytest.raises(anthropic.RateLimitError):
-        client.messages.create(model="mock?fault=429", max_tokens=64, messages=ASK)
+        client.messages.create(model="mock?fault=429", max_tokens=64, messages=PROMPT_MESSAGES)
 
 
-def test_an_overload_that_comes_as_an_event_is_the_sdks_error(client: anthropic.Anthropic):
+def test_overloaded_event_raises_the_sdks_error(client: anthropic.Anthropic):
     with (
         pytest.raises(anthropic.APIStatusError, match="overloaded"),
-        client.messages.stream(model="mock?fault=overloaded_first", max_tokens=64, messages=ASK) as stream,
+        client.messages.stream(model="mock?fault=overloaded_first", max_tokens=64, messages=PROMPT_MESSAGES) as stream,
     ):
         stream.until_done()
 
 
-def test_with_inspection_an_overload_that_comes_as_an_event_is_a_status(client: anthropic.Anthropic):
+def test_stream_inspection_turns_overloaded_event_into_529(client: anthropic.Anthropic):
     config = json.dumps({"provider": "mock", "anthropic_inspect_stream_for_overloaded_error": True})
     inspecting = client.with_options(default_headers={"x-gateway-config": config})
     with pytest.raises(anthropic.APIStatusError) as refused:
-        inspecting.messages.create(model="mock?fault=overloaded_first", max_tokens=64, messages=ASK, stream=True)
+        inspecting.messages.create(
+            model="mock?fault=overloaded_first", max_tokens=64, messages=PROMPT_MESSAGES, stream=True
+        )
     error = refused.value
     assert (error.status_code, type(error).__name__) == (529, "OverloadedError")
     assert error.response.headers["content-type"] == "application/json"
-    with inspecting.messages.stream(model="mock?chunks=12", max_tokens=64, messages=ASK) as stream:
+    with inspecting.messages.stream(model="mock?chunks=12", max_tokens=64, messages=PROMPT_MESSAGES) as stream:
         assert len(list(stream.text_stream)) == 12

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.python.answering_provider import Answer
+from tests.e2e.python.answering_provider import ScriptedResponse
 from tests.e2e.python.packages import KEY
 from tests.gateway import ROOT, Gateway
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     import anthropic
     import openai
 
-    from tests.e2e.python.answering_provider import AnsweringProvider
+    from tests.e2e.python.answering_provider import ScriptedProvider
 
-GOLDEN = ROOT / "rust" / "llm" / "tests" / "golden"
+GOLDEN_DIR = ROOT / "rust" / "llm" / "tests" / "golden"
 QUESTION = "Where is Oslo?"
-TURN: Any = {"role": "user", "content": QUESTION}
+USER_MESSAGE: Any = {"role": "user", "content": QUESTION}
 DOCUMENTS = [{"id": "doc:0", "data": {"title": "Oslo"}}, {"id": "d1", "data": {"title": "Map"}}]
 # What readers see as cited, and where it is from, in the order of the text.
-SEEN = {
+EXPECTED_ANNOTATIONS = {
     "google": [
         ("Ålesund is in Norway.", "https://a.example"),
         ("Oslo", "https://b.example"),
@@ -35,7 +35,7 @@ SEEN = {
     "cometapi": [("([a](https://a.example))", "https://a.example")],
 }
 # Which words are from where, for who has blocks of text.
-CLAIMED = {
+EXPECTED_BLOCKS = {
     "google": [
         ("Ålesund is in Norway.", ["https://a.example"]),
         ("Oslo is its capital.", ["gs://maps/oslo.txt", "https://a.example", "https://b.example"]),
@@ -47,15 +47,15 @@ CLAIMED = {
     ],
     "cometapi": [("It's in Oslo ([a](https://a.example))", ["https://a.example"])],
 }
-PROVIDERS = list(SEEN)
+PROVIDERS = list(EXPECTED_ANNOTATIONS)
 # Those with a chat of their own; that of the others passes as it comes.
-TRANSLATED = ["google", "cohere"]
+TRANSLATED_PROVIDERS = ["google", "cohere"]
 # Perplexity has responses of its own.
-WITHOUT_RESPONSES = [*TRANSLATED, "cometapi"]
+WITHOUT_RESPONSES_API = [*TRANSLATED_PROVIDERS, "cometapi"]
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -> Iterator[Gateway]:
+def served(tmp_path_factory: pytest.TempPathFactory, there: ScriptedProvider) -> Iterator[Gateway]:
     providers = [{"slug": one, "provider": one, "api_key": "sk", "custom_host": there.url} for one in PROVIDERS]
     tables = {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
@@ -67,29 +67,33 @@ def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -
     running.stop()
 
 
-def answers(there: AnsweringProvider, provider: str, *, streams: bool) -> None:
+def set_golden_response(there: ScriptedProvider, provider: str, *, streams: bool) -> None:
     """Let the provider answer whatever is asked with what it said of Oslo, which is the same in the cases of all callers."""
     name = "answered.sse" if streams else "answered.json"
     kind = "text/event-stream" if streams else "application/json"
-    case = GOLDEN / provider / "messages" / ("cited_stream" if streams else "cited")
-    there.answer("POST", "", Answer((case / name).read_bytes(), kind))
+    case = GOLDEN_DIR / provider / "messages" / ("cited_stream" if streams else "cited")
+    there.set_responses("POST", "", ScriptedResponse((case / name).read_bytes(), kind))
 
 
-def model(provider: str) -> str:
+def model_name(provider: str) -> str:
     return f"@{provider}/m-1"
 
 
-def beside(provider: str) -> dict[str, Any]:
+def extra_fields(provider: str) -> dict[str, Any]:
     return {"documents": DOCUMENTS} if provider == "cohere" else {}
 
 
-@pytest.mark.parametrize("provider", TRANSLATED)
+@pytest.mark.parametrize("provider", TRANSLATED_PROVIDERS)
 @pytest.mark.parametrize("streams", [False, True])
-def test_openais_sdk_finds_in_a_chat_what_is_cited(
-    there: AnsweringProvider, chat: openai.OpenAI, provider: str, streams: bool
+def test_openai_sdk_reads_citations_of_a_chat(
+    there: ScriptedProvider, chat: openai.OpenAI, provider: str, streams: bool
 ):
-    answers(there, provider, streams=streams)
-    request: dict[str, Any] = {"model": model(provider), "messages": [TURN], "extra_body": beside(provider)}
+    set_golden_response(there, provider, streams=streams)
+    request: dict[str, Any] = {
+        "model": model_name(provider),
+        "messages": [USER_MESSAGE],
+        "extra_body": extra_fields(provider),
+    }
     if streams:
         with chat.chat.completions.stream(**request) as stream:
             message = stream.get_final_completion().choices[0].message
@@ -98,16 +102,18 @@ def test_openais_sdk_finds_in_a_chat_what_is_cited(
     text = message.content or ""
     cited = [one.url_citation for one in message.annotations or () if one.type == "url_citation"]
     # As OpenAI's own examples cut it: characters, the end not included.
-    assert sorted((text[one.start_index : one.end_index], one.url) for one in cited) == sorted(SEEN[provider])
+    assert sorted((text[one.start_index : one.end_index], one.url) for one in cited) == sorted(
+        EXPECTED_ANNOTATIONS[provider]
+    )
 
 
-@pytest.mark.parametrize("provider", WITHOUT_RESPONSES)
+@pytest.mark.parametrize("provider", WITHOUT_RESPONSES_API)
 @pytest.mark.parametrize("streams", [False, True])
-def test_openais_sdk_finds_in_a_response_what_is_cited(
-    there: AnsweringProvider, chat: openai.OpenAI, provider: str, streams: bool
+def test_openai_sdk_reads_citations_of_a_response(
+    there: ScriptedProvider, chat: openai.OpenAI, provider: str, streams: bool
 ):
-    answers(there, provider, streams=streams)
-    request: dict[str, Any] = {"model": model(provider), "input": QUESTION, "extra_body": beside(provider)}
+    set_golden_response(there, provider, streams=streams)
+    request: dict[str, Any] = {"model": model_name(provider), "input": QUESTION, "extra_body": extra_fields(provider)}
     added = 0
     if streams:
         with chat.responses.stream(**request) as stream:
@@ -117,33 +123,33 @@ def test_openais_sdk_finds_in_a_response_what_is_cited(
         answer = chat.responses.create(**request)
     parts = [part for item in answer.output if item.type == "message" for part in item.content]
     cited = [(part.text[one.start_index : one.end_index], one.url) for part in parts for one in part.annotations]
-    assert sorted(cited) == sorted(SEEN[provider])
+    assert sorted(cited) == sorted(EXPECTED_ANNOTATIONS[provider])
     assert added == (len(cited) if streams else 0)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_anthropics_sdk_has_what_is_cited_as_blocks(
-    there: AnsweringProvider, claude: anthropic.Anthropic, provider: str
-):
-    request: dict[str, Any] = {"model": model(provider), "max_tokens": 64, "messages": [TURN]}
-    request["extra_body"] = beside(provider)
-    answers(there, provider, streams=False)
+def test_anthropic_sdk_reads_citations_as_blocks(there: ScriptedProvider, claude: anthropic.Anthropic, provider: str):
+    request: dict[str, Any] = {"model": model_name(provider), "max_tokens": 64, "messages": [USER_MESSAGE]}
+    request["extra_body"] = extra_fields(provider)
+    set_golden_response(there, provider, streams=False)
     whole = claude.messages.create(**request)
-    answers(there, provider, streams=True)
+    set_golden_response(there, provider, streams=True)
     with claude.messages.stream(**request) as stream:
         streamed = stream.get_final_message()
     blocks, told = ([block for block in one.content if block.type == "text"] for one in (whole, streamed))
 
-    def source(citation: Any) -> str:
+    def citation_source(citation: Any) -> str:
         return citation.url if citation.type == "web_search_result_location" else citation.source
 
     cited = [
-        (block.text.strip(), sorted({source(one) for one in block.citations})) for block in blocks if block.citations
+        (block.text.strip(), sorted({citation_source(one) for one in block.citations}))
+        for block in blocks
+        if block.citations
     ]
-    assert cited == CLAIMED[provider]
+    assert cited == EXPECTED_BLOCKS[provider]
     # A block that was told cannot be cut: a citation may come with more words than are cited.
     assert "".join(block.text for block in told) == "".join(block.text for block in blocks)
-    told_of = [(block.text, {source(one) for one in block.citations}) for block in told if block.citations]
+    told_of = [(block.text, {citation_source(one) for one in block.citations}) for block in told if block.citations]
     assert set().union(*(sources for _, sources in told_of)) == {one for _, sources in cited for one in sources}
     for words, sources in cited:
         last = words.split()[-1]
@@ -151,15 +157,19 @@ def test_anthropics_sdk_has_what_is_cited_as_blocks(
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_amazons_sdk_has_what_is_cited_as_blocks(there: AnsweringProvider, amazon: Any, provider: str):
+def test_boto3_reads_citations_as_blocks(there: ScriptedProvider, amazon: Any, provider: str):
     turn = {"role": "user", "content": [{"text": QUESTION}]}
-    request = {"modelId": model(provider), "messages": [turn], "additionalModelRequestFields": beside(provider)}
-    answers(there, provider, streams=False)
+    request = {
+        "modelId": model_name(provider),
+        "messages": [turn],
+        "additionalModelRequestFields": extra_fields(provider),
+    }
+    set_golden_response(there, provider, streams=False)
     content = amazon.converse(**request)["output"]["message"]["content"]
-    answers(there, provider, streams=True)
+    set_golden_response(there, provider, streams=True)
     events = list(amazon.converse_stream(**request)["stream"])
 
-    def source(citation: Any) -> str:
+    def citation_source(citation: Any) -> str:
         web = citation["location"].get("web")
         return web["url"] if web else citation["source"]
 
@@ -167,10 +177,11 @@ def test_amazons_sdk_has_what_is_cited_as_blocks(there: AnsweringProvider, amazo
     parts = [part for block in content for part in block.get("citationsContent", {}).get("content", [block])]
     texts = [part["text"] for part in parts if "text" in part]
     cited = [
-        (block["content"][0]["text"].strip(), sorted({source(one) for one in block["citations"]})) for block in blocks
+        (block["content"][0]["text"].strip(), sorted({citation_source(one) for one in block["citations"]}))
+        for block in blocks
     ]
-    assert cited == CLAIMED[provider]
+    assert cited == EXPECTED_BLOCKS[provider]
     deltas = [event["contentBlockDelta"]["delta"] for event in events if "contentBlockDelta" in event]
     assert "".join(delta["text"] for delta in deltas if "text" in delta) == "".join(texts)
-    told = {source(delta["citation"]) for delta in deltas if "citation" in delta}
+    told = {citation_source(delta["citation"]) for delta in deltas if "citation" in delta}
     assert told == {one for _, sources in cited for one in sources}

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from tests.e2e.python.answering_provider import events, whole
-from tests.e2e.python.packages import KEY, said
+from tests.e2e.python.answering_provider import json_response, sse_response
+from tests.e2e.python.packages import KEY, run_sdk_script
 from tests.gateway import Gateway
-from tests.integration.nodes import connected
+from tests.integration.nodes import wait_for_redis
 from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     import anthropic
     import openai
 
-    from tests.e2e.python.answering_provider import AnsweringProvider
+    from tests.e2e.python.answering_provider import ScriptedProvider
 
 # Nano-dollars for one, which is a ten-millionth of a cent.
 IN, OUT, WEB, FILES = 1_000, 2_000, 10_000_000, 2_500_000
-IMAGES = {"standard": {"1024x1024": 40_000_000}, "high": {"1024x1536": 80_000_000}}
+IMAGE_PRICES = {"standard": {"1024x1024": 40_000_000}, "high": {"1024x1536": 80_000_000}}
 # As many connections are opened until each worker has one.
-MOST_CONNECTIONS = 64
-TURN = [{"role": "user", "content": "what is new?"}]
+MAX_CONNECTIONS = 64
+PROMPT_MESSAGES = [{"role": "user", "content": "what is new?"}]
 MODELS = {
     "openai": "gpt-new",
     "google": "gemini-3-new",
@@ -41,27 +41,29 @@ MODELS = {
 
 
 # It looks into the web before it answers, always.
-SEARCHING = "gpt-4o-search-preview"
+SEARCH_MODEL = "gpt-4o-search-preview"
 
 
-def cents(nanodollars: int) -> dict[str, float]:
+def price_in_cents(nanodollars: int) -> dict[str, float]:
     return {"price": nanodollars / 1e7}
 
 
-PRICE = {
-    "request_token": cents(IN),
-    "response_token": cents(OUT),
-    "additional_units": {"web_search": cents(WEB), "file_search": cents(FILES)},
+CHAT_PRICES = {
+    "request_token": price_in_cents(IN),
+    "response_token": price_in_cents(OUT),
+    "additional_units": {"web_search": price_in_cents(WEB), "file_search": price_in_cents(FILES)},
 }
-DRAWN = {
-    "request_token": cents(IN),
-    "image": {quality: {size: cents(one) for size, one in sizes.items()} for quality, sizes in IMAGES.items()},
+IMAGE_MODEL_PRICES = {
+    "request_token": price_in_cents(IN),
+    "image": {
+        quality: {size: price_in_cents(one) for size, one in sizes.items()} for quality, sizes in IMAGE_PRICES.items()
+    },
 }
 
 
-def tables(there: AnsweringProvider) -> dict[str, Any]:
-    priced = [(provider, model, PRICE) for provider, model in MODELS.items()]
-    priced += [("openai", "image-new", DRAWN), ("openai", SEARCHING, PRICE)]
+def build_tables(there: ScriptedProvider) -> dict[str, Any]:
+    priced = [(provider, model, CHAT_PRICES) for provider, model in MODELS.items()]
+    priced += [("openai", "image-new", IMAGE_MODEL_PRICES), ("openai", SEARCH_MODEL, CHAT_PRICES)]
     return {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
         "providers": [
@@ -76,8 +78,8 @@ def tables(there: AnsweringProvider) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -> Iterator[Gateway]:
-    running = Gateway(tmp_path_factory.mktemp("costs"), tables(there), {})
+def served(tmp_path_factory: pytest.TempPathFactory, there: ScriptedProvider) -> Iterator[Gateway]:
+    running = Gateway(tmp_path_factory.mktemp("costs"), build_tables(there), {})
     yield running
     running.stop()
 
@@ -87,18 +89,18 @@ def costs(served: Gateway) -> Callable[[int], list[tuple[int | None, dict[str, i
     """Wait for the records of this test: what each cost, and the parts of its usage."""
     before = len(served.records(0))
 
-    def wait(count: int) -> list[tuple[int | None, dict[str, int] | None]]:
+    def wait_for_costs(count: int) -> list[tuple[int | None, dict[str, int] | None]]:
         records = served.records(before + count)[before:]
         return [(record.get("cost_nanodollars"), record.get("usage")) for record in records]
 
-    return wait
+    return wait_for_costs
 
 
-def at(provider: str) -> str:
+def model_name(provider: str) -> str:
     return f"@{provider}/{MODELS[provider]}"
 
 
-SEARCHED = [
+SEARCH_OUTPUT_ITEMS = [
     {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "news"}},
     {"id": "ws_2", "type": "web_search_call", "status": "completed", "action": {"type": "open_page", "url": "u"}},
     {"id": "fs_1", "type": "file_search_call", "status": "completed", "queries": ["q"], "results": None},
@@ -112,7 +114,7 @@ SEARCHED = [
 ]
 
 
-def response(**more: object) -> dict[str, Any]:
+def response_body(**more: object) -> dict[str, Any]:
     usage = {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}
     details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
     return {
@@ -121,7 +123,7 @@ def response(**more: object) -> dict[str, Any]:
         "created_at": 1_700_000_000,
         "status": "completed",
         "model": MODELS["openai"],
-        "output": SEARCHED,
+        "output": SEARCH_OUTPUT_ITEMS,
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [{"type": "web_search"}],
@@ -130,21 +132,25 @@ def response(**more: object) -> dict[str, Any]:
     }
 
 
-def test_searches_of_a_response_cost_what_they_cost_whole_and_streamed(
-    there: AnsweringProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
+def test_bills_searches_of_buffered_and_streamed_responses(
+    there: ScriptedProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
-    begun = response(status="in_progress", output=[], usage=None)
+    begun = response_body(status="in_progress", output=[], usage=None)
     done = [
         {"type": "response.output_item.done", "sequence_number": 1 + number, "output_index": number, "item": item}
-        for number, item in enumerate(SEARCHED)
+        for number, item in enumerate(SEARCH_OUTPUT_ITEMS)
     ]
-    streamed = events(
+    streamed = sse_response(
         {"type": "response.created", "sequence_number": 0, "response": begun},
         *done,
-        {"type": "response.completed", "sequence_number": 9, "response": response()},
+        {"type": "response.completed", "sequence_number": 9, "response": response_body()},
     )
-    there.answer("POST", "/responses", whole(response()), streamed)
-    request: dict[str, Any] = {"model": at("openai"), "input": "what is new?", "tools": [{"type": "web_search"}]}
+    there.set_responses("POST", "/responses", json_response(response_body()), streamed)
+    request: dict[str, Any] = {
+        "model": model_name("openai"),
+        "input": "what is new?",
+        "tools": [{"type": "web_search"}],
+    }
     answer = chat.responses.create(**request)
     assert answer.output_text == "much"
     with chat.responses.create(**request, stream=True) as stream:
@@ -153,7 +159,7 @@ def test_searches_of_a_response_cost_what_they_cost_whole_and_streamed(
     assert costs(2) == [(100 * IN + 10 * OUT + WEB + FILES, used)] * 2
 
 
-def message(**more: object) -> dict[str, Any]:
+def message_body(**more: object) -> dict[str, Any]:
     usage = {"input_tokens": 100, "output_tokens": 10, "server_tool_use": {"web_search_requests": 3}}
     return {
         "id": "msg_1",
@@ -168,17 +174,17 @@ def message(**more: object) -> dict[str, Any]:
     }
 
 
-def test_searches_of_claude_cost_what_they_cost_for_clients_of_both_dialects(
-    there: AnsweringProvider,
+def test_bills_claude_searches_in_both_client_formats(
+    there: ScriptedProvider,
     claude: anthropic.Anthropic,
     chat: openai.OpenAI,
     costs: Callable[[int], list[object]],
 ):
-    usage = message()["usage"]
-    streamed = events(
+    usage = message_body()["usage"]
+    streamed = sse_response(
         {
             "type": "message_start",
-            "message": message(content=[], stop_reason=None, usage={**usage, "output_tokens": 1}),
+            "message": message_body(content=[], stop_reason=None, usage={**usage, "output_tokens": 1}),
         },
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "much"}},
@@ -186,14 +192,24 @@ def test_searches_of_claude_cost_what_they_cost_for_clients_of_both_dialects(
         {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": usage},
         {"type": "message_stop"},
     )
-    there.answer("POST", "/messages", whole(message()), streamed, whole(message()), streamed)
+    there.set_responses(
+        "POST", "/messages", json_response(message_body()), streamed, json_response(message_body()), streamed
+    )
     tools: list[Any] = [{"type": "web_search_20250305", "name": "web_search"}]
-    request: dict[str, Any] = {"model": at("anthropic"), "max_tokens": 64, "messages": TURN, "tools": tools}
+    request: dict[str, Any] = {
+        "model": model_name("anthropic"),
+        "max_tokens": 64,
+        "messages": PROMPT_MESSAGES,
+        "tools": tools,
+    }
     assert claude.messages.create(**request).usage.server_tool_use.web_search_requests == 3
     with claude.messages.stream(**request) as stream:
         assert stream.get_final_text() == "much"
-    assert chat.chat.completions.create(model=at("anthropic"), messages=TURN).choices[0].message.content == "much"
-    with chat.chat.completions.create(model=at("anthropic"), messages=TURN, stream=True) as chunks:
+    assert (
+        chat.chat.completions.create(model=model_name("anthropic"), messages=PROMPT_MESSAGES).choices[0].message.content
+        == "much"
+    )
+    with chat.chat.completions.create(model=model_name("anthropic"), messages=PROMPT_MESSAGES, stream=True) as chunks:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "much"
     used = {"input": 100, "output": 10, "web_searches": 3}
     assert costs(4) == [(100 * IN + 10 * OUT + 3 * WEB, used)] * 4
@@ -202,7 +218,7 @@ def test_searches_of_claude_cost_what_they_cost_for_clients_of_both_dialects(
 GENERATED, STREAMED = ":generateContent", ":streamGenerateContent"
 
 
-def generated(*parts: dict[str, Any], **more: object) -> dict[str, Any]:
+def gemini_body(*parts: dict[str, Any], **more: object) -> dict[str, Any]:
     queries = {"webSearchQueries": ["news", "weather", "news"], "searchEntryPoint": {"renderedContent": "<b>"}}
     candidate = {"content": {"role": "model", "parts": list(parts)}, "index": 0, **more}
     last = {"finishReason": "STOP", "groundingMetadata": queries}
@@ -210,61 +226,67 @@ def generated(*parts: dict[str, Any], **more: object) -> dict[str, Any]:
     return {"candidates": [candidate | last], "usageMetadata": usage, "modelVersion": MODELS["google"]}
 
 
-def pieces() -> list[dict[str, Any]]:
+def gemini_chunks() -> list[dict[str, Any]]:
     first = {"candidates": [{"content": {"role": "model", "parts": [{"text": "mu"}]}, "index": 0}]}
-    return [{**first, "modelVersion": MODELS["google"]}, generated({"text": "ch"})]
+    return [{**first, "modelVersion": MODELS["google"]}, gemini_body({"text": "ch"})]
 
 
-USED = {"input": 100, "output": 10, "web_searches": 2}
-SUM = 100 * IN + 10 * OUT + 2 * WEB
+EXPECTED_USAGE = {"input": 100, "output": 10, "web_searches": 2}
+EXPECTED_COST = 100 * IN + 10 * OUT + 2 * WEB
 
 
-def test_searches_of_gemini_cost_what_they_cost_for_its_own_sdk_and_for_others(
-    there: AnsweringProvider,
+def test_bills_gemini_searches_for_every_sdk(
+    there: ScriptedProvider,
     served: Gateway,
     claude: anthropic.Anthropic,
     chat: openai.OpenAI,
     costs: Callable[[int], list[object]],
 ):
-    there.answer("POST", f"{MODELS['google']}{GENERATED}", whole(generated({"text": "much"})))
-    there.answer("POST", f"{MODELS['google']}{STREAMED}", events(*pieces()))
-    came = said("google_search.py", served, [at("google")])
-    assert came == {(at("google"), "whole"): "much", (at("google"), "streamed"): "much"}
-    request: dict[str, Any] = {"model": at("google"), "messages": TURN}
+    there.set_responses("POST", f"{MODELS['google']}{GENERATED}", json_response(gemini_body({"text": "much"})))
+    there.set_responses("POST", f"{MODELS['google']}{STREAMED}", sse_response(*gemini_chunks()))
+    came = run_sdk_script("google_search.py", served, [model_name("google")])
+    assert came == {(model_name("google"), "whole"): "much", (model_name("google"), "streamed"): "much"}
+    request: dict[str, Any] = {"model": model_name("google"), "messages": PROMPT_MESSAGES}
     assert chat.chat.completions.create(**request).choices[0].message.content == "much"
     with chat.chat.completions.create(**request, stream=True) as chunks:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "much"
-    assert chat.responses.create(model=at("google"), input="what is new?").output_text == "much"
+    assert chat.responses.create(model=model_name("google"), input="what is new?").output_text == "much"
     assert claude.messages.create(**request, max_tokens=64).content[0].text == "much"
-    assert costs(6) == [(SUM, USED)] * 6
+    assert costs(6) == [(EXPECTED_COST, EXPECTED_USAGE)] * 6
 
 
-def test_large_answers_and_arrays_of_gemini_cost_what_they_cost(
-    there: AnsweringProvider, served: Gateway, chat: openai.OpenAI, costs: Callable[[int], list[object]]
+def test_bills_large_and_array_responses_of_gemini(
+    there: ScriptedProvider, served: Gateway, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
     picture = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(bytes(1_500_000)).decode()}}
-    answer = whole(generated({"text": "much"}, picture))
-    array = whole([*pieces()[:1], generated({"text": "ch"}, picture)])
-    there.answer("POST", f"{MODELS['google']}{GENERATED}", answer)
-    there.answer(
-        "POST", f"{MODELS['google']}{STREAMED}", events(*pieces()[:1], generated({"text": "ch"}, picture)), array
+    answer = json_response(gemini_body({"text": "much"}, picture))
+    array = json_response([*gemini_chunks()[:1], gemini_body({"text": "ch"}, picture)])
+    there.set_responses("POST", f"{MODELS['google']}{GENERATED}", answer)
+    there.set_responses(
+        "POST",
+        f"{MODELS['google']}{STREAMED}",
+        sse_response(*gemini_chunks()[:1], gemini_body({"text": "ch"}, picture)),
+        array,
     )
-    came = said("google_search.py", served, [at("google")])
-    assert came == {(at("google"), "whole"): "much", (at("google"), "streamed"): "much"}
-    assert chat.chat.completions.create(model=at("google"), messages=TURN).choices[0].message.content == "much"
+    came = run_sdk_script("google_search.py", served, [model_name("google")])
+    assert came == {(model_name("google"), "whole"): "much", (model_name("google"), "streamed"): "much"}
+    assert (
+        chat.chat.completions.create(model=model_name("google"), messages=PROMPT_MESSAGES).choices[0].message.content
+        == "much"
+    )
     # None of the SDKs asks for an array; whoever asks by hand gets one.
-    url = f"{served.base_url}/v1beta/models/{at('google')}{STREAMED}"
+    url = f"{served.base_url}/v1beta/models/{model_name('google')}{STREAMED}"
     asked = httpx2.post(url, json={"contents": [{"parts": [{"text": "?"}]}]}, headers={"x-goog-api-key": KEY})
     assert asked.content == array.body
-    assert costs(4) == [(SUM, USED)] * 4
+    assert costs(4) == [(EXPECTED_COST, EXPECTED_USAGE)] * 4
 
 
 @pytest.mark.parametrize(
     ("model", "counted", "searches"),
-    [(at("perplexity-ai"), {"num_search_queries": 4}, 4), (f"@openai/{SEARCHING}", {}, 1)],
+    [(model_name("perplexity-ai"), {"num_search_queries": 4}, 4), (f"@openai/{SEARCH_MODEL}", {}, 1)],
 )
-def test_searches_of_chats_cost_what_they_cost_whether_the_answer_counts_them_or_not(
-    there: AnsweringProvider,
+def test_bills_chat_searches_with_and_without_counts(
+    there: ScriptedProvider,
     chat: openai.OpenAI,
     costs: Callable[[int], list[object]],
     model: str,
@@ -276,13 +298,13 @@ def test_searches_of_chats_cost_what_they_cost_whether_the_answer_counts_them_or
     choice = {"index": 0, "finish_reason": "stop"}
     answer = {"choices": [{**choice, "message": {"role": "assistant", "content": "much"}}], "usage": usage}
     chunk = {"choices": [{**choice, "delta": {"role": "assistant", "content": "much"}}], "usage": usage}
-    there.answer(
+    there.set_responses(
         "POST",
         "/chat/completions",
-        whole({**said, "object": "chat.completion", **answer}),
-        events({**said, "object": "chat.completion.chunk", **chunk}),
+        json_response({**said, "object": "chat.completion", **answer}),
+        sse_response({**said, "object": "chat.completion.chunk", **chunk}),
     )
-    request: dict[str, Any] = {"model": model, "messages": TURN}
+    request: dict[str, Any] = {"model": model, "messages": PROMPT_MESSAGES}
     assert chat.chat.completions.create(**request).choices[0].message.content == "much"
     with chat.chat.completions.create(**request, stream=True) as chunks:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "much"
@@ -290,14 +312,16 @@ def test_searches_of_chats_cost_what_they_cost_whether_the_answer_counts_them_or
     assert costs(2) == [(100 * IN + 10 * OUT + searches * WEB, used)] * 2
 
 
-def test_images_cost_what_is_said_of_their_quality_and_size_and_as_many_as_came(
-    there: AnsweringProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
+def test_bills_images_by_quality_size_and_received_count(
+    there: ScriptedProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
-    def drawn(count: int, size: int = 30) -> object:
+    def image_body(count: int, size: int = 30) -> object:
         return {"created": 1_700_000_000, "data": [{"b64_json": base64.b64encode(bytes(size)).decode()}] * count}
 
-    there.answer("POST", "/images/generations", *(whole(drawn(*one)) for one in ((2,), (1,), (1,), (2, 900_000))))
-    there.answer("POST", "/images/edits", whole(drawn(2)))
+    there.set_responses(
+        "POST", "/images/generations", *(json_response(image_body(*one)) for one in ((2,), (1,), (1,), (2, 900_000)))
+    )
+    there.set_responses("POST", "/images/edits", json_response(image_body(2)))
     request: dict[str, Any] = {"model": "@openai/image-new", "prompt": "a cat"}
     assert len(chat.images.generate(**request, n=2).data or ()) == 2
     chat.images.generate(**request, quality="high", size="1024x1536")
@@ -305,18 +329,22 @@ def test_images_cost_what_is_said_of_their_quality_and_size_and_as_many_as_came(
     chat.images.generate(**request, n=3)
     chat.images.generate(**request, n=2)
     chat.images.edit(**request, image=("a.png", b"\x89PNG", "image/png"), n=2)
-    usual, high = IMAGES["standard"]["1024x1024"], IMAGES["high"]["1024x1536"]
+    usual, high = IMAGE_PRICES["standard"]["1024x1024"], IMAGE_PRICES["high"]["1024x1536"]
     assert [cost for cost, _ in costs(5)] == [2 * usual, high, usual, 2 * usual, 2 * usual]
 
 
-def test_a_response_in_the_background_is_paid_for_once_when_somebody_sees_what_it_used(
-    there: AnsweringProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
+def test_bills_background_response_once_when_usage_is_seen(
+    there: ScriptedProvider, chat: openai.OpenAI, costs: Callable[[int], list[object]]
 ):
-    begun = response(status="queued", background=True, output=[], usage=None)
-    there.answer("POST", "/responses", whole(begun))
-    there.answer("GET", "/responses/resp_1", whole(begun), whole(response(background=True)))
-    there.answer("POST", "/responses/resp_1/cancel", whole(response(status="cancelled", background=True, usage=None)))
-    made = chat.responses.create(model=at("openai"), input="what is new?", background=True)
+    begun = response_body(status="queued", background=True, output=[], usage=None)
+    there.set_responses("POST", "/responses", json_response(begun))
+    there.set_responses("GET", "/responses/resp_1", json_response(begun), json_response(response_body(background=True)))
+    there.set_responses(
+        "POST",
+        "/responses/resp_1/cancel",
+        json_response(response_body(status="cancelled", background=True, usage=None)),
+    )
+    made = chat.responses.create(model=model_name("openai"), input="what is new?", background=True)
     assert made.status == "queued"
     named = {"extra_headers": {"x-gateway-provider": "@openai"}}
     states = [chat.responses.retrieve("resp_1", **named).status for _ in range(3)]
@@ -331,22 +359,22 @@ def test_a_response_in_the_background_is_paid_for_once_when_somebody_sees_what_i
 def workers(
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    there: AnsweringProvider,
+    there: ScriptedProvider,
     gateway: Callable[..., Gateway],
 ) -> Iterator[tuple[Gateway, list[httpx2.Client]]]:
     """A gateway with two workers, and a connection to each."""
     with ExitStack() as stack:
-        asked = {**tables(there), "server": {"workers": 2}}
+        asked = {**build_tables(there), "server": {"workers": 2}}
         if request.param == "with Redis":
             redis = RedisServer(tmp_path)
             stack.callback(redis.stop)
             asked |= {"redis": {"url": redis.url}, "metrics": {"enabled": True}}
         running = gateway(asked)
         if "redis" in asked:
-            connected(running, workers=2)
+            wait_for_redis(running, workers=2)
         found: dict[int, httpx2.Client] = {}
         # Of connections some come to the one and some to the other.
-        for number in range(MOST_CONNECTIONS):
+        for number in range(MAX_CONNECTIONS):
             headers = {"x-gateway-provider": "@openai", "authorization": f"Bearer {KEY}"}
             client = stack.enter_context(httpx2.Client(base_url=f"{running.base_url}/v1", headers=headers))
             client.get("/responses/none")
@@ -356,32 +384,32 @@ def workers(
         yield running, [client for _, client in sorted(found.items())]
 
 
-def test_workers_know_of_each_others_responses_in_the_background(
-    there: AnsweringProvider, workers: tuple[Gateway, list[httpx2.Client]]
+def test_workers_share_pending_charges_of_background_responses(
+    there: ScriptedProvider, workers: tuple[Gateway, list[httpx2.Client]]
 ):
     running, (here, elsewhere) = workers
-    begun, done = response(status="queued", background=True, output=[], usage=None), response(background=True)
-    there.answer("POST", "/responses", whole(begun))
+    begun, done = response_body(status="queued", background=True, output=[], usage=None), response_body(background=True)
+    there.set_responses("POST", "/responses", json_response(begun))
 
-    def ask(of: httpx2.Client, method: str = "GET") -> None:
-        path, body = ("/responses", {"model": at("openai"), "input": "?", "background": True})
+    def send_request(of: httpx2.Client, method: str = "GET") -> None:
+        path, body = ("/responses", {"model": model_name("openai"), "input": "?", "background": True})
         told = of.post(path, json=body) if method == "POST" else of.get(f"{path}/resp_1")
         assert told.status_code == httpx2.codes.OK, told.text
 
-    def costs(*asked: tuple[httpx2.Client, str]) -> list[tuple[int, int | None]]:
+    def request_costs(*asked: tuple[httpx2.Client, str]) -> list[tuple[int, int | None]]:
         before = len(running.records())
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda one: ask(*one), asked))
+            list(pool.map(lambda one: send_request(*one), asked))
         told = running.records(before + len(asked))[before:]
         return [(record["worker"], record.get("cost_nanodollars")) for record in told]
 
-    there.answer("GET", "/responses/resp_1", whole(done))
+    there.set_responses("GET", "/responses/resp_1", json_response(done))
     paid = 100 * IN + 10 * OUT + WEB + FILES
     asked = [(here, "POST"), (elsewhere, "GET"), (elsewhere, "GET"), (here, "GET")]
-    assert [costs(one) for one in asked] == [[(1, None)], [(2, paid)], [(2, None)], [(1, None)]]
+    assert [request_costs(one) for one in asked] == [[(1, None)], [(2, paid)], [(2, None)], [(1, None)]]
     # Neither had been paid for when they were asked.
     for _ in range(5):
-        costs((here, "POST"))
-        there.answer("GET", "/responses/resp_1", whole(done, threading.Barrier(2)))
-        both = costs((here, "GET"), (elsewhere, "GET"))
+        request_costs((here, "POST"))
+        there.set_responses("GET", "/responses/resp_1", json_response(done, threading.Barrier(2)))
+        both = request_costs((here, "GET"), (elsewhere, "GET"))
         assert sorted(cost or 0 for _, cost in both) == [0, paid], both

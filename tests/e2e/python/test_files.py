@@ -12,8 +12,8 @@ import openai
 import pytest
 
 from tests.gateway import Gateway
-from tests.integration.amazon import moto
-from tests.integration.bucket_provider import KEY_ID, OWNER, REGION, SECRET, BucketProvider
+from tests.integration.amazon import run_moto
+from tests.integration.bucket_provider import KEY_ID, REGION, S3_OWNER_HEADERS, SECRET, FakeBucketProvider
 from tests.processes import wait
 
 if TYPE_CHECKING:
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 KEY = "pk-e2e-0123456789"
 # Larger than a part, which is of 8 MiB.
-LARGE = 20_000_000
+LARGE_FILE_BYTES = 20_000_000
 
 
-class Kind(NamedTuple):
+class ProviderCase(NamedTuple):
     """What is saved of a provider, and how its files are called."""
 
     options: dict[str, str]
     folder: str
     model: str
     # A line of a batch as it is kept.
-    row: Callable[[int], dict[str, Any]]
+    stored_line: Callable[[int], dict[str, Any]]
 
 
-KINDS = {
-    "bedrock": Kind(
+BUCKET_CASES = {
+    "bedrock": ProviderCase(
         {
             "aws_region": REGION,
             "aws_access_key_id": KEY_ID,
@@ -50,7 +50,7 @@ KINDS = {
             "modelInput": {"messages": [{"role": "user", "content": [{"text": f"question {number}"}]}]},
         },
     ),
-    "vertex-ai": Kind(
+    "vertex-ai": ProviderCase(
         {
             "vertex_region": "europe-west4",
             "vertex_project_id": "p-1",
@@ -68,7 +68,7 @@ KINDS = {
 }
 
 
-DATASETS = Kind(
+FIREWORKS_CASE = ProviderCase(
     {"fireworks_account_id": "acme"},
     "",
     "accounts/fireworks/models/llama-test",
@@ -77,36 +77,36 @@ DATASETS = Kind(
         "body": {"messages": [{"role": "user", "content": f"question {number}"}]},
     },
 )
-SAVED = {**KINDS, "fireworks-ai": DATASETS}
+SAVED_CASES = {**BUCKET_CASES, "fireworks-ai": FIREWORKS_CASE}
 
 
-@pytest.fixture(params=list(KINDS))
-def kind(request: pytest.FixtureRequest) -> Kind:
-    return KINDS[request.param]
+@pytest.fixture(params=list(BUCKET_CASES))
+def kind(request: pytest.FixtureRequest) -> ProviderCase:
+    return BUCKET_CASES[request.param]
 
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with moto(tmp_path_factory.mktemp("moto")) as url:
+    with run_moto(tmp_path_factory.mktemp("moto")) as url:
         for bucket in ("s3-bucket", "gcs-files"):
             httpx2.put(f"{url}/{bucket}").raise_for_status()
         yield url
 
 
 @pytest.fixture(scope="module")
-def listening(s3: str) -> Iterator[BucketProvider]:
-    with BucketProvider(s3) as provider:
+def listening(s3: str) -> Iterator[FakeBucketProvider]:
+    with FakeBucketProvider(s3) as provider:
         yield provider
 
 
 @pytest.fixture
-def there(listening: BucketProvider) -> Iterator[BucketProvider]:
+def there(listening: FakeBucketProvider) -> Iterator[FakeBucketProvider]:
     yield listening
     assert listening.refused == []
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, listening: BucketProvider) -> Iterator[Gateway]:
+def served(tmp_path_factory: pytest.TempPathFactory, listening: FakeBucketProvider) -> Iterator[Gateway]:
     saved: list[dict[str, Any]] = [
         {
             "slug": slug,
@@ -115,7 +115,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, listening: BucketProvider) 
             "options": kind.options,
             "custom_host": listening.url,
         }
-        for slug, kind in SAVED.items()
+        for slug, kind in SAVED_CASES.items()
     ]
     tables = {
         "keys": [{"name": "e2e", "key": KEY}],
@@ -128,27 +128,27 @@ def served(tmp_path_factory: pytest.TempPathFactory, listening: BucketProvider) 
 
 
 @pytest.fixture
-def ai(kind: Kind, served: Gateway, there: BucketProvider) -> Iterator[openai.OpenAI]:
-    slug = next(slug for slug, one in KINDS.items() if one is kind)
+def ai(kind: ProviderCase, served: Gateway, there: FakeBucketProvider) -> Iterator[openai.OpenAI]:
+    slug = next(slug for slug, one in BUCKET_CASES.items() if one is kind)
     assert there.url
-    with asking(served, slug) as client:
+    with build_client(served, slug) as client:
         yield client
 
 
-def asking(served: Gateway, slug: str) -> openai.OpenAI:
+def build_client(served: Gateway, slug: str) -> openai.OpenAI:
     headers = {"x-gateway-provider": f"@{slug}"}
     return openai.OpenAI(
         base_url=f"{served.base_url}/v1", api_key=KEY, default_headers=headers, max_retries=0, timeout=30
     )
 
 
-def line(number: int, model: str) -> bytes:
+def batch_line(number: int, model: str) -> bytes:
     body = {"model": model, "messages": [{"role": "user", "content": f"question {number}"}]}
     row = {"custom_id": f"row-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
     return json.dumps(row).encode() + b"\n"
 
 
-def test_a_file_makes_the_round_trip(ai: openai.OpenAI, kind: Kind):
+def test_file_makes_a_round_trip(ai: openai.OpenAI, kind: ProviderCase):
     content = b'{"messages": []}\n' * 3
     made = ai.files.create(file=("train it.jsonl", content, "application/jsonl"), purpose="fine-tune")
     assert unquote(made.id).startswith(f"{kind.folder}fine-tune/")
@@ -171,8 +171,8 @@ def test_a_file_makes_the_round_trip(ai: openai.OpenAI, kind: Kind):
             ask(made.id)
 
 
-def test_a_large_file_goes_in_parts_and_comes_back_as_it_was(ai: openai.OpenAI, there: BucketProvider):
-    content = bytes(range(256)) * (LARGE // 256)
+def test_large_file_is_uploaded_in_parts_and_read_back(ai: openai.OpenAI, there: FakeBucketProvider):
+    content = bytes(range(256)) * (LARGE_FILE_BYTES // 256)
     asked = len(there.asked)
     made = ai.files.create(file=("large.bin", content), purpose="user_data")
     assert made.bytes == len(content)
@@ -182,18 +182,18 @@ def test_a_large_file_goes_in_parts_and_comes_back_as_it_was(ai: openai.OpenAI, 
     assert ai.files.retrieve(made.id).purpose == "user_data"
 
 
-def test_lines_of_a_batch_are_kept_in_the_words_of_their_model(ai: openai.OpenAI, kind: Kind, there: BucketProvider):
+def test_batch_lines_are_stored_in_the_models_format(ai: openai.OpenAI, kind: ProviderCase, there: FakeBucketProvider):
     count = 2_000
-    lines = b"".join(line(number, kind.model) for number in range(count))
+    lines = b"".join(batch_line(number, kind.model) for number in range(count))
     made = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
-    rows = [json.loads(row) for row in there.read(unquote(made.id)).splitlines()]
+    rows = [json.loads(row) for row in there.read_object(unquote(made.id)).splitlines()]
     assert len(rows) == count
-    assert rows[-1] == kind.row(count - 1)
+    assert rows[-1] == kind.stored_line(count - 1)
     with pytest.raises(openai.BadRequestError, match="line 3: it is `other`"):
-        ai.files.create(file=lines[: len(line(0, kind.model)) * 2] + line(7, "other"), purpose="batch")
+        ai.files.create(file=lines[: len(batch_line(0, kind.model)) * 2] + batch_line(7, "other"), purpose="batch")
 
 
-def test_files_are_listed_by_pages(ai: openai.OpenAI):
+def test_lists_files_by_page(ai: openai.OpenAI):
     made = [ai.files.create(file=(f"{number}.png", b"x"), purpose="vision").id for number in range(5)]
     assert [file.id for file in ai.files.list(purpose="vision", limit=2)] == made
     page = ai.files.list(purpose="vision", limit=2, after=made[3])
@@ -201,40 +201,40 @@ def test_files_are_listed_by_pages(ai: openai.OpenAI):
 
 
 @pytest.mark.parametrize("kind", ["bedrock"], indirect=True)
-def test_what_is_kept_is_encrypted_as_it_was_saved(ai: openai.OpenAI, s3: str):
+def test_encrypts_stored_files_as_configured(ai: openai.OpenAI, s3: str):
     made = ai.files.create(file=("a.txt", b"x"), purpose="user_data")
-    shown = httpx2.head(f"{s3}/{unquote(made.id).removeprefix('s3://')}", headers=OWNER)
+    shown = httpx2.head(f"{s3}/{unquote(made.id).removeprefix('s3://')}", headers=S3_OWNER_HEADERS)
     assert shown.headers["x-amz-server-side-encryption"] == "AES256"
 
 
-def test_what_a_caller_did_not_finish_is_taken_back(served: Gateway, there: BucketProvider):
+def test_aborts_upload_if_client_disconnects(served: Gateway, there: FakeBucketProvider):
     head = (
         "POST /v1/files HTTP/1.1\r\nhost: gateway\r\ncontent-type: multipart/form-data; boundary=edge\r\n"
-        f"x-gateway-api-key: {KEY}\r\nx-gateway-provider: @bedrock\r\ncontent-length: {LARGE}\r\n\r\n"
+        f"x-gateway-api-key: {KEY}\r\nx-gateway-provider: @bedrock\r\ncontent-length: {LARGE_FILE_BYTES}\r\n\r\n"
         '--edge\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
         '--edge\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
     )
     asked = len(there.asked)
 
-    def kept(method: str) -> bool | None:
+    def has_upload_request(method: str) -> bool | None:
         return any(one == method and "uploadId=" in path for one, path in there.asked[asked:]) or None
 
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
-        connection.sendall(head.encode() + bytes(LARGE // 2))
-        wait("the first part", lambda: kept("PUT"))
-    wait("its end", lambda: kept("DELETE"))
+        connection.sendall(head.encode() + bytes(LARGE_FILE_BYTES // 2))
+        wait("the first part", lambda: has_upload_request("PUT"))
+    wait("its end", lambda: has_upload_request("DELETE"))
 
 
-def test_files_of_fireworks_are_datasets(served: Gateway, there: BucketProvider):
-    with asking(served, "fireworks-ai") as ai:
-        lines = b"".join(line(number, DATASETS.model) for number in range(3_000))
+def test_fireworks_files_are_datasets(served: Gateway, there: FakeBucketProvider):
+    with build_client(served, "fireworks-ai") as ai:
+        lines = b"".join(batch_line(number, FIREWORKS_CASE.model) for number in range(3_000))
         made = ai.files.create(file=("lines.jsonl", lines), purpose="batch")
         filled = there.objects[made.id].split(b"\r\n\r\n", 1)[1].rpartition(b"\r\n--")[0].splitlines()
-        assert json.loads(filled[2_999]) == DATASETS.row(2_999)
+        assert json.loads(filled[2_999]) == FIREWORKS_CASE.stored_line(2_999)
         shown = ai.files.retrieve(made.id)
         assert (shown.id, shown.purpose, shown.filename, shown.status) == (made.id, "batch", "lines.jsonl", "processed")
-        large = ai.files.create(file=("train.jsonl", bytes(LARGE)), purpose="fine-tune")
-        assert (large.bytes, len(there.objects[large.id]) > LARGE) == (LARGE, True)
+        large = ai.files.create(file=("train.jsonl", bytes(LARGE_FILE_BYTES)), purpose="fine-tune")
+        assert (large.bytes, len(there.objects[large.id]) > LARGE_FILE_BYTES) == (LARGE_FILE_BYTES, True)
         assert [file.id for file in ai.files.list(limit=1)] == [made.id, large.id]
         assert ai.files.delete(made.id).deleted
         with pytest.raises(openai.NotFoundError, match="no dataset"):

@@ -7,47 +7,49 @@ from typing import TYPE_CHECKING, NamedTuple
 import openai
 import pytest
 
-from tests.e2e.python.tuning_provider import CHECKPOINTS, EVENTS, KEY_ID, MADE, REGION, TOKEN, TuningProvider
+from tests.e2e.python.tuning_provider import CHECKPOINTS, EVENTS, KEY_ID, MADE, REGION, TOKEN, FakeFineTuningProvider
 from tests.gateway import Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 KEY = "pk-e2e-0123456789"
-ROLE = "arn:aws:iam::123456789012:role/tuner"
+ROLE_ARN = "arn:aws:iam::123456789012:role/tuner"
 
 
-class Kind(NamedTuple):
+class ProviderCase(NamedTuple):
     """What is saved of a provider, and what it knows of a job."""
 
     slug: str
     options: dict[str, str]
     model: str
-    file: str
+    training_file: str
     # Of a job that was just begun, and of one that is looked at.
-    begun: str
-    stands: str
+    initial_status: str
+    retrieved_status: str
     has_checkpoints: bool = False
     prefix: str = ""
 
 
-KINDS = {
-    "openai": Kind("openai", {}, "gpt-4o-mini", "file-1", "queued", "queued", has_checkpoints=True, prefix="/v1"),
-    "bedrock": Kind(
+PROVIDER_CASES = {
+    "openai": ProviderCase(
+        "openai", {}, "gpt-4o-mini", "file-1", "queued", "queued", has_checkpoints=True, prefix="/v1"
+    ),
+    "bedrock": ProviderCase(
         "bedrock",
         {
             "aws_region": REGION,
             "aws_access_key_id": KEY_ID,
             "aws_secret_access_key": "aws-secret",
             "aws_s3_bucket": "results",
-            "aws_customization_role_arn": ROLE,
+            "aws_customization_role_arn": ROLE_ARN,
         },
         "amazon.nova-lite-v1:0:300k",
         "s3://data/a.jsonl",
         "queued",
         "running",
     ),
-    "vertex-ai": Kind(
+    "vertex-ai": ProviderCase(
         "vertex-ai",
         {"vertex_region": "europe-west4", "vertex_project_id": "p-1"},
         "gemini-2.0-flash-001",
@@ -56,7 +58,7 @@ KINDS = {
         "running",
         has_checkpoints=True,
     ),
-    "fireworks-ai": Kind(
+    "fireworks-ai": ProviderCase(
         "fireworks-ai",
         {"fireworks_account_id": "acme"},
         "accounts/fireworks/models/llama-v3p1-8b-instruct",
@@ -67,19 +69,19 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=list(KINDS))
-def kind(request: pytest.FixtureRequest) -> Kind:
-    return KINDS[request.param]
+@pytest.fixture(params=list(PROVIDER_CASES))
+def kind(request: pytest.FixtureRequest) -> ProviderCase:
+    return PROVIDER_CASES[request.param]
 
 
 @pytest.fixture(scope="module")
-def listening() -> Iterator[TuningProvider]:
-    with TuningProvider() as provider:
+def listening() -> Iterator[FakeFineTuningProvider]:
+    with FakeFineTuningProvider() as provider:
         yield provider
 
 
 @pytest.fixture
-def there(listening: TuningProvider) -> Iterator[TuningProvider]:
+def there(listening: FakeFineTuningProvider) -> Iterator[FakeFineTuningProvider]:
     """Let it forget the jobs of tests before."""
     listening.jobs.clear()
     yield listening
@@ -87,7 +89,7 @@ def there(listening: TuningProvider) -> Iterator[TuningProvider]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, listening: TuningProvider) -> Iterator[Gateway]:
+def served(tmp_path_factory: pytest.TempPathFactory, listening: FakeFineTuningProvider) -> Iterator[Gateway]:
     """Serve the four providers, each of them the same in another dialect."""
     saved = [
         {
@@ -97,7 +99,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, listening: TuningProvider) 
             "options": kind.options,
             "custom_host": listening.url + kind.prefix,
         }
-        for slug, kind in KINDS.items()
+        for slug, kind in PROVIDER_CASES.items()
     ]
     tables = {
         "keys": [{"name": "e2e", "key": KEY}],
@@ -110,7 +112,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, listening: TuningProvider) 
 
 
 @pytest.fixture
-def client(kind: Kind, served: Gateway, there: TuningProvider) -> Iterator[openai.OpenAI]:
+def client(kind: ProviderCase, served: Gateway, there: FakeFineTuningProvider) -> Iterator[openai.OpenAI]:
     assert there.jobs == {}
     headers = {"x-gateway-provider": f"@{kind.slug}"}
     with openai.OpenAI(
@@ -119,38 +121,38 @@ def client(kind: Kind, served: Gateway, there: TuningProvider) -> Iterator[opena
         yield client
 
 
-def begun(client: openai.OpenAI, kind: Kind, count: int) -> list[str]:
+def create_jobs(client: openai.OpenAI, kind: ProviderCase, count: int) -> list[str]:
     """Begin so many jobs; their ids, the newest first."""
     made = []
     for number in range(count):
         supervised = {"hyperparameters": {"n_epochs": 2}}
         job = client.fine_tuning.jobs.create(
             model=kind.model,
-            training_file=kind.file,
+            training_file=kind.training_file,
             suffix=f"mine{number}",
             method={"type": "supervised", "supervised": supervised},
             extra_body={"job_name": f"job-{number}"} if kind.slug == "bedrock" else None,
         )
-        assert (job.object, job.status) == ("fine_tuning.job", kind.begun)
-        assert (job.training_file, job.method.type if job.method else None) == (kind.file, "supervised")
+        assert (job.object, job.status) == ("fine_tuning.job", kind.initial_status)
+        assert (job.training_file, job.method.type if job.method else None) == (kind.training_file, "supervised")
         made.insert(0, job.id)
     assert len(set(made)) == count
     return made
 
 
-def test_a_job_is_begun_and_looked_at(client: openai.OpenAI, kind: Kind, there: TuningProvider):
-    (name,) = begun(client, kind, 1)
+def test_creates_and_retrieves_a_job(client: openai.OpenAI, kind: ProviderCase, there: FakeFineTuningProvider):
+    (name,) = create_jobs(client, kind, 1)
     job = client.fine_tuning.jobs.retrieve(name)
-    assert (job.id, job.status, job.created_at) == (name, kind.stands, MADE)
-    assert (job.model, job.training_file, job.fine_tuned_model) == (kind.model, kind.file, None)
+    assert (job.id, job.status, job.created_at) == (name, kind.retrieved_status, MADE)
+    assert (job.model, job.training_file, job.fine_tuned_model) == (kind.model, kind.training_file, None)
     (kept,) = there.jobs.values()
     said = str(kept)
     assert "mine0" in said
-    assert kind.file in said
+    assert kind.training_file in said
 
 
-def test_jobs_are_listed_by_pages_the_newest_first(client: openai.OpenAI, kind: Kind):
-    made = begun(client, kind, 5)
+def test_lists_jobs_by_page_newest_first(client: openai.OpenAI, kind: ProviderCase):
+    made = create_jobs(client, kind, 5)
     jobs = client.fine_tuning.jobs
     assert [job.id for job in jobs.list()] == made
     assert [job.id for job in jobs.list(limit=2)] == made
@@ -159,16 +161,16 @@ def test_jobs_are_listed_by_pages_the_newest_first(client: openai.OpenAI, kind: 
     assert not jobs.list(limit=2, after=made[2]).has_more
 
 
-def test_a_job_is_cancelled_and_told_how_it_stands(client: openai.OpenAI, kind: Kind):
-    made = begun(client, kind, 2)
+def test_cancels_a_job_and_returns_its_status(client: openai.OpenAI, kind: ProviderCase):
+    made = create_jobs(client, kind, 2)
     job = client.fine_tuning.jobs.cancel(made[0])
     assert (job.id, job.object, job.status) == (made[0], "fine_tuning.job", "cancelled")
     jobs = client.fine_tuning.jobs
-    assert [jobs.retrieve(name).status for name in made] == ["cancelled", kind.stands]
+    assert [jobs.retrieve(name).status for name in made] == ["cancelled", kind.retrieved_status]
 
 
-def test_checkpoints_are_listed_by_pages_where_there_are_any(client: openai.OpenAI, kind: Kind):
-    (name,) = begun(client, kind, 1)
+def test_lists_checkpoints_by_page_if_supported(client: openai.OpenAI, kind: ProviderCase):
+    (name,) = create_jobs(client, kind, 1)
     checkpoints = client.fine_tuning.jobs.checkpoints
     if not kind.has_checkpoints:
         with pytest.raises(
@@ -184,8 +186,8 @@ def test_checkpoints_are_listed_by_pages_where_there_are_any(client: openai.Open
     assert (page.data, page.has_more) == (all_of_them[1:2], True)
 
 
-def test_events_are_listed_by_pages_where_there_are_any(client: openai.OpenAI, kind: Kind):
-    (name,) = begun(client, kind, 1)
+def test_lists_events_by_page_if_supported(client: openai.OpenAI, kind: ProviderCase):
+    (name,) = create_jobs(client, kind, 1)
     events = client.fine_tuning.jobs.list_events
     if kind.slug != "openai":
         with pytest.raises(openai.InternalServerError, match=f"listFinetuneEvents is not supported by {kind.slug}"):
@@ -196,7 +198,7 @@ def test_events_are_listed_by_pages_where_there_are_any(client: openai.OpenAI, k
     assert ([one.id for one in page.data], page.has_more) == (["ev-1"], True)
 
 
-def test_what_is_wrong_is_told_in_openais_words(client: openai.OpenAI, kind: Kind, there: TuningProvider):
+def test_reports_errors_in_openai_format(client: openai.OpenAI, kind: ProviderCase, there: FakeFineTuningProvider):
     with pytest.raises(openai.NotFoundError) as gone:
         client.fine_tuning.jobs.retrieve("job-of-nobody")
     assert gone.value.status_code == 404
@@ -204,7 +206,9 @@ def test_what_is_wrong_is_told_in_openais_words(client: openai.OpenAI, kind: Kin
         return
     asked = len(there.asked)
     with pytest.raises(openai.BadRequestError, match=r"method\.type: unknown provider `reinforcement` here"):
-        client.fine_tuning.jobs.create(model=kind.model, training_file=kind.file, method={"type": "reinforcement"})
+        client.fine_tuning.jobs.create(
+            model=kind.model, training_file=kind.training_file, method={"type": "reinforcement"}
+        )
     with pytest.raises(openai.BadRequestError, match="limit: must be a number from 1 to 100"):
         client.fine_tuning.jobs.list(limit=101)
     assert len(there.asked) == asked

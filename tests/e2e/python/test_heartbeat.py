@@ -15,33 +15,37 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway
 
-ASK = [{"role": "user", "content": "say something"}]
-PAUSING = "mock?chunks=4&chunk_ms=150&first_ms=200"
-OURS = {"x-gateway-provider": "mock"}
+PROMPT_MESSAGES = [{"role": "user", "content": "say something"}]
+PAUSING_MODEL = "mock?chunks=4&chunk_ms=150&first_ms=200"
+GATEWAY_HEADERS = {"x-gateway-provider": "mock"}
 
 
 @pytest.fixture
 def served(gateway: Callable[..., Gateway]) -> Gateway:
     served = gateway({"server": {"heartbeat_seconds": 0.05}})
     for path in (CHAT, MESSAGES):
-        body = ask(served.base_url, path, asked(PAUSING, stream=True)).body
+        body = ask(served.base_url, path, asked(PAUSING_MODEL, stream=True)).body
         assert body.count(b": keep-alive\n\n") >= 4, body
     return served
 
 
-def test_openais_sees_only_the_chunks(served: Gateway):
+def test_openai_sdk_sees_only_the_chunks(served: Gateway):
     with (
-        openai.OpenAI(base_url=f"{served.base_url}/v1", api_key="k", default_headers=OURS, max_retries=0) as client,
-        client.chat.completions.create(model=PAUSING, messages=ASK, stream=True) as stream,
+        openai.OpenAI(
+            base_url=f"{served.base_url}/v1", api_key="k", default_headers=GATEWAY_HEADERS, max_retries=0
+        ) as client,
+        client.chat.completions.create(model=PAUSING_MODEL, messages=PROMPT_MESSAGES, stream=True) as stream,
     ):
         pieces = [chunk.choices[0].delta.content for chunk in stream if chunk.choices]
     assert len([piece for piece in pieces if piece]) == 4
 
 
-def test_anthropics_sees_only_the_events(served: Gateway):
+def test_anthropic_sdk_sees_only_the_events(served: Gateway):
     with (
-        anthropic.Anthropic(base_url=served.base_url, api_key="k", default_headers=OURS, max_retries=0) as client,
-        client.messages.stream(model=PAUSING, max_tokens=64, messages=ASK) as stream,
+        anthropic.Anthropic(
+            base_url=served.base_url, api_key="k", default_headers=GATEWAY_HEADERS, max_retries=0
+        ) as client,
+        client.messages.stream(model=PAUSING_MODEL, max_tokens=64, messages=PROMPT_MESSAGES) as stream,
     ):
         assert len(list(stream.text_stream)) == 4
         assert stream.get_final_message().stop_reason == "end_turn"

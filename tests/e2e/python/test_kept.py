@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.python.answering_provider import events, whole
+from tests.e2e.python.answering_provider import json_response, sse_response
 from tests.e2e.python.packages import KEY
 from tests.gateway import Gateway
 from tests.processes import wait
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     import anthropic
     import openai
 
-    from tests.e2e.python.answering_provider import AnsweringProvider
+    from tests.e2e.python.answering_provider import ScriptedProvider
 
 MODEL, SIGNATURE = "gemini-3-new", "c2lnbmVk"
-PROFILE = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2"
-BEHIND = "anthropic.claude-new"
-TURN = {"role": "user", "content": "what is the weather?"}
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+PROFILE_ARN = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2"
+BACKING_MODEL = "anthropic.claude-new"
+USER_MESSAGE = {"role": "user", "content": "what is the weather?"}
+TOOL_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -> Iterator[Gateway]:
+def served(tmp_path_factory: pytest.TempPathFactory, there: ScriptedProvider) -> Iterator[Gateway]:
     amazon = {"aws_region": "us-east-1", "aws_access_key_id": "AKID", "aws_secret_access_key": "secret"}
     prices = {"request_token": {"price": 0.0001}, "response_token": {"price": 0.0002}}
     tables = {
@@ -37,7 +37,9 @@ def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -
             {"slug": "google", "provider": "google", "api_key": "sk-stored", "custom_host": there.url},
             {"slug": "bedrock", "provider": "bedrock", "options": amazon, "custom_host": there.url},
         ],
-        "prices": [{"provider": "bedrock", "model": BEHIND, "valid_from": "2020-01-01", "pay_as_you_go": prices}],
+        "prices": [
+            {"provider": "bedrock", "model": BACKING_MODEL, "valid_from": "2020-01-01", "pay_as_you_go": prices}
+        ],
         "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
     }
     running = Gateway(tmp_path_factory.mktemp("kept"), tables, {})
@@ -45,7 +47,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, there: AnsweringProvider) -
     running.stop()
 
 
-def called(mark: str) -> dict[str, Any]:
+def tool_calls_body(mark: str) -> dict[str, Any]:
     """Answer with two calls, the first of which is signed; those of another answer have other ids."""
     parts = [
         {"functionCall": {"name": "weather", "args": {"city": "Oslo"}}, "thoughtSignature": SIGNATURE + mark},
@@ -56,30 +58,30 @@ def called(mark: str) -> dict[str, Any]:
     return {"responseId": mark, "candidates": [candidate], "usageMetadata": usage, "modelVersion": MODEL}
 
 
-def answers(there: AnsweringProvider, mark: str) -> None:
-    done = called(mark)
+def set_tool_call_responses(there: ScriptedProvider, mark: str) -> None:
+    done = tool_calls_body(mark)
     done["candidates"][0]["content"]["parts"] = [{"text": "rain"}]
-    there.answer("POST", f"{MODEL}:generateContent", whole(called(mark)), whole(done))
-    there.answer("POST", f"{MODEL}:streamGenerateContent", events(called(mark)))
+    there.set_responses("POST", f"{MODEL}:generateContent", json_response(tool_calls_body(mark)), json_response(done))
+    there.set_responses("POST", f"{MODEL}:streamGenerateContent", sse_response(tool_calls_body(mark)))
 
 
-def signatures(there: AnsweringProvider) -> list[str | None]:
+def sent_signatures(there: ScriptedProvider) -> list[str | None]:
     """Say which calls of the turn that came last were signed, and how."""
     parts = [part for content in there.sent[-1]["contents"] for part in content["parts"]]
     return [part.get("thoughtSignature") for part in parts if "functionCall" in part]
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_openais_sdk_needs_no_signatures(there: AnsweringProvider, chat: openai.OpenAI, streams: bool):
+def test_openai_sdk_needs_no_signatures(there: ScriptedProvider, chat: openai.OpenAI, streams: bool):
     mark = f"chat{streams}"
-    answers(there, mark)
-    tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+    set_tool_call_responses(there, mark)
+    tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": TOOL_SCHEMA}}]
     request: dict[str, Any] = {"model": f"@google/{MODEL}", "tools": tools}
     if streams:
-        with chat.chat.completions.stream(**request, messages=[TURN]) as stream:
+        with chat.chat.completions.stream(**request, messages=[USER_MESSAGE]) as stream:
             made = stream.get_final_completion().choices[0].message
     else:
-        made = chat.chat.completions.create(**request, messages=[TURN]).choices[0].message
+        made = chat.chat.completions.create(**request, messages=[USER_MESSAGE]).choices[0].message
     # As an application does that has never heard of them.
     calls = [
         {
@@ -91,15 +93,15 @@ def test_openais_sdk_needs_no_signatures(there: AnsweringProvider, chat: openai.
     ]
     results = [{"role": "tool", "tool_call_id": call["id"], "content": "rain"} for call in calls]
     raw = chat.chat.completions.with_raw_response.create(
-        **request, messages=[TURN, {"role": "assistant", "tool_calls": calls}, *results]
+        **request, messages=[USER_MESSAGE, {"role": "assistant", "tool_calls": calls}, *results]
     )
-    assert signatures(there) == [SIGNATURE + mark, None]
+    assert sent_signatures(there) == [SIGNATURE + mark, None]
     assert "x-gateway-not-translated" not in raw.headers
 
 
-def test_openais_sdk_needs_no_signatures_in_responses(there: AnsweringProvider, chat: openai.OpenAI):
-    answers(there, "responses")
-    tools: Any = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": False}]
+def test_openai_sdk_needs_no_signatures_in_responses(there: ScriptedProvider, chat: openai.OpenAI):
+    set_tool_call_responses(there, "responses")
+    tools: Any = [{"type": "function", "name": "weather", "parameters": TOOL_SCHEMA, "strict": False}]
     request: dict[str, Any] = {"model": f"@google/{MODEL}", "tools": tools}
     made = chat.responses.create(**request, input="what is the weather?")
     calls = [item for item in made.output if item.type == "function_call"]
@@ -108,26 +110,26 @@ def test_openais_sdk_needs_no_signatures_in_responses(there: AnsweringProvider, 
         for call in calls
     ]
     results = [{"type": "function_call_output", "call_id": call.call_id, "output": "rain"} for call in calls]
-    chat.responses.create(**request, input=[TURN, *said, *results])
-    assert signatures(there) == [f"{SIGNATURE}responses", None]
+    chat.responses.create(**request, input=[USER_MESSAGE, *said, *results])
+    assert sent_signatures(there) == [f"{SIGNATURE}responses", None]
 
 
-def test_anthropics_sdk_needs_no_signatures(there: AnsweringProvider, claude: anthropic.Anthropic):
-    answers(there, "messages")
-    tools: Any = [{"name": "weather", "input_schema": SCHEMA}]
+def test_anthropic_sdk_needs_no_signatures(there: ScriptedProvider, claude: anthropic.Anthropic):
+    set_tool_call_responses(there, "messages")
+    tools: Any = [{"name": "weather", "input_schema": TOOL_SCHEMA}]
     request: dict[str, Any] = {"model": f"@google/{MODEL}", "max_tokens": 64, "tools": tools}
-    made = claude.messages.create(**request, messages=[TURN])
+    made = claude.messages.create(**request, messages=[USER_MESSAGE])
     uses = [block for block in made.content if block.type == "tool_use"]
     said = [{"type": "tool_use", "id": use.id, "name": use.name, "input": use.input} for use in uses]
     results = [{"type": "tool_result", "tool_use_id": use.id, "content": "rain"} for use in uses]
-    turns = [TURN, {"role": "assistant", "content": said}, {"role": "user", "content": results}]
+    turns = [USER_MESSAGE, {"role": "assistant", "content": said}, {"role": "user", "content": results}]
     claude.messages.create(**request, messages=turns)
-    assert signatures(there) == [f"{SIGNATURE}messages", None]
+    assert sent_signatures(there) == [f"{SIGNATURE}messages", None]
 
 
-def test_amazons_sdk_needs_no_signatures(there: AnsweringProvider, amazon: Any):
-    answers(there, "converse")
-    tools = {"tools": [{"toolSpec": {"name": "weather", "inputSchema": {"json": SCHEMA}}}]}
+def test_boto3_needs_no_signatures(there: ScriptedProvider, amazon: Any):
+    set_tool_call_responses(there, "converse")
+    tools = {"tools": [{"toolSpec": {"name": "weather", "inputSchema": {"json": TOOL_SCHEMA}}}]}
     asked = {"role": "user", "content": [{"text": "what is the weather?"}]}
     made = amazon.converse(modelId=f"@google/{MODEL}", messages=[asked], toolConfig=tools)
     uses = [block for block in made["output"]["message"]["content"] if "toolUse" in block]
@@ -136,11 +138,11 @@ def test_amazons_sdk_needs_no_signatures(there: AnsweringProvider, amazon: Any):
     ]
     turns = [asked, {"role": "assistant", "content": uses}, {"role": "user", "content": results}]
     amazon.converse(modelId=f"@google/{MODEL}", messages=turns, toolConfig=tools)
-    assert signatures(there) == [f"{SIGNATURE}converse", None]
+    assert sent_signatures(there) == [f"{SIGNATURE}converse", None]
 
 
-def test_the_model_behind_an_application_inference_profile_decides_how_it_is_asked_and_what_it_costs(
-    there: AnsweringProvider, served: Gateway, chat: openai.OpenAI, claude: anthropic.Anthropic, amazon: Any
+def test_backing_model_of_a_profile_decides_format_and_price(
+    there: ScriptedProvider, served: Gateway, chat: openai.OpenAI, claude: anthropic.Anthropic, amazon: Any
 ):
     made = {
         "id": "msg_1",
@@ -156,26 +158,29 @@ def test_the_model_behind_an_application_inference_profile_decides_how_it_is_ask
         "usage": {"inputTokens": 30, "outputTokens": 12, "totalTokens": 42},
         "metrics": {"latencyMs": 1},
     }
-    behind = {"models": [{"modelArn": f"arn:aws:bedrock:us-east-1::foundation-model/{BEHIND}"}], "type": "APPLICATION"}
-    there.answer("GET", f"/inference-profiles/{PROFILE}", whole(behind))
-    there.answer("POST", f"/model/{PROFILE}/invoke", whole(made))
-    there.answer("POST", f"/model/{PROFILE}/converse", whole(told))
+    behind = {
+        "models": [{"modelArn": f"arn:aws:bedrock:us-east-1::foundation-model/{BACKING_MODEL}"}],
+        "type": "APPLICATION",
+    }
+    there.set_responses("GET", f"/inference-profiles/{PROFILE_ARN}", json_response(behind))
+    there.set_responses("POST", f"/model/{PROFILE_ARN}/invoke", json_response(made))
+    there.set_responses("POST", f"/model/{PROFILE_ARN}/converse", json_response(told))
     there.asked.clear()
-    model = f"@bedrock/{PROFILE}"
-    answer = chat.chat.completions.create(model=model, messages=[TURN])
+    model = f"@bedrock/{PROFILE_ARN}"
+    answer = chat.chat.completions.create(model=model, messages=[USER_MESSAGE])
     assert answer.choices[0].message.content == "rain"
-    assert claude.messages.create(model=model, max_tokens=64, messages=[TURN]).content[0].text == "rain"
+    assert claude.messages.create(model=model, max_tokens=64, messages=[USER_MESSAGE]).content[0].text == "rain"
     turn = {"role": "user", "content": [{"text": "what is the weather?"}]}
     conversed = amazon.converse(modelId=model, messages=[turn])
     assert conversed["output"]["message"]["content"] == [{"text": "rain"}]
-    body = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 64, "messages": [TURN]}
+    body = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 64, "messages": [USER_MESSAGE]}
     invoked = json.loads(amazon.invoke_model(modelId=model, body=json.dumps(body))["body"].read())
     assert invoked["content"] == made["content"]
 
-    def costs() -> list[int | None] | None:
+    def bedrock_costs() -> list[int | None] | None:
         found = [record.get("cost_nanodollars") for record in served.records(0) if record["ai_org"] == "bedrock"]
         return found if len(found) >= 4 else None
 
-    assert wait("four records", costs) == [30 * 1_000 + 12 * 2_000] * 4
+    assert wait("four records", bedrock_costs) == [30 * 1_000 + 12 * 2_000] * 4
     # It was asked once for all of them.
-    assert there.count("GET", f"/inference-profiles/{PROFILE}") == 1
+    assert there.count_requests("GET", f"/inference-profiles/{PROFILE_ARN}") == 1

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 KEY, STORED = "pk-gateway-0123456789", "sk-stored-0123456789"
-ASK = [{"role": "user", "content": "say something"}]
+PROMPT_MESSAGES = [{"role": "user", "content": "say something"}]
 TABLES = {
     "keys": [{"name": "k", "id": "k-1", "key": KEY}],
     "providers": [{"slug": "mine", "provider": "mock", "api_key": STORED}],
 }
-SAVED = {"x-gateway-provider": "@mine"}
+SAVED_PROVIDER_HEADERS = {"x-gateway-provider": "@mine"}
 
 
 @pytest.fixture
@@ -41,35 +41,41 @@ def azure_client(served: Gateway, key: str, headers: dict[str, str]) -> openai.A
     )
 
 
-def test_the_gateways_key_is_the_only_one_that_a_client_needs(served: Gateway, mock: Mock):
+def test_client_needs_only_the_gateway_key(served: Gateway, mock: Mock):
     # Azure's client has paths of its own, which pass through.
     for make in (openai_client, azure_client):
-        with make(served, KEY, SAVED) as client:
-            client.chat.completions.create(model="mock", messages=ASK)
-    with anthropic_client(served, KEY, SAVED) as client:
-        assert client.messages.create(model="mock", max_tokens=8, messages=ASK).content
+        with make(served, KEY, SAVED_PROVIDER_HEADERS) as client:
+            client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES)
+    with anthropic_client(served, KEY, SAVED_PROVIDER_HEADERS) as client:
+        assert client.messages.create(model="mock", max_tokens=8, messages=PROMPT_MESSAGES).content
     for entry in mock.ledger():
         assert entry["headers"]["authorization"] == f"Bearer {STORED}"
         assert KEY not in str(entry)
     assert [record["api_key_id"] for record in served.records(3)] == ["k-1"] * 3
 
 
-def test_a_client_made_for_another_gateway_is_understood_and_answered_in_its_own_words(served: Gateway, mock: Mock):
+def test_portkey_headers_get_portkey_response_headers(served: Gateway, mock: Mock):
     headers = {"x-portkey-api-key": KEY, "x-portkey-provider": "@mine", "x-portkey-trace-id": "t-1"}
     with openai_client(served, "OPENAI_API_KEY", headers) as client:
-        answer = client.chat.completions.with_raw_response.create(model="mock", messages=ASK)
+        answer = client.chat.completions.with_raw_response.create(model="mock", messages=PROMPT_MESSAGES)
     assert answer.headers["x-portkey-trace-id"] == "t-1"
     assert not [name for name in answer.headers if name.startswith("x-gateway-")]
     assert mock.ledger()[0]["headers"]["authorization"] == f"Bearer {STORED}"
 
 
-def test_a_wrong_key_is_the_sdks_own_error_with_all_that_it_reads(served: Gateway, mock: Mock):
-    with openai_client(served, "sk-wrong", SAVED) as client, pytest.raises(openai.AuthenticationError) as refused:
-        client.chat.completions.create(model="mock", messages=ASK)
+def test_wrong_key_raises_the_sdks_error_with_all_fields(served: Gateway, mock: Mock):
+    with (
+        openai_client(served, "sk-wrong", SAVED_PROVIDER_HEADERS) as client,
+        pytest.raises(openai.AuthenticationError) as refused,
+    ):
+        client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES)
     error = refused.value
     assert (error.code, error.type, error.request_id) == ("03", "authentication_error", served.records(1)[0]["id"])
-    with anthropic_client(served, "sk-wrong", SAVED) as client, pytest.raises(anthropic.AuthenticationError) as refused:
-        client.messages.create(model="mock", max_tokens=8, messages=ASK)
+    with (
+        anthropic_client(served, "sk-wrong", SAVED_PROVIDER_HEADERS) as client,
+        pytest.raises(anthropic.AuthenticationError) as refused,
+    ):
+        client.messages.create(model="mock", max_tokens=8, messages=PROMPT_MESSAGES)
     request_id = served.records(2)[1]["id"]
     assert refused.value.request_id == request_id
     assert refused.value.body == {

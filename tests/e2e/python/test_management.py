@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.e2e.python.test_routes import calls_of
+from tests.e2e.python.test_routes import run_sdk_calls
 from tests.founded import ADMIN_KEY
-from tests.integration.managed import Client, good
+from tests.integration.managed import Client, expect_ok
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.founded import Founded
+    from tests.founded import DatabaseTemplates
     from tests.gateway import Gateway
 
-SAID = {
+EXPECTED_RESULTS = {
     "workspaces.retrieve": "Sdk",
     "users.retrieve": "owner",
     "users.list": 1,
@@ -35,32 +35,36 @@ SAID = {
 }
 
 
-def managed(gateway: Callable[..., Gateway], founded: Founded, folder: Path) -> Gateway:
+def start_managed_gateway(gateway: Callable[..., Gateway], founded: DatabaseTemplates, folder: Path) -> Gateway:
     url = founded.copy("sqlite", folder)
     return gateway(env={"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url})
 
 
-def test_every_call_of_the_portkey_sdk_is_understood(gateway: Callable[..., Gateway], founded: Founded, tmp_path: Path):
-    served = managed(gateway, founded, tmp_path)
-    version, calls = calls_of("portkey_management.py", "portkey-ai-2", served, KEY=ADMIN_KEY)
+def test_portkey_sdk_understands_every_call(
+    gateway: Callable[..., Gateway], founded: DatabaseTemplates, tmp_path: Path
+):
+    served = start_managed_gateway(gateway, founded, tmp_path)
+    version, calls = run_sdk_calls("portkey_management.py", "portkey-ai-2", served, KEY=ADMIN_KEY)
     assert version.startswith("2.")
     found = dict(calls)
     virtual = found.pop("virtual_keys.create")
     assert virtual, found
     # What is not said here is that something was there.
-    assert found == {name: SAID.get(name, True) for name in found}
-    assert set(SAID) <= set(found)
+    assert found == {name: EXPECTED_RESULTS.get(name, True) for name in found}
+    assert set(EXPECTED_RESULTS) <= set(found)
 
 
-def test_limits_are_lists_for_everybody_else(gateway: Callable[..., Gateway], founded: Founded, tmp_path: Path):
-    served = managed(gateway, founded, tmp_path)
+def test_limits_are_lists_for_all_other_clients(
+    gateway: Callable[..., Gateway], founded: DatabaseTemplates, tmp_path: Path
+):
+    served = start_managed_gateway(gateway, founded, tmp_path)
     admin = Client(served)
     rate = {"type": "requests", "unit": "rpm", "value": 7}
-    place = admin.made("/v1/workspaces", {"name": "w"})["id"]
-    admin.made("/v1/virtual-keys", {"name": "v", "provider": "mock", "workspace_id": place, "rate_limits": rate})
+    place = admin.create("/v1/workspaces", {"name": "w"})["id"]
+    admin.create("/v1/virtual-keys", {"name": "v", "provider": "mock", "workspace_id": place, "rate_limits": rate})
     given = {"name": "i", "slug": "i", "ai_provider_id": "mock"}
-    admin.made("/v1/integrations", given)
-    good(
+    admin.create("/v1/integrations", given)
+    expect_ok(
         admin.put(
             "/v1/integrations/i/workspaces", {"workspaces": [{"id": place, "enabled": True, "rate_limits": [rate]}]}
         )
@@ -69,6 +73,6 @@ def test_limits_are_lists_for_everybody_else(gateway: Callable[..., Gateway], fo
     python = {"x-portkey-package-version": "portkey-2.3.4", "x-portkey-runtime": "CPython"}
     for headers, shown in (({}, [rate]), (node, [rate]), (python, rate)):
         client = Client(served, headers=headers)
-        listed = client.shown(f"/v1/virtual-keys?workspace_id={place}")["data"]
+        listed = client.read(f"/v1/virtual-keys?workspace_id={place}")["data"]
         assert [row["rate_limits"] for row in listed if row["rate_limits"]] == [shown]
-        assert client.shown("/v1/integrations/i/workspaces")["workspaces"][0]["rate_limits"] == shown
+        assert client.read("/v1/integrations/i/workspaces")["workspaces"][0]["rate_limits"] == shown

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 KEY = "pk-e2e-0123456789"
-ASK = [{"role": "user", "content": "say something"}]
+PROMPT_MESSAGES = [{"role": "user", "content": "say something"}]
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def client(served: Gateway) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_chat_whole(client: openai.OpenAI, mock: Mock):
-    answer = client.chat.completions.create(model="mock", messages=ASK)
+def test_creates_a_chat_completion(client: openai.OpenAI, mock: Mock):
+    answer = client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES)
     assert answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage
@@ -40,50 +40,52 @@ def test_chat_whole(client: openai.OpenAI, mock: Mock):
     assert (seen["method"], seen["path"], seen["outcome"]) == ("POST", "/v1/chat/completions", "complete")
 
 
-def test_chat_streamed(client: openai.OpenAI):
-    with client.chat.completions.create(model="mock?chunks=12", messages=ASK, stream=True) as stream:
+def test_streams_a_chat_completion(client: openai.OpenAI):
+    with client.chat.completions.create(model="mock?chunks=12", messages=PROMPT_MESSAGES, stream=True) as stream:
         pieces = [
             chunk.choices[0].delta.content for chunk in stream if chunk.choices and chunk.choices[0].delta.content
         ]
     assert len(pieces) == 12
 
 
-def test_embeddings(client: openai.OpenAI):
+def test_creates_an_embedding(client: openai.OpenAI):
     answer = client.embeddings.create(model="mock", input="a short text")
     assert answer.data[0].embedding
 
 
-def test_models(client: openai.OpenAI):
+def test_lists_models(client: openai.OpenAI):
     assert [model.id for model in client.models.list()]
 
 
-def test_the_gateway_says_what_it_did(client: openai.OpenAI):
-    raw = client.chat.completions.with_raw_response.create(model="mock", messages=ASK)
+def test_sets_gateway_response_headers(client: openai.OpenAI):
+    raw = client.chat.completions.with_raw_response.create(model="mock", messages=PROMPT_MESSAGES)
     assert raw.headers["x-gateway-provider"] == "mock"
     assert raw.headers["x-gateway-trace-id"]
     assert raw.headers["x-gateway-retry-attempt-count"] == "0"
 
 
-def test_a_providers_error_is_the_sdks_error(client: openai.OpenAI):
+def test_provider_error_raises_the_sdks_error(client: openai.OpenAI):
     with pytest.raises(openai.RateLimitError) as caught:
-        client.chat.completions.create(model="mock?fault=429&retry_after=7", messages=ASK)
+        client.chat.completions.create(model="mock?fault=429&retry_after=7", messages=PROMPT_MESSAGES)
     assert caught.value.response.headers["retry-after"] == "7"
 
 
-def test_a_wrong_gateway_key_is_refused(client: openai.OpenAI, mock: Mock):
+def test_rejects_a_wrong_gateway_key(client: openai.OpenAI, mock: Mock):
     with pytest.raises(openai.AuthenticationError):
-        client.chat.completions.create(model="mock", messages=ASK, extra_headers={"x-gateway-api-key": "pk-wrong"})
+        client.chat.completions.create(
+            model="mock", messages=PROMPT_MESSAGES, extra_headers={"x-gateway-api-key": "pk-wrong"}
+        )
     assert mock.ledger() == []
 
 
-def test_the_gateways_key_stays_with_the_gateway(client: openai.OpenAI, mock: Mock):
-    client.chat.completions.create(model="mock", messages=ASK)
+def test_does_not_forward_the_gateway_key(client: openai.OpenAI, mock: Mock):
+    client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES)
     assert KEY not in str(mock.ledger())
 
 
-def test_each_call_leaves_one_record(client: openai.OpenAI, served: Gateway):
-    client.chat.completions.create(model="mock", messages=ASK)
-    with client.chat.completions.create(model="mock", messages=ASK, stream=True) as stream:
+def test_writes_one_record_per_call(client: openai.OpenAI, served: Gateway):
+    client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES)
+    with client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES, stream=True) as stream:
         assert list(stream)
     assert len(served.records(2)) == 2
     assert "provider-key" not in served.records_file.read_text()

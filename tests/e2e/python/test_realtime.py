@@ -29,7 +29,7 @@ def client(served: Gateway) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_a_realtime_session(client: openai.OpenAI, served: Gateway):
+def test_runs_a_realtime_session(client: openai.OpenAI, served: Gateway):
     with client.realtime.connect(model="gpt-realtime") as connection:
         connection.session.update(session={"type": "realtime", "instructions": "be brief"})
         connection.response.create()
@@ -46,7 +46,7 @@ def test_a_realtime_session(client: openai.OpenAI, served: Gateway):
     assert (record["operation"], record["outcome"], record["total_units"]) == ("realtime", "complete", 20)
 
 
-def test_responses_over_a_websocket(client: openai.OpenAI, served: Gateway):
+def test_creates_a_response_over_a_websocket(client: openai.OpenAI, served: Gateway):
     with client.responses.connect() as connection:
         connection.response.create(model="mock", input="say something")
         kinds: list[str] = []

@@ -16,80 +16,80 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-SCRIPTS = Path(__file__).parent / "routes"
-OLDER = Path(__file__).parents[3] / ".cache/sdk"
-NEWEST = ""
+SCRIPTS_DIR = Path(__file__).parent / "routes"
+OLD_SDKS_DIR = Path(__file__).parents[3] / ".cache/sdk"
+NEWEST_SDK = ""
 SDKS = [
     ("openai", "openai-1", "1."),
     ("openai", "openai-2", "2."),
-    ("openai", NEWEST, "3."),
+    ("openai", NEWEST_SDK, "3."),
     ("anthropic", "anthropic-0", "0."),
-    ("anthropic", NEWEST, "2."),
+    ("anthropic", NEWEST_SDK, "2."),
 ]
 
 
-def calls_of(script: str, folder: str, gateway: Gateway, **more: str) -> tuple[str, list[tuple[Any, Any]]]:
+def run_sdk_calls(script: str, folder: str, gateway: Gateway, **more: str) -> tuple[str, list[tuple[Any, Any]]]:
     """Run a script with the SDK of that folder and nothing else of this environment; its version and what came of each."""
     alone = ["-S"] if folder else []
     done = subprocess.run(
         # What an old SDK uses may be on its way out; that is not for these tests to say.
-        [sys.executable, *alone, "-W", "ignore", SCRIPTS / script],
+        [sys.executable, *alone, "-W", "ignore", SCRIPTS_DIR / script],
         check=False,
         capture_output=True,
         text=True,
         timeout=50,
         stdin=subprocess.DEVNULL,
         env={"PATH": os.environ["PATH"], "GATEWAY": gateway.base_url, **more}
-        | ({"PYTHONPATH": str(OLDER / folder)} if folder else {}),
+        | ({"PYTHONPATH": str(OLD_SDKS_DIR / folder)} if folder else {}),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stderr, [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(("sdk", "folder", "major"), SDKS)
-def test_every_route_is_understood(gateway: Callable[..., Gateway], mock: Mock, sdk: str, folder: str, major: str):
-    version, calls = calls_of(f"{sdk}_sdk.py", folder, gateway())
+def test_sdk_understands_every_route(gateway: Callable[..., Gateway], mock: Mock, sdk: str, folder: str, major: str):
+    version, calls = run_sdk_calls(f"{sdk}_sdk.py", folder, gateway())
     assert version.startswith(major)
     assert not [(route, came) for route, came in calls if came != "understood"]
-    assert [bare(f"{entry['method']} {entry['path']}") for entry in mock.ledger()] == [
-        bare(route) for route, _ in calls
+    assert [strip_beta_query(f"{entry['method']} {entry['path']}") for entry in mock.ledger()] == [
+        strip_beta_query(route) for route, _ in calls
     ]
 
 
-def test_a_provider_that_nobody_here_wrote_is_understood(gateway: Callable[..., Gateway], aimock: str):
+def test_sdks_understand_responses_of_aimock(gateway: Callable[..., Gateway], aimock: str):
     # One gateway for all of them: nothing of one stays for the next.
     served = gateway({"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
     for sdk, folder, major in SDKS:
-        version, calls = calls_of(f"{sdk}_at_aimock.py", folder, served, AIMOCK=aimock)
+        version, calls = run_sdk_calls(f"{sdk}_at_aimock.py", folder, served, AIMOCK=aimock)
         assert version.startswith(major)
         assert {came for _, came in calls} == {"understood"}, (version, calls)
 
 
-def bare(route: str) -> str:
+def strip_beta_query(route: str) -> str:
     """A route without the mark that some versions of one SDK set."""
     return route.replace("?beta=true&", "?").removesuffix("?beta=true")
 
 
-def target(behaviour: str, **more: object) -> dict[str, Any]:
+def mock_target(behaviour: str, **more: object) -> dict[str, Any]:
     return {"provider": "mock", "override_params": {"model": f"mock?{behaviour}"}, **more}
 
 
-def fallback(*targets: dict[str, Any]) -> dict[str, Any]:
+def fallback_config(*targets: dict[str, Any]) -> dict[str, Any]:
     return {"strategy": {"mode": "fallback"}, "targets": list(targets)}
 
 
 @pytest.mark.parametrize(
     ("config", "came", "attempts"),
     [
-        (fallback(target("status=503"), target("chunks=3")), (200, True), 2),
-        (target("status=503", retry={"attempts": 2}), (503, "false"), 3),
-        (fallback(target("status=503"), target("status=500")), (500, "false"), 2),
+        (fallback_config(mock_target("status=503"), mock_target("chunks=3")), (200, True), 2),
+        (mock_target("status=503", retry={"attempts": 2}), (503, "false"), 3),
+        (fallback_config(mock_target("status=503"), mock_target("status=500")), (500, "false"), 2),
     ],
 )
-def test_the_portkey_sdk_retries_nothing_that_the_config_retried(
+def test_portkey_sdk_does_not_repeat_the_configs_retries(
     gateway: Callable[..., Gateway], mock: Mock, config: dict[str, Any], came: tuple[Any, Any], attempts: int
 ):
     served = gateway({"routing": {"retry_backoff_ms": 1}})
-    version, calls = calls_of("portkey_sdk.py", "portkey-ai-2", served, CONFIG=json.dumps(config))
+    version, calls = run_sdk_calls("portkey_sdk.py", "portkey-ai-2", served, CONFIG=json.dumps(config))
     assert (version[:2], calls) == ("2.", [came] * 3)
     assert len(mock.ledger()) == 3 * attempts

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-TABLES: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "keys": [{"name": "team-a", "key": "pk-team-a"}],
     "providers": [{"slug": "my-mock", "provider": "mock", "api_key": "${MOCK_KEY}"}],
     "configs": [{"slug": "pc-main", "config": {"provider": "@my-mock"}}],
@@ -22,7 +22,7 @@ TABLES: dict[str, Any] = {
 ENVIRONMENT = {"MOCK_KEY": "sk-saved"}
 
 
-def ask(served: Gateway, **headers: str) -> None:
+def send_chat_request(served: Gateway, **headers: str) -> None:
     """Ask once, with the gateway's key alone."""
     named = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
     with openai.OpenAI(
@@ -32,16 +32,18 @@ def ask(served: Gateway, **headers: str) -> None:
 
 
 @pytest.mark.parametrize("headers", [{"provider": "@my-mock"}, {"config": "pc-main"}], ids=["provider", "config"])
-def test_a_saved_name_brings_its_own_credential(gateway: Callable[..., Gateway], mock: Mock, headers: dict[str, str]):
-    ask(gateway(TABLES, env=ENVIRONMENT), **headers)
+def test_saved_provider_or_config_supplies_its_credential(
+    gateway: Callable[..., Gateway], mock: Mock, headers: dict[str, str]
+):
+    send_chat_request(gateway(SETTINGS, env=ENVIRONMENT), **headers)
     (seen,) = mock.ledger()
     sent = {name.lower(): value for name, value in dict(seen["headers"]).items()}
     assert sent["authorization"] == "Bearer sk-saved"
 
 
 @pytest.mark.parametrize("size", [1_000, 3_000_000], ids=["at once", "while it comes"])
-def test_the_model_of_a_form_may_name_it(gateway: Callable[..., Gateway], mock: Mock, size: int):
-    served = gateway(TABLES, env=ENVIRONMENT)
+def test_model_field_of_a_form_selects_a_saved_provider(gateway: Callable[..., Gateway], mock: Mock, size: int):
+    served = gateway(SETTINGS, env=ENVIRONMENT)
     with openai.OpenAI(base_url=f"{served.base_url}/v1", api_key="pk-team-a", max_retries=0, timeout=10) as client:
         sound = ("a.wav", b"RIFF" * (size // 4))
         assert client.audio.transcriptions.create(model="@my-mock/whisper-1", file=sound).text == "Hello."
@@ -51,18 +53,18 @@ def test_the_model_of_a_form_may_name_it(gateway: Callable[..., Gateway], mock: 
     assert served.records(1)[0]["ai_model"] == "whisper-1"
 
 
-def test_a_changed_file_is_read_again(gateway: Callable[..., Gateway], mock: Mock):
-    served = gateway({"mock": {"host": mock.url}, **TABLES}, env=ENVIRONMENT)
+def test_reloads_a_changed_settings_file(gateway: Callable[..., Gateway], mock: Mock):
+    served = gateway({"mock": {"host": mock.url}, **SETTINGS}, env=ENVIRONMENT)
     with pytest.raises(openai.BadRequestError):
-        ask(served, config="pc-new")
-    configs = [*TABLES["configs"], {"slug": "pc-new", "config": {"provider": "@my-mock"}}]
-    served.configure({"mock": {"host": mock.url}, **TABLES, "configs": configs})
+        send_chat_request(served, config="pc-new")
+    configs = [*SETTINGS["configs"], {"slug": "pc-new", "config": {"provider": "@my-mock"}}]
+    served.configure({"mock": {"host": mock.url}, **SETTINGS, "configs": configs})
 
-    def known() -> bool | None:
+    def is_new_config_loaded() -> bool | None:
         try:
-            ask(served, config="pc-new")
+            send_chat_request(served, config="pc-new")
         except openai.BadRequestError:
             return None
         return True
 
-    assert wait("the new config", known)
+    assert wait("the new config", is_new_config_loaded)

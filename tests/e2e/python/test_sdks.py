@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.dialects import DIALECTS, saved
-from tests.e2e.python.packages import KEY, said
+from tests.e2e.dialects import PATH_PREFIXES, provider_rows
+from tests.e2e.python.packages import KEY, run_sdk_script
 from tests.gateway import Gateway, Mock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-TEXT = "Hello from the pretend provider: all is well. "
+RESPONSE_TEXT = "Hello from the pretend provider: all is well. "
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     mock = Mock(folder)
     tables = {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
-        "providers": saved(mock),
+        "providers": provider_rows(mock),
         "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
     }
     running = Gateway(folder, tables, {})
@@ -32,7 +32,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     mock.stop()
 
 
-EMBEDDED_AND_COUNTED: dict[tuple[str, str, str], object] = {
+EXPECTED_EMBEDDINGS_AND_COUNTS: dict[tuple[str, str, str], object] = {
     ("google_sdk.py", "openai", "vectors"): [3, 3],
     ("google_sdk.py", "google", "vectors"): [3, 3],
     ("google_sdk.py", "cohere", "vectors"): [3, 3],
@@ -55,7 +55,7 @@ EMBEDDED_AND_COUNTED: dict[tuple[str, str, str], object] = {
     ("boto3_sdk.py", "anthropic", "counted_for_claude"): 12,
     ("boto3_sdk.py", "bedrock", "counted_for_claude"): 12,
 }
-CALLS = ("whole", "streamed", "tool", "error")
+REQUIRED_CALLS = ("whole", "streamed", "tool", "error")
 
 
 @pytest.mark.parametrize(
@@ -69,38 +69,36 @@ CALLS = ("whole", "streamed", "tool", "error")
         ("agents_sdk.py", [429]),
     ],
 )
-def test_an_sdk_reaches_every_provider_whole_streamed_with_tools_and_errors(
-    served: Gateway, script: str, refusal: list[object]
-):
-    came = said(script, served, list(DIALECTS))
+def test_sdk_reaches_every_provider_with_streams_tools_and_errors(served: Gateway, script: str, refusal: list[object]):
+    came = run_sdk_script(script, served, list(PATH_PREFIXES))
     expected: dict[str, object] = {
-        "whole": [TEXT, 12, 8],
-        "streamed": [TEXT, 12, 8],
+        "whole": [RESPONSE_TEXT, 12, 8],
+        "streamed": [RESPONSE_TEXT, 12, 8],
         "tool": ["weather", True, True],
         "tool_streamed": [["weather", True]],
         "error": refusal,
-        "invoke_whole": [TEXT, 12, 8],
-        "invoke_streamed": [TEXT, 12, 8],
+        "invoke_whole": [RESPONSE_TEXT, 12, 8],
+        "invoke_streamed": [RESPONSE_TEXT, 12, 8],
         "instructed": True,
     }
     # Who does not ask what a stream cost is not told, and Mistral's SDK cannot ask.
-    unasked = {("mistral_sdk.py", provider, "streamed"): [TEXT, None, None] for provider in DIALECTS}
-    special = unasked | EMBEDDED_AND_COUNTED
+    unasked = {("mistral_sdk.py", provider, "streamed"): [RESPONSE_TEXT, None, None] for provider in PATH_PREFIXES}
+    special = unasked | EXPECTED_EMBEDDINGS_AND_COUNTS
     wrong = {
         named: found for named, found in came.items() if found != special.get((script, *named), expected.get(named[1]))
     }
     assert not wrong
-    assert len({provider.split()[0] for provider, _ in came}) == len(DIALECTS)
-    assert set(CALLS) <= {call for _, call in came}
+    assert len({provider.split()[0] for provider, _ in came}) == len(PATH_PREFIXES)
+    assert set(REQUIRED_CALLS) <= {call for _, call in came}
 
 
-def test_coheres_sdk_passes_through_and_what_it_used_is_recorded_whole_and_streamed(served: Gateway):
+def test_cohere_sdk_passes_through_and_its_usage_is_recorded(served: Gateway):
     before = len(served.records(0))
-    came = said("cohere_sdk.py", served, ["cohere"])
+    came = run_sdk_script("cohere_sdk.py", served, ["cohere"])
     called = [["clock", {"zone": "UTC"}]]
     assert came == {
-        ("cohere", "whole"): [TEXT, [12, 8]],
-        ("cohere", "streamed"): [TEXT, [12, 8]],
+        ("cohere", "whole"): [RESPONSE_TEXT, [12, 8]],
+        ("cohere", "streamed"): [RESPONSE_TEXT, [12, 8]],
         ("cohere", "tool"): called,
         ("cohere", "tool_streamed"): called,
         ("cohere", "tool_answered"): "COMPLETE",
@@ -114,13 +112,13 @@ def test_coheres_sdk_passes_through_and_what_it_used_is_recorded_whole_and_strea
     assert records[6]["usage"] == {"rankings": 1}
 
 
-def test_coheres_sdk_passes_through_to_who_has_its_paths(gateway: Callable[..., Gateway], aimock: str):
+def test_cohere_sdk_passes_through_to_aimock(gateway: Callable[..., Gateway], aimock: str):
     tables = {
         "keys": [{"name": "k", "id": "k-1", "key": KEY}],
         "providers": [{"slug": "cohere", "provider": "cohere", "api_key": "sk-stored", "custom_host": aimock}],
         "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
     }
-    came = said("cohere_sdk.py", gateway(tables), ["cohere"])
+    came = run_sdk_script("cohere_sdk.py", gateway(tables), ["cohere"])
     weather = "Sunny, with a light wind from the west and no cloud before the evening."
     clock = [["clock", {"zone": "UTC"}]]
     assert came == {

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
     from openai.types.chat import ChatCompletionMessage
 
-GOLDEN = ROOT / "rust" / "llm" / "tests" / "golden"
-CHAT = ["anthropic", "google", "vertex-ai", "bedrock", "cohere"]
-MESSAGES = ["openai", "groq", "together-ai", "google", "bedrock", "cohere"]
-OPTIONS = {
+GOLDEN_DIR = ROOT / "rust" / "llm" / "tests" / "golden"
+CHAT_PROVIDERS = ["anthropic", "google", "vertex-ai", "bedrock", "cohere"]
+MESSAGES_PROVIDERS = ["openai", "groq", "together-ai", "google", "bedrock", "cohere"]
+PROVIDER_HEADERS = {
     "x-gateway-vertex-project-id": "project",
     "x-gateway-vertex-region": "europe-west4",
     "x-gateway-aws-region": "eu-west-1",
 }
 
 
-class Provider:
+class GoldenProvider:
     """Answers each request with the bytes of a golden case, and keeps what it was sent."""
 
     def __init__(self, case: Path, status: int = 200) -> None:
-        kind, answer = _answer(case)
+        kind, answer = _load_response(case)
         self.sent: list[dict[str, Any]] = []
         sent = self.sent
 
@@ -61,7 +61,7 @@ class Provider:
         self._server.server_close()
 
 
-def _answer(case: Path) -> tuple[str, bytes]:
+def _load_response(case: Path) -> tuple[str, bytes]:
     if (case / "answered.sse").exists():
         return "text/event-stream", (case / "answered.sse").read_bytes()
     if (case / "answered.hex").exists():
@@ -70,15 +70,15 @@ def _answer(case: Path) -> tuple[str, bytes]:
     return "application/json", (case / "answered.json").read_bytes()
 
 
-def asked(case: Path) -> dict[str, Any]:
+def load_request(case: Path) -> dict[str, Any]:
     request = json.loads((case / "asked.json").read_text())
     request.pop("stream", None)
     return request
 
 
-def asked_messages(case: Path) -> dict[str, Any]:
+def load_messages_request(case: Path) -> dict[str, Any]:
     """As the newest SDK takes it, which has no names for what the newest models do not take."""
-    request = asked(case)
+    request = load_request(case)
     named = ("model", "max_tokens", "messages", "system", "tools", "tool_choice")
     beside = {key: request.pop(key) for key in list(request) if key not in named}
     return {**request, "extra_body": beside}
@@ -96,13 +96,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 def chat(served: Gateway) -> Iterator[Callable[[str, str], openai.OpenAI]]:
     made: list[openai.OpenAI] = []
 
-    def client(provider: str, url: str) -> openai.OpenAI:
-        headers = {"x-gateway-provider": provider, "x-gateway-custom-host": url, **OPTIONS}
+    def make_client(provider: str, url: str) -> openai.OpenAI:
+        headers = {"x-gateway-provider": provider, "x-gateway-custom-host": url, **PROVIDER_HEADERS}
         base = f"{served.base_url}/v1"
         made.append(openai.OpenAI(base_url=base, api_key="k", default_headers=headers, max_retries=0, timeout=10))
         return made[-1]
 
-    yield client
+    yield make_client
     for one in made:
         one.close()
 
@@ -111,18 +111,18 @@ def chat(served: Gateway) -> Iterator[Callable[[str, str], openai.OpenAI]]:
 def messages(served: Gateway) -> Iterator[Callable[[str, str], anthropic.Anthropic]]:
     made: list[anthropic.Anthropic] = []
 
-    def client(provider: str, url: str) -> anthropic.Anthropic:
-        headers = {"x-gateway-provider": provider, "x-gateway-custom-host": url, **OPTIONS}
+    def make_client(provider: str, url: str) -> anthropic.Anthropic:
+        headers = {"x-gateway-provider": provider, "x-gateway-custom-host": url, **PROVIDER_HEADERS}
         base = served.base_url
         made.append(anthropic.Anthropic(base_url=base, api_key="k", default_headers=headers, max_retries=0, timeout=10))
         return made[-1]
 
-    yield client
+    yield make_client
     for one in made:
         one.close()
 
 
-def called(message: ChatCompletionMessage) -> list[tuple[str, Any]]:
+def function_calls(message: ChatCompletionMessage) -> list[tuple[str, Any]]:
     return [
         (call.function.name, json.loads(call.function.arguments))
         for call in message.tool_calls or ()
@@ -130,64 +130,64 @@ def called(message: ChatCompletionMessage) -> list[tuple[str, Any]]:
     ]
 
 
-WEATHER = [("weather", {"city": "Oslo", "unit": "C"}), ("weather", {})]
+WEATHER_CALLS = [("weather", {"city": "Oslo", "unit": "C"}), ("weather", {})]
 
 
-@pytest.mark.parametrize("provider", CHAT)
-def test_the_openai_sdk_calls_tools_of_every_provider_whole(chat: Callable[..., openai.OpenAI], provider: str):
-    case = GOLDEN / provider / "chatComplete" / "tools"
-    with Provider(case) as upstream:
-        answer = chat(provider, upstream.url).chat.completions.create(**asked(case))
+@pytest.mark.parametrize("provider", CHAT_PROVIDERS)
+def test_openai_sdk_gets_tool_calls_of_every_provider(chat: Callable[..., openai.OpenAI], provider: str):
+    case = GOLDEN_DIR / provider / "chatComplete" / "tools"
+    with GoldenProvider(case) as upstream:
+        answer = chat(provider, upstream.url).chat.completions.create(**load_request(case))
     assert upstream.sent == [json.loads((case / "sent.json").read_text())]
     assert answer.choices[0].finish_reason == "tool_calls"
     assert answer.choices[0].message.content == "I look."
-    assert called(answer.choices[0].message) == WEATHER
+    assert function_calls(answer.choices[0].message) == WEATHER_CALLS
     assert answer.usage
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (30, 20, 50)
 
 
-@pytest.mark.parametrize("provider", CHAT)
-def test_the_openai_sdk_calls_tools_of_every_provider_streamed(chat: Callable[..., openai.OpenAI], provider: str):
-    case = GOLDEN / provider / "chatComplete" / "tools_stream"
-    request = {**asked(case), "stream_options": {"include_usage": True}}
-    with Provider(case) as upstream, chat(provider, upstream.url).chat.completions.stream(**request) as stream:
+@pytest.mark.parametrize("provider", CHAT_PROVIDERS)
+def test_openai_sdk_streams_tool_calls_of_every_provider(chat: Callable[..., openai.OpenAI], provider: str):
+    case = GOLDEN_DIR / provider / "chatComplete" / "tools_stream"
+    request = {**load_request(case), "stream_options": {"include_usage": True}}
+    with GoldenProvider(case) as upstream, chat(provider, upstream.url).chat.completions.stream(**request) as stream:
         final = stream.get_final_completion()
     assert final.choices[0].finish_reason == "tool_calls"
     assert final.choices[0].message.content == "I look."
-    assert called(final.choices[0].message) == WEATHER
+    assert function_calls(final.choices[0].message) == WEATHER_CALLS
     assert final.usage
     assert final.usage.total_tokens == 50
 
 
-@pytest.mark.parametrize("provider", MESSAGES)
-def test_the_anthropic_sdk_gets_the_same_whole_and_streamed(
+@pytest.mark.parametrize("provider", MESSAGES_PROVIDERS)
+def test_anthropic_sdk_gets_equal_complete_and_streamed_messages(
     messages: Callable[..., anthropic.Anthropic], provider: str
 ):
-    case = GOLDEN / provider / "messages" / "tools"
-    with Provider(case) as upstream:
-        whole = messages(provider, upstream.url).messages.create(**asked_messages(case))
+    case = GOLDEN_DIR / provider / "messages" / "tools"
+    with GoldenProvider(case) as upstream:
+        whole = messages(provider, upstream.url).messages.create(**load_messages_request(case))
     assert upstream.sent == [json.loads((case / "sent.json").read_text())]
     with (
-        Provider(case.with_name("tools_stream")) as upstream,
-        messages(provider, upstream.url).messages.stream(**asked_messages(case)) as stream,
+        GoldenProvider(case.with_name("tools_stream")) as upstream,
+        messages(provider, upstream.url).messages.stream(**load_messages_request(case)) as stream,
     ):
         streamed = stream.get_final_message()
     assert whole.stop_reason == streamed.stop_reason == "tool_use"
     assert [block.to_dict() for block in whole.content] == [block.to_dict() for block in streamed.content]
     uses = [(block.name, block.input) for block in whole.content if block.type == "tool_use"]
-    assert uses == WEATHER
+    assert uses == WEATHER_CALLS
     assert (whole.usage.input_tokens, whole.usage.output_tokens) == (30, 20)
     assert (streamed.usage.input_tokens, streamed.usage.output_tokens) == (30, 20)
 
 
-def test_the_anthropic_sdk_gets_each_citation_with_its_text(messages: Callable[..., anthropic.Anthropic]):
-    case = GOLDEN / "bedrock" / "messages" / "cited"
-    with Provider(case) as upstream:
-        whole = messages("bedrock", upstream.url).messages.create(**asked_messages(case))
+def test_anthropic_sdk_gets_each_citation_with_its_text(messages: Callable[..., anthropic.Anthropic]):
+    case = GOLDEN_DIR / "bedrock" / "messages" / "cited"
+    with GoldenProvider(case) as upstream:
+        whole = messages("bedrock", upstream.url).messages.create(**load_messages_request(case))
     assert upstream.sent == [json.loads((case / "sent.json").read_text())]
     with (
-        Provider(case.with_name("cited_stream")) as upstream,
-        messages("bedrock", upstream.url).messages.stream(**asked_messages(case)) as stream,
+        GoldenProvider(case.with_name("cited_stream")) as upstream,
+        messages("bedrock", upstream.url).messages.stream(**load_messages_request(case)) as stream,
     ):
         streamed = stream.get_final_message()
     assert [block.to_dict() for block in whole.content] == [block.to_dict() for block in streamed.content]
@@ -198,53 +198,56 @@ def test_the_anthropic_sdk_gets_each_citation_with_its_text(messages: Callable[.
     assert (cited[0], cited[3]) == (("Yes: ", []), (".", []))
 
 
-@pytest.mark.parametrize("provider", [*CHAT, "deepseek"])
-def test_the_openai_sdk_gets_the_same_response_whole_and_streamed(chat: Callable[..., openai.OpenAI], provider: str):
-    case = GOLDEN / provider / "createModelResponse" / "tools"
-    with Provider(case) as upstream:
-        whole = chat(provider, upstream.url).responses.create(**asked(case))
+@pytest.mark.parametrize("provider", [*CHAT_PROVIDERS, "deepseek"])
+def test_openai_sdk_gets_equal_complete_and_streamed_responses(chat: Callable[..., openai.OpenAI], provider: str):
+    case = GOLDEN_DIR / provider / "createModelResponse" / "tools"
+    with GoldenProvider(case) as upstream:
+        whole = chat(provider, upstream.url).responses.create(**load_request(case))
     assert upstream.sent == [json.loads((case / "sent.json").read_text())]
     with (
-        Provider(case.with_name("tools_stream")) as upstream,
-        chat(provider, upstream.url).responses.stream(**asked(case)) as stream,
+        GoldenProvider(case.with_name("tools_stream")) as upstream,
+        chat(provider, upstream.url).responses.stream(**load_request(case)) as stream,
     ):
         numbers = [event.sequence_number for event in stream]
         streamed = stream.get_final_response()
     assert numbers == list(range(len(numbers)))
     assert whole.output_text == streamed.output_text == "I look."
     calls = [(item.name, json.loads(item.arguments)) for item in streamed.output if item.type == "function_call"]
-    assert calls == WEATHER
+    assert calls == WEATHER_CALLS
     assert whole.usage
     assert (whole.usage.input_tokens, whole.usage.output_tokens) == (30, 20)
 
 
 @pytest.mark.parametrize("provider", ["cohere", "google"])
-def test_the_openai_sdk_gets_vectors_which_it_asks_for_packed(chat: Callable[..., openai.OpenAI], provider: str):
-    case = GOLDEN / provider / "embed" / "whole"
-    request = {key: value for key, value in asked(case).items() if key != "encoding_format"}
-    with Provider(case) as upstream:
+def test_openai_sdk_gets_embeddings_in_base64_encoding(chat: Callable[..., openai.OpenAI], provider: str):
+    case = GOLDEN_DIR / provider / "embed" / "whole"
+    request = {key: value for key, value in load_request(case).items() if key != "encoding_format"}
+    with GoldenProvider(case) as upstream:
         answer = chat(provider, upstream.url).embeddings.create(**request)
     assert [row.embedding for row in answer.data] == [[0.5, -0.25, 1.0], [0.0, 0.125, -1.0]]
 
 
-def test_an_error_of_another_dialect_is_the_sdks_own(
+def test_errors_of_other_api_formats_raise_the_sdks_own_types(
     chat: Callable[..., openai.OpenAI], messages: Callable[..., anthropic.Anthropic]
 ):
-    case = GOLDEN / "anthropic" / "chatComplete" / "error"
-    with Provider(case, 429) as upstream, pytest.raises(openai.RateLimitError, match="anthropic error: max_tokens"):
-        chat("anthropic", upstream.url).chat.completions.create(**asked(case))
-    case = GOLDEN / "openai" / "messages" / "error"
-    with Provider(case, 529) as upstream, pytest.raises(anthropic.APIStatusError, match="openai error") as caught:
-        messages("openai", upstream.url).messages.create(**asked_messages(case))
+    case = GOLDEN_DIR / "anthropic" / "chatComplete" / "error"
+    with (
+        GoldenProvider(case, 429) as upstream,
+        pytest.raises(openai.RateLimitError, match="anthropic error: max_tokens"),
+    ):
+        chat("anthropic", upstream.url).chat.completions.create(**load_request(case))
+    case = GOLDEN_DIR / "openai" / "messages" / "error"
+    with GoldenProvider(case, 529) as upstream, pytest.raises(anthropic.APIStatusError, match="openai error") as caught:
+        messages("openai", upstream.url).messages.create(**load_messages_request(case))
     assert caught.value.status_code == 529
 
 
-def test_what_cannot_be_said_is_refused_and_what_is_lost_is_named(chat: Callable[..., openai.OpenAI]):
-    case = GOLDEN / "anthropic" / "chatComplete" / "whole"
-    with Provider(case) as upstream:
+def test_rejects_untranslatable_and_lists_dropped_parameters(chat: Callable[..., openai.OpenAI]):
+    case = GOLDEN_DIR / "anthropic" / "chatComplete" / "whole"
+    with GoldenProvider(case) as upstream:
         client = chat("anthropic", upstream.url)
         with pytest.raises(openai.BadRequestError, match="n: this provider gives one answer"):
-            client.chat.completions.create(**asked(case), n=2)
-        raw = client.chat.completions.with_raw_response.create(**asked(case), seed=7)
+            client.chat.completions.create(**load_request(case), n=2)
+        raw = client.chat.completions.with_raw_response.create(**load_request(case), seed=7)
     assert raw.headers["x-gateway-not-translated"] == "seed"
     assert len(upstream.sent) == 1

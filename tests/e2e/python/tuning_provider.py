@@ -9,41 +9,41 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.integration.batch_provider import Listening
+from tests.integration.batch_provider import RecordingServer
 
 TOKEN, KEY_ID, REGION = "sk-tuning", "AKIDTUNING", "eu-west-1"
 OPENAI, BEDROCK = "/v1/fine_tuning/jobs", "/model-customization-jobs"
-VERTEX = "/v1/projects/p-1/locations/europe-west4/tuningJobs"
-FIREWORKS = "/v1/accounts/acme/supervisedFineTuningJobs"
+VERTEX_PATH = "/v1/projects/p-1/locations/europe-west4/tuningJobs"
+FIREWORKS_PATH = "/v1/accounts/acme/supervisedFineTuningJobs"
 MADE_AT, MADE = "2026-01-02T03:04:05Z", 1_767_323_045
 CHECKPOINTS, EVENTS = 3, 3
 
 Job = dict[str, Any]
 
 
-class TuningProvider(Listening):
+class FakeFineTuningProvider(RecordingServer):
     """Knows every job by the name that its dialect has for it, the newest last."""
 
     def __init__(self) -> None:
-        super().__init__(_Answers)
+        super().__init__(_RequestHandler)
         self.jobs: dict[str, Job] = {}
         self.refused: list[str] = []
 
 
-class _Answers(BaseHTTPRequestHandler):
-    provider: TuningProvider
+class _RequestHandler(BaseHTTPRequestHandler):
+    provider: FakeFineTuningProvider
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
     def do_GET(self) -> None:
-        self._answer({})
+        self._respond({})
 
     def do_POST(self) -> None:
-        self._answer(json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}"))
+        self._respond(json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}"))
 
-    def _answer(self, body: Job) -> None:
+    def _respond(self, body: Job) -> None:
         url = urlsplit(self.path)
         path, query = unquote(url.path), {key: values[0] for key, values in parse_qs(url.query).items()}
         with self.provider.lock:
@@ -57,25 +57,25 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _route(self, path: str, query: dict[str, str], body: Job) -> tuple[int, Any]:
-        if not self._is_known(path):
+        if not self._is_authorized(path):
             self.provider.refused.append(f"{self.command} {self.path}")
             return 403, {"message": "who asks?"}
-        for place, dialect in DIALECTS.items():
+        for place, dialect in API_HANDLERS.items():
             if found := re.fullmatch(rf"{place}(?:/([^/:]+))?(?:[/:](\w+))?", path):
                 return dialect(self.provider, self.command, (found[1], found[2]), body | query)
         return 404, {"message": f"nothing at {path}"}
 
-    def _is_known(self, path: str) -> bool:
+    def _is_authorized(self, path: str) -> bool:
         said = self.headers.get("authorization", "")
         if path.startswith(BEDROCK):
             return bool(re.search(rf"^AWS4-HMAC-SHA256 Credential={KEY_ID}/\d+/{REGION}/bedrock/aws4_request", said))
         return said == f"Bearer {TOKEN}"
 
 
-Dialect = Callable[[TuningProvider, str, tuple[str | None, str | None], Job], tuple[int, Any]]
+ApiHandler = Callable[[FakeFineTuningProvider, str, tuple[str | None, str | None], Job], tuple[int, Any]]
 
 
-def _part(items: list[Job], query: Job) -> Job:
+def _page(items: list[Job], query: Job) -> Job:
     """Cut a page out of a list as OpenAI does."""
     if after := query.get("after"):
         items = items[next(at for at, one in enumerate(items) if one["id"] == after) + 1 :]
@@ -83,11 +83,13 @@ def _part(items: list[Job], query: Job) -> Job:
     return {"object": "list", "data": items[:limit], "has_more": len(items) > limit}
 
 
-def _openai(there: TuningProvider, method: str, named: tuple[str | None, str | None], said: Job) -> tuple[int, Any]:
+def _handle_openai(
+    there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], said: Job
+) -> tuple[int, Any]:
     name, what = named
     if name is None:
         if method == "GET":
-            return 200, _part(list(reversed(there.jobs.values())), said)
+            return 200, _page(list(reversed(there.jobs.values())), said)
         name = f"ftjob-{len(there.jobs)}"
         defaults = {"object": "fine_tuning.job", "created_at": MADE, "status": "queued", "organization_id": "org"}
         defaults |= {"result_files": [], "seed": 0, "hyperparameters": {"n_epochs": "auto"}}
@@ -98,15 +100,17 @@ def _openai(there: TuningProvider, method: str, named: tuple[str | None, str | N
         there.jobs[name]["status"] = "cancelled"
     if what == "events":
         events = [{"object": "fine_tuning.job.event", "id": f"ev-{at}"} for at in range(EVENTS)]
-        return 200, _part([one | {"created_at": MADE, "level": "info", "message": name} for one in events], said)
+        return 200, _page([one | {"created_at": MADE, "level": "info", "message": name} for one in events], said)
     if what == "checkpoints":
         kept = [{"object": "fine_tuning.job.checkpoint", "id": f"cp-{at}"} for at in range(CHECKPOINTS)]
         more = {"created_at": MADE, "fine_tuned_model_checkpoint": "m", "step_number": 1, "metrics": {}}
-        return 200, _part([one | more | {"fine_tuning_job_id": name} for one in kept], said)
+        return 200, _page([one | more | {"fine_tuning_job_id": name} for one in kept], said)
     return 200, there.jobs[name]
 
 
-def _bedrock(there: TuningProvider, method: str, named: tuple[str | None, str | None], said: Job) -> tuple[int, Any]:
+def _handle_bedrock(
+    there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], said: Job
+) -> tuple[int, Any]:
     name, what = named
     if name is None:
         if method == "GET":
@@ -126,10 +130,12 @@ def _bedrock(there: TuningProvider, method: str, named: tuple[str | None, str | 
     return 200, there.jobs[name]
 
 
-def _googles(place: str, key: str) -> Dialect:
+def _google_style_handler(place: str, key: str) -> ApiHandler:
     """Fireworks has its jobs as Vertex AI has."""
 
-    def answer(there: TuningProvider, method: str, named: tuple[str | None, str | None], said: Job) -> tuple[int, Any]:
+    def handle(
+        there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], said: Job
+    ) -> tuple[int, Any]:
         name, what = named
         if name is None:
             if method == "GET":
@@ -146,12 +152,12 @@ def _googles(place: str, key: str) -> Dialect:
             return 200, {}
         return 200, there.jobs[name]
 
-    return answer
+    return handle
 
 
-DIALECTS: dict[str, Dialect] = {
-    OPENAI: _openai,
-    BEDROCK: _bedrock,
-    VERTEX: _googles(VERTEX, "tuningJobs"),
-    FIREWORKS: _googles(FIREWORKS, "supervisedFineTuningJobs"),
+API_HANDLERS: dict[str, ApiHandler] = {
+    OPENAI: _handle_openai,
+    BEDROCK: _handle_bedrock,
+    VERTEX_PATH: _google_style_handler(VERTEX_PATH, "tuningJobs"),
+    FIREWORKS_PATH: _google_style_handler(FIREWORKS_PATH, "supervisedFineTuningJobs"),
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use crate::harness::{Ask, CHAT, Rig, chat, get, scripted::hears_something, words};
+use crate::harness::{
+    CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request, get_request, scripted::accepts_connection_within,
+};
 use penstock_mock::Server;
 use serde_json::json;
 use tokio::net::TcpListener;
 
-const METADATA: [&str; 9] = [
+const METADATA_HOSTS: [&str; 9] = [
     "169.254.169.254",
     "2852039166",
     "0xa9fea9fe",
@@ -19,16 +21,16 @@ const METADATA: [&str; 9] = [
     "100.100.100.200",
 ];
 
-fn to(host: &str) -> Ask {
-    Ask::new("POST", CHAT)
+fn request_to_host(host: &str) -> TestRequest {
+    TestRequest::new("POST", CHAT_PATH)
         .header("x-gateway-provider", "openai")
         .header("authorization", "Bearer sk-canary")
         .header("x-gateway-custom-host", host)
-        .body(words("mock", false))
+        .body(chat_body("mock", false))
 }
 
 /// Loopback by all the names that a URL can give it.
-fn loopback(port: u16) -> Vec<String> {
+fn loopback_urls(port: u16) -> Vec<String> {
     [
         "127.0.0.1",
         "127.0.0.1.",
@@ -64,21 +66,21 @@ fn loopback(port: u16) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn loopback_is_not_dialled_however_it_is_spelled() {
+async fn rejects_loopback_in_every_spelling() {
     let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let rig = Rig::with("", |_| ());
-    for host in loopback(port) {
-        let told = rig.send(to(&host)).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"), "{host}: {}", told.text());
+    let rig = TestGateway::with_settings("", |_| ());
+    for host in loopback_urls(port) {
+        let told = rig.send(request_to_host(&host)).await;
+        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}: {}", told.text());
         assert!(!told.text().contains("canary"));
     }
-    assert!(!hears_something(&listener, Duration::from_millis(50)).await);
+    assert!(!accepts_connection_within(&listener, Duration::from_millis(50)).await);
 }
 
 #[tokio::test]
-async fn private_and_reserved_addresses_are_not_dialled() {
-    let rig = Rig::with("", |_| ());
+async fn rejects_private_and_reserved_addresses() {
+    let rig = TestGateway::with_settings("", |_| ());
     for host in [
         "10.0.0.1",
         "172.16.0.1",
@@ -95,71 +97,72 @@ async fn private_and_reserved_addresses_are_not_dialled() {
         "[64:ff9b::10.0.0.1]",
         "[2002:a00:1::]",
     ] {
-        let told = rig.send(to(&format!("http://{host}"))).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"), "{host}");
+        let told = rig.send(request_to_host(&format!("http://{host}"))).await;
+        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
     }
 }
 
 #[tokio::test]
-async fn metadata_services_are_not_dialled_even_where_they_are_trusted() {
-    let trusted: Vec<_> = METADATA.iter().map(|host| host.trim_matches(['[', ']']).to_owned()).collect();
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = trusted);
-    for host in METADATA {
-        let told = rig.send(to(&format!("http://{host}"))).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"), "{host}");
+async fn rejects_metadata_services_even_if_trusted() {
+    let trusted: Vec<_> = METADATA_HOSTS.iter().map(|host| host.trim_matches(['[', ']']).to_owned()).collect();
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = trusted);
+    for host in METADATA_HOSTS {
+        let told = rig.send(request_to_host(&format!("http://{host}"))).await;
+        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
         assert!(told.text().contains("metadata"), "{host}: {}", told.text());
     }
 }
 
 #[tokio::test]
-async fn a_trusted_host_is_dialled() {
+async fn dials_a_trusted_host() {
     let provider = Server::start().await;
     for host in ["127.0.0.1", "LOCALHOST", " localhost "] {
-        let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec![host.into()]);
+        let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec![host.into()]);
         let url = format!("http://{}:{}/v1", host.trim(), provider.addr.port());
         // A name may stand for ::1 too, where nobody listens: the next address is tried.
-        assert_eq!(rig.send(to(&url)).await.status, 200, "{host}");
+        assert_eq!(rig.send(request_to_host(&url)).await.status, 200, "{host}");
     }
 }
 
 #[tokio::test]
-async fn trust_in_one_name_is_no_trust_in_another() {
+async fn trusting_one_name_does_not_trust_similar_names() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let trusted = ["host", "ocalhost", "x.localhost", "127.0.0.2", "0.0.1", ""];
-    let rig = Rig::with("", |settings| {
+    let rig = TestGateway::with_settings("", |settings| {
         settings.trusted_custom_hosts = trusted.iter().map(ToString::to_string).collect();
     });
     for host in ["localhost", "127.0.0.1"] {
-        let told = rig.send(to(&format!("http://{host}:{port}"))).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"), "{host}");
+        let told = rig.send(request_to_host(&format!("http://{host}:{port}"))).await;
+        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
     }
     // With the root's dot it may not resolve at all.
-    assert!([400, 502].contains(&rig.send(to(&format!("http://localhost.:{port}"))).await.status));
-    assert!(!hears_something(&listener, Duration::from_millis(30)).await);
+    assert!([400, 502].contains(&rig.send(request_to_host(&format!("http://localhost.:{port}"))).await.status));
+    assert!(!accepts_connection_within(&listener, Duration::from_millis(30)).await);
 }
 
 #[tokio::test]
-async fn the_pretend_providers_address_is_trusted_at_its_own_port_only() {
+async fn trusts_mock_provider_address_at_its_own_port_only() {
     let provider = Server::start().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let rig = Rig::before(&provider);
-    assert_eq!(rig.send(chat("mock")).await.status, 200);
-    let told = rig.send(to(&format!("http://{}", listener.local_addr().unwrap()))).await;
-    assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"));
-    assert!(!hears_something(&listener, Duration::from_millis(30)).await);
+    let rig = TestGateway::for_provider(&provider);
+    assert_eq!(rig.send(chat_request("mock")).await.status, 200);
+    let told = rig.send(request_to_host(&format!("http://{}", listener.local_addr().unwrap()))).await;
+    assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"));
+    assert!(!accepts_connection_within(&listener, Duration::from_millis(30)).await);
 }
 
 #[tokio::test]
-async fn configs_and_saved_providers_are_judged_alike() {
+async fn checks_hosts_of_configs_and_saved_providers() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let host = format!("http://{}/v1", listener.local_addr().unwrap());
-    let rig = Rig::with("", |_| ());
+    let rig = TestGateway::with_settings("", |_| ());
     let config = json!({"provider": "openai", "custom_host": host});
-    rig.apply(&json!({"epoch": "1",
+    rig.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "near", "provider": "openai", "api_key": "sk-canary", "custom_host": host}],
         "configs": [{"slug": "pc-near", "config": config}, {"slug": "pc-via", "config": {"provider": "@near"}}]}));
-    let ask = |name, value: &str| Ask::new("POST", CHAT).header(name, value).body(words("mock", false));
+    let ask =
+        |name, value: &str| TestRequest::new("POST", CHAT_PATH).header(name, value).body(chat_body("mock", false));
     for ask in [
         ask("x-gateway-config", &config.to_string()),
         ask("x-gateway-config", "pc-near"),
@@ -167,14 +170,14 @@ async fn configs_and_saved_providers_are_judged_alike() {
         ask("x-gateway-provider", "@near"),
     ] {
         let told = rig.send(ask).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"));
+        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"));
     }
-    assert!(!hears_something(&listener, Duration::from_millis(30)).await);
+    assert!(!accepts_connection_within(&listener, Duration::from_millis(30)).await);
 }
 
 #[tokio::test]
-async fn what_is_no_plain_url_is_refused() {
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+async fn rejects_hosts_that_are_not_plain_http_urls() {
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     for host in [
         "ftp://127.0.0.1",
         "file:///etc/passwd",
@@ -192,17 +195,17 @@ async fn what_is_no_plain_url_is_refused() {
         "http://[::1%25eth0]",
         "javascript:alert(1)",
     ] {
-        let told = rig.send(to(host)).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"), "{host}");
+        let told = rig.send(request_to_host(host)).await;
+        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
     }
 }
 
 #[tokio::test]
 async fn a_path_cannot_change_the_host() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for path in ["/v1/proxy//169.254.169.254/x", "/v1/proxy/@169.254.169.254/x", "/v1/proxy/http://169.254.169.254/x"] {
-        let echo = rig.send(get(path)).await.json();
+        let echo = rig.send(get_request(path)).await.json();
         assert_eq!(echo["headers"]["host"], provider.addr.to_string(), "{path}");
         assert!(echo["path"].as_str().unwrap().starts_with("/v1/"), "{echo}");
     }

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use crate::harness::{
-    Ask, Rig, get, in_time, pick,
-    scripted::{Scripted, request, whole},
-    sha256,
+    TestGateway, TestRequest, get_request, pick_fields,
+    scripted::{ScriptedServer, json_response, read_request},
+    sha256_hex, with_timeout,
 };
 use penstock_core::ingress::body::{Body, BodyEnd, ReaderState, feed_channel};
 use penstock_mock::Server;
@@ -13,53 +13,55 @@ use serde_json::json;
 use tokio::{io::AsyncWriteExt, sync::mpsc};
 
 #[tokio::test]
-async fn the_output_of_a_providers_batch_comes_as_lines() {
+async fn returns_batch_output_as_lines() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let told = rig.send(get("/v1/batches/b-1/output?api-version=2")).await;
+    let rig = TestGateway::for_provider(&provider);
+    let told = rig.send(get_request("/v1/batches/b-1/output?api-version=2")).await;
     assert_eq!((told.status, told.json()["custom_id"].as_str()), (200, Some("1")));
     assert_eq!(told.header("content-type"), Some("application/octet-stream"));
     let asked: Vec<_> = provider.ledger_entries().into_iter().map(|seen| seen.path).collect();
     assert_eq!(asked, ["/v1/batches/b-1?api-version=2", "/v1/files/file-mock-output/content?api-version=2"]);
-    assert_eq!(rig.records().len(), 2);
+    assert_eq!(rig.drain_records().len(), 2);
 }
 
 #[tokio::test]
-async fn a_batch_without_output_is_said_to_have_none_and_an_error_stays_the_providers() {
+async fn reports_missing_output_and_forwards_provider_errors() {
     let (tell, mut told) = mpsc::unbounded_channel();
-    let provider = Scripted::start(move |mut io, number| {
+    let provider = ScriptedServer::start(move |mut io, number| {
         let tell = tell.clone();
         async move {
-            tell.send(request(&mut io).await.unwrap()).unwrap();
+            tell.send(read_request(&mut io).await.unwrap()).unwrap();
             let (status, body) = match number {
                 0 => ("200 OK", r#"{"id":"b","status":"in_progress","output_file_id":null}"#),
                 1 => ("404 Not Found", r#"{"error":{"message":"no such batch"}}"#),
                 _ => ("200 OK", "not JSON"),
             };
-            io.write_all(&whole(status, "connection: close\r\n", body)).await.unwrap();
+            io.write_all(&json_response(status, "connection: close\r\n", body)).await.unwrap();
         }
     })
     .await;
-    let rig = Rig::at(&provider.url());
-    let waiting = rig.send(get("/v1/batches/b/output").header("accept-encoding", "gzip")).await;
-    assert_eq!((waiting.status, waiting.code().as_str()), (404, "no_output"));
+    let rig = TestGateway::for_url(&provider.url());
+    let waiting = rig.send(get_request("/v1/batches/b/output").header("accept-encoding", "gzip")).await;
+    assert_eq!((waiting.status, waiting.error_code().as_str()), (404, "no_output"));
     assert!(waiting.text().contains("it is in_progress"), "{}", waiting.text());
-    let missing = rig.send(get("/v1/batches/b/output")).await;
+    let missing = rig.send(get_request("/v1/batches/b/output")).await;
     assert_eq!((missing.status, missing.text().contains("no such batch")), (404, true));
-    assert_eq!(rig.send(get("/v1/batches/b/output")).await.code(), "no_output");
+    assert_eq!(rig.send(get_request("/v1/batches/b/output")).await.error_code(), "no_output");
     let first = String::from_utf8(told.recv().await.unwrap()).unwrap();
     assert!(!first.contains("accept-encoding"), "{first}");
 }
 
 /// Plays Azure where a customer keeps the output: who gives tokens, the batch, and the storage, which takes none but its own.
-async fn azure(blob: impl Fn(&str) -> String + Send + Sync + 'static) -> (Scripted, Arc<Mutex<Vec<String>>>) {
+async fn start_azure(
+    blob: impl Fn(&str) -> String + Send + Sync + 'static,
+) -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let (hearing, blob) = (Arc::clone(&heard), Arc::new(blob));
-    let provider = Scripted::start(move |mut io, _| {
+    let provider = ScriptedServer::start(move |mut io, _| {
         let (hearing, blob) = (Arc::clone(&hearing), Arc::clone(&blob));
         async move {
             let here = format!("http://{}", io.local_addr().unwrap());
-            while let Some(asked) = request(&mut io).await {
+            while let Some(asked) = read_request(&mut io).await {
                 let asked = String::from_utf8(asked).unwrap();
                 hearing.lock().unwrap().push(asked.clone());
                 let batch =
@@ -78,7 +80,7 @@ async fn azure(blob: impl Fn(&str) -> String + Send + Sync + 'static) -> (Script
                         "<Error><Code>AuthorizationFailure</Code><Message>no</Message></Error>".to_owned(),
                     )
                 };
-                io.write_all(&whole(status, "x-ms-request-id: r-1\r\n", &body)).await.unwrap();
+                io.write_all(&json_response(status, "x-ms-request-id: r-1\r\n", &body)).await.unwrap();
             }
         }
     })
@@ -86,13 +88,13 @@ async fn azure(blob: impl Fn(&str) -> String + Send + Sync + 'static) -> (Script
     (provider, heard)
 }
 
-fn trusting() -> Rig {
-    Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
+fn rig_trusting_loopback() -> TestGateway {
+    TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
 }
 
 /// Asks for the output at Azure, with what says who asks.
-fn output(provider: &Scripted, said: &[(&str, &str)]) -> Ask {
-    let ask = Ask::new("GET", "/v1/batches/b/output")
+fn output_request(provider: &ScriptedServer, said: &[(&str, &str)]) -> TestRequest {
+    let ask = TestRequest::new("GET", "/v1/batches/b/output")
         .header("x-gateway-provider", "azure-openai")
         .header("x-gateway-azure-api-version", "2025-04-01-preview")
         .header("x-gateway-custom-host", &provider.url());
@@ -100,9 +102,9 @@ fn output(provider: &Scripted, said: &[(&str, &str)]) -> Ask {
 }
 
 #[tokio::test]
-async fn an_output_that_lies_in_a_blob_is_read_there_with_a_token_for_storage() {
-    let (provider, heard) = azure(|here| format!("{here}/out/1/results.jsonl")).await;
-    let rig = trusting();
+async fn reads_blob_output_with_a_storage_token() {
+    let (provider, heard) = start_azure(|here| format!("{here}/out/1/results.jsonl")).await;
+    let rig = rig_trusting_loopback();
     let url = provider.url();
     let entra = [
         ("x-gateway-azure-auth-mode", "entra"),
@@ -111,65 +113,71 @@ async fn an_output_that_lies_in_a_blob_is_read_there_with_a_token_for_storage() 
         ("x-gateway-azure-entra-client-secret", "s"),
         ("x-gateway-azure-authority-host", &url),
     ];
-    let told = rig.send(output(&provider, &entra).header("range", "bytes=0-9").header("x-team", "red")).await;
+    let told = rig.send(output_request(&provider, &entra).header("range", "bytes=0-9").header("x-team", "red")).await;
     assert_eq!((told.status, told.text().as_str()), (200, "{\"custom_id\":\"1\"}\n"));
     let last = heard.lock().unwrap().last().unwrap().clone();
     assert!(last.starts_with("GET /out/1/results.jsonl HTTP/1.1\r\n"), "{last}");
     assert!(last.contains("x-ms-version: ") && last.contains("range: bytes=0-9") && !last.contains("x-team"), "{last}");
     let given = heard.lock().unwrap().iter().filter(|asked| asked.starts_with("POST ")).count();
-    assert_eq!((given, rig.records().len()), (2, 2));
+    assert_eq!((given, rig.drain_records().len()), (2, 2));
     // A token that came with the request goes there as it is, and what storage says to it is told.
-    let told = rig.send(output(&provider, &[("x-gateway-azure-ad-token", "of-my-own")])).await;
-    assert_eq!((told.status, told.code().as_str()), (403, "AuthorizationFailure"), "{}", told.text());
+    let told = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "of-my-own")])).await;
+    assert_eq!((told.status, told.error_code().as_str()), (403, "AuthorizationFailure"), "{}", told.text());
     assert!(
         told.text().contains("no (request r-1)") && heard.lock().unwrap().last().unwrap().contains("Bearer of-my-own")
     );
     // An API key opens no storage, and is not shown to it.
     let asked = heard.lock().unwrap().len();
-    let told = rig.send(output(&provider, &[("authorization", "Bearer sk-1")])).await;
-    assert_eq!((told.status, told.code().as_str()), (400, "invalid_provider_option"));
+    let told = rig.send(output_request(&provider, &[("authorization", "Bearer sk-1")])).await;
+    assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_provider_option"));
     assert!(told.text().contains("azure_auth_mode"), "{}", told.text());
     assert_eq!(heard.lock().unwrap().len(), asked + 1);
 }
 
 #[tokio::test]
-async fn an_address_that_is_signed_needs_no_token_and_stands_in_no_record() {
-    let (provider, heard) = azure(|here| format!("{here}/out/a%20b.jsonl?sv=1&sig=s1")).await;
-    let rig = trusting();
-    let told = rig.send(output(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
+async fn reads_signed_output_url_without_token_or_logging_it() {
+    let (provider, heard) = start_azure(|here| format!("{here}/out/a%20b.jsonl?sv=1&sig=s1")).await;
+    let rig = rig_trusting_loopback();
+    let told = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
     assert_eq!((told.status, told.json()["custom_id"].as_str()), (200, Some("1")));
     let last = heard.lock().unwrap().last().unwrap().clone();
     assert!(last.starts_with("GET /out/a%20b.jsonl?sv=1&sig=s1 ") && !last.contains("authorization"), "{last}");
-    let records = format!("{:?}", rig.records());
+    let records = format!("{:?}", rig.drain_records());
     assert!(records.contains("a%2520b.jsonl"), "{records}");
     assert!(!records.contains("s1"), "{records}");
 }
 
 #[tokio::test]
-async fn no_token_goes_where_no_storage_is() {
+async fn sends_no_token_outside_azure_storage() {
     for blob in
         ["https://evil.example/a", "http://acct.blob.core.windows.net/a", "https://blob.core.windows.net/a", "nowhere"]
     {
-        let (provider, heard) = azure(move |_| blob.to_owned()).await;
-        let told = trusting().send(output(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "invalid_provider_option"), "{blob}: {}", told.text());
+        let (provider, heard) = start_azure(move |_| blob.to_owned()).await;
+        let told =
+            rig_trusting_loopback().send(output_request(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
+        assert_eq!(
+            (told.status, told.error_code().as_str()),
+            (400, "invalid_provider_option"),
+            "{blob}: {}",
+            told.text()
+        );
         assert_eq!(heard.lock().unwrap().len(), 1);
     }
     // Who is not Azure leaves none.
-    let (provider, _) = azure(|here| format!("{here}/out/a?sig=s1")).await;
-    let rig = Rig::at(&provider.url());
-    let told = rig.send(get("/v1/batches/b/output?x=1")).await;
-    assert_eq!((told.status, told.code().as_str()), (404, "no_output"), "{}", told.text());
+    let (provider, _) = start_azure(|here| format!("{here}/out/a?sig=s1")).await;
+    let rig = TestGateway::for_url(&provider.url());
+    let told = rig.send(get_request("/v1/batches/b/output?x=1")).await;
+    assert_eq!((told.status, told.error_code().as_str()), (404, "no_output"), "{}", told.text());
 }
 
 #[tokio::test]
-async fn what_the_gateway_keeps_is_asked_of_the_control_process() {
+async fn forwards_gateway_files_and_batches_to_control_process() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    rig.apply(&json!({"epoch": "1", "catalogue": true,
-        "keys": [{"id": "k", "name": "k", "sha256": sha256("pk-1")}]}));
+    let rig = TestGateway::for_provider(&provider);
+    rig.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
+        "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}]}));
     let ask = |method: &str, target: &str| {
-        Ask::new(method, target).header("x-gateway-api-key", "pk-1").header("content-type", "application/json")
+        TestRequest::new(method, target).header("x-gateway-api-key", "pk-1").header("content-type", "application/json")
     };
     let made = r#"{"input_file_id":"gw_file_1","endpoint":"/v1/chat/completions","completion_window":"immediate"}"#;
     for ask in [
@@ -178,28 +186,30 @@ async fn what_the_gateway_keeps_is_asked_of_the_control_process() {
         ask("POST", "/v1/batches").header("x-gateway-provider", "mock").body(made),
     ] {
         // There is none here.
-        assert_eq!(rig.send(ask).await.code(), "control_down");
+        assert_eq!(rig.send(ask).await.error_code(), "control_down");
     }
     assert!(provider.ledger_entries().is_empty());
     let theirs = made.replace("gw_file_1", "file-1");
     let passed = rig.send(ask("POST", "/v1/batches").header("x-gateway-provider", "mock").body(theirs.clone())).await;
     assert_eq!((passed.status, passed.json()["object"].as_str()), (200, Some("batch")));
     assert_eq!(provider.ledger_entries().len(), 1);
-    assert_eq!(rig.send(ask("POST", "/v1/batches").body(theirs)).await.code(), "control_down");
+    assert_eq!(rig.send(ask("POST", "/v1/batches").body(theirs)).await.error_code(), "control_down");
 }
 
 #[tokio::test]
-async fn a_large_batch_counts_once_towards_the_room() {
+async fn counts_large_batch_once_in_memory_budget() {
     let provider = Server::start().await;
     let room = 2 * 1024 * 1024;
-    let rig = Rig::with(&provider.url(), |settings| (settings.gathered_bytes, settings.max_body_bytes) = (room, room));
-    rig.apply(&json!({"epoch": "1", "catalogue": true,
-        "keys": [{"id": "k", "name": "k", "sha256": sha256("pk-1")}]}));
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+        (settings.gathered_bytes, settings.max_body_bytes) = (room, room)
+    });
+    rig.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
+        "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}]}));
     let mut body =
         br#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions","completion_window":"24h"}"#.to_vec();
     body.resize(room * 3 / 4, b' ');
     let ask = || {
-        let ask = Ask::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
+        let ask = TestRequest::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
         ask.header("content-type", "application/json").header("x-gateway-api-key", "pk-1")
     };
     let (feeder, fed) = feed_channel(|| ());
@@ -207,29 +217,29 @@ async fn a_large_batch_counts_once_towards_the_room() {
         feeder.push(piece.to_vec().into());
     }
     feeder.finish(BodyEnd::Complete);
-    for ask in [ask().with(Body::Streamed(fed, Some(body.len() as u64))), ask().body(body)] {
+    for ask in [ask().with_body(Body::Streamed(fed, Some(body.len() as u64))), ask().body(body)] {
         assert_eq!(rig.send(ask).await.status, 200);
         assert_eq!(rig.gateway.shared.body_memory.used_bytes(), 0);
     }
 }
 
 #[tokio::test]
-async fn nothing_is_read_of_the_batch_of_a_stranger() {
+async fn does_not_read_batch_body_before_authentication() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.gathered_bytes = 0);
-    rig.apply(&json!({"epoch": "1", "catalogue": true,
-        "keys": [{"id": "k", "name": "k", "sha256": sha256("pk-1")}]}));
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.gathered_bytes = 0);
+    rig.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
+        "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}]}));
     let batch = |key: &str| {
         let (feeder, fed) = feed_channel(|| ());
-        let ask = Ask::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
+        let ask = TestRequest::new("POST", "/v1/batches").header("x-gateway-provider", "mock");
         let ask = ask.header("content-type", "application/json").header("x-gateway-api-key", key);
-        (feeder, ask.with(Body::Streamed(fed, None)))
+        (feeder, ask.with_body(Body::Streamed(fed, None)))
     };
     // Its body never comes.
     let (feeder, stranger) = batch("pk-2");
-    let told = in_time(rig.send(stranger)).await;
-    assert_eq!((told.status, told.code().as_str(), feeder.reader_state()), (401, "03", ReaderState::Closed));
-    assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "03"]));
+    let told = with_timeout(rig.send(stranger)).await;
+    assert_eq!((told.status, told.error_code().as_str(), feeder.reader_state()), (401, "03", ReaderState::Closed));
+    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "03"]));
     let (feeder, known) = batch("pk-1");
     feeder
         .push(br#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions","completion_window":"24h"}"#[..].into());
@@ -237,5 +247,5 @@ async fn nothing_is_read_of_the_batch_of_a_stranger() {
     assert_eq!(rig.send(known).await.status, 200);
     let (feeder, broken) = batch("pk-1");
     feeder.finish(BodyEnd::Disconnected);
-    assert_eq!(rig.send(broken).await.code(), "broken_body");
+    assert_eq!(rig.send(broken).await.error_code(), "broken_body");
 }

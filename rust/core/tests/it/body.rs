@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::harness::{
-    Ask, CHAT, MESSAGES, Rig, get, in_time, pick, post,
-    scripted::{Scripted, request, request_head, whole},
-    sha256, until, words,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, get_request, pick_fields, post_request,
+    scripted::{ScriptedServer, json_response, read_request, read_request_head},
+    sha256_hex, wait_until, with_timeout,
 };
 use bytes::Bytes;
 use penstock_core::ingress::body::{Body, BodyEnd, Feeder, feed_channel};
@@ -13,18 +13,18 @@ use penstock_mock::Server;
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, sync::mpsc};
 
-fn fed(target: &str, length: Option<u64>) -> (Feeder, Ask) {
+fn streamed_request(target: &str, length: Option<u64>) -> (Feeder, TestRequest) {
     let (feeder, feed) = feed_channel(|| ());
-    (feeder, post(target, "").with(Body::Streamed(feed, length)))
+    (feeder, post_request(target, "").with_body(Body::Streamed(feed, length)))
 }
 
 #[tokio::test]
-async fn a_body_that_comes_in_pieces_is_put_together() {
+async fn assembles_a_chunked_body() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let body = words("mock", false);
+    let rig = TestGateway::for_provider(&provider);
+    let body = chat_body("mock", false);
     for length in [None, Some(body.len() as u64)] {
-        let (feeder, ask) = fed(CHAT, length);
+        let (feeder, ask) = streamed_request(CHAT_PATH, length);
         let pieces = body.clone();
         let feeding = tokio::spawn(async move {
             for piece in pieces.into_bytes().chunks(7) {
@@ -44,58 +44,58 @@ async fn a_body_that_comes_in_pieces_is_put_together() {
 }
 
 #[tokio::test]
-async fn an_upload_is_sent_on_as_it_comes_with_its_length_or_in_chunks() {
+async fn streams_upload_with_its_length_or_chunked() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let body: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
     for length in [None, Some(body.len() as u64)] {
-        let (feeder, ask) = fed("/v1/files", length);
+        let (feeder, ask) = streamed_request("/v1/files", length);
         for piece in body.chunks(50_001) {
             feeder.push(Bytes::copy_from_slice(piece));
             feeder.push(Bytes::new());
         }
         feeder.finish(BodyEnd::Complete);
         let echo = rig.send(ask).await.json();
-        assert_eq!(pick(&echo, ["body_bytes", "body_sha"]), json!([body.len(), sha256(&body)]));
+        assert_eq!(pick_fields(&echo, ["body_bytes", "body_sha"]), json!([body.len(), sha256_hex(&body)]));
         let framing = length.map_or(json!([null, "chunked"]), |length| json!([length.to_string(), null]));
-        assert_eq!(pick(&echo["headers"], ["content-length", "transfer-encoding"]), framing);
+        assert_eq!(pick_fields(&echo["headers"], ["content-length", "transfer-encoding"]), framing);
     }
 }
 
 #[tokio::test]
-async fn an_upload_is_not_held_until_it_is_complete() {
+async fn forwards_upload_before_it_is_complete() {
     let (tell, mut told) = mpsc::unbounded_channel();
-    let provider = Scripted::start(move |mut io, _| {
+    let provider = ScriptedServer::start(move |mut io, _| {
         let tell = tell.clone();
         async move {
-            tell.send(request_head(&mut io).await.unwrap()).unwrap();
-            let rest = request(&mut &b"POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n"[..]).await;
+            tell.send(read_request_head(&mut io).await.unwrap()).unwrap();
+            let rest = read_request(&mut &b"POST / HTTP/1.1\r\ncontent-length: 0\r\n\r\n"[..]).await;
             assert!(rest.is_some());
-            io.write_all(&whole("200 OK", "", "{}")).await.unwrap();
+            io.write_all(&json_response("200 OK", "", "{}")).await.unwrap();
         }
     })
     .await;
-    let rig = Rig::at(&provider.url());
-    let (feeder, ask) = fed("/v1/files", Some(6));
+    let rig = TestGateway::for_url(&provider.url());
+    let (feeder, ask) = streamed_request("/v1/files", Some(6));
     feeder.push(Bytes::from_static(b"abc"));
     let sending = tokio::spawn(async move { rig.send(ask).await.status });
-    let head = in_time(told.recv()).await.unwrap();
+    let head = with_timeout(told.recv()).await.unwrap();
     assert!(String::from_utf8_lossy(&head).contains("content-length: 6\r\n"));
     feeder.push(Bytes::from_static(b"def"));
     feeder.finish(BodyEnd::Complete);
-    assert_eq!(in_time(sending).await.unwrap(), 200);
+    assert_eq!(with_timeout(sending).await.unwrap(), 200);
 }
 
 #[tokio::test]
-async fn a_fast_upload_waits_for_a_slow_provider() {
-    let provider = Scripted::start(|mut io, _| async move {
-        drop(request_head(&mut io).await);
+async fn slow_provider_applies_backpressure_to_upload() {
+    let provider = ScriptedServer::start(|mut io, _| async move {
+        drop(read_request_head(&mut io).await);
         std::future::pending::<()>().await;
     })
     .await;
-    let rig = Rig::at(&provider.url());
-    let (feeder, ask) = fed("/v1/files", None);
-    let sending = tokio::spawn(async move { drop(rig.open(ask).await) });
+    let rig = TestGateway::for_url(&provider.url());
+    let (feeder, ask) = streamed_request("/v1/files", None);
+    let sending = tokio::spawn(async move { drop(rig.handle_request(ask).await) });
     let mut taken = 0_u64;
     let piece = Bytes::from(vec![0; 64 * 1024]);
     // Nothing is read at the other end: sooner or later the feeder is told to stop, and stays so.
@@ -108,74 +108,74 @@ async fn a_fast_upload_waits_for_a_slow_provider() {
 }
 
 #[tokio::test]
-async fn a_body_above_the_limit_is_refused_before_anything_leaves() {
+async fn rejects_oversized_body_before_sending_anything() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.max_body_bytes = 1000);
-    for target in [CHAT, MESSAGES, "/v1/files", "/v1/proxy/files"] {
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_body_bytes = 1000);
+    for target in [CHAT_PATH, MESSAGES_PATH, "/v1/files", "/v1/proxy/files"] {
         // Declared and not sent, or sent without being declared.
-        let (_feeder, declared) = fed(target, Some(1001));
-        let whole = post(target, "x".repeat(1001));
+        let (_feeder, declared) = streamed_request(target, Some(1001));
+        let whole = post_request(target, "x".repeat(1001));
         for ask in [declared, whole] {
             let told = rig.send(ask).await;
             assert_eq!(told.status, 413, "{target}: {}", told.text());
             assert!(told.text().contains("1000 bytes"));
-            assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
+            assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
         }
     }
     assert!(provider.ledger_entries().is_empty());
-    let at_the_limit = format!("{:1000}", words("mock", false));
-    assert_eq!(rig.send(post(CHAT, at_the_limit)).await.status, 200);
+    let at_the_limit = format!("{:1000}", chat_body("mock", false));
+    assert_eq!(rig.send(post_request(CHAT_PATH, at_the_limit)).await.status, 200);
 }
 
 #[tokio::test]
-async fn a_body_that_grows_above_the_limit_is_refused_where_it_does() {
+async fn rejects_growing_body_once_it_exceeds_the_limit() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.max_body_bytes = 1000);
-    for target in [CHAT, "/v1/files"] {
-        let (feeder, ask) = fed(target, None);
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_body_bytes = 1000);
+    for target in [CHAT_PATH, "/v1/files"] {
+        let (feeder, ask) = streamed_request(target, None);
         for _ in 0..11 {
             feeder.push(Bytes::from(vec![b' '; 100]));
         }
         // It goes on for ever.
         let told = rig.send(ask).await;
-        assert_eq!((told.status, told.code().as_str()), (413, "body_too_large"), "{target}");
+        assert_eq!((told.status, told.error_code().as_str()), (413, "body_too_large"), "{target}");
     }
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_as_long_as_was_declared_never_gets_out_of_step_with_its_connection() {
+async fn wrong_content_length_never_desyncs_the_connection() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for (sent, code) in [("123", "broken_body"), ("1234GET /smuggled HTTP/1.1\r\n\r\n", "bad_framing")] {
-        rig.send(get("/v1/models")).await;
-        let (feeder, ask) = fed("/v1/files", Some(4));
+        rig.send(get_request("/v1/models")).await;
+        let (feeder, ask) = streamed_request("/v1/files", Some(4));
         feeder.push(sent.into());
         feeder.finish(BodyEnd::Complete);
-        let told = in_time(rig.send(ask)).await;
-        assert_eq!((told.status, told.code().as_str()), (400, code));
+        let told = with_timeout(rig.send(ask)).await;
+        assert_eq!((told.status, told.error_code().as_str()), (400, code));
         assert_eq!(rig.gateway.upstream.idle_connection_count(), 0);
     }
     assert!(provider.ledger_entries().iter().all(|seen| seen.path != "/smuggled"));
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_is_a_bad_request() {
+async fn reports_interrupted_body_as_bad_request() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    for (target, length) in [(CHAT, None), (CHAT, Some(100)), ("/v1/files", None), ("/v1/files", Some(100))] {
-        let (feeder, ask) = fed(target, length);
+    let rig = TestGateway::for_provider(&provider);
+    for (target, length) in [(CHAT_PATH, None), (CHAT_PATH, Some(100)), ("/v1/files", None), ("/v1/files", Some(100))] {
+        let (feeder, ask) = streamed_request(target, length);
         feeder.push(Bytes::from_static(b"{\"model\":"));
         feeder.finish(BodyEnd::Disconnected);
         let told = rig.send(ask).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "broken_body"), "{target} {length:?}");
-        assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["aborted", "broken_body"]));
+        assert_eq!((told.status, told.error_code().as_str()), (400, "broken_body"), "{target} {length:?}");
+        assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["aborted", "broken_body"]));
     }
 }
 
 #[tokio::test]
-async fn json_that_is_none_is_refused_at_its_byte() {
+async fn rejects_invalid_json_with_byte_position() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for (body, at) in [
         ("", 0),
         ("[]", 0),
@@ -185,44 +185,44 @@ async fn json_that_is_none_is_refused_at_its_byte() {
         (r#"{"model":"m"} x"#, 14),
         (r#"{"model":"m",}"#, 13),
     ] {
-        let told = rig.send(post(CHAT, body)).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "invalid_json"), "{body}");
+        let told = rig.send(post_request(CHAT_PATH, body)).await;
+        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_json"), "{body}");
         let message = told.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(message.starts_with(&format!("invalid JSON body at byte {at}: ")), "{body}: {message}");
-        let told = rig.send(post(MESSAGES, body)).await;
+        let told = rig.send(post_request(MESSAGES_PATH, body)).await;
         assert_eq!((told.status, &told.json()["error"]["type"]), (400, &json!("invalid_request_error")), "{body}");
     }
     assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
-async fn deep_and_long_json_is_refused_or_forwarded_but_ends_nothing() {
+async fn survives_very_deep_and_very_long_json() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for body in [
         format!(r#"{{"model":"mock","x":{}1{}}}"#, "[".repeat(100_000), "]".repeat(100_000)),
         format!(r#"{{"model":"mock","x":{}"#, r#"{"a":"#.repeat(100_000)),
         format!(r#"{{"model":"mock","messages":[],"x":"{}"}}"#, "y".repeat(5_000_000)),
         r#"{"model":"mock","x":"\ud800"}"#.to_owned(),
     ] {
-        let status = rig.send(post(CHAT, body)).await.status;
+        let status = rig.send(post_request(CHAT_PATH, body)).await.status;
         assert!(status == 200 || status == 400, "{status}");
     }
 }
 
 #[tokio::test]
-async fn an_operation_takes_json_only_and_a_pass_through_takes_anything() {
+async fn restricts_content_types_except_on_proxy_paths() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let ask = |target: &str, kind: &str| {
-        Ask::new("POST", target)
+        TestRequest::new("POST", target)
             .header("x-gateway-provider", "mock")
             .header("content-type", kind)
-            .body(words("mock", false))
+            .body(chat_body("mock", false))
     };
     for kind in ["text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"] {
-        let told = rig.send(ask(CHAT, kind)).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "invalid_header"), "{kind}");
+        let told = rig.send(ask(CHAT_PATH, kind)).await;
+        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_header"), "{kind}");
         assert!(told.text().contains("application/json"));
         let echo = rig.send(ask("/v1/proxy/audio/transcriptions", kind)).await.json();
         assert_eq!(echo["headers"]["content-type"], kind);
@@ -230,7 +230,7 @@ async fn an_operation_takes_json_only_and_a_pass_through_takes_anything() {
     for path in ["/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits"] {
         for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/mixed; boundary=x", "audio"] {
             let told = rig.send(ask(path, kind)).await;
-            assert_eq!((told.status, told.code().as_str()), (400, "invalid_header"), "{path} {kind}");
+            assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_header"), "{path} {kind}");
             assert!(told.text().contains("takes multipart/form-data, audio/* or application/json"), "{}", told.text());
         }
         for kind in ["Multipart/Form-Data; boundary=x", "audio/wav", "AUDIO/mpeg", "application/json"] {
@@ -239,26 +239,26 @@ async fn an_operation_takes_json_only_and_a_pass_through_takes_anything() {
         }
     }
     for kind in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"] {
-        assert_eq!(rig.send(ask(CHAT, kind)).await.status, 200, "{kind}");
+        assert_eq!(rig.send(ask(CHAT_PATH, kind)).await.status, 200, "{kind}");
     }
 }
 
 #[tokio::test]
-async fn an_empty_body_has_a_length_where_the_method_takes_one() {
+async fn sends_content_length_zero_for_empty_post() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    rig.send(post("/v1/batches/b/cancel", "")).await;
-    rig.send(get("/v1/batches")).await;
+    let rig = TestGateway::for_provider(&provider);
+    rig.send(post_request("/v1/batches/b/cancel", "")).await;
+    rig.send(get_request("/v1/batches")).await;
     let lengths: Vec<_> =
         provider.ledger_entries().iter().map(|entry| entry.header("content-length").map(ToOwned::to_owned)).collect();
     assert_eq!(lengths, [Some("0".to_owned()), None]);
 }
 
 /// A provider that reads the head, answers 413 and reads no more; it closes, or just leaves the rest unread.
-async fn hasty(closes: bool) -> Scripted {
-    Scripted::start(move |mut io, _| async move {
-        drop(request_head(&mut io).await);
-        io.write_all(&whole("413 Payload Too Large", "connection: close\r\n", "\"too large\"")).await.unwrap();
+async fn start_early_responder(closes: bool) -> ScriptedServer {
+    ScriptedServer::start(move |mut io, _| async move {
+        drop(read_request_head(&mut io).await);
+        io.write_all(&json_response("413 Payload Too Large", "connection: close\r\n", "\"too large\"")).await.unwrap();
         if !closes {
             std::future::pending::<()>().await;
         }
@@ -267,20 +267,20 @@ async fn hasty(closes: bool) -> Scripted {
 }
 
 #[tokio::test]
-async fn a_provider_may_answer_before_it_has_read_the_body() {
+async fn returns_response_sent_before_the_body_was_read() {
     let size = 20_000_000;
     for closes in [false, true] {
-        let provider = hasty(closes).await;
-        let rig = Rig::with(&provider.url(), |settings| settings.request_timeout_ms = 2_000);
+        let provider = start_early_responder(closes).await;
+        let rig = TestGateway::with_settings(&provider.url(), |settings| settings.request_timeout_ms = 2_000);
         let json = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(size));
-        let told = rig.send(post(CHAT, json)).await;
+        let told = rig.send(post_request(CHAT_PATH, json)).await;
         assert_eq!(
             (told.status, told.json()["error"]["message"].as_str()),
             (413, Some("mock error: too large")),
             "whole, closes: {closes}"
         );
 
-        let (feeder, ask) = fed("/v1/files", Some(size as u64));
+        let (feeder, ask) = streamed_request("/v1/files", Some(size as u64));
         feeder.push(Bytes::from(vec![b'y'; size]));
         feeder.finish(BodyEnd::Complete);
         let told = rig.send(ask).await;
@@ -291,7 +291,7 @@ async fn a_provider_may_answer_before_it_has_read_the_body() {
         );
 
         // The caller itself is slow: the answer need not wait for it.
-        let (_feeder, ask) = fed("/v1/files", Some(size as u64));
+        let (_feeder, ask) = streamed_request("/v1/files", Some(size as u64));
         let told = rig.send(ask).await;
         assert_eq!(
             (told.status, told.json()["error"]["message"].as_str()),
@@ -303,27 +303,27 @@ async fn a_provider_may_answer_before_it_has_read_the_body() {
 }
 
 #[tokio::test]
-async fn a_large_body_arrives_whole() {
+async fn delivers_large_body_completely() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     // Around the size up to which head and body leave in one write, and far above it.
     for size in [1, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 1_000_000, 9_000_000] {
         let body: Vec<u8> = (b'a'..=b'w').cycle().take(size).collect();
-        let echo = rig.send(post("/v1/proxy/echo", body.clone())).await.json();
-        assert_eq!(pick(&echo, ["body_bytes", "body_sha"]), json!([size, sha256(&body)]));
+        let echo = rig.send(post_request("/v1/proxy/echo", body.clone())).await.json();
+        assert_eq!(pick_fields(&echo, ["body_bytes", "body_sha"]), json!([size, sha256_hex(&body)]));
     }
 }
 
 #[tokio::test]
-async fn what_is_uploaded_when_the_caller_leaves_is_dropped_at_the_provider() {
+async fn aborts_upload_when_the_client_disconnects() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let (feeder, ask) = fed("/v1/files", Some(100));
+    let rig = TestGateway::for_provider(&provider);
+    let (feeder, ask) = streamed_request("/v1/files", Some(100));
     feeder.push(Bytes::from_static(b"abc"));
     let gateway = std::sync::Arc::clone(&rig.gateway);
-    let work = tokio::time::timeout(Duration::from_millis(50), gateway.handle(ask.request()));
+    let work = tokio::time::timeout(Duration::from_millis(50), gateway.handle(ask.build()));
     assert!(work.await.is_err());
-    until("the provider sees it", || provider.ledger_entries().len() == 1).await;
+    wait_until("the provider sees it", || provider.ledger_entries().len() == 1).await;
     assert_eq!(provider.ledger_entries()[0].outcome, penstock_mock::Outcome::ClientClosed);
-    assert_eq!(rig.record()["outcome"], "aborted");
+    assert_eq!(rig.single_record()["outcome"], "aborted");
 }

@@ -1,56 +1,59 @@
 //! Who is meant by a request: by its config, its headers, or the name of its model.
 
-use crate::harness::{Ask, CHAT, MESSAGES, Rig, by_with, settled, sha256, way, words};
+use crate::harness::{
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, post_with_config, routing_headers, sha256_hex,
+    wait_for_ledger_entries,
+};
 use bytes::Bytes;
 use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
 use serde_json::json;
 
-fn saved(rig: &Rig) {
-    rig.apply(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock"}, {"slug": "other", "provider": "mock"}]}));
+fn apply_saved_providers(rig: &TestGateway) {
+    rig.apply_snapshot(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock"}, {"slug": "other", "provider": "mock"}]}));
 }
 
-fn plain(path: &str, model: &str) -> Ask {
-    Ask::new("POST", path).header("content-type", "application/json").body(words(model, false))
+fn request_for_model(path: &str, model: &str) -> TestRequest {
+    TestRequest::new("POST", path).header("content-type", "application/json").body(chat_body(model, false))
 }
 
 #[tokio::test]
-async fn a_model_may_name_the_saved_provider_before_a_slash() {
+async fn model_prefix_selects_saved_provider() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    saved(&rig);
-    for (count, path) in [(1, CHAT), (2, MESSAGES), (3, "/v1/embeddings")] {
-        let told = rig.send(plain(path, "@mine/mock?chunks=1")).await;
+    let rig = TestGateway::for_provider(&provider);
+    apply_saved_providers(&rig);
+    for (count, path) in [(1, CHAT_PATH), (2, MESSAGES_PATH), (3, "/v1/embeddings")] {
+        let told = rig.send(request_for_model(path, "@mine/mock?chunks=1")).await;
         assert_eq!(told.status, 200, "{}", told.text());
-        assert_eq!(settled(&provider, count).await[count - 1].model, "mock?chunks=1");
-        assert_eq!(rig.record()["ai_model"], "mock?chunks=1");
+        assert_eq!(wait_for_ledger_entries(&provider, count).await[count - 1].model, "mock?chunks=1");
+        assert_eq!(rig.single_record()["ai_model"], "mock?chunks=1");
     }
-    let told = rig.send(plain(CHAT, "@gone/mock")).await;
-    assert_eq!((told.status, told.code().as_str()), (400, "not_found_in_workspace"));
+    let told = rig.send(request_for_model(CHAT_PATH, "@gone/mock")).await;
+    assert_eq!((told.status, told.error_code().as_str()), (400, "not_found_in_workspace"));
     for model in ["mock", "@mine", ""] {
-        let told = rig.send(plain(CHAT, model)).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "provider_needed"), "{model}");
+        let told = rig.send(request_for_model(CHAT_PATH, model)).await;
+        assert_eq!((told.status, told.error_code().as_str()), (400, "provider_needed"), "{model}");
     }
 }
 
 #[tokio::test]
-async fn a_provider_that_is_named_elsewhere_wins_and_its_own_models_stay_as_they_are() {
+async fn explicit_provider_takes_precedence_over_model_prefix() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    saved(&rig);
+    let rig = TestGateway::for_provider(&provider);
+    apply_saved_providers(&rig);
     for (model, sent) in [("@mine/m", "m"), ("@cf/meta/m", "@cf/meta/m")] {
-        let told = rig.send(plain(CHAT, model).header("x-gateway-provider", "@other")).await;
-        assert_eq!((told.status, rig.record()["ai_model"].as_str()), (200, Some(sent)), "{}", told.text());
-        let told = rig.send(by_with(&json!({"provider": "mock"}), CHAT, words(model, false))).await;
-        assert_eq!((told.status, rig.record()["ai_model"].as_str()), (200, Some(sent)));
+        let told = rig.send(request_for_model(CHAT_PATH, model).header("x-gateway-provider", "@other")).await;
+        assert_eq!((told.status, rig.single_record()["ai_model"].as_str()), (200, Some(sent)), "{}", told.text());
+        let told = rig.send(post_with_config(&json!({"provider": "mock"}), CHAT_PATH, chat_body(model, false))).await;
+        assert_eq!((told.status, rig.single_record()["ai_model"].as_str()), (200, Some(sent)));
     }
-    let models: Vec<_> = settled(&provider, 4).await.into_iter().map(|entry| entry.model).collect();
+    let models: Vec<_> = wait_for_ledger_entries(&provider, 4).await.into_iter().map(|entry| entry.model).collect();
     assert_eq!(models, ["m", "m", "@cf/meta/m", "@cf/meta/m"]);
 }
 
-const FORM: &str = "multipart/form-data; boundary=edge";
+const FORM_CONTENT_TYPE: &str = "multipart/form-data; boundary=edge";
 
-fn form(model: &str, size: usize, is_first: bool) -> String {
+fn transcription_form(model: &str, size: usize, is_first: bool) -> String {
     let model = format!("--edge\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\n{model}\r\n");
     let head = "--edge\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.wav\"";
     let file = format!("{head}\r\n\r\n{}\r\n", "\r\n--edg\r\n".repeat(size / 9));
@@ -58,10 +61,10 @@ fn form(model: &str, size: usize, is_first: bool) -> String {
 }
 
 #[tokio::test]
-async fn the_model_of_a_form_may_name_it_too() {
+async fn form_model_prefix_selects_saved_provider() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    saved(&rig);
+    let rig = TestGateway::for_provider(&provider);
+    apply_saved_providers(&rig);
     let path = "/v1/audio/transcriptions";
     let mut seen = 0;
     for (model, sent) in [("@mine/whisper-1", "whisper-1"), ("@cf/whisper", "@cf/whisper")] {
@@ -71,30 +74,31 @@ async fn the_model_of_a_form_may_name_it_too() {
                     continue;
                 }
                 for declared in [true, false] {
-                    let (asked, expected) = (form(model, size, is_first), form(sent, size, is_first));
-                    let ask = Ask::new("POST", path).header("content-type", FORM);
+                    let (asked, expected) =
+                        (transcription_form(model, size, is_first), transcription_form(sent, size, is_first));
+                    let ask = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
                     let ask = if let Some(name) = named { ask.header("x-gateway-provider", name) } else { ask };
-                    let told = rig.send(ask.with(arriving(&asked, declared))).await.json();
+                    let told = rig.send(ask.with_body(chunked_body(&asked, declared))).await.json();
                     let place = format!("{model} {size} {is_first} {named:?} {declared}");
                     assert_eq!(
                         (&told["body_bytes"], &told["body_sha"]),
-                        (&json!(expected.len()), &json!(sha256(&expected))),
+                        (&json!(expected.len()), &json!(sha256_hex(&expected))),
                         "{place}"
                     );
-                    assert_eq!(rig.record()["ai_model"], *sent, "{place}");
+                    assert_eq!(rig.single_record()["ai_model"], *sent, "{place}");
                     seen += 1;
                 }
             }
         }
     }
-    assert_eq!(settled(&provider, seen).await.len(), 18);
-    let ask = Ask::new("POST", path).header("content-type", FORM);
-    let told = rig.send(ask.body(form("whisper-1", 900, true))).await;
-    assert_eq!((told.status, told.code().as_str()), (400, "provider_needed"));
+    assert_eq!(wait_for_ledger_entries(&provider, seen).await.len(), 18);
+    let ask = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
+    let told = rig.send(ask.body(transcription_form("whisper-1", 900, true))).await;
+    assert_eq!((told.status, told.error_code().as_str()), (400, "provider_needed"));
 }
 
 /// A body that comes in pieces.
-fn arriving(text: &str, declared: bool) -> Body {
+fn chunked_body(text: &str, declared: bool) -> Body {
     let (feeder, reading) = feed_channel(|| ());
     for piece in text.as_bytes().chunks(7_001) {
         feeder.push(Bytes::copy_from_slice(piece));
@@ -104,80 +108,85 @@ fn arriving(text: &str, declared: bool) -> Body {
 }
 
 #[tokio::test]
-async fn a_set_model_may_name_it_too() {
+async fn override_params_model_prefix_selects_saved_provider() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    saved(&rig);
+    let rig = TestGateway::for_provider(&provider);
+    apply_saved_providers(&rig);
     let config = json!({"override_params": {"model": "@mine/mock?chunks=2"}});
-    let told = rig.send(by_with(&config, CHAT, words("m", false))).await;
-    assert_eq!((told.status, settled(&provider, 1).await[0].model.as_str()), (200, "mock?chunks=2"));
+    let told = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false))).await;
+    assert_eq!((told.status, wait_for_ledger_entries(&provider, 1).await[0].model.as_str()), (200, "mock?chunks=2"));
 }
 
 #[tokio::test]
-async fn a_passthrough_target_takes_the_provider_of_the_request() {
+async fn passthrough_target_uses_provider_of_the_request() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    saved(&rig);
+    let rig = TestGateway::for_provider(&provider);
+    apply_saved_providers(&rig);
     let alone = json!({"passthrough": true});
     let among =
         json!({"strategy": {"mode": "fallback"}, "targets": [{"passthrough": true, "override_params": {"seed": 1}}]});
     for config in [alone, among] {
-        let ask = |model: &str| by_with(&config, CHAT, words(model, false));
+        let ask = |model: &str| post_with_config(&config, CHAT_PATH, chat_body(model, false));
         assert_eq!(rig.send(ask("@mine/mock")).await.status, 200);
         assert_eq!(rig.send(ask("mock").header("x-gateway-provider", "@mine")).await.status, 200);
         for unresolved in [ask("mock"), ask("mock").header("x-gateway-provider", "mock")] {
             let told = rig.send(unresolved).await;
-            assert_eq!((told.status, told.code().as_str()), (400, "provider_unresolved"));
+            assert_eq!((told.status, told.error_code().as_str()), (400, "provider_unresolved"));
             assert!(told.text().contains("@slug/model"));
         }
     }
-    settled(&provider, 4).await;
+    wait_for_ledger_entries(&provider, 4).await;
 }
 
 #[tokio::test]
-async fn what_a_caller_sends_for_one_provider_goes_to_nobody_else_whom_a_config_names() {
+async fn does_not_send_client_credential_to_several_targets() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    saved(&rig);
+    let rig = TestGateway::for_provider(&provider);
+    apply_saved_providers(&rig);
     let keyed = |key: &str| json!({"provider": "mock", "api_key": key});
     let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [404]},
         "targets": [{"provider": "mock", "override_params": {"model": "mock?status=500"}}, keyed("sk-2")]});
-    let told = rig.send(by_with(&config, CHAT, words("m", false)).header("authorization", "Bearer sk-caller")).await;
-    assert_eq!((told.status, way(&told)[0]), (200, "config.targets[1]"));
-    let sent: Vec<_> =
-        settled(&provider, 2).await.iter().map(|entry| entry.header("authorization").map(ToOwned::to_owned)).collect();
+    let told = rig
+        .send(post_with_config(&config, CHAT_PATH, chat_body("m", false)).header("authorization", "Bearer sk-caller"))
+        .await;
+    assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"));
+    let sent: Vec<_> = wait_for_ledger_entries(&provider, 2)
+        .await
+        .iter()
+        .map(|entry| entry.header("authorization").map(ToOwned::to_owned))
+        .collect();
     assert_eq!(sent.len(), 2);
     assert!(!json!(sent).to_string().contains("sk-caller"), "{sent:?}");
     let single = rig
         .send(
-            by_with(&json!({"provider": "mock", "retry": {"attempts": 1}}), CHAT, words("m", false))
+            post_with_config(&json!({"provider": "mock", "retry": {"attempts": 1}}), CHAT_PATH, chat_body("m", false))
                 .header("authorization", "Bearer sk-caller"),
         )
         .await;
     assert_eq!(single.status, 200);
-    assert!(settled(&provider, 3).await[2].header("authorization").is_some());
+    assert!(wait_for_ledger_entries(&provider, 3).await[2].header("authorization").is_some());
 }
 
 #[tokio::test]
-async fn more_targets_than_allowed_are_refused_when_they_are_asked_for() {
+async fn rejects_config_with_more_targets_than_allowed() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.max_root_targets = 2);
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_root_targets = 2);
     let config = |count| json!({"strategy": {"mode": "fallback"}, "targets": vec![json!({"provider": "mock"}); count]});
-    rig.apply(&json!({"epoch": "1", "configs": [{"slug": "pc-many", "config": config(3)}]}));
-    assert_eq!(rig.send(by_with(&config(2), CHAT, words("m", false))).await.status, 200);
-    let many = by_with(&config(3), CHAT, words("m", false));
-    for ask in [many, plain(CHAT, "m").header("x-gateway-config", "pc-many")] {
+    rig.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-many", "config": config(3)}]}));
+    assert_eq!(rig.send(post_with_config(&config(2), CHAT_PATH, chat_body("m", false))).await.status, 200);
+    let many = post_with_config(&config(3), CHAT_PATH, chat_body("m", false));
+    for ask in [many, request_for_model(CHAT_PATH, "m").header("x-gateway-config", "pc-many")] {
         let told = rig.send(ask).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "invalid_config"));
+        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_config"));
         let expected = json!(["path: targets, message: must hold at most 2 targets, not 3"]);
         assert_eq!(told.json()["errors"], expected);
     }
 }
 
 #[tokio::test]
-async fn a_conditional_root_and_what_is_nested_have_limits_of_their_own() {
+async fn limits_conditional_and_nested_targets_separately() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| {
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
         (settings.max_root_targets, settings.max_conditional_targets, settings.max_nested_targets) = (1, 3, 2);
     });
     let targets = |count| vec![json!({"provider": "mock", "name": "t"}); count];
@@ -189,7 +198,7 @@ async fn a_conditional_root_and_what_is_nested_have_limits_of_their_own() {
         (nested(2), None),
         (nested(3), Some("path: targets[0], message: must hold at most 2 targets below it, not 3")),
     ] {
-        let told = rig.send(by_with(&config, CHAT, words("m", false))).await;
+        let told = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false))).await;
         match refused {
             None => assert_eq!(told.status, 200, "{}", told.text()),
             Some(message) => assert_eq!((told.status, &told.json()["errors"]), (400, &json!([message]))),

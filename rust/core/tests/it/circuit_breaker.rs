@@ -6,182 +6,193 @@ use std::{
 };
 
 use crate::harness::{
-    CHAT, Rig, by, by_with,
-    ill::{Ill, median, storm},
-    settled, target, touchy, way, words,
+    CHAT_PATH, TestGateway, chat_body, chat_with_config,
+    ill::{FailingProvider, median, send_at_rate},
+    mock_target, post_with_config, routing_headers, sensitive_breaker_config, wait_for_ledger_entries,
 };
 use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
-fn guarded(targets: &[Value], more: &Value) -> Value {
+fn config_with_breaker(targets: &[Value], more: &Value) -> Value {
     let mut breaker = json!({"failure_threshold": 1, "cooldown_interval": 30_000});
     breaker.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     json!({"strategy": {"mode": "fallback", "cb_config": breaker}, "targets": targets})
 }
 
 #[tokio::test]
-async fn what_failed_too_often_is_passed_over_under_its_own_name() {
+async fn skips_target_with_open_breaker() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let config = guarded(&[target("status=503"), target("chunks=1")], &json!({}));
+    let rig = TestGateway::for_provider(&provider);
+    let config = config_with_breaker(&[mock_target("status=503"), mock_target("chunks=1")], &json!({}));
     for _ in 0..6 {
-        let told = rig.send(by(&config)).await;
-        assert_eq!((told.status, way(&told)[0]), (200, "config.targets[1]"));
+        let told = rig.send(chat_with_config(&config)).await;
+        assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"));
     }
-    let models: Vec<_> = settled(&provider, 8).await.into_iter().map(|entry| entry.model).collect();
+    let models: Vec<_> = wait_for_ledger_entries(&provider, 8).await.into_iter().map(|entry| entry.model).collect();
     assert_eq!(models.iter().filter(|model| model.as_str() == "mock?status=503").count(), 2);
     let skipped = json!({"step": "skipped", "at": "config.targets[0]", "breaker": "open"});
-    assert_eq!(rig.records().iter().filter(|record| record["decisions"][0] == skipped).count(), 4);
+    assert_eq!(rig.drain_records().iter().filter(|record| record["decisions"][0] == skipped).count(), 4);
 }
 
 #[tokio::test]
-async fn where_all_are_closed_off_all_are_tried() {
+async fn tries_all_targets_when_all_breakers_are_open() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let config = guarded(&[target("status=503"), target("status=502")], &touchy());
+    let rig = TestGateway::for_provider(&provider);
+    let config =
+        config_with_breaker(&[mock_target("status=503"), mock_target("status=502")], &sensitive_breaker_config());
     for _ in 0..3 {
-        assert_eq!(rig.send(by(&config)).await.status, 502);
+        assert_eq!(rig.send(chat_with_config(&config)).await.status, 502);
     }
-    settled(&provider, 6).await;
+    wait_for_ledger_entries(&provider, 6).await;
 }
 
 #[tokio::test]
-async fn a_share_goes_to_those_that_are_open() {
+async fn load_balances_among_targets_with_closed_breakers() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut config = guarded(&[target("status=503"), target("chunks=1")], &touchy());
+    let rig = TestGateway::for_provider(&provider);
+    let mut config =
+        config_with_breaker(&[mock_target("status=503"), mock_target("chunks=1")], &sensitive_breaker_config());
     config["strategy"]["mode"] = json!("loadbalance");
     let mut failed = 0;
     for _ in 0..40 {
-        failed += usize::from(rig.send(by(&config)).await.status == 503);
+        failed += usize::from(rig.send(chat_with_config(&config)).await.status == 503);
     }
     assert_eq!(failed, 1);
 }
 
 #[tokio::test]
-async fn who_has_no_weight_is_no_help_where_all_others_are_closed_off() {
+async fn never_selects_zero_weight_target_when_others_are_open() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut config = guarded(&[target("status=503"), target("chunks=1")], &touchy());
+    let rig = TestGateway::for_provider(&provider);
+    let mut config =
+        config_with_breaker(&[mock_target("status=503"), mock_target("chunks=1")], &sensitive_breaker_config());
     config["strategy"]["mode"] = json!("loadbalance");
     config["targets"][1]["weight"] = json!(0);
     for _ in 0..3 {
-        let told = Box::pin(crate::harness::in_time(rig.send(by(&config)))).await;
-        assert_eq!((told.status, way(&told)[0]), (503, "config.targets[0]"));
+        let told = Box::pin(crate::harness::with_timeout(rig.send(chat_with_config(&config)))).await;
+        assert_eq!((told.status, routing_headers(&told)[0]), (503, "config.targets[0]"));
     }
 }
 
 #[tokio::test]
-async fn refusals_do_not_count_and_another_config_has_breakers_of_its_own() {
+async fn ignores_429_and_keeps_breakers_per_config() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let config = guarded(&[target("status=429"), target("chunks=1")], &touchy());
+    let rig = TestGateway::for_provider(&provider);
+    let config =
+        config_with_breaker(&[mock_target("status=429"), mock_target("chunks=1")], &sensitive_breaker_config());
     for _ in 0..3 {
-        rig.send(by(&config)).await;
+        rig.send(chat_with_config(&config)).await;
     }
-    settled(&provider, 6).await;
+    wait_for_ledger_entries(&provider, 6).await;
     let broken = |note: &str| {
-        let mut config = guarded(&[target("status=503"), target("chunks=1")], &touchy());
+        let mut config =
+            config_with_breaker(&[mock_target("status=503"), mock_target("chunks=1")], &sensitive_breaker_config());
         config["note"] = json!(note);
         config
     };
     for note in ["a", "b"] {
-        rig.send(by(&broken(note))).await;
+        rig.send(chat_with_config(&broken(note))).await;
     }
-    settled(&provider, 10).await;
+    wait_for_ledger_entries(&provider, 10).await;
 }
 
 #[tokio::test]
-async fn a_saved_config_has_one_breaker_for_all_who_use_it_across_snapshots() {
+async fn saved_config_keeps_its_breaker_across_snapshots() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let config = guarded(&[target("status=503"), target("chunks=1")], &touchy());
+    let rig = TestGateway::for_provider(&provider);
+    let config =
+        config_with_breaker(&[mock_target("status=503"), mock_target("chunks=1")], &sensitive_breaker_config());
     for (epoch, named) in [("1", "pc-1"), ("2", "pc-1"), ("3", "c-1")] {
-        rig.apply(&json!({"epoch": epoch, "configs": [{"id": "c-1", "slug": "pc-1", "config": config}]}));
-        let ask = crate::harness::post(crate::harness::CHAT, crate::harness::words("mock", false))
+        rig.apply_snapshot(&json!({"epoch": epoch, "configs": [{"id": "c-1", "slug": "pc-1", "config": config}]}));
+        let ask = crate::harness::post_request(crate::harness::CHAT_PATH, crate::harness::chat_body("mock", false))
             .header("x-gateway-config", named);
         assert_eq!(rig.send(ask).await.status, 200);
     }
-    settled(&provider, 4).await;
+    wait_for_ledger_entries(&provider, 4).await;
 }
 
 #[tokio::test]
-async fn a_target_that_names_nobody_has_a_breaker_for_each_whom_requests_name() {
+async fn passthrough_target_has_one_breaker_per_provider() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let saved = |slug: &str| json!({"slug": slug, "provider": "mock"});
-    rig.apply(&json!({"epoch": "1", "providers": [saved("one"), saved("two")]}));
-    let config = guarded(&[json!({"passthrough": true}), target("chunks=1")], &touchy());
-    let asked = |named: &str, model: &str| by_with(&config, CHAT, words(&format!("@{named}/{model}"), false));
+    rig.apply_snapshot(&json!({"epoch": "1", "providers": [saved("one"), saved("two")]}));
+    let config =
+        config_with_breaker(&[json!({"passthrough": true}), mock_target("chunks=1")], &sensitive_breaker_config());
+    let asked =
+        |named: &str, model: &str| post_with_config(&config, CHAT_PATH, chat_body(&format!("@{named}/{model}"), false));
     for (named, model, answers) in [("one", "mock?status=503", 1), ("one", "mock", 1), ("two", "mock", 0)] {
         let told = rig.send(asked(named, model)).await;
-        assert_eq!(way(&told)[0], format!("config.targets[{answers}]"), "{named}: {}", told.text());
+        assert_eq!(routing_headers(&told)[0], format!("config.targets[{answers}]"), "{named}: {}", told.text());
     }
 }
 
 /// A config whose first target was closed off by a failure, and may be tried again.
-async fn half_open(rig: &Rig, provider: &Server, mut config: Value) -> Value {
+async fn prepare_half_open_breaker(rig: &TestGateway, provider: &Server, mut config: Value) -> Value {
     // What it is asked for is said in the request: the config stays the same, and so do its breakers.
     config["targets"][0] = json!({"provider": "mock"});
     while rig.gateway.shared.breakers.open_count() == 0 {
-        rig.send(by_with(&config, CHAT, words("mock?status=503", false))).await;
+        rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock?status=503", false))).await;
     }
     assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
     rig.gateway.shared.clock.advance(Duration::from_secs(30));
     provider.clear_ledger();
-    rig.records();
+    rig.drain_records();
     config
 }
 
-fn with_two(mode: &str) -> Value {
-    json!({"strategy": {"mode": mode, "cb_config": touchy()},
+fn two_target_config(mode: &str) -> Value {
+    json!({"strategy": {"mode": mode, "cb_config": sensitive_breaker_config()},
         "retry": {"attempts": 2, "on_status_codes": [503]},
         "targets": [{}, {"provider": "mock", "override_params": {"model": "mock?chunks=1"}}]})
 }
 
 #[tokio::test]
-async fn one_request_alone_tries_a_target_that_may_be_well_again_and_once() {
+async fn half_open_breaker_allows_a_single_attempt() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.retry_backoff_ms = 1);
-    let config = half_open(&rig, &provider, with_two("fallback")).await;
-    let ask = || rig.send(by_with(&config, CHAT, words("mock?status=503&first_ms=200", false)));
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.retry_backoff_ms = 1);
+    let config = prepare_half_open_breaker(&rig, &provider, two_target_config("fallback")).await;
+    let ask = || rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock?status=503&first_ms=200", false)));
     let answers = tokio::join!(ask(), ask(), ask(), ask(), ask());
     for told in [&answers.0, &answers.1, &answers.2, &answers.3, &answers.4] {
-        assert_eq!((told.status, way(told)[0]), (200, "config.targets[1]"));
+        assert_eq!((told.status, routing_headers(told)[0]), (200, "config.targets[1]"));
     }
-    let models: Vec<_> = settled(&provider, 6).await.into_iter().map(|entry| entry.model).collect();
+    let models: Vec<_> = wait_for_ledger_entries(&provider, 6).await.into_iter().map(|entry| entry.model).collect();
     assert_eq!(models.iter().filter(|model| model.contains("503")).count(), 1, "{models:?}");
     let stopped = json!({"step": "stopped", "at": "config.targets[0]", "because": "the breaker lets it try once"});
-    let records = rig.records();
+    let records = rig.drain_records();
     assert_eq!(records.iter().filter(|record| record["decisions"][1] == stopped).count(), 1, "{records:#?}");
 }
 
 #[tokio::test]
-async fn a_member_of_a_group_is_asked_for_when_its_turn_comes() {
+async fn checks_breaker_when_fallback_reaches_the_target() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut config = guarded(&[json!({"provider": "mock"}), target("status=502"), target("chunks=1")], &touchy());
+    let rig = TestGateway::for_provider(&provider);
+    let mut config = config_with_breaker(
+        &[json!({"provider": "mock"}), mock_target("status=502"), mock_target("chunks=1")],
+        &sensitive_breaker_config(),
+    );
     config["targets"][0]["cb_config"] = json!({"failure_threshold": 99, "cooldown_interval": 30_000});
-    let ask = |behaviour: &str| by_with(&config, CHAT, words(&format!("mock?{behaviour}"), false));
+    let ask = |behaviour: &str| post_with_config(&config, CHAT_PATH, chat_body(&format!("mock?{behaviour}"), false));
     // While the first is slow, another request closes the second off.
     let (slow, quick) = tokio::join!(rig.send(ask("status=503&first_ms=300")), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         rig.send(ask("status=503")).await
     });
-    assert_eq!((way(&slow)[0], way(&quick)[0]), ("config.targets[2]", "config.targets[2]"));
-    let models: Vec<_> = settled(&provider, 5).await.into_iter().map(|entry| entry.model).collect();
+    assert_eq!((routing_headers(&slow)[0], routing_headers(&quick)[0]), ("config.targets[2]", "config.targets[2]"));
+    let models: Vec<_> = wait_for_ledger_entries(&provider, 5).await.into_iter().map(|entry| entry.model).collect();
     assert_eq!(models.iter().filter(|model| model.contains("502")).count(), 1, "{models:?}");
 }
 
 #[tokio::test]
-async fn what_a_caller_does_wrong_is_no_failure_of_the_target_and_no_success_either() {
+async fn client_errors_leave_half_open_breaker_unchanged() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.max_body_bytes = 2 * 1024 * 1024);
-    let config = half_open(&rig, &provider, with_two("loadbalance")).await;
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_body_bytes = 2 * 1024 * 1024);
+    let config = prepare_half_open_breaker(&rig, &provider, two_target_config("loadbalance")).await;
     let form = |feeding: Body| {
-        let ask = crate::harness::Ask::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
-        ask.header("content-type", "multipart/form-data; boundary=x").with(feeding)
+        let ask = crate::harness::TestRequest::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
+        ask.header("content-type", "multipart/form-data; boundary=x").with_body(feeding)
     };
     let fed = |end: BodyEnd, pieces: usize| {
         let (feeder, reading) = feed_channel(|| ());
@@ -191,7 +202,7 @@ async fn what_a_caller_does_wrong_is_no_failure_of_the_target_and_no_success_eit
         feeder.finish(end);
         Body::Streamed(reading, None)
     };
-    let hurried = || by_with(&config, CHAT, words("mock?first_ms=3000", false));
+    let hurried = || post_with_config(&config, CHAT_PATH, chat_body("mock?first_ms=3000", false));
     let mut tried = 0;
     for _ in 0..60 {
         for (ask, code) in [
@@ -201,7 +212,7 @@ async fn what_a_caller_does_wrong_is_no_failure_of_the_target_and_no_success_eit
             (hurried().header("x-stainless-timeout", "0.005"), "timeout"),
         ] {
             rig.send(ask).await;
-            let record = rig.record();
+            let record = rig.single_record();
             if record["last_used_option_index"] == "config.targets[0]" {
                 assert_eq!(record["error"], code);
                 tried += 1;
@@ -218,12 +229,12 @@ async fn what_a_caller_does_wrong_is_no_failure_of_the_target_and_no_success_eit
 }
 
 #[tokio::test]
-async fn a_caller_in_a_hurry_closes_nothing_off_and_a_slow_target_does() {
+async fn slow_target_opens_breaker_but_client_timeout_does_not() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let config = json!({"provider": "mock", "request_timeout": 60,
-        "cb_config": touchy()});
-    let slow = |config: &Value| by_with(config, CHAT, words("mock?first_ms=3000", false));
+        "cb_config": sensitive_breaker_config()});
+    let slow = |config: &Value| post_with_config(config, CHAT_PATH, chat_body("mock?first_ms=3000", false));
     for hurry in [("x-gateway-request-timeout", "20"), ("x-stainless-timeout", "0.02")] {
         assert_eq!(rig.send(slow(&config).header(hurry.0, hurry.1)).await.status, 408);
         assert_eq!(rig.gateway.shared.breakers.open_count(), 0, "{hurry:?}");
@@ -234,51 +245,54 @@ async fn a_caller_in_a_hurry_closes_nothing_off_and_a_slow_target_does() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_said_to_a_provider_is_not_its_failure() {
+async fn untranslatable_request_does_not_open_breaker() {
     let provider = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let config = json!({"provider": "anthropic", "api_key": "sk", "custom_host": format!("{}/v1", provider.url()),
-        "cb_config": touchy()});
+        "cb_config": sensitive_breaker_config()});
     for _ in 0..3 {
-        let told = rig.send(by_with(&config, CHAT, r#"{"model":"claude-x","n":3,"messages":[]}"#)).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "untranslatable_request"));
+        let told = rig.send(post_with_config(&config, CHAT_PATH, r#"{"model":"claude-x","n":3,"messages":[]}"#)).await;
+        assert_eq!((told.status, told.error_code().as_str()), (400, "untranslatable_request"));
         assert_eq!(rig.gateway.shared.breakers.open_count(), 0);
     }
     assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
-async fn nobody_tries_again_where_the_breaker_has_opened_meanwhile() {
+async fn stops_retrying_when_breaker_opens() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.retry_backoff_ms = 1);
-    let mut config = guarded(&[target("status=503"), target("chunks=1")], &json!({"failure_threshold": 2}));
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.retry_backoff_ms = 1);
+    let mut config =
+        config_with_breaker(&[mock_target("status=503"), mock_target("chunks=1")], &json!({"failure_threshold": 2}));
     config["retry"] = json!({"attempts": 5});
-    let told = rig.send(by(&config)).await;
-    assert_eq!((told.status, way(&told)[0]), (200, "config.targets[1]"));
+    let told = rig.send(chat_with_config(&config)).await;
+    assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"));
     // The third failure is more than two.
-    assert_eq!(settled(&provider, 4).await.len(), 4);
+    assert_eq!(wait_for_ledger_entries(&provider, 4).await.len(), 4);
     let stopped = json!({"step": "stopped", "at": "config.targets[0]", "because": "the breaker opened"});
-    assert!(rig.record()["decisions"].as_array().unwrap().contains(&stopped));
+    assert!(rig.single_record()["decisions"].as_array().unwrap().contains(&stopped));
     // Where all are closed off they are tried as often as the config says.
-    config["targets"] = json!([target("status=503")]);
+    config["targets"] = json!([mock_target("status=503")]);
     for attempts in [3, 6] {
         let before = provider.ledger_entries().len();
-        assert_eq!(rig.send(by(&config)).await.status, 503);
-        assert_eq!(settled(&provider, before + attempts).await.len(), before + attempts);
+        assert_eq!(rig.send(chat_with_config(&config)).await.status, 503);
+        assert_eq!(wait_for_ledger_entries(&provider, before + attempts).await.len(), before + attempts);
     }
 }
 
 #[tokio::test]
-async fn in_a_storm_of_failures_it_opens_within_a_second_costs_little_and_recovers_within_five() {
-    let ill = Ill::start().await;
-    let rig = Rig::at(&ill.provider.url());
-    let mut config = guarded(&[target("ill"), target("well")], &json!({"failure_threshold": 4}));
+async fn opens_within_one_second_and_recovers_within_five() {
+    let ill = FailingProvider::start().await;
+    let rig = TestGateway::for_url(&ill.server.url());
+    let mut config = config_with_breaker(&[mock_target("ill"), mock_target("well")], &json!({"failure_threshold": 4}));
     config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
-    let usual = storm(&rig, &json!({"strategy": {"mode": "fallback"}, "targets": [target("well")]}), 300, 300).await;
+    let usual =
+        send_at_rate(&rig, &json!({"strategy": {"mode": "fallback"}, "targets": [mock_target("well")]}), 300, 300)
+            .await;
     let began = Instant::now();
-    let answers = storm(&rig, &config, 300, 600).await;
+    let answers = send_at_rate(&rig, &config, 300, 600).await;
     assert!(answers.iter().all(|(_, _, told)| told.status == 200));
-    let last = ill.asked().into_iter().max().unwrap();
+    let last = ill.request_times().into_iter().max().unwrap();
     assert!(last - began < Duration::from_secs(1), "{:?}", last - began);
     let open = answers.iter().filter(|(at, ..)| *at > last);
     let took = median(open.map(|(_, took, _)| *took).collect());
@@ -287,9 +301,10 @@ async fn in_a_storm_of_failures_it_opens_within_a_second_costs_little_and_recove
     // Its cause ends, and the time for which it is left alone.
     ill.is_failing.store(false, Ordering::Relaxed);
     rig.gateway.shared.clock.advance(Duration::from_secs(30));
-    let (ended, before) = (Instant::now(), ill.asked().len());
-    let answers = storm(&rig, &config, 300, 300).await;
-    let back = answers.iter().filter(|(_, _, told)| way(told)[0] == "config.targets[0]").map(|(at, ..)| *at).min();
+    let (ended, before) = (Instant::now(), ill.request_times().len());
+    let answers = send_at_rate(&rig, &config, 300, 300).await;
+    let back =
+        answers.iter().filter(|(_, _, told)| routing_headers(told)[0] == "config.targets[0]").map(|(at, ..)| *at).min();
     assert!(back.unwrap() - ended < Duration::from_secs(5));
-    assert!(ill.asked().len() - before > 250);
+    assert!(ill.request_times().len() - before > 250);
 }

@@ -2,27 +2,27 @@
 
 use std::time::Duration;
 
-use crate::harness::{Rig, by, target, way};
+use crate::harness::{TestGateway, chat_with_config, mock_target, routing_headers};
 use penstock_mock::Server;
 use serde_json::json;
 
 #[tokio::test]
-async fn leaps_end_what_is_kept_and_closed_off_and_refuse_nobody() {
+async fn clock_jumps_expire_cache_and_cooldowns_without_errors() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.retry_backoff_ms = 0);
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.retry_backoff_ms = 0);
     let kept = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 3600}});
     let guarded = json!({"strategy": {"mode": "fallback",
         "cb_config": {"failure_threshold": 1, "cooldown_interval": 60_000}},
         "retry": {"attempts": 1, "on_status_codes": [503]},
-        "targets": [target("status=503"), target("chunks=1")]});
+        "targets": [mock_target("status=503"), mock_target("chunks=1")]});
     let (hour, day) = (Duration::from_hours(1), Duration::from_hours(24));
     for (leap, expected) in [(Duration::ZERO, "MISS"), (hour / 2, "HIT"), (hour, "MISS"), (day, "MISS"), (day, "MISS")]
     {
         rig.gateway.shared.clock.advance(leap);
-        assert_eq!(way(&rig.send(by(&kept)).await)[2], expected, "{leap:?}");
+        assert_eq!(routing_headers(&rig.send(chat_with_config(&kept)).await)[2], expected, "{leap:?}");
         for _ in 0..4 {
-            let told = rig.send(by(&guarded)).await;
-            assert_eq!((told.status, way(&told)[0]), (200, "config.targets[1]"), "{leap:?}");
+            let told = rig.send(chat_with_config(&guarded)).await;
+            assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"), "{leap:?}");
         }
         assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
     }

@@ -1,83 +1,94 @@
 //! What a request says decides which target answers it, on every route.
 
-use crate::harness::{CHAT, MESSAGES, Rig, by, by_with, settled, target, way, words};
+use crate::harness::{
+    CHAT_PATH, MESSAGES_PATH, TestGateway, chat_body, chat_with_config, mock_target, post_with_config, routing_headers,
+    wait_for_ledger_entries,
+};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
-fn named(name: &str) -> Value {
-    let mut target = target("chunks=1");
+fn named_target(name: &str) -> Value {
+    let mut target = mock_target("chunks=1");
     target["name"] = json!(name);
     target
 }
 
-fn conditional(conditions: &Value) -> Value {
+fn conditional_config(conditions: &Value) -> Value {
     json!({"strategy": {"mode": "conditional", "conditions": conditions, "default": "other"},
-        "targets": [named("first"), named("second"), named("other")]})
+        "targets": [named_target("first"), named_target("second"), named_target("other")]})
 }
 
 #[tokio::test]
-async fn the_first_condition_that_holds_names_the_target() {
+async fn first_matching_condition_selects_the_target() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let config = conditional(&json!([
+    let rig = TestGateway::for_provider(&provider);
+    let config = conditional_config(&json!([
         {"query": {"metadata.plan": {"$eq": "paid"}}, "then": "first"},
         {"query": {"$or": [{"params.model": {"$regex": "^gpt-"}}, {"params.max_tokens": {"$gt": 100}}]}, "then": "second"},
     ]));
     let long = json!({"model": "m", "max_tokens": 101, "messages": []}).to_string();
     for (metadata, body, expected) in [
-        (r#"{"plan":"paid"}"#, words("gpt-5", false), 0),
-        (r#"{"plan":"free"}"#, words("gpt-5", false), 1),
+        (r#"{"plan":"paid"}"#, chat_body("gpt-5", false), 0),
+        (r#"{"plan":"free"}"#, chat_body("gpt-5", false), 1),
         (r#"{"plan":"free"}"#, long, 1),
-        (r#"{"plan":"free"}"#, words("mock", false), 2),
+        (r#"{"plan":"free"}"#, chat_body("mock", false), 2),
     ] {
-        let told = rig.send(by_with(&config, CHAT, body).header("x-gateway-metadata", metadata)).await;
-        assert_eq!((told.status, way(&told)[0]), (200, format!("config.targets[{expected}]").as_str()));
+        let told = rig.send(post_with_config(&config, CHAT_PATH, body).header("x-gateway-metadata", metadata)).await;
+        assert_eq!((told.status, routing_headers(&told)[0]), (200, format!("config.targets[{expected}]").as_str()));
     }
-    let conditions: Vec<_> = rig.records().iter().map(|record| record["decisions"][0]["condition"].clone()).collect();
+    let conditions: Vec<_> =
+        rig.drain_records().iter().map(|record| record["decisions"][0]["condition"].clone()).collect();
     assert_eq!(conditions, [json!(0), json!(1), json!(1), json!(null)]);
 }
 
 #[tokio::test]
-async fn the_path_is_asked_about_as_it_came_and_pass_through_bodies_too() {
+async fn matches_original_path_and_proxy_body_params() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let config = conditional(&json!([
+    let rig = TestGateway::for_provider(&provider);
+    let config = conditional_config(&json!([
         {"query": {"url.pathname": {"$regex": "/messages$"}}, "then": "first"},
         {"query": {"url.pathname": "/v1/proxy/chat/completions", "params.stream": true}, "then": "second"},
     ]));
     for (path, stream, expected) in [
-        (MESSAGES, false, 0),
+        (MESSAGES_PATH, false, 0),
         ("/v1/proxy/chat/completions", true, 1),
         ("/v1/proxy/chat/completions", false, 2),
-        (CHAT, true, 2),
+        (CHAT_PATH, true, 2),
     ] {
-        let told = rig.send(by_with(&config, path, words("mock", stream))).await;
-        assert_eq!((told.status, way(&told)[0]), (200, format!("config.targets[{expected}]").as_str()), "{path}");
+        let told = rig.send(post_with_config(&config, path, chat_body("mock", stream))).await;
+        assert_eq!(
+            (told.status, routing_headers(&told)[0]),
+            (200, format!("config.targets[{expected}]").as_str()),
+            "{path}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_request_that_no_condition_fits_is_refused_where_there_is_no_default() {
+async fn rejects_unmatched_request_without_default() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut config = conditional(&json!([{"query": {"metadata.plan": "paid"}, "then": "first"}]));
+    let rig = TestGateway::for_provider(&provider);
+    let mut config = conditional_config(&json!([{"query": {"metadata.plan": "paid"}, "then": "first"}]));
     config["strategy"].as_object_mut().unwrap().remove("default");
-    let told = rig.send(by(&config)).await;
-    assert_eq!((told.status, told.code().as_str(), &told.json()["status"]), (400, "no_target", &json!("failure")));
-    settled(&provider, 0).await;
+    let told = rig.send(chat_with_config(&config)).await;
+    assert_eq!(
+        (told.status, told.error_code().as_str(), &told.json()["status"]),
+        (400, "no_target", &json!("failure"))
+    );
+    wait_for_ledger_entries(&provider, 0).await;
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_conditions_is_told_with_its_place() {
+async fn reports_condition_errors_with_json_paths() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let told = rig
-        .send(by(&conditional(&json!([
+        .send(chat_with_config(&conditional_config(&json!([
             {"query": {"metadata.plan": {"$like": 1}}, "then": "first"},
             {"query": {}, "then": "nobody"},
         ]))))
         .await;
-    assert_eq!((told.status, told.code().as_str()), (400, "invalid_config"));
+    assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_config"));
     let errors = told.json()["errors"].to_string();
     assert!(
         errors.contains("strategy.conditions[0].query.metadata.plan.$like")

@@ -10,9 +10,9 @@ use std::{
 };
 
 use crate::harness::{
-    Ask, Rig, chat, get,
-    scripted::{chunks, request, whole},
-    until,
+    TestGateway, TestRequest, chat_request, get_request,
+    scripted::{encode_chunks, json_response, read_request},
+    wait_until,
 };
 use bytes::Bytes;
 use penstock_core::{
@@ -29,86 +29,86 @@ use tokio::{
 
 /// A request as the control process gets it.
 #[derive(Debug, Clone)]
-struct Asked {
+struct ReceivedRequest {
     /// Method and target.
-    line: String,
+    request_line: String,
     head: String,
     body: Vec<u8>,
 }
 
-type Answers = dyn Fn(&Asked) -> Option<Vec<u8>> + Send + Sync;
+type Responder = dyn Fn(&ReceivedRequest) -> Option<Vec<u8>> + Send + Sync;
 
 /// A tiny control process; what it has no answer for waits for ever.
-struct Control {
-    path: PathBuf,
-    asked: Arc<Mutex<Vec<Asked>>>,
-    serving: Vec<JoinHandle<()>>,
+struct MockControl {
+    socket_path: PathBuf,
+    received: Arc<Mutex<Vec<ReceivedRequest>>>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
-static SOCKETS: AtomicUsize = AtomicUsize::new(0);
+static SOCKET_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-impl Control {
+impl MockControl {
     /// Where it will listen once it is up.
-    fn down() -> Self {
-        let number = SOCKETS.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("penstock-core-{}-{number}.sock", std::process::id()));
-        Self { path, asked: Arc::default(), serving: Vec::new() }
+    fn new_stopped() -> Self {
+        let number = SOCKET_COUNT.fetch_add(1, Ordering::Relaxed);
+        let socket_path = std::env::temp_dir().join(format!("penstock-core-{}-{number}.sock", std::process::id()));
+        Self { socket_path, received: Arc::default(), tasks: Vec::new() }
     }
 
-    fn up(answers: impl Fn(&Asked) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
-        let mut control = Self::down();
-        control.rise(answers);
+    fn start(answers: impl Fn(&ReceivedRequest) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
+        let mut control = Self::new_stopped();
+        control.listen(answers);
         control
     }
 
-    fn rise(&mut self, answers: impl Fn(&Asked) -> Option<Vec<u8>> + Send + Sync + 'static) {
-        let listener = UnixListener::bind(&self.path).unwrap();
-        let (answers, asked): (Arc<Answers>, _) = (Arc::new(answers), Arc::clone(&self.asked));
-        self.serving.push(tokio::spawn(async move {
+    fn listen(&mut self, answers: impl Fn(&ReceivedRequest) -> Option<Vec<u8>> + Send + Sync + 'static) {
+        let listener = UnixListener::bind(&self.socket_path).unwrap();
+        let (answers, asked): (Arc<Responder>, _) = (Arc::new(answers), Arc::clone(&self.received));
+        self.tasks.push(tokio::spawn(async move {
             let mut talks = tokio::task::JoinSet::new();
             while let Ok((io, _)) = listener.accept().await {
-                talks.spawn(talk(io, Arc::clone(&answers), Arc::clone(&asked)));
+                talks.spawn(serve_connection(io, Arc::clone(&answers), Arc::clone(&asked)));
             }
         }));
     }
 
     /// Ends, its connections with it.
-    async fn fall(&mut self) {
-        for serving in self.serving.drain(..) {
+    async fn stop(&mut self) {
+        for serving in self.tasks.drain(..) {
             serving.abort();
             drop(serving.await);
         }
-        drop(std::fs::remove_file(&self.path));
+        drop(std::fs::remove_file(&self.socket_path));
     }
 
-    fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    fn received_requests(&self) -> Vec<ReceivedRequest> {
+        self.received.lock().unwrap().clone()
     }
 
-    fn lines(&self) -> Vec<String> {
-        self.asked().into_iter().map(|asked| asked.line).collect()
+    fn request_lines(&self) -> Vec<String> {
+        self.received_requests().into_iter().map(|asked| asked.request_line).collect()
     }
 
-    fn rig(&self, url: &str) -> Rig {
-        let rig = Rig::with(url, |settings| settings.control_socket = Some(self.path.clone()));
-        rig.apply(&json!({"epoch": "0", "management": ["/v1/health", "/schema"]}));
+    fn rig(&self, url: &str) -> TestGateway {
+        let rig = TestGateway::with_settings(url, |settings| settings.control_socket = Some(self.socket_path.clone()));
+        rig.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health", "/schema"]}));
         rig
     }
 }
 
-impl Drop for Control {
+impl Drop for MockControl {
     fn drop(&mut self) {
-        self.serving.iter().for_each(JoinHandle::abort);
-        drop(std::fs::remove_file(&self.path));
+        self.tasks.iter().for_each(JoinHandle::abort);
+        drop(std::fs::remove_file(&self.socket_path));
     }
 }
 
-async fn talk(mut io: UnixStream, answers: Arc<Answers>, asked: Arc<Mutex<Vec<Asked>>>) {
-    while let Some(bytes) = request(&mut io).await {
+async fn serve_connection(mut io: UnixStream, answers: Arc<Responder>, asked: Arc<Mutex<Vec<ReceivedRequest>>>) {
+    while let Some(bytes) = read_request(&mut io).await {
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
         let line = head.lines().next().unwrap().trim_end_matches(" HTTP/1.1").to_owned();
-        let one = Asked { line, head, body: bytes[end + 4..].to_vec() };
+        let one = ReceivedRequest { request_line: line, head, body: bytes[end + 4..].to_vec() };
         asked.lock().unwrap().push(one.clone());
         let Some(answer) = answers(&one) else { return std::future::pending().await };
         if io.write_all(&answer).await.is_err() {
@@ -117,15 +117,16 @@ async fn talk(mut io: UnixStream, answers: Arc<Answers>, asked: Arc<Mutex<Vec<As
     }
 }
 
-fn taken() -> Vec<u8> {
+fn no_content_response() -> Vec<u8> {
     b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()
 }
 
 #[tokio::test]
-async fn a_management_request_and_its_answer_are_forwarded_as_they_are() {
-    let control = Control::up(|_| Some(whole("418 Teapot", "x-own: 1\r\nset-cookie: a=1\r\n", "{\"ok\" : 1}")));
+async fn forwards_management_request_and_response_unchanged() {
+    let control =
+        MockControl::start(|_| Some(json_response("418 Teapot", "x-own: 1\r\nset-cookie: a=1\r\n", "{\"ok\" : 1}")));
     let rig = control.rig("http://127.0.0.1:1");
-    let ask = Ask::new("PATCH", "/v1/health/deep?x=%20&y=/")
+    let ask = TestRequest::new("PATCH", "/v1/health/deep?x=%20&y=/")
         .header("Host", "gateway.example")
         .header("authorization", "Bearer admin")
         .header("x-gateway-api-key", "pk-1")
@@ -136,72 +137,72 @@ async fn a_management_request_and_its_answer_are_forwarded_as_they_are() {
         .body("{\"a\":1}");
     let told = rig.send(ask).await;
     assert_eq!((told.status, told.text().as_str(), told.header("x-own")), (418, "{\"ok\" : 1}", Some("1")));
-    let asked = control.asked().remove(0);
-    assert_eq!((asked.line.as_str(), &asked.body[..]), ("PATCH /v1/health/deep?x=%20&y=/", &b"{\"a\":1}"[..]));
+    let asked = control.received_requests().remove(0);
+    assert_eq!((asked.request_line.as_str(), &asked.body[..]), ("PATCH /v1/health/deep?x=%20&y=/", &b"{\"a\":1}"[..]));
     for line in ["host: gateway.example", "authorization: Bearer admin", "x-gateway-api-key: pk-1", "content-length: 7"]
     {
         assert_eq!(asked.head.lines().filter(|other| *other == line).count(), 1, "{line} in {}", asked.head);
     }
     assert!(!asked.head.contains("expect") && !asked.head.contains("connection"));
-    assert!(rig.records().is_empty());
+    assert!(rig.drain_records().is_empty());
     // The ids by which clients speak of a request, under the prefix that they use.
     assert_eq!(told.header("x-request-id").map(str::len), Some(36));
     assert_eq!(told.header("x-gateway-trace-id"), told.header("x-request-id"));
-    let traced = rig.send(Ask::new("GET", "/v1/health/deep").header("x-portkey-trace-id", "t-1")).await;
+    let traced = rig.send(TestRequest::new("GET", "/v1/health/deep").header("x-portkey-trace-id", "t-1")).await;
     assert_eq!(traced.header("x-portkey-trace-id"), Some("t-1"));
 }
 
 #[tokio::test]
-async fn a_large_or_endless_management_answer_is_streamed() {
+async fn streams_large_management_response() {
     let body = "x".repeat(700_000);
     let framed = [
         &b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"[..],
-        &chunks(body.as_bytes(), 9_999),
+        &encode_chunks(body.as_bytes(), 9_999),
         b"0\r\n\r\n",
     ]
     .concat();
-    let control = Control::up(move |_| Some(framed.clone()));
-    let told = control.rig("http://127.0.0.1:1").send(get("/schema/openapi.json")).await;
-    assert!(told.streamed && !told.cut && told.text() == body);
+    let control = MockControl::start(move |_| Some(framed.clone()));
+    let told = control.rig("http://127.0.0.1:1").send(get_request("/schema/openapi.json")).await;
+    assert!(told.is_streamed && !told.is_truncated && told.text() == body);
 }
 
 #[tokio::test]
-async fn a_management_body_in_pieces_is_put_together_and_bounded() {
-    let control = Control::up(|_| Some(whole("200 OK", "", "{}")));
+async fn assembles_and_bounds_chunked_management_body() {
+    let control = MockControl::start(|_| Some(json_response("200 OK", "", "{}")));
     let mut rig = control.rig("http://127.0.0.1:1");
     let (feeder, one) = feed_channel(|| ());
     feeder.push(Bytes::from_static(b"ab"));
     feeder.push(Bytes::from_static(b"cd"));
     feeder.finish(BodyEnd::Complete);
-    let told = rig.send(Ask::new("POST", "/v1/health").with(Body::Streamed(one, None))).await;
-    assert_eq!((told.status, control.asked()[0].body.as_slice()), (200, &b"abcd"[..]));
-    rig = Rig::with("", |settings| {
-        settings.control_socket = Some(control.path.clone());
+    let told = rig.send(TestRequest::new("POST", "/v1/health").with_body(Body::Streamed(one, None))).await;
+    assert_eq!((told.status, control.received_requests()[0].body.as_slice()), (200, &b"abcd"[..]));
+    rig = TestGateway::with_settings("", |settings| {
+        settings.control_socket = Some(control.socket_path.clone());
         settings.max_body_bytes = 3;
     });
-    rig.apply(&json!({"epoch": "0", "management": ["/v1/health"]}));
-    assert_eq!(rig.send(Ask::new("POST", "/v1/health").body("abcd")).await.status, 413);
-    assert_eq!(control.asked().len(), 1);
+    rig.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health"]}));
+    assert_eq!(rig.send(TestRequest::new("POST", "/v1/health").body("abcd")).await.status, 413);
+    assert_eq!(control.received_requests().len(), 1);
 }
 
 #[tokio::test]
-async fn a_management_body_is_bounded_more_tightly_than_a_file_and_so_are_all_of_them_together() {
-    let control = Control::up(|_| Some(whole("200 OK", "", "{}")));
-    let rig = Rig::with("", |settings| {
-        settings.control_socket = Some(control.path.clone());
+async fn limits_management_bodies_individually_and_in_total() {
+    let control = MockControl::start(|_| Some(json_response("200 OK", "", "{}")));
+    let rig = TestGateway::with_settings("", |settings| {
+        settings.control_socket = Some(control.socket_path.clone());
         settings.max_body_bytes = 6 * 1024 * 1024;
     });
-    rig.apply(&json!({"epoch": "0", "management": ["/v1/health", "/v1/files"]}));
+    rig.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health", "/v1/files"]}));
     let fed = |path: &str, bytes: usize| {
         let (feeder, body) = feed_channel(|| ());
         feeder.push(vec![b' '; bytes].into());
         feeder.finish(BodyEnd::Complete);
-        Ask::new("POST", path).with(Body::Streamed(body, None))
+        TestRequest::new("POST", path).with_body(Body::Streamed(body, None))
     };
     let large = 5 * 1024 * 1024;
     let told = rig.send(fed("/v1/health", large)).await;
-    assert_eq!((told.status, told.code().as_str()), (413, "body_too_large"));
-    assert_eq!(rig.send(Ask::new("POST", "/v1/health").body(" ".repeat(large))).await.status, 413);
+    assert_eq!((told.status, told.error_code().as_str()), (413, "body_too_large"));
+    assert_eq!(rig.send(TestRequest::new("POST", "/v1/health").body(" ".repeat(large))).await.status, 413);
     assert_eq!(rig.send(fed("/v1/files", large)).await.status, 200);
     let room = &rig.gateway.shared.management_memory;
     let mut shares = Vec::new();
@@ -213,7 +214,7 @@ async fn a_management_body_is_bounded_more_tightly_than_a_file_and_so_are_all_of
         shares.push(share);
     }
     let told = rig.send(fed("/v1/health", 1024 * 1024)).await;
-    assert_eq!((told.status, told.code().as_str(), told.header("retry-after")), (503, "overloaded", Some("1")));
+    assert_eq!((told.status, told.error_code().as_str(), told.header("retry-after")), (503, "overloaded", Some("1")));
     assert_eq!(rig.gateway.record_sink.metrics.management_rejected.get(), 1);
     assert_eq!(rig.send(fed("/v1/health", 1024)).await.status, 200);
     shares.clear();
@@ -223,7 +224,7 @@ async fn a_management_body_is_bounded_more_tightly_than_a_file_and_so_are_all_of
 
 #[tokio::test]
 async fn internal_paths_are_never_forwarded() {
-    let control = Control::up(|_| Some(taken()));
+    let control = MockControl::start(|_| Some(no_content_response()));
     let rig = control.rig("http://127.0.0.1:1");
     for path in [
         "/internal",
@@ -241,11 +242,11 @@ async fn internal_paths_are_never_forwarded() {
         "/schema.json",
     ] {
         for method in ["GET", "POST"] {
-            let told = rig.send(Ask::new(method, path)).await;
+            let told = rig.send(TestRequest::new(method, path)).await;
             assert!((400..500).contains(&told.status), "{method} {path}: {}", told.status);
         }
     }
-    assert!(control.lines().is_empty(), "{:?}", control.lines());
+    assert!(control.request_lines().is_empty(), "{:?}", control.request_lines());
     for management in ["/internal", "/internal/records", "/", "", "internal"] {
         let snapshot = json!({"epoch": "1", "management": [management]});
         assert!(rig.gateway.apply_snapshot(snapshot.to_string().as_bytes()).is_err(), "{management}");
@@ -253,79 +254,79 @@ async fn internal_paths_are_never_forwarded() {
 }
 
 #[tokio::test]
-async fn without_the_control_process_management_waits_and_the_data_plane_does_not() {
+async fn data_plane_works_without_control_process() {
     let provider = Server::start().await;
-    let mut control = Control::down();
+    let mut control = MockControl::new_stopped();
     let rig = control.rig(&provider.url());
     for _ in 0..2 {
-        let told = rig.send(get("/v1/health")).await;
-        assert_eq!((told.status, told.code().as_str()), (503, "control_down"));
+        let told = rig.send(get_request("/v1/health")).await;
+        assert_eq!((told.status, told.error_code().as_str()), (503, "control_down"));
         assert_eq!(told.header("retry-after"), Some("1"));
-        assert_eq!(rig.send(chat("mock")).await.status, 200);
-        control.rise(|_| Some(whole("200 OK", "", "{}")));
-        assert_eq!(rig.send(get("/v1/health")).await.status, 200);
-        assert_eq!(rig.send(Ask::new("POST", "/v1/health").body("{}")).await.status, 200);
-        control.fall().await;
+        assert_eq!(rig.send(chat_request("mock")).await.status, 200);
+        control.listen(|_| Some(json_response("200 OK", "", "{}")));
+        assert_eq!(rig.send(get_request("/v1/health")).await.status, 200);
+        assert_eq!(rig.send(TestRequest::new("POST", "/v1/health").body("{}")).await.status, 200);
+        control.stop().await;
     }
-    let unset = Rig::with("", |settings| settings.control_socket = None);
-    unset.apply(&json!({"epoch": "0", "management": ["/v1/health"]}));
-    assert_eq!(unset.send(get("/v1/health")).await.status, 503);
+    let unset = TestGateway::with_settings("", |settings| settings.control_socket = None);
+    unset.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health"]}));
+    assert_eq!(unset.send(get_request("/v1/health")).await.status, 503);
 }
 
 #[tokio::test]
-async fn a_restarted_control_process_is_found_again_without_a_failed_request() {
-    let mut control = Control::down();
+async fn reconnects_to_restarted_control_process() {
+    let mut control = MockControl::new_stopped();
     let rig = control.rig("http://127.0.0.1:1");
     for _ in 0..3 {
-        control.rise(|_| Some(whole("200 OK", "", "{}")));
+        control.listen(|_| Some(json_response("200 OK", "", "{}")));
         // The connection that was kept from before is closed by now.
         for _ in 0..3 {
-            assert_eq!(rig.send(get("/v1/health")).await.status, 200);
+            assert_eq!(rig.send(get_request("/v1/health")).await.status, 200);
         }
-        control.fall().await;
+        control.stop().await;
     }
 }
 
 #[tokio::test]
-async fn counters_are_told_about_once_a_second() {
+async fn reports_metrics_every_second() {
     let provider = Server::start().await;
-    let control = Control::up(|_| Some(taken()));
+    let control = MockControl::start(|_| Some(no_content_response()));
     let rig = control.rig(&provider.url());
-    rig.send(chat("mock")).await;
-    rig.send(get("/v1/health")).await;
+    rig.send(chat_request("mock")).await;
+    rig.send(get_request("/v1/health")).await;
     let telling = tokio::spawn(management_proxy::report_metrics(Arc::clone(&rig.gateway)));
-    until("it is told", || control.lines().contains(&"POST /internal/metrics".to_owned())).await;
+    wait_until("it is told", || control.request_lines().contains(&"POST /internal/metrics".to_owned())).await;
     telling.abort();
-    let told: Value = serde_json::from_slice(&control.asked().last().unwrap().body).unwrap();
+    let told: Value = serde_json::from_slice(&control.received_requests().last().unwrap().body).unwrap();
     let names = ["worker", "management", "records", "records_dropped", "idle_connections", "epoch", "in_flight"];
-    assert_eq!(crate::harness::pick(&told, names), json!([1, 1, 1, 0, 2, "0", 0]));
+    assert_eq!(crate::harness::pick_fields(&told, names), json!([1, 1, 1, 0, 2, "0", 0]));
     assert_eq!((&told["requests"]["2xx"], &told["pid"]), (&json!(1), &json!(std::process::id())));
 }
 
 #[tokio::test]
-async fn snapshots_are_followed_and_a_bad_one_changes_nothing() {
+async fn follows_snapshots_and_ignores_invalid_ones() {
     let published: Arc<Mutex<Vec<u8>>> = Arc::default();
     let current = Arc::clone(&published);
-    let control = Control::up(move |_| {
+    let control = MockControl::start(move |_| {
         let body = std::mem::take(&mut *current.lock().unwrap());
-        let published = || whole("200 OK", "x-penstock-epoch: x\r\n", std::str::from_utf8(&body).unwrap());
-        Some(if body.is_empty() { taken() } else { published() })
+        let published = || json_response("200 OK", "x-penstock-epoch: x\r\n", std::str::from_utf8(&body).unwrap());
+        Some(if body.is_empty() { no_content_response() } else { published() })
     });
     let rig = control.rig("http://127.0.0.1:1");
     let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.gateway), Arc::new(|| {})));
     let publish = |json: Value| *published.lock().unwrap() = json.to_string().into_bytes();
     publish(json!({"epoch": "1"}));
-    until("the first comes", || rig.gateway.snapshot_epoch() == "1").await;
+    wait_until("the first comes", || rig.gateway.snapshot_epoch() == "1").await;
     publish(json!({"epoch": "2", "keys": [{"id": "k"}]}));
-    until("the bad one is seen", || published.lock().unwrap().is_empty()).await;
+    wait_until("the bad one is seen", || published.lock().unwrap().is_empty()).await;
     publish(json!({"epoch": "3", "management": ["/v1/health"]}));
-    until("the next comes", || rig.gateway.snapshot_epoch() == "3").await;
+    wait_until("the next comes", || rig.gateway.snapshot_epoch() == "3").await;
     publish(json!({"epoch": "4", "since": "1"}));
-    until("what fits to something else is seen", || published.lock().unwrap().is_empty()).await;
+    wait_until("what fits to something else is seen", || published.lock().unwrap().is_empty()).await;
     publish(json!({"epoch": "5", "since": "3"}));
-    until("what fits comes", || rig.gateway.snapshot_epoch() == "5").await;
+    wait_until("what fits comes", || rig.gateway.snapshot_epoch() == "5").await;
     following.abort();
-    let lines = control.lines();
+    let lines = control.request_lines();
     assert_eq!(lines[0], "GET /internal/snapshot?worker=1&epoch=0");
     assert!(lines.contains(&"GET /internal/snapshot?worker=1&epoch=1".to_owned()));
     assert!(!lines.contains(&"GET /internal/snapshot?worker=1&epoch=2".to_owned()));
@@ -334,21 +335,26 @@ async fn snapshots_are_followed_and_a_bad_one_changes_nothing() {
 }
 
 #[tokio::test]
-async fn while_the_control_process_is_away_the_last_snapshot_holds() {
+async fn keeps_last_snapshot_while_control_process_is_down() {
     let provider = Server::start().await;
-    let mut control = Control::down();
+    let mut control = MockControl::new_stopped();
     let rig = control.rig(&provider.url());
     let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.gateway), Arc::new(|| {})));
     tokio::time::sleep(Duration::from_millis(120)).await;
-    assert_eq!((rig.gateway.snapshot_epoch().as_str(), rig.send(chat("mock")).await.status), ("0", 200));
-    control.rise(
-        |asked| {
-            if asked.line.ends_with("epoch=0") { Some(whole("200 OK", "", r#"{"epoch":"1"}"#)) } else { None }
-        },
-    );
-    until("the new one comes", || rig.gateway.snapshot_epoch() == "1").await;
+    assert_eq!((rig.gateway.snapshot_epoch().as_str(), rig.send(chat_request("mock")).await.status), ("0", 200));
+    control.listen(|asked| {
+        if asked.request_line.ends_with("epoch=0") {
+            Some(json_response("200 OK", "", r#"{"epoch":"1"}"#))
+        } else {
+            None
+        }
+    });
+    wait_until("the new one comes", || rig.gateway.snapshot_epoch() == "1").await;
     // It waits for news in one question, and does not ask again and again.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(control.lines(), ["GET /internal/snapshot?worker=1&epoch=0", "GET /internal/snapshot?worker=1&epoch=1"]);
+    assert_eq!(
+        control.request_lines(),
+        ["GET /internal/snapshot?worker=1&epoch=0", "GET /internal/snapshot?worker=1&epoch=1"]
+    );
     following.abort();
 }

@@ -1,32 +1,35 @@
 //! Every answer's tokens are in its record: as the provider told them, else counted here and marked.
 
 use crate::harness::{
-    Ask, CHAT, MESSAGES, Rig, in_time, pick, post,
-    scripted::{CHAT_EVENTS, EVENTS_HEAD, MESSAGE_EVENTS, Scripted, chunks, events, gzipped, packed, whole},
-    stream_of,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, into_stream, pick_fields, post_request,
+    scripted::{
+        CHAT_EVENTS, MESSAGE_EVENTS, SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks, gzip_compress, gzip_response,
+        json_response, sse_response,
+    },
+    with_timeout,
 };
 use serde_json::{Value, json};
 
-const RESPONSES: &str = "/v1/responses";
-const COMPLETIONS: &str = "/v1/completions";
+const RESPONSES_PATH: &str = "/v1/responses";
+const COMPLETIONS_PATH: &str = "/v1/completions";
 
-fn units(record: &Value) -> Value {
-    pick(record, ["req_units", "res_units", "total_units", "units_estimated", "outcome"])
+fn token_counts(record: &Value) -> Value {
+    pick_fields(record, ["req_units", "res_units", "total_units", "units_estimated", "outcome"])
 }
 
-async fn counted(path: &str, question: &Value, answer: Vec<u8>) -> Value {
-    let provider = Scripted::answering(answer).await;
-    let rig = Rig::at(&provider.url());
-    rig.send(post(path, question.to_string())).await;
-    rig.record()
+async fn post_and_get_record(path: &str, question: &Value, answer: Vec<u8>) -> Value {
+    let provider = ScriptedServer::start_responding(answer).await;
+    let rig = TestGateway::for_url(&provider.url());
+    rig.send(post_request(path, question.to_string())).await;
+    rig.single_record()
 }
 
-fn chat(stream: bool) -> Value {
+fn chat_request_json(stream: bool) -> Value {
     json!({"model": "gpt-4o", "stream": stream, "messages": [{"role": "user", "content": "hello world"}]})
 }
 
 /// Streams of all operations that have text, without usage: "hello world" in two deltas.
-fn streams() -> [(&'static str, Value, String); 4] {
+fn streams_without_usage() -> [(&'static str, Value, String); 4] {
     let chat_event =
         |text: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
     let chat_events = [chat_event("hello"), chat_event(" world"), "data: [DONE]\n\n".into()].concat();
@@ -47,56 +50,56 @@ fn streams() -> [(&'static str, Value, String); 4] {
     };
     let messages = [block("hello"), block(" world"), "data: {\"type\":\"message_stop\"}\n\n".into()].concat();
     [
-        (CHAT, chat(true), chat_events),
-        (COMPLETIONS, json!({"model": "gpt-4o", "stream": true, "prompt": "hello world"}), pieces),
-        (RESPONSES, json!({"model": "gpt-4o", "stream": true, "input": "hello world"}), response),
-        (MESSAGES, chat(true), messages),
+        (CHAT_PATH, chat_request_json(true), chat_events),
+        (COMPLETIONS_PATH, json!({"model": "gpt-4o", "stream": true, "prompt": "hello world"}), pieces),
+        (RESPONSES_PATH, json!({"model": "gpt-4o", "stream": true, "input": "hello world"}), response),
+        (MESSAGES_PATH, chat_request_json(true), messages),
     ]
 }
 
-fn asked(path: &str) -> u64 {
-    if matches!(path, CHAT | MESSAGES) { 3 + 3 + 1 + 2 } else { 2 }
+fn expected_request_tokens(path: &str) -> u64 {
+    if matches!(path, CHAT_PATH | MESSAGES_PATH) { 3 + 3 + 1 + 2 } else { 2 }
 }
 
 #[tokio::test]
-async fn a_stream_without_usage_is_counted_however_it_is_cut() {
-    for (path, question, sent) in streams() {
+async fn counts_tokens_of_stream_without_usage() {
+    for (path, question, sent) in streams_without_usage() {
         for chunk in [1, 7, 100_000] {
-            let record = counted(path, &question, events(sent.as_bytes(), chunk)).await;
-            let asked = asked(path);
+            let record = post_and_get_record(path, &question, sse_response(sent.as_bytes(), chunk)).await;
+            let asked = expected_request_tokens(path);
             let expected = json!([asked, 2, asked + 2, true, "complete"]);
-            assert_eq!(units(&record), expected, "{path} in chunks of {chunk}");
+            assert_eq!(token_counts(&record), expected, "{path} in chunks of {chunk}");
             let raw = path.replacen("/v1", "/v1/proxy", 1);
-            let record = counted(&raw, &question, events(sent.as_bytes(), chunk)).await;
-            assert_eq!(units(&record), expected, "{raw} in chunks of {chunk}");
+            let record = post_and_get_record(&raw, &question, sse_response(sent.as_bytes(), chunk)).await;
+            assert_eq!(token_counts(&record), expected, "{raw} in chunks of {chunk}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_whole_answer_without_usage_is_counted() {
+async fn counts_tokens_of_complete_response_without_usage() {
     let cases = [
         (
-            CHAT,
-            chat(false),
+            CHAT_PATH,
+            chat_request_json(false),
             json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": "hello world"}, "finish_reason": "stop"}]}),
             2,
         ),
         (
-            COMPLETIONS,
+            COMPLETIONS_PATH,
             json!({"model": "gpt-4o", "prompt": "hello world"}),
             json!({"choices": [{"text": "hello world", "finish_reason": "stop"}]}),
             2,
         ),
         (
-            RESPONSES,
+            RESPONSES_PATH,
             json!({"model": "gpt-4o", "input": "hello world"}),
             json!({"output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hello world"}]}]}),
             2,
         ),
         (
-            MESSAGES,
-            chat(false),
+            MESSAGES_PATH,
+            chat_request_json(false),
             json!({"content": [{"type": "text", "text": "hello world"}], "stop_reason": "end_turn"}),
             2,
         ),
@@ -108,36 +111,36 @@ async fn a_whole_answer_without_usage_is_counted() {
         ),
     ];
     for (path, question, answer, said) in cases {
-        let record = counted(path, &question, whole("200 OK", "", &answer.to_string())).await;
-        let asked = asked(path);
-        assert_eq!(units(&record), json!([asked, said, asked + said, true, "complete"]), "{path}");
+        let record = post_and_get_record(path, &question, json_response("200 OK", "", &answer.to_string())).await;
+        let asked = expected_request_tokens(path);
+        assert_eq!(token_counts(&record), json!([asked, said, asked + said, true, "complete"]), "{path}");
     }
 }
 
 #[tokio::test]
-async fn what_the_provider_told_is_not_counted() {
+async fn uses_token_counts_reported_by_provider() {
     // Where Anthropic's SDK asks Vertex AI.
     let at_vertex = "/v1/projects/p/locations/l/publishers/anthropic/models/claude:streamRawPredict";
     for (path, sent, told) in [
-        (CHAT, CHAT_EVENTS, [9, 12, 21]),
-        (MESSAGES, MESSAGE_EVENTS, [25, 15, 40]),
+        (CHAT_PATH, CHAT_EVENTS, [9, 12, 21]),
+        (MESSAGES_PATH, MESSAGE_EVENTS, [25, 15, 40]),
         (at_vertex, MESSAGE_EVENTS, [25, 15, 40]),
     ] {
-        let record = counted(path, &chat(true), events(sent.as_bytes(), 50)).await;
-        assert_eq!(units(&record), json!([told[0], told[1], told[2], null, "complete"]), "{path}");
+        let record = post_and_get_record(path, &chat_request_json(true), sse_response(sent.as_bytes(), 50)).await;
+        assert_eq!(token_counts(&record), json!([told[0], told[1], told[2], null, "complete"]), "{path}");
     }
 }
 
 #[tokio::test]
-async fn usage_is_read_from_either_end_of_a_large_answer() {
+async fn reads_usage_from_start_or_end_of_large_response() {
     let filler = "x".repeat(400_000);
     let usage = r#""usage":{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12}"#;
     let choices = format!(r#""choices":[{{"message":{{"content":"{filler}"}}}}]"#);
     let meta =
         r#""meta":{"api_version":{"version":"2"},"billed_units":{"search_units":1},"tokens":{"input_tokens":12}}"#;
     let cases = [
-        (CHAT, format!("{{{choices},{usage}}}"), json!([5, 7, 12, null, "complete"])),
-        (CHAT, format!("{{{usage},{choices}}}"), json!([5, 7, 12, null, "complete"])),
+        (CHAT_PATH, format!("{{{choices},{usage}}}"), json!([5, 7, 12, null, "complete"])),
+        (CHAT_PATH, format!("{{{usage},{choices}}}"), json!([5, 7, 12, null, "complete"])),
         ("/v1/rerank", format!("{{\"results\":[\"{filler}\"],{meta}}}"), json!([12, 0, 12, null, "complete"])),
         (
             "/v1/rerank",
@@ -154,84 +157,102 @@ async fn usage_is_read_from_either_end_of_a_large_answer() {
         ("/v1/proxy/chat/completions", format!("{{{choices},{usage}}}"), json!([5, 7, 12, null, "complete"])),
     ];
     for (path, answer, expected) in cases {
-        let record = counted(path, &chat(false), whole("200 OK", "", &answer)).await;
-        assert_eq!(units(&record), expected, "{path} {}", &answer[..40]);
+        let record = post_and_get_record(path, &chat_request_json(false), json_response("200 OK", "", &answer)).await;
+        assert_eq!(token_counts(&record), expected, "{path} {}", &answer[..40]);
     }
 }
 
 #[tokio::test]
-async fn an_answer_too_large_to_keep_is_guessed_by_its_length() {
+async fn estimates_tokens_of_oversized_response_by_length() {
     let answer = format!(r#"{{"choices":[{{"message":{{"content":"{}"}}}}]}}"#, "x".repeat(400_000));
-    let record = counted(CHAT, &chat(false), whole("200 OK", "", &answer)).await;
+    let record = post_and_get_record(CHAT_PATH, &chat_request_json(false), json_response("200 OK", "", &answer)).await;
     let said = answer.len() as u64 / 4;
-    assert_eq!(units(&record), json!([9, said, 9 + said, true, "complete"]));
+    assert_eq!(token_counts(&record), json!([9, said, 9 + said, true, "complete"]));
 }
 
 #[tokio::test]
-async fn errors_and_what_is_no_text_are_not_counted() {
-    let error = counted(CHAT, &chat(false), whole("500 Oops", "", r#"{"error":{"message":"hello"}}"#)).await;
-    let zipped = counted(CHAT, &chat(false), whole("200 OK", "content-encoding: gzip\r\n", "xxxx")).await;
-    let fetched = counted_get("/v1/responses/r").await;
+async fn does_not_count_tokens_of_errors_and_non_text() {
+    let error = post_and_get_record(
+        CHAT_PATH,
+        &chat_request_json(false),
+        json_response("500 Oops", "", r#"{"error":{"message":"hello"}}"#),
+    )
+    .await;
+    let zipped = post_and_get_record(
+        CHAT_PATH,
+        &chat_request_json(false),
+        json_response("200 OK", "content-encoding: gzip\r\n", "xxxx"),
+    )
+    .await;
+    let fetched = get_and_get_record("/v1/responses/r").await;
     let failed = "data: {\"error\":{\"message\":\"x\",\"type\":\"overloaded_error\"}}\n\ndata: [DONE]\n\n";
-    let failed = counted(CHAT, &chat(true), events(failed.as_bytes(), 9)).await;
+    let failed = post_and_get_record(CHAT_PATH, &chat_request_json(true), sse_response(failed.as_bytes(), 9)).await;
     for record in [error, zipped, fetched, failed] {
-        assert_eq!(pick(&record, ["req_units", "res_units"]), json!([null, null]), "{record}");
+        assert_eq!(pick_fields(&record, ["req_units", "res_units"]), json!([null, null]), "{record}");
     }
 }
 
-async fn counted_get(path: &str) -> Value {
+async fn get_and_get_record(path: &str) -> Value {
     let answer = json!({"usage": {"input_tokens": 3, "output_tokens": 4}}).to_string();
-    let provider = Scripted::answering(whole("200 OK", "", &answer)).await;
-    let rig = Rig::at(&provider.url());
-    rig.send(crate::harness::get(path)).await;
-    rig.record()
+    let provider = ScriptedServer::start_responding(json_response("200 OK", "", &answer)).await;
+    let rig = TestGateway::for_url(&provider.url());
+    rig.send(crate::harness::get_request(path)).await;
+    rig.single_record()
 }
 
 #[tokio::test]
-async fn what_was_said_before_a_cut_or_before_the_caller_left_is_counted_once() {
-    for (path, question, sent) in streams() {
+async fn counts_tokens_before_cut_or_client_disconnect_once() {
+    for (path, question, sent) in streams_without_usage() {
         let half = sent.rsplit_once("\n\n").unwrap().0.rsplit_once("\n\n").unwrap().0.to_owned() + "\n\n";
-        let provider = Scripted::closing([EVENTS_HEAD.as_bytes(), &chunks(half.as_bytes(), 50)].concat()).await;
-        let rig = Rig::at(&provider.url());
-        rig.send(post(path, question.to_string())).await;
-        let asked = asked(path);
-        assert_eq!(units(&rig.record()), json!([asked, 2, asked + 2, true, "cut"]), "{path}");
-        let mut answer = stream_of(rig.open(post(path, question.to_string())).await);
+        let provider = ScriptedServer::start_closing_after_response(
+            [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(half.as_bytes(), 50)].concat(),
+        )
+        .await;
+        let rig = TestGateway::for_url(&provider.url());
+        rig.send(post_request(path, question.to_string())).await;
+        let asked = expected_request_tokens(path);
+        assert_eq!(token_counts(&rig.single_record()), json!([asked, 2, asked + 2, true, "cut"]), "{path}");
+        let mut answer = into_stream(rig.handle_request(post_request(path, question.to_string())).await);
         let mut seen = 0;
         while seen < half.len() {
-            seen += in_time(answer.next()).await.unwrap().unwrap().len();
+            seen += with_timeout(answer.next()).await.unwrap().unwrap().len();
         }
         drop(answer);
-        assert_eq!(units(&rig.record()), json!([asked, 2, asked + 2, true, "aborted"]), "{path}");
+        assert_eq!(token_counts(&rig.single_record()), json!([asked, 2, asked + 2, true, "aborted"]), "{path}");
         assert_eq!(rig.gateway.record_sink.metrics.tokens_estimated.get(), 2 * (asked + 2), "{path}");
     }
 }
 
 #[tokio::test]
-async fn tools_reasoning_and_escapes_are_counted_as_they_read() {
+async fn counts_tokens_of_tools_reasoning_and_escapes() {
     let deltas = [
         r#"{"reasoning_content":"hello"}"#,
         r#"{"content":null,"tool_calls":[{"index":0,"id":"call_1","function":{"name":"f","arguments":" world"}}]}"#,
         r#"{"content": "\n\n\"\u00e9\ud83d\ude42"}"#,
     ];
     let sent: String = deltas.map(|delta| format!("data: {{\"choices\":[{{\"delta\":{delta}}}]}}\n\n")).concat();
-    let record = counted(CHAT, &chat(true), events(format!("{sent}data: [DONE]\n\n").as_bytes(), 11)).await;
+    let record = post_and_get_record(
+        CHAT_PATH,
+        &chat_request_json(true),
+        sse_response(format!("{sent}data: [DONE]\n\n").as_bytes(), 11),
+    )
+    .await;
     let text = penstock_llm::tokens::count_text(penstock_llm::tokens::Encoding::O200K_BASE, "hello world\n\n\"é🙂");
     assert_eq!(record["res_units"], text);
 }
 
 #[tokio::test]
-async fn a_question_that_is_kept_no_longer_is_guessed_by_its_length() {
-    let provider = Scripted::answering(whole("200 OK", "", r#"{"choices":[]}"#)).await;
-    let rig = Rig::at(&provider.url());
+async fn estimates_tokens_of_oversized_request_by_length() {
+    let provider = ScriptedServer::start_responding(json_response("200 OK", "", r#"{"choices":[]}"#)).await;
+    let rig = TestGateway::for_url(&provider.url());
     let long = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "x".repeat(33 << 20)}]}).to_string();
     let length = long.len() as u64;
-    rig.send(Ask::new("POST", CHAT).header("x-gateway-provider", "mock").body(long)).await;
-    assert_eq!(rig.record()["req_units"], length / 4);
+    rig.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-provider", "mock").body(long)).await;
+    assert_eq!(rig.single_record()["req_units"], length / 4);
 }
 
 #[tokio::test]
-async fn what_a_compressed_answer_cost_is_read_and_its_bytes_pass_untouched() {
+async fn reads_usage_of_compressed_response_without_changing_it() {
     let usage = r#""usage":{"prompt_tokens":70,"completion_tokens":5,"total_tokens":75}"#;
     let answer = format!(r#"{{"choices":[{{"message":{{"content":"hello world"}}}}],{usage}}}"#);
     let events = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"hi\"}}}}],{usage}}}\n\ndata: [DONE]\n\n");
@@ -240,35 +261,41 @@ async fn what_a_compressed_answer_cost_is_read_and_its_bytes_pass_untouched() {
         ("application/json; charset=utf-8", &answer, false),
         ("text/event-stream", &events, true),
     ] {
-        let sent = gzipped(text);
-        let provider = Scripted::answering(packed(kind, &sent)).await;
-        let rig = Rig::at(&provider.url());
-        let told = rig.send(post(CHAT, chat(is_stream).to_string())).await;
-        assert!(told.body == sent && !told.cut, "{kind}");
-        assert_eq!(units(&rig.record()), json!([70, 5, 75, null, "complete"]), "{kind}");
+        let sent = gzip_compress(text);
+        let provider = ScriptedServer::start_responding(gzip_response(kind, &sent)).await;
+        let rig = TestGateway::for_url(&provider.url());
+        let told = rig.send(post_request(CHAT_PATH, chat_request_json(is_stream).to_string())).await;
+        assert!(told.body == sent && !told.is_truncated, "{kind}");
+        assert_eq!(token_counts(&rig.single_record()), json!([70, 5, 75, null, "complete"]), "{kind}");
     }
 }
 
 #[tokio::test]
-async fn a_compressed_answer_without_usage_is_counted() {
+async fn counts_tokens_of_compressed_response_without_usage() {
     let answer = r#"{"choices":[{"message":{"content":"hello world"}}]}"#;
-    let record = counted(CHAT, &chat(false), packed("application/json", &gzipped(answer))).await;
-    assert_eq!(units(&record), json!([9, 2, 11, true, "complete"]));
-    for (path, question, sent) in streams() {
-        let record = counted(path, &question, packed("text/event-stream", &gzipped(&sent))).await;
-        let asked = asked(path);
-        assert_eq!(units(&record), json!([asked, 2, asked + 2, true, "complete"]), "{path}");
+    let record = post_and_get_record(
+        CHAT_PATH,
+        &chat_request_json(false),
+        gzip_response("application/json", &gzip_compress(answer)),
+    )
+    .await;
+    assert_eq!(token_counts(&record), json!([9, 2, 11, true, "complete"]));
+    for (path, question, sent) in streams_without_usage() {
+        let record =
+            post_and_get_record(path, &question, gzip_response("text/event-stream", &gzip_compress(&sent))).await;
+        let asked = expected_request_tokens(path);
+        assert_eq!(token_counts(&record), json!([asked, 2, asked + 2, true, "complete"]), "{path}");
     }
 }
 
 #[tokio::test]
-async fn a_compressed_answer_that_is_none_or_swells_is_passed_on_and_does_no_harm() {
+async fn forwards_invalid_or_expanding_gzip_unchanged() {
     let swelling = format!(r#"{{"choices":[{{"message":{{"content":"{}"}}}}]}}"#, " ".repeat(30_000_000));
-    for body in [b"not gzip at all".to_vec(), gzipped(&swelling), gzipped("{").split_at(12).0.to_vec()] {
-        let provider = Scripted::answering(packed("application/json", &body)).await;
-        let rig = Rig::at(&provider.url());
-        let told = rig.send(post(CHAT, chat(false).to_string())).await;
+    for body in [b"not gzip at all".to_vec(), gzip_compress(&swelling), gzip_compress("{").split_at(12).0.to_vec()] {
+        let provider = ScriptedServer::start_responding(gzip_response("application/json", &body)).await;
+        let rig = TestGateway::for_url(&provider.url());
+        let told = rig.send(post_request(CHAT_PATH, chat_request_json(false).to_string())).await;
         assert!(told.body == body);
-        assert_eq!(rig.record()["outcome"], "complete");
+        assert_eq!(rig.single_record()["outcome"], "complete");
     }
 }

@@ -1,47 +1,53 @@
 //! Another address in the place of a provider's: who may name it, and whose key goes there.
 
-use crate::harness::{CHAT, MESSAGES, Rig, plain, sent};
+use crate::harness::{CHAT_PATH, MESSAGES_PATH, TestGateway, request_without_provider, single_sent_request};
 use penstock_mock::Server;
 use serde_json::json;
 
 #[tokio::test]
-async fn a_custom_host_takes_the_place_of_the_providers_address() {
+async fn custom_host_replaces_provider_address() {
     let provider = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let host = format!("{}/some/where/", provider.url());
-    let to = |slug, path| plain(path).header("x-gateway-provider", slug).header("x-gateway-custom-host", &host);
-    assert_eq!(rig.send(to("openai", CHAT).header("authorization", "Bearer sk-caller")).await.status, 200);
-    let entry = sent(&provider);
+    let to = |slug, path| {
+        request_without_provider(path).header("x-gateway-provider", slug).header("x-gateway-custom-host", &host)
+    };
+    assert_eq!(rig.send(to("openai", CHAT_PATH).header("authorization", "Bearer sk-caller")).await.status, 200);
+    let entry = single_sent_request(&provider);
     assert_eq!(
         (entry.path.as_str(), entry.header("authorization"), entry.header("host")),
         ("/some/where/chat/completions", Some("Bearer sk-caller"), Some(provider.addr.to_string().as_str()))
     );
     // Anthropic's SDK sends its key in a header of its own.
-    assert_eq!(rig.send(to("anthropic", MESSAGES).header("x-api-key", "sk-ant")).await.status, 200);
-    let entry = sent(&provider);
+    assert_eq!(rig.send(to("anthropic", MESSAGES_PATH).header("x-api-key", "sk-ant")).await.status, 200);
+    let entry = single_sent_request(&provider);
     let said = ["x-api-key", "authorization", "anthropic-version"].map(|name| entry.header(name));
     assert_eq!(said, [Some("sk-ant"), None, Some("2023-06-01")]);
 }
 
 #[tokio::test]
-async fn a_saved_key_is_not_sent_to_a_host_of_the_requests_choice() {
+async fn does_not_send_saved_key_to_custom_host_of_request() {
     let provider = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    rig.apply(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "openai", "api_key": "sk-saved"}]}));
-    let ask = plain(CHAT).header("x-gateway-provider", "@mine").header("x-gateway-custom-host", &provider.url());
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    rig.apply_snapshot(
+        &json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "openai", "api_key": "sk-saved"}]}),
+    );
+    let ask = request_without_provider(CHAT_PATH)
+        .header("x-gateway-provider", "@mine")
+        .header("x-gateway-custom-host", &provider.url());
     let told = rig.send(ask).await;
-    assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"));
+    assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"));
     let config = json!({"provider": "@mine", "custom_host": provider.url()}).to_string();
-    assert_eq!(rig.send(plain(CHAT).header("x-gateway-config", &config)).await.status, 400);
+    assert_eq!(rig.send(request_without_provider(CHAT_PATH).header("x-gateway-config", &config)).await.status, 400);
     assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
-async fn a_saved_key_is_bound_to_its_host_on_every_surface_and_in_every_spelling() {
+async fn binds_saved_key_to_its_host_on_every_path_and_alias() {
     let provider = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let bound = format!("{}/v1", provider.url());
-    rig.apply(&json!({"epoch": "1",
+    rig.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "mine", "provider": "openai", "api_key": "sk-saved"},
             {"slug": "fields", "provider": "openai", "headers": {"x-token": "sk-saved"}},
             {"slug": "models", "provider": "openai", "models": "m"}],
@@ -58,7 +64,7 @@ async fn a_saved_key_is_bound_to_its_host_on_every_surface_and_in_every_spelling
     let no_provider = json!({"custom_host": host}).to_string();
     let custom = ("x-gateway-custom-host", host.as_str());
     let alias = ("x-portkey-custom-host", host.as_str());
-    for path in [CHAT, "/v1/files", "/v1/proxy/chat/completions"] {
+    for path in [CHAT_PATH, "/v1/files", "/v1/proxy/chat/completions"] {
         for fields in [
             [("x-gateway-provider", "@mine"), custom],
             [("x-gateway-provider", "@mine"), alias],
@@ -76,16 +82,20 @@ async fn a_saved_key_is_bound_to_its_host_on_every_surface_and_in_every_spelling
             [("x-gateway-config", "pc-loose"), ("x-gateway-provider", "ollama")],
             [("x-gateway-config", "pc-loose"), custom],
         ] {
-            let ask = fields.iter().fold(plain(path), |ask, (name, value)| ask.header(name, value));
+            let ask = fields.iter().fold(request_without_provider(path), |ask, (name, value)| ask.header(name, value));
             let told = rig.send(ask).await;
-            let code = told.code();
+            let code = told.error_code();
             assert!(
                 told.status == 400 && ["invalid_custom_host", "provider_needed"].contains(&&*code),
                 "{path} {fields:?}: {code}"
             );
         }
         assert!(provider.ledger_entries().is_empty(), "{path}");
-        assert_eq!(rig.send(plain(path).header("x-gateway-config", "pc-bound")).await.status, 200, "{path}");
-        assert_eq!(sent(&provider).header("authorization"), Some("Bearer sk-bound"), "{path}");
+        assert_eq!(
+            rig.send(request_without_provider(path).header("x-gateway-config", "pc-bound")).await.status,
+            200,
+            "{path}"
+        );
+        assert_eq!(single_sent_request(&provider).header("authorization"), Some("Bearer sk-bound"), "{path}");
     }
 }

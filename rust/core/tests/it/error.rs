@@ -1,23 +1,23 @@
 //! What a caller is told where a request goes no further: in which order, in whose shape, and by which ids it can be spoken of.
 
 use crate::harness::{
-    Ask, CHAT, MESSAGES, Rig, chat, get, post,
-    scripted::{Scripted, whole},
-    sha256, stream, words,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, chat_request, get_request, post_request,
+    scripted::{ScriptedServer, json_response},
+    sha256_hex, stream_request,
 };
 use penstock_mock::Server;
 use serde_json::json;
 
-const KEY: &str = "pk-gateway-0123456789";
+const GATEWAY_KEY: &str = "pk-gateway-0123456789";
 
-fn keyed(rig: &Rig) {
-    rig.apply(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256(KEY)}]}));
+fn apply_gateway_key(rig: &TestGateway) {
+    rig.apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex(GATEWAY_KEY)}]}));
 }
 
 #[tokio::test]
-async fn who_is_calling_is_asked_before_anything_else() {
-    let rig = Rig::with("", |settings| settings.block_inline_config = true);
-    keyed(&rig);
+async fn authenticates_before_validating_anything_else() {
+    let rig = TestGateway::with_settings("", |settings| settings.block_inline_config = true);
+    apply_gateway_key(&rig);
     let wrong = [
         ("content-type", "text/plain"),
         ("x-gateway-provider", "nobody"),
@@ -26,45 +26,46 @@ async fn who_is_calling_is_asked_before_anything_else() {
         ("x-gateway-metadata", "{"),
         ("x-gateway-forward-headers", "x-gateway-forward-headers"),
     ];
-    let every = |mut ask: Ask| {
+    let every = |mut ask: TestRequest| {
         for (name, value) in wrong {
             ask = ask.header(name, value);
         }
         ask
     };
-    for path in [CHAT, "/v1/files", "/v1/proxy/x"] {
-        let told = rig.send(every(Ask::new("POST", path)).body("{")).await;
-        assert_eq!((told.status, told.code().as_str()), (401, "03"), "{path}");
-        let told = rig.send(every(Ask::new("POST", path)).header("x-gateway-api-key", KEY).body("{")).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "inline_config_blocked"), "{path}");
+    for path in [CHAT_PATH, "/v1/files", "/v1/proxy/x"] {
+        let told = rig.send(every(TestRequest::new("POST", path)).body("{")).await;
+        assert_eq!((told.status, told.error_code().as_str()), (401, "03"), "{path}");
+        let told =
+            rig.send(every(TestRequest::new("POST", path)).header("x-gateway-api-key", GATEWAY_KEY).body("{")).await;
+        assert_eq!((told.status, told.error_code().as_str()), (400, "inline_config_blocked"), "{path}");
     }
 }
 
 #[tokio::test]
-async fn a_config_with_faults_is_told_each_of_them_with_its_path() {
-    let rig = Rig::at("http://127.0.0.1:1");
+async fn reports_every_config_error_with_its_path() {
+    let rig = TestGateway::for_url("http://127.0.0.1:1");
     let config = r#"{"provider":3,"request_timeout":"soon"}"#;
-    let told = rig.send(Ask::new("POST", CHAT).header("x-gateway-config", config)).await.json();
+    let told = rig.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", config)).await.json();
     assert_eq!(json!([told["status"], told["message"]]), json!(["failure", "invalid config"]));
     let errors: Vec<_> = told["errors"].as_array().unwrap().iter().map(|error| error.as_str().unwrap()).collect();
     assert_eq!(errors[0], "path: provider, message: must be a string, not a number");
     assert!(errors[1].starts_with("path: request_timeout, message: "), "{errors:?}");
-    let told = rig.send(Ask::new("POST", CHAT).header("x-gateway-config", "{oops")).await.json();
+    let told = rig.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "{oops")).await.json();
     assert!(told["errors"][0].as_str().unwrap().contains("valid JSON"), "{told}");
 }
 
 #[tokio::test]
-async fn anthropics_clients_are_told_in_their_own_shape() {
-    let rig = Rig::at("http://127.0.0.1:1");
+async fn anthropic_clients_receive_anthropic_errors() {
+    let rig = TestGateway::for_url("http://127.0.0.1:1");
     for ask in [
-        Ask::new("POST", MESSAGES).body(words("m", false)),
-        Ask::new("POST", "/v1/messages/count_tokens").body("{}"),
-        Ask::new("POST", "/v1/messages/batches"),
-        Ask::new("GET", "/v1/proxy/messages/batches/b"),
-        Ask::new("GET", "/v1/models/m").header("anthropic-version", "2023-06-01"),
+        TestRequest::new("POST", MESSAGES_PATH).body(chat_body("m", false)),
+        TestRequest::new("POST", "/v1/messages/count_tokens").body("{}"),
+        TestRequest::new("POST", "/v1/messages/batches"),
+        TestRequest::new("GET", "/v1/proxy/messages/batches/b"),
+        TestRequest::new("GET", "/v1/models/m").header("anthropic-version", "2023-06-01"),
     ] {
         let told = rig.send(ask).await;
-        let record = rig.record();
+        let record = rig.single_record();
         let body = told.json();
         assert_eq!(
             (told.status, json!([body["type"], body["error"]["type"], body["request_id"]])),
@@ -74,26 +75,26 @@ async fn anthropics_clients_are_told_in_their_own_shape() {
         assert!(body["error"]["message"].as_str().unwrap().starts_with("no provider"));
         assert_eq!(told.header("request-id"), record["id"].as_str());
     }
-    for ask in [Ask::new("POST", "/v1/messagesx"), Ask::new("GET", "/v1/files")] {
+    for ask in [TestRequest::new("POST", "/v1/messagesx"), TestRequest::new("GET", "/v1/files")] {
         assert_eq!(rig.send(ask).await.json()["status"], "failure");
     }
 }
 
 #[tokio::test]
-async fn every_answer_has_ids_by_which_it_can_be_spoken_of() {
+async fn every_response_has_request_ids() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for ask in [
-        chat("mock"),
-        stream(CHAT, "mock"),
-        stream(MESSAGES, "mock"),
-        get("/v1/files"),
-        get("/v1/files?mock-fault=reset"),
-        post(CHAT, "nonsense"),
-        Ask::new("POST", CHAT),
+        chat_request("mock"),
+        stream_request(CHAT_PATH, "mock"),
+        stream_request(MESSAGES_PATH, "mock"),
+        get_request("/v1/files"),
+        get_request("/v1/files?mock-fault=reset"),
+        post_request(CHAT_PATH, "nonsense"),
+        TestRequest::new("POST", CHAT_PATH),
     ] {
         let told = rig.send(ask).await;
-        let record = rig.record();
+        let record = rig.single_record();
         for name in ["x-request-id", "request-id"] {
             let values: Vec<_> = told.headers.iter().filter(|(field, _)| *field == name.as_bytes()).collect();
             assert_eq!(values.len(), 1, "{name}: {record:#}");
@@ -106,17 +107,17 @@ async fn every_answer_has_ids_by_which_it_can_be_spoken_of() {
 }
 
 #[tokio::test]
-async fn the_providers_own_ids_are_kept_and_what_it_runs_on_is_not_told() {
+async fn keeps_provider_request_ids_and_drops_server_headers() {
     let more = "x-request-id: theirs\r\nX-Powered-By: Express\r\nx-gateway-provider: forged\r\n\
                 Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\n";
-    let provider = Scripted::answering(whole("200 OK", more, "{}")).await;
-    let rig = Rig::at(&provider.url());
-    let told = rig.send(chat("m")).await;
-    let record = rig.record();
+    let provider = ScriptedServer::start_responding(json_response("200 OK", more, "{}")).await;
+    let rig = TestGateway::for_url(&provider.url());
+    let told = rig.send(chat_request("m")).await;
+    let record = rig.single_record();
     assert_eq!((told.header("x-request-id"), told.header("request-id")), (Some("theirs"), record["id"].as_str()));
     let said = ["x-powered-by", "x-hop", "x-gateway-provider"].map(|name| told.header(name));
     assert_eq!(said, [None, None, Some("mock")]);
-    let provider = Scripted::answering(whole("200 OK", "Request-Id: req_1\r\n", "{}")).await;
-    let told = Rig::at(&provider.url()).send(post(MESSAGES, words("m", false))).await;
+    let provider = ScriptedServer::start_responding(json_response("200 OK", "Request-Id: req_1\r\n", "{}")).await;
+    let told = TestGateway::for_url(&provider.url()).send(post_request(MESSAGES_PATH, chat_body("m", false))).await;
     assert_eq!(told.header("request-id"), Some("req_1"));
 }

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{CHAT, Rig, by_with, chat, settled};
-use Check::{Alive, AtLeast, AtMost, Complete, Exactly, Gap, Model, NoMasking, Usage, Within};
+use crate::harness::{CHAT_PATH, TestGateway, chat_request, post_with_config, wait_for_ledger_entries};
+use Check::{
+    Alive, Complete, ExactAttempts, MaxAttempts, MaxDurationMs, MinAttempts, MinRetryGapMs, Model, NoMasking, Usage,
+};
 use penstock_mock::{Entry, Server};
 use serde_json::{Value, json};
 
@@ -11,13 +13,13 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy, Debug)]
 enum Check {
     /// Attempts at the first target.
-    AtLeast(usize),
-    AtMost(usize),
-    Exactly(usize),
+    MinAttempts(usize),
+    MaxAttempts(usize),
+    ExactAttempts(usize),
     /// Milliseconds between its first two attempts.
-    Gap(f64),
+    MinRetryGapMs(f64),
     /// Milliseconds in all.
-    Within(u128),
+    MaxDurationMs(u128),
     Complete,
     /// The answer names the model that gave it.
     Model,
@@ -31,14 +33,14 @@ enum Check {
 /// What the first target does, the second, which checks decide and which are advice.
 struct Scenario {
     id: &'static str,
-    first: &'static str,
-    second: &'static str,
+    first_behaviour: &'static str,
+    second_behaviour: &'static str,
     is_error_ideal: bool,
     required: &'static [Check],
     advised: &'static [Check],
 }
 
-const WELL: &str = "prefix=on";
+const HEALTHY_BEHAVIOUR: &str = "prefix=on";
 
 const fn scenario(
     id: &'static str,
@@ -46,56 +48,63 @@ const fn scenario(
     required: &'static [Check],
     advised: &'static [Check],
 ) -> Scenario {
-    Scenario { id, first, second: WELL, is_error_ideal: false, required, advised }
+    Scenario {
+        id,
+        first_behaviour: first,
+        second_behaviour: HEALTHY_BEHAVIOUR,
+        is_error_ideal: false,
+        required,
+        advised,
+    }
 }
 
 const CATALOGUE: &[Scenario] = &[
-    scenario("S01", "status=429&retry_after=0.2&times=1", &[AtMost(3)], &[AtLeast(2), Gap(180.0)]),
-    scenario("S02", "status=429", &[AtMost(4)], &[]),
-    scenario("S03", "status=500&times=1", &[], &[AtLeast(2)]),
-    scenario("S04", "status=503", &[AtMost(6)], &[]),
+    scenario("S01", "status=429&retry_after=0.2&times=1", &[MaxAttempts(3)], &[MinAttempts(2), MinRetryGapMs(180.0)]),
+    scenario("S02", "status=429", &[MaxAttempts(4)], &[]),
+    scenario("S03", "status=500&times=1", &[], &[MinAttempts(2)]),
+    scenario("S04", "status=503", &[MaxAttempts(6)], &[]),
     scenario("S05", "fault=reset&times=1", &[], &[]),
-    scenario("S06", "fault=silence", &[Within(5_000)], &[AtMost(1)]),
-    scenario("S07", "fault=slow_first&first_ms=2000", &[], &[Within(1_500)]),
+    scenario("S06", "fault=silence", &[MaxDurationMs(5_000)], &[MaxAttempts(1)]),
+    scenario("S07", "fault=slow_first&first_ms=2000", &[], &[MaxDurationMs(1_500)]),
     scenario("S08", "fault=cut&after=40", &[], &[]),
-    scenario("S09", "fault=stall&after=20", &[Within(2_500), Alive], &[]),
+    scenario("S09", "fault=stall&after=20", &[MaxDurationMs(2_500), Alive], &[]),
     scenario("S10", "fault=malformed_chunk&after=10", &[Alive], &[Complete]),
-    scenario("S11", "fault=no_done", &[Within(800)], &[Usage]),
-    scenario("S12", "status=400&code=context_length_exceeded", &[Exactly(1)], &[]),
+    scenario("S11", "fault=no_done", &[MaxDurationMs(800)], &[Usage]),
+    scenario("S12", "status=400&code=context_length_exceeded", &[ExactAttempts(1)], &[]),
     Scenario {
         is_error_ideal: true,
-        ..scenario("S13", "status=400&code=content_policy_violation", &[Exactly(1)], &[])
+        ..scenario("S13", "status=400&code=content_policy_violation", &[ExactAttempts(1)], &[])
     },
-    Scenario { second: "prefix=off", ..scenario("S14", "fault=cut&after=40", &[NoMasking], &[]) },
+    Scenario { second_behaviour: "prefix=off", ..scenario("S14", "fault=cut&after=40", &[NoMasking], &[]) },
     scenario("S15", "status=503&times=9", &[], &[]),
-    scenario("S16", "status=503", &[AtMost(6), Model], &[Usage]),
+    scenario("S16", "status=503", &[MaxAttempts(6), Model], &[Usage]),
 ];
 
 /// Requests of the sequence in which the first target is down, and then is not.
-const SEQUENCE: usize = 10;
+const SEQUENCE_CALLS: usize = 10;
 
 /// What a careful client makes of an answer.
 #[derive(Debug, Default)]
-struct Call {
+struct CallResult {
     error: Option<String>,
     content: String,
     model: String,
-    usage: bool,
-    took: u128,
+    has_usage: bool,
+    duration_ms: u128,
 }
 
-fn config(mode: &str, first: &str, second: &str) -> Value {
+fn fallback_config(mode: &str, first: &str, second: &str) -> Value {
     let target = |name: &str, does: &str| json!({"provider": "mock", "override_params": {"model": format!("{name}?chunks=60&{does}")}});
     json!({"strategy": {"mode": "fallback"}, "retry": {"attempts": 2, "use_retry_after_headers": true}, "recovery": mode,
         "request_timeout": 500, "targets": [target("first", first), target("second", second)]})
 }
 
-async fn call(rig: &Rig, config: &Value) -> Call {
+async fn send_call(rig: &TestGateway, config: &Value) -> CallResult {
     let body = json!({"model": "m", "stream": true, "stream_options": {"include_usage": true},
         "messages": [{"role": "user", "content": "Why does a gateway earn trust only when its provider misbehaves?"}]});
     let began = Instant::now();
-    let told = rig.send(by_with(config, CHAT, body.to_string())).await;
-    let mut call = Call { took: began.elapsed().as_millis(), ..Call::default() };
+    let told = rig.send(post_with_config(config, CHAT_PATH, body.to_string())).await;
+    let mut call = CallResult { duration_ms: began.elapsed().as_millis(), ..CallResult::default() };
     if told.status != 200 {
         call.error = Some(told.text());
         return call;
@@ -110,38 +119,41 @@ async fn call(rig: &Rig, config: &Value) -> Call {
         if let Some(model) = event["model"].as_str() {
             model.clone_into(&mut call.model);
         }
-        call.usage |= event["usage"].is_object();
+        call.has_usage |= event["usage"].is_object();
     }
-    if told.cut {
+    if told.is_truncated {
         call.error.get_or_insert_with(|| "cut".to_owned());
     }
     call
 }
 
 /// One scenario of a run, with all that its checks look at.
-struct Seen<'s> {
-    call: &'s Call,
-    canon: &'s str,
-    first: Vec<&'s Entry>,
+struct ScenarioResult<'s> {
+    call: &'s CallResult,
+    expected_content: &'s str,
+    first_target_attempts: Vec<&'s Entry>,
     record: &'s Value,
     is_alive: bool,
 }
 
-impl Seen<'_> {
+impl ScenarioResult<'_> {
     fn is_complete(&self) -> bool {
-        self.call.error.is_none() && self.call.content == self.canon
+        self.call.error.is_none() && self.call.content == self.expected_content
     }
 
-    fn holds(&self, check: Check) -> bool {
+    fn satisfies(&self, check: Check) -> bool {
         match check {
-            AtLeast(count) => self.first.len() >= count,
-            AtMost(count) => self.first.len() <= count,
-            Exactly(count) => self.first.len() == count,
-            Gap(least) => self.first.len() > 1 && self.first[1].started_ms - self.first[0].started_ms >= least,
-            Within(most) => self.call.took <= most,
+            MinAttempts(count) => self.first_target_attempts.len() >= count,
+            MaxAttempts(count) => self.first_target_attempts.len() <= count,
+            ExactAttempts(count) => self.first_target_attempts.len() == count,
+            MinRetryGapMs(least) => {
+                self.first_target_attempts.len() > 1
+                    && self.first_target_attempts[1].started_ms - self.first_target_attempts[0].started_ms >= least
+            }
+            MaxDurationMs(most) => self.call.duration_ms <= most,
             Complete => self.is_complete(),
             Model => self.call.model == "second",
-            Usage => self.call.usage,
+            Usage => self.call.has_usage,
             Alive => self.is_alive,
             NoMasking => {
                 let refused = json!(400);
@@ -153,8 +165,8 @@ impl Seen<'_> {
 
     /// As the catalogue gives it.
     fn verdict(&self, scenario: &Scenario) -> &'static str {
-        let is_truncated = self.call.error.is_none() && self.call.content != self.canon;
-        let fails = |checks: &[Check]| checks.iter().any(|check| !self.holds(*check));
+        let is_truncated = self.call.error.is_none() && self.call.content != self.expected_content;
+        let fails = |checks: &[Check]| checks.iter().any(|check| !self.satisfies(*check));
         if (is_truncated && !scenario.is_error_ideal) || fails(scenario.required) {
             return "fail";
         }
@@ -168,10 +180,10 @@ impl Seen<'_> {
 }
 
 /// The whole sequence: the worst of its calls, and whether the first target serves again.
-async fn sequence(rig: &Rig, config: &Value, canon: &str) -> Call {
-    let mut last = Call::default();
-    for turn in 0..SEQUENCE {
-        last = call(rig, config).await;
+async fn run_sequence(rig: &TestGateway, config: &Value, canon: &str) -> CallResult {
+    let mut last = CallResult::default();
+    for turn in 0..SEQUENCE_CALLS {
+        last = send_call(rig, config).await;
         let expected = if turn < 3 { "second" } else { "first" };
         if last.error.is_some() || last.content != canon || last.model != expected {
             last.error.get_or_insert_with(|| format!("the call {turn} was answered by {}", last.model));
@@ -181,24 +193,34 @@ async fn sequence(rig: &Rig, config: &Value, canon: &str) -> Call {
     last
 }
 
-async fn run(mode: &str) -> Vec<(&'static str, &'static str)> {
+async fn run_catalogue(mode: &str) -> Vec<(&'static str, &'static str)> {
     let mut verdicts = Vec::new();
     for scenario in CATALOGUE {
         let provider = Server::start().await;
-        let rig = Rig::with(&provider.url(), |settings| {
+        let rig = TestGateway::with_settings(&provider.url(), |settings| {
             (settings.idle_timeout_ms, settings.retry_backoff_ms) = (500, 40);
         });
-        let canon = rig.send(chat("well?chunks=60")).await.json()["choices"][0]["message"]["content"].clone();
+        let canon = rig.send(chat_request("well?chunks=60")).await.json()["choices"][0]["message"]["content"].clone();
         let canon = canon.as_str().unwrap();
-        rig.records();
-        let config = config(mode, scenario.first, scenario.second);
-        let call = if scenario.id == "S15" { sequence(&rig, &config, canon).await } else { call(&rig, &config).await };
-        let record = rig.records().pop().unwrap();
-        let is_alive = rig.send(chat("well")).await.status == 200;
+        rig.drain_records();
+        let config = fallback_config(mode, scenario.first_behaviour, scenario.second_behaviour);
+        let call = if scenario.id == "S15" {
+            run_sequence(&rig, &config, canon).await
+        } else {
+            send_call(&rig, &config).await
+        };
+        let record = rig.drain_records().pop().unwrap();
+        let is_alive = rig.send(chat_request("well")).await.status == 200;
         let count = provider.ledger_entries().len();
-        let ledger = settled(&provider, count).await;
+        let ledger = wait_for_ledger_entries(&provider, count).await;
         let first = ledger.iter().filter(|entry| entry.model.starts_with("first")).collect();
-        let seen = Seen { call: &call, canon, first, record: &record, is_alive };
+        let seen = ScenarioResult {
+            call: &call,
+            expected_content: canon,
+            first_target_attempts: first,
+            record: &record,
+            is_alive,
+        };
         let verdict = seen.verdict(scenario);
         if verdict != "pass" {
             eprintln!("{mode} {} {verdict}: {call:?}", scenario.id);
@@ -209,24 +231,24 @@ async fn run(mode: &str) -> Vec<(&'static str, &'static str)> {
 }
 
 /// All pass but for these.
-async fn assert_run(mode: &str, safe: &[&str]) {
+async fn assert_verdicts(mode: &str, safe: &[&str]) {
     let expected: Vec<_> =
         CATALOGUE.iter().map(|one| (one.id, if safe.contains(&one.id) { "safe" } else { "pass" })).collect();
-    let verdicts = tokio::time::timeout(Duration::from_mins(1), run(mode)).await.expect("no scenario hangs");
+    let verdicts = tokio::time::timeout(Duration::from_mins(1), run_catalogue(mode)).await.expect("no scenario hangs");
     assert_eq!(verdicts, expected);
 }
 
 #[tokio::test]
-async fn without_recovery_thirteen_pass_and_cut_streams_end_safely() {
-    assert_run("off", &["S08", "S09", "S14"]).await;
+async fn thirteen_pass_without_recovery_and_cut_streams_are_safe() {
+    assert_verdicts("off", &["S08", "S09", "S14"]).await;
 }
 
 #[tokio::test]
-async fn all_sixteen_pass_where_streams_are_held() {
-    assert_run("hold", &[]).await;
+async fn all_sixteen_pass_with_hold_recovery() {
+    assert_verdicts("hold", &[]).await;
 }
 
 #[tokio::test]
-async fn fifteen_pass_where_streams_are_continued_and_who_cannot_is_not_asked_to() {
-    assert_run("continue", &["S14"]).await;
+async fn fifteen_pass_with_continue_recovery() {
+    assert_verdicts("continue", &["S14"]).await;
 }

@@ -1,18 +1,18 @@
 //! Every feature of a config acts on every route, whole and streamed, saved or sent along in either spelling.
 
 use crate::harness::{
-    Ask, CHAT, MESSAGES, Rig, Told,
-    scripted::{Scripted, request, whole},
-    settled, target, touchy, way,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse, mock_target, routing_headers,
+    scripted::{ScriptedServer, json_response, read_request},
+    sensitive_breaker_config, wait_for_ledger_entries,
 };
 use penstock_core::endpoints::realtime::{self, UpgradeOutcome};
 use penstock_mock::{Entry, Server};
 use serde_json::{Map, Value, json};
 
 /// Paths of their own, and such as are passed on; whether they may stream.
-const ROUTES: &[(&str, bool)] = &[
-    (CHAT, true),
-    (MESSAGES, true),
+const JSON_ROUTES: &[(&str, bool)] = &[
+    (CHAT_PATH, true),
+    (MESSAGES_PATH, true),
     ("/v1/responses", true),
     ("/v1/completions", true),
     ("/v1/embeddings", false),
@@ -22,83 +22,83 @@ const ROUTES: &[(&str, bool)] = &[
 ];
 
 /// Methods and paths whose requests or answers are no JSON, or where the method is not POST.
-const OTHERS: &[(&str, &str, Content)] = &[
-    ("GET", "/v1/files/file-1", Content::Nothing),
-    ("GET", "/v1/files/file-1/content", Content::Nothing),
-    ("DELETE", "/v1/files/file-1", Content::Nothing),
-    ("GET", "/v1/models", Content::Nothing),
-    ("HEAD", "/v1/some/thing", Content::Nothing),
-    ("POST", "/v1/files", Content::Form),
-    ("POST", "/v1/audio/transcriptions", Content::Form),
-    ("POST", "/v1/images/edits", Content::Form),
-    ("POST", "/v1/audio/speech", Content::Json),
-    ("PUT", "/v1/some/thing", Content::Json),
-    ("GET", "/v1/proxy/files/file-1", Content::Nothing),
-    ("DELETE", "/v1/proxy/files/file-1", Content::Nothing),
-    ("POST", "/v1/proxy/audio/transcriptions", Content::Form),
-    ("PATCH", "/v1/proxy/some/thing", Content::Json),
+const OTHER_ROUTES: &[(&str, &str, RequestContent)] = &[
+    ("GET", "/v1/files/file-1", RequestContent::Empty),
+    ("GET", "/v1/files/file-1/content", RequestContent::Empty),
+    ("DELETE", "/v1/files/file-1", RequestContent::Empty),
+    ("GET", "/v1/models", RequestContent::Empty),
+    ("HEAD", "/v1/some/thing", RequestContent::Empty),
+    ("POST", "/v1/files", RequestContent::Multipart),
+    ("POST", "/v1/audio/transcriptions", RequestContent::Multipart),
+    ("POST", "/v1/images/edits", RequestContent::Multipart),
+    ("POST", "/v1/audio/speech", RequestContent::Json),
+    ("PUT", "/v1/some/thing", RequestContent::Json),
+    ("GET", "/v1/proxy/files/file-1", RequestContent::Empty),
+    ("DELETE", "/v1/proxy/files/file-1", RequestContent::Empty),
+    ("POST", "/v1/proxy/audio/transcriptions", RequestContent::Multipart),
+    ("PATCH", "/v1/proxy/some/thing", RequestContent::Json),
 ];
 
 /// What a request carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Content {
-    Nothing,
+enum RequestContent {
+    Empty,
     Json,
-    Form,
+    Multipart,
 }
 
-const FORM: &str = "--edge\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nwhisper-1\r\n\
+const MULTIPART_BODY: &str = "--edge\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nwhisper-1\r\n\
     --edge\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\n\x00RIFF\r\n--edge--\r\n";
-const SPEECH: &[u8] = b"\0ID3 a pretend voice \x7f\r\n\r\n";
+const SPEECH_BYTES: &[u8] = b"\0ID3 a pretend voice \x7f\r\n\r\n";
 
-impl Content {
-    fn bytes(self) -> String {
+impl RequestContent {
+    fn body_text(self) -> String {
         match self {
-            Self::Nothing => String::new(),
-            Self::Json => body(false).to_string(),
-            Self::Form => FORM.to_owned(),
+            Self::Empty => String::new(),
+            Self::Json => request_body(false).to_string(),
+            Self::Multipart => MULTIPART_BODY.to_owned(),
         }
     }
 
-    fn on(self, ask: Ask) -> Ask {
+    fn add_to_request(self, ask: TestRequest) -> TestRequest {
         match self {
-            Self::Nothing => ask,
-            Self::Json => ask.header("content-type", "application/json").body(self.bytes()),
-            Self::Form => ask.header("content-type", "multipart/form-data; boundary=edge").body(self.bytes()),
+            Self::Empty => ask,
+            Self::Json => ask.header("content-type", "application/json").body(self.body_text()),
+            Self::Multipart => ask.header("content-type", "multipart/form-data; boundary=edge").body(self.body_text()),
         }
     }
 }
 
 /// How a config comes along.
 #[derive(Debug, Clone, Copy)]
-enum Form {
+enum ConfigForm {
     Inline,
-    InCamelCase,
+    InlineCamelCase,
     Saved,
 }
 
 /// A config, how many requests of a kind are sent with it, and how many of them reach the provider.
-struct Case {
+struct FeatureCase {
     name: &'static str,
     config: Value,
-    asks: usize,
-    reached: usize,
+    request_count: usize,
+    upstream_count: usize,
     /// Of the last.
-    holds: fn(&Told, &[Entry]) -> bool,
+    is_expected: fn(&TestResponse, &[Entry]) -> bool,
 }
 
-fn case(
+fn feature_case(
     name: &'static str,
     config: Value,
     (asks, reached): (usize, usize),
-    holds: fn(&Told, &[Entry]) -> bool,
-) -> Case {
-    Case { name, config, asks, reached, holds }
+    holds: fn(&TestResponse, &[Entry]) -> bool,
+) -> FeatureCase {
+    FeatureCase { name, config, request_count: asks, upstream_count: reached, is_expected: holds }
 }
 
-impl Case {
+impl FeatureCase {
     /// How often who fails is asked.
-    fn reached_failing(&self) -> usize {
+    fn failing_upstream_count(&self) -> usize {
         match self.name {
             "fallback" | "cb_config" => 1,
             "retry" => 3,
@@ -107,72 +107,100 @@ impl Case {
     }
 }
 
-fn two(strategy: &Value, targets: &[Value; 2]) -> Value {
+fn two_target_config(strategy: &Value, targets: &[Value; 2]) -> Value {
     json!({"strategy": strategy, "targets": targets})
 }
 
-fn second(told: &Told, _: &[Entry]) -> bool {
-    told.status == 200 && way(told)[0] == "config.targets[1]"
+fn second_target_responded(told: &TestResponse, _: &[Entry]) -> bool {
+    told.status == 200 && routing_headers(told)[0] == "config.targets[1]"
 }
 
 /// How one of several targets is chosen.
-fn strategies() -> Vec<Case> {
-    let (bad, well, silent) = (target("status=503"), target("chunks=1"), target("fault=silence"));
+fn strategy_cases() -> Vec<FeatureCase> {
+    let (bad, well, silent) = (mock_target("status=503"), mock_target("chunks=1"), mock_target("fault=silence"));
     let never = |target: &Value| json!({"provider": "mock", "weight": 0, "override_params": target["override_params"]});
     let named = |name: &str| json!({"provider": "mock", "name": name});
     let listed = json!({"mode": "fallback", "on_status_codes": [429]});
     let hedged = json!({"mode": "fallback", "hedge": {"after_ms": 20}});
-    let guarded = json!({"mode": "fallback", "cb_config": touchy()});
+    let guarded = json!({"mode": "fallback", "cb_config": sensitive_breaker_config()});
     let shared = json!({"mode": "loadbalance"});
     let stuck = json!({"mode": "loadbalance", "sticky": {"hash_fields": ["params.max_tokens"], "ttl": 60}});
     let condition = json!({"query": {"$and": [{"params.max_tokens": {"$gte": 5}}], "metadata.plan": "paid",
         "url.pathname": {"$regex": "^/v1/"}}, "then": "b"});
     let asked = json!({"mode": "conditional", "conditions": [condition], "default": "a"});
     vec![
-        case("single", two(&json!({"mode": "single"}), &[well.clone(), bad.clone()]), (1, 1), |told, _| {
-            told.status == 200 && way(told)[0] == "config.targets[0]"
-        }),
-        case("fallback", two(&listed, &[target("status=429"), well.clone()]), (1, 2), second),
-        case("hedge", two(&hedged, &[silent, well.clone()]), (1, 2), second),
-        case("cb_config", two(&guarded, &[bad.clone(), well.clone()]), (2, 3), second),
-        case("loadbalance", two(&shared, &[never(&bad), well.clone()]), (1, 1), second),
-        case("sticky", two(&stuck, &[never(&bad), well]), (1, 1), second),
-        case("conditional", two(&asked, &[named("a"), named("b")]), (1, 1), second),
+        feature_case(
+            "single",
+            two_target_config(&json!({"mode": "single"}), &[well.clone(), bad.clone()]),
+            (1, 1),
+            |told, _| told.status == 200 && routing_headers(told)[0] == "config.targets[0]",
+        ),
+        feature_case(
+            "fallback",
+            two_target_config(&listed, &[mock_target("status=429"), well.clone()]),
+            (1, 2),
+            second_target_responded,
+        ),
+        feature_case("hedge", two_target_config(&hedged, &[silent, well.clone()]), (1, 2), second_target_responded),
+        feature_case(
+            "cb_config",
+            two_target_config(&guarded, &[bad.clone(), well.clone()]),
+            (2, 3),
+            second_target_responded,
+        ),
+        feature_case(
+            "loadbalance",
+            two_target_config(&shared, &[never(&bad), well.clone()]),
+            (1, 1),
+            second_target_responded,
+        ),
+        feature_case("sticky", two_target_config(&stuck, &[never(&bad), well]), (1, 1), second_target_responded),
+        feature_case(
+            "conditional",
+            two_target_config(&asked, &[named("a"), named("b")]),
+            (1, 1),
+            second_target_responded,
+        ),
     ]
 }
 
 /// What happens at a target. `other`: a further provider's address.
-fn attempts(other: &str) -> Vec<Case> {
-    let (mut persistent, mut impatient) = (target("status=503"), target("fault=silence"));
+fn attempt_cases(other: &str) -> Vec<FeatureCase> {
+    let (mut persistent, mut impatient) = (mock_target("status=503"), mock_target("fault=silence"));
     persistent["retry"] = json!({"attempts": 2, "on_status_codes": [503], "use_retry_after_headers": true});
     impatient["request_timeout"] = json!(40);
-    let mut held = two(&json!({"mode": "fallback"}), &[target("chunks=9&fault=cut&after=1"), target("chunks=1")]);
+    let mut held = two_target_config(
+        &json!({"mode": "fallback"}),
+        &[mock_target("chunks=9&fault=cut&after=1"), mock_target("chunks=1")],
+    );
     held["recovery"] = json!("hold");
     let parameters = json!({"provider": "mock", "default_params": {"model": "default", "user": "ann", "seed": 1},
         "override_params": {"seed": 2}, "drop_params": ["max_tokens"]});
     let forwarding = json!({"provider": "mock", "forward_headers": ["x-team"]});
     let kept = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 60}});
     vec![
-        case("retry", persistent, (1, 3), |told, _| {
-            told.status == 503 && way(told)[1] == "-1" && told.header("x-should-retry") == Some("false")
+        feature_case("retry", persistent, (1, 3), |told, _| {
+            told.status == 503 && routing_headers(told)[1] == "-1" && told.header("x-should-retry") == Some("false")
         }),
-        case("request_timeout", impatient, (1, 1), |told, _| told.status == 408),
-        case("recovery", held, (1, 2), second),
-        case("parameters", parameters, (1, 1), |told, entries| {
-            let sizes = [changed(false), changed(true)];
+        feature_case("request_timeout", impatient, (1, 1), |told, _| told.status == 408),
+        feature_case("recovery", held, (1, 2), second_target_responded),
+        feature_case("parameters", parameters, (1, 1), |told, entries| {
+            let sizes = [changed_body_length(false), changed_body_length(true)];
             told.status == 200 && entries[0].model == "mock" && sizes.contains(&entries[0].body_bytes)
         }),
-        case("forward_headers", forwarding, (1, 1), |_, entries| entries[0].header("x-team") == Some("blue")),
-        case("custom_host", json!({"provider": "mock", "custom_host": other}), (1, 0), |told, _| told.status == 200),
-        case("passthrough", json!({"passthrough": true}), (1, 1), |told, entries| {
+        feature_case("forward_headers", forwarding, (1, 1), |_, entries| entries[0].header("x-team") == Some("blue")),
+        feature_case("custom_host", json!({"provider": "mock", "custom_host": other}), (1, 0), |told, _| {
+            told.status == 200
+        }),
+        feature_case("passthrough", json!({"passthrough": true}), (1, 1), |told, entries| {
             told.status == 200 && entries[0].header("authorization") == Some("Bearer sk-mine")
         }),
-        case("cache", kept, (2, 1), |told, _| way(told)[2] == "HIT"),
+        feature_case("cache", kept, (2, 1), |told, _| routing_headers(told)[2] == "HIT"),
     ]
 }
 
 /// The same with its keys as JavaScript spells them; what a query asks about keeps its name.
-fn in_camel_case(config: &Value) -> Value {
+fn to_camel_case(config: &Value) -> Value {
     let camel = |key: &str| {
         if key.contains('.') {
             return key.to_owned();
@@ -183,15 +211,15 @@ fn in_camel_case(config: &Value) -> Value {
     };
     match config {
         Value::Object(object) => {
-            object.iter().map(|(key, value)| (camel(key), in_camel_case(value))).collect::<Map<_, _>>().into()
+            object.iter().map(|(key, value)| (camel(key), to_camel_case(value))).collect::<Map<_, _>>().into()
         }
-        Value::Array(items) => items.iter().map(in_camel_case).collect(),
+        Value::Array(items) => items.iter().map(to_camel_case).collect(),
         other => other.clone(),
     }
 }
 
 /// What all routes can be asked with.
-fn body(stream: bool) -> Value {
+fn request_body(stream: bool) -> Value {
     let mut body = json!({"model": "mock", "max_tokens": 9, "input": "hi", "prompt": "hi",
         "messages": [{"role": "user", "content": "hi"}]});
     if stream {
@@ -202,77 +230,96 @@ fn body(stream: bool) -> Value {
 }
 
 /// How many bytes it has with the parameters that a case sets and drops.
-fn changed(stream: bool) -> u64 {
-    let mut body = body(stream);
+fn changed_body_length(stream: bool) -> u64 {
+    let mut body = request_body(stream);
     body.as_object_mut().unwrap().remove("max_tokens");
     (body["user"], body["seed"]) = (json!("ann"), json!(2));
     body.to_string().len() as u64
 }
 
-fn asked(method: &str, path: &str, form: Form, config: &Value) -> Ask {
+fn request_with_config_form(method: &str, path: &str, form: ConfigForm, config: &Value) -> TestRequest {
     let config = match form {
-        Form::Inline => config.to_string(),
-        Form::InCamelCase => in_camel_case(config).to_string(),
-        Form::Saved => "pc-1".to_owned(),
+        ConfigForm::Inline => config.to_string(),
+        ConfigForm::InlineCamelCase => to_camel_case(config).to_string(),
+        ConfigForm::Saved => "pc-1".to_owned(),
     };
-    let ask = Ask::new(method, path).header("x-gateway-config", &config);
+    let ask = TestRequest::new(method, path).header("x-gateway-config", &config);
     let ask = ask.header("x-gateway-metadata", r#"{"plan":"paid"}"#).header("x-team", "blue");
     ask.header("x-gateway-explain", "true")
 }
 
 /// Where the answer says that it came from, if from anywhere.
-fn explained(told: &Told) -> Option<String> {
+fn explained_target(told: &TestResponse) -> Option<String> {
     let said: Value = serde_json::from_str(told.header("x-gateway-explanation")?).ok()?;
     said["target"]["target"].as_str().map(ToOwned::to_owned)
 }
 
-fn ask(path: &str, stream: bool, form: Form, config: &Value) -> Ask {
-    asked("POST", path, form, config).header("content-type", "application/json").body(body(stream).to_string())
+fn json_request(path: &str, stream: bool, form: ConfigForm, config: &Value) -> TestRequest {
+    request_with_config_form("POST", path, form, config)
+        .header("content-type", "application/json")
+        .body(request_body(stream).to_string())
 }
 
-fn rig(provider: &Server, config: &Value) -> Rig {
-    let rig = Rig::with(&provider.url(), |settings| {
+fn start_gateway(provider: &Server, config: &Value) -> TestGateway {
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
         (settings.retry_backoff_ms, settings.trusted_custom_hosts) = (1, vec!["127.0.0.1".into()]);
     });
-    rig.apply(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "api_key": "sk-mine"}],
-        "configs": [{"slug": "pc-1", "config": config}]}));
+    rig.apply_snapshot(
+        &json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "api_key": "sk-mine"}],
+        "configs": [{"slug": "pc-1", "config": config}]}),
+    );
     rig
 }
 
-async fn check(case: &Case, (path, stream): (&str, bool), form: Form) {
+async fn check_case(case: &FeatureCase, (path, stream): (&str, bool), form: ConfigForm) {
     let provider = Server::start().await;
-    let rig = rig(&provider, &case.config);
+    let rig = start_gateway(&provider, &case.config);
     let mut last = None;
-    for _ in 0..case.asks {
-        let mut ask = ask(path, stream, form, &case.config);
+    for _ in 0..case.request_count {
+        let mut ask = json_request(path, stream, form, &case.config);
         if case.name == "passthrough" {
             ask = ask.header("x-gateway-provider", "@mine");
         }
         last = Some(rig.send(ask).await);
     }
-    let (told, entries) = (last.unwrap(), settled(&provider, case.reached).await);
+    let (told, entries) = (last.unwrap(), wait_for_ledger_entries(&provider, case.upstream_count).await);
     let place = format!("{} on {path} {form:?}, streamed: {stream}", case.name);
-    assert!((case.holds)(&told, &entries), "{place}: {} {:?} {}", told.status, way(&told), told.text());
-    assert_eq!(explained(&told).as_deref(), Some(way(&told)[0]), "{place}");
+    assert!(
+        (case.is_expected)(&told, &entries),
+        "{place}: {} {:?} {}",
+        told.status,
+        routing_headers(&told),
+        told.text()
+    );
+    assert_eq!(explained_target(&told).as_deref(), Some(routing_headers(&told)[0]), "{place}");
 }
 
 /// Providers that are not well: one fails, one says nothing.
-struct Ill {
-    failing: Scripted,
-    silent: Scripted,
+struct UnhealthyProviders {
+    failing: ScriptedServer,
+    silent: ScriptedServer,
 }
 
-impl Ill {
+impl UnhealthyProviders {
     async fn start() -> Self {
         Self {
-            failing: Scripted::closing(whole("503 Service Unavailable", "connection: close\r\n", "{}")).await,
-            silent: Scripted::start(|mut stream, _| async move { while request(&mut stream).await.is_some() {} }).await,
+            failing: ScriptedServer::start_closing_after_response(json_response(
+                "503 Service Unavailable",
+                "connection: close\r\n",
+                "{}",
+            ))
+            .await,
+            silent: ScriptedServer::start(
+                |mut stream, _| async move { while read_request(&mut stream).await.is_some() {} },
+            )
+            .await,
         }
     }
 
     /// What acts on a request whatever it carries. In the place of model names, which most of these do not have, targets differ by their hosts.
-    fn cases(&self) -> Vec<Case> {
-        let at = |provider: &Scripted| json!({"provider": "mock", "custom_host": format!("{}/v1", provider.url())});
+    fn feature_cases(&self) -> Vec<FeatureCase> {
+        let at =
+            |provider: &ScriptedServer| json!({"provider": "mock", "custom_host": format!("{}/v1", provider.url())});
         let (bad, silent, well) = (at(&self.failing), at(&self.silent), json!({"provider": "mock"}));
         let with = |target: &Value, key: &str, value: Value| {
             let mut target = target.clone();
@@ -284,28 +331,56 @@ impl Ill {
         let retry = json!({"attempts": 2, "on_status_codes": [503], "use_retry_after_headers": true});
         let listed = json!({"mode": "fallback", "on_status_codes": [503]});
         let hedged = json!({"mode": "fallback", "hedge": {"after_ms": 20}});
-        let guarded = json!({"mode": "fallback", "cb_config": touchy()});
+        let guarded = json!({"mode": "fallback", "cb_config": sensitive_breaker_config()});
         let stuck = json!({"mode": "loadbalance", "sticky": {"hash_fields": ["metadata.plan"], "ttl": 60}});
         let query = json!({"$and": [{"url.pathname": {"$regex": "^/v1/"}}], "metadata.plan": "paid"});
         let routed = json!({"mode": "conditional", "conditions": [{"query": query, "then": "b"}], "default": "a"});
-        let first = |told: &Told, _: &[Entry]| told.status == 200 && way(told)[0] == "config.targets[0]";
+        let first =
+            |told: &TestResponse, _: &[Entry]| told.status == 200 && routing_headers(told)[0] == "config.targets[0]";
         vec![
-            case("single", two(&json!({"mode": "single"}), &[well.clone(), bad.clone()]), (1, 0), first),
-            case("fallback", two(&listed, &[bad.clone(), well.clone()]), (1, 1), second),
-            case("hedge", two(&hedged, &[silent.clone(), well.clone()]), (1, 0), second),
-            case("cb_config", two(&guarded, &[bad.clone(), well.clone()]), (2, 1), second),
-            case("loadbalance", two(&json!({"mode": "loadbalance"}), &[never.clone(), well.clone()]), (1, 0), second),
-            case("sticky", two(&stuck, &[never, well.clone()]), (1, 0), second),
-            case("conditional", two(&routed, &[one, other]), (1, 0), second),
-            case("retry", with(&bad, "retry", retry), (1, 3), |told, entries| {
-                let spent = way(told)[1] == "-1" && told.header("x-should-retry") == Some("false");
+            feature_case(
+                "single",
+                two_target_config(&json!({"mode": "single"}), &[well.clone(), bad.clone()]),
+                (1, 0),
+                first,
+            ),
+            feature_case(
+                "fallback",
+                two_target_config(&listed, &[bad.clone(), well.clone()]),
+                (1, 1),
+                second_target_responded,
+            ),
+            feature_case(
+                "hedge",
+                two_target_config(&hedged, &[silent.clone(), well.clone()]),
+                (1, 0),
+                second_target_responded,
+            ),
+            feature_case(
+                "cb_config",
+                two_target_config(&guarded, &[bad.clone(), well.clone()]),
+                (2, 1),
+                second_target_responded,
+            ),
+            feature_case(
+                "loadbalance",
+                two_target_config(&json!({"mode": "loadbalance"}), &[never.clone(), well.clone()]),
+                (1, 0),
+                second_target_responded,
+            ),
+            feature_case("sticky", two_target_config(&stuck, &[never, well.clone()]), (1, 0), second_target_responded),
+            feature_case("conditional", two_target_config(&routed, &[one, other]), (1, 0), second_target_responded),
+            feature_case("retry", with(&bad, "retry", retry), (1, 3), |told, entries| {
+                let spent = routing_headers(told)[1] == "-1" && told.header("x-should-retry") == Some("false");
                 told.status == 503 && spent && entries.is_empty()
             }),
-            case("request_timeout", with(&silent, "request_timeout", json!(40)), (1, 0), |told, _| told.status == 408),
-            case("forward_headers", with(&well, "forward_headers", json!(["x-team"])), (1, 0), |_, entries| {
+            feature_case("request_timeout", with(&silent, "request_timeout", json!(40)), (1, 0), |told, _| {
+                told.status == 408
+            }),
+            feature_case("forward_headers", with(&well, "forward_headers", json!(["x-team"])), (1, 0), |_, entries| {
                 entries[0].header("x-team") == Some("blue")
             }),
-            case("passthrough", json!({"passthrough": true}), (1, 0), |told, entries| {
+            feature_case("passthrough", json!({"passthrough": true}), (1, 0), |told, entries| {
                 told.status == 200 && entries[0].header("authorization") == Some("Bearer sk-mine")
             }),
         ]
@@ -313,29 +388,36 @@ impl Ill {
 }
 
 #[tokio::test]
-async fn every_feature_acts_whatever_a_request_carries_and_whatever_its_method_is() {
-    for (method, path, content) in OTHERS {
-        for form in [Form::Inline, Form::InCamelCase, Form::Saved] {
-            for at in 0..Ill::start().await.cases().len() {
-                let (provider, ill) = (Server::start().await, Ill::start().await);
-                let case = ill.cases().remove(at);
-                let rig = rig(&provider, &case.config);
+async fn every_feature_works_for_any_method_and_content() {
+    for (method, path, content) in OTHER_ROUTES {
+        for form in [ConfigForm::Inline, ConfigForm::InlineCamelCase, ConfigForm::Saved] {
+            for at in 0..UnhealthyProviders::start().await.feature_cases().len() {
+                let (provider, ill) = (Server::start().await, UnhealthyProviders::start().await);
+                let case = ill.feature_cases().remove(at);
+                let rig = start_gateway(&provider, &case.config);
                 let mut told = None;
-                for _ in 0..case.asks {
-                    let ask = content.on(asked(method, path, form, &case.config));
+                for _ in 0..case.request_count {
+                    let ask = content.add_to_request(request_with_config_form(method, path, form, &case.config));
                     let names = case.name == "passthrough";
                     told = Some(rig.send(if names { ask.header("x-gateway-provider", "@mine") } else { ask }).await);
                 }
                 let told = told.unwrap();
-                let entries = settled(&provider, if told.status == 200 { case.asks } else { 0 }).await;
+                let entries =
+                    wait_for_ledger_entries(&provider, if told.status == 200 { case.request_count } else { 0 }).await;
                 let place = format!("{} on {method} {path} {form:?}", case.name);
-                assert!((case.holds)(&told, &entries), "{place}: {} {:?} {}", told.status, way(&told), told.text());
-                assert_eq!(ill.failing.connections(), case.reached, "{place}");
-                assert_eq!(explained(&told).as_deref(), Some(way(&told)[0]), "{place}");
+                assert!(
+                    (case.is_expected)(&told, &entries),
+                    "{place}: {} {:?} {}",
+                    told.status,
+                    routing_headers(&told),
+                    told.text()
+                );
+                assert_eq!(ill.failing.connection_count(), case.upstream_count, "{place}");
+                assert_eq!(explained_target(&told).as_deref(), Some(routing_headers(&told)[0]), "{place}");
                 for entry in entries {
                     let as_it_came = path.replace("/proxy", "");
                     assert_eq!((&*entry.method, &*entry.path), (*method, &*as_it_came), "{place}");
-                    assert_eq!(entry.body_bytes, content.bytes().len() as u64, "{place}");
+                    assert_eq!(entry.body_bytes, content.body_text().len() as u64, "{place}");
                 }
             }
         }
@@ -343,42 +425,43 @@ async fn every_feature_acts_whatever_a_request_carries_and_whatever_its_method_i
 }
 
 #[tokio::test]
-async fn parameters_change_json_alone_and_what_is_kept_are_answers_to_it() {
-    for (method, path, content) in OTHERS {
+async fn changes_and_caches_only_json_requests() {
+    for (method, path, content) in OTHER_ROUTES {
         let provider = Server::start().await;
         let config = json!({"provider": "mock", "cache": "simple", "override_params": {"voice": "alloy"},
             "default_params": {"speed": 2}, "drop_params": ["max_tokens", "file"]});
-        let rig = rig(&provider, &config);
-        let mut changed = body(false);
+        let rig = start_gateway(&provider, &config);
+        let mut changed = request_body(false);
         changed.as_object_mut().unwrap().remove("max_tokens");
         (changed["speed"], changed["voice"]) = (json!(2), json!("alloy"));
-        let told = [(); 2].map(|()| content.on(asked(method, path, Form::Inline, &config)));
+        let told = [(); 2]
+            .map(|()| content.add_to_request(request_with_config_form(method, path, ConfigForm::Inline, &config)));
         let [first, second] = told;
         let (first, second) = (rig.send(first).await, rig.send(second).await);
-        let is_kept = *method == "POST" && *content == Content::Json;
+        let is_kept = *method == "POST" && *content == RequestContent::Json;
         assert_eq!(
-            [way(&first)[2], way(&second)[2]],
+            [routing_headers(&first)[2], routing_headers(&second)[2]],
             if is_kept { ["MISS", "HIT"] } else { ["DISABLED"; 2] },
             "{path}"
         );
-        let seen = settled(&provider, if is_kept { 1 } else { 2 }).await;
-        let sent = if *content == Content::Json { changed.to_string() } else { content.bytes() };
+        let seen = wait_for_ledger_entries(&provider, if is_kept { 1 } else { 2 }).await;
+        let sent = if *content == RequestContent::Json { changed.to_string() } else { content.body_text() };
         assert!(seen.iter().all(|entry| entry.body_bytes == sent.len() as u64), "{path}: {seen:#?}");
         if *path == "/v1/audio/speech" {
             let kinds = [&first, &second].map(|told| told.header("content-type"));
-            assert_eq!((kinds, &*first.body, &*second.body), ([Some("audio/mpeg"); 2], SPEECH, SPEECH));
+            assert_eq!((kinds, &*first.body, &*second.body), ([Some("audio/mpeg"); 2], SPEECH_BYTES, SPEECH_BYTES));
         }
     }
 }
 
 #[tokio::test]
-async fn every_feature_acts_on_every_route_in_every_form() {
+async fn every_feature_works_on_every_route_and_config_form() {
     let other = Server::start().await;
-    for case in strategies().into_iter().chain(attempts(&format!("{}/v1", other.url()))) {
-        for (path, streams) in ROUTES {
+    for case in strategy_cases().into_iter().chain(attempt_cases(&format!("{}/v1", other.url()))) {
+        for (path, streams) in JSON_ROUTES {
             for stream in [false, true].into_iter().filter(|stream| *streams || !stream) {
-                for form in [Form::Inline, Form::InCamelCase, Form::Saved] {
-                    check(&case, (path, stream), form).await;
+                for form in [ConfigForm::Inline, ConfigForm::InlineCamelCase, ConfigForm::Saved] {
+                    check_case(&case, (path, stream), form).await;
                 }
             }
         }
@@ -386,12 +469,12 @@ async fn every_feature_acts_on_every_route_in_every_form() {
 }
 
 /// A session opened by a config: the option that agreed, or the status of a refusal, and what the provider saw.
-async fn opened(rig: &Rig, ask: Ask) -> (u16, String) {
-    let head = ask.request().head;
-    match Box::pin(crate::harness::in_time(realtime::handle_upgrade(&rig.gateway, head))).await {
+async fn open_session(rig: &TestGateway, ask: TestRequest) -> (u16, String) {
+    let head = ask.build().head;
+    match Box::pin(crate::harness::with_timeout(realtime::handle_upgrade(&rig.gateway, head))).await {
         UpgradeOutcome::Accepted(session) => {
             drop(session);
-            let record = rig.record();
+            let record = rig.single_record();
             (101, record["last_used_option_index"].as_str().unwrap_or_default().to_owned())
         }
         UpgradeOutcome::Rejected(answer) => {
@@ -402,19 +485,19 @@ async fn opened(rig: &Rig, ask: Ask) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn every_feature_acts_on_a_websocket_too() {
-    for form in [Form::Inline, Form::InCamelCase, Form::Saved] {
+async fn every_feature_works_on_websockets() {
+    for form in [ConfigForm::Inline, ConfigForm::InlineCamelCase, ConfigForm::Saved] {
         for path in ["/v1/realtime?model=m", "/v1/proxy/realtime?model=m"] {
-            for at in 0..Ill::start().await.cases().len() {
-                let (provider, ill) = (Server::start().await, Ill::start().await);
-                let case = ill.cases().remove(at);
-                let rig = rig(&provider, &case.config);
+            for at in 0..UnhealthyProviders::start().await.feature_cases().len() {
+                let (provider, ill) = (Server::start().await, UnhealthyProviders::start().await);
+                let case = ill.feature_cases().remove(at);
+                let rig = start_gateway(&provider, &case.config);
                 let mut told = None;
-                for _ in 0..case.asks {
-                    let ask = asked("GET", path, form, &case.config);
+                for _ in 0..case.request_count {
+                    let ask = request_with_config_form("GET", path, form, &case.config);
                     let names = case.name == "passthrough";
                     let ask = if names { ask.header("x-gateway-provider", "@mine") } else { ask };
-                    told = Some(opened(&rig, ask).await);
+                    told = Some(open_session(&rig, ask).await);
                 }
                 let expected = match case.name {
                     "single" => (101, "config.targets[0]"),
@@ -426,8 +509,9 @@ async fn every_feature_acts_on_a_websocket_too() {
                 let place = format!("{} on {path} {form:?}", case.name);
                 let (status, option) = told.unwrap();
                 assert_eq!((status, option.as_str()), expected, "{place}");
-                let entries = settled(&provider, if status == 101 { case.asks } else { 0 }).await;
-                assert_eq!(ill.failing.connections(), case.reached_failing(), "{place}");
+                let entries =
+                    wait_for_ledger_entries(&provider, if status == 101 { case.request_count } else { 0 }).await;
+                assert_eq!(ill.failing.connection_count(), case.failing_upstream_count(), "{place}");
                 match case.name {
                     "forward_headers" => assert_eq!(entries[0].header("x-team"), Some("blue"), "{place}"),
                     "passthrough" => assert_eq!(entries[0].header("authorization"), Some("Bearer sk-mine"), "{place}"),

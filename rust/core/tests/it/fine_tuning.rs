@@ -3,27 +3,27 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use crate::harness::{
-    Ask, Rig,
-    played::{Played, golden},
-    scripted::{Scripted, request, whole},
+    TestGateway, TestRequest,
+    played::{GoldenProvider, golden_case_dir},
+    scripted::{ScriptedServer, json_response, read_request},
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-const JOBS: &str = "/v1/fine_tuning/jobs";
-const JOB: &str = "/v1/fine_tuning/jobs/job-1";
-const CANCEL: &str = "/v1/fine_tuning/jobs/job-1/cancel";
-const AT_VERTEX: &str = "/v1/projects/p/locations/europe-west4/tuningJobs";
+const JOBS_PATH: &str = "/v1/fine_tuning/jobs";
+const JOB_PATH: &str = "/v1/fine_tuning/jobs/job-1";
+const CANCEL_PATH: &str = "/v1/fine_tuning/jobs/job-1/cancel";
+const VERTEX_JOBS_PATH: &str = "/v1/projects/p/locations/europe-west4/tuningJobs";
 
 /// A golden case about jobs, how it is asked for, and what its provider is asked.
-const ABOUT_JOBS: [(&str, &str, &str, &[&str]); 13] = [
-    ("bedrock/createFinetune", "POST", JOBS, &["POST /model-customization-jobs"]),
-    ("bedrock/retrieveFinetune", "GET", JOB, &["GET /model-customization-jobs/job-1"]),
+const JOB_CASES: [(&str, &str, &str, &[&str]); 13] = [
+    ("bedrock/createFinetune", "POST", JOBS_PATH, &["POST /model-customization-jobs"]),
+    ("bedrock/retrieveFinetune", "GET", JOB_PATH, &["GET /model-customization-jobs/job-1"]),
     (
         "bedrock/cancelFinetune",
         "POST",
-        CANCEL,
+        CANCEL_PATH,
         &["POST /model-customization-jobs/job-1/stop", "GET /model-customization-jobs/job-1"],
     ),
     (
@@ -32,29 +32,30 @@ const ABOUT_JOBS: [(&str, &str, &str, &[&str]); 13] = [
         "/v1/fine_tuning/jobs?limit=1&after=job-3",
         &["GET /model-customization-jobs?maxResults=1000&sortBy=CreationTime&sortOrder=Descending"],
     ),
-    ("vertex-ai/createFinetune", "POST", JOBS, &["POST PLACE"]),
-    ("vertex-ai/retrieveFinetune", "GET", JOB, &["GET PLACE/job-1"]),
-    ("vertex-ai/cancelFinetune", "POST", CANCEL, &["POST PLACE/job-1:cancel", "GET PLACE/job-1"]),
-    ("vertex-ai/listFinetunes", "GET", JOBS, &["GET PLACE?pageSize=100"]),
+    ("vertex-ai/createFinetune", "POST", JOBS_PATH, &["POST PLACE"]),
+    ("vertex-ai/retrieveFinetune", "GET", JOB_PATH, &["GET PLACE/job-1"]),
+    ("vertex-ai/cancelFinetune", "POST", CANCEL_PATH, &["POST PLACE/job-1:cancel", "GET PLACE/job-1"]),
+    ("vertex-ai/listFinetunes", "GET", JOBS_PATH, &["GET PLACE?pageSize=100"]),
     ("vertex-ai/listFinetuneCheckpoints", "GET", "/v1/fine_tuning/jobs/job-1/checkpoints", &["GET PLACE/job-1"]),
-    ("fireworks-ai/createFinetune", "POST", JOBS, &["POST /v1/accounts/acme/supervisedFineTuningJobs"]),
-    ("fireworks-ai/retrieveFinetune", "GET", JOB, &["GET /v1/accounts/acme/supervisedFineTuningJobs/job-1"]),
+    ("fireworks-ai/createFinetune", "POST", JOBS_PATH, &["POST /v1/accounts/acme/supervisedFineTuningJobs"]),
+    ("fireworks-ai/retrieveFinetune", "GET", JOB_PATH, &["GET /v1/accounts/acme/supervisedFineTuningJobs/job-1"]),
     (
         "fireworks-ai/cancelFinetune",
         "POST",
-        CANCEL,
+        CANCEL_PATH,
         &[
             "POST /v1/accounts/acme/supervisedFineTuningJobs/job-1:cancel",
             "GET /v1/accounts/acme/supervisedFineTuningJobs/job-1",
         ],
     ),
-    ("fireworks-ai/listFinetunes", "GET", JOBS, &["GET /v1/accounts/acme/supervisedFineTuningJobs?pageSize=200"]),
+    ("fireworks-ai/listFinetunes", "GET", JOBS_PATH, &["GET /v1/accounts/acme/supervisedFineTuningJobs?pageSize=200"]),
 ];
 
 /// With all that these providers want to be told.
-fn about_jobs(played: &Played, provider: &str, (method, path): (&str, &str), body: Vec<u8>) -> Ask {
+fn job_request(played: &GoldenProvider, provider: &str, (method, path): (&str, &str), body: Vec<u8>) -> TestRequest {
     let body = if method == "POST" { body } else { Vec::new() };
-    let ask = played.ask(provider, path, body).method(method).header("x-gateway-fireworks-account-id", "acme");
+    let ask =
+        played.build_request(provider, path, body).method(method).header("x-gateway-fireworks-account-id", "acme");
     ask.header("x-gateway-aws-access-key-id", "AKID")
         .header("x-gateway-aws-secret-access-key", "s3cret")
         .header("x-gateway-aws-s3-bucket", "results")
@@ -62,31 +63,36 @@ fn about_jobs(played: &Played, provider: &str, (method, path): (&str, &str), bod
 }
 
 #[tokio::test]
-async fn jobs_of_fine_tuning_are_begun_looked_at_listed_and_cancelled_where_they_are_called_otherwise() {
-    for (named, method, path, lines) in ABOUT_JOBS {
-        let case = golden(&format!("{named}/whole"));
+async fn creates_shows_lists_and_cancels_translated_jobs() {
+    for (named, method, path, lines) in JOB_CASES {
+        let case = golden_case_dir(&format!("{named}/whole"));
         let read = |file: &str| fs::read(case.join(file)).unwrap();
         let provider = named.split('/').next().unwrap();
-        let played = Played::answering(201, "application/json", read("answered.json"), 90).await;
-        let rig = Played::rig();
-        let body = if path == JOBS { read("asked.json") } else { Vec::new() };
-        let told = rig.send(about_jobs(&played, provider, (method, path), body)).await;
+        let played = GoldenProvider::start(201, "application/json", read("answered.json"), 90).await;
+        let rig = GoldenProvider::gateway_trusting_loopback();
+        let body = if path == JOBS_PATH { read("asked.json") } else { Vec::new() };
+        let told = rig.send(job_request(&played, provider, (method, path), body)).await;
         assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
         let (mut found, mut expected) = (told.json(), serde_json::from_slice::<Value>(&read("returned.json")).unwrap());
         if named == "bedrock/createFinetune" {
             // What nobody named is named after the moment.
             let id = found["id"].as_str().unwrap().to_owned();
-            assert!(id.starts_with("my-model-") && played.sent().1["jobName"] == *id, "{id}");
+            assert!(id.starts_with("my-model-") && played.parse_last_request().1["jobName"] == *id, "{id}");
             for job in [&mut found, &mut expected] {
                 job.as_object_mut().unwrap().retain(|key, _| key != "id" && key != "created_at");
             }
-        } else if method == "POST" && path == JOBS {
-            assert_eq!(played.sent().1, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{named}");
+        } else if method == "POST" && path == JOBS_PATH {
+            assert_eq!(
+                played.parse_last_request().1,
+                serde_json::from_slice::<Value>(&read("sent.json")).unwrap(),
+                "{named}"
+            );
         }
         assert_eq!(found, expected, "{named}");
-        let lines: Vec<_> = lines.iter().map(|line| format!("{} HTTP/1.1", line.replace("PLACE", AT_VERTEX))).collect();
-        assert_eq!(*played.lines.lock().unwrap(), lines, "{named}");
-        let head = String::from_utf8(played.sent.lock().unwrap().clone()).unwrap();
+        let lines: Vec<_> =
+            lines.iter().map(|line| format!("{} HTTP/1.1", line.replace("PLACE", VERTEX_JOBS_PATH))).collect();
+        assert_eq!(*played.request_lines.lock().unwrap(), lines, "{named}");
+        let head = String::from_utf8(played.last_request.lock().unwrap().clone()).unwrap();
         let is_signed = head.contains("/eu-west-1/bedrock/aws4_request");
         assert_eq!(
             (is_signed, head.contains("authorization: Bearer sk-1")),
@@ -97,66 +103,76 @@ async fn jobs_of_fine_tuning_are_begun_looked_at_listed_and_cancelled_where_they
 }
 
 #[tokio::test]
-async fn to_cancel_a_job_and_to_look_at_it_have_the_time_of_one_answer() {
-    let provider = Scripted::start(|mut stream, _| async move {
-        while request(&mut stream).await.is_some() {
+async fn cancel_and_lookup_share_one_request_timeout() {
+    let provider = ScriptedServer::start(|mut stream, _| async move {
+        while read_request(&mut stream).await.is_some() {
             tokio::time::sleep(Duration::from_millis(200)).await;
-            stream.write_all(&whole("200 OK", "", "{}")).await.unwrap();
+            stream.write_all(&json_response("200 OK", "", "{}")).await.unwrap();
         }
     })
     .await;
-    let played = Played { provider, sent: Arc::default(), lines: Arc::default() };
-    let cancel = about_jobs(&played, "vertex-ai", ("POST", CANCEL), Vec::new());
-    let told = Played::rig().send(cancel.header("x-gateway-request-timeout", "300")).await;
+    let played = GoldenProvider { server: provider, last_request: Arc::default(), request_lines: Arc::default() };
+    let cancel = job_request(&played, "vertex-ai", ("POST", CANCEL_PATH), Vec::new());
+    let told =
+        GoldenProvider::gateway_trusting_loopback().send(cancel.header("x-gateway-request-timeout", "300")).await;
     assert_eq!(told.status, 408, "{}", told.text());
 }
 
 #[tokio::test]
-async fn what_a_provider_has_not_of_its_jobs_and_what_it_refuses_is_told_in_openais_words() {
-    let case = golden("bedrock/retrieveFinetune/error");
-    let played = Played::answering(404, "application/json", fs::read(case.join("answered.json")).unwrap(), 90).await;
-    for path in [JOB, CANCEL] {
-        let method = if path == JOB { "GET" } else { "POST" };
-        let told = Played::rig().send(about_jobs(&played, "bedrock", (method, path), Vec::new())).await;
+async fn reports_unsupported_job_operations_and_provider_errors() {
+    let case = golden_case_dir("bedrock/retrieveFinetune/error");
+    let played =
+        GoldenProvider::start(404, "application/json", fs::read(case.join("answered.json")).unwrap(), 90).await;
+    for path in [JOB_PATH, CANCEL_PATH] {
+        let method = if path == JOB_PATH { "GET" } else { "POST" };
+        let told = GoldenProvider::gateway_trusting_loopback()
+            .send(job_request(&played, "bedrock", (method, path), Vec::new()))
+            .await;
         assert_eq!(
             (told.status, &told.json()["error"]["message"]),
             (404, &"bedrock error: The job could not be found".into())
         );
     }
-    assert_eq!(played.lines.lock().unwrap().len(), 2, "a job that was not cancelled is not looked at");
+    assert_eq!(played.request_lines.lock().unwrap().len(), 2, "a job that was not cancelled is not looked at");
     for (provider, path) in [
         ("bedrock", "/v1/fine_tuning/jobs/job-1/events"),
         ("bedrock", "/v1/fine_tuning/jobs/job-1/checkpoints"),
         ("fireworks-ai", "/v1/fine_tuning/jobs/job-1/checkpoints"),
         ("vertex-ai", "/v1/fine_tuning/jobs/job-1/events"),
-        ("anthropic", JOBS),
+        ("anthropic", JOBS_PATH),
     ] {
-        let told = Played::rig().send(about_jobs(&played, provider, ("GET", path), Vec::new())).await;
+        let told = GoldenProvider::gateway_trusting_loopback()
+            .send(job_request(&played, provider, ("GET", path), Vec::new()))
+            .await;
         assert_eq!(
-            (told.status, told.code().as_str()),
+            (told.status, told.error_code().as_str()),
             (500, "unsupported_operation"),
             "{provider} {path}: {}",
             told.text()
         );
         assert!(told.text().contains(provider) && told.text().contains("listFinetune"), "{}", told.text());
     }
-    let asked = fs::read(golden("bedrock/createFinetune/refused_file/asked.json")).unwrap();
-    let told = Played::rig().send(about_jobs(&played, "bedrock", ("POST", JOBS), asked)).await;
-    assert_eq!((told.status, told.code().as_str()), (400, "untranslatable_request"), "{}", told.text());
+    let asked = fs::read(golden_case_dir("bedrock/createFinetune/refused_file/asked.json")).unwrap();
+    let told = GoldenProvider::gateway_trusting_loopback()
+        .send(job_request(&played, "bedrock", ("POST", JOBS_PATH), asked))
+        .await;
+    assert_eq!((told.status, told.error_code().as_str()), (400, "untranslatable_request"), "{}", told.text());
     assert!(told.text().contains("training_file"), "{}", told.text());
-    assert_eq!(played.lines.lock().unwrap().len(), 2);
+    assert_eq!(played.request_lines.lock().unwrap().len(), 2);
 }
 
 #[tokio::test]
-async fn the_pretend_provider_has_jobs_too() {
+async fn mock_provider_supports_fine_tuning_jobs() {
     let mock = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     for (provider, file) in
         [("bedrock", "s3://data/a.jsonl"), ("vertex-ai", "gs://data/a.jsonl"), ("fireworks-ai", "d")]
     {
         let body = json!({"model": "mock", "training_file": file}).to_string();
-        for (method, path, status) in [("POST", JOBS, "queued"), ("GET", JOB, "running"), ("POST", CANCEL, "running")] {
-            let ask = Ask::new(method, path)
+        for (method, path, status) in
+            [("POST", JOBS_PATH, "queued"), ("GET", JOB_PATH, "running"), ("POST", CANCEL_PATH, "running")]
+        {
+            let ask = TestRequest::new(method, path)
                 .header("x-gateway-provider", provider)
                 .header("x-gateway-custom-host", &mock.url())
                 .header("x-gateway-vertex-project-id", "p")
@@ -167,15 +183,15 @@ async fn the_pretend_provider_has_jobs_too() {
                 .header("x-gateway-aws-customization-role-arn", "arn:aws:iam::1:role/r")
                 .header("content-type", "application/json")
                 .header("authorization", "Bearer sk-1");
-            let told = rig.send(if path == JOBS { ask.body(body.clone()) } else { ask }).await;
+            let told = rig.send(if path == JOBS_PATH { ask.body(body.clone()) } else { ask }).await;
             let job = told.json();
-            let status = if path == JOBS && provider != "bedrock" { "running" } else { status };
+            let status = if path == JOBS_PATH && provider != "bedrock" { "running" } else { status };
             assert_eq!(
                 (told.status, &job["object"], &job["status"]),
                 (200, &"fine_tuning.job".into(), &status.into()),
                 "{job}"
             );
-            assert!(path == JOBS || job["id"] == "job-1", "{job}");
+            assert!(path == JOBS_PATH || job["id"] == "job-1", "{job}");
         }
     }
 }

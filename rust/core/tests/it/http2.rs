@@ -9,11 +9,10 @@ use std::{
 };
 
 use crate::harness::{
-    Ask, CHAT, Rig, Told, all_words, in_time, post,
-    scripted::{CHAT_EVENTS, request, whole},
-    stream_of,
-    tls::{acceptor, file},
-    until, words,
+    CHAT_PATH, TestGateway, TestRequest, TestResponse, chat_body, chat_body_with_usage, into_stream, post_request,
+    scripted::{CHAT_EVENTS, json_response, read_request},
+    tls::{tls_acceptor, tls_file},
+    wait_until, with_timeout,
 };
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream, server};
@@ -30,17 +29,17 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-type Respond = server::SendResponse<Bytes>;
+type ResponseSender = server::SendResponse<Bytes>;
 
 /// A provider on loopback that agrees on one of these protocols; `play` gets every connection.
-async fn secured<P, F>(protocols: &[&[u8]], play: P) -> (u16, Arc<AtomicUsize>)
+async fn start_tls_server<P, F>(protocols: &[&[u8]], play: P) -> (u16, Arc<AtomicUsize>)
 where
     P: Fn(TlsStream<TcpStream>) -> F + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (acceptor, connections) = (acceptor(protocols), Arc::new(AtomicUsize::new(0)));
+    let (acceptor, connections) = (tls_acceptor(protocols), Arc::new(AtomicUsize::new(0)));
     let count = Arc::clone(&connections);
     tokio::spawn(async move {
         while let Ok((io, _)) = listener.accept().await {
@@ -53,12 +52,12 @@ where
 }
 
 /// A provider that speaks HTTP/2; `play` gets every request.
-async fn provider<P, F>(builder: server::Builder, play: P) -> (u16, Arc<AtomicUsize>)
+async fn start_http2_provider<P, F>(builder: server::Builder, play: P) -> (u16, Arc<AtomicUsize>)
 where
-    P: Fn(Request<RecvStream>, Respond) -> F + Clone + Send + Sync + 'static,
+    P: Fn(Request<RecvStream>, ResponseSender) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
-    secured(&[b"h2"], move |stream| {
+    start_tls_server(&[b"h2"], move |stream| {
         let (builder, play) = (builder.clone(), play.clone());
         async move {
             let mut connection = builder.handshake::<_, Bytes>(stream).await.unwrap();
@@ -70,41 +69,41 @@ where
     .await
 }
 
-fn rig() -> Rig {
-    rig_with(|_| ())
+fn gateway_trusting_localhost() -> TestGateway {
+    gateway_with_settings(|_| ())
 }
 
-fn rig_with(change: impl FnOnce(&mut Settings)) -> Rig {
-    Rig::with("", |settings| {
+fn gateway_with_settings(change: impl FnOnce(&mut Settings)) -> TestGateway {
+    TestGateway::with_settings("", |settings| {
         settings.trusted_custom_hosts = vec!["localhost".into()];
-        settings.tls_ca = Some(file("authority.pem"));
+        settings.tls_ca = Some(tls_file("authority.pem"));
         change(settings);
     })
 }
 
-fn at(port: u16, ask: Ask) -> Ask {
+fn with_custom_host(port: u16, ask: TestRequest) -> TestRequest {
     ask.header("x-gateway-custom-host", &format!("https://localhost:{port}/v1"))
 }
 
-fn chat(port: u16) -> Ask {
-    at(port, post(CHAT, words("m", false)))
+fn chat_request_to_port(port: u16) -> TestRequest {
+    with_custom_host(port, post_request(CHAT_PATH, chat_body("m", false)))
 }
 
-fn stream(port: u16) -> Ask {
-    at(port, post(CHAT, all_words("m")))
+fn stream_request_to_port(port: u16) -> TestRequest {
+    with_custom_host(port, post_request(CHAT_PATH, chat_body_with_usage("m")))
 }
 
-fn answer(kind: &str) -> Response<()> {
+fn response_head(kind: &str) -> Response<()> {
     Response::builder().header("content-type", kind).body(()).unwrap()
 }
 
-fn json(mut respond: Respond, body: &'static str) {
-    let mut stream = respond.send_response(answer("application/json"), false).unwrap();
+fn send_json(mut respond: ResponseSender, body: &'static str) {
+    let mut stream = respond.send_response(response_head("application/json"), false).unwrap();
     stream.send_data(Bytes::from_static(body.as_bytes()), true).unwrap();
 }
 
 /// Reads a request's body to its end.
-async fn read(mut body: RecvStream) -> Vec<u8> {
+async fn read_body(mut body: RecvStream) -> Vec<u8> {
     let mut whole = Vec::new();
     while let Some(Ok(piece)) = body.data().await {
         body.flow_control().release_capacity(piece.len()).unwrap();
@@ -114,11 +113,11 @@ async fn read(mut body: RecvStream) -> Vec<u8> {
 }
 
 /// Sends so many requests side by side.
-async fn at_once(rig: &Arc<Rig>, port: u16, many: usize) -> Vec<Told> {
+async fn send_concurrently(rig: &Arc<TestGateway>, port: u16, many: usize) -> Vec<TestResponse> {
     let asked: Vec<_> = (0..many)
         .map(|_| {
             let rig = Arc::clone(rig);
-            tokio::spawn(async move { rig.send(chat(port)).await })
+            tokio::spawn(async move { rig.send(chat_request_to_port(port)).await })
         })
         .collect();
     let mut told = Vec::with_capacity(many);
@@ -129,16 +128,16 @@ async fn at_once(rig: &Arc<Rig>, port: u16, many: usize) -> Vec<Told> {
 }
 
 #[tokio::test]
-async fn many_requests_share_one_connection_even_when_they_come_at_once() {
-    let (port, connections) = provider(server::Builder::new(), |request, respond| async move {
-        read(request.into_body()).await;
+async fn concurrent_requests_share_one_connection() {
+    let (port, connections) = start_http2_provider(server::Builder::new(), |request, respond| async move {
+        read_body(request.into_body()).await;
         sleep(Duration::from_millis(20)).await;
-        json(respond, "{\"ok\":true}");
+        send_json(respond, "{\"ok\":true}");
     })
     .await;
-    let rig = Arc::new(rig());
+    let rig = Arc::new(gateway_trusting_localhost());
     for _ in 0..2 {
-        for told in at_once(&rig, port, 60).await {
+        for told in send_concurrently(&rig, port, 60).await {
             assert_eq!((told.status, told.text().as_str()), (200, "{\"ok\":true}"));
         }
     }
@@ -147,7 +146,7 @@ async fn many_requests_share_one_connection_even_when_they_come_at_once() {
 }
 
 #[tokio::test]
-async fn those_who_wait_for_a_connection_that_fails_do_not_wait_for_another() {
+async fn waiters_fail_with_a_timed_out_shared_connection() {
     // Its handshake never ends, and each one who tried it alone would wait as long.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -160,20 +159,20 @@ async fn those_who_wait_for_a_connection_that_fails_do_not_wait_for_another() {
             held.push(io);
         }
     });
-    let rig = Arc::new(rig_with(|settings| settings.tls_timeout_ms = 400));
+    let rig = Arc::new(gateway_with_settings(|settings| settings.tls_timeout_ms = 400));
     let began = Instant::now();
-    for told in at_once(&rig, port, 20).await {
-        assert_eq!((told.status, told.code().as_str()), (503, "upstream_connect_timeout"), "{}", told.text());
+    for told in send_concurrently(&rig, port, 20).await {
+        assert_eq!((told.status, told.error_code().as_str()), (503, "upstream_connect_timeout"), "{}", told.text());
     }
     assert!((400..4_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     assert_eq!(tried.load(Ordering::Relaxed), 1);
     // Who comes later tries again.
-    assert_eq!(rig.send(chat(port)).await.status, 503);
+    assert_eq!(rig.send(chat_request_to_port(port)).await.status, 503);
     assert_eq!(tried.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]
-async fn who_waits_for_a_connection_that_fails_at_once_tries_one_of_his_own() {
+async fn waiters_reconnect_if_shared_connection_fails_early() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -181,80 +180,87 @@ async fn who_waits_for_a_connection_that_fails_at_once_tries_one_of_his_own() {
         // Until the others wait for it.
         sleep(Duration::from_millis(200)).await;
         drop(first);
-        let acceptor = acceptor(&[b"h2"]);
+        let acceptor = tls_acceptor(&[b"h2"]);
         while let Ok((io, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
                 let stream = acceptor.accept(io).await.unwrap();
                 let mut connection = server::handshake(stream).await.unwrap();
                 while let Some(Ok((_, respond))) = connection.accept().await {
-                    json(respond, "{}");
+                    send_json(respond, "{}");
                 }
             });
         }
     });
-    let told = at_once(&Arc::new(rig()), port, 20).await;
-    let failed: Vec<_> = told.iter().filter(|told| told.status != 200).map(Told::code).collect();
+    let told = send_concurrently(&Arc::new(gateway_trusting_localhost()), port, 20).await;
+    let failed: Vec<_> = told.iter().filter(|told| told.status != 200).map(TestResponse::error_code).collect();
     assert_eq!(failed, ["upstream_connect_failed"]);
 }
 
 #[tokio::test]
-async fn the_most_streams_that_a_provider_allows_are_kept_to() {
+async fn respects_max_concurrent_streams_of_the_provider() {
     let mut builder = server::Builder::new();
     builder.max_concurrent_streams(2);
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let counts = (Arc::clone(&now), Arc::clone(&most));
-    let (port, connections) = provider(builder, move |_, respond| {
+    let (port, connections) = start_http2_provider(builder, move |_, respond| {
         let (now, most) = counts.clone();
         async move {
             most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
             sleep(Duration::from_millis(100)).await;
             now.fetch_sub(1, Ordering::Relaxed);
-            json(respond, "{}");
+            send_json(respond, "{}");
         }
     })
     .await;
-    let rig = rig();
-    assert_eq!(rig.send(chat(port)).await.status, 200);
-    let told = tokio::join!(rig.send(chat(port)), rig.send(chat(port)), rig.send(chat(port)), rig.send(chat(port)));
+    let rig = gateway_trusting_localhost();
+    assert_eq!(rig.send(chat_request_to_port(port)).await.status, 200);
+    let told = tokio::join!(
+        rig.send(chat_request_to_port(port)),
+        rig.send(chat_request_to_port(port)),
+        rig.send(chat_request_to_port(port)),
+        rig.send(chat_request_to_port(port))
+    );
     assert_eq!([told.0.status, told.1.status, told.2.status, told.3.status], [200; 4]);
     assert_eq!((connections.load(Ordering::Relaxed), most.load(Ordering::Relaxed)), (2, 4));
 }
 
 #[tokio::test]
-async fn a_stream_arrives_byte_for_byte_however_it_is_framed() {
+async fn forwards_stream_byte_for_byte_in_any_framing() {
     for size in [1, 33, 100_000] {
-        let (port, _) = provider(server::Builder::new(), move |_, mut respond| async move {
-            let mut stream = respond.send_response(answer("text/event-stream"), false).unwrap();
+        let (port, _) = start_http2_provider(server::Builder::new(), move |_, mut respond| async move {
+            let mut stream = respond.send_response(response_head("text/event-stream"), false).unwrap();
             for piece in CHAT_EVENTS.as_bytes().chunks(size) {
                 stream.send_data(Bytes::copy_from_slice(piece), false).unwrap();
             }
             stream.send_data(Bytes::new(), true).unwrap();
         })
         .await;
-        let rig = rig();
-        let told = rig.send(stream(port)).await;
-        assert_eq!((told.text().as_str(), told.cut), (CHAT_EVENTS, false), "{size}");
-        assert_eq!(rig.record()["response_status_code"], 200);
+        let rig = gateway_trusting_localhost();
+        let told = rig.send(stream_request_to_port(port)).await;
+        assert_eq!((told.text().as_str(), told.is_truncated), (CHAT_EVENTS, false), "{size}");
+        assert_eq!(rig.single_record()["response_status_code"], 200);
     }
 }
 
 #[tokio::test]
-async fn a_request_is_said_in_the_terms_of_http2() {
+async fn sends_http2_pseudo_headers_without_hop_by_hop_fields() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&seen);
-    let (port, _) = provider(server::Builder::new(), move |request, respond| {
+    let (port, _) = start_http2_provider(server::Builder::new(), move |request, respond| {
         let kept = Arc::clone(&kept);
         async move {
             let (parts, body) = request.into_parts();
-            let body = read(body).await;
+            let body = read_body(body).await;
             kept.lock().unwrap().push((parts, body));
-            json(respond, "{}");
+            send_json(respond, "{}");
         }
     })
     .await;
-    let rig = rig();
-    let ask = |method: &str, target: &str| at(port, Ask::new(method, target)).header("x-gateway-provider", "openai");
+    let rig = gateway_trusting_localhost();
+    let ask = |method: &str, target: &str| {
+        with_custom_host(port, TestRequest::new(method, target)).header("x-gateway-provider", "openai")
+    };
     let hop =
         ["connection", "keep-alive", "proxy-connection", "te", "upgrade", "proxy-authorization", "transfer-encoding"];
     let with_hop = hop.iter().fold(ask("PUT", "/v1/proxy/a/b?c=d&e=%20"), |ask, name| ask.header(name, "x"));
@@ -274,22 +280,23 @@ async fn a_request_is_said_in_the_terms_of_http2() {
 }
 
 #[tokio::test]
-async fn large_bodies_go_out_whole_and_in_pieces() {
+async fn sends_large_buffered_and_streamed_bodies() {
     let lengths = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&lengths);
-    let (port, _) = provider(server::Builder::new(), move |request, respond| {
+    let (port, _) = start_http2_provider(server::Builder::new(), move |request, respond| {
         let kept = Arc::clone(&kept);
         async move {
-            let body = read(request.into_body()).await;
+            let body = read_body(request.into_body()).await;
             kept.lock().unwrap().push((body.len(), body.iter().map(|byte| u64::from(*byte)).sum::<u64>()));
-            json(respond, "{}");
+            send_json(respond, "{}");
         }
     })
     .await;
-    let rig = rig();
+    let rig = gateway_trusting_localhost();
     let large: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
     let sum = large.iter().map(|byte| u64::from(*byte)).sum::<u64>();
-    let ask = || at(port, Ask::new("POST", "/v1/proxy/files")).header("x-gateway-provider", "openai");
+    let ask =
+        || with_custom_host(port, TestRequest::new("POST", "/v1/proxy/files")).header("x-gateway-provider", "openai");
     assert_eq!(rig.send(ask().body(large.clone())).await.status, 200);
     for length in [None, Some(large.len() as u64)] {
         let (feeder, feed) = body::feed_channel(|| ());
@@ -301,16 +308,16 @@ async fn large_bodies_go_out_whole_and_in_pieces() {
             }
             feeder.finish(BodyEnd::Complete);
         });
-        assert_eq!(rig.send(ask().with(Body::Streamed(feed, length))).await.status, 200);
+        assert_eq!(rig.send(ask().with_body(Body::Streamed(feed, length))).await.status, 200);
     }
     assert_eq!(*lengths.lock().unwrap(), [(large.len(), sum); 3]);
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_resets_its_stream() {
+async fn interrupted_request_body_resets_its_stream() {
     let reset = Arc::new(Notify::new());
     let told = Arc::clone(&reset);
-    let (port, _) = provider(server::Builder::new(), move |request, _respond| {
+    let (port, _) = start_http2_provider(server::Builder::new(), move |request, _respond| {
         let told = Arc::clone(&told);
         async move {
             let mut body = request.into_body();
@@ -324,68 +331,73 @@ async fn a_body_that_breaks_off_resets_its_stream() {
     let (feeder, feed) = body::feed_channel(|| ());
     feeder.push(Bytes::from_static(b"some"));
     feeder.finish(BodyEnd::Disconnected);
-    let ask = at(port, Ask::new("POST", "/v1/proxy/files")).header("x-gateway-provider", "openai");
-    let answer = rig().send(ask.with(Body::Streamed(feed, Some(100)))).await;
-    assert_eq!(answer.code(), "broken_body");
-    in_time(reset.notified()).await;
+    let ask =
+        with_custom_host(port, TestRequest::new("POST", "/v1/proxy/files")).header("x-gateway-provider", "openai");
+    let answer = gateway_trusting_localhost().send(ask.with_body(Body::Streamed(feed, Some(100)))).await;
+    assert_eq!(answer.error_code(), "broken_body");
+    with_timeout(reset.notified()).await;
 }
 
 #[tokio::test]
-async fn an_answer_may_come_before_the_request_was_read() {
-    let (port, connections) = provider(server::Builder::new(), |_request, mut respond| async move {
+async fn accepts_response_before_request_body_was_read() {
+    let (port, connections) = start_http2_provider(server::Builder::new(), |_request, mut respond| async move {
         let refusal = Response::builder().status(413).header("content-type", "application/json").body(()).unwrap();
         let mut stream = respond.send_response(refusal, false).unwrap();
         stream.send_data(Bytes::from_static(b"\"too large\""), true).unwrap();
     })
     .await;
-    let rig = rig();
+    let rig = gateway_trusting_localhost();
     let json = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(3_000_000));
     for _ in 0..2 {
-        let told = rig.send(at(port, post(CHAT, json.clone()))).await;
+        let told = rig.send(with_custom_host(port, post_request(CHAT_PATH, json.clone()))).await;
         assert_eq!((told.status, told.json()["error"]["message"].as_str()), (413, Some("mock error: too large")));
     }
     assert_eq!(connections.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
-async fn what_comes_before_and_after_an_answer_is_left_out() {
-    let (port, _) = provider(server::Builder::new(), |_, mut respond| async move {
+async fn drops_informational_responses_and_trailers() {
+    let (port, _) = start_http2_provider(server::Builder::new(), |_, mut respond| async move {
         for status in [100, 103] {
             respond.send_informational(Response::builder().status(status).body(()).unwrap()).unwrap();
         }
-        let mut stream = respond.send_response(answer("text/event-stream"), false).unwrap();
+        let mut stream = respond.send_response(response_head("text/event-stream"), false).unwrap();
         stream.send_data(Bytes::from_static(CHAT_EVENTS.as_bytes()), false).unwrap();
         let trailers = HeaderMap::from_iter([("x-late".parse().unwrap(), "1".parse().unwrap())]);
         stream.send_trailers(trailers).unwrap();
     })
     .await;
-    let told = rig().send(stream(port)).await;
-    assert_eq!((told.status, told.text().as_str(), told.cut), (200, CHAT_EVENTS, false));
+    let told = gateway_trusting_localhost().send(stream_request_to_port(port)).await;
+    assert_eq!((told.status, told.text().as_str(), told.is_truncated), (200, CHAT_EVENTS, false));
     assert_eq!(told.header("x-late"), None);
 }
 
 #[tokio::test]
-async fn only_what_a_provider_did_not_begin_is_sent_again() {
+async fn resends_only_refused_streams() {
     for (reason, status, asked) in [(Reason::REFUSED_STREAM, 200, 2), (Reason::INTERNAL_ERROR, 502, 1)] {
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
-        let (port, _) = provider(server::Builder::new(), move |_, mut respond| {
+        let (port, _) = start_http2_provider(server::Builder::new(), move |_, mut respond| {
             let is_first = counted.fetch_add(1, Ordering::Relaxed) == 0;
-            async move { if is_first { respond.send_reset(reason) } else { json(respond, "{}") } }
+            async move { if is_first { respond.send_reset(reason) } else { send_json(respond, "{}") } }
         })
         .await;
-        assert_eq!((rig().send(chat(port)).await.status, count.load(Ordering::Relaxed)), (status, asked), "{reason}");
+        assert_eq!(
+            (gateway_trusting_localhost().send(chat_request_to_port(port)).await.status, count.load(Ordering::Relaxed)),
+            (status, asked),
+            "{reason}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_connection_that_is_going_away_ends_well_and_takes_nothing_new() {
-    let (port, connections) = secured(&[b"h2"], |stream| async move {
+async fn goaway_finishes_streams_and_opens_a_new_connection() {
+    let (port, connections) = start_tls_server(&[b"h2"], |stream| async move {
         let mut connection = server::handshake(stream).await.unwrap();
         while let Some(Ok((_, mut respond))) = connection.accept().await {
             connection.graceful_shutdown();
             tokio::spawn(async move {
-                let mut stream = respond.send_response(answer("text/event-stream"), false).unwrap();
+                let mut stream = respond.send_response(response_head("text/event-stream"), false).unwrap();
                 let (first, second) = CHAT_EVENTS.as_bytes().split_at(100);
                 stream.send_data(Bytes::from_static(first), false).unwrap();
                 sleep(Duration::from_millis(60)).await;
@@ -394,30 +406,30 @@ async fn a_connection_that_is_going_away_ends_well_and_takes_nothing_new() {
         }
     })
     .await;
-    let rig = rig();
-    let mut first = stream_of(rig.open(stream(port)).await);
+    let rig = gateway_trusting_localhost();
+    let mut first = into_stream(rig.handle_request(stream_request_to_port(port)).await);
     let beginning = first.next().await.unwrap().unwrap();
     sleep(Duration::from_millis(20)).await;
-    assert_eq!(rig.send(stream(port)).await.text(), CHAT_EVENTS);
-    let (rest, cut) = crate::harness::drain(first).await;
+    assert_eq!(rig.send(stream_request_to_port(port)).await.text(), CHAT_EVENTS);
+    let (rest, cut) = crate::harness::read_stream(first).await;
     assert_eq!(([&[beginning], rest.as_slice()].concat().concat().as_slice(), cut), (CHAT_EVENTS.as_bytes(), false));
     assert_eq!(connections.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]
-async fn a_connection_that_is_lost_fails_what_was_on_it_and_nothing_else() {
-    let (port, connections) = secured(&[b"h2"], |stream| async move {
+async fn lost_connection_fails_only_its_own_streams() {
+    let (port, connections) = start_tls_server(&[b"h2"], |stream| async move {
         let mut connection = server::handshake(stream).await.unwrap();
         let (_, mut respond) = connection.accept().await.unwrap().unwrap();
-        let mut stream = respond.send_response(answer("text/event-stream"), false).unwrap();
+        let mut stream = respond.send_response(response_head("text/event-stream"), false).unwrap();
         stream.send_data(Bytes::from_static(&CHAT_EVENTS.as_bytes()[..300]), false).unwrap();
         // Long enough to be sent, then gone in the middle of it.
         drop(tokio::time::timeout(Duration::from_millis(50), connection.accept()).await);
     })
     .await;
-    let rig = rig();
+    let rig = gateway_trusting_localhost();
     for turn in 1..=2 {
-        let told = rig.send(stream(port)).await;
+        let told = rig.send(stream_request_to_port(port)).await;
         let whole = CHAT_EVENTS[..300].rfind("\n\n").unwrap() + 2;
         assert!(told.text().starts_with(&CHAT_EVENTS[..whole]) && !told.text().contains(&CHAT_EVENTS[whole..300]));
         assert_eq!(told.last_event().1["error"]["code"], "upstream_broke", "{}", told.text());
@@ -426,7 +438,7 @@ async fn a_connection_that_is_lost_fails_what_was_on_it_and_nothing_else() {
 }
 
 /// Sends as fast as it is let, and counts.
-async fn pour(mut stream: SendStream<Bytes>, mut left: usize, sent: Arc<AtomicUsize>) {
+async fn send_data_and_count(mut stream: SendStream<Bytes>, mut left: usize, sent: Arc<AtomicUsize>) {
     while left > 0 {
         stream.reserve_capacity(left.min(100_000));
         let Some(Ok(room)) = std::future::poll_fn(|context| stream.poll_capacity(context)).await else { return };
@@ -440,48 +452,49 @@ async fn pour(mut stream: SendStream<Bytes>, mut left: usize, sent: Arc<AtomicUs
 }
 
 #[tokio::test]
-async fn a_slow_reader_holds_its_own_provider_back_and_no_other() {
-    const LENGTH: usize = 5_000_000;
+async fn slow_reader_applies_backpressure_to_its_stream_only() {
+    const RESPONSE_BYTES: usize = 5_000_000;
     let sent = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&sent);
-    let (port, connections) = provider(server::Builder::new(), move |request, mut respond| {
+    let (port, connections) = start_http2_provider(server::Builder::new(), move |request, mut respond| {
         let counted = Arc::clone(&counted);
         async move {
             if request.uri().path().ends_with("/large") {
-                let stream = respond.send_response(answer("application/octet-stream"), false).unwrap();
-                pour(stream, LENGTH, counted).await;
+                let stream = respond.send_response(response_head("application/octet-stream"), false).unwrap();
+                send_data_and_count(stream, RESPONSE_BYTES, counted).await;
             } else {
-                json(respond, "{}");
+                send_json(respond, "{}");
             }
         }
     })
     .await;
-    let rig = rig();
-    let large = || at(port, Ask::new("GET", "/v1/proxy/large")).header("x-gateway-provider", "openai");
-    let mut slow = stream_of(rig.open(large()).await);
+    let rig = gateway_trusting_localhost();
+    let large =
+        || with_custom_host(port, TestRequest::new("GET", "/v1/proxy/large")).header("x-gateway-provider", "openai");
+    let mut slow = into_stream(rig.handle_request(large()).await);
     let first = slow.next().await.unwrap().unwrap();
     sleep(Duration::from_millis(100)).await;
     let held = sent.load(Ordering::Relaxed);
     assert!((64 * 1024..=256 * 1024).contains(&held), "{held}");
-    assert_eq!(rig.send(chat(port)).await.status, 200);
+    assert_eq!(rig.send(chat_request_to_port(port)).await.status, 200);
     let told = rig.send(large()).await;
-    assert_eq!((told.body.len(), told.cut), (LENGTH, false));
-    let (rest, cut) = crate::harness::drain(slow).await;
-    assert_eq!((first.len() + rest.iter().map(Bytes::len).sum::<usize>(), cut), (LENGTH, false));
+    assert_eq!((told.body.len(), told.is_truncated), (RESPONSE_BYTES, false));
+    let (rest, cut) = crate::harness::read_stream(slow).await;
+    assert_eq!((first.len() + rest.iter().map(Bytes::len).sum::<usize>(), cut), (RESPONSE_BYTES, false));
     assert!(rest.iter().all(|piece| piece.len() <= 8 * 1024));
     assert_eq!(connections.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_resets_the_stream_at_once() {
+async fn client_disconnect_resets_the_stream_at_once() {
     let reasons = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&reasons);
-    let (port, connections) = provider(server::Builder::new(), move |request, mut respond| {
+    let (port, connections) = start_http2_provider(server::Builder::new(), move |request, mut respond| {
         let kept = Arc::clone(&kept);
         async move {
             let is_stream = request.headers().contains_key("x-answered");
             let reset = if is_stream {
-                let mut stream = respond.send_response(answer("text/event-stream"), false).unwrap();
+                let mut stream = respond.send_response(response_head("text/event-stream"), false).unwrap();
                 stream.send_data(Bytes::from_static(b"data: 1\n\n"), false).unwrap();
                 std::future::poll_fn(|context| stream.poll_reset(context)).await
             } else {
@@ -491,17 +504,19 @@ async fn a_caller_who_leaves_resets_the_stream_at_once() {
         }
     })
     .await;
-    let rig = rig();
-    let ask = at(port, Ask::new("GET", "/v1/proxy/x")).header("x-gateway-provider", "openai").header("x-answered", "1");
-    let mut answered = stream_of(rig.open(ask).await);
+    let rig = gateway_trusting_localhost();
+    let ask = with_custom_host(port, TestRequest::new("GET", "/v1/proxy/x"))
+        .header("x-gateway-provider", "openai")
+        .header("x-answered", "1");
+    let mut answered = into_stream(rig.handle_request(ask).await);
     answered.next().await.unwrap().unwrap();
     let left = Instant::now();
     drop(answered);
-    until("the stream is reset", || reasons.lock().unwrap().len() == 1).await;
+    wait_until("the stream is reset", || reasons.lock().unwrap().len() == 1).await;
     // Before the head of an answer, too.
-    let early = tokio::time::timeout(Duration::from_millis(50), rig.open(chat(port))).await;
+    let early = tokio::time::timeout(Duration::from_millis(50), rig.handle_request(chat_request_to_port(port))).await;
     assert!(early.is_err());
-    until("the stream is reset", || reasons.lock().unwrap().len() == 2).await;
+    wait_until("the stream is reset", || reasons.lock().unwrap().len() == 2).await;
     let reasons = reasons.lock().unwrap();
     assert!(reasons.iter().all(|(reason, _)| *reason == Reason::CANCEL), "{reasons:?}");
     assert!(reasons[0].1 - left < Duration::from_millis(100));
@@ -509,44 +524,44 @@ async fn a_caller_who_leaves_resets_the_stream_at_once() {
 }
 
 #[tokio::test]
-async fn silence_is_bounded_before_an_answer_and_within_it() {
-    let (port, _) = provider(server::Builder::new(), |request, mut respond| async move {
+async fn bounds_idle_time_before_and_within_a_response() {
+    let (port, _) = start_http2_provider(server::Builder::new(), |request, mut respond| async move {
         if request.headers().contains_key("idempotency-key") {
             return std::future::pending().await;
         }
-        let mut stream = respond.send_response(answer("text/event-stream"), false).unwrap();
+        let mut stream = respond.send_response(response_head("text/event-stream"), false).unwrap();
         stream.send_data(Bytes::from_static(&CHAT_EVENTS.as_bytes()[..300]), false).unwrap();
         std::future::pending::<()>().await;
     })
     .await;
-    let rig = rig_with(|settings| {
+    let rig = gateway_with_settings(|settings| {
         settings.request_timeout_ms = 100;
         settings.idle_timeout_ms = 100;
     });
-    assert_eq!(rig.send(chat(port).header("idempotency-key", "1")).await.status, 408);
-    let told = rig.send(stream(port)).await;
+    assert_eq!(rig.send(chat_request_to_port(port).header("idempotency-key", "1")).await.status, 408);
+    let told = rig.send(stream_request_to_port(port)).await;
     assert_eq!(told.last_event().1["error"]["code"], "idle_timeout", "{}", told.text());
 }
 
 #[tokio::test]
-async fn http1_is_spoken_where_it_is_all_there_is_or_all_that_is_wanted() {
+async fn uses_http1_if_provider_or_settings_require_it() {
     for (http2, protocols) in [(true, &[&b"http/1.1"[..]][..]), (false, &[b"h2", b"http/1.1"]), (true, &[])] {
-        let (port, connections) = secured(protocols, |mut stream| async move {
-            while request(&mut stream)
+        let (port, connections) = start_tls_server(protocols, |mut stream| async move {
+            while read_request(&mut stream)
                 .await
                 .is_some_and(|asked| asked.starts_with(b"POST /v1/chat/completions HTTP/1.1"))
             {
-                stream.write_all(&whole("200 OK", "", "{}")).await.unwrap();
+                stream.write_all(&json_response("200 OK", "", "{}")).await.unwrap();
             }
         })
         .await;
-        let rig = rig_with(|settings| settings.http2 = http2);
+        let rig = gateway_with_settings(|settings| settings.http2 = http2);
         for _ in 0..3 {
-            assert_eq!(rig.send(chat(port)).await.status, 200, "{http2} {protocols:?}");
+            assert_eq!(rig.send(chat_request_to_port(port)).await.status, 200, "{http2} {protocols:?}");
         }
         assert_eq!(connections.load(Ordering::Relaxed), 1);
         // Nobody waits for another's connection where nothing is shared.
-        let told = tokio::join!(rig.send(chat(port)), rig.send(chat(port)));
+        let told = tokio::join!(rig.send(chat_request_to_port(port)), rig.send(chat_request_to_port(port)));
         assert_eq!((told.0.status, told.1.status), (200, 200));
     }
 }

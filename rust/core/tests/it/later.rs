@@ -4,52 +4,52 @@
 use std::sync::{Arc, Mutex};
 
 use crate::harness::{
-    Ask, CHAT, Rig,
+    CHAT_PATH, TestGateway, TestRequest,
     redis_server::RedisServer,
-    scripted::{Scripted, gzipped, packed, request},
-    until,
+    scripted::{ScriptedServer, gzip_compress, gzip_response, read_request},
+    wait_until,
 };
 use penstock_core::process::secret::Secret;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-const RESPONSES: &str = "/v1/responses";
-const PATH: &str = "/v1/responses/resp_1";
+const RESPONSES_PATH: &str = "/v1/responses";
+const STORED_RESPONSE_PATH: &str = "/v1/responses/resp_1";
 /// Ten tokens of a thousand, two of two thousand.
-const PAID: u64 = 14_000;
+const RESPONSE_COST_NANODOLLARS: u64 = 14_000;
 
-fn response(status: &str, usage: &Value) -> String {
+fn response_body(status: &str, usage: &Value) -> String {
     json!({"id": "resp_1", "object": "response", "status": status, "background": true, "model": "gpt-own-name",
         "output": [], "usage": usage})
     .to_string()
 }
 
-fn over() -> String {
-    response("completed", &json!({"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}))
+fn completed_response() -> String {
+    response_body("completed", &json!({"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}))
 }
 
-fn said(kind: &str, body: &[u8]) -> Vec<u8> {
+fn ok_response(kind: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n");
     [head.as_bytes(), body].concat()
 }
 
 /// Whoever makes a response hears that it has begun, and whoever looks for it or cancels it that it is over: plain or compressed.
-async fn provider(is_packed: bool) -> Scripted {
-    Scripted::start(move |mut stream, _| async move {
-        while let Some(asked) = request(&mut stream).await {
+async fn start_responses_provider(is_packed: bool) -> ScriptedServer {
+    ScriptedServer::start(move |mut stream, _| async move {
+        while let Some(asked) = read_request(&mut stream).await {
             let asked = String::from_utf8_lossy(&asked).into_owned();
             let begins = asked.starts_with("POST /v1/responses ");
-            let text = if begins { response("queued", &Value::Null) } else { over() };
+            let text = if begins { response_body("queued", &Value::Null) } else { completed_response() };
             let answer = if asked.contains("stream=true") {
                 let event = format!(
                     "event: response.completed\ndata: {{\"type\":\"response.completed\",\"response\":{text}}}\n\n"
                 );
-                said("text/event-stream", event.as_bytes())
+                ok_response("text/event-stream", event.as_bytes())
             } else if is_packed {
-                packed("application/json", &gzipped(&text))
+                gzip_response("application/json", &gzip_compress(&text))
             } else {
-                said("application/json", text.as_bytes())
+                ok_response("application/json", text.as_bytes())
             };
             stream.write_all(&answer).await.unwrap();
         }
@@ -57,23 +57,26 @@ async fn provider(is_packed: bool) -> Scripted {
     .await
 }
 
-fn priced(rig: &Rig) {
+fn apply_prices(rig: &TestGateway) {
     let price = json!({"version": "v", "rates": {"input": [[0, 1_000_000]], "output": [[0, 2_000_000]]}});
     let said = json!([{"provider": "mock", "model": "asked-for", "prices": [price]}]);
-    rig.apply(&json!({"epoch": "1", "prices": {"said": said}}));
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}}));
 }
 
-fn ask(method: &str, path: &str) -> Ask {
+fn responses_request(method: &str, path: &str) -> TestRequest {
     let body = json!({"model": "asked-for", "input": "a question of some length", "background": true}).to_string();
-    let body = if path == RESPONSES { body } else { String::new() };
-    Ask::new(method, path).header("content-type", "application/json").header("x-gateway-provider", "mock").body(body)
+    let body = if path == RESPONSES_PATH { body } else { String::new() };
+    TestRequest::new(method, path)
+        .header("content-type", "application/json")
+        .header("x-gateway-provider", "mock")
+        .body(body)
 }
 
 /// The only record since the last look. It may wait until others were asked who pays.
-async fn record(rig: &Rig) -> Value {
+async fn wait_for_record(rig: &TestGateway) -> Value {
     let mut records = Vec::new();
-    until("a record", || {
-        records.extend(rig.records());
+    wait_until("a record", || {
+        records.extend(rig.drain_records());
         !records.is_empty()
     })
     .await;
@@ -82,82 +85,86 @@ async fn record(rig: &Rig) -> Value {
 }
 
 /// What each of these requests cost, and by which model.
-async fn costs(rig: &Rig, asks: &[(&str, &str)]) -> Vec<Value> {
+async fn collect_costs(rig: &TestGateway, asks: &[(&str, &str)]) -> Vec<Value> {
     let mut costs = Vec::new();
     for (method, path) in asks {
-        let told = rig.send(ask(method, path)).await;
+        let told = rig.send(responses_request(method, path)).await;
         assert_eq!(told.status, 200, "{}", told.text());
-        let record = record(rig).await;
+        let record = wait_for_record(rig).await;
         costs.push(json!([record.get("cost_nanodollars"), record.get("total_units"), record["ai_model"]]));
     }
     costs
 }
 
 #[tokio::test]
-async fn a_response_in_the_background_is_paid_for_once_however_it_is_looked_at() {
+async fn background_response_is_billed_once() {
     let (nothing, begun) = (json!([null, null, ""]), json!([null, null, "asked-for"]));
-    let paid = json!([PAID, 12, "asked-for"]);
+    let paid = json!([RESPONSE_COST_NANODOLLARS, 12, "asked-for"]);
     for is_packed in [false, true] {
-        let provider = provider(is_packed).await;
-        let rig = Rig::at(&provider.url());
-        priced(&rig);
-        let streamed = format!("{PATH}?stream=true");
-        let cancel = format!("{PATH}/cancel");
-        let looks = [("GET", PATH), ("GET", &streamed), ("POST", &cancel)];
+        let provider = start_responses_provider(is_packed).await;
+        let rig = TestGateway::for_url(&provider.url());
+        apply_prices(&rig);
+        let streamed = format!("{STORED_RESPONSE_PATH}?stream=true");
+        let cancel = format!("{STORED_RESPONSE_PATH}/cancel");
+        let looks = [("GET", STORED_RESPONSE_PATH), ("GET", &streamed), ("POST", &cancel)];
         // Nobody owes what nobody began.
-        assert_eq!(costs(&rig, &looks).await, [nothing.clone(), nothing.clone(), nothing.clone()], "{is_packed}");
+        assert_eq!(
+            collect_costs(&rig, &looks).await,
+            [nothing.clone(), nothing.clone(), nothing.clone()],
+            "{is_packed}"
+        );
         for first in 0..looks.len() {
             let others = [looks[(first + 1) % 3], looks[(first + 2) % 3]];
-            let asks = [("POST", RESPONSES), looks[first], others[0], others[1]];
+            let asks = [("POST", RESPONSES_PATH), looks[first], others[0], others[1]];
             let expected = [begun.clone(), paid.clone(), nothing.clone(), nothing.clone()];
-            assert_eq!(costs(&rig, &asks).await, expected, "{is_packed} {first}");
+            assert_eq!(collect_costs(&rig, &asks).await, expected, "{is_packed} {first}");
         }
     }
 }
 
 /// The rest of its stream is fetched by who lost it, and says what all of it cost.
 #[tokio::test]
-async fn a_response_in_the_background_whose_stream_was_left_is_paid_for_by_who_fetches_the_rest() {
-    let provider = Scripted::start(move |mut stream, _| async move {
-        while let Some(asked) = request(&mut stream).await {
+async fn broken_background_stream_is_billed_on_resume() {
+    let provider = ScriptedServer::start(move |mut stream, _| async move {
+        while let Some(asked) = read_request(&mut stream).await {
             let begins = asked.starts_with(b"POST ");
             let event =
                 |kind: &str, text: &str| format!("data: {{\"type\":\"response.{kind}\",\"response\":{text}}}\n\n");
             if begins {
-                let begun = event("created", &response("in_progress", &Value::Null));
+                let begun = event("created", &response_body("in_progress", &Value::Null));
                 let word = "data: {\"type\":\"response.output_text.delta\",\"delta\":\"a word\"}\n\n";
                 let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 99999\r\n\r\n";
                 stream.write_all([head, &begun, word].concat().as_bytes()).await.unwrap();
                 return;
             }
-            let answer = said("text/event-stream", event("completed", &over()).as_bytes());
+            let answer = ok_response("text/event-stream", event("completed", &completed_response()).as_bytes());
             stream.write_all(&answer).await.unwrap();
         }
     })
     .await;
-    let rig = Rig::at(&provider.url());
-    priced(&rig);
+    let rig = TestGateway::for_url(&provider.url());
+    apply_prices(&rig);
     let body = json!({"model": "asked-for", "input": "hi", "background": true, "stream": true}).to_string();
-    rig.send(ask("POST", RESPONSES).body(body)).await;
-    let record = rig.record();
+    rig.send(responses_request("POST", RESPONSES_PATH).body(body)).await;
+    let record = rig.single_record();
     assert_eq!((record.get("total_units"), &record["outcome"]), (None, &json!("cut")), "{record:#}");
-    let streamed = format!("{PATH}?stream=true&starting_after=1");
-    let expected = [json!([PAID, 12, "asked-for"]), json!([null, null, ""])];
-    assert_eq!(costs(&rig, &[("GET", &streamed), ("GET", PATH)]).await, expected);
+    let streamed = format!("{STORED_RESPONSE_PATH}?stream=true&starting_after=1");
+    let expected = [json!([RESPONSE_COST_NANODOLLARS, 12, "asked-for"]), json!([null, null, ""])];
+    assert_eq!(collect_costs(&rig, &[("GET", &streamed), ("GET", STORED_RESPONSE_PATH)]).await, expected);
 }
 
 /// One of several gateways that share.
-async fn node(provider_url: &str, redis: &RedisServer) -> Rig {
-    let rig = Rig::with(provider_url, |settings| settings.redis_url = Some(Secret::new(redis.url())));
+async fn start_node(provider_url: &str, redis: &RedisServer) -> TestGateway {
+    let rig = TestGateway::with_settings(provider_url, |settings| settings.redis_url = Some(Secret::new(redis.url())));
     let gateway = Arc::clone(&rig.gateway);
     tokio::spawn(async move { gateway.shared.sync_with_redis().await });
-    until("Redis is there", || rig.gateway.shared.redis.as_ref().unwrap().is_available()).await;
+    wait_until("Redis is there", || rig.gateway.shared.redis.as_ref().unwrap().is_available()).await;
     rig
 }
 
 /// Looks again until there are so many names like this.
-async fn noted(redis: &RedisServer, pattern: &str, count: usize) {
-    let mut connection = redis.connection().await;
+async fn wait_for_key_count(redis: &RedisServer, pattern: &str, count: usize) {
+    let mut connection = redis.connect().await;
     for _ in 0..2_000 {
         let names: Vec<String> = redis::cmd("KEYS").arg(pattern).query_async(&mut connection).await.unwrap();
         if names.len() == count {
@@ -169,8 +176,8 @@ async fn noted(redis: &RedisServer, pattern: &str, count: usize) {
 }
 
 /// Looks again until it is said under a name.
-async fn noted_as(redis: &RedisServer, name: &str, expected: &str) {
-    let mut connection = redis.connection().await;
+async fn wait_for_key_value(redis: &RedisServer, name: &str, expected: &str) {
+    let mut connection = redis.connect().await;
     for _ in 0..2_000 {
         let said: Option<String> = redis::cmd("GET").arg(name).query_async(&mut connection).await.unwrap();
         if said.as_deref() == Some(expected) {
@@ -182,33 +189,36 @@ async fn noted_as(redis: &RedisServer, name: &str, expected: &str) {
 }
 
 #[tokio::test]
-async fn who_shares_a_redis_knows_of_responses_that_began_elsewhere() {
-    let (provider, redis) = (provider(false).await, RedisServer::start().await);
-    let (one, other) = (node(&provider.url(), &redis).await, node(&provider.url(), &redis).await);
-    priced(&one);
-    priced(&other);
-    assert_eq!(costs(&one, &[("POST", RESPONSES)]).await, [json!([null, null, "asked-for"])]);
-    noted(&redis, "penstock:due:*", 1).await;
-    assert_eq!(costs(&other, &[("GET", PATH)]).await, [json!([PAID, 12, "asked-for"])]);
-    noted_as(&redis, "penstock:due:mock/resp_1", "").await;
+async fn background_response_is_billed_on_another_node() {
+    let (provider, redis) = (start_responses_provider(false).await, RedisServer::start().await);
+    let (one, other) = (start_node(&provider.url(), &redis).await, start_node(&provider.url(), &redis).await);
+    apply_prices(&one);
+    apply_prices(&other);
+    assert_eq!(collect_costs(&one, &[("POST", RESPONSES_PATH)]).await, [json!([null, null, "asked-for"])]);
+    wait_for_key_count(&redis, "penstock:due:*", 1).await;
+    assert_eq!(
+        collect_costs(&other, &[("GET", STORED_RESPONSE_PATH)]).await,
+        [json!([RESPONSE_COST_NANODOLLARS, 12, "asked-for"])]
+    );
+    wait_for_key_value(&redis, "penstock:due:mock/resp_1", "").await;
     // Nobody pays again, and least of all where it began.
     for node in [&other, &one] {
-        assert_eq!(costs(node, &[("GET", PATH)]).await, [json!([null, null, ""])]);
+        assert_eq!(collect_costs(node, &[("GET", STORED_RESPONSE_PATH)]).await, [json!([null, null, ""])]);
     }
 }
 
 /// Plays Gemini, which signs its calls, and keeps what it is sent.
-async fn gemini() -> (Scripted, Arc<Mutex<Vec<String>>>) {
+async fn start_gemini() -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hearing = Arc::clone(&heard);
-    let provider = Scripted::start(move |mut stream, _| {
+    let provider = ScriptedServer::start(move |mut stream, _| {
         let hearing = Arc::clone(&hearing);
         async move {
-            while let Some(asked) = request(&mut stream).await {
+            while let Some(asked) = read_request(&mut stream).await {
                 hearing.lock().unwrap().push(String::from_utf8_lossy(&asked).into_owned());
                 let answer = json!({"responseId": "r", "candidates": [{"finishReason": "STOP", "content": {"parts": [
                     {"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2lnbmVk"}]}}]});
-                stream.write_all(&said("application/json", answer.to_string().as_bytes())).await.unwrap();
+                stream.write_all(&ok_response("application/json", answer.to_string().as_bytes())).await.unwrap();
             }
         }
     })
@@ -217,20 +227,20 @@ async fn gemini() -> (Scripted, Arc<Mutex<Vec<String>>>) {
 }
 
 #[tokio::test]
-async fn who_shares_a_redis_finds_signatures_that_another_kept_and_only_for_the_same_caller() {
-    let ((provider, heard), redis) = (gemini().await, RedisServer::start().await);
-    let (one, other) = (node(&provider.url(), &redis).await, node(&provider.url(), &redis).await);
+async fn nodes_share_tool_call_signatures_of_the_same_caller() {
+    let ((provider, heard), redis) = (start_gemini().await, RedisServer::start().await);
+    let (one, other) = (start_node(&provider.url(), &redis).await, start_node(&provider.url(), &redis).await);
     let ask = |key: &str, turns: &Value| {
         let config = json!({"provider": "google", "custom_host": provider.url(), "api_key": key});
         let body = json!({"model": "gemini-3-flash", "messages": turns}).to_string();
-        Ask::new("POST", CHAT)
+        TestRequest::new("POST", CHAT_PATH)
             .header("content-type", "application/json")
             .header("x-gateway-config", &config.to_string())
             .body(body)
     };
     let question = json!({"role": "user", "content": "hi"});
     let told: Value = serde_json::from_slice(&one.send(ask("sk-1", &json!([question]))).await.body).unwrap();
-    noted(&redis, "penstock:signature:*", 1).await;
+    wait_for_key_count(&redis, "penstock:signature:*", 1).await;
     let call = &told["choices"][0]["message"]["tool_calls"][0];
     let calls = json!([{"id": call["id"], "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
     let result = json!({"role": "tool", "tool_call_id": call["id"], "content": "r"});

@@ -2,105 +2,110 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::harness::{CHAT, MESSAGES, Rig, chat, in_time, pick, post, stream, stream_of, until, words};
+use crate::harness::{
+    CHAT_PATH, MESSAGES_PATH, TestGateway, chat_body, chat_request, into_stream, pick_fields, post_request,
+    stream_request, wait_until, with_timeout,
+};
 use bytes::Bytes;
 use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
 use serde_json::json;
 
 #[tokio::test]
-async fn one_request_too_many_is_told_to_come_again() {
+async fn rejects_requests_above_max_in_flight() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.max_in_flight = 2);
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_in_flight = 2);
     let held: Vec<_> = (0..2)
         .map(|_| {
             let gateway = Arc::clone(&rig.gateway);
-            tokio::spawn(async move { gateway.handle(chat("mock?first_ms=150").request()).await.head.status })
+            tokio::spawn(async move { gateway.handle(chat_request("mock?first_ms=150").build()).await.head.status })
         })
         .collect();
-    until("both are under way", || provider.ledger_entries().len() == 2).await;
+    wait_until("both are under way", || provider.ledger_entries().len() == 2).await;
     for _ in 0..3 {
-        let told = rig.send(chat("mock")).await;
-        assert_eq!((told.status, told.code().as_str()), (503, "overloaded"));
+        let told = rig.send(chat_request("mock")).await;
+        assert_eq!((told.status, told.error_code().as_str()), (503, "overloaded"));
         assert_eq!(told.header("retry-after"), Some("1"));
-        assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "overloaded"]));
+        assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "overloaded"]));
     }
     for answer in held {
-        assert_eq!(in_time(answer).await.unwrap(), 200);
+        assert_eq!(with_timeout(answer).await.unwrap(), 200);
     }
-    assert_eq!(rig.send(chat("mock")).await.status, 200);
+    assert_eq!(rig.send(chat_request("mock")).await.status, 200);
     assert_eq!(provider.ledger_entries().len(), 3);
 }
 
 #[tokio::test]
-async fn an_open_stream_counts_until_its_end_or_until_it_is_dropped() {
+async fn open_stream_counts_as_in_flight_until_end_or_drop() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.max_in_flight = 1);
-    let ends = stream_of(rig.open(stream(CHAT, "mock")).await);
-    assert_eq!(rig.send(chat("mock")).await.status, 503);
-    crate::harness::drain(ends).await;
-    assert_eq!(rig.send(chat("mock")).await.status, 200);
-    let dropped = stream_of(rig.open(stream(CHAT, "mock?chunk_ms=100")).await);
-    assert_eq!(rig.send(chat("mock")).await.status, 503);
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_in_flight = 1);
+    let ends = into_stream(rig.handle_request(stream_request(CHAT_PATH, "mock")).await);
+    assert_eq!(rig.send(chat_request("mock")).await.status, 503);
+    crate::harness::read_stream(ends).await;
+    assert_eq!(rig.send(chat_request("mock")).await.status, 200);
+    let dropped = into_stream(rig.handle_request(stream_request(CHAT_PATH, "mock?chunk_ms=100")).await);
+    assert_eq!(rig.send(chat_request("mock")).await.status, 503);
     drop(dropped);
-    assert_eq!(rig.send(chat("mock")).await.status, 200);
+    assert_eq!(rig.send(chat_request("mock")).await.status, 200);
 }
 
 #[tokio::test]
-async fn bodies_that_are_held_whole_share_a_room_and_who_finds_none_is_told_to_come_again() {
+async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
     let provider = Server::start().await;
     let room = 2 * 1024 * 1024;
-    let rig = Rig::with(&provider.url(), |settings| (settings.gathered_bytes, settings.max_body_bytes) = (room, room));
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+        (settings.gathered_bytes, settings.max_body_bytes) = (room, room)
+    });
     let large = |model: &str, path: &str, pieces: bool| {
-        let mut body = words(model, false).into_bytes();
+        let mut body = chat_body(model, false).into_bytes();
         body.resize(room * 3 / 4, b' ');
         if !pieces {
-            return post(path, body);
+            return post_request(path, body);
         }
         let (feeder, feed) = feed_channel(|| ());
         body.chunks(100_000)
             .for_each(|piece| assert!(feeder.push(Bytes::copy_from_slice(piece)) || feeder.is_paused()));
         feeder.finish(BodyEnd::Complete);
-        post(path, "").with(Body::Streamed(feed, Some(body.len() as u64)))
+        post_request(path, "").with_body(Body::Streamed(feed, Some(body.len() as u64)))
     };
     let gateway = Arc::clone(&rig.gateway);
-    let first = large("mock?first_ms=300", CHAT, true).request();
+    let first = large("mock?first_ms=300", CHAT_PATH, true).build();
     let held = tokio::spawn(async move { gateway.handle(first).await.head.status });
-    until("it is under way", || provider.ledger_entries().len() == 1).await;
-    for (path, pieces) in [(CHAT, true), (CHAT, false), (MESSAGES, true)] {
+    wait_until("it is under way", || provider.ledger_entries().len() == 1).await;
+    for (path, pieces) in [(CHAT_PATH, true), (CHAT_PATH, false), (MESSAGES_PATH, true)] {
         let told = rig.send(large("mock", path, pieces)).await;
         assert_eq!((told.status, told.header("retry-after")), (503, Some("1")), "{}", told.text());
         assert!(told.text().contains("limits.gathered_bytes"), "{}", told.text());
-        assert_eq!(told.json()["type"] == "error", path == MESSAGES);
-        assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "no_room"]));
+        assert_eq!(told.json()["type"] == "error", path == MESSAGES_PATH);
+        assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "no_room"]));
     }
     // Small ones, and those that are sent on as they come, need none of it.
-    assert_eq!(rig.send(chat("mock")).await.status, 200);
+    assert_eq!(rig.send(chat_request("mock")).await.status, 200);
     assert_eq!(rig.send(large("mock", "/v1/files", true)).await.status, 200);
     assert_eq!(rig.gateway.record_sink.metrics.bodies_rejected.get(), 3);
-    assert_eq!(in_time(held).await.unwrap(), 200);
-    rig.records();
-    assert_eq!((rig.send(large("mock", CHAT, true)).await.status, rig.records().len()), (200, 1));
+    assert_eq!(with_timeout(held).await.unwrap(), 200);
+    rig.drain_records();
+    assert_eq!((rig.send(large("mock", CHAT_PATH, true)).await.status, rig.drain_records().len()), (200, 1));
     assert_eq!(rig.gateway.shared.body_memory.used_bytes(), 0);
 }
 
 #[tokio::test]
-async fn paths_of_our_own_are_answered_however_full_it_is() {
+async fn health_paths_respond_under_overload() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.max_in_flight = 0);
-    assert_eq!(rig.send(chat("mock")).await.status, 503);
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_in_flight = 0);
+    assert_eq!(rig.send(chat_request("mock")).await.status, 503);
     for path in ["/live", "/ready"] {
-        assert_eq!(rig.send(crate::harness::get(path)).await.status, 200);
+        assert_eq!(rig.send(crate::harness::get_request(path)).await.status, 200);
     }
 }
 
 #[tokio::test]
-async fn records_that_do_not_fit_are_counted_and_cost_no_request() {
+async fn records_above_the_outbox_limit_are_dropped_and_counted() {
     let provider = Server::start().await;
     let limit = 4_000;
-    let rig = Rig::with(&provider.url(), |settings| settings.outbox_bytes = limit);
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.outbox_bytes = limit);
     for _ in 0..50 {
-        assert_eq!(rig.send(chat("mock")).await.status, 200);
+        assert_eq!(rig.send(chat_request("mock")).await.status, 200);
     }
     let outbox = &rig.gateway.record_sink.outbox;
     assert!(
@@ -113,34 +118,34 @@ async fn records_that_do_not_fit_are_counted_and_cost_no_request() {
     assert!(outbox.unacknowledged_bytes() < limit + 2_000, "{}", outbox.unacknowledged_bytes());
     // What was taken but not acknowledged still counts.
     let taken = outbox.take_pending().unwrap();
-    assert_eq!(crate::harness::lines(&taken).len() as u64, outbox.accepted_lines());
-    rig.send(chat("mock")).await;
+    assert_eq!(crate::harness::parse_json_lines(&taken).len() as u64, outbox.accepted_lines());
+    rig.send(chat_request("mock")).await;
     assert_eq!(outbox.accepted_lines() + outbox.dropped_lines(), 51);
     assert!(outbox.take_pending().is_none());
     outbox.acknowledge(taken);
-    rig.send(chat("mock")).await;
-    assert_eq!(rig.records().len(), 1);
+    rig.send(chat_request("mock")).await;
+    assert_eq!(rig.drain_records().len(), 1);
     assert_eq!(outbox.unacknowledged_bytes(), 0);
 }
 
 #[tokio::test]
-async fn many_streams_at_once_all_end_well() {
+async fn two_hundred_concurrent_streams_complete() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let streams: Vec<_> = (0..200)
         .map(|_| {
             let gateway = Arc::clone(&rig.gateway);
             tokio::spawn(async move {
-                let answer = gateway.handle(stream(CHAT, "mock?chunks=5&chunk_ms=20").request()).await;
-                crate::harness::Told::read(answer).await
+                let answer = gateway.handle(stream_request(CHAT_PATH, "mock?chunks=5&chunk_ms=20").build()).await;
+                crate::harness::TestResponse::read(answer).await
             })
         })
         .collect();
     for told in streams {
-        let told = in_time(told).await.unwrap();
-        assert!(!told.cut && told.body.ends_with(b"data: [DONE]\n\n"));
+        let told = with_timeout(told).await.unwrap();
+        assert!(!told.is_truncated && told.body.ends_with(b"data: [DONE]\n\n"));
     }
-    assert_eq!(rig.records().len(), 200);
+    assert_eq!(rig.drain_records().len(), 200);
     tokio::time::sleep(Duration::from_millis(5)).await;
     assert_eq!(rig.gateway.record_sink.metrics.in_flight(), 0);
 }

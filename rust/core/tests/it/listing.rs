@@ -7,21 +7,21 @@ use std::{
 };
 
 use crate::harness::{
-    Ask,
-    played::{Played, golden},
-    scripted::{Scripted, request, whole},
+    TestRequest,
+    played::{GoldenProvider, golden_case_dir},
+    scripted::{ScriptedServer, json_response, read_request},
 };
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 /// A provider that answers with a page for each request, and what lines it was asked with.
-async fn paged(pages: Vec<(u16, Value)>) -> (Scripted, Arc<Mutex<Vec<String>>>) {
+async fn start_paged_provider(pages: Vec<(u16, Value)>) -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
     let (pages, lines) = (Arc::new(pages), Arc::new(Mutex::new(Vec::<String>::new())));
     let noted = Arc::clone(&lines);
-    let provider = Scripted::start(move |mut stream, _| {
+    let provider = ScriptedServer::start(move |mut stream, _| {
         let (pages, noted) = (Arc::clone(&pages), Arc::clone(&noted));
         async move {
-            while let Some(bytes) = request(&mut stream).await {
+            while let Some(bytes) = read_request(&mut stream).await {
                 let line = bytes.split(|byte| *byte == b'\r').next().unwrap();
                 let count = {
                     let mut noted = noted.lock().unwrap();
@@ -42,8 +42,8 @@ async fn paged(pages: Vec<(u16, Value)>) -> (Scripted, Arc<Mutex<Vec<String>>>) 
     (provider, lines)
 }
 
-fn ask(provider: &str, host: &str) -> Ask {
-    Ask::new("GET", "/v1/models")
+fn list_models_request(provider: &str, host: &str) -> TestRequest {
+    TestRequest::new("GET", "/v1/models")
         .header("x-gateway-provider", provider)
         .header("x-gateway-custom-host", host)
         .header("x-gateway-vertex-project-id", "p")
@@ -52,30 +52,32 @@ fn ask(provider: &str, host: &str) -> Ask {
 }
 
 #[tokio::test]
-async fn a_list_is_the_same_whoever_gives_it() {
+async fn model_list_has_the_same_shape_for_all_providers() {
     let list = json!({"object": "list", "has_more": false, "data": [
         {"id": "m-1", "object": "model", "created": 5, "owned_by": "o", "context_length": 9}, {"id": "m-2"}]});
-    let played = Played::answering(200, "application/json", list.to_string().into_bytes(), 20).await;
+    let played = GoldenProvider::start(200, "application/json", list.to_string().into_bytes(), 20).await;
     for provider in ["openai", "mistral-ai", "ollama", "github", "mock"] {
-        let told = Played::rig().send(ask(provider, &played.provider.url())).await;
+        let told =
+            GoldenProvider::gateway_trusting_loopback().send(list_models_request(provider, &played.server.url())).await;
         let data = json!([{"id": "m-1", "object": "model", "created": 5, "owned_by": "o"},
             {"id": "m-2", "object": "model", "created": 0, "owned_by": provider}]);
         assert_eq!(told.json(), json!({"object": "list", "data": data, "provider": provider}));
     }
     // Raw paths are told what the provider says.
-    let raw = Ask::new("GET", "/v1/proxy/models");
-    let host = played.provider.url();
+    let raw = TestRequest::new("GET", "/v1/proxy/models");
+    let host = played.server.url();
     let raw = raw.header("x-gateway-provider", "openai").header("x-gateway-custom-host", &host);
-    assert_eq!(Played::rig().send(raw).await.json(), list);
+    assert_eq!(GoldenProvider::gateway_trusting_loopback().send(raw).await.json(), list);
 }
 
 #[tokio::test]
-async fn all_pages_of_a_list_are_asked_for() {
+async fn fetches_all_pages_of_a_model_list() {
     let page = |id: &str, next: &str| {
         (200, json!({"publisherModels": [{"name": format!("publishers/google/models/{id}")}], "nextPageToken": next}))
     };
-    let (provider, lines) = paged(vec![page("a", "t/1&x="), page("b", "t2"), page("c", "")]).await;
-    let told = Played::rig().send(ask("vertex-ai", &provider.url())).await;
+    let (provider, lines) = start_paged_provider(vec![page("a", "t/1&x="), page("b", "t2"), page("c", "")]).await;
+    let told =
+        GoldenProvider::gateway_trusting_loopback().send(list_models_request("vertex-ai", &provider.url())).await;
     let ids: Vec<Value> = told.json()["data"].as_array().unwrap().iter().map(|model| model["id"].clone()).collect();
     assert_eq!((told.status, json!(ids)), (200, json!(["a", "b", "c"])), "{}", told.text());
     let lines = lines.lock().unwrap().clone();
@@ -91,26 +93,26 @@ async fn all_pages_of_a_list_are_asked_for() {
 }
 
 #[tokio::test]
-async fn an_error_on_a_later_page_is_the_answer_and_a_list_without_end_is_none() {
+async fn later_page_error_is_returned_and_endless_list_fails() {
     let page = (200, json!({"models": [{"name": "models/a"}], "nextPageToken": "t"}));
     let failed = (429, json!({"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}}));
-    let (provider, _) = paged(vec![page.clone(), failed]).await;
-    let told = Played::rig().send(ask("google", &provider.url())).await;
+    let (provider, _) = start_paged_provider(vec![page.clone(), failed]).await;
+    let told = GoldenProvider::gateway_trusting_loopback().send(list_models_request("google", &provider.url())).await;
     assert_eq!((told.status, &told.json()["error"]["message"]), (429, &json!("google error: slow down")));
-    let (provider, lines) = paged(vec![page]).await;
-    let told = Played::rig().send(ask("google", &provider.url())).await;
-    assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"), "{}", told.text());
+    let (provider, lines) = start_paged_provider(vec![page]).await;
+    let told = GoldenProvider::gateway_trusting_loopback().send(list_models_request("google", &provider.url())).await;
+    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"), "{}", told.text());
     assert_eq!(lines.lock().unwrap().len(), 50);
 }
 
 #[tokio::test]
-async fn of_more_models_than_are_read_those_are_asked_for_that_chat_unless_the_caller_says_which() {
+async fn lists_chat_models_unless_the_client_names_a_task() {
     let list = json!({"error": null, "output": [{"modelId": "a/b", "task": "chat"}]});
-    let (provider, lines) = paged(vec![(200, list)]).await;
-    let rig = Played::rig();
-    let told = rig.send(ask("bytez", &provider.url())).await.json();
+    let (provider, lines) = start_paged_provider(vec![(200, list)]).await;
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    let told = rig.send(list_models_request("bytez", &provider.url())).await.json();
     assert_eq!((&told["object"], &told["data"][0]["id"]), (&json!("list"), &json!("a/b")), "{told}");
-    let other = Ask::new("GET", "/v1/models?task=summarization").header("x-gateway-provider", "bytez");
+    let other = TestRequest::new("GET", "/v1/models?task=summarization").header("x-gateway-provider", "bytez");
     rig.send(other.header("x-gateway-custom-host", &provider.url())).await;
     let lines = lines.lock().unwrap().clone();
     let ends: Vec<_> = lines.iter().filter_map(|line| line.split_once("/models?").map(|(_, end)| end)).collect();
@@ -118,69 +120,73 @@ async fn of_more_models_than_are_read_those_are_asked_for_that_chat_unless_the_c
 }
 
 #[tokio::test]
-async fn a_list_that_is_too_large_to_be_read_passes_as_it_came_or_is_refused() {
+async fn oversized_model_list_passes_unchanged_or_fails() {
     let list = |name: &str, count: usize| {
         let model = |at: usize| json!({name: format!("models/{at}"), "description": "d".repeat(1000)});
         json!({if name == "id" { "data" } else { "models" }: (0..count).map(model).collect::<Vec<_>>()})
     };
     for (count, is_read) in [(200, true), (4200, false)] {
         let theirs = list("id", count);
-        let played = Played::answering(200, "application/json", theirs.to_string().into_bytes(), 1 << 20).await;
-        let told = Played::rig().send(ask("openai", &played.provider.url())).await;
+        let played = GoldenProvider::start(200, "application/json", theirs.to_string().into_bytes(), 1 << 20).await;
+        let told =
+            GoldenProvider::gateway_trusting_loopback().send(list_models_request("openai", &played.server.url())).await;
         assert_eq!((told.status, told.json()["object"] == "list", told.json() == theirs), (200, is_read, !is_read));
-        let (provider, _) = paged(vec![(200, list("name", count))]).await;
-        let told = Played::rig().send(ask("google", &provider.url())).await;
+        let (provider, _) = start_paged_provider(vec![(200, list("name", count))]).await;
+        let told =
+            GoldenProvider::gateway_trusting_loopback().send(list_models_request("google", &provider.url())).await;
         if is_read {
             assert_eq!((told.status, told.json()["data"].as_array().map(Vec::len)), (200, Some(count)));
         } else {
-            assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"), "{}", told.text());
+            assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"), "{}", told.text());
         }
     }
 }
 
 #[tokio::test]
-async fn all_pages_of_a_list_have_the_time_of_one_answer() {
+async fn all_pages_share_one_request_timeout() {
     let asked = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&asked);
-    let provider = Scripted::start(move |mut stream, _| {
+    let provider = ScriptedServer::start(move |mut stream, _| {
         let counted = Arc::clone(&counted);
         async move {
-            while request(&mut stream).await.is_some() {
+            while read_request(&mut stream).await.is_some() {
                 *counted.lock().unwrap() += 1;
                 tokio::time::sleep(Duration::from_millis(30)).await;
                 let page = r#"{"models":[{"name":"models/a"}],"nextPageToken":"t"}"#;
-                stream.write_all(&whole("200 OK", "", page)).await.unwrap();
+                stream.write_all(&json_response("200 OK", "", page)).await.unwrap();
             }
         }
     })
     .await;
-    let told = Played::rig().send(ask("google", &provider.url()).header("x-gateway-request-timeout", "200")).await;
+    let told = GoldenProvider::gateway_trusting_loopback()
+        .send(list_models_request("google", &provider.url()).header("x-gateway-request-timeout", "200"))
+        .await;
     assert_eq!(told.status, 408, "{}", told.text());
     let pages = *asked.lock().unwrap();
     assert!((1..50).contains(&pages), "{pages} pages");
 }
 
 #[tokio::test]
-async fn a_list_of_anthropics_models_is_told_to_each_client_as_it_reads_lists() {
-    let case = golden("anthropic/models/whole");
+async fn anthropic_model_list_follows_the_client_format() {
+    let case = golden_case_dir("anthropic/models/whole");
     let read = |file: &str| fs::read(case.join(file)).unwrap();
     for (version, file) in [(None, "returned.json"), (Some("2023-06-01"), "answered.json")] {
-        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
-        let mut ask = Ask::new("GET", "/v1/models")
+        let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
+        let mut ask = TestRequest::new("GET", "/v1/models")
             .header("x-gateway-provider", "anthropic")
-            .header("x-gateway-custom-host", &played.provider.url())
+            .header("x-gateway-custom-host", &played.server.url())
             .header("x-api-key", "sk-1");
         if let Some(version) = version {
             ask = ask.header("anthropic-version", version);
         }
-        let told = Played::rig().send(ask).await;
+        let told = GoldenProvider::gateway_trusting_loopback().send(ask).await;
         assert_eq!(told.status, 200, "{}", told.text());
         assert_eq!(told.json(), serde_json::from_slice::<Value>(&read(file)).unwrap());
     }
 }
 
 #[tokio::test]
-async fn a_client_of_anthropics_reads_everybodys_list_in_its_own_shape() {
+async fn anthropic_client_reads_every_list_in_its_own_format() {
     let named = |id: &str, made: &str| json!({"type": "model", "id": id, "display_name": id, "created_at": made});
     for (provider, theirs, made) in [
         (
@@ -190,8 +196,10 @@ async fn a_client_of_anthropics_reads_everybodys_list_in_its_own_shape() {
         ),
         ("google", json!({"models": [{"name": "models/a"}, {"name": "models/b"}]}), "1970-01-01T00:00:00Z"),
     ] {
-        let (there, _) = paged(vec![(200, theirs)]).await;
-        let told = Played::rig().send(ask(provider, &there.url()).header("anthropic-version", "2023-06-01")).await;
+        let (there, _) = start_paged_provider(vec![(200, theirs)]).await;
+        let told = GoldenProvider::gateway_trusting_loopback()
+            .send(list_models_request(provider, &there.url()).header("anthropic-version", "2023-06-01"))
+            .await;
         let data = json!([named("a", made), named("b", made)]);
         let expected = json!({"data": data, "has_more": false, "first_id": "a", "last_id": "b"});
         assert_eq!((told.status, told.json()), (200, expected), "{provider}");

@@ -2,49 +2,55 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use crate::harness::{Rig, by, target, way};
+use crate::harness::{TestGateway, chat_with_config, mock_target, routing_headers};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
-fn weighted(weight: f64, behaviour: &str) -> Value {
-    let mut target = target(behaviour);
+fn weighted_target(weight: f64, behaviour: &str) -> Value {
+    let mut target = mock_target(behaviour);
     target["weight"] = json!(weight);
     target
 }
 
-fn balanced(targets: &[Value]) -> Value {
+fn loadbalance_config(targets: &[Value]) -> Value {
     json!({"strategy": {"mode": "loadbalance"}, "targets": targets})
 }
 
 #[tokio::test]
-async fn shares_follow_the_weights_and_none_is_never() {
+async fn requests_follow_weights_and_zero_weight_gets_none() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let config = balanced(&[weighted(3.0, "chunks=1"), weighted(0.0, "chunks=2"), weighted(1.0, "chunks=3")]);
+    let rig = TestGateway::for_provider(&provider);
+    let config = loadbalance_config(&[
+        weighted_target(3.0, "chunks=1"),
+        weighted_target(0.0, "chunks=2"),
+        weighted_target(1.0, "chunks=3"),
+    ]);
     let mut counts: HashMap<String, u32> = HashMap::new();
     for _ in 0..400 {
-        let told = rig.send(by(&config)).await;
+        let told = rig.send(chat_with_config(&config)).await;
         assert_eq!(told.status, 200);
-        *counts.entry(way(&told)[0].to_owned()).or_default() += 1;
+        *counts.entry(routing_headers(&told)[0].to_owned()).or_default() += 1;
     }
     assert_eq!(counts.len(), 2, "{counts:?}");
     assert!((240..360).contains(&counts["config.targets[0]"]), "{counts:?}");
-    assert_eq!(rig.record_of_many(400)["mode"], "loadbalance");
+    assert_eq!(rig.last_record(400)["mode"], "loadbalance");
 }
 
 #[tokio::test]
-async fn a_target_that_fails_is_not_replaced() {
+async fn failed_target_is_not_replaced() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let told = rig.send(by(&balanced(&[target("status=503"), weighted(0.0, "chunks=1")]))).await;
+    let rig = TestGateway::for_provider(&provider);
+    let told = rig
+        .send(chat_with_config(&loadbalance_config(&[mock_target("status=503"), weighted_target(0.0, "chunks=1")])))
+        .await;
     assert_eq!((told.status, told.header("x-should-retry")), (503, None));
 }
 
 #[tokio::test]
-async fn a_user_stays_with_a_target_in_every_worker() {
+async fn sticky_user_keeps_its_target_in_every_worker() {
     let provider = Server::start().await;
-    let (one, other) = (Rig::before(&provider), Rig::before(&provider));
-    let mut config = balanced(&[target("chunks=1"), target("chunks=2"), target("chunks=3")]);
+    let (one, other) = (TestGateway::for_provider(&provider), TestGateway::for_provider(&provider));
+    let mut config = loadbalance_config(&[mock_target("chunks=1"), mock_target("chunks=2"), mock_target("chunks=3")]);
     config["strategy"]["sticky"] =
         json!({"enabled": true, "hash_fields": ["metadata.user_id", "params.user"], "ttl": 60});
     let mut seen = HashMap::new();
@@ -54,8 +60,8 @@ async fn a_user_stays_with_a_target_in_every_worker() {
         for user in 0..30 {
             let metadata = json!({"user_id": format!("u{user}")}).to_string();
             let rig = if round % 2 == 0 { &one } else { &other };
-            let told = rig.send(by(&config).header("x-gateway-metadata", &metadata)).await;
-            let option = way(&told)[0].to_owned();
+            let told = rig.send(chat_with_config(&config).header("x-gateway-metadata", &metadata)).await;
+            let option = routing_headers(&told)[0].to_owned();
             assert_eq!(seen.entry(user).or_insert_with(|| option.clone()), &option);
         }
     }
@@ -63,13 +69,14 @@ async fn a_user_stays_with_a_target_in_every_worker() {
 }
 
 #[tokio::test]
-async fn a_fallback_within_a_share_holds() {
+async fn fallback_works_inside_a_load_balanced_target() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let inner = json!({"strategy": {"mode": "fallback"}, "targets": [target("status=500"), target("chunks=1")]});
-    let told = rig.send(by(&balanced(&[inner]))).await;
-    assert_eq!((told.status, way(&told)[0]), (200, "config.targets[0].targets[1]"));
-    let record = rig.record();
+    let rig = TestGateway::for_provider(&provider);
+    let inner =
+        json!({"strategy": {"mode": "fallback"}, "targets": [mock_target("status=500"), mock_target("chunks=1")]});
+    let told = rig.send(chat_with_config(&loadbalance_config(&[inner]))).await;
+    assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[0].targets[1]"));
+    let record = rig.single_record();
     assert_eq!(
         record["decisions"][0],
         json!({"step": "chose", "at": "config", "strategy": "loadbalance", "target": 0})

@@ -1,9 +1,10 @@
 //! What the gateway has no opinion on goes to the provider and back exactly as it was sent.
 
 use crate::harness::{
-    Ask, CHAT, Rig, chat, direct, get, pick, post,
-    scripted::{Scripted, request, whole},
-    settled, words,
+    CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request, fetch_directly, get_request, pick_fields,
+    post_request,
+    scripted::{ScriptedServer, json_response, read_request},
+    wait_for_ledger_entries,
 };
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::{
@@ -15,39 +16,39 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::{io::AsyncWriteExt, sync::mpsc};
 
-fn ask(method: &str, target: &str) -> Ask {
-    Ask::new(method, target).header("x-gateway-provider", "mock")
+fn request_to_mock(method: &str, target: &str) -> TestRequest {
+    TestRequest::new(method, target).header("x-gateway-provider", "mock")
 }
 
 #[tokio::test]
-async fn a_body_goes_out_and_an_answer_comes_back_exactly_as_sent() {
+async fn request_and_response_bodies_are_byte_identical() {
     let (tell, mut told) = mpsc::unbounded_channel();
     let answer = "{ \"b\":1.0, \"a\" : \"\\u00e9\", \"b\":2 }\n";
-    let provider = Scripted::start(move |mut io, _| {
+    let provider = ScriptedServer::start(move |mut io, _| {
         let tell = tell.clone();
         async move {
-            tell.send(request(&mut io).await.unwrap()).unwrap();
-            io.write_all(&whole("200 OK", "", answer)).await.unwrap();
+            tell.send(read_request(&mut io).await.unwrap()).unwrap();
+            io.write_all(&json_response("200 OK", "", answer)).await.unwrap();
         }
     })
     .await;
-    let rig = Rig::at(&provider.url());
+    let rig = TestGateway::for_url(&provider.url());
     // Odd spacing, doubled keys, escapes, numbers that a parser would change: nothing may be written anew.
     let body = "\n{\"model\" : \"m\",  \"messages\":[], \"n\":1.50, \"n\":1e400, \"s\":\"\\u00e9\\/\\ud83d\\ude00\"}  ";
-    let got = rig.send(post(CHAT, body)).await;
-    assert_eq!((got.status, got.text().as_str(), got.streamed), (200, answer, false));
+    let got = rig.send(post_request(CHAT_PATH, body)).await;
+    assert_eq!((got.status, got.text().as_str(), got.is_streamed), (200, answer, false));
     let sent = String::from_utf8(told.recv().await.unwrap()).unwrap();
     assert!(sent.ends_with(&format!("\r\n\r\n{body}")), "{sent}");
 }
 
 #[tokio::test]
-async fn whole_answers_of_both_dialects_are_the_providers_bytes() {
+async fn complete_responses_of_both_formats_are_unchanged() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    for path in [CHAT, crate::harness::MESSAGES, "/v1/completions", "/v1/embeddings", "/v1/moderations"] {
-        let body = words("mock", false);
-        let sent = direct(provider.addr, path, &body).await;
-        let told = rig.send(post(path, body)).await;
+    let rig = TestGateway::for_provider(&provider);
+    for path in [CHAT_PATH, crate::harness::MESSAGES_PATH, "/v1/completions", "/v1/embeddings", "/v1/moderations"] {
+        let body = chat_body("mock", false);
+        let sent = fetch_directly(provider.addr, path, &body).await;
+        let told = rig.send(post_request(path, body)).await;
         assert_eq!((told.status, told.text()), (200, String::from_utf8(sent).unwrap()), "{path}");
         assert_eq!(told.header("content-length"), Some(told.body.len().to_string().as_str()), "{path}");
     }
@@ -56,86 +57,86 @@ async fn whole_answers_of_both_dialects_are_the_providers_bytes() {
 #[tokio::test]
 async fn any_method_on_any_path_reaches_the_provider() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
-        let told = rig.send(ask(method, "/v1/files/f%2F1/part")).await;
+        let told = rig.send(request_to_mock(method, "/v1/files/f%2F1/part")).await;
         let echo = told.json();
         let seen = json!([echo["method"], echo["path"], told.status]);
         assert_eq!(seen, json!([method, "/v1/files/f%2F1/part", 200]));
     }
-    let told = rig.send(ask("HEAD", "/v1/models")).await;
+    let told = rig.send(request_to_mock("HEAD", "/v1/models")).await;
     assert_eq!((told.status, told.body.len()), (200, 0));
     assert!(told.header("content-length").unwrap().parse::<usize>().unwrap() > 0);
 }
 
 /// The answer to TRACE holds what was sent, a stored credential too.
 #[tokio::test]
-async fn a_method_that_is_none_of_the_data_plane_reaches_nobody() {
+async fn rejects_trace_connect_and_invalid_methods() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for method in ["TRACE", "CONNECT", "TRACK", "trace", "G T", "GÉT"] {
-        for path in [CHAT, "/v1/proxy/x", "/v1/files"] {
-            let told = rig.send(ask(method, path)).await;
-            assert_eq!((told.status, told.code().as_str()), (405, "method_not_allowed"), "{method} {path}");
+        for path in [CHAT_PATH, "/v1/proxy/x", "/v1/files"] {
+            let told = rig.send(request_to_mock(method, path)).await;
+            assert_eq!((told.status, told.error_code().as_str()), (405, "method_not_allowed"), "{method} {path}");
             assert_eq!(told.header("allow"), Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
-            assert_eq!(rig.record()["error"], "method_not_allowed");
+            assert_eq!(rig.single_record()["error"], "method_not_allowed");
         }
     }
     assert!(provider.ledger_entries().is_empty());
 }
 
 #[tokio::test]
-async fn a_method_that_is_no_usual_one_passes_with_its_body() {
+async fn uncommon_method_passes_with_its_body() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for method in ["PROPFIND", "REPORT", "QUERY", "M-SEARCH", "get"] {
-        for path in ["/v1/proxy/x", "/v1/files", CHAT] {
-            let told = rig.send(ask(method, path).body("what is meant")).await;
+        for path in ["/v1/proxy/x", "/v1/files", CHAT_PATH] {
+            let told = rig.send(request_to_mock(method, path).body("what is meant")).await;
             let echo = told.json();
             assert_eq!(json!([told.status, echo["method"], echo["body_bytes"]]), json!([200, method, 13]), "{path}");
-            assert_eq!(rig.record()["outcome"], "complete");
+            assert_eq!(rig.single_record()["outcome"], "complete");
         }
     }
 }
 
 /// A key as the gateway makes them.
-const MADE: &str = "Q7dP0aXkE2mVnW8sYtB4cRjH6uLgZf1oK9iNqT3xM5vAwSbC";
+const GENERATED_KEY: &str = "Q7dP0aXkE2mVnW8sYtB4cRjH6uLgZf1oK9iNqT3xM5vAwSbC";
 /// Tokens of this issuer are taken.
-const ISSUER: [u8; 32] = [7; 32];
+const ISSUER_SEED: [u8; 32] = [7; 32];
 
 /// It is over: it is one of ours all the same.
-fn token() -> String {
-    signed(r#"{"exp":1,"sub":"s","organisation_id":"o","workspace_slug":"w"}"#)
+fn expired_token() -> String {
+    sign_claims(r#"{"exp":1,"sub":"s","organisation_id":"o","workspace_slug":"w"}"#)
 }
 
-fn signed(claims: &str) -> String {
+fn sign_claims(claims: &str) -> String {
     let encoded = |part: &str| BASE64_URL_SAFE_NO_PAD.encode(part);
     let head = encoded(r#"{"alg":"EdDSA","kid":"e","typ":"JWT"}"#);
     let message = format!("{head}.{}", encoded(claims));
-    let pair = Ed25519KeyPair::from_seed_unchecked(&ISSUER).unwrap();
+    let pair = Ed25519KeyPair::from_seed_unchecked(&ISSUER_SEED).unwrap();
     format!("{message}.{}", BASE64_URL_SAFE_NO_PAD.encode(pair.sign(message.as_bytes())))
 }
 
-fn digest(text: &str) -> String {
+fn hash_key(text: &str) -> String {
     let digits = |byte: &u8| [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap());
     Sha256::digest(text).iter().flat_map(digits).collect()
 }
 
-fn with_keys() -> Value {
-    let public = Ed25519KeyPair::from_seed_unchecked(&ISSUER).unwrap();
+fn snapshot_with_keys() -> Value {
+    let public = Ed25519KeyPair::from_seed_unchecked(&ISSUER_SEED).unwrap();
     let key = BASE64_URL_SAFE_NO_PAD.encode(public.public_key().as_ref());
     json!({"epoch": "1",
         "keys": [
-            {"id": "1", "name": "new", "sha256": digest("key-of-the-caller")},
-            {"id": "2", "name": "old", "sha256": digest("key-from-before")},
-            {"id": "3", "name": "made", "sha256": digest(MADE)},
-            {"id": "4", "sha256": digest("key-of-an-admin"), "lacks": "workspace"}],
+            {"id": "1", "name": "new", "sha256": hash_key("key-of-the-caller")},
+            {"id": "2", "name": "old", "sha256": hash_key("key-from-before")},
+            {"id": "3", "name": "made", "sha256": hash_key(GENERATED_KEY)},
+            {"id": "4", "sha256": hash_key("key-of-an-admin"), "lacks": "workspace"}],
         "jwt": {"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [], "leeway_seconds": 60,
             "issuers": [{}], "keys": [{"issuer": 0, "kid": "e", "kty": "OKP", "crv": "Ed25519", "x": key}]}})
 }
 
 /// Where a key may stand beside the one that is meant; what stands in the place of `{}` is the key.
-const PLACES: [(&str, &str, &str); 14] = [
+const KEY_LOCATIONS: [(&str, &str, &str); 14] = [
     ("/v1/proxy/x", "authorization", "Bearer {}"),
     ("/v1/proxy/x", "authorization", "{}"),
     ("/v1/proxy/x", "authorization", "Token {}"),
@@ -153,33 +154,33 @@ const PLACES: [(&str, &str, &str); 14] = [
 ];
 
 #[tokio::test]
-async fn no_key_of_the_gateway_reaches_a_provider_wherever_it_stands() {
+async fn gateway_keys_never_reach_a_provider() {
     let (tell, mut told) = mpsc::unbounded_channel();
-    let provider = Scripted::start(move |mut io, _| {
+    let provider = ScriptedServer::start(move |mut io, _| {
         let tell = tell.clone();
         async move {
-            while let Some(sent) = request(&mut io).await {
+            while let Some(sent) = read_request(&mut io).await {
                 tell.send(String::from_utf8(sent).unwrap()).unwrap();
-                io.write_all(&whole("200 OK", "", "{}")).await.unwrap();
+                io.write_all(&json_response("200 OK", "", "{}")).await.unwrap();
             }
         }
     })
     .await;
-    let rig = Rig::at(&provider.url());
-    rig.apply(&with_keys());
-    let token = token();
-    let kinds = ["key-of-the-caller", "key-from-before", "key-of-an-admin", MADE, &token];
+    let rig = TestGateway::for_url(&provider.url());
+    rig.apply_snapshot(&snapshot_with_keys());
+    let token = expired_token();
+    let kinds = ["key-of-the-caller", "key-from-before", "key-of-an-admin", GENERATED_KEY, &token];
     let mut cases = vec![];
     for kind in kinds {
         // Its first letter, escaped.
         let escaped = format!("%{:02X}{}", kind.as_bytes()[0], &kind[1..]);
         let put = |text: &str| text.replace("{%}", &escaped).replace("{}", kind);
-        cases.extend(PLACES.map(|(path, name, value)| (put(path), name, put(value), kind)));
+        cases.extend(KEY_LOCATIONS.map(|(path, name, value)| (put(path), name, put(value), kind)));
         let pairs = [format!(":{kind}"), format!("{kind}:"), format!("user:{kind}")].map(|pair| STANDARD.encode(pair));
         cases.extend(pairs.map(|pair| ("/v1/proxy/x".into(), "authorization", format!("Basic {pair}"), kind)));
     }
     for (path, name, value, kind) in cases {
-        let ask = ask("GET", &path).header("x-gateway-api-key", "key-of-the-caller").header(name, &value);
+        let ask = request_to_mock("GET", &path).header("x-gateway-api-key", "key-of-the-caller").header(name, &value);
         assert_eq!(rig.send(ask).await.status, 200, "{name}: {value}");
         let sent = told.recv().await.unwrap();
         let absent = [kind, &kind[1..], value.strip_prefix("Basic ").unwrap_or(kind)];
@@ -193,7 +194,9 @@ async fn no_key_of_the_gateway_reaches_a_provider_wherever_it_stands() {
         ("user-agent", "key-of-the-caller/1.0"),
         ("content-type", "application/key-of-the-caller"),
     ] {
-        let ask = ask("GET", "/v1/proxy/x?k=%41").header("x-gateway-api-key", "key-of-the-caller").header(name, value);
+        let ask = request_to_mock("GET", "/v1/proxy/x?k=%41")
+            .header("x-gateway-api-key", "key-of-the-caller")
+            .header(name, value);
         rig.send(ask).await;
         let sent = told.recv().await.unwrap();
         assert!(sent.contains(&format!("{name}: {value}\r\n")) && sent.contains("?k=%41 "), "{sent}");
@@ -201,119 +204,127 @@ async fn no_key_of_the_gateway_reaches_a_provider_wherever_it_stands() {
 }
 
 #[tokio::test]
-async fn who_says_more_than_can_be_looked_through_for_keys_is_refused_in_no_time() {
+async fn rejects_requests_with_too_many_words_to_check_for_keys() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    rig.apply(&with_keys());
-    let caller = |ask: Ask| ask.header("x-gateway-api-key", "key-of-the-caller");
+    let rig = TestGateway::for_provider(&provider);
+    rig.apply_snapshot(&snapshot_with_keys());
+    let caller = |ask: TestRequest| ask.header("x-gateway-api-key", "key-of-the-caller");
     let query = |pairs: usize| (0..pairs).map(|pair| format!("a={pair}")).collect::<Vec<_>>().join("&");
-    let told = rig.send(caller(ask("GET", &format!("/v1/proxy/x?{}&token=key-from-before", query(400))))).await;
+    let told =
+        rig.send(caller(request_to_mock("GET", &format!("/v1/proxy/x?{}&token=key-from-before", query(400))))).await;
     assert_eq!(told.status, 200);
     let sent = provider.ledger_entries().last().unwrap().path.clone();
     assert!(sent.ends_with("&a=399") && !sent.contains("token"), "{sent}");
     let tokens = vec!["eyJhbGciOiJFUzI1NiIsImtpZCI6ImsifQ.e30.AAAA"; 400].join("&");
-    let mut asks = vec![caller(ask("GET", &format!("/v1/proxy/x?{}", query(9_000))))];
-    asks.push(caller(ask("GET", &format!("/v1/proxy/x?{tokens}"))));
-    asks.push(caller(ask("GET", "/v1/proxy/x").header("x-note", &"notakey1 ".repeat(7_000))));
+    let mut asks = vec![caller(request_to_mock("GET", &format!("/v1/proxy/x?{}", query(9_000))))];
+    asks.push(caller(request_to_mock("GET", &format!("/v1/proxy/x?{tokens}"))));
+    asks.push(caller(request_to_mock("GET", "/v1/proxy/x").header("x-note", &"notakey1 ".repeat(7_000))));
     for ask in asks {
         let told = rig.send(ask).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "invalid_header"));
+        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_header"));
         assert!(told.text().contains("too many words"), "{}", told.text());
     }
     assert_eq!(provider.ledger_entries().len(), 1);
 }
 
 #[tokio::test]
-async fn who_shows_a_token_is_served_in_the_workspace_that_it_names_or_not_at_all() {
+async fn token_is_accepted_only_in_its_own_workspace() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut snapshot = with_keys();
+    let rig = TestGateway::for_provider(&provider);
+    let mut snapshot = snapshot_with_keys();
     snapshot["workspaces"] = json!([
         {"id": "w-1", "slug": "here", "organisation_id": "o"},
         {"id": "w-2", "slug": "there", "organisation_id": "o"}]);
-    rig.apply(&snapshot);
+    rig.apply_snapshot(&snapshot);
     let claims =
         r#"{"exp":99999999999,"sub":"s","organisation_id":"o","workspace_slug":"here","scope":"completions.write"}"#;
-    let bearer = format!("Bearer {}", signed(claims));
+    let bearer = format!("Bearer {}", sign_claims(claims));
     for (named, status) in
         [(None, 200), (Some("here"), 200), (Some("w-1"), 200), (Some("there"), 403), (Some("w-2"), 403)]
     {
-        let ask = chat("mock").header("authorization", &bearer);
+        let ask = chat_request("mock").header("authorization", &bearer);
         let told = rig.send(named.into_iter().fold(ask, |ask, name| ask.header("x-gateway-workspace", name))).await;
         assert_eq!(told.status, status, "{named:?}: {}", told.text());
         assert_eq!(provider.ledger_entries().last().unwrap().header("x-gateway-workspace"), None);
     }
     // A key has one workspace, whatever is said beside it.
-    let told = rig.send(chat("mock").header("x-gateway-api-key", MADE).header("x-gateway-workspace", "there")).await;
+    let told = rig
+        .send(chat_request("mock").header("x-gateway-api-key", GENERATED_KEY).header("x-gateway-workspace", "there"))
+        .await;
     assert_eq!(told.status, 200);
 }
 
 #[tokio::test]
-async fn where_no_key_is_asked_for_those_that_there_are_reach_nobody_either() {
+async fn known_keys_are_removed_even_if_no_key_is_required() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut snapshot = with_keys();
+    let rig = TestGateway::for_provider(&provider);
+    let mut snapshot = snapshot_with_keys();
     snapshot["keys"] = json!([snapshot["keys"][3]]);
     snapshot.as_object_mut().unwrap().remove("jwt");
-    rig.apply(&snapshot);
-    let told = rig.send(get("/v1/proxy/x").header("authorization", "Bearer key-of-an-admin")).await;
+    rig.apply_snapshot(&snapshot);
+    let told = rig.send(get_request("/v1/proxy/x").header("authorization", "Bearer key-of-an-admin")).await;
     assert_eq!(told.status, 200);
     let sent = provider.ledger_entries().last().unwrap().headers.clone();
     assert!(!sent.is_empty() && sent.iter().all(|(_, value)| !value.contains("key-of-an-admin")), "{sent:?}");
 }
 
 #[tokio::test]
-async fn a_key_that_may_not_call_is_told_why_and_is_no_unknown_one() {
+async fn denied_key_returns_403_with_the_reason() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut snapshot = with_keys();
-    let scopeless = json!({"id": "5", "sha256": digest("key-without-scope"), "lacks": "scope"});
+    let rig = TestGateway::for_provider(&provider);
+    let mut snapshot = snapshot_with_keys();
+    let scopeless = json!({"id": "5", "sha256": hash_key("key-without-scope"), "lacks": "scope"});
     snapshot["keys"].as_array_mut().unwrap().push(scopeless);
-    rig.apply(&snapshot);
+    rig.apply_snapshot(&snapshot);
     for (key, why) in [("key-of-an-admin", "organisation"), ("key-without-scope", "completions.write")] {
         for (name, value) in [("x-gateway-api-key", key.to_owned()), ("authorization", format!("Bearer {key}"))] {
-            for path in [CHAT, "/v1/proxy/x"] {
-                let told = rig.send(ask("POST", path).header(name, &value).body(words("mock", false))).await;
+            for path in [CHAT_PATH, "/v1/proxy/x"] {
+                let told =
+                    rig.send(request_to_mock("POST", path).header(name, &value).body(chat_body("mock", false))).await;
                 let body = told.json();
                 assert_eq!(
                     (told.status, &body["data"]["errorCode"], &body["success"]),
                     (403, &json!("AB03"), &json!(false))
                 );
                 assert!(body["data"]["message"].as_str().unwrap().contains(why), "{body}");
-                assert_eq!(rig.record()["error"], "AB03");
+                assert_eq!(rig.single_record()["error"], "AB03");
             }
         }
     }
     // A good key beside it goes before.
-    let both = ask("POST", CHAT).header("authorization", "Bearer key-of-an-admin").header("api-key", "key-from-before");
-    assert_eq!(rig.send(both.body(words("mock", false))).await.status, 200);
-    let unknown = rig.send(ask("POST", CHAT).header("x-gateway-api-key", "nobodys").body(words("mock", false))).await;
-    assert_eq!((unknown.status, unknown.code().as_str()), (401, "03"));
+    let both = request_to_mock("POST", CHAT_PATH)
+        .header("authorization", "Bearer key-of-an-admin")
+        .header("api-key", "key-from-before");
+    assert_eq!(rig.send(both.body(chat_body("mock", false))).await.status, 200);
+    let unknown = rig
+        .send(request_to_mock("POST", CHAT_PATH).header("x-gateway-api-key", "nobodys").body(chat_body("mock", false)))
+        .await;
+    assert_eq!((unknown.status, unknown.error_code().as_str()), (401, "03"));
     assert_eq!(provider.ledger_entries().len(), 1);
     // What is said no more is known no more.
-    rig.apply(&json!({"epoch": "2", "keys": [snapshot["keys"][0]]}));
-    let gone = rig.send(ask("POST", CHAT).header("x-gateway-api-key", "key-of-an-admin")).await;
+    rig.apply_snapshot(&json!({"epoch": "2", "keys": [snapshot["keys"][0]]}));
+    let gone = rig.send(request_to_mock("POST", CHAT_PATH).header("x-gateway-api-key", "key-of-an-admin")).await;
     assert_eq!(gone.status, 401);
 }
 
 #[tokio::test]
-async fn an_upload_of_googles_own_client_goes_on_through_the_gateway() {
+async fn google_resumable_upload_continues_through_the_gateway() {
     let (tell, mut told) = mpsc::unbounded_channel();
-    let provider = Scripted::start(move |mut io, _| {
+    let provider = ScriptedServer::start(move |mut io, _| {
         let tell = tell.clone();
         async move {
-            while let Some(sent) = request(&mut io).await {
+            while let Some(sent) = read_request(&mut io).await {
                 tell.send(String::from_utf8(sent).unwrap()).unwrap();
                 let more = "x-goog-upload-status: active\r\nx-goog-upload-url: https://generativelanguage.googleapis.com/upload/v1beta/files?upload_id=A\r\n";
-                io.write_all(&whole("200 OK", more, "{}")).await.unwrap();
+                io.write_all(&json_response("200 OK", more, "{}")).await.unwrap();
             }
         }
     })
     .await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let (mut target, url) = ("/upload/v1beta/files".to_owned(), provider.url());
     for (command, scheme) in [("start", "http"), ("upload, finalize", "https")] {
-        let ask = Ask::new("POST", &target)
+        let ask = TestRequest::new("POST", &target)
             .header("host", "gw.example")
             .header("x-gateway-provider", "google")
             .header("x-gateway-custom-host", &url)
@@ -334,41 +345,41 @@ async fn an_upload_of_googles_own_client_goes_on_through_the_gateway() {
 }
 
 #[tokio::test]
-async fn the_query_goes_along_as_it_is() {
+async fn query_string_is_forwarded_unchanged() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for query in ["a=1&a=2&b", "q=%7B%22x%22%3A1%7D+%20", "x=/../..&y=a?b"] {
-        let told = rig.send(get(&format!("/v1/batches?{query}"))).await;
+        let told = rig.send(get_request(&format!("/v1/batches?{query}"))).await;
         assert_eq!(told.json()["query"], query);
     }
-    rig.send(post(&format!("{CHAT}?api-version=2"), words("mock", false))).await;
-    assert_eq!(provider.ledger_entries().last().unwrap().path, format!("{CHAT}?api-version=2"));
+    rig.send(post_request(&format!("{CHAT_PATH}?api-version=2"), chat_body("mock", false))).await;
+    assert_eq!(provider.ledger_entries().last().unwrap().path, format!("{CHAT_PATH}?api-version=2"));
 }
 
 #[tokio::test]
-async fn the_proxy_prefix_is_taken_away() {
+async fn proxy_prefix_is_stripped() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for (asked, seen) in [
         ("/v1/proxy/assistants/a", "/v1/assistants/a"),
         // Clients that have the version in their own paths.
         ("/v1/proxy/v1/assistants/a", "/v1/assistants/a"),
         ("/v1/proxyish/a", "/v1/proxyish/a"),
     ] {
-        assert_eq!(rig.send(get(asked)).await.json()["path"], seen, "{asked}");
+        assert_eq!(rig.send(get_request(asked)).await.json()["path"], seen, "{asked}");
     }
-    let told = rig.send(post("/v1/proxy/chat/completions", words("mock", false))).await;
+    let told = rig.send(post_request("/v1/proxy/chat/completions", chat_body("mock", false))).await;
     assert_eq!(told.json()["object"], "chat.completion");
-    assert_eq!(rig.records().pop().unwrap()["is_proxy_call"], true);
+    assert_eq!(rig.drain_records().pop().unwrap()["is_proxy_call"], true);
 }
 
 #[tokio::test]
-async fn header_fields_of_a_pass_through_go_along_but_for_those_of_the_connection_and_the_gateway() {
+async fn passthrough_drops_hop_by_hop_and_gateway_headers() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let told = rig
         .send(
-            get("/v1/threads/t")
+            get_request("/v1/threads/t")
                 .header("host", "gateway.example")
                 .header("OpenAI-Beta", "assistants=v2")
                 .header("X-Team", "red")
@@ -395,13 +406,15 @@ async fn header_fields_of_a_pass_through_go_along_but_for_those_of_the_connectio
 }
 
 #[tokio::test]
-async fn headers_are_forwarded_where_the_request_or_its_config_lists_them() {
+async fn forwards_headers_that_the_request_or_its_config_lists() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    rig.send(chat("mock").header("x-team", "red").header("x-user", "ann")).await;
-    rig.send(chat("mock").header("x-team", "red").header("x-gateway-forward-headers", "X-Team, x-absent")).await;
+    let rig = TestGateway::for_provider(&provider);
+    rig.send(chat_request("mock").header("x-team", "red").header("x-user", "ann")).await;
+    rig.send(chat_request("mock").header("x-team", "red").header("x-gateway-forward-headers", "X-Team, x-absent"))
+        .await;
     let config = r#"{"provider":"mock","forward_headers":["x-user"]}"#;
-    rig.send(chat("mock").header("x-team", "red").header("x-user", "ann").header("x-gateway-config", config)).await;
+    rig.send(chat_request("mock").header("x-team", "red").header("x-user", "ann").header("x-gateway-config", config))
+        .await;
     let seen: Vec<_> = provider
         .ledger_entries()
         .iter()
@@ -411,21 +424,21 @@ async fn headers_are_forwarded_where_the_request_or_its_config_lists_them() {
 }
 
 #[tokio::test]
-async fn a_gzipped_answer_stays_gzipped() {
+async fn gzip_response_stays_compressed() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let body = words("mock?fault=gzip", false);
-    let sent = direct(provider.addr, CHAT, &body).await;
-    let told = rig.send(post(CHAT, body)).await;
+    let rig = TestGateway::for_provider(&provider);
+    let body = chat_body("mock?fault=gzip", false);
+    let sent = fetch_directly(provider.addr, CHAT_PATH, &body).await;
+    let told = rig.send(post_request(CHAT_PATH, body)).await;
     assert_eq!(told.header("content-encoding"), Some("gzip"));
     assert!(told.body == sent && told.body.starts_with(b"\x1f\x8b"));
 }
 
 #[tokio::test]
-async fn a_redirect_is_passed_on_and_never_followed() {
+async fn redirect_is_returned_and_never_followed() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    for ask in [chat("mock?fault=redirect_metadata"), get("/v1/files?mock-fault=redirect_metadata")] {
+    let rig = TestGateway::for_provider(&provider);
+    for ask in [chat_request("mock?fault=redirect_metadata"), get_request("/v1/files?mock-fault=redirect_metadata")] {
         let told = rig.send(ask).await;
         assert_eq!(
             (told.status, told.header("location")),
@@ -434,38 +447,39 @@ async fn a_redirect_is_passed_on_and_never_followed() {
             told.text()
         );
     }
-    settled(&provider, 2).await;
+    wait_for_ledger_entries(&provider, 2).await;
 }
 
 #[tokio::test]
-async fn large_answers_pass_whole() {
+async fn large_response_arrives_complete() {
     // Below, at and above what is read whole before it is passed on.
     for size in [1000, 256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 5_000_000] {
         let body: String = ('a'..='w').cycle().take(size).collect();
-        let provider = Scripted::answering(whole("200 OK", "", &body)).await;
-        let told = Rig::at(&provider.url()).send(chat("m")).await;
-        assert!(told.text() == body && !told.cut, "{size}: {}", told.body.len());
+        let provider = ScriptedServer::start_responding(json_response("200 OK", "", &body)).await;
+        let told = TestGateway::for_url(&provider.url()).send(chat_request("m")).await;
+        assert!(told.text() == body && !told.is_truncated, "{size}: {}", told.body.len());
         assert_eq!(told.header("content-length"), Some(size.to_string().as_str()));
     }
 }
 
 #[tokio::test]
-async fn a_large_answer_without_a_length_passes_whole() {
+async fn large_chunked_response_arrives_complete() {
     let body = "x".repeat(3_000_000);
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
-    let framed = [head.as_bytes(), &crate::harness::scripted::chunks(body.as_bytes(), 100_000), b"0\r\n\r\n"].concat();
-    let provider = Scripted::answering(framed).await;
-    let told = Rig::at(&provider.url()).send(chat("m")).await;
-    assert!(told.streamed && told.body == body.as_bytes() && told.header("content-length").is_none());
+    let framed =
+        [head.as_bytes(), &crate::harness::scripted::encode_chunks(body.as_bytes(), 100_000), b"0\r\n\r\n"].concat();
+    let provider = ScriptedServer::start_responding(framed).await;
+    let told = TestGateway::for_url(&provider.url()).send(chat_request("m")).await;
+    assert!(told.is_streamed && told.body == body.as_bytes() && told.header("content-length").is_none());
 }
 
 #[tokio::test]
-async fn the_providers_header_fields_come_back_with_the_gateways_own() {
+async fn response_has_provider_headers_and_gateway_headers() {
     let more = "X-Request-Id: r-1\r\nx-ratelimit-remaining-requests: 7\r\nset-cookie: a=1\r\nset-cookie: b=2\r\n\
                 Connection: keep-alive\r\nkeep-alive: timeout=5\r\n";
-    let provider = Scripted::answering(whole("200 OK", more, "{}")).await;
-    let rig = Rig::at(&provider.url());
-    let told = rig.send(chat("m").header("x-gateway-trace-id", "t-1")).await;
+    let provider = ScriptedServer::start_responding(json_response("200 OK", more, "{}")).await;
+    let rig = TestGateway::for_url(&provider.url());
+    let told = rig.send(chat_request("m").header("x-gateway-trace-id", "t-1")).await;
     assert_eq!((told.header("x-request-id"), told.header("x-ratelimit-remaining-requests")), (Some("r-1"), Some("7")));
     assert_eq!(told.headers.iter().filter(|(name, _)| *name == b"set-cookie").count(), 2);
     assert_eq!((told.header("connection"), told.header("keep-alive")), (None, None));
@@ -475,19 +489,20 @@ async fn the_providers_header_fields_come_back_with_the_gateways_own() {
 }
 
 #[tokio::test]
-async fn a_caller_of_the_alias_is_answered_under_the_alias() {
+async fn portkey_request_headers_get_portkey_response_headers() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let ask = Ask::new("GET", "/v1/models").header("x-portkey-provider", "mock").header("x-portkey-trace-id", "t-1");
+    let rig = TestGateway::for_provider(&provider);
+    let ask =
+        TestRequest::new("GET", "/v1/models").header("x-portkey-provider", "mock").header("x-portkey-trace-id", "t-1");
     let told = rig.send(ask).await;
     assert_eq!((told.status, told.header("x-portkey-trace-id")), (200, Some("t-1")));
     assert_eq!(told.header("x-gateway-trace-id"), None);
 }
 
 #[tokio::test]
-async fn dot_segments_are_refused_in_any_spelling() {
+async fn rejects_dot_segments_in_any_spelling() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for path in [
         "/v1/../internal/records",
         "/v1/proxy/%2e%2e/admin",
@@ -497,27 +512,27 @@ async fn dot_segments_are_refused_in_any_spelling() {
         "/v1/proxy/..%5cadmin",
         "/v1/proxy/..\\admin",
     ] {
-        assert_eq!(rig.send(get(path)).await.status, 400, "{path}");
+        assert_eq!(rig.send(get_request(path)).await.status, 400, "{path}");
     }
-    let told = rig.send(post("/v1/messages/%2e%2e/x", "{}").header("anthropic-version", "2023-06-01")).await;
+    let told = rig.send(post_request("/v1/messages/%2e%2e/x", "{}").header("anthropic-version", "2023-06-01")).await;
     assert_eq!((told.status, &told.json()["type"]), (400, &json!("error")), "{}", told.text());
     assert!(told.header("x-gateway-trace-id").is_some() && told.header("request-id").is_some());
-    assert_eq!(pick(&rig.record_of_many(8), ["response_status_code", "outcome"]), json!([400, "refused"]));
+    assert_eq!(pick_fields(&rig.last_record(8), ["response_status_code", "outcome"]), json!([400, "refused"]));
     assert!(provider.ledger_entries().is_empty());
-    assert_eq!(rig.send(get("/v1/files/..a/b%2e.txt")).await.status, 200);
+    assert_eq!(rig.send(get_request("/v1/files/..a/b%2e.txt")).await.status, 200);
 }
 
 #[tokio::test]
-async fn paths_outside_the_data_plane_are_not_found() {
-    let rig = Rig::at("http://127.0.0.1:1");
+async fn paths_outside_the_data_plane_return_404() {
+    let rig = TestGateway::for_url("http://127.0.0.1:1");
     for path in ["/v2/chat/completions", "/chat/completions", "/v1", "/v1/", "/metrics"] {
-        let told = rig.send(get(path)).await;
+        let told = rig.send(get_request(path)).await;
         assert_eq!((told.status, told.json()), (404, json!({"message": "Not Found", "ok": false})), "{path}");
         let ids =
             ["x-request-id", "request-id", "x-gateway-trace-id"].map(|name| told.header(name).unwrap().to_owned());
         assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     }
-    let told = rig.send(get("/v2/x").header("x-portkey-trace-id", "t-1")).await;
+    let told = rig.send(get_request("/v2/x").header("x-portkey-trace-id", "t-1")).await;
     assert_eq!(told.header("x-portkey-trace-id"), Some("t-1"));
-    assert_eq!(rig.send(get("/")).await.text(), "Penstock says hey!");
+    assert_eq!(rig.send(get_request("/")).await.text(), "Penstock says hey!");
 }

@@ -4,42 +4,42 @@
 use std::sync::{Arc, Mutex};
 
 use crate::harness::{
-    Ask, CHAT, MESSAGES, Rig, pick,
-    played::Played,
-    scripted::{Scripted, request, whole},
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, pick_fields,
+    played::GoldenProvider,
+    scripted::{ScriptedServer, json_response, read_request},
 };
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-const PROFILE: &str = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2";
-const PATH: &str = "arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Aapplication-inference-profile%2Fa1b2";
+const PROFILE_ARN: &str = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2";
+const ENCODED_PROFILE_ARN: &str = "arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Aapplication-inference-profile%2Fa1b2";
 
 /// Plays Bedrock: says which model is behind a profile, if it says that at all, and answers as that one does.
-async fn bedrock(behind: Option<&'static str>) -> (Scripted, Arc<Mutex<Vec<String>>>) {
+async fn start_bedrock(behind: Option<&'static str>) -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&heads);
-    let provider = Scripted::start(move |mut stream, _| {
+    let provider = ScriptedServer::start(move |mut stream, _| {
         let kept = Arc::clone(&kept);
         async move {
-            while let Some(bytes) = request(&mut stream).await {
+            while let Some(bytes) = read_request(&mut stream).await {
                 let text = String::from_utf8_lossy(&bytes).into_owned();
                 let answer = match behind {
                     _ if text.contains("/invoke ") => {
                         let answer = json!({"id": "m", "type": "message", "role": "assistant", "content": [],
                             "stop_reason": "end_turn", "usage": {"input_tokens": 30, "output_tokens": 12}});
-                        whole("200 OK", "", &answer.to_string())
+                        json_response("200 OK", "", &answer.to_string())
                     }
                     _ if text.contains("/converse ") => {
                         let answer = json!({"output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
                             "stopReason": "end_turn", "usage": {"inputTokens": 30, "outputTokens": 12, "totalTokens": 42}});
-                        whole("200 OK", "", &answer.to_string())
+                        json_response("200 OK", "", &answer.to_string())
                     }
                     Some(model) => {
                         let arn = format!("arn:aws:bedrock:us-east-1::foundation-model/{model}");
                         let answer = json!({"type": "APPLICATION", "models": [{"modelArn": arn}]});
-                        whole("200 OK", "", &answer.to_string())
+                        json_response("200 OK", "", &answer.to_string())
                     }
-                    None => whole("403 Forbidden", "", r#"{"message":"no"}"#),
+                    None => json_response("403 Forbidden", "", r#"{"message":"no"}"#),
                 };
                 kept.lock().unwrap().push(text);
                 stream.write_all(&answer).await.unwrap();
@@ -50,68 +50,78 @@ async fn bedrock(behind: Option<&'static str>) -> (Scripted, Arc<Mutex<Vec<Strin
     (provider, heads)
 }
 
-fn rig() -> Rig {
-    let rig = Played::rig();
+fn gateway_with_prices() -> TestGateway {
+    let rig = GoldenProvider::gateway_trusting_loopback();
     let price = json!({"version": "v", "rates": {"input": [[0, 1_000_000]], "output": [[0, 2_000_000]]}});
     let said = json!([{"provider": "bedrock", "model": "anthropic.claude-v9", "prices": [price]}]);
-    rig.apply(&json!({"epoch": "1", "prices": {"said": said}}));
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}}));
     rig
 }
 
-fn config(provider: &Scripted) -> Value {
+fn bedrock_config(provider: &ScriptedServer) -> Value {
     json!({"provider": "bedrock", "custom_host": provider.url(), "aws_region": "us-east-1",
         "aws_access_key_id": "AKID", "aws_secret_access_key": "s"})
 }
 
-fn ask(path: &str, config: &Value, model: &str) -> Ask {
+fn bedrock_request(path: &str, config: &Value, model: &str) -> TestRequest {
     let body = json!({"model": model, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
-    Ask::new("POST", path)
+    TestRequest::new("POST", path)
         .header("content-type", "application/json")
         .header("x-gateway-config", &config.to_string())
         .body(body.to_string())
 }
 
-fn lines(heads: &Mutex<Vec<String>>) -> Vec<String> {
+fn request_lines(heads: &Mutex<Vec<String>>) -> Vec<String> {
     let line = |head: &String| head.lines().next().unwrap_or_default().trim_end_matches(" HTTP/1.1").to_owned();
     heads.lock().unwrap().iter().map(line).collect()
 }
 
 #[tokio::test]
-async fn the_model_behind_a_profile_is_asked_for_once_and_decides_how_it_is_asked_and_what_it_costs() {
-    let (provider, heads) = bedrock(Some("anthropic.claude-v9")).await;
-    let rig = rig();
-    let plain = config(&provider);
+async fn model_behind_a_profile_is_looked_up_once_and_sets_the_price() {
+    let (provider, heads) = start_bedrock(Some("anthropic.claude-v9")).await;
+    let rig = gateway_with_prices();
+    let plain = bedrock_config(&provider);
     let pinned = {
         let mut pinned = plain.clone();
-        pinned["aws_bedrock_model"] = PROFILE.into();
+        pinned["aws_bedrock_model"] = PROFILE_ARN.into();
         pinned
     };
     let several = json!({"strategy": {"mode": "fallback"}, "targets": [plain]});
-    for (config, model) in [(&plain, PROFILE), (&pinned, "ours"), (&several, PROFILE), (&pinned, "anthropic.claude-v9")]
+    for (config, model) in
+        [(&plain, PROFILE_ARN), (&pinned, "ours"), (&several, PROFILE_ARN), (&pinned, "anthropic.claude-v9")]
     {
-        let told = rig.send(ask(MESSAGES, config, model)).await;
+        let told = rig.send(bedrock_request(MESSAGES_PATH, config, model)).await;
         assert_eq!(told.status, 200, "{}", told.text());
-        let record = rig.record();
+        let record = rig.single_record();
         // 30 tokens of a thousand, 12 of two thousand.
-        let expected = json!([54_000, "v", PROFILE]);
-        assert_eq!(pick(&record, ["cost_nanodollars", "price_version", "ai_model"]), expected, "{record:#}");
+        let expected = json!([54_000, "v", PROFILE_ARN]);
+        assert_eq!(pick_fields(&record, ["cost_nanodollars", "price_version", "ai_model"]), expected, "{record:#}");
     }
-    let invoke = format!("POST /model/{PATH}/invoke");
-    let expected = [format!("GET /inference-profiles/{PATH}"), invoke.clone(), invoke.clone(), invoke.clone(), invoke];
-    assert_eq!(lines(&heads), expected);
+    let invoke = format!("POST /model/{ENCODED_PROFILE_ARN}/invoke");
+    let expected = [
+        format!("GET /inference-profiles/{ENCODED_PROFILE_ARN}"),
+        invoke.clone(),
+        invoke.clone(),
+        invoke.clone(),
+        invoke,
+    ];
+    assert_eq!(request_lines(&heads), expected);
     let first = heads.lock().unwrap()[0].clone();
     assert!(first.contains("AWS4-HMAC-SHA256 Credential=AKID/") && first.contains("/us-east-1/bedrock/"), "{first}");
 }
 
 #[tokio::test]
-async fn who_may_not_know_it_is_asked_in_the_way_that_all_models_take_and_is_not_asked_again_at_once() {
-    let (provider, heads) = bedrock(None).await;
-    let rig = rig();
-    for path in [MESSAGES, CHAT] {
-        let told = rig.send(ask(path, &config(&provider), PROFILE)).await;
+async fn denied_profile_lookup_uses_converse_and_is_not_repeated() {
+    let (provider, heads) = start_bedrock(None).await;
+    let rig = gateway_with_prices();
+    for path in [MESSAGES_PATH, CHAT_PATH] {
+        let told = rig.send(bedrock_request(path, &bedrock_config(&provider), PROFILE_ARN)).await;
         assert_eq!(told.status, 200, "{}", told.text());
-        assert_eq!(rig.record().get("cost_nanodollars"), Some(&Value::Null));
+        assert_eq!(rig.single_record().get("cost_nanodollars"), Some(&Value::Null));
     }
-    let converse = format!("POST /model/{PATH}/converse");
-    assert_eq!(lines(&heads), [format!("GET /inference-profiles/{PATH}"), converse.clone(), converse]);
+    let converse = format!("POST /model/{ENCODED_PROFILE_ARN}/converse");
+    assert_eq!(
+        request_lines(&heads),
+        [format!("GET /inference-profiles/{ENCODED_PROFILE_ARN}"), converse.clone(), converse]
+    );
 }

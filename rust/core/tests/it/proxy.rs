@@ -11,10 +11,10 @@ use std::{
 };
 
 use crate::harness::{
-    Ask, CHAT, Rig, post,
-    scripted::{Scripted, request, request_head, whole},
-    tls::{acceptor, file},
-    until, words,
+    CHAT_PATH, TestGateway, TestRequest, chat_body, post_request,
+    scripted::{ScriptedServer, json_response, read_request, read_request_head},
+    tls::{tls_acceptor, tls_file},
+    wait_until,
 };
 use penstock_core::{
     process::{secret::Secret, settings::Settings},
@@ -26,32 +26,33 @@ use tokio::{
 };
 
 /// A proxy that leads everything to one place, whatever it is asked for, and keeps what it was asked.
-struct Proxy {
-    scripted: Scripted,
-    heads: Arc<Mutex<Vec<String>>>,
+struct MockProxy {
+    server: ScriptedServer,
+    request_heads: Arc<Mutex<Vec<String>>>,
 }
 
-impl Proxy {
-    async fn before(provider: SocketAddr) -> Self {
+impl MockProxy {
+    async fn start(provider: SocketAddr) -> Self {
         let heads = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&heads);
-        let scripted = Scripted::start(move |stream, _| pass(stream, provider, Arc::clone(&kept))).await;
-        Self { scripted, heads }
+        let scripted =
+            ScriptedServer::start(move |stream, _| forward_connection(stream, provider, Arc::clone(&kept))).await;
+        Self { server: scripted, request_heads: heads }
     }
 
     /// With a password, under a name that only it can be looked up by.
     fn url(&self) -> String {
-        format!("http://alice:sesame@proxy.internal:{}", self.scripted.addr.port())
+        format!("http://alice:sesame@proxy.internal:{}", self.server.addr.port())
     }
 
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut self.heads.lock().unwrap())
+    fn take_request_heads(&self) -> Vec<String> {
+        std::mem::take(&mut self.request_heads.lock().unwrap())
     }
 }
 
-async fn pass(mut caller: TcpStream, provider: SocketAddr, heads: Arc<Mutex<Vec<String>>>) {
+async fn forward_connection(mut caller: TcpStream, provider: SocketAddr, heads: Arc<Mutex<Vec<String>>>) {
     let keep = |head: &[u8]| heads.lock().unwrap().push(String::from_utf8_lossy(head).into_owned());
-    let Some(head) = request_head(&mut caller).await else { return };
+    let Some(head) = read_request_head(&mut caller).await else { return };
     keep(&head);
     let mut onward = TcpStream::connect(provider).await.unwrap();
     if head.starts_with(b"CONNECT ") {
@@ -63,21 +64,21 @@ async fn pass(mut caller: TcpStream, provider: SocketAddr, heads: Arc<Mutex<Vec<
 }
 
 /// What look-ups wait for, until the other half is dropped.
-struct Gate(Mutex<Receiver<()>>);
+struct LookupGate(Mutex<Receiver<()>>);
 
-fn gate() -> (Sender<()>, Gate) {
+fn lookup_gate() -> (Sender<()>, LookupGate) {
     let (end, gate) = channel();
-    (end, Gate(Mutex::new(gate)))
+    (end, LookupGate(Mutex::new(gate)))
 }
 
-impl Gate {
+impl LookupGate {
     fn wait(&self) {
         let _ = self.0.lock().unwrap().recv();
     }
 }
 
 /// Knows the proxy and nobody else: what lies behind it is for the proxy to find.
-fn only_the_proxy() -> LookupFn {
+fn proxy_only_resolver() -> LookupFn {
     Arc::new(|name| match name {
         "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
         "inside.example" => Ok(vec![[93, 184, 216, 34].into(), [10, 0, 0, 5].into()]),
@@ -85,79 +86,84 @@ fn only_the_proxy() -> LookupFn {
     })
 }
 
-fn rig(proxy: &str, change: impl FnOnce(&mut Settings)) -> Rig {
-    Rig::looking_up(only_the_proxy(), |settings| {
+fn gateway_with_proxy(proxy: &str, change: impl FnOnce(&mut Settings)) -> TestGateway {
+    TestGateway::with_resolver(proxy_only_resolver(), |settings| {
         settings.https_proxy = Some(Secret::new(proxy));
         settings.http_proxy = Some(Secret::new(proxy));
-        settings.tls_ca = Some(file("authority.pem"));
+        settings.tls_ca = Some(tls_file("authority.pem"));
         settings.trusted_custom_hosts = vec!["llm.example".into()];
         change(settings);
     })
 }
 
-fn to(url: &str) -> Ask {
-    post(CHAT, words("m", false)).header("x-gateway-custom-host", url).header("authorization", "Bearer sk-1")
+fn request_to_url(url: &str) -> TestRequest {
+    post_request(CHAT_PATH, chat_body("m", false))
+        .header("x-gateway-custom-host", url)
+        .header("authorization", "Bearer sk-1")
 }
 
-async fn provider() -> Scripted {
-    Scripted::answering(whole("200 OK", "", "{}")).await
+async fn start_provider() -> ScriptedServer {
+    ScriptedServer::start_responding(json_response("200 OK", "", "{}")).await
 }
 
-const CREDENTIALS: &str = "proxy-authorization: Basic YWxpY2U6c2VzYW1l\r\n";
+const PROXY_AUTH_HEADER: &str = "proxy-authorization: Basic YWxpY2U6c2VzYW1l\r\n";
 
 #[tokio::test]
-async fn https_goes_through_a_tunnel() {
-    let provider = Scripted::start(|stream, _| async move {
-        let mut stream = acceptor(&[]).accept(stream).await.unwrap();
-        while let Some(asked) = request(&mut stream).await {
+async fn https_uses_a_tunnel() {
+    let provider = ScriptedServer::start(|stream, _| async move {
+        let mut stream = tls_acceptor(&[]).accept(stream).await.unwrap();
+        while let Some(asked) = read_request(&mut stream).await {
             assert!(!String::from_utf8_lossy(&asked).contains("proxy-"));
-            stream.write_all(&whole("200 OK", "", "{}")).await.unwrap();
+            stream.write_all(&json_response("200 OK", "", "{}")).await.unwrap();
         }
     })
     .await;
-    let proxy = Proxy::before(provider.addr).await;
-    let rig = rig(&proxy.url(), |_| ());
+    let proxy = MockProxy::start(provider.addr).await;
+    let rig = gateway_with_proxy(&proxy.url(), |_| ());
     for _ in 0..3 {
-        let told = rig.send(to("https://llm.example/v1")).await;
+        let told = rig.send(request_to_url("https://llm.example/v1")).await;
         assert_eq!((told.status, told.text().as_str()), (200, "{}"));
     }
-    let asked = format!("CONNECT llm.example:443 HTTP/1.1\r\nhost: llm.example:443\r\n{CREDENTIALS}\r\n");
-    assert_eq!(proxy.asked(), [asked]);
+    let asked = format!("CONNECT llm.example:443 HTTP/1.1\r\nhost: llm.example:443\r\n{PROXY_AUTH_HEADER}\r\n");
+    assert_eq!(proxy.take_request_heads(), [asked]);
 }
 
 #[tokio::test]
-async fn http_goes_with_its_whole_url_each_time() {
-    let provider = provider().await;
-    let proxy = Proxy::before(provider.addr).await;
-    let rig = rig(&proxy.url(), |_| ());
-    assert_eq!(rig.send(to("http://llm.example:8080/v1")).await.status, 200);
-    let asked = proxy.asked().concat();
-    let line =
-        format!("POST http://llm.example:8080/v1/chat/completions HTTP/1.1\r\n{CREDENTIALS}host: llm.example:8080\r\n");
+async fn http_sends_the_absolute_url_with_each_request() {
+    let provider = start_provider().await;
+    let proxy = MockProxy::start(provider.addr).await;
+    let rig = gateway_with_proxy(&proxy.url(), |_| ());
+    assert_eq!(rig.send(request_to_url("http://llm.example:8080/v1")).await.status, 200);
+    let asked = proxy.take_request_heads().concat();
+    let line = format!(
+        "POST http://llm.example:8080/v1/chat/completions HTTP/1.1\r\n{PROXY_AUTH_HEADER}host: llm.example:8080\r\n"
+    );
     assert!(asked.starts_with(&line) && asked.contains("\r\nauthorization: Bearer sk-1\r\n"), "{asked}");
     // The kept connection is the proxy's too: it is used again for the same origin, in the same form.
-    assert_eq!(rig.send(to("http://llm.example:8080/v1")).await.status, 200);
-    assert_eq!(provider.connections(), 1);
+    assert_eq!(rig.send(request_to_url("http://llm.example:8080/v1")).await.status, 200);
+    assert_eq!(provider.connection_count(), 1);
 }
 
 #[tokio::test]
-async fn some_hosts_are_reached_without_it() {
-    let provider = provider().await;
-    let proxy = Proxy::before(provider.addr).await;
-    let rig = rig(&proxy.url(), |settings| {
+async fn no_proxy_hosts_are_reached_directly() {
+    let provider = start_provider().await;
+    let proxy = MockProxy::start(provider.addr).await;
+    let rig = gateway_with_proxy(&proxy.url(), |settings| {
         settings.no_proxy = vec!["other.example".into(), "127.0.0.0/8".into()];
         settings.trusted_custom_hosts = vec!["127.0.0.1".into(), "localhost".into()];
     });
-    assert_eq!(rig.send(to(&provider.url())).await.status, 200);
-    assert!(rig.send(to("http://other.example")).await.text().contains("nobody should ask for other.example"));
-    assert!(proxy.asked().is_empty());
+    assert_eq!(rig.send(request_to_url(&provider.url())).await.status, 200);
+    assert!(
+        rig.send(request_to_url("http://other.example")).await.text().contains("nobody should ask for other.example")
+    );
+    assert!(proxy.take_request_heads().is_empty());
 }
 
 #[tokio::test]
-async fn a_proxy_is_no_way_around_what_is_forbidden() {
-    let provider = provider().await;
-    let proxy = Proxy::before(provider.addr).await;
-    let rig = rig(&proxy.url(), |_| ());
+async fn forbidden_hosts_are_rejected_behind_a_proxy() {
+    let provider = start_provider().await;
+    let proxy = MockProxy::start(provider.addr).await;
+    let rig = gateway_with_proxy(&proxy.url(), |_| ());
     for host in [
         "10.0.0.1",
         "169.254.169.254",
@@ -169,21 +175,21 @@ async fn a_proxy_is_no_way_around_what_is_forbidden() {
         "inside.example",
     ] {
         for scheme in ["http", "https"] {
-            let told = rig.send(to(&format!("{scheme}://{host}"))).await;
-            assert_eq!((told.status, told.code().as_str()), (400, "invalid_custom_host"), "{host}");
+            let told = rig.send(request_to_url(&format!("{scheme}://{host}"))).await;
+            assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
         }
     }
-    assert!(proxy.asked().is_empty());
+    assert!(proxy.take_request_heads().is_empty());
 }
 
 /// Only what an operator or a provider chose goes where nobody here knows.
 #[tokio::test]
-async fn behind_a_proxy_too_a_name_is_judged_by_where_it_leads() {
-    let provider = provider().await;
-    let proxy = Proxy::before(provider.addr).await;
+async fn client_chosen_host_is_resolved_and_checked_behind_a_proxy() {
+    let provider = start_provider().await;
+    let proxy = MockProxy::start(provider.addr).await;
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&asked);
-    let (end, gate) = gate();
+    let (end, gate) = lookup_gate();
     let slow: LookupFn = Arc::new(move |name| {
         if name == "proxy.internal" {
             return Ok(vec![[127, 0, 0, 1].into()]);
@@ -200,7 +206,7 @@ async fn behind_a_proxy_too_a_name_is_judged_by_where_it_leads() {
             _ => Err(io::ErrorKind::NotFound.into()),
         }
     });
-    let rig = Rig::looking_up(slow, |settings| {
+    let rig = TestGateway::with_resolver(slow, |settings| {
         settings.http_proxy = Some(Secret::new(proxy.url()));
         settings.trusted_custom_hosts = vec!["known.example".into()];
         settings.dns_timeout_ms = 1_000;
@@ -212,9 +218,9 @@ async fn behind_a_proxy_too_a_name_is_judged_by_where_it_leads() {
         ("failing.example", 502, "upstream_connect_failed"),
         ("hanging.example", 503, "upstream_connect_timeout"),
     ] {
-        let told = rig.send(to(&format!("http://{host}"))).await;
+        let told = rig.send(request_to_url(&format!("http://{host}"))).await;
         assert_eq!(
-            (told.status, if status == 200 { String::new() } else { told.code() }),
+            (told.status, if status == 200 { String::new() } else { told.error_code() }),
             (status, code.into()),
             "{host}"
         );
@@ -222,34 +228,35 @@ async fn behind_a_proxy_too_a_name_is_judged_by_where_it_leads() {
     assert_eq!(asked.lock().unwrap().len(), 5);
     // These are for the proxy to find, and nobody asks for them here.
     for host in ["api.openai.com", "known.example", "below.known.example"] {
-        assert_eq!(rig.send(to(&format!("http://{host}"))).await.status, 200, "{host}");
+        assert_eq!(rig.send(request_to_url(&format!("http://{host}"))).await.status, 200, "{host}");
     }
     assert_eq!(asked.lock().unwrap().len(), 5);
     let unasked = ["inside", "nowhere", "failing", "hanging"];
-    assert!(!proxy.asked().iter().any(|head| unasked.iter().any(|name| head.contains(name))));
+    assert!(!proxy.take_request_heads().iter().any(|head| unasked.iter().any(|name| head.contains(name))));
     drop(end);
 }
 
 /// A proxy that leads nowhere, and whom it was asked for.
-async fn refusing() -> Proxy {
+async fn start_refusing_proxy() -> MockProxy {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&heads);
-    let scripted = Scripted::start(move |mut stream, _| {
+    let scripted = ScriptedServer::start(move |mut stream, _| {
         let kept = Arc::clone(&kept);
         async move {
-            let Some(head) = request_head(&mut stream).await else { return };
+            let Some(head) = read_request_head(&mut stream).await else { return };
             kept.lock().unwrap().push(String::from_utf8_lossy(&head).into_owned());
             stream.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n").await.unwrap();
         }
     })
     .await;
-    Proxy { scripted, heads }
+    MockProxy { server: scripted, request_heads: heads }
 }
 
 /// Of what options decide, one host each.
-fn placed() -> [(&'static str, Ask); 4] {
+fn option_derived_hosts() -> [(&'static str, TestRequest); 4] {
     let ask = |provider: &str, options: &[(&str, &str)]| {
-        let ask = Ask::new("POST", CHAT).header("content-type", "application/json").body(words("m", false));
+        let ask =
+            TestRequest::new("POST", CHAT_PATH).header("content-type", "application/json").body(chat_body("m", false));
         let ask = ask.header("x-gateway-provider", provider).header("authorization", "Bearer sk-1");
         options.iter().fold(ask, |ask, (name, value)| ask.header(&format!("x-gateway-{name}"), value))
     };
@@ -270,19 +277,19 @@ fn placed() -> [(&'static str, Ask); 4] {
 }
 
 #[tokio::test]
-async fn behind_a_proxy_a_providers_host_is_reached_also_where_nobody_here_knows_it() {
+async fn unresolvable_provider_host_is_left_to_the_proxy() {
     for kind in [io::ErrorKind::NotFound, io::ErrorKind::Other] {
         let look_up: LookupFn = Arc::new(move |name| match name {
             "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
             _ => Err(kind.into()),
         });
-        for (host, ask) in placed() {
-            let proxy = refusing().await;
-            let rig = Rig::looking_up(Arc::clone(&look_up), |settings| {
+        for (host, ask) in option_derived_hosts() {
+            let proxy = start_refusing_proxy().await;
+            let rig = TestGateway::with_resolver(Arc::clone(&look_up), |settings| {
                 settings.https_proxy = Some(Secret::new(proxy.url()));
             });
             let told = rig.send(ask).await;
-            let asked = proxy.asked();
+            let asked = proxy.take_request_heads();
             let is_asked = asked.iter().any(|head| head.starts_with(&format!("CONNECT {host}:443 ")));
             assert!(is_asked && told.status >= 500, "{host} {kind}: {} {asked:?}", told.text());
         }
@@ -292,22 +299,22 @@ async fn behind_a_proxy_a_providers_host_is_reached_also_where_nobody_here_knows
         "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
         _ => Ok(vec![[10, 0, 0, 5].into()]),
     });
-    let proxy = refusing().await;
-    let rig = Rig::looking_up(look_up, |settings| settings.https_proxy = Some(Secret::new(proxy.url())));
-    for (host, ask) in placed() {
+    let proxy = start_refusing_proxy().await;
+    let rig = TestGateway::with_resolver(look_up, |settings| settings.https_proxy = Some(Secret::new(proxy.url())));
+    for (host, ask) in option_derived_hosts() {
         assert!(rig.send(ask).await.status >= 400, "{host}");
     }
-    assert!(proxy.asked().is_empty());
+    assert!(proxy.take_request_heads().is_empty());
 }
 
 /// More than there may be look-ups of names that callers choose.
-const MANY: usize = 80;
+const HANGING_REQUESTS: usize = 80;
 
 #[tokio::test]
-async fn the_proxys_own_name_waits_for_none_that_callers_choose() {
-    let provider = provider().await;
-    let proxy = Proxy::before(provider.addr).await;
-    let (end, gate) = gate();
+async fn proxy_lookup_does_not_wait_for_client_chosen_hosts() {
+    let provider = start_provider().await;
+    let proxy = MockProxy::start(provider.addr).await;
+    let (end, gate) = lookup_gate();
     let hanging = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&hanging);
     let look_up: LookupFn = Arc::new(move |name| {
@@ -317,19 +324,21 @@ async fn the_proxys_own_name_waits_for_none_that_callers_choose() {
         }
         Ok(vec![[127, 0, 0, 1].into()])
     });
-    let rig = Arc::new(Rig::looking_up(look_up, |settings| {
+    let rig = Arc::new(TestGateway::with_resolver(look_up, |settings| {
         settings.http_proxy = Some(Secret::new(proxy.url()));
         settings.trusted_custom_hosts = vec!["llm.example".into()];
     }));
-    let asked: Vec<_> = (0..MANY)
+    let asked: Vec<_> = (0..HANGING_REQUESTS)
         .map(|number| {
             let rig = Arc::clone(&rig);
-            tokio::spawn(async move { rig.send(to(&format!("http://hanging-{number}.example"))).await.status })
+            tokio::spawn(
+                async move { rig.send(request_to_url(&format!("http://hanging-{number}.example"))).await.status },
+            )
         })
         .collect();
     // Half of the threads.
-    until("all hang that may", || hanging.load(Ordering::Relaxed) == 64).await;
-    assert_eq!(rig.send(to("http://llm.example")).await.status, 200);
+    wait_until("all hang that may", || hanging.load(Ordering::Relaxed) == 64).await;
+    assert_eq!(rig.send(request_to_url("http://llm.example")).await.status, 200);
     drop(end);
     for asked in asked {
         assert_ne!(asked.await.unwrap(), 200);
@@ -337,24 +346,27 @@ async fn the_proxys_own_name_waits_for_none_that_callers_choose() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_refuses_or_is_silent_is_told_without_its_password() {
+async fn proxy_failure_is_reported_without_its_password() {
     for answer in
         ["HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\nsurplus", "SSH-2.0-x\r\n\r\n"]
     {
-        let proxy = Scripted::answering(answer).await;
-        let told = rig(&format!("http://u:sesame@{}", proxy.addr), |_| ()).send(to("https://llm.example")).await;
-        assert_eq!((told.status, told.code().as_str()), (502, "upstream_connect_failed"), "{}", told.text());
+        let proxy = ScriptedServer::start_responding(answer).await;
+        let told = gateway_with_proxy(&format!("http://u:sesame@{}", proxy.addr), |_| ())
+            .send(request_to_url("https://llm.example"))
+            .await;
+        assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_connect_failed"), "{}", told.text());
         assert!(told.text().contains("proxy") && !told.text().contains("sesame"), "{}", told.text());
     }
-    let silent = Scripted::answering("").await;
-    let rig = rig(&format!("http://u:sesame@{}", silent.addr), |settings| settings.connect_timeout_ms = 100);
-    let told = rig.send(to("https://llm.example")).await;
-    assert_eq!((told.status, told.code().as_str()), (503, "upstream_connect_timeout"), "{}", told.text());
+    let silent = ScriptedServer::start_responding("").await;
+    let rig =
+        gateway_with_proxy(&format!("http://u:sesame@{}", silent.addr), |settings| settings.connect_timeout_ms = 100);
+    let told = rig.send(request_to_url("https://llm.example")).await;
+    assert_eq!((told.status, told.error_code().as_str()), (503, "upstream_connect_timeout"), "{}", told.text());
     assert!(!format!("{:?}", rig.gateway.settings).contains("sesame"));
 }
 
 #[tokio::test]
-async fn a_proxy_that_is_none_is_told_at_the_start() {
+async fn rejects_unsupported_proxy_scheme_at_startup() {
     let settings = Settings { https_proxy: Some(Secret::new("socks5://u:sesame@proxy:1080")), ..Settings::default() };
     let problems = penstock_core::gateway::Gateway::new(settings).err().expect("a problem");
     assert_eq!(problems[0].path, "$.https_proxy");

@@ -1,57 +1,66 @@
 //! `WebSockets`: both ends talk, and one record says what it used.
 
 use crate::harness::{
-    Ask, Rig, pick, settled,
-    talk::{REALTIME, ask, closed, open, refused},
+    TestGateway, TestRequest, pick_fields,
+    talk::{REALTIME_PATH, close_code_and_reason, expect_rejection, open_realtime, realtime_request},
+    wait_for_ledger_entries,
 };
 use penstock_core::endpoints::realtime::Message;
 use penstock_mock::{Outcome, Server};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn both_say_what_they_say_and_one_record_says_what_it_used() {
+async fn session_relays_messages_and_writes_one_record_with_usage() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, 10_000_000]], "output": [[0, 2_000_000]]});
     let said = json!([{"provider": "mock", "model": "gpt-realtime", "prices": [{"version": "v1", "rates": rates}]}]);
-    rig.apply(&json!({"epoch": "1", "prices": {"said": said}}));
-    let mut talk = open(&rig, ask(REALTIME)).await;
-    assert_eq!(talk.event().await["session"]["model"], "gpt-realtime");
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}}));
+    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    assert_eq!(talk.receive_event().await["session"]["model"], "gpt-realtime");
     for _ in 0..2 {
-        talk.say(json!({"type": "response.create"})).await;
-        assert_eq!(talk.until("response.output_text.delta").await["delta"], "Hello");
-        talk.until("response.done").await;
+        talk.send_event(json!({"type": "response.create"})).await;
+        assert_eq!(talk.receive_until("response.output_text.delta").await["delta"], "Hello");
+        talk.receive_until("response.done").await;
     }
-    talk.send(Message::Binary(vec![0, 255, 7].into())).await;
-    assert_eq!(talk.hear().await, Message::Binary(vec![0, 255, 7].into()));
-    assert!(rig.records().is_empty(), "not before its end");
+    talk.send_message(Message::Binary(vec![0, 255, 7].into())).await;
+    assert_eq!(talk.receive_message().await, Message::Binary(vec![0, 255, 7].into()));
+    assert!(rig.drain_records().is_empty(), "not before its end");
     talk.close(1000, "done").await;
-    let record = rig.record();
-    let told = pick(&record, ["operation", "ai_model", "outcome", "is_success", "response_status_code", "stream_mode"]);
+    let record = rig.single_record();
+    let told =
+        pick_fields(&record, ["operation", "ai_model", "outcome", "is_success", "response_status_code", "stream_mode"]);
     assert_eq!(told, json!(["realtime", "gpt-realtime", "complete", true, 101, true]));
-    assert_eq!(pick(&record, ["req_units", "res_units", "total_units"]), json!([24, 16, 40]));
+    assert_eq!(pick_fields(&record, ["req_units", "res_units", "total_units"]), json!([24, 16, 40]));
     assert_eq!(record["usage"], json!({"input": 14, "output": 16, "audio_in": 10}));
     // Twice seven of text, five of sound and eight of text answered.
-    assert_eq!(pick(&record, ["cost_nanodollars", "price_version"]), json!([2 * (7_000 + 50_000 + 16_000), "v1"]));
-    assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::Complete);
+    assert_eq!(
+        pick_fields(&record, ["cost_nanodollars", "price_version"]),
+        json!([2 * (7_000 + 50_000 + 16_000), "v1"])
+    );
+    assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::Complete);
     assert_eq!(rig.gateway.record_sink.metrics.in_flight(), 0);
 }
 
 #[tokio::test]
-async fn the_record_says_how_the_session_stood_what_each_response_used_and_what_went_wrong() {
+async fn record_lists_session_events_with_usage_and_errors() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut talk = open(&rig, ask(REALTIME)).await;
-    talk.say(json!({"type": "session.update", "session": {"voice": "ash"}})).await;
-    talk.until("session.updated").await;
-    talk.say(json!({"type": "response.create"})).await;
-    talk.until("response.done").await;
-    talk.say(json!({"type": "nothing"})).await;
-    talk.until("error").await;
+    let rig = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    talk.send_event(json!({"type": "session.update", "session": {"voice": "ash"}})).await;
+    talk.receive_until("session.updated").await;
+    talk.send_event(json!({"type": "response.create"})).await;
+    talk.receive_until("response.done").await;
+    talk.send_event(json!({"type": "nothing"})).await;
+    talk.receive_until("error").await;
     talk.close(1000, "").await;
-    let record = rig.record();
-    let told: Vec<_> =
-        record["events"].as_array().unwrap().iter().map(|event| pick(event, ["type", "word", "res_units"])).collect();
+    let record = rig.single_record();
+    let told: Vec<_> = record["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| pick_fields(event, ["type", "word", "res_units"]))
+        .collect();
     let expected = json!([
         ["session.created", null, null],
         ["session.updated", null, null],
@@ -63,83 +72,87 @@ async fn the_record_says_how_the_session_stood_what_each_response_used_and_what_
         record["events"].as_array().unwrap().iter().map(|event| event["after"].as_f64().unwrap()).collect();
     assert!(after.is_sorted() && after[3] < record["response_time"].as_f64().unwrap(), "{after:?}");
     // However many there are, so many are told.
-    let mut talk = open(&rig, ask(REALTIME)).await;
+    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
     for _ in 0..210 {
-        talk.say(json!({"type": "nothing"})).await;
-        talk.until("error").await;
+        talk.send_event(json!({"type": "nothing"})).await;
+        talk.receive_until("error").await;
     }
     talk.close(1000, "").await;
-    let record = rig.record();
+    let record = rig.single_record();
     assert_eq!((record["events"].as_array().unwrap().len(), &record["events_left_out"]), (200, &json!(11)));
 }
 
 #[tokio::test]
-async fn what_another_model_writes_down_costs_what_that_model_costs() {
+async fn transcription_is_priced_by_its_own_model() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let price = |model: &str, version: &str, audio: u64| {
         let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, audio]], "output": [[0, 2_000_000]]});
         json!({"provider": "mock", "model": model, "prices": [{"version": version, "rates": rates}]})
     };
     let said = json!([price("gpt-realtime", "v1", 10_000_000), price("gpt-4o-transcribe", "w1", 3_000_000)]);
-    rig.apply(&json!({"epoch": "1", "prices": {"said": said}}));
+    rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}}));
     // One that nobody knows the price of costs as much as the model that talks.
     for (writer, audio, version) in [("gpt-4o-transcribe", 36_000, "v1+w1"), ("unknown", 120_000, "v1")] {
-        let mut talk = open(&rig, ask(REALTIME)).await;
+        let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
         let input = json!({"input": {"transcription": {"model": writer}}});
-        talk.say(json!({"type": "session.update", "session": {"audio": input}})).await;
-        talk.say(json!({"type": "input_audio_buffer.commit"})).await;
-        talk.say(json!({"type": "response.create"})).await;
-        talk.until("response.done").await;
+        talk.send_event(json!({"type": "session.update", "session": {"audio": input}})).await;
+        talk.send_event(json!({"type": "input_audio_buffer.commit"})).await;
+        talk.send_event(json!({"type": "response.create"})).await;
+        talk.receive_until("response.done").await;
         talk.close(1000, "done").await;
-        let record = rig.record();
+        let record = rig.single_record();
         assert_eq!(record["usage"], json!({"input": 8, "output": 17, "audio_in": 17}));
         let cost = 7_000 + 50_000 + 16_000 + 1_000 + audio + 18_000;
-        assert_eq!(pick(&record, ["cost_nanodollars", "price_version"]), json!([cost, version]), "{writer}");
+        assert_eq!(pick_fields(&record, ["cost_nanodollars", "price_version"]), json!([cost, version]), "{writer}");
     }
 }
 
 #[tokio::test]
-async fn what_is_saved_of_the_model_that_writes_decides_and_what_nobody_talked_costs_nothing() {
+async fn saved_price_applies_to_a_transcription_session() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let rates = json!({"input": [[0, 1_000_000]], "audio_in": [[0, 3_000_000]], "output": [[0, 2_000_000]]});
     let row = |slug: &str| json!({"slug": slug, "enabled": true, "prices": [{"version": slug, "rates": rates}]});
-    rig.apply(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "models": "m"}],
+    rig.apply_snapshot(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "models": "m"}],
         "models": [{"id": "m", "allow_all": true, "models": [row("gpt-4o-transcribe")]}]}));
-    let asked = Ask::new("GET", "/v1/realtime?intent=transcription").header("x-gateway-provider", "@mine");
-    let mut talk = open(&rig, asked).await;
+    let asked = TestRequest::new("GET", "/v1/realtime?intent=transcription").header("x-gateway-provider", "@mine");
+    let mut talk = open_realtime(&rig, asked).await;
     let input = json!({"input": {"transcription": {"model": "gpt-4o-transcribe"}}});
-    talk.say(json!({"type": "session.update", "session": {"audio": input}})).await;
-    talk.say(json!({"type": "input_audio_buffer.commit"})).await;
-    talk.until("conversation.item.input_audio_transcription.completed").await;
+    talk.send_event(json!({"type": "session.update", "session": {"audio": input}})).await;
+    talk.send_event(json!({"type": "input_audio_buffer.commit"})).await;
+    talk.receive_until("conversation.item.input_audio_transcription.completed").await;
     talk.close(1000, "").await;
-    let record = rig.record();
+    let record = rig.single_record();
     let cost = 1_000 + 36_000 + 18_000;
-    assert_eq!(pick(&record, ["cost_nanodollars", "price_version"]), json!([cost, "gpt-4o-transcribe"]), "{record}");
+    assert_eq!(
+        pick_fields(&record, ["cost_nanodollars", "price_version"]),
+        json!([cost, "gpt-4o-transcribe"]),
+        "{record}"
+    );
 }
 
 #[tokio::test]
-async fn a_session_of_azures_foundry_is_asked_as_its_version_has_it() {
+async fn azure_foundry_session_uses_the_v1_path() {
     let provider = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    let ask = Ask::new("GET", REALTIME)
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let ask = TestRequest::new("GET", REALTIME_PATH)
         .header("x-gateway-provider", "azure-ai")
         .header("x-gateway-custom-host", &provider.url())
         .header("authorization", "Bearer sk-1");
-    let mut talk = open(&rig, ask).await;
-    assert_eq!(talk.until("session.created").await["session"]["model"], "gpt-realtime");
+    let mut talk = open_realtime(&rig, ask).await;
+    assert_eq!(talk.receive_until("session.created").await["session"]["model"], "gpt-realtime");
     talk.close(1000, "").await;
-    let entry = settled(&provider, 1).await.remove(0);
-    assert_eq!((entry.path.as_str(), entry.header("authorization")), (REALTIME, Some("Bearer sk-1")));
-    assert_eq!(pick(&rig.record(), ["operation", "ai_org"]), json!(["realtime", "azure-ai"]));
+    let entry = wait_for_ledger_entries(&provider, 1).await.remove(0);
+    assert_eq!((entry.path.as_str(), entry.header("authorization")), (REALTIME_PATH, Some("Bearer sk-1")));
+    assert_eq!(pick_fields(&rig.single_record(), ["operation", "ai_org"]), json!(["realtime", "azure-ai"]));
 }
 
 #[tokio::test]
-async fn what_a_provider_is_told_in_header_fields_it_is_told_of_a_session_too() {
+async fn session_handshake_sends_provider_headers() {
     let provider = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    let ask = Ask::new("GET", REALTIME)
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let ask = TestRequest::new("GET", REALTIME_PATH)
         .header("x-gateway-provider", "openai")
         .header("x-gateway-custom-host", &format!("{}/v1", provider.url()))
         .header("authorization", "Bearer sk-1")
@@ -147,77 +160,78 @@ async fn what_a_provider_is_told_in_header_fields_it_is_told_of_a_session_too() 
         .header("x-gateway-openai-project", "proj-1")
         .header("openai-beta", "realtime=v1")
         .header("x-gateway-trace-id", "t-1");
-    open(&rig, ask).await.close(1000, "").await;
-    let entry = settled(&provider, 1).await.remove(0);
+    open_realtime(&rig, ask).await.close(1000, "").await;
+    let entry = wait_for_ledger_entries(&provider, 1).await.remove(0);
     let told = ["authorization", "openai-organization", "openai-project", "openai-beta", "x-gateway-trace-id"];
     let expected = [Some("Bearer sk-1"), Some("org-1"), Some("proj-1"), Some("realtime=v1"), None];
     assert_eq!(told.map(|name| entry.header(name)), expected);
 }
 
 /// A saved provider of this kind at which `good` alone may be used.
-fn restricted(provider: &Server, kind: &str) -> Rig {
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    rig.apply(&json!({"epoch": "1",
+fn gateway_allowing_one_model(provider: &Server, kind: &str) -> TestGateway {
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    rig.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "az", "provider": kind, "api_key": "k", "custom_host": provider.url(), "models": "m"}],
         "models": [{"id": "m", "allow_all": false, "models": [{"slug": "good", "enabled": true}]}]}));
     rig
 }
 
 #[tokio::test]
-async fn a_session_is_held_with_no_model_that_may_not_be_used_however_it_is_named() {
+async fn rejects_disallowed_session_model_in_every_query_parameter() {
     let provider = Server::start().await;
-    let rig = restricted(&provider, "azure-ai");
-    let ask = |query: &str| Ask::new("GET", &format!("/v1/realtime?{query}")).header("x-gateway-provider", "@az");
+    let rig = gateway_allowing_one_model(&provider, "azure-ai");
+    let ask =
+        |query: &str| TestRequest::new("GET", &format!("/v1/realtime?{query}")).header("x-gateway-provider", "@az");
     for query in ["model=bad", "deployment=bad", "model=good&deployment=bad", "model=good&mod%65l=bad"] {
-        let (status, told) = refused(&rig, ask(query)).await;
+        let (status, told) = expect_rejection(&rig, ask(query)).await;
         assert_eq!((status, &told["error"]["code"]), (403, &json!("model_not_allowed")), "{query}: {told}");
     }
     assert!(provider.ledger_entries().is_empty());
-    open(&rig, ask("model=good")).await.close(1000, "").await;
+    open_realtime(&rig, ask("model=good")).await.close(1000, "").await;
 }
 
 #[tokio::test]
-async fn who_writes_down_what_a_session_hears_must_be_one_that_may_be_used() {
+async fn session_update_with_a_disallowed_model_ends_the_session() {
     let provider = Server::start().await;
-    let rig = restricted(&provider, "mock");
+    let rig = gateway_allowing_one_model(&provider, "mock");
     let session = |model: &str| json!({"audio": {"input": {"transcription": {"model": model}}}});
     let update = |session: Value| json!({"type": "session.update", "session": session});
-    let ask = || Ask::new("GET", "/v1/realtime?model=good").header("x-gateway-provider", "@az");
+    let ask = || TestRequest::new("GET", "/v1/realtime?model=good").header("x-gateway-provider", "@az");
     for said in [session("bad"), json!({"input_audio_transcription": {"model": "bad"}}), json!({"model": "bad"})] {
-        let mut talk = open(&rig, ask()).await;
-        talk.until("session.created").await;
-        talk.say(update(said.clone())).await;
-        assert_eq!(closed(&talk.hear().await).0, 1008, "{said}");
-        talk.over().await;
-        assert_eq!(rig.record()["outcome"], "refused", "{said}");
+        let mut talk = open_realtime(&rig, ask()).await;
+        talk.receive_until("session.created").await;
+        talk.send_event(update(said.clone())).await;
+        assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1008, "{said}");
+        talk.wait_until_closed().await;
+        assert_eq!(rig.single_record()["outcome"], "refused", "{said}");
     }
-    let mut talk = open(&rig, ask()).await;
-    talk.until("session.created").await;
-    talk.say(update(session("good"))).await;
-    talk.until("session.updated").await;
+    let mut talk = open_realtime(&rig, ask()).await;
+    talk.receive_until("session.created").await;
+    talk.send_event(update(session("good"))).await;
+    talk.receive_until("session.updated").await;
     talk.close(1000, "").await;
 }
 
 #[tokio::test]
-async fn responses_go_over_a_websocket_too() {
+async fn responses_api_works_over_a_websocket() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut talk = open(&rig, ask("/v1/responses")).await;
-    talk.say(json!({"type": "response.create", "model": "m", "input": "hi"})).await;
-    assert_eq!(talk.until("response.completed").await["response"]["usage"]["total_tokens"], 20);
+    let rig = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&rig, realtime_request("/v1/responses")).await;
+    talk.send_event(json!({"type": "response.create", "model": "m", "input": "hi"})).await;
+    assert_eq!(talk.receive_until("response.completed").await["response"]["usage"]["total_tokens"], 20);
     talk.close(1000, "").await;
-    let record = rig.record();
-    let told = pick(&record, ["operation", "ai_model", "total_units", "outcome"]);
+    let record = rig.single_record();
+    let told = pick_fields(&record, ["operation", "ai_model", "total_units", "outcome"]);
     assert_eq!(told, json!(["createModelResponse", "m", 20, "complete"]));
 }
 
 #[tokio::test]
-async fn each_response_of_a_session_costs_what_its_own_model_does() {
+async fn each_response_of_a_session_is_priced_by_its_own_model() {
     let provider = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let rates = |input: u64| json!({"input": [[0, input]], "audio_in": [[0, input]], "output": [[0, input]]});
     let row = |slug: &str, rate: u64| json!({"slug": slug, "enabled": true, "prices": [{"version": slug, "rates": rates(rate)}]});
-    rig.apply(&json!({"epoch": "1",
+    rig.apply_snapshot(&json!({"epoch": "1",
         "providers": [{"slug": "mine", "provider": "mock", "api_key": "k", "custom_host": provider.url(), "models": "m"}],
         "models": [{"id": "m", "allow_all": true, "models": [row("small", 1_000), row("large", 10_000)]}]}));
     for (models, cost, version) in [
@@ -226,23 +240,24 @@ async fn each_response_of_a_session_costs_what_its_own_model_does() {
         // Not as cheap as the first, only because nobody knows its price.
         (["small", "unknown", "small"], json!(null), json!(null)),
     ] {
-        let mut talk = open(&rig, Ask::new("GET", "/v1/responses").header("x-gateway-provider", "@mine")).await;
+        let mut talk =
+            open_realtime(&rig, TestRequest::new("GET", "/v1/responses").header("x-gateway-provider", "@mine")).await;
         for model in models {
-            talk.say(json!({"type": "response.create", "model": model, "input": "hi"})).await;
-            talk.until("response.completed").await;
+            talk.send_event(json!({"type": "response.create", "model": model, "input": "hi"})).await;
+            talk.receive_until("response.completed").await;
         }
         talk.close(1000, "").await;
-        let record = rig.record();
-        let told = pick(&record, ["ai_model", "total_units", "cost_nanodollars", "price_version"]);
+        let record = rig.single_record();
+        let told = pick_fields(&record, ["ai_model", "total_units", "cost_nanodollars", "price_version"]);
         assert_eq!(told, json!([models[0], 60, cost, version]), "{models:?}");
     }
 }
 
 #[tokio::test]
-async fn a_message_that_names_a_model_that_may_not_be_used_ends_the_session() {
+async fn message_with_a_disallowed_model_ends_the_session() {
     let provider = Server::start().await;
-    let rig = restricted(&provider, "mock");
-    let ask = || Ask::new("GET", "/v1/responses").header("x-gateway-provider", "@az");
+    let rig = gateway_allowing_one_model(&provider, "mock");
+    let ask = || TestRequest::new("GET", "/v1/responses").header("x-gateway-provider", "@az");
     let create = |more: &str| format!("{{\"type\":\"response.create\",\"input\":\"hi\",{more}}}");
     for more in [
         r#""model":"bad""#,
@@ -253,120 +268,120 @@ async fn a_message_that_names_a_model_that_may_not_be_used_ends_the_session() {
         r#""model":"good","tools":[{"type":"image_generation","model":"bad"}]"#,
         r#""response":{"model":"good","tools":[{"type":"image_generation","model":"bad"}]}"#,
     ] {
-        let mut talk = open(&rig, ask()).await;
-        talk.send(Message::text(create(more))).await;
-        assert_eq!(closed(&talk.hear().await).0, 1008, "{more}");
-        talk.over().await;
-        assert_eq!(rig.record()["outcome"], "refused", "{more}");
+        let mut talk = open_realtime(&rig, ask()).await;
+        talk.send_message(Message::text(create(more))).await;
+        assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1008, "{more}");
+        talk.wait_until_closed().await;
+        assert_eq!(rig.single_record()["outcome"], "refused", "{more}");
     }
-    let mut talk = open(&rig, ask()).await;
-    talk.send(Message::text(create(r#""model":"good""#))).await;
-    talk.until("response.completed").await;
+    let mut talk = open_realtime(&rig, ask()).await;
+    talk.send_message(Message::text(create(r#""model":"good""#))).await;
+    talk.receive_until("response.completed").await;
     talk.close(1000, "").await;
 }
 
 #[tokio::test]
-async fn the_providers_close_comes_to_the_caller_with_its_code_and_reason() {
+async fn provider_close_code_and_reason_reach_the_client() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for (code, outcome, error) in [(1000, "complete", Value::Null), (4001, "cut", json!("upstream_broke"))] {
-        let mut talk = open(&rig, ask(REALTIME)).await;
-        talk.event().await;
-        talk.say(json!({"type": "mock.close", "code": code, "reason": "enough"})).await;
-        assert_eq!(closed(&talk.hear().await), (code, "enough".into()));
-        talk.over().await;
-        assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!([outcome, error]));
+        let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+        talk.receive_event().await;
+        talk.send_event(json!({"type": "mock.close", "code": code, "reason": "enough"})).await;
+        assert_eq!(close_code_and_reason(&talk.receive_message().await), (code, "enough".into()));
+        talk.wait_until_closed().await;
+        assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!([outcome, error]));
     }
-    let all = settled(&provider, 2).await;
+    let all = wait_for_ledger_entries(&provider, 2).await;
     assert!(all.iter().all(|entry| entry.outcome == Outcome::Complete), "its goodbye was answered");
 }
 
 #[tokio::test]
-async fn a_provider_that_breaks_off_is_told_as_an_error_and_what_was_used_is_kept() {
+async fn provider_disconnect_is_an_error_and_usage_is_recorded() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut talk = open(&rig, ask(REALTIME)).await;
-    talk.say(json!({"type": "response.create"})).await;
-    talk.until("response.done").await;
-    talk.say(json!({"type": "mock.drop"})).await;
-    assert_eq!(closed(&talk.hear().await).0, 1011);
-    talk.over().await;
-    let told = pick(&rig.record(), ["outcome", "error", "is_success", "total_units"]);
+    let rig = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    talk.send_event(json!({"type": "response.create"})).await;
+    talk.receive_until("response.done").await;
+    talk.send_event(json!({"type": "mock.drop"})).await;
+    assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1011);
+    talk.wait_until_closed().await;
+    let told = pick_fields(&rig.single_record(), ["outcome", "error", "is_success", "total_units"]);
     assert_eq!(told, json!(["cut", "upstream_broke", false, 20]));
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_without_a_word_leaves_one_record_with_what_was_used() {
+async fn client_disconnect_writes_one_record_with_usage() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut talk = open(&rig, ask(REALTIME)).await;
-    talk.say(json!({"type": "response.create"})).await;
-    talk.until("response.done").await;
-    talk.says = None;
-    talk.over().await;
-    let told = pick(&rig.record(), ["outcome", "is_success", "total_units", "response_status_code"]);
+    let rig = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    talk.send_event(json!({"type": "response.create"})).await;
+    talk.receive_until("response.done").await;
+    talk.sender = None;
+    talk.wait_until_closed().await;
+    let told = pick_fields(&rig.single_record(), ["outcome", "is_success", "total_units", "response_status_code"]);
     assert_eq!(told, json!(["aborted", false, 20, 101]));
-    assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::Complete, "the provider was told");
+    assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::Complete, "the provider was told");
 }
 
 #[tokio::test]
-async fn a_caller_who_reads_slowly_slows_the_provider() {
+async fn slow_client_slows_the_provider() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut talk = open(&rig, ask(REALTIME)).await;
-    talk.event().await;
-    talk.say(json!({"type": "mock.flood", "count": 400, "bytes": 100_000})).await;
+    let rig = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    talk.receive_event().await;
+    talk.send_event(json!({"type": "mock.flood", "count": 400, "bytes": 100_000})).await;
     // Forty megabytes: far more than sockets and channels hold.
     for at in 0..5 {
-        assert_eq!(talk.event().await["at"], at);
+        assert_eq!(talk.receive_event().await["at"], at);
     }
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     let passed = rig.gateway.record_sink.metrics.to_json()["pieces"].as_u64().unwrap();
     assert!(passed < 12, "{passed} messages went on to a caller who took six");
     for at in 5..400 {
-        assert_eq!(talk.event().await["at"], at);
+        assert_eq!(talk.receive_event().await["at"], at);
     }
     talk.close(1000, "").await;
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_ends_the_session() {
+async fn oversized_message_ends_the_session() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut talk = open(&rig, ask(REALTIME)).await;
-    talk.event().await;
-    talk.send(Message::Binary(vec![0; 16 * 1024 * 1024 + 1].into())).await;
-    assert_eq!(closed(&talk.hear().await).0, 1009);
-    talk.over().await;
-    assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
+    let rig = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    talk.receive_event().await;
+    talk.send_message(Message::Binary(vec![0; 16 * 1024 * 1024 + 1].into())).await;
+    assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1009);
+    talk.wait_until_closed().await;
+    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
 }
 
 #[tokio::test]
-async fn a_quiet_session_lives_by_pings_and_a_provider_that_is_gone_is_noticed() {
+async fn pings_keep_a_session_alive_and_detect_a_dead_provider() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| {
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
         settings.heartbeat_ms = 20;
         settings.idle_timeout_ms = 200;
     });
-    let mut talk = open(&rig, ask(REALTIME)).await;
-    talk.event().await;
+    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    talk.receive_event().await;
     tokio::time::sleep(std::time::Duration::from_millis(400)).await;
-    talk.say(json!({"type": "mock.pings"})).await;
-    assert!(talk.event().await["count"].as_u64().unwrap() > 3);
-    talk.say(json!({"type": "mock.silence"})).await;
-    assert_eq!(closed(&talk.hear().await).0, 1011);
-    talk.over().await;
-    assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["cut", "idle_timeout"]));
+    talk.send_event(json!({"type": "mock.pings"})).await;
+    assert!(talk.receive_event().await["count"].as_u64().unwrap() > 3);
+    talk.send_event(json!({"type": "mock.silence"})).await;
+    assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1011);
+    talk.wait_until_closed().await;
+    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["cut", "idle_timeout"]));
 }
 
 #[tokio::test]
-async fn a_session_ends_where_the_gateway_does() {
+async fn graceful_shutdown_closes_sessions() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut talk = open(&rig, ask(REALTIME)).await;
-    talk.event().await;
+    let rig = TestGateway::for_provider(&provider);
+    let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
+    talk.receive_event().await;
     rig.gateway.drain();
-    assert_eq!(closed(&talk.hear().await).0, 1012);
-    talk.over().await;
-    assert_eq!(pick(&rig.record(), ["outcome", "error"]), json!(["cut", "draining"]));
+    assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1012);
+    talk.wait_until_closed().await;
+    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["cut", "draining"]));
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::harness::{
-    Ask, CHAT, MESSAGES, Rig, chat, get, in_time, pick, post, scripted::Scripted, settled, stream, stream_of, until,
-    words,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, chat_request, get_request, into_stream, pick_fields,
+    post_request, scripted::ScriptedServer, stream_request, wait_for_ledger_entries, wait_until, with_timeout,
 };
 use bytes::Bytes;
 use penstock_core::ingress::body::{Body, feed_channel};
@@ -16,53 +16,54 @@ use tokio::{
 };
 
 /// Starts a request and drops it when it has had this much time.
-async fn leave(rig: &Rig, ask: Ask) {
-    let left = timeout(Duration::from_millis(40), rig.gateway.handle(ask.request())).await;
+async fn abandon_request(rig: &TestGateway, ask: TestRequest) {
+    let left = timeout(Duration::from_millis(40), rig.gateway.handle(ask.build())).await;
     assert!(left.is_err(), "it was answered");
 }
 
-fn assert_aborted(rig: &Rig, status: u16) -> Value {
-    let record = rig.record();
-    let said = pick(&record, ["outcome", "response_status_code", "is_success"]);
+fn assert_aborted(rig: &TestGateway, status: u16) -> Value {
+    let record = rig.single_record();
+    let said = pick_fields(&record, ["outcome", "response_status_code", "is_success"]);
     assert_eq!(said, json!(["aborted", status, false]), "{record:#}");
     assert_eq!(rig.gateway.record_sink.metrics.in_flight(), 0);
     record
 }
 
 #[tokio::test]
-async fn the_session_of_an_assistant_groups_its_records_and_goes_no_further() {
+async fn assistant_session_id_groups_records_and_is_not_forwarded() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let session = "x-claude-code-session-id";
     for (asked, more, kept) in [
-        (post(MESSAGES, words("mock", false)), None, "s-1"),
-        (get("/v1/proxy/x"), None, "s-1"),
-        (get("/v1/proxy/x"), Some(r#"{"session_id":"own"}"#), "own"),
+        (post_request(MESSAGES_PATH, chat_body("mock", false)), None, "s-1"),
+        (get_request("/v1/proxy/x"), None, "s-1"),
+        (get_request("/v1/proxy/x"), Some(r#"{"session_id":"own"}"#), "own"),
     ] {
         let asked = more.into_iter().fold(asked, |ask, own| ask.header("x-gateway-metadata", own));
         assert_eq!(rig.send(asked.header(session, " s-1")).await.status, 200);
-        assert_eq!(rig.record()["metadata"], json!({"key": ["session_id"], "value": [kept]}));
+        assert_eq!(rig.single_record()["metadata"], json!({"key": ["session_id"], "value": [kept]}));
         assert_eq!(provider.ledger_entries().pop().unwrap().header(session), None);
     }
 }
 
 #[tokio::test]
-async fn a_complete_request_has_one_record_that_tells_all() {
+async fn complete_request_writes_one_record_with_all_fields() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let ask = chat("mock?first_ms=20")
+    let rig = TestGateway::for_provider(&provider);
+    let ask = chat_request("mock?first_ms=20")
         .header("x-gateway-trace-id", "t-1")
         .header("x-gateway-span-id", "s-1")
         .header("x-gateway-span-name", "ask")
         .header("x-gateway-parent-span-id", "s-0")
         .header("x-gateway-metadata", r#"{"_user":"ann","team":"red"}"#);
     let told = rig.send(ask).await;
-    let record = rig.record();
-    let said = pick(&record, ["outcome", "is_success", "response_status_code", "request_method", "request_url"]);
-    assert_eq!(said, json!(["complete", true, 200, "POST", CHAT]));
-    let said = pick(&record, ["trace_id", "span_id", "span_name", "parent_span_id"]);
+    let record = rig.single_record();
+    let said = pick_fields(&record, ["outcome", "is_success", "response_status_code", "request_method", "request_url"]);
+    assert_eq!(said, json!(["complete", true, 200, "POST", CHAT_PATH]));
+    let said = pick_fields(&record, ["trace_id", "span_id", "span_name", "parent_span_id"]);
     assert_eq!(said, json!(["t-1", "s-1", "ask", "s-0"]));
-    let said = pick(&record, ["ai_org", "ai_model", "operation", "stream_mode", "is_proxy_call", "mode", "worker"]);
+    let said =
+        pick_fields(&record, ["ai_org", "ai_model", "operation", "stream_mode", "is_proxy_call", "mode", "worker"]);
     assert_eq!(said, json!(["mock", "mock?first_ms=20", "chatComplete", false, false, "single", 1]));
     assert_eq!(record["metadata"], json!({"key": ["_user", "team"], "value": ["ann", "red"]}));
     assert_eq!(record["bytes_out"], told.body.len());
@@ -73,37 +74,37 @@ async fn a_complete_request_has_one_record_that_tells_all() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_trace_is_traced_by_its_own_id() {
+async fn request_without_a_trace_id_uses_its_own_id() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let told = rig.send(chat("mock")).await;
-    let record = rig.record();
+    let rig = TestGateway::for_provider(&provider);
+    let told = rig.send(chat_request("mock")).await;
+    let record = rig.single_record();
     assert_eq!(record["trace_id"], record["id"]);
     assert_eq!(told.header("x-gateway-trace-id"), record["id"].as_str());
 }
 
 #[tokio::test]
-async fn usage_is_read_from_whole_and_streamed_answers_of_both_dialects() {
+async fn usage_is_read_from_both_formats_and_streams() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    for path in [CHAT, MESSAGES] {
+    let rig = TestGateway::for_provider(&provider);
+    for path in [CHAT_PATH, MESSAGES_PATH] {
         for streamed in [false, true] {
-            rig.send(post(path, words("mock?chunks=5&usage=on", streamed))).await;
-            let record = rig.record();
-            let said = pick(&record, ["req_units", "res_units", "total_units", "stream_mode"]);
+            rig.send(post_request(path, chat_body("mock?chunks=5&usage=on", streamed))).await;
+            let record = rig.single_record();
+            let said = pick_fields(&record, ["req_units", "res_units", "total_units", "stream_mode"]);
             assert_eq!(said, json!([12, 5, 17, streamed]), "{path}");
-            rig.send(post(path, words("mock?usage=off", streamed))).await;
-            assert_eq!(pick(&rig.record(), ["req_units", "units_estimated"]), json!([8, true]), "{path}");
+            rig.send(post_request(path, chat_body("mock?usage=off", streamed))).await;
+            assert_eq!(pick_fields(&rig.single_record(), ["req_units", "units_estimated"]), json!([8, true]), "{path}");
         }
     }
-    rig.send(post("/v1/embeddings", r#"{"model":"mock","input":["a","b"]}"#)).await;
-    assert_eq!(pick(&rig.record(), ["operation", "req_units", "res_units"]), json!(["embed", 8, 0]));
+    rig.send(post_request("/v1/embeddings", r#"{"model":"mock","input":["a","b"]}"#)).await;
+    assert_eq!(pick_fields(&rig.single_record(), ["operation", "req_units", "res_units"]), json!(["embed", 8, 0]));
 }
 
 /// Models of some vendors say at Bedrock what they cost in the head of their answer alone.
 #[tokio::test]
-async fn what_stands_in_the_head_of_an_answer_of_bedrocks_is_its_usage_where_the_answer_says_none() {
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+async fn bedrock_usage_headers_apply_if_the_body_has_no_usage() {
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let fields = "x-amzn-bedrock-input-token-count: 7\r\nx-amzn-bedrock-output-token-count: 5\r\n";
     let silent = r#"{"outputs":[{"text":"Hi","stop_reason":"stop"}]}"#;
     let telling = r#"{"usage":{"inputTokens":3,"outputTokens":2,"totalTokens":5}}"#;
@@ -112,8 +113,8 @@ async fn what_stands_in_the_head_of_an_answer_of_bedrocks_is_its_usage_where_the
         let answer = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{fields}content-length: {length}\r\n\r\n{body}"
         );
-        let provider = Scripted::answering(answer).await;
-        let ask = Ask::new("POST", "/model/mistral.mistral-large-2402-v1:0/invoke")
+        let provider = ScriptedServer::start_responding(answer).await;
+        let ask = TestRequest::new("POST", "/model/mistral.mistral-large-2402-v1:0/invoke")
             .header("content-type", "application/json")
             .body(r#"{"prompt":"Hi"}"#)
             .header("x-gateway-provider", "bedrock")
@@ -122,87 +123,95 @@ async fn what_stands_in_the_head_of_an_answer_of_bedrocks_is_its_usage_where_the
             .header("authorization", "Bearer key-1");
         let told = rig.send(ask).await;
         assert_eq!((told.status, told.header("x-amzn-bedrock-input-token-count")), (200, Some("7")));
-        assert_eq!(pick(&rig.record(), ["req_units", "res_units", "units_estimated"]), expected, "{body}");
+        assert_eq!(
+            pick_fields(&rig.single_record(), ["req_units", "res_units", "units_estimated"]),
+            expected,
+            "{body}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_streams_usage_is_asked_for_and_shown_to_nobody_who_did_not_ask() {
+async fn stream_usage_is_hidden_unless_the_client_requests_it() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let asks = |options: Value| {
         let said = json!({"model": "mock?chunks=5", "stream": true, "messages": [{"role": "user", "content": "hi"}],
             "prompt": "hi", "stream_options": options});
         said.to_string()
     };
-    for path in [CHAT, "/v1/completions"] {
-        let plain = rig.send(post(path, words("mock?chunks=5&usage=off", true))).await;
-        assert_eq!(rig.record()["units_estimated"], true);
-        for asked in [words("mock?chunks=5", true), asks(json!({"include_usage": false})), asks(Value::Null)] {
-            let told = rig.send(post(path, asked)).await;
-            let said = pick(&rig.record(), ["req_units", "res_units", "units_estimated"]);
+    for path in [CHAT_PATH, "/v1/completions"] {
+        let plain = rig.send(post_request(path, chat_body("mock?chunks=5&usage=off", true))).await;
+        assert_eq!(rig.single_record()["units_estimated"], true);
+        for asked in [chat_body("mock?chunks=5", true), asks(json!({"include_usage": false})), asks(Value::Null)] {
+            let told = rig.send(post_request(path, asked)).await;
+            let said = pick_fields(&rig.single_record(), ["req_units", "res_units", "units_estimated"]);
             assert_eq!(said, json!([12, 5, null]), "{path}");
             assert!(!told.text().contains("usage") && told.text().ends_with("data: [DONE]\n\n"), "{}", told.text());
             assert_eq!(told.text().matches("data: ").count(), plain.text().matches("data: ").count());
         }
-        let told = rig.send(post(path, asks(json!({"include_usage": true})))).await;
+        let told = rig.send(post_request(path, asks(json!({"include_usage": true})))).await;
         assert!(told.text().contains("\"completion_tokens\":5"));
-        assert!(rig.record()["units_estimated"].is_null());
+        assert!(rig.single_record()["units_estimated"].is_null());
     }
 }
 
 #[tokio::test]
-async fn a_refused_request_has_one_record() {
+async fn refused_request_writes_one_record() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for (ask, status, error) in [
-        (Ask::new("POST", CHAT), 400, "provider_needed"),
-        (chat("m").header("x-gateway-config", "pc-none"), 400, "not_found_in_workspace"),
-        (post(CHAT, "nonsense"), 400, "invalid_json"),
-        (chat("mock?fault=reset"), 502, "upstream_broke"),
+        (TestRequest::new("POST", CHAT_PATH), 400, "provider_needed"),
+        (chat_request("m").header("x-gateway-config", "pc-none"), 400, "not_found_in_workspace"),
+        (post_request(CHAT_PATH, "nonsense"), 400, "invalid_json"),
+        (chat_request("mock?fault=reset"), 502, "upstream_broke"),
         // The one that waits bounds itself, so that a busy machine makes no timeout of the others.
-        (chat("mock?fault=silence").header("x-gateway-request-timeout", "30"), 408, "timeout"),
-        (chat("mock?fault=cut"), 502, "upstream_broke"),
+        (chat_request("mock?fault=silence").header("x-gateway-request-timeout", "30"), 408, "timeout"),
+        (chat_request("mock?fault=cut"), 502, "upstream_broke"),
     ] {
         let told = rig.send(ask).await;
-        let record = rig.record();
-        let said = pick(&record, ["outcome", "response_status_code", "error", "is_success", "bytes_out"]);
+        let record = rig.single_record();
+        let said = pick_fields(&record, ["outcome", "response_status_code", "error", "is_success", "bytes_out"]);
         assert_eq!(said, json!(["refused", status, error, false, told.body.len()]));
         assert_eq!(told.header("x-gateway-trace-id"), record["id"].as_str());
     }
     rig.gateway
         .apply_snapshot(format!(r#"{{"epoch":"1","keys":[{{"id":"k","name":"k","sha256":"{:064x}"}}]}}"#, 1).as_bytes())
         .unwrap();
-    rig.send(chat("mock")).await;
-    assert_eq!(pick(&rig.record(), ["response_status_code", "error"]), json!([401, "03"]));
+    rig.send(chat_request("mock")).await;
+    assert_eq!(pick_fields(&rig.single_record(), ["response_status_code", "error"]), json!([401, "03"]));
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_before_the_answer_leaves_one_record() {
+async fn disconnect_before_the_response_writes_one_record() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    for ask in [chat("mock?fault=silence"), stream(CHAT, "mock?first_ms=5000"), get("/v1/files?mock-fault=silence")] {
-        leave(&rig, ask).await;
+    let rig = TestGateway::for_provider(&provider);
+    for ask in [
+        chat_request("mock?fault=silence"),
+        stream_request(CHAT_PATH, "mock?first_ms=5000"),
+        get_request("/v1/files?mock-fault=silence"),
+    ] {
+        abandon_request(&rig, ask).await;
         assert_aborted(&rig, 499);
     }
-    let ended: Vec<_> = settled(&provider, 3).await.iter().map(|entry| entry.outcome).collect();
+    let ended: Vec<_> = wait_for_ledger_entries(&provider, 3).await.iter().map(|entry| entry.outcome).collect();
     assert_eq!(ended, [Outcome::ClientClosed; 3]);
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_while_uploading_leaves_one_record() {
+async fn disconnect_during_upload_writes_one_record() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    for target in [CHAT, "/v1/files"] {
+    let rig = TestGateway::for_provider(&provider);
+    for target in [CHAT_PATH, "/v1/files"] {
         let (feeder, feed) = feed_channel(|| ());
         feeder.push(Bytes::from_static(b"{"));
-        leave(&rig, post(target, "").with(Body::Streamed(feed, Some(10)))).await;
+        abandon_request(&rig, post_request(target, "").with_body(Body::Streamed(feed, Some(10)))).await;
         assert_aborted(&rig, 499);
     }
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_while_a_connection_is_made_leaves_one_record() {
+async fn disconnect_during_upstream_connect_writes_one_record() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
@@ -211,84 +220,85 @@ async fn a_caller_who_leaves_while_a_connection_is_made_leaves_one_record() {
     while let Ok(connected) = timeout(Duration::from_millis(100), TcpStream::connect(addr)).await {
         queued.push(connected.unwrap());
     }
-    let rig = Rig::at(&format!("http://{addr}"));
-    leave(&rig, chat("m")).await;
+    let rig = TestGateway::for_url(&format!("http://{addr}"));
+    abandon_request(&rig, chat_request("m")).await;
     assert_aborted(&rig, 499);
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_within_a_whole_answer_leaves_one_record() {
+async fn disconnect_during_a_buffered_response_writes_one_record() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    leave(&rig, chat("mock?fault=stall")).await;
+    let rig = TestGateway::for_provider(&provider);
+    abandon_request(&rig, chat_request("mock?fault=stall")).await;
     // The provider's head had come, but nothing of it had left.
     assert_aborted(&rig, 200);
-    assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::ClientClosed);
+    assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_within_a_stream_leaves_one_record_with_what_was_used() {
+async fn disconnect_during_a_stream_writes_one_record_with_usage() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut answer = stream_of(rig.open(stream(MESSAGES, "mock?chunks=100&chunk_ms=20")).await);
+    let rig = TestGateway::for_provider(&provider);
+    let mut answer =
+        into_stream(rig.handle_request(stream_request(MESSAGES_PATH, "mock?chunks=100&chunk_ms=20")).await);
     let mut read = 0;
     for _ in 0..3 {
-        read += in_time(answer.next()).await.unwrap().unwrap().len();
+        read += with_timeout(answer.next()).await.unwrap().unwrap().len();
     }
-    assert!(rig.records().is_empty(), "not before its end");
+    assert!(rig.drain_records().is_empty(), "not before its end");
     drop(answer);
     let record = assert_aborted(&rig, 200);
-    assert_eq!(pick(&record, ["bytes_out", "req_units"]), json!([read, 12]));
-    assert_eq!(settled(&provider, 1).await[0].outcome, Outcome::ClientClosed);
+    assert_eq!(pick_fields(&record, ["bytes_out", "req_units"]), json!([read, 12]));
+    assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_before_reading_any_of_a_stream_leaves_one_record() {
+async fn disconnect_before_the_first_chunk_writes_one_record() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    drop(rig.open(stream(CHAT, "mock?chunks=100&chunk_ms=20")).await);
+    let rig = TestGateway::for_provider(&provider);
+    drop(rig.handle_request(stream_request(CHAT_PATH, "mock?chunks=100&chunk_ms=20")).await);
     let record = assert_aborted(&rig, 200);
     assert_eq!(record["bytes_out"], 0);
 }
 
 #[tokio::test]
-async fn a_cut_stream_has_one_record_with_what_was_used() {
+async fn cut_stream_writes_one_record_with_usage() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let told = rig.send(stream(MESSAGES, "mock?fault=cut")).await;
-    let record = rig.record();
-    let said = pick(&record, ["outcome", "error", "response_status_code", "is_success", "req_units"]);
+    let rig = TestGateway::for_provider(&provider);
+    let told = rig.send(stream_request(MESSAGES_PATH, "mock?fault=cut")).await;
+    let record = rig.single_record();
+    let said = pick_fields(&record, ["outcome", "error", "response_status_code", "is_success", "req_units"]);
     assert_eq!(said, json!(["cut", "upstream_broke", 200, false, 12]));
     assert!(record["bytes_out"].as_u64().unwrap() <= told.body.len() as u64);
 }
 
 #[tokio::test]
-async fn a_hundred_requests_of_all_kinds_have_a_hundred_records() {
+async fn hundred_mixed_requests_write_a_hundred_records() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let work: Vec<_> = (0..100)
         .map(|index| {
             let gateway = std::sync::Arc::clone(&rig.gateway);
             tokio::spawn(async move {
                 let trace = format!("t-{index}");
                 let ask = match index % 5 {
-                    0 => chat("mock"),
-                    1 => stream(CHAT, "mock"),
-                    2 => stream(CHAT, "mock?fault=cut_reset"),
-                    3 => chat("mock?fault=silence"),
-                    _ => post(CHAT, "nonsense"),
+                    0 => chat_request("mock"),
+                    1 => stream_request(CHAT_PATH, "mock"),
+                    2 => stream_request(CHAT_PATH, "mock?fault=cut_reset"),
+                    3 => chat_request("mock?fault=silence"),
+                    _ => post_request(CHAT_PATH, "nonsense"),
                 };
-                let answering = gateway.handle(ask.header("x-gateway-trace-id", &trace).request());
+                let answering = gateway.handle(ask.header("x-gateway-trace-id", &trace).build());
                 if let Ok(answer) = timeout(Duration::from_millis(500), answering).await {
-                    crate::harness::Told::read(answer).await;
+                    crate::harness::TestResponse::read(answer).await;
                 }
             })
         })
         .collect();
     for one in work {
-        in_time(one).await.unwrap();
+        with_timeout(one).await.unwrap();
     }
-    let records = rig.records();
+    let records = rig.drain_records();
     let mut traces: Vec<_> = records.iter().map(|record| record["trace_id"].as_str().unwrap()).collect();
     traces.sort_unstable();
     traces.dedup();
@@ -298,96 +308,100 @@ async fn a_hundred_requests_of_all_kinds_have_a_hundred_records() {
 }
 
 #[tokio::test]
-async fn no_secret_is_in_a_record() {
+async fn record_contains_no_secret() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.sensitive_headers = vec!["X-House".into()]);
+    let rig =
+        TestGateway::with_settings(&provider.url(), |settings| settings.sensitive_headers = vec!["X-House".into()]);
     let config = r#" {"provider":"mock","api_key":"canary-1"}"#;
-    let ask = post(&format!("{CHAT}?api_key=canary-2&page=2&access_token=canary-3"), words("mock", false))
-        .header("authorization", "Bearer canary-4")
-        .header("x-api-key", "canary-5")
-        .header("x-gateway-api-key", "canary-6")
-        .header("x-gateway-config", config)
-        .header("x-portkey-config", config)
-        .header("x-gateway-sensitive-headers", "X-Mine, x-other")
-        .header("X-Mine", "canary-7")
-        .header("x-other", "canary-8")
-        .header("x-house", "canary-9")
-        .header("cookie", "session=canary-10")
-        .header("x-amz-security-token", "canary-11")
-        .header("proxy-authorization", "Basic canary-12")
-        .header("x-plain", "seen");
+    let ask =
+        post_request(&format!("{CHAT_PATH}?api_key=canary-2&page=2&access_token=canary-3"), chat_body("mock", false))
+            .header("authorization", "Bearer canary-4")
+            .header("x-api-key", "canary-5")
+            .header("x-gateway-api-key", "canary-6")
+            .header("x-gateway-config", config)
+            .header("x-portkey-config", config)
+            .header("x-gateway-sensitive-headers", "X-Mine, x-other")
+            .header("X-Mine", "canary-7")
+            .header("x-other", "canary-8")
+            .header("x-house", "canary-9")
+            .header("cookie", "session=canary-10")
+            .header("x-amz-security-token", "canary-11")
+            .header("proxy-authorization", "Basic canary-12")
+            .header("x-plain", "seen");
     rig.send(ask).await;
-    let record = rig.record();
+    let record = rig.single_record();
     assert!(!record.to_string().contains("canary"), "{record:#}");
-    assert_eq!(record["request_url"], format!("{CHAT}?api_key=***&page=2&access_token=***"));
+    assert_eq!(record["request_url"], format!("{CHAT_PATH}?api_key=***&page=2&access_token=***"));
     let headers = &record["request_headers"];
-    assert_eq!(pick(headers, ["x-mine", "x-house", "x-plain"]), json!(["***", "***", "seen"]));
+    assert_eq!(pick_fields(headers, ["x-mine", "x-house", "x-plain"]), json!(["***", "***", "seen"]));
 }
 
 #[tokio::test]
-async fn odd_bytes_in_headers_and_paths_make_no_broken_line() {
+async fn invalid_bytes_in_headers_and_paths_keep_the_record_valid() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut request = get("/v1/files/%00%0a\"\\?q=\u{7f}\"").header("x-gateway-metadata", "{not json").request();
+    let rig = TestGateway::for_provider(&provider);
+    let mut request = get_request("/v1/files/%00%0a\"\\?q=\u{7f}\"").header("x-gateway-metadata", "{not json").build();
     request.head.headers.push(b"x-odd", b"\xff\xfe\"\\");
     rig.gateway.handle(request).await;
-    let record = rig.record();
+    let record = rig.single_record();
     assert!(record["metadata"].is_null() && record["request_headers"]["x-odd"].is_string());
 }
 
 #[tokio::test]
-async fn ids_sort_as_requests_came() {
+async fn record_ids_sort_by_arrival() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for _ in 0..10 {
-        rig.send(chat("mock")).await;
+        rig.send(chat_request("mock")).await;
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let records = rig.records();
+    let records = rig.drain_records();
     let ids: Vec<_> = records.iter().map(|record| record["id"].as_str().unwrap()).collect();
     assert!(ids.is_sorted(), "{ids:?}");
     assert!(records.iter().map(|record| record["created_at"].as_str()).is_sorted());
 }
 
 #[tokio::test]
-async fn what_is_not_of_the_data_plane_has_no_record() {
-    let rig = Rig::at("http://127.0.0.1:1");
-    rig.apply(&json!({"epoch": "1", "management": ["/v1/health"]}));
+async fn paths_outside_the_data_plane_write_no_record() {
+    let rig = TestGateway::for_url("http://127.0.0.1:1");
+    rig.apply_snapshot(&json!({"epoch": "1", "management": ["/v1/health"]}));
     for path in ["/live", "/ready", "/", "/nowhere", "/v1/health"] {
-        rig.send(get(path)).await;
+        rig.send(get_request(path)).await;
     }
-    assert!(rig.records().is_empty());
+    assert!(rig.drain_records().is_empty());
 }
 
 #[tokio::test]
-async fn records_can_be_off_while_counting_goes_on() {
+async fn metrics_are_counted_with_records_disabled() {
     let provider = Server::start().await;
     for is_off in [true, false] {
-        let rig = Rig::with(&provider.url(), |settings| {
+        let rig = TestGateway::with_settings(&provider.url(), |settings| {
             settings.records = !is_off;
             settings.control_socket = settings.control_socket.take().filter(|_| is_off);
         });
-        rig.send(chat("mock")).await;
-        drop(rig.open(stream(CHAT, "mock?chunk_ms=50")).await);
-        rig.send(stream(CHAT, "mock?fault=cut")).await;
-        rig.send(post(CHAT, "")).await;
-        assert!(rig.records().is_empty());
+        rig.send(chat_request("mock")).await;
+        drop(rig.handle_request(stream_request(CHAT_PATH, "mock?chunk_ms=50")).await);
+        rig.send(stream_request(CHAT_PATH, "mock?fault=cut")).await;
+        rig.send(post_request(CHAT_PATH, "")).await;
+        assert!(rig.drain_records().is_empty());
         let read = rig.gateway.record_sink.metrics.to_json();
-        assert_eq!(pick(&read, ["in_flight", "aborted", "cut", "streams"]), json!([0, 1, 1, 2]));
-        assert_eq!(pick(&read["requests"], ["2xx", "4xx"]), json!([3, 1]));
+        assert_eq!(pick_fields(&read, ["in_flight", "aborted", "cut", "streams"]), json!([0, 1, 1, 2]));
+        assert_eq!(pick_fields(&read["requests"], ["2xx", "4xx"]), json!([3, 1]));
     }
-    until("the provider is left", || provider.ledger_entries().iter().all(|entry| entry.outcome != Outcome::Open))
+    wait_until("the provider is left", || provider.ledger_entries().iter().all(|entry| entry.outcome != Outcome::Open))
         .await;
 }
 
 #[tokio::test]
-async fn where_there_was_nothing_to_choose_the_record_says_what_named_the_provider() {
+async fn record_names_the_source_of_the_provider() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     let config = json!({"provider": "mock"});
-    for (ask, by) in [(crate::harness::chat("mock"), "headers"), (crate::harness::by(&config), "config")] {
+    for (ask, by) in
+        [(crate::harness::chat_request("mock"), "headers"), (crate::harness::chat_with_config(&config), "config")]
+    {
         assert_eq!(rig.send(ask).await.status, 200);
         let named = json!([{"step": "named", "at": "config", "provider": "mock", "by": by}]);
-        assert_eq!(rig.record()["decisions"], named);
+        assert_eq!(rig.single_record()["decisions"], named);
     }
 }

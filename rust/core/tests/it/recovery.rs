@@ -3,84 +3,100 @@
 use std::fs;
 
 use crate::harness::{
-    Ask, CHAT, MESSAGES, Rig, Told, by_with, chat, pick,
-    played::{Played, golden, without_model},
-    scripted::{EVENTS_HEAD, Scripted, chunks},
-    settled, target, way, words,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse, chat_body, chat_request, mock_target,
+    pick_fields,
+    played::{GoldenProvider, extract_model, golden_case_dir},
+    post_with_config, routing_headers,
+    scripted::{SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks},
+    wait_for_ledger_entries,
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
-const ITEMS: &str = "/v1beta/models/m:streamGenerateContent";
-const COMPLETIONS: &str = "/v1/completions";
-const RESPONSES: &str = "/v1/responses";
+const GEMINI_STREAM_PATH: &str = "/v1beta/models/m:streamGenerateContent";
+const COMPLETIONS_PATH: &str = "/v1/completions";
+const RESPONSES_PATH: &str = "/v1/responses";
 
-fn config(recovery: &Value, targets: &[Value]) -> Value {
+fn recovery_config(recovery: &Value, targets: &[Value]) -> Value {
     json!({"strategy": {"mode": "fallback"}, "recovery": recovery, "targets": targets})
 }
 
 /// All events of a stream.
-fn events(told: &Told) -> Vec<Value> {
+fn parse_stream_events(told: &TestResponse) -> Vec<Value> {
     let text = told.text();
     text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect()
 }
 
 /// What a reader of the stream sees.
-fn text(told: &Told) -> String {
+fn collect_text(told: &TestResponse) -> String {
     let part = |event: &Value| {
         let chat = event["choices"][0]["delta"]["content"].as_str();
         let response = event["delta"].as_str().filter(|_| event["type"] == "response.output_text.delta");
         let completion = event["choices"][0]["text"].as_str();
         chat.or_else(|| event["delta"]["text"].as_str()).or(response).or(completion).unwrap_or_default().to_owned()
     };
-    events(told).iter().map(part).collect()
+    parse_stream_events(told).iter().map(part).collect()
 }
 
-async fn canon(rig: &Rig) -> String {
-    let told = rig.send(chat("mock?chunks=60")).await.json();
-    rig.records();
+async fn fetch_expected_text(rig: &TestGateway) -> String {
+    let told = rig.send(chat_request("mock?chunks=60")).await.json();
+    rig.drain_records();
     told["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
 }
 
-fn steps(record: &Value) -> Value {
+fn decision_steps(record: &Value) -> Value {
     let steps = record["decisions"].as_array().unwrap();
     steps.iter().map(|step| json!([step["step"], step["at"].as_str().unwrap().trim_start_matches("config.")])).collect()
 }
 
-fn streamed(config: &Value, path: &str) -> Ask {
+fn recovery_request(config: &Value, path: &str) -> TestRequest {
     let mut body = json!({"model": "m", "stream": true, "max_tokens": 99, "stream_options": {"include_usage": true}});
     match path {
-        COMPLETIONS | "/v1/proxy/completions" => body["prompt"] = json!("say it: "),
-        RESPONSES => body["input"] = json!([{"role": "user", "content": "say it"}]),
+        COMPLETIONS_PATH | "/v1/proxy/completions" => body["prompt"] = json!("say it: "),
+        RESPONSES_PATH => body["input"] = json!([{"role": "user", "content": "say it"}]),
         _ => body["messages"] = json!([{"role": "user", "content": "say it"}]),
     }
-    by_with(config, path, body.to_string())
+    post_with_config(config, path, body.to_string())
 }
 
-fn well(more: &str) -> Value {
-    target(&format!("chunks=60{more}"))
+fn sixty_chunk_target(more: &str) -> Value {
+    mock_target(&format!("chunks=60{more}"))
 }
 
 #[tokio::test]
-async fn a_held_stream_that_breaks_off_fails_like_any_attempt() {
+async fn held_stream_that_breaks_off_falls_back_or_retries() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| (settings.idle_timeout_ms, settings.retry_backoff_ms) = (200, 1));
-    let canon = canon(&rig).await;
-    for path in [CHAT, COMPLETIONS, MESSAGES, RESPONSES] {
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+        (settings.idle_timeout_ms, settings.retry_backoff_ms) = (200, 1)
+    });
+    let canon = fetch_expected_text(&rig).await;
+    for path in [CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH] {
         for fault in ["cut&after=40", "cut_event&after=5", "stall&after=20", "error_event&after=3", "bad_framing"] {
-            let told =
-                rig.send(streamed(&config(&json!("hold"), &[well(&format!("&fault={fault}")), well("")]), path)).await;
-            assert_eq!((told.status, way(&told)[0]), (200, "config.targets[1]"), "{path} {fault}: {}", told.text());
-            assert_eq!(text(&told), canon, "{path} {fault}");
-            let record = rig.record();
-            assert_eq!(pick(&record, ["outcome", "is_success"]), json!(["complete", true]));
+            let told = rig
+                .send(recovery_request(
+                    &recovery_config(
+                        &json!("hold"),
+                        &[sixty_chunk_target(&format!("&fault={fault}")), sixty_chunk_target("")],
+                    ),
+                    path,
+                ))
+                .await;
+            assert_eq!(
+                (told.status, routing_headers(&told)[0]),
+                (200, "config.targets[1]"),
+                "{path} {fault}: {}",
+                told.text()
+            );
+            assert_eq!(collect_text(&told), canon, "{path} {fault}");
+            let record = rig.single_record();
+            assert_eq!(pick_fields(&record, ["outcome", "is_success"]), json!(["complete", true]));
             assert!(record["decisions"][0]["error"].is_string(), "{path} {fault}: {record}");
         }
     }
-    let mut retried = well("&fault=cut&times=1");
+    let mut retried = sixty_chunk_target("&fault=cut&times=1");
     retried["retry"] = json!({"attempts": 1});
-    let told = rig.send(streamed(&config(&json!("hold"), &[retried]), CHAT)).await;
-    assert_eq!((text(&told), way(&told)[1]), (canon, "1"));
+    let told = rig.send(recovery_request(&recovery_config(&json!("hold"), &[retried]), CHAT_PATH)).await;
+    assert_eq!((collect_text(&told), routing_headers(&told)[1]), (canon, "1"));
     // It is used until the last byte of it is gone.
     assert!(rig.gateway.shared.recovery_memory.used_bytes() > 0);
     drop(told);
@@ -88,25 +104,27 @@ async fn a_held_stream_that_breaks_off_fails_like_any_attempt() {
 }
 
 #[tokio::test]
-async fn frames_and_items_are_held_like_events() {
-    for (operation, path) in [("converseStream", "/model/m/converse-stream"), ("streamGenerateContent", ITEMS)] {
-        let case = golden(&format!("openai/{operation}/stream"));
+async fn holds_bedrock_frames_and_gemini_items_like_sse_events() {
+    for (operation, path) in
+        [("converseStream", "/model/m/converse-stream"), ("streamGenerateContent", GEMINI_STREAM_PATH)]
+    {
+        let case = golden_case_dir(&format!("openai/{operation}/stream"));
         let whole = fs::read(case.join("answered.sse")).unwrap();
         let half = whole[..whole.len() / 2].to_vec();
         let failed = b"data: {\"error\":{\"message\":\"too much\",\"code\":503}}\n\n".to_vec();
-        let asked = without_model(&fs::read(case.join("asked.json")).unwrap()).1;
+        let asked = extract_model(&fs::read(case.join("asked.json")).unwrap()).1;
         let mut told = Vec::new();
         for first in [whole.clone(), half, failed] {
-            let first = Played::answering(200, "text/event-stream", first, 33).await;
-            let second = Played::answering(200, "text/event-stream", whole.clone(), 33).await;
-            let at = |played: &Played| json!({"provider": "openai", "api_key": "sk-1", "custom_host": played.provider.url()});
-            let rig = Played::rig();
-            let config = config(&json!("hold"), &[at(&first), at(&second)]);
-            let answer = rig.send(by_with(&config, path, asked.clone())).await;
-            assert_eq!((answer.status, answer.cut), (200, false), "{operation}: {}", answer.text());
-            let record = rig.record();
+            let first = GoldenProvider::start(200, "text/event-stream", first, 33).await;
+            let second = GoldenProvider::start(200, "text/event-stream", whole.clone(), 33).await;
+            let at = |played: &GoldenProvider| json!({"provider": "openai", "api_key": "sk-1", "custom_host": played.server.url()});
+            let rig = GoldenProvider::gateway_trusting_loopback();
+            let config = recovery_config(&json!("hold"), &[at(&first), at(&second)]);
+            let answer = rig.send(post_with_config(&config, path, asked.clone())).await;
+            assert_eq!((answer.status, answer.is_truncated), (200, false), "{operation}: {}", answer.text());
+            let record = rig.single_record();
             assert_eq!(rig.gateway.record_sink.metrics.streams_buffered.get(), 1, "{operation}: {record}");
-            told.push((way(&answer)[0].to_owned(), record["outcome"].clone(), answer.body));
+            told.push((routing_headers(&answer)[0].to_owned(), record["outcome"].clone(), answer.body));
         }
         let [(first, outcome, all), others @ ..] = &told[..] else { panic!("three were asked") };
         assert_eq!((first.as_str(), outcome), ("config.targets[0]", &json!("complete")), "{operation}");
@@ -118,34 +136,48 @@ async fn frames_and_items_are_held_like_events() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_held_stream_is_told_where_nobody_completes_it() {
+async fn returns_502_if_no_target_completes_a_held_stream() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for (fault, told_so) in [("cut", "complete"), ("error_event", "overloaded")] {
-        let told = rig.send(streamed(&config(&json!("hold"), &[well(&format!("&fault={fault}"))]), CHAT)).await;
+        let told = rig
+            .send(recovery_request(
+                &recovery_config(&json!("hold"), &[sixty_chunk_target(&format!("&fault={fault}"))]),
+                CHAT_PATH,
+            ))
+            .await;
         assert_eq!(
-            (told.status, told.code().as_str(), told.streamed),
+            (told.status, told.error_code().as_str(), told.is_streamed),
             (502, "upstream_broke", false),
             "{}",
             told.text()
         );
         assert!(told.text().contains(told_so) || fault == "cut", "{}", told.text());
-        assert_eq!(rig.record()["outcome"], "refused");
+        assert_eq!(rig.single_record()["outcome"], "refused");
     }
 }
 
 #[tokio::test]
-async fn a_stream_for_which_there_is_no_room_goes_on_as_it_comes() {
+async fn passes_on_a_stream_that_exceeds_the_recovery_memory() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.recovery_stream_bytes = 2_000);
-    let canon = canon(&rig).await;
-    let told = rig.send(streamed(&config(&json!("hold"), &[well(""), target("chunks=1")]), CHAT)).await;
-    assert_eq!((text(&told), way(&told)[0]), (canon, "config.targets[0]"));
-    assert_eq!(steps(&rig.record()), json!([["unheld", "targets[0]"], ["tried", "targets[0]"]]));
-    let told =
-        rig.send(streamed(&config(&json!("hold"), &[well("&fault=cut&after=40"), target("chunks=1")]), CHAT)).await;
-    assert!(events(&told).pop().unwrap()["error"].is_object());
-    assert_eq!(rig.record()["outcome"], "cut");
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.recovery_stream_bytes = 2_000);
+    let canon = fetch_expected_text(&rig).await;
+    let told = rig
+        .send(recovery_request(
+            &recovery_config(&json!("hold"), &[sixty_chunk_target(""), mock_target("chunks=1")]),
+            CHAT_PATH,
+        ))
+        .await;
+    assert_eq!((collect_text(&told), routing_headers(&told)[0]), (canon, "config.targets[0]"));
+    assert_eq!(decision_steps(&rig.single_record()), json!([["unheld", "targets[0]"], ["tried", "targets[0]"]]));
+    let told = rig
+        .send(recovery_request(
+            &recovery_config(&json!("hold"), &[sixty_chunk_target("&fault=cut&after=40"), mock_target("chunks=1")]),
+            CHAT_PATH,
+        ))
+        .await;
+    assert!(parse_stream_events(&told).pop().unwrap()["error"].is_object());
+    assert_eq!(rig.single_record()["outcome"], "cut");
     let metrics = &rig.gateway.record_sink.metrics;
     assert_eq!(
         (
@@ -158,44 +190,52 @@ async fn a_stream_for_which_there_is_no_room_goes_on_as_it_comes() {
 }
 
 #[tokio::test]
-async fn a_held_stream_ends_with_the_callers_patience() {
+async fn held_stream_ends_at_the_client_timeout() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let endless = config(&json!("hold"), &[target("chunk_ms=100&chunks=1000"), well("")]);
-    let told = rig.send(streamed(&endless, CHAT).header("x-stainless-timeout", "0.3")).await;
+    let rig = TestGateway::for_provider(&provider);
+    let endless = recovery_config(&json!("hold"), &[mock_target("chunk_ms=100&chunks=1000"), sixty_chunk_target("")]);
+    let told = rig.send(recovery_request(&endless, CHAT_PATH).header("x-stainless-timeout", "0.3")).await;
     assert_eq!((told.status, told.header("x-should-retry")), (408, Some("false")), "{}", told.text());
 }
 
 #[tokio::test]
-async fn a_chat_goes_on_where_it_broke_off_as_one_answer() {
+async fn chat_stream_continues_on_another_target_as_one_response() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.idle_timeout_ms = 200);
-    let canon = canon(&rig).await;
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 200);
+    let canon = fetch_expected_text(&rig).await;
     for fault in ["cut&after=40", "cut_event&after=40", "stall&after=40", "cut_reset&after=40"] {
-        let config = config(&json!("continue"), &[well(&format!("&fault={fault}")), well("&prefix=on")]);
-        let told = rig.send(streamed(&config, CHAT)).await;
-        assert_eq!((told.status, told.cut, text(&told)), (200, false, canon.clone()), "{fault}: {}", told.text());
+        let config = recovery_config(
+            &json!("continue"),
+            &[sixty_chunk_target(&format!("&fault={fault}")), sixty_chunk_target("&prefix=on")],
+        );
+        let told = rig.send(recovery_request(&config, CHAT_PATH)).await;
+        assert_eq!(
+            (told.status, told.is_truncated, collect_text(&told)),
+            (200, false, canon.clone()),
+            "{fault}: {}",
+            told.text()
+        );
         assert!(told.text().ends_with("data: [DONE]\n\n"), "{fault}");
-        let events = events(&told);
+        let events = parse_stream_events(&told);
         assert!(events.iter().all(|event| event["id"] == events[0]["id"]), "{fault}");
         assert_eq!(events.iter().filter(|event| event["choices"][0]["delta"]["role"].is_string()).count(), 1);
-        let record = rig.record();
+        let record = rig.single_record();
         let told_steps = json!([
             ["tried", "targets[0]"],
             ["broke", "targets[0]"],
             ["tried", "targets[1]"],
             ["continued", "targets[1]"]
         ]);
-        assert_eq!(steps(&record), told_steps);
+        assert_eq!(decision_steps(&record), told_steps);
         assert_eq!(
-            pick(&record, ["outcome", "is_success", "error", "last_used_option_index", "units_estimated"]),
+            pick_fields(&record, ["outcome", "is_success", "error", "last_used_option_index", "units_estimated"]),
             json!(["complete", true, null, "config.targets[1]", true])
         );
         // The provider's own twenty, and forty that were counted: each of its words is a token, about.
         let usage = events.iter().find_map(|event| event["usage"].as_object()).unwrap();
         assert_eq!(
             json!([usage["prompt_tokens"], usage["completion_tokens"]]),
-            pick(&record, ["req_units", "res_units"])
+            pick_fields(&record, ["req_units", "res_units"])
         );
         assert!((55..75).contains(&record["res_units"].as_u64().unwrap()), "{record}");
         assert!(record["req_units"].as_u64().unwrap() > 12);
@@ -207,13 +247,16 @@ async fn a_chat_goes_on_where_it_broke_off_as_one_answer() {
 }
 
 #[tokio::test]
-async fn what_one_began_and_another_ended_is_not_kept() {
+async fn does_not_cache_a_continued_response() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let mut config = config(&json!("continue"), &[well("&fault=cut&after=40"), well("&prefix=on")]);
+    let rig = TestGateway::for_provider(&provider);
+    let mut config = recovery_config(
+        &json!("continue"),
+        &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("&prefix=on")],
+    );
     config["cache"] = json!({"mode": "simple", "max_age": 60});
     for _ in 0..2 {
-        let told = rig.send(streamed(&config, CHAT)).await;
+        let told = rig.send(recovery_request(&config, CHAT_PATH)).await;
         assert_eq!((told.status, told.header("x-gateway-cache-status")), (200, Some("MISS")), "{}", told.text());
         assert!(told.text().ends_with("data: [DONE]\n\n"));
     }
@@ -221,26 +264,32 @@ async fn what_one_began_and_another_ended_is_not_kept() {
 }
 
 #[tokio::test]
-async fn what_passes_through_is_recovered_too() {
+async fn recovers_pass_through_streams() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let canon = canon(&rig).await;
+    let rig = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&rig).await;
     for mode in ["hold", "continue"] {
-        let config = config(&json!(mode), &[well("&fault=cut&after=40"), well("&prefix=on")]);
-        let told = rig.send(streamed(&config, "/v1/proxy/chat/completions")).await;
-        assert_eq!((text(&told), told.cut), (canon.clone(), false), "{mode}: {}", told.text());
+        let config = recovery_config(
+            &json!(mode),
+            &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("&prefix=on")],
+        );
+        let told = rig.send(recovery_request(&config, "/v1/proxy/chat/completions")).await;
+        assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{mode}: {}", told.text());
     }
 }
 
 #[tokio::test]
-async fn messages_go_on_within_their_block() {
+async fn messages_stream_continues_within_its_content_block() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let canon = canon(&rig).await;
-    let config = config(&json!("continue"), &[well("&fault=cut&after=40"), well("&prefix=on")]);
-    let told = rig.send(streamed(&config, MESSAGES)).await;
-    assert_eq!((text(&told), told.cut), (canon, false), "{}", told.text());
-    let events = events(&told);
+    let rig = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&rig).await;
+    let config = recovery_config(
+        &json!("continue"),
+        &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("&prefix=on")],
+    );
+    let told = rig.send(recovery_request(&config, MESSAGES_PATH)).await;
+    assert_eq!((collect_text(&told), told.is_truncated), (canon, false), "{}", told.text());
+    let events = parse_stream_events(&told);
     for (kind, count) in
         [("message_start", 1), ("content_block_start", 1), ("content_block_stop", 1), ("message_stop", 1)]
     {
@@ -248,46 +297,53 @@ async fn messages_go_on_within_their_block() {
     }
     assert!(events.iter().all(|event| event["index"].is_null() || event["index"] == 0));
     let usage = &events.iter().rfind(|event| event["type"] == "message_delta").unwrap()["usage"];
-    let record = rig.record();
-    assert_eq!(json!([usage["input_tokens"], usage["output_tokens"]]), pick(&record, ["req_units", "res_units"]));
+    let record = rig.single_record();
+    assert_eq!(
+        json!([usage["input_tokens"], usage["output_tokens"]]),
+        pick_fields(&record, ["req_units", "res_units"])
+    );
 }
 
 #[tokio::test]
-async fn a_prompt_is_gone_on_from_by_every_model_to_the_letter() {
+async fn text_completion_continues_exactly_on_any_model() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let canon = canon(&rig).await;
+    let rig = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&rig).await;
     // What the pretend provider says of chats it says of prompts too.
-    let config = config(
+    let config = recovery_config(
         &json!("continue"),
         &[
-            well("&fault=cut&after=40"),
+            sixty_chunk_target("&fault=cut&after=40"),
             json!({"provider": "mock", "name": "other",
         "override_params": {"model": "mock?chunks=60&prefix=on"}}),
         ],
     );
-    for path in [COMPLETIONS, "/v1/proxy/completions"] {
-        let (told, record) = (rig.send(streamed(&config, path)).await, rig.record());
-        assert_eq!((text(&told), told.cut), (canon.clone(), false), "{path}: {record}");
-        let events = events(&told);
+    for path in [COMPLETIONS_PATH, "/v1/proxy/completions"] {
+        let (told, record) = (rig.send(recovery_request(&config, path)).await, rig.single_record());
+        assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{path}: {record}");
+        let events = parse_stream_events(&told);
         assert!(events.iter().all(|event| event["id"] == events[0]["id"]), "{path}");
-        assert_eq!(steps(&record)[3], json!(["continued", "targets[1]"]));
+        assert_eq!(decision_steps(&record)[3], json!(["continued", "targets[1]"]));
     }
-    let asked = json!({"path": COMPLETIONS, "headers": {"x-gateway-config": r#"{"provider":"openai","recovery":"continue"}"#},
+    let asked = json!({"path": COMPLETIONS_PATH, "headers": {"x-gateway-config": r#"{"provider":"openai","recovery":"continue"}"#},
         "body": {"model": "m", "prompt": "p"}});
-    let ask = Ask::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
+    let ask =
+        TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
     assert_eq!(rig.send(ask).await.json()["targets"][0]["recovery"], json!({"mode": "continue", "continues": true}));
 }
 
 #[tokio::test]
-async fn a_response_goes_on_within_its_message() {
+async fn responses_stream_continues_within_its_output_message() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let canon = canon(&rig).await;
-    let config = config(&json!("continue"), &[well("&fault=cut&after=40"), well("&prefix=on")]);
-    let told = rig.send(streamed(&config, RESPONSES)).await;
-    assert_eq!((text(&told), told.cut), (canon.clone(), false), "{}", told.text());
-    let events = events(&told);
+    let rig = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&rig).await;
+    let config = recovery_config(
+        &json!("continue"),
+        &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("&prefix=on")],
+    );
+    let told = rig.send(recovery_request(&config, RESPONSES_PATH)).await;
+    assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{}", told.text());
+    let events = parse_stream_events(&told);
     for (kind, count) in [("created", 1), ("output_item.added", 1), ("output_item.done", 1), ("completed", 1)] {
         let kind = format!("response.{kind}");
         assert_eq!(events.iter().filter(|event| event["type"] == *kind).count(), count, "{kind}: {}", told.text());
@@ -299,80 +355,96 @@ async fn a_response_goes_on_within_its_message() {
     // After the seam each has its own number.
     let numbers: Vec<_> = events[43..].iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
     assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
-    let (record, usage) = (rig.record(), &whole["usage"]);
-    assert_eq!(json!([usage["input_tokens"], usage["output_tokens"]]), pick(&record, ["req_units", "res_units"]));
-    assert_eq!(steps(&record)[3], json!(["continued", "targets[1]"]));
+    let (record, usage) = (rig.single_record(), &whole["usage"]);
+    assert_eq!(
+        json!([usage["input_tokens"], usage["output_tokens"]]),
+        pick_fields(&record, ["req_units", "res_units"])
+    );
+    assert_eq!(decision_steps(&record)[3], json!(["continued", "targets[1]"]));
 }
 
 #[tokio::test]
-async fn it_goes_on_in_another_dialect_too() {
+async fn stream_continues_on_a_target_with_another_api_format() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    let canon = canon(&rig).await;
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()]
+    });
+    let canon = fetch_expected_text(&rig).await;
     let other = json!({"provider": "anthropic", "api_key": "k", "custom_host": format!("{}/v1", provider.url()),
         "override_params": {"model": "mock?chunks=60&prefix=on"}, "recovery": {"mode": "continue", "prefill": true}});
-    for (path, count) in [(CHAT, 3), (RESPONSES, 5)] {
-        let config = config(&json!("continue"), &[well("&fault=cut&after=40"), other.clone()]);
-        let told = rig.send(streamed(&config, path)).await;
-        assert_eq!((text(&told), told.cut), (canon.clone(), false), "{path}: {}", told.text());
-        assert_eq!(settled(&provider, count).await[count - 1].path, "/v1/messages");
+    for (path, count) in [(CHAT_PATH, 3), (RESPONSES_PATH, 5)] {
+        let config = recovery_config(&json!("continue"), &[sixty_chunk_target("&fault=cut&after=40"), other.clone()]);
+        let told = rig.send(recovery_request(&config, path)).await;
+        assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{path}: {}", told.text());
+        assert_eq!(wait_for_ledger_entries(&provider, count).await[count - 1].path, "/v1/messages");
     }
 }
 
 #[tokio::test]
-async fn it_goes_on_as_often_as_there_is_somebody_to_ask_and_else_says_that_it_broke() {
+async fn continues_until_targets_run_out_then_reports_the_break() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let canon = canon(&rig).await;
-    let cut = |more: &str| well(&format!("&fault=cut&after=10{more}"));
-    let told =
-        rig.send(streamed(&config(&json!("continue"), &[cut(""), cut("&prefix=on"), well("&prefix=on")]), CHAT)).await;
-    assert_eq!((text(&told), told.cut), (canon.clone(), false), "{}", told.text());
-    assert_eq!(rig.record()["last_used_option_index"], "config.targets[2]");
+    let rig = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&rig).await;
+    let cut = |more: &str| sixty_chunk_target(&format!("&fault=cut&after=10{more}"));
+    let told = rig
+        .send(recovery_request(
+            &recovery_config(&json!("continue"), &[cut(""), cut("&prefix=on"), sixty_chunk_target("&prefix=on")]),
+            CHAT_PATH,
+        ))
+        .await;
+    assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{}", told.text());
+    assert_eq!(rig.single_record()["last_used_option_index"], "config.targets[2]");
     // Alone it is asked itself.
-    let told = rig.send(streamed(&config(&json!("continue"), &[cut("&prefix=on&times=1")]), CHAT)).await;
-    assert_eq!(text(&told), canon);
-    rig.records();
-    for targets in
-        [vec![cut(""), cut("&prefix=on")], vec![cut(""), well("&prefix=off")], vec![cut(""), target("status=503")]]
-    {
-        let told = rig.send(streamed(&config(&json!("continue"), &targets), CHAT)).await;
-        let last = events(&told).pop().unwrap();
-        assert_eq!((last["error"]["code"].as_str(), told.cut), (Some("upstream_broke"), false), "{targets:?}");
-        let record = rig.record();
-        assert_eq!(pick(&record, ["outcome", "is_success"]), json!(["cut", false]));
+    let told =
+        rig.send(recovery_request(&recovery_config(&json!("continue"), &[cut("&prefix=on&times=1")]), CHAT_PATH)).await;
+    assert_eq!(collect_text(&told), canon);
+    rig.drain_records();
+    for targets in [
+        vec![cut(""), cut("&prefix=on")],
+        vec![cut(""), sixty_chunk_target("&prefix=off")],
+        vec![cut(""), mock_target("status=503")],
+    ] {
+        let told = rig.send(recovery_request(&recovery_config(&json!("continue"), &targets), CHAT_PATH)).await;
+        let last = parse_stream_events(&told).pop().unwrap();
+        assert_eq!((last["error"]["code"].as_str(), told.is_truncated), (Some("upstream_broke"), false), "{targets:?}");
+        let record = rig.single_record();
+        assert_eq!(pick_fields(&record, ["outcome", "is_success"]), json!(["cut", false]));
     }
 }
 
 #[tokio::test]
-async fn what_has_said_nothing_yet_begins_anew_with_anybody() {
+async fn restarts_on_any_target_if_no_text_was_sent() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let canon = canon(&rig).await;
-    for path in [CHAT, MESSAGES, RESPONSES] {
-        let config = config(&json!("continue"), &[well("&fault=cut&after=0"), well("&prefix=off")]);
-        let told = rig.send(streamed(&config, path)).await;
-        assert_eq!((text(&told), told.cut), (canon.clone(), false), "{path}: {}", told.text());
+    let rig = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&rig).await;
+    for path in [CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH] {
+        let config = recovery_config(
+            &json!("continue"),
+            &[sixty_chunk_target("&fault=cut&after=0"), sixty_chunk_target("&prefix=off")],
+        );
+        let told = rig.send(recovery_request(&config, path)).await;
+        assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{path}: {}", told.text());
     }
 }
 
 #[tokio::test]
-async fn whoever_begins_anew_is_not_asked_to_go_on() {
+async fn does_not_continue_on_a_target_without_prefill() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let config = config(&json!("continue"), &[well("&fault=cut&after=40"), well("")]);
-    let told = rig.send(streamed(&config, CHAT)).await;
-    assert!(events(&told).pop().unwrap()["error"].is_object());
+    let rig = TestGateway::for_provider(&provider);
+    let config =
+        recovery_config(&json!("continue"), &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("")]);
+    let told = rig.send(recovery_request(&config, CHAT_PATH)).await;
+    assert!(parse_stream_events(&told).pop().unwrap()["error"].is_object());
     assert_eq!(
-        steps(&rig.record()),
+        decision_steps(&rig.single_record()),
         json!([["tried", "targets[0]"], ["broke", "targets[0]"], ["unable", "targets[1]"]])
     );
-    settled(&provider, 1).await;
+    wait_for_ledger_entries(&provider, 1).await;
 }
 
 #[tokio::test]
-async fn each_provider_is_told_in_its_own_way_that_an_answer_was_begun() {
-    const BEGUN: &[&str] = &[
+async fn sends_the_prefill_in_the_form_each_provider_expects() {
+    const PARTIAL_CHAT: &[&str] = &[
         r#"{"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":"The quick "},"finish_reason":null}]}"#,
     ];
     let beginning = json!({"role": "assistant", "content": "The quick"});
@@ -397,21 +469,27 @@ async fn each_provider_is_told_in_its_own_way_that_an_answer_was_begun() {
             json!({"id": "b", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
         ];
         let rest = rest.map(|chunk| format!("data: {chunk}\n\n")).concat() + "data: [DONE]\n\n";
-        let (first, second) = (broken(BEGUN).await, Played::answering(200, "text/event-stream", rest.into(), 64).await);
+        let (first, second) = (
+            start_breaking_provider(PARTIAL_CHAT).await,
+            GoldenProvider::start(200, "text/event-stream", rest.into(), 64).await,
+        );
         let prefix = if ["mistral-ai", "deepseek"].contains(&slug) { "/v1" } else { "" };
         let target = |provider: &str, url: String, model: &str| {
             json!({"provider": provider, "api_key": "k",
             "custom_host": url, "override_params": {"model": model}})
         };
         let targets =
-            [target("cerebras", first.url(), "m"), target(slug, format!("{}{prefix}", second.provider.url()), model)];
+            [target("cerebras", first.url(), "m"), target(slug, format!("{}{prefix}", second.server.url()), model)];
         // Groq has responses of its own, of which nobody says that they go on.
-        for caller in [CHAT, MESSAGES, RESPONSES].into_iter().filter(|caller| (slug, *caller) != ("groq", RESPONSES)) {
-            let rig = Played::rig();
-            let told = rig.send(streamed(&config(&json!("continue"), &targets), caller)).await;
-            let (head, body) = second.sent();
+        for caller in [CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH]
+            .into_iter()
+            .filter(|caller| (slug, *caller) != ("groq", RESPONSES_PATH))
+        {
+            let rig = GoldenProvider::gateway_trusting_loopback();
+            let told = rig.send(recovery_request(&recovery_config(&json!("continue"), &targets), caller)).await;
+            let (head, body) = second.parse_last_request();
             assert_eq!(
-                (text(&told).as_str(), told.cut),
+                (collect_text(&told).as_str(), told.is_truncated),
                 ("The quick brown fox", false),
                 "{slug} {caller}: {}",
                 told.text()
@@ -421,15 +499,17 @@ async fn each_provider_is_told_in_its_own_way_that_an_answer_was_begun() {
             let found = messages.iter().find(|message| message["role"] == "assistant").cloned().unwrap_or_default();
             assert_eq!((found, body["prefix"].as_str()), (last.clone(), beside), "{slug} {caller}");
             assert_eq!(messages[0]["role"], "user", "{slug} {caller}");
-            assert_eq!(pick(&rig.record(), ["outcome", "ai_org"]), json!(["complete", slug]));
+            assert_eq!(pick_fields(&rig.single_record(), ["outcome", "ai_org"]), json!(["complete", slug]));
         }
     }
 }
 
 #[tokio::test]
-async fn why_a_target_does_not_go_on_is_in_the_record_and_explained() {
+async fn record_and_explain_state_why_a_target_cannot_continue() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()]
+    });
     for (slug, model, recovery, because) in [
         ("openai", "gpt-4o", json!("continue"), "its provider is not known to continue a partial response"),
         ("groq", "openai/gpt-oss-120b", json!("continue"), "its model does not continue a partial response"),
@@ -442,149 +522,169 @@ async fn why_a_target_does_not_go_on_is_in_the_record_and_explained() {
     ] {
         let other = json!({"provider": slug, "api_key": "k", "custom_host": provider.url(), "recovery": recovery,
             "override_params": {"model": model}});
-        let config = config(&json!("continue"), &[well("&fault=cut&after=40"), other]);
-        let told = rig.send(streamed(&config, CHAT)).await;
-        assert_eq!(events(&told).pop().unwrap()["error"]["code"], "upstream_broke", "{slug}");
-        let record = rig.record();
+        let config = recovery_config(&json!("continue"), &[sixty_chunk_target("&fault=cut&after=40"), other]);
+        let told = rig.send(recovery_request(&config, CHAT_PATH)).await;
+        assert_eq!(parse_stream_events(&told).pop().unwrap()["error"]["code"], "upstream_broke", "{slug}");
+        let record = rig.single_record();
         assert_eq!(record["decisions"][2], json!({"step": "unable", "at": "config.targets[1]", "because": because}));
-        let asked = json!({"path": CHAT, "headers": {"x-gateway-config": config.to_string()},
-            "body": serde_json::from_str::<Value>(&words("m", true)).unwrap()});
-        let ask = Ask::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
+        let asked = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()},
+            "body": serde_json::from_str::<Value>(&chat_body("m", true)).unwrap()});
+        let ask =
+            TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
         let recovery = rig.send(ask).await.json()["targets"][1]["recovery"].clone();
-        rig.records();
+        rig.drain_records();
         assert_eq!(recovery, json!({"mode": "continue", "continues": false, "because": because}));
     }
 }
 
 /// A provider whose streams say this and then break off.
-async fn broken(said: &[&str]) -> Scripted {
+async fn start_breaking_provider(said: &[&str]) -> ScriptedServer {
     let events: Vec<u8> = said.iter().flat_map(|data| [b"data: ", data.as_bytes(), b"\n\n"].concat()).collect();
-    Scripted::closing([EVENTS_HEAD.as_bytes(), &chunks(&events, 64)].concat()).await
+    ScriptedServer::start_closing_after_response([SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(&events, 64)].concat())
+        .await
 }
 
 #[tokio::test]
-async fn what_called_a_tool_or_is_no_plain_text_ends_in_an_error_event_and_the_record_says_why() {
-    const CALLED: &[&str] = &[
+async fn does_not_continue_tool_calls_or_reasoning_and_records_why() {
+    const CHAT_TOOL_CALL: &[&str] = &[
         r#"{"id":"a","choices":[{"index":0,"delta":{"role":"assistant","content":"Let me look."},"finish_reason":null}]}"#,
         r#"{"id":"a","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"look","arguments":"{\"at"}}]},"finish_reason":null}]}"#,
     ];
-    const USED: &[&str] = &[
+    const MESSAGES_TOOL_USE: &[&str] = &[
         r#"{"type":"message_start","message":{"id":"a","type":"message","role":"assistant","content":[],"usage":{"input_tokens":1,"output_tokens":1}}}"#,
         r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"c","name":"look","input":{}}}"#,
     ];
-    const THOUGHT: &[&str] = &[
+    const RESPONSES_REASONING: &[&str] = &[
         r#"{"type":"response.created","sequence_number":0,"response":{"id":"r","status":"in_progress","output":[]}}"#,
         r#"{"type":"response.output_item.added","sequence_number":1,"output_index":0,"item":{"type":"reasoning","id":"t","summary":[]}}"#,
     ];
-    const DONE: &[&str] = &[
+    const RESPONSES_FUNCTION_CALL: &[&str] = &[
         r#"{"type":"response.created","sequence_number":0,"response":{"id":"r","status":"in_progress","output":[]}}"#,
         r#"{"type":"response.output_item.done","sequence_number":1,"output_index":0,"item":{"type":"message","id":"m","content":[]}}"#,
         r#"{"type":"response.output_item.added","sequence_number":2,"output_index":1,"item":{"type":"function_call","id":"f","name":"look","arguments":""}}"#,
         r#"{"type":"response.output_item.done","sequence_number":3,"output_index":1,"item":{"type":"function_call","id":"f","name":"look","arguments":"{}"}}"#,
     ];
-    const LEGACY: &[&str] = &[r#"{"id":"a","choices":[{"index":0,"text":"One","finish_reason":null}]}"#];
+    const LEGACY_COMPLETION: &[&str] = &[r#"{"id":"a","choices":[{"index":0,"text":"One","finish_reason":null}]}"#];
     for (path, said, because) in [
-        (CHAT, CALLED, "a tool was called"),
-        (MESSAGES, USED, "a tool was called"),
-        (RESPONSES, THOUGHT, "it broke off within a thought"),
-        (RESPONSES, DONE, "a tool was called"),
-        ("/v1/some/inference", LEGACY, "answers on this path are not continued"),
+        (CHAT_PATH, CHAT_TOOL_CALL, "a tool was called"),
+        (MESSAGES_PATH, MESSAGES_TOOL_USE, "a tool was called"),
+        (RESPONSES_PATH, RESPONSES_REASONING, "it broke off within a thought"),
+        (RESPONSES_PATH, RESPONSES_FUNCTION_CALL, "a tool was called"),
+        ("/v1/some/inference", LEGACY_COMPLETION, "answers on this path are not continued"),
     ] {
-        let provider = broken(said).await;
-        let rig = Rig::at(&provider.url());
-        let told = rig.send(streamed(&config(&json!("continue"), &[well(""), well("&prefix=on")]), path)).await;
-        assert_eq!((told.status, told.cut), (200, false), "{path}: {}", told.text());
+        let provider = start_breaking_provider(said).await;
+        let rig = TestGateway::for_url(&provider.url());
+        let told = rig
+            .send(recovery_request(
+                &recovery_config(&json!("continue"), &[sixty_chunk_target(""), sixty_chunk_target("&prefix=on")]),
+                path,
+            ))
+            .await;
+        assert_eq!((told.status, told.is_truncated), (200, false), "{path}: {}", told.text());
         for data in said {
             assert!(told.text().contains(data), "{path}: {}", told.text());
         }
-        let last = events(&told).pop().unwrap();
+        let last = parse_stream_events(&told).pop().unwrap();
         assert!(last["error"].is_object() || last["type"] == "error", "{path}: {last}");
-        let record = rig.record();
+        let record = rig.single_record();
         assert_eq!(
-            pick(&record, ["outcome", "is_success", "error"]),
+            pick_fields(&record, ["outcome", "is_success", "error"]),
             json!(["cut", false, "upstream_broke"]),
             "{path}"
         );
         assert_eq!(
-            steps(&record),
+            decision_steps(&record),
             json!([["tried", "targets[0]"], ["broke", "targets[0]"], ["stopped", "targets[0]"]])
         );
         assert_eq!(record["decisions"][2]["because"], because);
-        assert_eq!(provider.connections(), 1, "{path}");
+        assert_eq!(provider.connection_count(), 1, "{path}");
     }
 }
 
 #[tokio::test]
-async fn what_was_thought_stays_and_its_text_goes_on() {
-    const THOUGHT: &[&str] = &[
+async fn preserves_reasoning_and_continues_the_text() {
+    const CHAT_REASONING: &[&str] = &[
         r#"{"id":"a","choices":[{"index":0,"delta":{"role":"assistant","reasoning_content":"Hm."},"finish_reason":null}]}"#,
         r#"{"id":"a","choices":[{"index":0,"delta":{"content":"The quick "},"finish_reason":null}]}"#,
     ];
     let other = Server::start().await;
-    let provider = broken(THOUGHT).await;
-    let rig = Rig::with(&provider.url(), |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-    let mut next = well("&prefix=on");
+    let provider = start_breaking_provider(CHAT_REASONING).await;
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()]
+    });
+    let mut next = sixty_chunk_target("&prefix=on");
     next["custom_host"] = json!(format!("{}/v1", other.url()));
-    let told = rig.send(streamed(&config(&json!("continue"), &[well(""), next]), CHAT)).await;
-    assert!(!told.cut && told.text().contains("Hm.") && told.text().ends_with("data: [DONE]\n\n"), "{}", told.text());
-    assert_eq!(rig.record()["outcome"], "complete");
-    assert!(settled(&other, 1).await[0].body_bytes > 0);
+    let told = rig
+        .send(recovery_request(&recovery_config(&json!("continue"), &[sixty_chunk_target(""), next]), CHAT_PATH))
+        .await;
+    assert!(
+        !told.is_truncated && told.text().contains("Hm.") && told.text().ends_with("data: [DONE]\n\n"),
+        "{}",
+        told.text()
+    );
+    assert_eq!(rig.single_record()["outcome"], "complete");
+    assert!(wait_for_ledger_entries(&other, 1).await[0].body_bytes > 0);
 }
 
 #[tokio::test]
-async fn explain_says_how_a_target_recovers() {
+async fn explain_reports_the_recovery_mode_of_each_target() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let config = config(&json!("continue"), &[well("&prefix=on"), json!({"provider": "mock", "recovery": "off"})]);
-    let asked = json!({"path": CHAT, "headers": {"x-gateway-config": config.to_string()}, "body": serde_json::from_str::<Value>(&words("m", true)).unwrap()});
-    let ask = Ask::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
+    let rig = TestGateway::for_provider(&provider);
+    let config = recovery_config(
+        &json!("continue"),
+        &[sixty_chunk_target("&prefix=on"), json!({"provider": "mock", "recovery": "off"})],
+    );
+    let asked = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()}, "body": serde_json::from_str::<Value>(&chat_body("m", true)).unwrap()});
+    let ask =
+        TestRequest::new("POST", "/v1/explain").header("content-type", "application/json").body(asked.to_string());
     let said = rig.send(ask).await.json();
     let said: Vec<_> = said["targets"].as_array().unwrap().iter().map(|target| target["recovery"].clone()).collect();
     assert_eq!(said, [json!({"mode": "continue", "continues": true}), json!({"mode": "off", "continues": false})]);
 }
 
 #[tokio::test]
-async fn what_would_come_compressed_is_held_and_gone_on_from_too() {
+async fn recovers_streams_from_providers_that_compress() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let canon = canon(&rig).await;
+    let rig = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&rig).await;
     for mode in ["hold", "continue"] {
-        let targets = [well("&fault=cut&after=20&gzip=on"), well("&prefix=on&gzip=on")];
-        let mut config = config(&json!({"mode": mode, "prefill": true}), &targets);
+        let targets = [sixty_chunk_target("&fault=cut&after=20&gzip=on"), sixty_chunk_target("&prefix=on&gzip=on")];
+        let mut config = recovery_config(&json!({"mode": mode, "prefill": true}), &targets);
         config["targets"][1]["provider"] = json!("mock");
-        let ask = streamed(&config, "/v1/proxy/chat/completions").header("accept-encoding", "gzip, deflate");
+        let ask = recovery_request(&config, "/v1/proxy/chat/completions").header("accept-encoding", "gzip, deflate");
         let told = rig.send(ask).await;
-        assert_eq!((told.status, text(&told)), (200, canon.clone()), "{mode}: {}", told.text());
+        assert_eq!((told.status, collect_text(&told)), (200, canon.clone()), "{mode}: {}", told.text());
     }
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_however_long_ago_its_caller_would_have_given_up_a_single_read() {
+async fn continues_a_stream_that_outlasts_the_client_read_timeout() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let canon = canon(&rig).await;
-    let slow = well("&fault=cut&after=30&chunk_ms=20");
-    let config = config(&json!({"mode": "continue", "prefill": true}), &[slow, well("&prefix=on")]);
+    let rig = TestGateway::for_provider(&provider);
+    let canon = fetch_expected_text(&rig).await;
+    let slow = sixty_chunk_target("&fault=cut&after=30&chunk_ms=20");
+    let config =
+        recovery_config(&json!({"mode": "continue", "prefill": true}), &[slow, sixty_chunk_target("&prefix=on")]);
     for name in ["x-stainless-read-timeout", "x-stainless-timeout"] {
-        let told = rig.send(streamed(&config, CHAT).header(name, "0.3")).await;
-        assert_eq!(text(&told), canon, "{name}: {}", told.text());
-        assert_eq!(rig.record()["last_used_option_index"], "config.targets[1]");
+        let told = rig.send(recovery_request(&config, CHAT_PATH).header(name, "0.3")).await;
+        assert_eq!(collect_text(&told), canon, "{name}: {}", told.text());
+        assert_eq!(rig.single_record()["last_used_option_index"], "config.targets[1]");
     }
 }
 
 #[tokio::test]
-async fn the_record_says_why_nobody_went_on() {
+async fn record_states_why_no_target_continued() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let cut = || well("&fault=cut&after=20");
-    let unread = target("status=201");
+    let rig = TestGateway::for_provider(&provider);
+    let cut = || sixty_chunk_target("&fault=cut&after=20");
+    let unread = mock_target("status=201");
     for (other, expected) in
         [(json!({"provider": "@nobody"}), json!(["failed", "targets[1]"])), (unread, json!(["unable", "targets[1]"]))]
     {
-        let config = config(&json!({"mode": "continue", "prefill": true}), &[cut(), other]);
-        let told = rig.send(streamed(&config, CHAT)).await;
-        assert!(events(&told).pop().unwrap()["error"].is_object(), "{}", told.text());
-        let record = rig.record();
-        assert_eq!(steps(&record).as_array().unwrap().last(), Some(&expected), "{record:#}");
+        let config = recovery_config(&json!({"mode": "continue", "prefill": true}), &[cut(), other]);
+        let told = rig.send(recovery_request(&config, CHAT_PATH)).await;
+        assert!(parse_stream_events(&told).pop().unwrap()["error"].is_object(), "{}", told.text());
+        let record = rig.single_record();
+        assert_eq!(decision_steps(&record).as_array().unwrap().last(), Some(&expected), "{record:#}");
     }
 }

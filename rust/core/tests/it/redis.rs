@@ -6,11 +6,11 @@ use std::{
 };
 
 use crate::harness::{
-    Ask, CHAT, Rig, by, by_with,
-    ill::Ill,
-    in_time,
-    redis_server::{RedisServer, Relay},
-    settled, sha256, target, tls, touchy, until, way, words,
+    CHAT_PATH, TestGateway, TestRequest, chat_body, chat_with_config,
+    ill::FailingProvider,
+    mock_target, post_with_config,
+    redis_server::{DelayingRelay, RedisServer},
+    routing_headers, sensitive_breaker_config, sha256_hex, tls, wait_for_ledger_entries, wait_until, with_timeout,
 };
 use penstock_core::process::secret::Secret;
 use penstock_mock::Server;
@@ -18,56 +18,56 @@ use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
 
 /// Which requests wait for Redis at most.
-const WAIT: Duration = Duration::from_millis(50);
+const MAX_REDIS_WAIT: Duration = Duration::from_millis(50);
 
 /// One of several gateways that share.
-async fn node(provider_url: &str, redis_url: &str) -> Rig {
-    let rig = Rig::with(provider_url, |settings| {
+async fn start_node(provider_url: &str, redis_url: &str) -> TestGateway {
+    let rig = TestGateway::with_settings(provider_url, |settings| {
         settings.redis_url = Some(Secret::new(redis_url));
-        settings.redis_wait_ms = WAIT.as_millis() as u64;
+        settings.redis_wait_ms = MAX_REDIS_WAIT.as_millis() as u64;
     });
     let gateway = Arc::clone(&rig.gateway);
     tokio::spawn(async move { gateway.shared.sync_with_redis().await });
-    until("Redis is there", || is_there(&rig)).await;
+    wait_until("Redis is there", || is_redis_available(&rig)).await;
     rig
 }
 
-fn is_there(rig: &Rig) -> bool {
+fn is_redis_available(rig: &TestGateway) -> bool {
     rig.gateway.shared.redis.as_ref().unwrap().is_available()
 }
 
-fn slow(rig: &Rig) -> u64 {
+fn timed_out_lookups(rig: &TestGateway) -> u64 {
     rig.gateway.shared.redis.as_ref().unwrap().metrics.timed_out_lookups.get()
 }
 
-fn kept(text: &str) -> Ask {
+fn cacheable_request(text: &str) -> TestRequest {
     let config = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 60}});
-    by_with(&config, CHAT, words("mock?chunks=1", false).replace("hi", text))
+    post_with_config(&config, CHAT_PATH, chat_body("mock?chunks=1", false).replace("hi", text))
 }
 
-async fn status(rig: &Rig, text: &str) -> String {
-    let told = rig.send(kept(text)).await;
+async fn fetch_cache_status(rig: &TestGateway, text: &str) -> String {
+    let told = rig.send(cacheable_request(text)).await;
     assert_eq!(told.status, 200);
-    way(&told)[2].to_owned()
+    routing_headers(&told)[2].to_owned()
 }
 
-async fn names(connection: &mut MultiplexedConnection, pattern: &str) -> Vec<String> {
-    in_time(redis::cmd("KEYS").arg(pattern).query_async(connection)).await.unwrap()
+async fn list_redis_keys(connection: &mut MultiplexedConnection, pattern: &str) -> Vec<String> {
+    with_timeout(redis::cmd("KEYS").arg(pattern).query_async(connection)).await.unwrap()
 }
 
 /// Looks again until there are so many names like this.
-async fn stored(connection: &mut MultiplexedConnection, pattern: &str, count: usize) {
+async fn wait_for_key_count(connection: &mut MultiplexedConnection, pattern: &str, count: usize) {
     for _ in 0..2_000 {
-        if names(connection, pattern).await.len() == count {
+        if list_redis_keys(connection, pattern).await.len() == count {
             return;
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    panic!("never {count} of {pattern}: {:?}", names(connection, "*").await);
+    panic!("never {count} of {pattern}: {:?}", list_redis_keys(connection, "*").await);
 }
 
 /// Looks again until what is under this name was written by a gateway.
-async fn written(connection: &mut MultiplexedConnection, name: &str) {
+async fn wait_until_overwritten(connection: &mut MultiplexedConnection, name: &str) {
     for _ in 0..2_000 {
         let found: redis::RedisResult<Vec<u8>> = redis::cmd("GET").arg(name).query_async(connection).await;
         if found.is_ok_and(|value| value.first() == Some(&1)) {
@@ -79,17 +79,18 @@ async fn written(connection: &mut MultiplexedConnection, name: &str) {
 }
 
 #[tokio::test]
-async fn an_answer_that_one_keeps_serves_on_another_for_as_long_as_it_may() {
+async fn nodes_share_a_cached_response_until_it_expires() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let (one, other) = (node(&provider.url(), &server.url()).await, node(&provider.url(), &server.url()).await);
-    let mut connection = server.connection().await;
-    let first = one.send(kept("hi")).await;
-    stored(&mut connection, "penstock:answer:*", 1).await;
-    let second = other.send(kept("hi")).await;
-    assert_eq!((way(&first)[2], way(&second)[2]), ("MISS", "HIT"));
+    let (one, other) =
+        (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
+    let mut connection = server.connect().await;
+    let first = one.send(cacheable_request("hi")).await;
+    wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
+    let second = other.send(cacheable_request("hi")).await;
+    assert_eq!((routing_headers(&first)[2], routing_headers(&second)[2]), ("MISS", "HIT"));
     assert_eq!((&first.body, first.header("content-type")), (&second.body, second.header("content-type")));
-    settled(&provider, 1).await;
-    let name = names(&mut connection, "penstock:answer:*").await.remove(0);
+    wait_for_ledger_entries(&provider, 1).await;
+    let name = list_redis_keys(&mut connection, "penstock:answer:*").await.remove(0);
     let left: i64 = redis::cmd("PTTL").arg(&name).query_async(&mut connection).await.unwrap();
     assert!((1..=60_000).contains(&left), "{left}");
     // It says nothing of whoever asked.
@@ -98,184 +99,194 @@ async fn an_answer_that_one_keeps_serves_on_another_for_as_long_as_it_may() {
     // What came from there grows no older here. Redis tells whole milliseconds, and was asked a little later.
     other.gateway.shared.clock.advance(Duration::from_millis(left.unsigned_abs()) + Duration::from_secs(1));
     drop(redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await);
-    assert_eq!(status(&other, "hi").await, "MISS");
+    assert_eq!(fetch_cache_status(&other, "hi").await, "MISS");
 }
 
 #[tokio::test]
-async fn a_new_answer_takes_the_place_of_the_old_everywhere() {
+async fn a_refreshed_response_replaces_the_old_one_on_all_nodes() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let (one, other) = (node(&provider.url(), &server.url()).await, node(&provider.url(), &server.url()).await);
-    let mut connection = server.connection().await;
-    assert_eq!(status(&one, "hi").await, "MISS");
-    stored(&mut connection, "penstock:answer:*", 1).await;
-    assert_eq!(status(&other, "hi").await, "HIT");
+    let (one, other) =
+        (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
+    let mut connection = server.connect().await;
+    assert_eq!(fetch_cache_status(&one, "hi").await, "MISS");
+    wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
+    assert_eq!(fetch_cache_status(&other, "hi").await, "HIT");
     // It is in the process now, and there alone.
     redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await.unwrap();
-    assert_eq!(status(&other, "hi").await, "HIT");
-    let told = one.send(kept("hi").header("x-gateway-cache-force-refresh", "true")).await;
-    assert_eq!(way(&told)[2], "REFRESH");
-    stored(&mut connection, "penstock:answer:*", 1).await;
-    let name = names(&mut connection, "penstock:answer:*").await.remove(0);
+    assert_eq!(fetch_cache_status(&other, "hi").await, "HIT");
+    let told = one.send(cacheable_request("hi").header("x-gateway-cache-force-refresh", "true")).await;
+    assert_eq!(routing_headers(&told)[2], "REFRESH");
+    wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
+    let name = list_redis_keys(&mut connection, "penstock:answer:*").await.remove(0);
     redis::cmd("SET").arg(&name).arg(b"\x01\x0a\0text/plainnewer").query_async::<()>(&mut connection).await.unwrap();
     let deadline = Instant::now() + Duration::from_secs(5);
-    while other.send(kept("hi")).await.body != b"newer" {
+    while other.send(cacheable_request("hi")).await.body != b"newer" {
         assert!(Instant::now() < deadline, "the old answer still serves");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    settled(&provider, 2).await;
+    wait_for_ledger_entries(&provider, 2).await;
 }
 
 #[tokio::test]
-async fn what_redis_never_had_serves_here_for_as_long_as_it_may() {
+async fn caches_a_response_too_large_for_redis_in_the_process() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let rig = Rig::with(&provider.url(), |settings| {
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
         settings.redis_url = Some(Secret::new(server.url()));
         settings.redis_answer_bytes = 2_000;
     });
     let gateway = Arc::clone(&rig.gateway);
     tokio::spawn(async move { gateway.shared.sync_with_redis().await });
-    until("Redis is there", || is_there(&rig)).await;
+    wait_until("Redis is there", || is_redis_available(&rig)).await;
     let config = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 3600}});
-    let ask = || by_with(&config, CHAT, words("mock?answer_bytes=10000", false));
+    let ask = || post_with_config(&config, CHAT_PATH, chat_body("mock?answer_bytes=10000", false));
     for (minutes, expected) in [(0, "MISS"), (0, "HIT"), (2, "HIT"), (50, "HIT"), (60, "MISS")] {
         rig.gateway.shared.clock.advance(Duration::from_secs(minutes * 60));
-        assert_eq!(way(&rig.send(ask()).await)[2], expected, "{minutes}");
+        assert_eq!(routing_headers(&rig.send(ask()).await)[2], expected, "{minutes}");
     }
-    let mut connection = server.connection().await;
-    assert!(names(&mut connection, "penstock:answer:*").await.is_empty());
+    let mut connection = server.connect().await;
+    assert!(list_redis_keys(&mut connection, "penstock:answer:*").await.is_empty());
 }
 
 #[tokio::test]
-async fn over_tls_it_is_spoken_to_under_the_operators_own_authority_and_under_no_other() {
+async fn connects_to_redis_over_tls_only_with_the_configured_ca() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
     let reached = |has_authority: bool| {
-        let rig = Rig::with(&provider.url(), |settings| {
+        let rig = TestGateway::with_settings(&provider.url(), |settings| {
             settings.redis_url = Some(Secret::new(server.tls_url()));
             settings.redis_wait_ms = 5_000;
-            settings.tls_ca = has_authority.then(|| tls::file("authority.pem"));
+            settings.tls_ca = has_authority.then(|| tls::tls_file("authority.pem"));
         });
         let gateway = Arc::clone(&rig.gateway);
         tokio::spawn(async move { gateway.shared.sync_with_redis().await });
         rig
     };
     let (one, other, stranger) = (reached(true), reached(true), reached(false));
-    until("Redis is there", || is_there(&one) && is_there(&other)).await;
-    assert_eq!(status(&one, "hi").await, "MISS");
-    stored(&mut server.connection().await, "penstock:answer:*", 1).await;
-    assert_eq!((status(&other, "hi").await, status(&stranger, "hi").await), ("HIT".into(), "MISS".into()));
-    assert!(!is_there(&stranger));
+    wait_until("Redis is there", || is_redis_available(&one) && is_redis_available(&other)).await;
+    assert_eq!(fetch_cache_status(&one, "hi").await, "MISS");
+    wait_for_key_count(&mut server.connect().await, "penstock:answer:*", 1).await;
+    assert_eq!(
+        (fetch_cache_status(&other, "hi").await, fetch_cache_status(&stranger, "hi").await),
+        ("HIT".into(), "MISS".into())
+    );
+    assert!(!is_redis_available(&stranger));
 }
 
 #[tokio::test]
-async fn tenants_get_nothing_of_each_other_through_it() {
+async fn does_not_share_cached_responses_between_workspaces() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let (one, other) = (node(&provider.url(), &server.url()).await, node(&provider.url(), &server.url()).await);
-    let key = |id: &str, workspace: &str| json!({"id": id, "name": id, "sha256": sha256(id), "workspace": workspace});
+    let (one, other) =
+        (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
+    let key =
+        |id: &str, workspace: &str| json!({"id": id, "name": id, "sha256": sha256_hex(id), "workspace": workspace});
     for rig in [&one, &other] {
-        rig.apply(&json!({"epoch": "1", "keys": [key("a", "one"), key("b", "one"), key("c", "two")]}));
+        rig.apply_snapshot(&json!({"epoch": "1", "keys": [key("a", "one"), key("b", "one"), key("c", "two")]}));
     }
-    let from = |key: &str| kept("hi").header("x-gateway-api-key", key).header("x-gateway-cache-namespace", "n");
-    let mut connection = server.connection().await;
-    assert_eq!(way(&one.send(from("a")).await)[2], "MISS");
-    stored(&mut connection, "penstock:answer:*", 1).await;
+    let from =
+        |key: &str| cacheable_request("hi").header("x-gateway-api-key", key).header("x-gateway-cache-namespace", "n");
+    let mut connection = server.connect().await;
+    assert_eq!(routing_headers(&one.send(from("a")).await)[2], "MISS");
+    wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
     for (caller, expected) in [("b", "HIT"), ("c", "MISS")] {
-        assert_eq!(way(&other.send(from(caller)).await)[2], expected, "{caller}");
+        assert_eq!(routing_headers(&other.send(from(caller)).await)[2], expected, "{caller}");
     }
 }
 
 #[tokio::test]
-async fn what_it_refuses_or_cannot_be_read_costs_nobody_an_answer() {
+async fn corrupt_entries_or_a_full_redis_fail_no_request() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let (one, other) = (node(&provider.url(), &server.url()).await, node(&provider.url(), &server.url()).await);
-    let mut connection = server.connection().await;
+    let (one, other) =
+        (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
+    let mut connection = server.connect().await;
     // Neither bytes that nobody wrote down so, nor another type, to which Redis itself says no.
     for spoil in ["SET", "LPUSH"] {
-        assert_eq!(status(&one, spoil).await, "MISS");
-        stored(&mut connection, "penstock:answer:*", 1).await;
-        let name = names(&mut connection, "penstock:answer:*").await.remove(0);
+        assert_eq!(fetch_cache_status(&one, spoil).await, "MISS");
+        wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
+        let name = list_redis_keys(&mut connection, "penstock:answer:*").await.remove(0);
         let mut both = redis::pipe();
         both.del(&name).cmd(spoil).arg(&name).arg("something else");
         both.query_async::<()>(&mut connection).await.unwrap();
-        assert_eq!(status(&other, spoil).await, "MISS");
-        written(&mut connection, &name).await;
+        assert_eq!(fetch_cache_status(&other, spoil).await, "MISS");
+        wait_until_overwritten(&mut connection, &name).await;
         redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await.unwrap();
     }
     redis::cmd("CONFIG").arg(&["SET", "maxmemory", "1"]).query_async::<()>(&mut connection).await.unwrap();
     for expected in ["MISS", "HIT"] {
-        assert_eq!(status(&one, "full").await, expected);
+        assert_eq!(fetch_cache_status(&one, "full").await, expected);
     }
     let refused = || one.gateway.shared.redis.as_ref().unwrap().metrics.rejected_commands.get();
-    until("the refusal is counted", || refused() > 0).await;
-    assert!(is_there(&one));
+    wait_until("the refusal is counted", || refused() > 0).await;
+    assert!(is_redis_available(&one));
     // Nor does it keep a target closed off: where it gives nobody the right to try, each tries.
-    let config = guarded("status=503", 1);
-    one.send(by(&config)).await;
+    let config = circuit_breaker_config("status=503", 1);
+    one.send(chat_with_config(&config)).await;
     one.gateway.shared.clock.advance(Duration::from_secs(31));
     let tried = || one.gateway.record_sink.metrics.breakers_opened.get() == 2;
     let deadline = Instant::now() + Duration::from_secs(5);
     while !tried() {
         assert!(Instant::now() < deadline, "nobody tries");
-        assert_eq!(one.send(by(&config)).await.status, 200);
+        assert_eq!(one.send(chat_with_config(&config)).await.status, 200);
     }
 }
 
 /// Closed off after so many failures.
-fn guarded(failing: &str, failures: u32) -> Value {
+fn circuit_breaker_config(failing: &str, failures: u32) -> Value {
     let breaker = match failures {
-        1 => touchy(),
+        1 => sensitive_breaker_config(),
         _ => json!({"failure_threshold": failures - 1, "cooldown_interval": 30_000}),
     };
-    json!({"strategy": {"mode": "fallback", "cb_config": breaker}, "targets": [target(failing), target("chunks=1")]})
+    json!({"strategy": {"mode": "fallback", "cb_config": breaker}, "targets": [mock_target(failing), mock_target("chunks=1")]})
 }
 
-fn open(rig: &Rig) -> usize {
+fn open_breaker_count(rig: &TestGateway) -> usize {
     rig.gateway.shared.breakers.open_count()
 }
 
 #[tokio::test]
-async fn a_target_that_one_closed_off_is_passed_over_by_all_and_by_who_comes_later() {
+async fn an_open_breaker_applies_to_existing_and_new_nodes() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let (one, other) = (node(&provider.url(), &server.url()).await, node(&provider.url(), &server.url()).await);
-    let config = guarded("status=503", 1);
-    one.send(by(&config)).await;
-    until("the other knows", || open(&other) == 1).await;
-    let mut connection = server.connection().await;
-    stored(&mut connection, "penstock:breakers", 1).await;
-    let later = node(&provider.url(), &server.url()).await;
-    assert_eq!(open(&later), 1);
+    let (one, other) =
+        (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
+    let config = circuit_breaker_config("status=503", 1);
+    one.send(chat_with_config(&config)).await;
+    wait_until("the other knows", || open_breaker_count(&other) == 1).await;
+    let mut connection = server.connect().await;
+    wait_for_key_count(&mut connection, "penstock:breakers", 1).await;
+    let later = start_node(&provider.url(), &server.url()).await;
+    assert_eq!(open_breaker_count(&later), 1);
     for rig in [&one, &other, &later] {
-        assert_eq!(way(&rig.send(by(&config)).await)[0], "config.targets[1]");
+        assert_eq!(routing_headers(&rig.send(chat_with_config(&config)).await)[0], "config.targets[1]");
     }
     // One failed, four answered.
-    settled(&provider, 5).await;
+    wait_for_ledger_entries(&provider, 5).await;
 }
 
 #[tokio::test]
-async fn failures_of_all_count_together() {
+async fn counts_failures_of_all_nodes_together() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    let (one, other) = (node(&provider.url(), &server.url()).await, node(&provider.url(), &server.url()).await);
-    let config = guarded("status=503", 3);
+    let (one, other) =
+        (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
+    let config = circuit_breaker_config("status=503", 3);
     let heard = || other.gateway.shared.redis.as_ref().unwrap().metrics.received_messages.get();
     for failures in [1, 2] {
-        one.send(by(&config)).await;
-        until("the other has heard", || heard() == failures).await;
+        one.send(chat_with_config(&config)).await;
+        wait_until("the other has heard", || heard() == failures).await;
     }
     // Two are not enough; the third may be anybody's.
-    assert_eq!((open(&one), open(&other)), (0, 0));
-    other.send(by(&config)).await;
-    assert_eq!(open(&other), 1);
-    until("the first knows", || open(&one) == 1).await;
+    assert_eq!((open_breaker_count(&one), open_breaker_count(&other)), (0, 0));
+    other.send(chat_with_config(&config)).await;
+    assert_eq!(open_breaker_count(&other), 1);
+    wait_until("the first knows", || open_breaker_count(&one) == 1).await;
 }
 
 #[tokio::test]
-async fn of_all_one_tries_and_all_learn_how_it_ended() {
-    let (ill, server) = (Ill::start().await, RedisServer::start().await);
-    let url = ill.provider.url();
-    let nodes = [node(&url, &server.url()).await, node(&url, &server.url()).await];
-    let config = guarded("ill", 1);
-    nodes[0].send(by(&config)).await;
-    until("both know", || nodes.iter().all(|node| open(node) == 1)).await;
-    let count = || ill.asked().len();
+async fn one_node_probes_and_all_nodes_learn_the_result() {
+    let (ill, server) = (FailingProvider::start().await, RedisServer::start().await);
+    let url = ill.server.url();
+    let nodes = [start_node(&url, &server.url()).await, start_node(&url, &server.url()).await];
+    let config = circuit_breaker_config("ill", 1);
+    nodes[0].send(chat_with_config(&config)).await;
+    wait_until("both know", || nodes.iter().all(|node| open_breaker_count(node) == 1)).await;
+    let count = || ill.request_times().len();
     for expected in [2, 3] {
         ill.is_failing.store(expected == 2, Ordering::Relaxed);
         for node in &nodes {
@@ -285,7 +296,7 @@ async fn of_all_one_tries_and_all_learn_how_it_ended() {
         while count() < expected {
             assert!(Instant::now() < deadline, "nobody tries");
             for node in &nodes {
-                assert_eq!(node.send(by(&config)).await.status, 200);
+                assert_eq!(node.send(chat_with_config(&config)).await.status, 200);
             }
         }
         if expected == 3 {
@@ -293,55 +304,57 @@ async fn of_all_one_tries_and_all_learn_how_it_ended() {
         }
         // It failed: for as long again nobody tries.
         for node in nodes.iter().cycle().take(20) {
-            node.send(by(&config)).await;
+            node.send(chat_with_config(&config)).await;
         }
         assert_eq!(count(), expected);
     }
-    until("both go there again", || nodes.iter().all(|node| open(node) == 0)).await;
+    wait_until("both go there again", || nodes.iter().all(|node| open_breaker_count(node) == 0)).await;
     for node in &nodes {
-        assert_eq!(way(&node.send(by(&config)).await)[0], "config.targets[0]");
+        assert_eq!(routing_headers(&node.send(chat_with_config(&config)).await)[0], "config.targets[0]");
     }
 }
 
 #[tokio::test]
-async fn the_same_go_to_the_same_target_on_every_node() {
+async fn a_sticky_session_maps_to_the_same_target_on_every_node() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
     // One shares, the other has nothing to do with it: the answer follows from the request alone.
-    let (one, other) = (node(&provider.url(), &server.url()).await, Rig::before(&provider));
+    let (one, other) = (start_node(&provider.url(), &server.url()).await, TestGateway::for_provider(&provider));
     let config = json!({"strategy": {"mode": "loadbalance",
         "sticky_session": {"enabled": true, "hash_fields": ["metadata.user"], "ttl": 60}},
-        "targets": [target("chunks=1"), target("chunks=2"), target("chunks=3")]});
+        "targets": [mock_target("chunks=1"), mock_target("chunks=2"), mock_target("chunks=3")]});
     let mut used = std::collections::HashSet::new();
     for number in 0..200 {
-        let ask = || by(&config).header("x-gateway-metadata", &json!({"user": format!("u-{number}")}).to_string());
+        let ask = || {
+            chat_with_config(&config).header("x-gateway-metadata", &json!({"user": format!("u-{number}")}).to_string())
+        };
         one.gateway.shared.clock.advance(Duration::from_secs(7));
         let (here, there) = (one.send(ask()).await, other.send(ask()).await);
-        assert_eq!(way(&here)[0], way(&there)[0], "{number}");
-        used.insert(way(&here)[0].to_owned());
+        assert_eq!(routing_headers(&here)[0], routing_headers(&there)[0], "{number}");
+        used.insert(routing_headers(&here)[0].to_owned());
     }
     assert_eq!(used.len(), 3);
 }
 
 #[tokio::test]
-async fn a_session_stays_where_it_was_given_for_its_time_and_no_longer_whatever_becomes_of_the_weights() {
+async fn a_sticky_session_lasts_its_ttl_despite_weight_changes() {
     let (provider, mut server) = (Server::start().await, RedisServer::start().await);
-    let nodes = [node(&provider.url(), &server.url()).await, node(&provider.url(), &server.url()).await];
+    let nodes = [start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await];
     let weighted = |epoch: &str, weights: [f64; 2]| {
-        let [mut first, mut second] = [target("chunks=1"), target("chunks=2")];
+        let [mut first, mut second] = [mock_target("chunks=1"), mock_target("chunks=2")];
         (first["name"], first["weight"]) = (json!("a"), json!(weights[0]));
         (second["name"], second["weight"]) = (json!("b"), json!(weights[1]));
         let strategy = json!({"mode": "loadbalance", "sticky": {"hash_fields": ["metadata.user"], "ttl": 2}});
         let config = json!({"strategy": strategy, "targets": [first, second]});
         for rig in &nodes {
-            rig.apply(&json!({"epoch": epoch, "configs": [{"slug": "pc-s", "config": config}]}));
+            rig.apply_snapshot(&json!({"epoch": epoch, "configs": [{"slug": "pc-s", "config": config}]}));
         }
     };
-    let place = async |rig: &Rig, user: &str| {
+    let place = async |rig: &TestGateway, user: &str| {
         let metadata = json!({"user": user}).to_string();
-        let ask = crate::harness::post(CHAT, words("mock", false)).header("x-gateway-config", "pc-s");
+        let ask = crate::harness::post_request(CHAT_PATH, chat_body("mock", false)).header("x-gateway-config", "pc-s");
         let told = rig.send(ask.header("x-gateway-metadata", &metadata)).await;
         assert_eq!(told.status, 200);
-        way(&told)[0].strip_prefix("config.targets").unwrap().to_owned()
+        routing_headers(&told)[0].strip_prefix("config.targets").unwrap().to_owned()
     };
     weighted("1", [1.0, 1e-9]);
     let began = Instant::now();
@@ -369,16 +382,16 @@ async fn a_session_stays_where_it_was_given_for_its_time_and_no_longer_whatever_
 }
 
 /// Sends this many at once, all new, several times; gives the longest time that one took.
-async fn load(rig: &Rig, name: &str, rounds: usize) -> Duration {
+async fn measure_max_latency(rig: &TestGateway, name: &str, rounds: usize) -> Duration {
     let mut longest = Duration::ZERO;
     for round in 0..rounds {
         let mut waiting = tokio::task::JoinSet::new();
         for number in 0..10 {
             let gateway = Arc::clone(&rig.gateway);
-            let ask = kept(&format!("{name} {round} {number}"));
+            let ask = cacheable_request(&format!("{name} {round} {number}"));
             waiting.spawn(async move {
                 let began = Instant::now();
-                let answer = in_time(gateway.handle(ask.request())).await;
+                let answer = with_timeout(gateway.handle(ask.build())).await;
                 (answer.head.status, began.elapsed())
             });
         }
@@ -392,37 +405,41 @@ async fn load(rig: &Rig, name: &str, rounds: usize) -> Duration {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_frozen_slowed_or_killed_fails_no_request_and_delays_those_alone_that_first_notice() {
+async fn redis_outage_fails_no_request_and_delays_only_the_first() {
     let (provider, mut server) = (Server::start().await, RedisServer::start().await);
-    let relay = Relay::before(&server).await;
-    let rig = node(&provider.url(), &format!("redis://{}/", relay.addr)).await;
-    let usual = load(&rig, "well", 20).await;
-    let bound = WAIT + usual * 4 + Duration::from_millis(200);
+    let relay = DelayingRelay::start(&server).await;
+    let rig = start_node(&provider.url(), &format!("redis://{}/", relay.addr)).await;
+    let usual = measure_max_latency(&rig, "well", 20).await;
+    let bound = MAX_REDIS_WAIT + usual * 4 + Duration::from_millis(200);
     let noticed = async |name: &str| {
-        let before = slow(&rig);
-        let longest = load(&rig, name, 20).await;
+        let before = timed_out_lookups(&rig);
+        let longest = measure_max_latency(&rig, name, 20).await;
         assert!(longest < bound, "{name}: {longest:?}, usually {usual:?}");
         // With the first all who wait give up, and all others do not ask.
-        assert!(slow(&rig) - before <= 1, "{name}: {}", slow(&rig) - before);
+        assert!(timed_out_lookups(&rig) - before <= 1, "{name}: {}", timed_out_lookups(&rig) - before);
     };
     server.freeze();
     noticed("frozen").await;
-    assert!(!is_there(&rig));
+    assert!(!is_redis_available(&rig));
     server.thaw();
-    until("it is back", || is_there(&rig)).await;
-    relay.slow_down(Duration::from_millis(200));
+    wait_until("it is back", || is_redis_available(&rig)).await;
+    relay.set_delay(Duration::from_millis(200));
     noticed("slowed").await;
-    relay.slow_down(Duration::ZERO);
-    until("it is quick again", || is_there(&rig)).await;
+    relay.set_delay(Duration::ZERO);
+    wait_until("it is quick again", || is_redis_available(&rig)).await;
     server.kill();
     noticed("killed").await;
-    until("the loss is seen", || !is_there(&rig)).await;
-    let late = Rig::with(&provider.url(), |settings| settings.redis_url = Some(Secret::new(server.url())));
+    wait_until("the loss is seen", || !is_redis_available(&rig)).await;
+    let late =
+        TestGateway::with_settings(&provider.url(), |settings| settings.redis_url = Some(Secret::new(server.url())));
     let gateway = Arc::clone(&late.gateway);
     tokio::spawn(async move { gateway.shared.sync_with_redis().await });
-    assert_eq!((status(&late, "late").await, status(&late, "late").await), ("MISS".into(), "HIT".into()));
+    assert_eq!(
+        (fetch_cache_status(&late, "late").await, fetch_cache_status(&late, "late").await),
+        ("MISS".into(), "HIT".into())
+    );
     server.restart().await;
-    until("the new one is used", || is_there(&rig) && is_there(&late)).await;
-    assert_eq!(status(&rig, "again").await, "MISS");
-    stored(&mut server.connection().await, "penstock:answer:*", 1).await;
+    wait_until("the new one is used", || is_redis_available(&rig) && is_redis_available(&late)).await;
+    assert_eq!(fetch_cache_status(&rig, "again").await, "MISS");
+    wait_for_key_count(&mut server.connect().await, "penstock:answer:*", 1).await;
 }

@@ -1,6 +1,8 @@
 //! Every route reaches the provider at its own path, under its own name, with the bytes that were sent.
 
-use crate::harness::{Ask, Rig, pick, scripted::Scripted, settled, sha256};
+use crate::harness::{
+    TestGateway, TestRequest, pick_fields, scripted::ScriptedServer, sha256_hex, wait_for_ledger_entries,
+};
 use bytes::Bytes;
 use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
@@ -55,19 +57,19 @@ const ROUTES: &[(&str, &str, &str)] = &[
     ("DELETE", "/anything/else?a=%20&a", "proxy"),
 ];
 
-const FORM: &str = "multipart/form-data; boundary=edge";
+const FORM_CONTENT_TYPE: &str = "multipart/form-data; boundary=edge";
 
-fn part(name: &str, value: &str) -> String {
+fn form_field(name: &str, value: &str) -> String {
     format!("--edge\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
 }
 
-fn file(size: usize) -> String {
+fn form_file(size: usize) -> String {
     let head = "--edge\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\ncontent-type: audio/wav";
     format!("{head}\r\n\r\n{}\r\n", "\r\n--edg\r\n".repeat(size / 9))
 }
 
-fn ask(method: &str, target: &str) -> Ask {
-    let ask = Ask::new(method, target).header("x-gateway-provider", "mock");
+fn route_request(method: &str, target: &str) -> TestRequest {
+    let ask = TestRequest::new(method, target).header("x-gateway-provider", "mock");
     if method == "GET" || method == "HEAD" || method == "DELETE" {
         return ask;
     }
@@ -75,69 +77,79 @@ fn ask(method: &str, target: &str) -> Ask {
 }
 
 #[tokio::test]
-async fn every_route_is_forwarded_as_it_came_and_recorded_under_its_id() {
+async fn forwards_every_route_unchanged_and_records_its_operation() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for (before, (method, path, id)) in ROUTES.iter().enumerate() {
-        let told = rig.send(ask(method, &format!("/v1{path}"))).await;
+        let told = rig.send(route_request(method, &format!("/v1{path}"))).await;
         assert_eq!(told.status, 200, "{method} {path}: {}", told.text());
-        let entries = settled(&provider, before + 1).await;
+        let entries = wait_for_ledger_entries(&provider, before + 1).await;
         let seen = entries.last().unwrap();
         assert_eq!((seen.method.as_str(), seen.path.as_str()), (*method, format!("/v1{path}").as_str()));
-        let record = rig.record();
+        let record = rig.single_record();
         let takes_body = matches!(*method, "POST" | "PUT" | "PATCH");
         let expected = json!([id, *id == "proxy", if takes_body { "m-1" } else { "" }, "complete"]);
-        assert_eq!(pick(&record, ["operation", "is_proxy_call", "ai_model", "outcome"]), expected, "{method} {path}");
+        assert_eq!(
+            pick_fields(&record, ["operation", "is_proxy_call", "ai_model", "outcome"]),
+            expected,
+            "{method} {path}"
+        );
     }
 }
 
 #[tokio::test]
-async fn behind_proxy_every_path_is_raw() {
+async fn proxy_prefix_forwards_every_path_without_parsing() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for (before, (method, path, _)) in ROUTES.iter().enumerate() {
         // What would be refused by a route of its own passes here.
         let body = b"\x00 no JSON at all \xff".as_slice();
         let told = rig
             .send(
-                Ask::new(method, &format!("/v1/proxy{path}"))
+                TestRequest::new(method, &format!("/v1/proxy{path}"))
                     .header("x-gateway-provider", "mock")
                     .header("content-type", "application/octet-stream")
                     .body(body),
             )
             .await;
         assert_eq!(told.status, 200, "{method} {path}: {}", told.text());
-        let entries = settled(&provider, before + 1).await;
+        let entries = wait_for_ledger_entries(&provider, before + 1).await;
         let seen = entries.last().unwrap();
         assert_eq!((seen.path.as_str(), seen.body_bytes), (format!("/v1{path}").as_str(), body.len() as u64));
-        assert_eq!(pick(&rig.record(), ["operation", "is_proxy_call"]), json!(["proxy", true]), "{method} {path}");
+        assert_eq!(
+            pick_fields(&rig.single_record(), ["operation", "is_proxy_call"]),
+            json!(["proxy", true]),
+            "{method} {path}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_form_passes_byte_for_byte_with_its_fields_in_any_order() {
+async fn forwards_a_form_byte_for_byte_in_any_field_order() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let (model, more) = (part("model", "whisper-1"), part("timestamp_granularities[]", "word"));
+    let rig = TestGateway::for_provider(&provider);
+    let (model, more) = (form_field("model", "whisper-1"), form_field("timestamp_granularities[]", "word"));
     for path in ["/v1/audio/transcriptions", "/v1/images/edits", "/v1/files", "/v1/proxy/audio/transcriptions"] {
-        for parts in [[model.clone(), more.clone(), file(5_000)], [file(5_000), more.clone(), model.clone()]] {
+        for parts in [[model.clone(), more.clone(), form_file(5_000)], [form_file(5_000), more.clone(), model.clone()]]
+        {
             let form = parts.concat() + "--edge--\r\n";
-            let told = rig.send(form_of(path, Body::Complete(form.clone().into()))).await;
-            let expected = json!([form.len(), sha256(&form), FORM]);
+            let told = rig.send(form_request(path, Body::Complete(form.clone().into()))).await;
+            let expected = json!([form.len(), sha256_hex(&form), FORM_CONTENT_TYPE]);
             assert_eq!(
                 json!([told.json()["body_bytes"], told.json()["body_sha"], told.json()["headers"]["content-type"]]),
                 expected
             );
-            assert_eq!(pick(&rig.record(), ["ai_model", "stream_mode"]), json!(["whisper-1", false]));
+            assert_eq!(pick_fields(&rig.single_record(), ["ai_model", "stream_mode"]), json!(["whisper-1", false]));
         }
     }
 }
 
 #[tokio::test]
-async fn a_large_form_is_passed_on_while_it_comes_and_read_on_the_way() {
+async fn streams_a_large_form_and_reads_its_fields() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let form = file(900_000) + &part("stream", "true") + &part("model", "gpt-4o-transcribe") + "--edge--\r\n";
+    let rig = TestGateway::for_provider(&provider);
+    let form =
+        form_file(900_000) + &form_field("stream", "true") + &form_field("model", "gpt-4o-transcribe") + "--edge--\r\n";
     let (feeder, reading) = feed_channel(|| ());
     let pieces: Vec<_> = form.as_bytes().chunks(70_001).map(Bytes::copy_from_slice).collect();
     let sending = tokio::spawn(async move {
@@ -147,51 +159,54 @@ async fn a_large_form_is_passed_on_while_it_comes_and_read_on_the_way() {
         }
         feeder.finish(BodyEnd::Complete);
     });
-    let told = rig.send(form_of("/v1/audio/transcriptions", Body::Streamed(reading, None))).await;
+    let told = rig.send(form_request("/v1/audio/transcriptions", Body::Streamed(reading, None))).await;
     sending.await.unwrap();
     assert!(told.text().contains("transcript.text.done"), "{}", told.text());
-    assert_eq!(settled(&provider, 1).await[0].body_bytes, form.len() as u64);
-    let record = rig.record();
-    assert_eq!(pick(&record, ["ai_model", "stream_mode", "res_units"]), json!(["gpt-4o-transcribe", true, 3]));
+    assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].body_bytes, form.len() as u64);
+    let record = rig.single_record();
+    assert_eq!(pick_fields(&record, ["ai_model", "stream_mode", "res_units"]), json!(["gpt-4o-transcribe", true, 3]));
 }
 
-fn form_of(path: &str, body: Body) -> Ask {
-    Ask::new("POST", path).header("x-gateway-provider", "mock").header("content-type", FORM).with(body)
+fn form_request(path: &str, body: Body) -> TestRequest {
+    TestRequest::new("POST", path)
+        .header("x-gateway-provider", "mock")
+        .header("content-type", FORM_CONTENT_TYPE)
+        .with_body(body)
 }
 
 #[tokio::test]
-async fn binary_answers_and_their_header_fields_come_back_as_they_are() {
+async fn returns_binary_responses_and_their_headers_unchanged() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let told = rig.send(ask("GET", "/v1/files/file-1/content")).await;
+    let rig = TestGateway::for_provider(&provider);
+    let told = rig.send(route_request("GET", "/v1/files/file-1/content")).await;
     let fields = ["content-type", "content-disposition", "etag"].map(|name| told.header(name));
     assert_eq!(fields, [Some("application/octet-stream"), Some("attachment; filename=\"mock\""), Some("\"mock-1\"")]);
-    let large = rig.send(ask("GET", "/v1/files/file-1/content?mock-answer_bytes=5000000")).await;
-    assert_eq!((large.body.len(), large.streamed), (5_000_000, true));
-    let speech = rig.send(ask("POST", "/v1/audio/speech")).await;
+    let large = rig.send(route_request("GET", "/v1/files/file-1/content?mock-answer_bytes=5000000")).await;
+    assert_eq!((large.body.len(), large.is_streamed), (5_000_000, true));
+    let speech = rig.send(route_request("POST", "/v1/audio/speech")).await;
     assert_eq!((speech.header("content-type"), speech.body[..5].to_vec()), (Some("audio/mpeg"), b"\0ID3 ".to_vec()));
 }
 
 #[tokio::test]
-async fn answers_without_a_body_have_none() {
+async fn returns_no_body_for_204_and_304() {
     for (line, head) in [("204 No Content", ""), ("304 Not Modified", "etag: \"x\"\r\ncontent-length: 99\r\n")] {
-        let provider = Scripted::answering(format!("HTTP/1.1 {line}\r\n{head}\r\n")).await;
-        let rig = Rig::at(&provider.url());
+        let provider = ScriptedServer::start_responding(format!("HTTP/1.1 {line}\r\n{head}\r\n")).await;
+        let rig = TestGateway::for_url(&provider.url());
         for method in ["GET", "DELETE", "POST"] {
-            let told = rig.send(ask(method, "/v1/files/file-1").header("if-none-match", "\"x\"")).await;
+            let told = rig.send(route_request(method, "/v1/files/file-1").header("if-none-match", "\"x\"")).await;
             assert_eq!((told.status.to_string().as_str(), told.body.len()), (&line[..3], 0), "{method}");
         }
         // The connection was fit to be used again: nothing was waited for that does not come.
-        assert_eq!(provider.connections(), 1);
+        assert_eq!(provider.connection_count(), 1);
     }
 }
 
 #[tokio::test]
-async fn what_a_provider_does_not_offer_is_refused_by_name() {
-    let rig = Rig::at("");
+async fn error_names_the_operation_that_a_provider_lacks() {
+    let rig = TestGateway::for_url("");
     let told = rig
         .send(
-            Ask::new("POST", "/v1/embeddings")
+            TestRequest::new("POST", "/v1/embeddings")
                 .header("x-gateway-provider", "groq")
                 .header("content-type", "application/json")
                 .body("{}"),
@@ -199,25 +214,25 @@ async fn what_a_provider_does_not_offer_is_refused_by_name() {
         .await;
     assert_eq!((told.status, &told.json()["message"]), (500, &json!("embed is not supported by groq")));
     for (method, path) in [("GET", "/v1/files"), ("GET", "/v1/batches/b/output"), ("POST", "/v1/batches/b/cancel")] {
-        let told = rig.send(Ask::new(method, path).header("x-gateway-provider", "groq")).await;
+        let told = rig.send(TestRequest::new(method, path).header("x-gateway-provider", "groq")).await;
         let message = told.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
         assert!(told.status == 500 && message.contains("gateway_options of the batch"), "{path}: {}", told.text());
     }
 }
 
 #[tokio::test]
-async fn errors_on_paths_of_both_dialects_are_told_in_the_callers() {
-    let rig = Rig::at("");
+async fn shared_paths_return_errors_in_the_client_format() {
+    let rig = TestGateway::for_url("");
     for path in ["/v1/files", "/v1/models", "/v1/messages/batches", "/v1/anything"] {
-        let told = rig.send(Ask::new("GET", path).header("anthropic-version", "2023-06-01")).await;
+        let told = rig.send(TestRequest::new("GET", path).header("anthropic-version", "2023-06-01")).await;
         assert_eq!((told.status, &told.json()["type"]), (400, &json!("error")), "{path}");
-        let told = rig.send(Ask::new("GET", path)).await;
+        let told = rig.send(TestRequest::new("GET", path)).await;
         assert_eq!(told.json()["type"] == "error", path.starts_with("/v1/messages"), "{path}");
     }
 }
 
-fn azure(provider: &Server, target: &str) -> Ask {
-    Ask::new("POST", target)
+fn azure_request(provider: &Server, target: &str) -> TestRequest {
+    TestRequest::new("POST", target)
         .header("x-gateway-provider", "azure-openai")
         .header("x-gateway-custom-host", &format!("{}/openai", provider.url()))
         .header("content-type", "application/json")
@@ -225,30 +240,30 @@ fn azure(provider: &Server, target: &str) -> Ask {
 }
 
 #[tokio::test]
-async fn azure_has_the_deployment_in_the_path_and_the_key_in_a_header_of_its_own() {
+async fn azure_gets_the_deployment_in_its_path_and_an_api_key_header() {
     let provider = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let asks = [
-        azure(&provider, "/v1/chat/completions")
+        azure_request(&provider, "/v1/chat/completions")
             .header("x-gateway-azure-api-version", "2024-10-21")
             .header("x-gateway-azure-deployment-id", "my-gpt")
             .header("authorization", "Bearer 0123abcd"),
-        azure(&provider, "/v1/chat/completions")
+        azure_request(&provider, "/v1/chat/completions")
             .header("x-portkey-azure-api-version", "v1")
             .header("authorization", "Bearer eyJ0.e30.sig"),
-        azure(&provider, "/openai/deployments/d%201/chat/completions?api-version=2025-01-01")
+        azure_request(&provider, "/openai/deployments/d%201/chat/completions?api-version=2025-01-01")
             .header("api-key", "0123abcd")
             .header("authorization", "Bearer 0123abcd"),
-        azure(&provider, "/v1/responses")
+        azure_request(&provider, "/v1/responses")
             .header("x-gateway-azure-api-version", "p 1")
             .header("x-gateway-azure-ad-token", "a-token"),
-        azure(&provider, "/openai/v1/responses").header("api-key", "0123abcd"),
+        azure_request(&provider, "/openai/v1/responses").header("api-key", "0123abcd"),
     ];
     for ask in asks {
         let told = rig.send(ask).await;
         assert_eq!(told.status, 200, "{}", told.text());
     }
-    let seen: Vec<_> = settled(&provider, 5)
+    let seen: Vec<_> = wait_for_ledger_entries(&provider, 5)
         .await
         .iter()
         .map(|entry| {
@@ -268,44 +283,45 @@ async fn azure_has_the_deployment_in_the_path_and_the_key_in_a_header_of_its_own
             (path("/openai/v1/responses"), key, None),
         ]
     );
-    let missing = rig.send(azure(&provider, "/v1/chat/completions")).await;
-    assert_eq!((missing.status, missing.code().as_str()), (400, "invalid_provider_option"));
+    let missing = rig.send(azure_request(&provider, "/v1/chat/completions")).await;
+    assert_eq!((missing.status, missing.error_code().as_str()), (400, "invalid_provider_option"));
 }
 
 #[tokio::test]
-async fn what_is_passed_on_to_azure_may_say_its_host_in_the_path_and_no_other_than_is_meant() {
+async fn azure_host_in_the_path_must_match_the_resource_name() {
     let provider = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let hosted = |resource: &str| {
         let path = format!("/{resource}.openai.azure.com/openai/deployments/d/chat/completions?api-version=1");
-        ["/v1", "/v1/proxy"].map(|prefix| azure(&provider, &format!("{prefix}{path}")))
+        ["/v1", "/v1/proxy"].map(|prefix| azure_request(&provider, &format!("{prefix}{path}")))
     };
     for ask in hosted("my-res") {
         let told = rig.send(ask.header("authorization", "Bearer 0123abcd")).await;
         assert_eq!(told.status, 200, "{}", told.text());
     }
-    for entry in settled(&provider, 2).await {
+    for entry in wait_for_ledger_entries(&provider, 2).await {
         assert_eq!(entry.path, "/openai/deployments/d/chat/completions?api-version=1");
     }
     for ask in hosted("other") {
         let told = rig.send(ask.header("x-gateway-azure-resource-name", "my-res")).await;
-        assert_eq!((told.status, told.code().as_str()), (400, "invalid_provider_option"));
+        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_provider_option"));
         assert!(told.text().contains("resource_name is `my-res`, and the path says `other`"), "{}", told.text());
     }
     // Without a custom host it is the resource that is dialled, and no address that a path makes up.
     for (resource, status) in [("a.b", 400), ("evil.example%2F", 400), ("", 400)] {
         let path = format!("/v1/{resource}.openai.azure.com/openai/x?api-version=1");
-        let ask = Ask::new("GET", &path).header("x-gateway-provider", "azure-openai").header("api-key", "k");
+        let ask = TestRequest::new("GET", &path).header("x-gateway-provider", "azure-openai").header("api-key", "k");
         assert_eq!(rig.send(ask).await.status, status, "{resource}");
     }
-    assert_eq!(settled(&provider, 2).await.len(), 2);
+    assert_eq!(wait_for_ledger_entries(&provider, 2).await.len(), 2);
 }
 
 #[tokio::test]
-async fn a_job_of_fine_tuning_is_cancelled_by_a_post_to_itself_too() {
+async fn post_to_a_fine_tuning_job_cancels_it() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let told = rig.send(Ask::new("POST", "/v1/fine_tuning/jobs/ft-1").header("x-gateway-provider", "mock")).await;
+    let rig = TestGateway::for_provider(&provider);
+    let told =
+        rig.send(TestRequest::new("POST", "/v1/fine_tuning/jobs/ft-1").header("x-gateway-provider", "mock")).await;
     assert_eq!(told.status, 200, "{}", told.text());
-    assert_eq!(settled(&provider, 1).await[0].path, "/v1/fine_tuning/jobs/ft-1/cancel");
+    assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].path, "/v1/fine_tuning/jobs/ft-1/cancel");
 }

@@ -1,23 +1,23 @@
 //! Random configs of any nesting go the way that a simple model of them says, and end.
 
-use crate::harness::{CHAT, Rig, Told, by_with, target, way};
+use crate::harness::{CHAT_PATH, TestGateway, TestResponse, mock_target, post_with_config, routing_headers};
 use fastrand::Rng;
 use penstock_mock::Server;
 use serde_json::{Map, Value, json};
 
-const STATUSES: [u16; 5] = [200, 400, 429, 500, 503];
+const UPSTREAM_STATUSES: [u16; 5] = [200, 400, 429, 500, 503];
 
 /// A random node: a target, or a group of them. Of the members of a shared group one alone has a weight.
-fn node(random: &mut Rng, depth: u32, id: &mut u32, port: u16) -> Value {
+fn random_node(random: &mut Rng, depth: u32, id: &mut u32, port: u16) -> Value {
     if depth == 0 || random.u8(0..4) == 0 {
         *id += 1;
-        let status = STATUSES[random.usize(0..STATUSES.len())];
-        let mut leaf = target(&format!("status={status}&chunks={id}"));
-        features(random, &mut leaf, port);
+        let status = UPSTREAM_STATUSES[random.usize(0..UPSTREAM_STATUSES.len())];
+        let mut leaf = mock_target(&format!("status={status}&chunks={id}"));
+        add_random_settings(random, &mut leaf, port);
         return leaf;
     }
     let count = random.usize(1..4);
-    let mut targets: Vec<_> = (0..count).map(|_| node(random, depth - 1, id, port)).collect();
+    let mut targets: Vec<_> = (0..count).map(|_| random_node(random, depth - 1, id, port)).collect();
     let chosen = random.usize(0..count);
     for (place, target) in targets.iter_mut().enumerate() {
         target["name"] = json!(format!("t{place}"));
@@ -37,17 +37,17 @@ fn node(random: &mut Rng, depth: u32, id: &mut u32, port: u16) -> Value {
         group["strategy"]["hedge"] = json!({"after_ms": 60_000});
     }
     if random.u8(0..4) == 0 {
-        group["strategy"]["cb_config"] = BREAKER.parse().unwrap();
+        group["strategy"]["cb_config"] = NEVER_OPENING_BREAKER.parse().unwrap();
     }
-    features(random, &mut group, port);
+    add_random_settings(random, &mut group, port);
     group
 }
 
 /// One that never opens.
-const BREAKER: &str = r#"{"failure_threshold": 100000, "cooldown_interval": 30000}"#;
+const NEVER_OPENING_BREAKER: &str = r#"{"failure_threshold": 100000, "cooldown_interval": 30000}"#;
 
 /// Some of what is inherited.
-fn features(random: &mut Rng, node: &mut Value, port: u16) {
+fn add_random_settings(random: &mut Rng, node: &mut Value, port: u16) {
     let names = ["seed", "user", "top_p", "n"];
     let name = |random: &mut Rng| names[random.usize(0..names.len())];
     let hosts = [format!("http://127.0.0.1:{port}/v1"), format!("http://localhost:{port}/v1")];
@@ -58,7 +58,7 @@ fn features(random: &mut Rng, node: &mut Value, port: u16) {
         ("drop_params", json!([name(random), name(random)])),
         ("request_timeout", json!(random.u32(5_000..7_000))),
         ("cache", json!({"mode": "simple", "max_age": random.u32(60..100)})),
-        ("cb_config", BREAKER.parse().unwrap()),
+        ("cb_config", NEVER_OPENING_BREAKER.parse().unwrap()),
         ("custom_host", json!(hosts[random.usize(0..2)])),
         ("forward_headers", json!([format!("x-{}", name(random))])),
         ("strict_open_ai_compliance", json!(random.bool())),
@@ -75,23 +75,23 @@ fn features(random: &mut Rng, node: &mut Value, port: u16) {
 
 /// What the model of a walk expects.
 #[derive(Debug, Default)]
-struct Expected {
+struct ExpectedOutcome {
     /// The models that are asked for, in order.
-    asked: Vec<String>,
+    requested_models: Vec<String>,
     status: u16,
-    option: String,
+    target_path: String,
     retries: i32,
-    is_kept: bool,
+    is_cache_enabled: bool,
 }
 
 /// A config walked in the simplest way: everything inherited by copying maps.
-fn walk(node: &Value, path: &str, inherited: &Map<String, Value>, expected: &mut Expected) {
-    let own = bequeathed(node, inherited);
+fn predict_node(node: &Value, path: &str, inherited: &Map<String, Value>, expected: &mut ExpectedOutcome) {
+    let own = merge_inherited_settings(node, inherited);
     let Some(targets) = node["targets"].as_array() else {
-        return leaf(node, path, &own, expected);
+        return predict_target(node, path, &own, expected);
     };
-    for place in ways(node, targets, inherited) {
-        walk(&targets[place], &format!("{path}.targets[{place}]"), &own, expected);
+    for place in candidate_indexes(node, targets, inherited) {
+        predict_node(&targets[place], &format!("{path}.targets[{place}]"), &own, expected);
         let is_listed = node["strategy"].get("on_status_codes").is_none_or(|listed| {
             expected.status >= 500 || listed.as_array().unwrap().contains(&json!(expected.status))
         });
@@ -102,7 +102,7 @@ fn walk(node: &Value, path: &str, inherited: &Map<String, Value>, expected: &mut
 }
 
 /// What a node hands down: of parameters field by field, of all else the nearer.
-fn bequeathed(node: &Value, inherited: &Map<String, Value>) -> Map<String, Value> {
+fn merge_inherited_settings(node: &Value, inherited: &Map<String, Value>) -> Map<String, Value> {
     let mut own = inherited.clone();
     let replaced = [
         "retry",
@@ -130,13 +130,13 @@ fn bequeathed(node: &Value, inherited: &Map<String, Value>) -> Map<String, Value
 }
 
 /// What every request of this test asks for.
-fn body() -> Value {
+fn request_body() -> Value {
     json!({"model": "m", "user": "ann", "top_p": 1, "messages": [{"role": "user", "content": "hi"}]})
 }
 
 /// What becomes of it at a target.
-fn changed(own: &Map<String, Value>) -> Value {
-    let mut changed = body();
+fn apply_parameters(own: &Map<String, Value>) -> Value {
+    let mut changed = request_body();
     let fields = changed.as_object_mut().unwrap();
     for (key, value) in own["default_params"].as_object().unwrap() {
         fields.entry(key.clone()).or_insert_with(|| value.clone());
@@ -149,7 +149,7 @@ fn changed(own: &Map<String, Value>) -> Value {
 }
 
 /// The members of a group that may be tried, in order.
-fn ways(node: &Value, targets: &[Value], inherited: &Map<String, Value>) -> Vec<usize> {
+fn candidate_indexes(node: &Value, targets: &[Value], inherited: &Map<String, Value>) -> Vec<usize> {
     let strategy = &node["strategy"];
     let find = |is_it: &dyn Fn(&Value) -> bool| vec![targets.iter().position(is_it).unwrap()];
     match strategy["mode"].as_str().unwrap() {
@@ -163,8 +163,14 @@ fn ways(node: &Value, targets: &[Value], inherited: &Map<String, Value>) -> Vec<
 }
 
 /// Every target that may be tried, in order, with all that it inherits; beside them whom a second attempt may go to.
-fn leaves(node: &Value, path: &str, inherited: &Map<String, Value>, port: u16, hedged: &mut Vec<String>) -> Vec<Value> {
-    let own = bequeathed(node, inherited);
+fn expected_targets(
+    node: &Value,
+    path: &str,
+    inherited: &Map<String, Value>,
+    port: u16,
+    hedged: &mut Vec<String>,
+) -> Vec<Value> {
+    let own = merge_inherited_settings(node, inherited);
     let Some(targets) = node["targets"].as_array() else {
         let said = |key: &str, otherwise: Value| own.get(key).cloned().unwrap_or(otherwise);
         let retries = own.get("retry").map_or(json!(0), |retry| retry["attempts"].clone());
@@ -173,7 +179,7 @@ fn leaves(node: &Value, path: &str, inherited: &Map<String, Value>, port: u16, h
             path,
             retries,
             said("recovery", json!("off")),
-            changed(&own),
+            apply_parameters(&own),
             said("request_timeout", json!(8_000)),
             if own.contains_key("cache") { "miss" } else { "disabled" },
             own.get("cb_config").map(|_| "closed"),
@@ -186,13 +192,13 @@ fn leaves(node: &Value, path: &str, inherited: &Map<String, Value>, port: u16, h
         hedged.push(format!("{path}.targets[1]"));
     }
     let mut all = Vec::new();
-    for place in ways(node, targets, inherited) {
-        all.extend(leaves(&targets[place], &format!("{path}.targets[{place}]"), &own, port, hedged));
+    for place in candidate_indexes(node, targets, inherited) {
+        all.extend(expected_targets(&targets[place], &format!("{path}.targets[{place}]"), &own, port, hedged));
     }
     all
 }
 
-fn explained(told: &Told) -> (Vec<Value>, Vec<String>) {
+fn parse_explanation(told: &TestResponse) -> (Vec<Value>, Vec<String>) {
     let said = told.json();
     let of = |target: &Value| {
         json!([
@@ -213,29 +219,33 @@ fn explained(told: &Told) -> (Vec<Value>, Vec<String>) {
     (said["targets"].as_array().unwrap().iter().map(of).collect(), hedged)
 }
 
-fn leaf(node: &Value, path: &str, own: &Map<String, Value>, expected: &mut Expected) {
+fn predict_target(node: &Value, path: &str, own: &Map<String, Value>, expected: &mut ExpectedOutcome) {
     let model = node["override_params"]["model"].as_str().unwrap();
     let status: u16 = model.split("status=").nth(1).unwrap()[..3].parse().unwrap();
     let attempts = own.get("retry").map_or(0, |retry| retry["attempts"].as_u64().unwrap());
     let sent = if status == 503 { attempts + 1 } else { 1 };
-    expected.asked.extend((0..sent).map(|_| model.to_owned()));
+    expected.requested_models.extend((0..sent).map(|_| model.to_owned()));
     expected.status = status;
-    path.clone_into(&mut expected.option);
-    expected.is_kept = own.contains_key("cache");
+    path.clone_into(&mut expected.target_path);
+    expected.is_cache_enabled = own.contains_key("cache");
     expected.retries = if status == 503 && attempts > 0 { -1 } else { 0 };
 }
 
-fn check(told: &Told, expected: &Expected, asked: &[String], config: &Value) {
-    assert_eq!(asked, expected.asked, "{config:#}");
+fn assert_outcome(told: &TestResponse, expected: &ExpectedOutcome, asked: &[String], config: &Value) {
+    assert_eq!(asked, expected.requested_models, "{config:#}");
     let retries = expected.retries.to_string();
-    let kept = if expected.is_kept { "MISS" } else { "DISABLED" };
-    assert_eq!((told.status, way(told)), (expected.status, [&*expected.option, &retries, kept]), "{config:#}");
+    let kept = if expected.is_cache_enabled { "MISS" } else { "DISABLED" };
+    assert_eq!(
+        (told.status, routing_headers(told)),
+        (expected.status, [&*expected.target_path, &retries, kept]),
+        "{config:#}"
+    );
 }
 
 #[tokio::test]
-async fn every_walk_ends_and_is_the_one_that_the_config_and_its_explanation_say() {
+async fn routing_and_explanation_match_the_reference_model() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| {
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
         settings.retry_backoff_ms = 1;
         settings.retry_budget_floor = 100_000;
         settings.trusted_custom_hosts = vec!["127.0.0.1".into(), "localhost".into()];
@@ -243,28 +253,28 @@ async fn every_walk_ends_and_is_the_one_that_the_config_and_its_explanation_say(
     let mut random = Rng::with_seed(20_260_101);
     let (mut seen, port) = (0, provider.addr.port());
     for round in 0..300 {
-        let config = node(&mut random, round % 5, &mut 0, port);
+        let config = random_node(&mut random, round % 5, &mut 0, port);
         let is_paid = round % 2 == 0;
         let mut inherited = Map::new();
-        let asked = json!({"path": CHAT, "body": body()}).to_string();
-        let mut ask = by_with(&config, CHAT, body().to_string());
-        let mut explain = by_with(&config, "/v1/explain", asked);
+        let asked = json!({"path": CHAT_PATH, "body": request_body()}).to_string();
+        let mut ask = post_with_config(&config, CHAT_PATH, request_body().to_string());
+        let mut explain = post_with_config(&config, "/v1/explain", asked);
         if is_paid {
             inherited.insert("paid".into(), Value::Null);
             ask = ask.header("x-gateway-metadata", r#"{"plan":"paid"}"#);
             explain = explain.header("x-gateway-metadata", r#"{"plan":"paid"}"#);
         }
-        let (leaves, hedged) = explained(&rig.send(explain).await);
+        let (leaves, hedged) = parse_explanation(&rig.send(explain).await);
         let mut second = Vec::new();
-        let model = self::leaves(&config, "config", &inherited, port, &mut second);
+        let model = self::expected_targets(&config, "config", &inherited, port, &mut second);
         assert_eq!((leaves, hedged), (model, second), "{config:#}");
-        let mut expected = Expected::default();
-        walk(&config, "config", &inherited, &mut expected);
+        let mut expected = ExpectedOutcome::default();
+        predict_node(&config, "config", &inherited, &mut expected);
         let told = rig.send(ask).await;
-        let entries = crate::harness::settled(&provider, seen + expected.asked.len()).await;
+        let entries = crate::harness::wait_for_ledger_entries(&provider, seen + expected.requested_models.len()).await;
         let asked: Vec<_> = entries[seen..].iter().map(|entry| entry.model.clone()).collect();
         seen = entries.len();
-        check(&told, &expected, &asked, &config);
+        assert_outcome(&told, &expected, &asked, &config);
     }
     assert!(seen > 200, "{seen} are few");
 }

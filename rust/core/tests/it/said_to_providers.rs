@@ -3,25 +3,26 @@
 use std::fs;
 
 use crate::harness::{
-    Ask, CHAT, MESSAGES, Rig, by_with, pick,
-    played::{Played, frames, golden, timeless, without_model},
-    words,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, pick_fields,
+    played::{GoldenProvider, extract_model, golden_case_dir, read_hex_frames, strip_created_time},
+    post_with_config,
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn a_model_in_the_path_is_routed_as_one_in_the_body() {
-    let case = golden("openai/generateContent/whole");
+async fn routes_a_model_in_the_path_like_one_in_the_body() {
+    let case = golden_case_dir("openai/generateContent/whole");
     let answered = fs::read(case.join("answered.json")).unwrap();
-    let played = Played::answering(200, "application/json", answered, 50).await;
-    let (_, asked) = without_model(&fs::read(case.join("asked.json")).unwrap());
-    let url = played.provider.url();
+    let played = GoldenProvider::start(200, "application/json", answered, 50).await;
+    let (_, asked) = extract_model(&fs::read(case.join("asked.json")).unwrap());
+    let url = played.server.url();
     let saved = json!({"epoch": "1", "providers": [
         {"slug": "mine", "provider": "openai", "api_key": "sk-1", "custom_host": url}]});
-    let rig = Played::rig();
+    let rig = GoldenProvider::gateway_trusting_loopback();
     rig.gateway.apply_snapshot(saved.to_string().as_bytes()).unwrap();
-    let ask = |path: &str| Ask::new("POST", path).header("content-type", "application/json").body(asked.clone());
+    let ask =
+        |path: &str| TestRequest::new("POST", path).header("content-type", "application/json").body(asked.clone());
     for path in [
         "/v1beta/models/@mine/gpt-4o:generateContent",
         "/v1alpha/models/@mine/gpt-4o:generateContent",
@@ -31,7 +32,12 @@ async fn a_model_in_the_path_is_routed_as_one_in_the_body() {
         "/v1/projects/p/locations/l/publishers/google/models/@mine/gpt-4o:generateContent",
     ] {
         let told = rig.send(ask(path)).await;
-        assert_eq!((told.status, played.sent().1["model"].as_str()), (200, Some("gpt-4o")), "{}", told.text());
+        assert_eq!(
+            (told.status, played.parse_last_request().1["model"].as_str()),
+            (200, Some("gpt-4o")),
+            "{}",
+            told.text()
+        );
     }
     let target = json!({"provider": "@mine", "override_params": {"model": "gpt-5", "temperature": 0}});
     let config = json!({"strategy": {"mode": "conditional", "default": "b",
@@ -42,25 +48,25 @@ async fn a_model_in_the_path_is_routed_as_one_in_the_body() {
         ask(&format!("/v1beta/models/{model}:generateContent")).header("x-gateway-config", &config.to_string())
     };
     assert_eq!(rig.send(asked("fast")).await.status, 200);
-    assert_eq!(pick(&played.sent().1, ["model", "temperature"]), json!(["gpt-5", 0]));
+    assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["gpt-5", 0]));
     assert_eq!(rig.send(asked("slow")).await.status, 200);
-    assert_eq!(pick(&played.sent().1, ["model", "temperature"]), json!(["slow", 0.5]));
+    assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["slow", 0.5]));
 }
 
 /// The router of Hugging Face does nothing but chat; an endpoint of one's own continues texts.
 #[tokio::test]
-async fn an_endpoint_of_ones_own_is_asked_for_completions_as_they_came() {
+async fn dedicated_endpoint_gets_completions_unchanged() {
     let answer = br#"{"object":"text_completion","choices":[{"text":" so","index":0,"finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}"#;
-    let played = Played::answering(200, "application/json", answer.to_vec(), 50).await;
-    let rig = Played::rig();
-    let url = played.provider.url();
+    let played = GoldenProvider::start(200, "application/json", answer.to_vec(), 50).await;
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    let url = played.server.url();
     for (key, path) in [("huggingface_base_url", "/v1/completions"), ("custom_host", "/v1/chat/completions")] {
         let mut config = json!({"provider": "huggingface", "api_key": "k"});
         config[key] = url.as_str().into();
-        let ask = Ask::new("POST", "/v1/completions").header("content-type", "application/json");
+        let ask = TestRequest::new("POST", "/v1/completions").header("content-type", "application/json");
         let body = r#"{"model":"tgi","prompt":"It is","max_tokens":3,"n":1}"#;
         let told = rig.send(ask.header("x-gateway-config", &config.to_string()).body(body)).await;
-        let (head, sent) = played.sent();
+        let (head, sent) = played.parse_last_request();
         assert!(head.starts_with(&format!("POST {path} HTTP/1.1")), "{head} {}", told.text());
         assert_eq!(
             (sent["prompt"] == "It is", told.body == answer),
@@ -70,162 +76,176 @@ async fn an_endpoint_of_ones_own_is_asked_for_completions_as_they_came() {
 }
 
 #[tokio::test]
-async fn who_speaks_the_callers_own_dialect_gets_and_gives_the_very_bytes() {
+async fn same_api_format_passes_byte_for_byte_both_ways() {
     let body = br#"{ "contents" : [{"parts":[{"text":"Hi"}]}], "unknown": 1 }"#.to_vec();
     let answer = br#"{"candidates":[{"finishReason":"STOP"}],"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":4,"thoughtsTokenCount":2,"cachedContentTokenCount":3,"totalTokenCount":15},"x":1}"#;
     for config in [json!({"provider": "google"}), json!({"provider": "google", "retry": {"attempts": 1}})] {
-        let played = Played::answering(200, "application/json", answer.to_vec(), 20).await;
-        let rig = Played::rig();
+        let played = GoldenProvider::start(200, "application/json", answer.to_vec(), 20).await;
+        let rig = GoldenProvider::gateway_trusting_loopback();
         let mut config = config.clone();
-        config["custom_host"] = played.provider.url().into();
+        config["custom_host"] = played.server.url().into();
         config["api_key"] = "sk-1".into();
-        let ask = Ask::new("POST", "/v1/models/gemini-2.5-pro:generateContent?x=1")
+        let ask = TestRequest::new("POST", "/v1/models/gemini-2.5-pro:generateContent?x=1")
             .header("content-type", "application/json")
             .header("x-gateway-config", &config.to_string());
         let told = rig.send(ask.body(body.clone())).await;
         assert_eq!((told.status, told.body.as_slice()), (200, answer.as_slice()));
-        let (head, _) = played.sent();
+        let (head, _) = played.parse_last_request();
         assert!(head.starts_with("POST /v1beta/models/gemini-2.5-pro:generateContent?x=1 HTTP/1.1"), "{head}");
-        assert!(played.sent.lock().unwrap().ends_with(&body));
-        assert_eq!(pick(&rig.record(), ["req_units", "res_units"]), json!([9, 6]));
+        assert!(played.last_request.lock().unwrap().ends_with(&body));
+        assert_eq!(pick_fields(&rig.single_record(), ["req_units", "res_units"]), json!([9, 6]));
     }
-    let stream = frames(&golden("bedrock/chatComplete/stream/answered.hex"));
-    let played = Played::answering(200, "application/vnd.amazon.eventstream", stream.clone(), 33).await;
-    let rig = Played::rig();
-    let told = rig.send(played.ask("bedrock", "/model/m%3A0/converse-stream", b"{ }".to_vec())).await;
+    let stream = read_hex_frames(&golden_case_dir("bedrock/chatComplete/stream/answered.hex"));
+    let played = GoldenProvider::start(200, "application/vnd.amazon.eventstream", stream.clone(), 33).await;
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    let told = rig.send(played.build_request("bedrock", "/model/m%3A0/converse-stream", b"{ }".to_vec())).await;
     assert_eq!((told.status, told.body.as_slice()), (200, stream.as_slice()));
-    assert!(played.sent().0.starts_with("POST /model/m%3A0/converse-stream HTTP/1.1"));
-    assert_eq!(pick(&rig.record(), ["outcome", "req_units", "res_units"]), json!(["complete", 20, 5]));
+    assert!(played.parse_last_request().0.starts_with("POST /model/m%3A0/converse-stream HTTP/1.1"));
+    assert_eq!(pick_fields(&rig.single_record(), ["outcome", "req_units", "res_units"]), json!(["complete", 20, 5]));
 }
 
 #[tokio::test]
-async fn what_cannot_be_said_is_refused_before_anything_is_sent() {
-    let played = Played::answering(200, "application/json", Vec::new(), 50).await;
+async fn rejects_an_untranslatable_request_before_sending() {
+    let played = GoldenProvider::start(200, "application/json", Vec::new(), 50).await;
     let asked = json!({"model": "claude-x", "n": 3, "messages": []}).to_string();
-    let told = Played::rig().send(played.ask("anthropic", CHAT, asked.into())).await;
-    assert_eq!((told.status, told.code().as_str()), (400, "untranslatable_request"));
+    let told = GoldenProvider::gateway_trusting_loopback()
+        .send(played.build_request("anthropic", CHAT_PATH, asked.into()))
+        .await;
+    assert_eq!((told.status, told.error_code().as_str()), (400, "untranslatable_request"));
     assert!(told.text().contains("anthropic: n: "), "{}", told.text());
-    assert_eq!(played.provider.connections(), 0);
+    assert_eq!(played.server.connection_count(), 0);
 }
 
 #[tokio::test]
-async fn a_request_to_bedrock_is_signed_and_carries_no_key() {
-    let answered = fs::read(golden("bedrock/chatComplete/whole/answered.json")).unwrap();
-    let played = Played::answering(200, "application/json", answered, 50).await;
-    let ask = || played.ask("bedrock", CHAT, words("m", false).into()).header("x-gateway-aws-access-key-id", "AKID");
+async fn signs_bedrock_requests_and_sends_no_api_key() {
+    let answered = fs::read(golden_case_dir("bedrock/chatComplete/whole/answered.json")).unwrap();
+    let played = GoldenProvider::start(200, "application/json", answered, 50).await;
+    let ask = || {
+        played
+            .build_request("bedrock", CHAT_PATH, chat_body("m", false).into())
+            .header("x-gateway-aws-access-key-id", "AKID")
+    };
     let signed = ask().header("x-gateway-aws-secret-access-key", "s3cret").header("x-gateway-aws-session-token", "tok");
-    assert_eq!(Played::rig().send(signed).await.status, 200);
-    let (head, _) = played.sent();
+    assert_eq!(GoldenProvider::gateway_trusting_loopback().send(signed).await.status, 200);
+    let (head, _) = played.parse_last_request();
     assert!(head.contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/"), "{head}");
     assert!(head.contains("/eu-west-1/bedrock/aws4_request") && head.contains("x-amz-security-token: tok"), "{head}");
     assert!(!head.contains("s3cret") && !head.contains("sk-1") && head.matches("authorization").count() == 1, "{head}");
-    let half = Played::rig().send(ask()).await;
-    assert_eq!((half.status, half.code().as_str()), (400, "invalid_provider_option"), "{}", half.text());
+    let half = GoldenProvider::gateway_trusting_loopback().send(ask()).await;
+    assert_eq!((half.status, half.error_code().as_str()), (400, "invalid_provider_option"), "{}", half.text());
     let role = ask().header("x-gateway-aws-auth-type", "serviceRole");
-    let role = Played::rig().send(role).await;
-    assert_eq!((role.status, role.code().as_str()), (400, "invalid_provider_option"), "{}", role.text());
+    let role = GoldenProvider::gateway_trusting_loopback().send(role).await;
+    assert_eq!((role.status, role.error_code().as_str()), (400, "invalid_provider_option"), "{}", role.text());
     assert!(role.text().contains("only a stored provider or config may ask for them"), "{}", role.text());
 }
 
 #[tokio::test]
-async fn a_request_falls_back_from_one_dialect_to_the_next_each_time_as_the_caller_wrote_it() {
-    let error = fs::read(golden("anthropic/chatComplete/error/answered.json")).unwrap();
-    let first = Played::answering(529, "application/json", error, 50).await;
-    let case = golden("google/chatComplete/tools_stream");
-    let second = Played::answering(200, "text/event-stream", fs::read(case.join("answered.sse")).unwrap(), 50).await;
-    let target = |provider: &str, played: &Played| json!({"provider": provider, "api_key": "sk-1", "custom_host": played.provider.url()});
+async fn fallback_translates_the_original_request_for_each_target() {
+    let error = fs::read(golden_case_dir("anthropic/chatComplete/error/answered.json")).unwrap();
+    let first = GoldenProvider::start(529, "application/json", error, 50).await;
+    let case = golden_case_dir("google/chatComplete/tools_stream");
+    let second =
+        GoldenProvider::start(200, "text/event-stream", fs::read(case.join("answered.sse")).unwrap(), 50).await;
+    let target = |provider: &str, played: &GoldenProvider| json!({"provider": provider, "api_key": "sk-1", "custom_host": played.server.url()});
     let targets = [target("anthropic", &first), target("google", &second)];
     let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [529]}, "targets": targets});
-    let rig = Played::rig();
-    let ask = Ask::new("POST", CHAT)
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    let ask = TestRequest::new("POST", CHAT_PATH)
         .header("x-gateway-config", &config.to_string())
         .header("content-type", "application/json")
         .body(fs::read(case.join("asked.json")).unwrap());
     let told = rig.send(ask).await;
-    assert_eq!((told.status, told.cut), (200, false), "{}", told.text());
-    assert_eq!(timeless(&told.text()), timeless(&fs::read_to_string(case.join("returned.sse")).unwrap()));
-    let sent: Value = serde_json::from_slice(&fs::read(case.join("sent.json")).unwrap()).unwrap();
-    assert_eq!(second.sent().1, sent);
-    assert_eq!(first.sent().1["messages"][0]["role"], "user");
-    let record = rig.record();
+    assert_eq!((told.status, told.is_truncated), (200, false), "{}", told.text());
     assert_eq!(
-        pick(&record, ["ai_org", "req_units", "last_used_option_index"]),
+        strip_created_time(&told.text()),
+        strip_created_time(&fs::read_to_string(case.join("returned.sse")).unwrap())
+    );
+    let sent: Value = serde_json::from_slice(&fs::read(case.join("sent.json")).unwrap()).unwrap();
+    assert_eq!(second.parse_last_request().1, sent);
+    assert_eq!(first.parse_last_request().1["messages"][0]["role"], "user");
+    let record = rig.single_record();
+    assert_eq!(
+        pick_fields(&record, ["ai_org", "req_units", "last_used_option_index"]),
         json!(["google", 30, "config.targets[1]"])
     );
 }
 
 #[tokio::test]
-async fn what_belongs_to_the_callers_dialect_stays_behind() {
-    let played = Played::answering(
+async fn sends_anthropic_headers_only_to_anthropic() {
+    let played = GoldenProvider::start(
         200,
         "application/json",
-        fs::read(golden("openai/messages/whole/answered.json")).unwrap(),
+        fs::read(golden_case_dir("openai/messages/whole/answered.json")).unwrap(),
         50,
     )
     .await;
-    let told = Played::rig().send(played.ask("openai", "/v1/messages?beta=true", words("gpt-4o", false).into())).await;
+    let told = GoldenProvider::gateway_trusting_loopback()
+        .send(played.build_request("openai", "/v1/messages?beta=true", chat_body("gpt-4o", false).into()))
+        .await;
     assert_eq!(told.status, 200);
-    let (head, _) = played.sent();
+    let (head, _) = played.parse_last_request();
     assert!(head.starts_with("POST /chat/completions HTTP/1.1"), "{head}");
     assert!(!head.contains("anthropic-beta"), "{head}");
-    let to_anthropic = fs::read(golden("anthropic/chatComplete/whole/answered.json")).unwrap();
-    let played = Played::answering(200, "application/json", to_anthropic, 50).await;
-    Played::rig().send(played.ask("anthropic", CHAT, words("claude-x", false).into())).await;
-    let (head, _) = played.sent();
+    let to_anthropic = fs::read(golden_case_dir("anthropic/chatComplete/whole/answered.json")).unwrap();
+    let played = GoldenProvider::start(200, "application/json", to_anthropic, 50).await;
+    GoldenProvider::gateway_trusting_loopback()
+        .send(played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", false).into()))
+        .await;
+    let (head, _) = played.parse_last_request();
     assert!(head.contains("anthropic-beta: caching") && head.contains("anthropic-version: 2023-06-01"), "{head}");
 }
 
 #[tokio::test]
-async fn the_pretend_provider_is_reached_in_the_dialect_it_is_not_asked_in() {
+async fn translates_between_chat_and_messages_with_mock_provider() {
     let mock = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let ask = |provider: &str, path: &str, stream: bool| {
-        Ask::new("POST", path)
+        TestRequest::new("POST", path)
             .header("x-gateway-provider", provider)
             .header("x-gateway-custom-host", &format!("{}/v1", mock.url()))
             .header("content-type", "application/json")
             .header("authorization", "Bearer sk-1")
-            .body(words("mock", stream))
+            .body(chat_body("mock", stream))
     };
-    let whole = rig.send(ask("anthropic", CHAT, false)).await.json();
-    let streamed = rig.send(ask("anthropic", CHAT, true)).await;
+    let whole = rig.send(ask("anthropic", CHAT_PATH, false)).await.json();
+    let streamed = rig.send(ask("anthropic", CHAT_PATH, true)).await;
     let content = whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
-    assert!(!content.is_empty() && !streamed.cut);
+    assert!(!content.is_empty() && !streamed.is_truncated);
     let deltas = streamed.text();
     let deltas = deltas.lines().filter_map(|line| line.strip_prefix("data: {")).map(|rest| format!("{{{rest}"));
     let deltas = deltas.map(|data| serde_json::from_str::<Value>(&data).unwrap());
     let said: String =
         deltas.filter_map(|data| Some(data["choices"][0]["delta"]["content"].as_str()?.to_owned())).collect();
     assert_eq!(said, content);
-    let message = rig.send(ask("openai", MESSAGES, false)).await.json();
+    let message = rig.send(ask("openai", MESSAGES_PATH, false)).await.json();
     assert_eq!(message["content"][0]["text"], content.as_str());
-    let events = rig.send(ask("openai", MESSAGES, true)).await;
+    let events = rig.send(ask("openai", MESSAGES_PATH, true)).await;
     assert!(
         events.text().starts_with("event: message_start\n")
             && events.text().ends_with("{\"type\":\"message_stop\"}\n\n")
     );
     assert!(
-        rig.records()
+        rig.drain_records()
             .iter()
             .all(|record| record["units_estimated"] == Value::Null && record["req_units"] != Value::Null)
     );
 }
 
 #[tokio::test]
-async fn everybody_reaches_a_provider_that_reads_what_it_is_sent() {
+async fn all_client_formats_reach_a_provider_that_validates() {
     let mock = Server::start().await;
-    let rig = Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     let callers = [
-        ("google/chatComplete", CHAT),
-        ("google/messages", MESSAGES),
+        ("google/chatComplete", CHAT_PATH),
+        ("google/messages", MESSAGES_PATH),
         ("google/createModelResponse", "/v1/responses"),
         ("openai/generateContent", "/v1beta/models/mock:generateContent"),
         ("anthropic/converse", "/model/mock/converse"),
         ("openai/invokeModel", "/model/mock/invoke"),
     ];
     for (asked, path) in callers {
-        let case = golden(&format!("{asked}/tools"));
-        let (_, asked) = without_model(&fs::read(case.join("asked.json")).unwrap());
+        let case = golden_case_dir(&format!("{asked}/tools"));
+        let (_, asked) = extract_model(&fs::read(case.join("asked.json")).unwrap());
         let named = path.starts_with("/v1/");
         let asked = if named {
             String::from_utf8(asked).unwrap().replacen('{', "{\"model\":\"mock\",", 1).into()
@@ -238,7 +258,7 @@ async fn everybody_reaches_a_provider_that_reads_what_it_is_sent() {
             if is_native {
                 continue;
             }
-            let ask = Ask::new("POST", path)
+            let ask = TestRequest::new("POST", path)
                 .header("x-gateway-provider", provider)
                 .header("x-gateway-custom-host", &format!("{}{prefix}", mock.url()))
                 .header("x-gateway-aws-region", "eu-west-1")
@@ -248,13 +268,17 @@ async fn everybody_reaches_a_provider_that_reads_what_it_is_sent() {
             let told = rig.send(ask).await;
             assert_eq!(told.status, 200, "{path} to {provider}: {}", told.text());
             assert!(told.text().contains("Hello from the pretend provider"), "{path} to {provider}: {}", told.text());
-            assert_eq!(pick(&rig.record(), ["req_units", "res_units"]), json!([12, 8]), "{path} to {provider}");
+            assert_eq!(
+                pick_fields(&rig.single_record(), ["req_units", "res_units"]),
+                json!([12, 8]),
+                "{path} to {provider}"
+            );
         }
     }
 }
 
 /// Cases of Claude at who hosts it: the path, and what of the caller's betas goes where.
-const HOSTED: [(&str, &str, &str, &str); 4] = [
+const HOSTED_CLAUDE_CASES: [(&str, &str, &str, &str); 4] = [
     ("bedrock", "carried_betas", "POST /model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke HTTP/1.1", ""),
     (
         "bedrock",
@@ -272,24 +296,26 @@ const HOSTED: [(&str, &str, &str, &str); 4] = [
 ];
 
 #[tokio::test]
-async fn messages_for_claude_are_carried_to_its_hosts_and_back_as_they_are() {
+async fn hosted_claude_messages_pass_unchanged_both_ways() {
     let named = ["anthropic-beta", "x-gateway-anthropic-beta"];
-    for ((provider, label, line, beta), named) in HOSTED.into_iter().flat_map(|one| named.map(|named| (one, named))) {
-        let case = golden(&format!("{provider}/messages/{label}"));
+    for ((provider, label, line, beta), named) in
+        HOSTED_CLAUDE_CASES.into_iter().flat_map(|one| named.map(|named| (one, named)))
+    {
+        let case = golden_case_dir(&format!("{provider}/messages/{label}"));
         let (kind, answered) = match [case.join("answered.hex"), case.join("answered.sse"), case.join("answered.json")]
         {
-            [hex, ..] if hex.exists() => ("application/vnd.amazon.eventstream", frames(&hex)),
+            [hex, ..] if hex.exists() => ("application/vnd.amazon.eventstream", read_hex_frames(&hex)),
             [_, sse, _] if sse.exists() => ("text/event-stream; charset=utf-8", fs::read(sse).unwrap()),
             [.., json] => ("application/json", fs::read(json).unwrap()),
         };
-        let played = Played::answering(200, kind, answered.clone(), 11).await;
-        let rig = Played::rig();
+        let played = GoldenProvider::start(200, kind, answered.clone(), 11).await;
+        let rig = GoldenProvider::gateway_trusting_loopback();
         let asked = fs::read(case.join("asked.json")).unwrap();
         let told = rig
             .send(
-                Ask::new("POST", MESSAGES)
+                TestRequest::new("POST", MESSAGES_PATH)
                     .header("x-gateway-provider", provider)
-                    .header("x-gateway-custom-host", &played.provider.url())
+                    .header("x-gateway-custom-host", &played.server.url())
                     .header("x-gateway-vertex-project-id", "p")
                     .header("x-gateway-vertex-region", "europe-west4")
                     .header("x-gateway-aws-region", "eu-west-1")
@@ -309,7 +335,7 @@ async fn messages_for_claude_are_carried_to_its_hosts_and_back_as_they_are() {
         } else {
             assert_eq!(told.text().as_bytes(), answered, "{provider} {label}: byte by byte");
         }
-        let bytes = played.sent.lock().unwrap().clone();
+        let bytes = played.last_request.lock().unwrap().clone();
         let text = String::from_utf8(bytes).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(line) && head.contains(beta) && !head.contains("anthropic-version"), "{head}");
@@ -320,13 +346,13 @@ async fn messages_for_claude_are_carried_to_its_hosts_and_back_as_they_are() {
         let (_, after) = written.split_once("\"max_tokens\"").unwrap();
         let (thoughts, _) = after.split_once("\"And?\"").unwrap();
         assert!(body.contains(thoughts), "{body}");
-        let record = rig.record();
-        assert_eq!(pick(&record, ["req_units", "res_units"]), json!([16, 5]), "{provider} {label}: {record}");
+        let record = rig.single_record();
+        assert_eq!(pick_fields(&record, ["req_units", "res_units"]), json!([16, 5]), "{provider} {label}: {record}");
     }
 }
 
 #[tokio::test]
-async fn what_does_not_talk_is_asked_and_told_in_translation_too() {
+async fn translates_operations_other_than_chat() {
     let post = |path| ("POST", path);
     for (provider, operation, label, (method, path), line) in [
         ("google", "models", "whole", ("GET", "/v1/models"), "GET /v1beta/models?pageSize=1000 HTTP/1.1"),
@@ -357,19 +383,19 @@ async fn what_does_not_talk_is_asked_and_told_in_translation_too() {
             "/count-tokens:rawPredict HTTP/1.1",
         ),
     ] {
-        let case = golden(&format!("{provider}/{operation}/{label}"));
+        let case = golden_case_dir(&format!("{provider}/{operation}/{label}"));
         let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
+        let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
         let body = if method == "GET" { Vec::new() } else { read("asked.json") };
-        let ask = played.ask(provider, path, body).method(method);
-        let told = Played::rig().send(ask).await;
+        let ask = played.build_request(provider, path, body).method(method);
+        let told = GoldenProvider::gateway_trusting_loopback().send(ask).await;
         assert_eq!(told.status, 200, "{provider} {operation}: {}", told.text());
         let (mut found, mut expected) = (told.json(), serde_json::from_slice::<Value>(&read("returned.json")).unwrap());
         for answer in [&mut found, &mut expected] {
             answer.as_object_mut().unwrap().retain(|key, _| key != "created");
         }
         assert_eq!(found, expected, "{provider} {operation}");
-        let bytes = played.sent.lock().unwrap().clone();
+        let bytes = played.last_request.lock().unwrap().clone();
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.contains(line), "{provider} {operation}: {text}");
         let is_form = text.contains("\r\ncontent-type: multipart/form-data; boundary=");
@@ -379,7 +405,7 @@ async fn what_does_not_talk_is_asked_and_told_in_translation_too() {
 }
 
 /// What Google's own client asks for besides content: a golden case, and the line that its provider gets.
-const EMBEDDED_AND_COUNTED: [(&str, &str); 8] = [
+const EMBED_AND_COUNT_CASES: [(&str, &str); 8] = [
     ("openai/batchEmbedContents/whole", "POST /embeddings HTTP/1.1"),
     ("openai/embedContent/whole", "POST /embeddings HTTP/1.1"),
     ("cohere/batchEmbedContents/whole", "POST /v2/embed HTTP/1.1"),
@@ -391,33 +417,33 @@ const EMBEDDED_AND_COUNTED: [(&str, &str); 8] = [
 ];
 
 #[tokio::test]
-async fn googles_client_embeds_and_counts_at_providers_of_other_dialects() {
-    for (named, line) in EMBEDDED_AND_COUNTED {
-        let case = golden(named);
+async fn google_client_embeds_and_counts_at_other_providers() {
+    for (named, line) in EMBED_AND_COUNT_CASES {
+        let case = golden_case_dir(named);
         let read = |file: &str| fs::read(case.join(file)).unwrap();
         let [provider, verb, _] = named.split('/').collect::<Vec<_>>()[..] else { panic!("{named}") };
-        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
-        let (model, asked) = without_model(&read("asked.json"));
-        let rig = Played::rig();
-        let told = rig.send(played.ask(provider, &format!("/v1beta/models/{model}:{verb}"), asked)).await;
+        let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
+        let (model, asked) = extract_model(&read("asked.json"));
+        let rig = GoldenProvider::gateway_trusting_loopback();
+        let told = rig.send(played.build_request(provider, &format!("/v1beta/models/{model}:{verb}"), asked)).await;
         assert_eq!(
             (told.status, told.json()),
             (200, serde_json::from_slice(&read("returned.json")).unwrap()),
             "{named}"
         );
-        let (head, body) = played.sent();
+        let (head, body) = played.parse_last_request();
         assert!(head.contains(line), "{named}: {head}");
         assert_eq!(body, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{named}");
         let lost = fs::read_to_string(case.join("lost.txt")).ok();
         assert_eq!(told.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{named}");
         let units =
             if verb == "countTokens" { Value::Null } else { told.json()["usageMetadata"]["promptTokenCount"].clone() };
-        assert_eq!(rig.record()["req_units"], units, "{named}");
+        assert_eq!(rig.single_record()["req_units"], units, "{named}");
     }
 }
 
 #[tokio::test]
-async fn google_embeds_and_counts_for_its_own_client_byte_by_byte_wherever_the_model_was_named() {
+async fn google_embed_and_count_requests_pass_byte_for_byte() {
     let body = br#"{ "requests" : [{"model":"models/@mine/e-1","content":{"parts":[{"text":"Hi"}]}}] }"#;
     let renamed = br#"{"requests":[{"model":"models/e-1","content":{"parts":[{"text":"Hi"}]}}]}"#;
     for (provider, line) in [
@@ -428,41 +454,48 @@ async fn google_embeds_and_counts_for_its_own_client_byte_by_byte_wherever_the_m
             if provider == "vertex-ai" && verb != "countTokens" {
                 continue;
             }
-            let played = Played::answering(200, "application/json", b"{ \"totalTokens\":3 }".to_vec(), 50).await;
-            let rig = Played::rig();
-            let told = rig.send(played.ask(provider, &format!("/v1beta/models/e-1:{verb}"), body.to_vec())).await;
+            let played = GoldenProvider::start(200, "application/json", b"{ \"totalTokens\":3 }".to_vec(), 50).await;
+            let rig = GoldenProvider::gateway_trusting_loopback();
+            let told =
+                rig.send(played.build_request(provider, &format!("/v1beta/models/e-1:{verb}"), body.to_vec())).await;
             assert_eq!((told.status, told.body.as_slice()), (200, b"{ \"totalTokens\":3 }".as_slice()));
-            assert!(played.sent().0.contains(&line.replace("VERB", verb)), "{}", played.sent().0);
-            assert!(played.sent.lock().unwrap().ends_with(body), "{verb}");
+            assert!(
+                played.parse_last_request().0.contains(&line.replace("VERB", verb)),
+                "{}",
+                played.parse_last_request().0
+            );
+            assert!(played.last_request.lock().unwrap().ends_with(body), "{verb}");
         }
     }
-    let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
+    let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
     let saved = json!({"epoch": "1", "providers": [
-        {"slug": "mine", "provider": "google", "api_key": "sk-1", "custom_host": played.provider.url()}]});
-    let rig = Played::rig();
+        {"slug": "mine", "provider": "google", "api_key": "sk-1", "custom_host": played.server.url()}]});
+    let rig = GoldenProvider::gateway_trusting_loopback();
     rig.gateway.apply_snapshot(saved.to_string().as_bytes()).unwrap();
-    let ask =
-        Ask::new("POST", "/v1beta/models/@mine/e-1:batchEmbedContents").header("content-type", "application/json");
+    let ask = TestRequest::new("POST", "/v1beta/models/@mine/e-1:batchEmbedContents")
+        .header("content-type", "application/json");
     assert_eq!(rig.send(ask.body(body.to_vec())).await.status, 200);
-    assert!(played.sent.lock().unwrap().ends_with(renamed), "{:?}", played.sent());
+    assert!(played.last_request.lock().unwrap().ends_with(renamed), "{:?}", played.parse_last_request());
 }
 
 #[tokio::test]
-async fn claude_at_azure_is_asked_where_anthropics_models_are_and_others_where_the_rest_is() {
-    let answer = fs::read(golden("azure-ai/chatComplete/claude").join("answered.json")).unwrap();
+async fn azure_sends_only_claude_to_the_anthropic_path() {
+    let answer = fs::read(golden_case_dir("azure-ai/chatComplete/claude").join("answered.json")).unwrap();
     for (prefix, model, path, expected) in [
-        ("/models", "claude-opus-4-5", CHAT, "POST /anthropic/v1/messages HTTP/1.1"),
-        ("/models", "claude-opus-4-5", MESSAGES, "POST /anthropic/v1/messages HTTP/1.1"),
-        ("", "claude-opus-4-5", MESSAGES, "POST /anthropic/v1/messages HTTP/1.1"),
-        ("/anthropic", "our-best", MESSAGES, "POST /anthropic/v1/messages HTTP/1.1"),
-        ("/models", "gpt-5", CHAT, "POST /models/chat/completions HTTP/1.1"),
+        ("/models", "claude-opus-4-5", CHAT_PATH, "POST /anthropic/v1/messages HTTP/1.1"),
+        ("/models", "claude-opus-4-5", MESSAGES_PATH, "POST /anthropic/v1/messages HTTP/1.1"),
+        ("", "claude-opus-4-5", MESSAGES_PATH, "POST /anthropic/v1/messages HTTP/1.1"),
+        ("/anthropic", "our-best", MESSAGES_PATH, "POST /anthropic/v1/messages HTTP/1.1"),
+        ("/models", "gpt-5", CHAT_PATH, "POST /models/chat/completions HTTP/1.1"),
     ] {
-        let played = Played::answering(200, "application/json", answer.clone(), 50).await;
-        let host = format!("{}{prefix}", played.provider.url());
+        let played = GoldenProvider::start(200, "application/json", answer.clone(), 50).await;
+        let host = format!("{}{prefix}", played.server.url());
         let config = json!({"provider": "azure-ai", "api_key": "k-1", "custom_host": host});
-        let told = Played::rig().send(by_with(&config, path, words(model, false))).await;
+        let told = GoldenProvider::gateway_trusting_loopback()
+            .send(post_with_config(&config, path, chat_body(model, false)))
+            .await;
         assert_eq!(told.status, 200, "{prefix} {model}: {}", told.text());
-        let head = played.sent().0.to_ascii_lowercase();
+        let head = played.parse_last_request().0.to_ascii_lowercase();
         assert!(head.starts_with(&expected.to_ascii_lowercase()), "{head}");
         let is_claudes = expected.contains("anthropic");
         assert_eq!(head.contains("\r\nanthropic-version: 2023-06-01\r\n"), is_claudes, "{head}");
@@ -472,23 +505,25 @@ async fn claude_at_azure_is_asked_where_anthropics_models_are_and_others_where_t
 }
 
 #[tokio::test]
-async fn rerank_at_azure_is_asked_of_its_maker_beside_the_models_of_others() {
+async fn azure_sends_rerank_to_the_cohere_path() {
     let body = json!({"model": "rerank-v3", "query": "q", "documents": ["d"]});
     for (prefix, expected) in [("/models", "/providers/cohere/v2/rerank"), ("/cohere/v2", "/cohere/v2/rerank")] {
-        let played = Played::answering(200, "application/json", b"{\"results\":[]}".to_vec(), 50).await;
-        let host = format!("{}{prefix}", played.provider.url());
+        let played = GoldenProvider::start(200, "application/json", b"{\"results\":[]}".to_vec(), 50).await;
+        let host = format!("{}{prefix}", played.server.url());
         let config = json!({"provider": "azure-ai", "api_key": "k-1", "custom_host": host});
-        Played::rig().send(by_with(&config, "/v1/rerank", body.to_string().into_bytes())).await;
-        let head = played.sent().0;
+        GoldenProvider::gateway_trusting_loopback()
+            .send(post_with_config(&config, "/v1/rerank", body.to_string().into_bytes()))
+            .await;
+        let head = played.parse_last_request().0;
         assert!(head.starts_with(&format!("POST {expected} HTTP/1.1")), "{head}");
     }
 }
 
 /// Names and values.
-type Fields = &'static [(&'static str, &'static str)];
+type OptionPairs = &'static [(&'static str, &'static str)];
 
 /// Options as a request's headers say them, as a config does, and what of them comes to the provider.
-const TOLD: &[(&str, Fields, &str)] = &[
+const PROVIDER_OPTION_CASES: &[(&str, OptionPairs, &str)] = &[
     ("stability-ai", &[("stability-client-id", "c-1")], "stability-client-id: c-1\r\n"),
     ("openrouter", &[("http-referer", "https://app.example"), ("x-title", "App")], "x-title: App\r\n"),
     ("mistral-ai", &[("mistral-fim-completion", "true")], "POST /fim/completions HTTP/1.1"),
@@ -512,18 +547,19 @@ const TOLD: &[(&str, Fields, &str)] = &[
 ];
 
 #[tokio::test]
-async fn what_providers_are_told_besides_comes_from_headers_and_configs_alike() {
-    for (slug, options, expected) in TOLD {
+async fn accepts_provider_options_from_headers_and_config() {
+    for (slug, options, expected) in PROVIDER_OPTION_CASES {
         let path = match *slug {
             "stability-ai" | "sagemaker" => "/v1/proxy/anything",
-            "vertex-ai" => MESSAGES,
-            _ => CHAT,
+            "vertex-ai" => MESSAGES_PATH,
+            _ => CHAT_PATH,
         };
         let model = if *slug == "vertex-ai" { "claude-x" } else { "m" };
         for in_config in [false, true] {
-            let played = Played::answering(200, "application/json", b"{}".to_vec(), 50).await;
-            let mut config = json!({"provider": slug, "api_key": "k", "custom_host": played.provider.url()});
-            let mut ask = Ask::new("POST", path).header("content-type", "application/json").body(words(model, false));
+            let played = GoldenProvider::start(200, "application/json", b"{}".to_vec(), 50).await;
+            let mut config = json!({"provider": slug, "api_key": "k", "custom_host": played.server.url()});
+            let mut ask =
+                TestRequest::new("POST", path).header("content-type", "application/json").body(chat_body(model, false));
             for (header, value) in *options {
                 if in_config {
                     config[header.replace('-', "_")] = json!(value);
@@ -531,30 +567,32 @@ async fn what_providers_are_told_besides_comes_from_headers_and_configs_alike() 
                     ask = ask.header(&format!("x-portkey-{header}"), value);
                 }
             }
-            let told = Played::rig().send(ask.header("x-gateway-config", &config.to_string())).await;
-            let (head, _) = played.sent();
+            let told = GoldenProvider::gateway_trusting_loopback()
+                .send(ask.header("x-gateway-config", &config.to_string()))
+                .await;
+            let (head, _) = played.parse_last_request();
             assert!(head.contains(expected), "{slug} {in_config}: {head} {}", told.text());
         }
     }
 }
 
 #[tokio::test]
-async fn a_version_in_a_body_is_asked_for_in_a_header_unless_the_caller_has_one() {
-    let case = golden("anthropic/chatComplete/whole");
+async fn anthropic_version_in_body_becomes_a_header_unless_set() {
+    let case = golden_case_dir("anthropic/chatComplete/whole");
     let mut body: Value = serde_json::from_slice(&fs::read(case.join("asked.json")).unwrap()).unwrap();
     body["anthropic_version"] = "2023-01-01".into();
     for (own, expected, named) in
         [(None, "2023-01-01", false), (Some(("x-gateway-anthropic-version", "2024-02-02")), "2024-02-02", true)]
     {
         let played =
-            Played::answering(200, "application/json", fs::read(case.join("answered.json")).unwrap(), 50).await;
-        let mut asked = played.ask("anthropic", CHAT, body.to_string().into_bytes());
+            GoldenProvider::start(200, "application/json", fs::read(case.join("answered.json")).unwrap(), 50).await;
+        let mut asked = played.build_request("anthropic", CHAT_PATH, body.to_string().into_bytes());
         if let Some((name, value)) = own {
             asked = asked.header(name, value);
         }
-        let told = Played::rig().send(asked).await;
+        let told = GoldenProvider::gateway_trusting_loopback().send(asked).await;
         assert_eq!(told.status, 200, "{}", told.text());
-        let (head, sent) = played.sent();
+        let (head, sent) = played.parse_last_request();
         assert_eq!(head.matches("anthropic-version: ").count(), 1, "{head}");
         assert!(head.contains(&format!("anthropic-version: {expected}")), "{head}");
         assert_eq!(sent.get("anthropic_version"), None);
@@ -564,13 +602,15 @@ async fn a_version_in_a_body_is_asked_for_in_a_header_unless_the_caller_has_one(
 }
 
 #[tokio::test]
-async fn betas_in_a_body_are_asked_for_in_a_header_and_only_there() {
-    let case = golden("anthropic/chatComplete/asks_for_more");
+async fn moves_anthropic_betas_from_body_to_header() {
+    let case = golden_case_dir("anthropic/chatComplete/asks_for_more");
     let read = |file: &str| fs::read(case.join(file)).unwrap();
-    let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
-    let told = Played::rig().send(played.ask("anthropic", CHAT, read("asked.json"))).await;
+    let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
+    let told = GoldenProvider::gateway_trusting_loopback()
+        .send(played.build_request("anthropic", CHAT_PATH, read("asked.json")))
+        .await;
     assert_eq!(told.status, 200, "{}", told.text());
-    let (head, body) = played.sent();
+    let (head, body) = played.parse_last_request();
     assert!(head.contains("anthropic-beta: one-1,two-2"), "{head}");
     assert_eq!(body, serde_json::from_slice::<Value>(&read("sent.json")).unwrap());
 }

@@ -1,60 +1,60 @@
 //! Whatever a provider answers is its answer; what is no answer of HTTP is an error of ours, and the worker lives.
 
 use crate::harness::{
-    CHAT, MESSAGES, Rig, chat, direct, get, post,
-    scripted::{Scripted, whole},
-    words,
+    CHAT_PATH, MESSAGES_PATH, TestGateway, chat_body, chat_request, fetch_directly, get_request, post_request,
+    scripted::{ScriptedServer, json_response},
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn a_status_that_is_none_of_http_is_a_bad_gateway_and_the_next_request_is_answered() {
+async fn an_invalid_http_status_becomes_502() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for status in [0, 1, 99, 1000, 65536, 4_294_967_295_u32] {
-        for ask in
-            [chat(&format!("mock?status={status}")), crate::harness::stream(CHAT, &format!("mock?status={status}"))]
-        {
+        for ask in [
+            chat_request(&format!("mock?status={status}")),
+            crate::harness::stream_request(CHAT_PATH, &format!("mock?status={status}")),
+        ] {
             let told = rig.send(ask).await;
-            assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"), "{status}: {}", told.text());
+            assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"), "{status}: {}", told.text());
         }
     }
-    assert_eq!(rig.send(chat("mock")).await.status, 200);
+    assert_eq!(rig.send(chat_request("mock")).await.status, 200);
 }
 
 #[tokio::test]
-async fn an_unknown_status_of_three_digits_passes() {
+async fn passes_unknown_three_digit_statuses() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for status in [203, 299, 418, 499, 529, 599, 600, 999] {
-        assert_eq!(rig.send(chat(&format!("mock?status={status}"))).await.status, status);
-        assert_eq!(rig.record()["response_status_code"], status);
+        assert_eq!(rig.send(chat_request(&format!("mock?status={status}"))).await.status, status);
+        assert_eq!(rig.single_record()["response_status_code"], status);
     }
 }
 
 #[tokio::test]
-async fn errors_of_the_provider_pass_with_its_name() {
+async fn passes_provider_errors_and_adds_the_provider_name() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    for path in [CHAT, MESSAGES] {
+    let rig = TestGateway::for_provider(&provider);
+    for path in [CHAT_PATH, MESSAGES_PATH] {
         for status in [400, 401, 403, 404, 413, 422, 429, 500, 502, 503, 504, 529] {
             for stream in [false, true] {
-                let body = words(&format!("mock?status={status}"), stream);
-                let sent = direct(provider.addr, path, &body).await;
-                let told = rig.send(post(path, body)).await;
+                let body = chat_body(&format!("mock?status={status}"), stream);
+                let sent = fetch_directly(provider.addr, path, &body).await;
+                let told = rig.send(post_request(path, body)).await;
                 let (mut said, mut told_of) = (serde_json::from_slice::<Value>(&sent).unwrap(), told.json());
                 // The name of a request is another each time.
                 for body in [&mut said, &mut told_of] {
                     body.as_object_mut().unwrap().remove("request_id");
                 }
-                if path == CHAT {
+                if path == CHAT_PATH {
                     said["error"]["message"] =
                         format!("mock error: {}", said["error"]["message"].as_str().unwrap()).into();
                     said["provider"] = "mock".into();
                 }
                 assert_eq!((told.status, told_of), (status, said), "{path}");
-                let record = rig.record();
+                let record = rig.single_record();
                 assert_eq!((&record["outcome"], &record["is_success"]), (&json!("complete"), &json!(false)));
             }
         }
@@ -62,54 +62,54 @@ async fn errors_of_the_provider_pass_with_its_name() {
 }
 
 #[tokio::test]
-async fn too_many_requests_keeps_its_retry_after_and_gets_none_where_there_was_none() {
+async fn passes_retry_after_of_429_and_adds_none() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
+    let rig = TestGateway::for_provider(&provider);
     for (model, wait) in [
         ("mock?fault=429", None),
         ("mock?fault=429&retry_after=7", Some("7")),
         ("mock?fault=429&retry_after=Wed%2C+21+Oct+2026+07:28:00+GMT", Some("Wed, 21 Oct 2026 07:28:00 GMT")),
     ] {
-        let told = rig.send(chat(model)).await;
+        let told = rig.send(chat_request(model)).await;
         assert_eq!((told.status, told.header("retry-after")), (429, wait), "{model}");
     }
 }
 
 #[tokio::test]
-async fn answers_before_the_answer_are_skipped() {
+async fn skips_1xx_responses() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let told = rig.send(chat("mock?fault=early_1xx&after=5")).await;
+    let rig = TestGateway::for_provider(&provider);
+    let told = rig.send(chat_request("mock?fault=early_1xx&after=5")).await;
     assert_eq!((told.status, told.json()["object"].as_str()), (200, Some("chat.completion")));
     assert_eq!(told.header("link"), None);
 }
 
 #[tokio::test]
-async fn an_endless_row_of_early_answers_is_refused() {
+async fn rejects_an_endless_sequence_of_1xx_responses() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let told = rig.send(chat("mock?fault=early_1xx&after=100000")).await;
-    assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"));
+    let rig = TestGateway::for_provider(&provider);
+    let told = rig.send(chat_request("mock?fault=early_1xx&after=100000")).await;
+    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"));
 }
 
 #[tokio::test]
-async fn a_flood_of_header_fields_is_refused() {
+async fn rejects_too_many_or_too_long_header_fields() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let told = rig.send(chat("mock?fault=headers_flood")).await;
-    assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"));
-    let long = whole("200 OK", &format!("x-long: {}\r\n", "x".repeat(80_000)), "{}");
-    let provider = Scripted::answering(long).await;
-    assert_eq!(Rig::at(&provider.url()).send(chat("m")).await.status, 502);
+    let rig = TestGateway::for_provider(&provider);
+    let told = rig.send(chat_request("mock?fault=headers_flood")).await;
+    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"));
+    let long = json_response("200 OK", &format!("x-long: {}\r\n", "x".repeat(80_000)), "{}");
+    let provider = ScriptedServer::start_responding(long).await;
+    assert_eq!(TestGateway::for_url(&provider.url()).send(chat_request("m")).await.status, 502);
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_a_bad_gateway_in_the_callers_dialect() {
+async fn malformed_http_becomes_502_in_the_client_format() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let told = rig.send(chat("mock?fault=reset")).await;
-    assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"));
-    let told = rig.send(post(MESSAGES, words("mock?fault=reset", false))).await;
+    let rig = TestGateway::for_provider(&provider);
+    let told = rig.send(chat_request("mock?fault=reset")).await;
+    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"));
+    let told = rig.send(post_request(MESSAGES_PATH, chat_body("mock?fault=reset", false))).await;
     assert_eq!((told.status, &told.json()["type"]), (502, &json!("error")));
     for bytes in [
         "",
@@ -121,47 +121,47 @@ async fn what_is_no_answer_is_a_bad_gateway_in_the_callers_dialect() {
         "SSH-2.0-OpenSSH_9.2\r\n\r\n",
         "\x16\x03\x01\x02",
     ] {
-        let provider = Scripted::closing(bytes).await;
-        let told = Rig::at(&provider.url()).send(chat("m")).await;
-        assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"), "{bytes:?}");
+        let provider = ScriptedServer::start_closing_after_response(bytes).await;
+        let told = TestGateway::for_url(&provider.url()).send(chat_request("m")).await;
+        assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"), "{bytes:?}");
     }
 }
 
 #[tokio::test]
-async fn a_whole_answer_that_breaks_off_is_a_bad_gateway_not_half_an_answer() {
+async fn truncated_non_streaming_response_becomes_502() {
     let provider = Server::start().await;
-    let rig = Rig::with(&provider.url(), |settings| settings.idle_timeout_ms = 150);
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 150);
     for fault in ["cut", "cut_reset", "long_length", "bad_framing", "half_close"] {
-        let told = rig.send(chat(&format!("mock?fault={fault}"))).await;
-        assert_eq!((told.status, told.code().as_str()), (502, "upstream_broke"), "{fault}: {}", told.text());
-        let record = rig.record();
+        let told = rig.send(chat_request(&format!("mock?fault={fault}"))).await;
+        assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"), "{fault}: {}", told.text());
+        let record = rig.single_record();
         assert_eq!((&record["outcome"], &record["response_status_code"]), (&json!("refused"), &json!(502)), "{fault}");
     }
 }
 
 #[tokio::test]
-async fn an_answer_without_a_body_has_none_and_no_length_of_our_own() {
+async fn a_response_without_body_gets_no_content_length() {
     for (status, more, length) in
         [("204 No Content", "", None), ("304 Not Modified", "content-length: 12\r\n", Some("12"))]
     {
-        let provider = Scripted::answering(format!("HTTP/1.1 {status}\r\netag: x\r\n{more}\r\n")).await;
-        let rig = Rig::at(&provider.url());
+        let provider = ScriptedServer::start_responding(format!("HTTP/1.1 {status}\r\netag: x\r\n{more}\r\n")).await;
+        let rig = TestGateway::for_url(&provider.url());
         for _ in 0..2 {
-            let told = rig.send(get("/v1/files/f")).await;
+            let told = rig.send(get_request("/v1/files/f")).await;
             assert_eq!((told.status.to_string().as_str(), told.body.len()), (&status[..3], 0));
             assert_eq!((told.header("etag"), told.header("content-length")), (Some("x"), length), "{status}");
         }
-        assert_eq!(provider.connections(), 1);
+        assert_eq!(provider.connection_count(), 1);
     }
 }
 
 #[tokio::test]
-async fn an_overloaded_provider_says_so_itself() {
+async fn passes_the_overloaded_error_of_the_provider() {
     let provider = Server::start().await;
-    let rig = Rig::before(&provider);
-    let told = rig.send(chat("mock?fault=overloaded_first")).await;
-    assert_eq!((told.status, told.code().as_str()), (503, "overloaded"));
+    let rig = TestGateway::for_provider(&provider);
+    let told = rig.send(chat_request("mock?fault=overloaded_first")).await;
+    assert_eq!((told.status, told.error_code().as_str()), (503, "overloaded"));
     assert_eq!(told.json()["error"]["type"], "overloaded_error");
-    let told = rig.send(post(MESSAGES, words("mock?fault=overloaded_first", false))).await;
+    let told = rig.send(post_request(MESSAGES_PATH, chat_body("mock?fault=overloaded_first", false))).await;
     assert_eq!((told.status, &told.json()["error"]["type"]), (529, &json!("overloaded_error")));
 }

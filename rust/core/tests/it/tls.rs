@@ -10,10 +10,10 @@ use std::{
 };
 
 use crate::harness::{
-    Ask, CHAT, Rig, all_words, get, in_time, post,
-    scripted::{CHAT_EVENTS, EVENTS_HEAD, chunks, events, request, whole},
-    tls::{acceptor, file},
-    words,
+    CHAT_PATH, TestGateway, TestRequest, chat_body, chat_body_with_usage, get_request, post_request,
+    scripted::{CHAT_EVENTS, SSE_RESPONSE_HEAD, encode_chunks, json_response, read_request, sse_response},
+    tls::{tls_acceptor, tls_file},
+    with_timeout,
 };
 use penstock_core::ingress::body::{Body, ReaderState, feed_channel};
 use tokio::{
@@ -23,7 +23,7 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 
 /// Listens on loopback with the test certificate; counts the handshakes that were completed.
-async fn secured<P, F>(play: P) -> (u16, Arc<AtomicUsize>)
+async fn start_tls_provider<P, F>(play: P) -> (u16, Arc<AtomicUsize>)
 where
     P: Fn(TlsStream<TcpStream>) -> F + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
@@ -31,7 +31,7 @@ where
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let handshakes = Arc::new(AtomicUsize::new(0));
-    let (acceptor, count) = (acceptor(&[]), Arc::clone(&handshakes));
+    let (acceptor, count) = (tls_acceptor(&[]), Arc::clone(&handshakes));
     tokio::spawn(async move {
         while let Ok((io, _)) = listener.accept().await {
             if let Ok(stream) = acceptor.accept(io).await {
@@ -43,64 +43,64 @@ where
     (port, handshakes)
 }
 
-async fn answering(bytes: Vec<u8>) -> (u16, Arc<AtomicUsize>) {
-    secured(move |mut io| {
+async fn start_tls_responder(bytes: Vec<u8>) -> (u16, Arc<AtomicUsize>) {
+    start_tls_provider(move |mut io| {
         let bytes = bytes.clone();
-        async move { while request(&mut io).await.is_some() && io.write_all(&bytes).await.is_ok() {} }
+        async move { while read_request(&mut io).await.is_some() && io.write_all(&bytes).await.is_ok() {} }
     })
     .await
 }
 
-fn rig(trusts_authority: bool) -> Rig {
-    Rig::with("", |settings| {
+fn tls_gateway(trusts_authority: bool) -> TestGateway {
+    TestGateway::with_settings("", |settings| {
         settings.trusted_custom_hosts = vec!["localhost".into(), "127.0.0.1".into()];
-        settings.tls_ca = trusts_authority.then(|| file("authority.pem"));
+        settings.tls_ca = trusts_authority.then(|| tls_file("authority.pem"));
     })
 }
 
-fn ask(port: u16, stream: bool) -> Ask {
-    post(CHAT, if stream { all_words("m") } else { words("m", false) })
+fn tls_request(port: u16, stream: bool) -> TestRequest {
+    post_request(CHAT_PATH, if stream { chat_body_with_usage("m") } else { chat_body("m", false) })
         .header("x-gateway-custom-host", &format!("https://localhost:{port}/v1"))
 }
 
 #[tokio::test]
-async fn an_authority_of_the_operators_is_trusted_and_the_connection_kept() {
-    let rig = rig(true);
-    let (port, handshakes) = answering(whole("200 OK", "", "{\"ok\":true}")).await;
+async fn trusts_the_configured_ca_and_reuses_connections() {
+    let rig = tls_gateway(true);
+    let (port, handshakes) = start_tls_responder(json_response("200 OK", "", "{\"ok\":true}")).await;
     for _ in 0..3 {
-        let told = rig.send(ask(port, false)).await;
+        let told = rig.send(tls_request(port, false)).await;
         assert_eq!((told.status, told.text().as_str()), (200, "{\"ok\":true}"));
     }
     assert_eq!(handshakes.load(Ordering::Relaxed), 1);
-    let (port, handshakes) = answering(events(CHAT_EVENTS.as_bytes(), 33)).await;
+    let (port, handshakes) = start_tls_responder(sse_response(CHAT_EVENTS.as_bytes(), 33)).await;
     for _ in 0..3 {
-        assert_eq!(rig.send(ask(port, true)).await.text(), CHAT_EVENTS);
+        assert_eq!(rig.send(tls_request(port, true)).await.text(), CHAT_EVENTS);
     }
     assert_eq!(handshakes.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
-async fn an_unknown_authority_or_another_name_is_a_bad_gateway_and_gets_no_request() {
-    let (port, handshakes) = answering(whole("200 OK", "", "{}")).await;
-    let by_address =
-        post(CHAT, words("m", false)).header("x-gateway-custom-host", &format!("https://127.0.0.1:{port}"));
-    for (rig, ask) in [(rig(false), ask(port, false)), (rig(true), by_address)] {
+async fn unknown_ca_or_wrong_host_name_becomes_502() {
+    let (port, handshakes) = start_tls_responder(json_response("200 OK", "", "{}")).await;
+    let by_address = post_request(CHAT_PATH, chat_body("m", false))
+        .header("x-gateway-custom-host", &format!("https://127.0.0.1:{port}"));
+    for (rig, ask) in [(tls_gateway(false), tls_request(port, false)), (tls_gateway(true), by_address)] {
         let told = rig.send(ask).await;
-        assert_eq!((told.status, told.code().as_str()), (502, "upstream_connect_failed"), "{}", told.text());
+        assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_connect_failed"), "{}", told.text());
     }
     assert_eq!(handshakes.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
-async fn a_connection_that_is_torn_is_not_the_end_of_a_body() {
+async fn a_truncated_tls_connection_does_not_complete_a_body() {
     // Neither has an end of its own: only a proper goodbye tells the end from a cut.
     let until_close = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\n{CHAT_EVENTS}").into_bytes();
     for says_goodbye in [true, false] {
         let bytes = until_close.clone();
-        let (port, _) = secured(move |mut io| {
+        let (port, _) = start_tls_provider(move |mut io| {
             let bytes = bytes.clone();
             async move {
-                request(&mut io).await.unwrap();
+                read_request(&mut io).await.unwrap();
                 io.write_all(&bytes).await.unwrap();
                 io.flush().await.unwrap();
                 if says_goodbye {
@@ -112,57 +112,57 @@ async fn a_connection_that_is_torn_is_not_the_end_of_a_body() {
             }
         })
         .await;
-        let told = rig(true).send(ask(port, false)).await;
-        assert_eq!((told.text().as_str(), told.cut), (CHAT_EVENTS, !says_goodbye));
+        let told = tls_gateway(true).send(tls_request(port, false)).await;
+        assert_eq!((told.text().as_str(), told.is_truncated), (CHAT_EVENTS, !says_goodbye));
     }
-    let half = [EVENTS_HEAD.as_bytes(), &chunks(&CHAT_EVENTS.as_bytes()[..300], 100)].concat();
-    let (port, _) = secured(move |mut io| {
+    let half = [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(&CHAT_EVENTS.as_bytes()[..300], 100)].concat();
+    let (port, _) = start_tls_provider(move |mut io| {
         let half = half.clone();
         async move {
-            request(&mut io).await.unwrap();
+            read_request(&mut io).await.unwrap();
             io.write_all(&half).await.unwrap();
         }
     })
     .await;
-    let told = rig(true).send(ask(port, true)).await;
+    let told = tls_gateway(true).send(tls_request(port, true)).await;
     assert_eq!(told.last_event().1["error"]["code"], "upstream_broke");
 }
 
 #[tokio::test]
-async fn a_large_body_arrives_and_may_be_refused_early() {
+async fn sends_a_large_body_and_accepts_an_early_rejection() {
     let json = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(10_000_000));
-    let rig = rig(true);
-    let (port, _) = answering(whole("200 OK", "", "{}")).await;
+    let rig = tls_gateway(true);
+    let (port, _) = start_tls_responder(json_response("200 OK", "", "{}")).await;
     let host = |port| format!("https://localhost:{port}");
-    let told = rig.send(post(CHAT, json.clone()).header("x-gateway-custom-host", &host(port))).await;
+    let told = rig.send(post_request(CHAT_PATH, json.clone()).header("x-gateway-custom-host", &host(port))).await;
     assert_eq!((told.status, told.text().as_str()), (200, "{}"));
-    let (port, _) = secured(|mut io| async move {
+    let (port, _) = start_tls_provider(|mut io| async move {
         let mut some = [0; 1000];
         io.read_exact(&mut some).await.unwrap();
-        io.write_all(&whole("413 Payload Too Large", "connection: close\r\n", "\"too large\"")).await.unwrap();
+        io.write_all(&json_response("413 Payload Too Large", "connection: close\r\n", "\"too large\"")).await.unwrap();
         io.flush().await.unwrap();
         std::future::pending::<()>().await;
     })
     .await;
-    let told = rig.send(post(CHAT, json).header("x-gateway-custom-host", &host(port))).await;
+    let told = rig.send(post_request(CHAT_PATH, json).header("x-gateway-custom-host", &host(port))).await;
     assert_eq!((told.status, told.json()["error"]["message"].as_str()), (413, Some("mock error: too large")));
 }
 
 #[tokio::test]
-async fn an_upload_is_refused_early_though_tls_takes_more_than_its_socket() {
-    let (port, _) = secured(|mut io| async move {
+async fn accepts_an_early_rejection_while_tls_buffers_the_upload() {
+    let (port, _) = start_tls_provider(|mut io| async move {
         let mut some = [0; 1000];
         io.read_exact(&mut some).await.unwrap();
         // Before that the socket is full, and the last piece waits in TLS.
         tokio::time::sleep(Duration::from_millis(200)).await;
         io.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
-        io.write_all(&whole("413 Payload Too Large", "connection: close\r\n", "\"too large\"")).await.unwrap();
+        io.write_all(&json_response("413 Payload Too Large", "connection: close\r\n", "\"too large\"")).await.unwrap();
         io.flush().await.unwrap();
         std::future::pending::<()>().await;
     })
     .await;
     let (feeder, fed) = feed_channel(|| ());
-    let ask = post("/v1/files", "").header("x-gateway-custom-host", &format!("https://localhost:{port}"));
+    let ask = post_request("/v1/files", "").header("x-gateway-custom-host", &format!("https://localhost:{port}"));
     let feeding = tokio::spawn(async move {
         while feeder.reader_state() == ReaderState::Reading {
             if !feeder.is_paused() {
@@ -172,23 +172,23 @@ async fn an_upload_is_refused_early_though_tls_takes_more_than_its_socket() {
         }
     });
     let began = Instant::now();
-    assert_eq!(rig(true).send(ask.with(Body::Streamed(fed, None))).await.status, 413);
+    assert_eq!(tls_gateway(true).send(ask.with_body(Body::Streamed(fed, None))).await.status, 413);
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
-    in_time(feeding).await.unwrap();
+    with_timeout(feeding).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_connection_with_more_in_it_than_was_asked_for_is_not_used_again_though_tls_has_read_that() {
+async fn does_not_reuse_a_connection_with_surplus_tls_data() {
     // As much as is read at once of an answer's beginning, in one record, and what follows in the next.
     let head =
         |length: usize| format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n");
     let length = 16_384 - head(16_000).len();
     let first = [head(length).into_bytes(), vec![b'x'; length]].concat();
-    let stray = whole("200 OK", "", "\"stray\"");
-    let (port, handshakes) = secured(move |mut io| {
+    let stray = json_response("200 OK", "", "\"stray\"");
+    let (port, handshakes) = start_tls_provider(move |mut io| {
         let (first, stray) = (first.clone(), stray.clone());
         async move {
-            while request(&mut io).await.is_some() {
+            while read_request(&mut io).await.is_some() {
                 let (socket, session) = io.get_mut();
                 session.writer().write_all(&first).unwrap();
                 session.writer().write_all(&stray).unwrap();
@@ -201,16 +201,17 @@ async fn a_connection_with_more_in_it_than_was_asked_for_is_not_used_again_thoug
         }
     })
     .await;
-    let rig = rig(true);
+    let rig = tls_gateway(true);
     for number in 1..=3 {
-        let told =
-            rig.send(get("/v1/proxy/x").header("x-gateway-custom-host", &format!("https://localhost:{port}"))).await;
+        let told = rig
+            .send(get_request("/v1/proxy/x").header("x-gateway-custom-host", &format!("https://localhost:{port}")))
+            .await;
         assert_eq!((told.body.len(), handshakes.load(Ordering::Relaxed)), (length, number));
     }
 }
 
 #[tokio::test]
-async fn a_file_of_authorities_that_cannot_be_read_is_told_at_the_start() {
+async fn reports_an_unreadable_ca_file_at_startup() {
     for path in ["/nonexistent.pem", "Cargo.toml"] {
         let settings = penstock_core::process::settings::Settings { tls_ca: Some(path.into()), ..Default::default() };
         let problems = penstock_core::gateway::Gateway::new(settings).err().expect("a problem");

@@ -3,14 +3,14 @@
 use std::{fs, path::Path};
 
 use crate::harness::{
-    Ask, CHAT, MESSAGES, by_with, drain, pick,
-    played::{Played, frames, golden, timeless, without_model},
-    stream_of, way, words,
+    CHAT_PATH, MESSAGES_PATH, TestRequest, chat_body, into_stream, pick_fields,
+    played::{GoldenProvider, extract_model, golden_case_dir, read_hex_frames, strip_created_time},
+    post_with_config, read_stream, routing_headers,
 };
 use penstock_llm::stream::aws_event_stream::FrameDecoder;
 use serde_json::{Value, json};
 
-const PAIRS: [(&str, &str, &str, &str); 8] = [
+const PROVIDER_CASES: [(&str, &str, &str, &str); 8] = [
     ("anthropic", "chatComplete", "POST /messages HTTP/1.1", "x-api-key: sk-1"),
     ("openai", "messages", "POST /chat/completions HTTP/1.1", "authorization: Bearer sk-1"),
     ("groq", "messages", "POST /chat/completions HTTP/1.1", "authorization: Bearer sk-1"),
@@ -27,16 +27,16 @@ const PAIRS: [(&str, &str, &str, &str); 8] = [
 ];
 
 #[tokio::test]
-async fn a_whole_answer_of_every_kind_of_provider_comes_back_in_the_callers_dialect() {
-    for (provider, operation, line, key) in PAIRS {
-        let case = golden(&format!("{provider}/{operation}/tools"));
+async fn translates_complete_responses_of_every_provider() {
+    for (provider, operation, line, key) in PROVIDER_CASES {
+        let case = golden_case_dir(&format!("{provider}/{operation}/tools"));
         let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
-        let path = if operation == "messages" { MESSAGES } else { CHAT };
-        let rig = Played::rig();
-        let told = rig.send(played.ask(provider, path, read("asked.json"))).await;
+        let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
+        let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
+        let rig = GoldenProvider::gateway_trusting_loopback();
+        let told = rig.send(played.build_request(provider, path, read("asked.json"))).await;
         assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
-        let (head, body) = played.sent();
+        let (head, body) = played.parse_last_request();
         assert!(head.starts_with(line) && head.contains(key), "{head}");
         assert_eq!(body, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{provider}");
         let mut expected: Value = serde_json::from_slice(&read("returned.json")).unwrap();
@@ -48,9 +48,9 @@ async fn a_whole_answer_of_every_kind_of_provider_comes_back_in_the_callers_dial
         assert_eq!(found, expected, "{provider}");
         let lost = fs::read_to_string(case.join("lost.txt")).ok();
         assert_eq!(told.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{provider}");
-        let record = rig.record();
+        let record = rig.single_record();
         assert_eq!(
-            pick(&record, ["req_units", "res_units", "estimated"]),
+            pick_fields(&record, ["req_units", "res_units", "estimated"]),
             json!([30, 20, null]),
             "{provider}: {record}"
         );
@@ -59,24 +59,24 @@ async fn a_whole_answer_of_every_kind_of_provider_comes_back_in_the_callers_dial
 }
 
 #[tokio::test]
-async fn a_stream_of_every_kind_of_provider_comes_back_in_the_callers_dialect_however_it_was_cut() {
-    for (provider, operation, ..) in PAIRS {
-        let case = golden(&format!("{provider}/{operation}/stream"));
+async fn translates_streams_of_every_provider_at_any_chunk_size() {
+    for (provider, operation, ..) in PROVIDER_CASES {
+        let case = golden_case_dir(&format!("{provider}/{operation}/stream"));
         let read = |file: &str| fs::read(case.join(file)).unwrap();
         let (kind, answered) = match case.join("answered.hex") {
-            path if path.exists() => ("application/vnd.amazon.eventstream", frames(&path)),
+            path if path.exists() => ("application/vnd.amazon.eventstream", read_hex_frames(&path)),
             _ => ("text/event-stream; charset=utf-8", read("answered.sse")),
         };
         for chunk in [7, 100_000] {
-            let played = Played::answering(200, kind, answered.clone(), chunk).await;
-            let rig = Played::rig();
-            let path = if operation == "messages" { MESSAGES } else { CHAT };
-            let told = rig.send(played.ask(provider, path, read("asked.json"))).await;
-            assert_eq!((told.status, told.streamed, told.cut), (200, true, false), "{}", told.text());
+            let played = GoldenProvider::start(200, kind, answered.clone(), chunk).await;
+            let rig = GoldenProvider::gateway_trusting_loopback();
+            let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
+            let told = rig.send(played.build_request(provider, path, read("asked.json"))).await;
+            assert_eq!((told.status, told.is_streamed, told.is_truncated), (200, true, false), "{}", told.text());
             assert_eq!(told.header("content-type"), Some("text/event-stream"));
             let expected = String::from_utf8(read("returned.sse")).unwrap();
-            assert_eq!(ageless(&told.text()), ageless(&expected), "{provider}");
-            let record = rig.record();
+            assert_eq!(strip_generated_ids(&told.text()), strip_generated_ids(&expected), "{provider}");
+            let record = rig.single_record();
             assert_eq!(record["outcome"], "complete", "{record}");
             assert_eq!(record["req_units"], 20, "{provider}: {record}");
         }
@@ -84,11 +84,11 @@ async fn a_stream_of_every_kind_of_provider_comes_back_in_the_callers_dialect_ho
 }
 
 #[tokio::test]
-async fn what_a_translated_stream_cost_is_known_of_all_and_shown_to_who_asks() {
+async fn records_stream_usage_and_returns_it_only_if_requested() {
     for provider in ["anthropic", "google", "vertex-ai", "bedrock", "cohere"] {
-        let case = golden(&format!("{provider}/chatComplete/stream"));
+        let case = golden_case_dir(&format!("{provider}/chatComplete/stream"));
         let (kind, answered) = match case.join("answered.hex") {
-            path if path.exists() => ("application/vnd.amazon.eventstream", frames(&path)),
+            path if path.exists() => ("application/vnd.amazon.eventstream", read_hex_frames(&path)),
             _ => ("text/event-stream", fs::read(case.join("answered.sse")).unwrap()),
         };
         let mut asked: Value = serde_json::from_slice(&fs::read(case.join("asked.json")).unwrap()).unwrap();
@@ -99,26 +99,26 @@ async fn what_a_translated_stream_cost_is_known_of_all_and_shown_to_who_asks() {
             (json!({"include_usage": true}), true),
         ] {
             asked["stream_options"] = options;
-            let played = Played::answering(200, kind, answered.clone(), 13).await;
-            let rig = Played::rig();
-            let ask = played.ask(provider, CHAT, asked.to_string().into());
+            let played = GoldenProvider::start(200, kind, answered.clone(), 13).await;
+            let rig = GoldenProvider::gateway_trusting_loopback();
+            let ask = played.build_request(provider, CHAT_PATH, asked.to_string().into());
             let ask = ask.header("accept-encoding", "gzip").header("x-gateway-forward-headers", "accept-encoding");
             let told = rig.send(ask).await.text();
             assert_eq!(told.matches("\"usage\"").count(), usize::from(is_shown), "{provider}: {told}");
             assert_eq!(told.matches("\"choices\":[],\"usage\":{").count(), usize::from(is_shown), "{provider}: {told}");
             assert!(told.ends_with("data: [DONE]\n\n"), "{provider}: {told}");
-            let said = pick(&rig.record(), ["outcome", "req_units", "units_estimated"]);
+            let said = pick_fields(&rig.single_record(), ["outcome", "req_units", "units_estimated"]);
             assert_eq!(said, json!(["complete", 20, null]), "{provider}");
             // What comes compressed could be neither told nor hidden.
-            let (head, _) = played.sent();
+            let (head, _) = played.parse_last_request();
             assert!(head.contains("\r\naccept-encoding: identity") && !head.contains("gzip"), "{head}");
         }
     }
 }
 
 /// Ids that are made of the time, and of chance behind it, are of no age.
-fn ageless(text: &str) -> String {
-    let text = timeless(text);
+fn strip_generated_ids(text: &str) -> String {
+    let text = strip_created_time(text);
     let digits = |one: char| one.is_ascii_digit();
     ["\"id\":\"bedrock-", "\"id\":\"msg_"].iter().fold(text, |text, mark| {
         let mut parts = text.split(mark);
@@ -132,14 +132,16 @@ fn ageless(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_error_keeps_the_providers_status_and_is_told_in_the_callers_dialect() {
-    for (provider, operation, ..) in PAIRS {
+async fn keeps_error_status_and_translates_error_body() {
+    for (provider, operation, ..) in PROVIDER_CASES {
         for status in [400, 429, 529] {
-            let case = golden(&format!("{provider}/{operation}/error"));
+            let case = golden_case_dir(&format!("{provider}/{operation}/error"));
             let read = |file: &str| fs::read(case.join(file)).unwrap();
-            let played = Played::answering(status, "application/json", read("answered.json"), 50).await;
-            let path = if operation == "messages" { MESSAGES } else { CHAT };
-            let told = Played::rig().send(played.ask(provider, path, read("asked.json"))).await;
+            let played = GoldenProvider::start(status, "application/json", read("answered.json"), 50).await;
+            let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
+            let told = GoldenProvider::gateway_trusting_loopback()
+                .send(played.build_request(provider, path, read("asked.json")))
+                .await;
             assert_eq!(told.status, status, "{}", told.text());
             let expected: Value = serde_json::from_slice(&read("returned.json")).unwrap();
             assert_eq!(told.json()["error"]["message"], expected["error"]["message"], "{provider}");
@@ -149,97 +151,105 @@ async fn an_error_keeps_the_providers_status_and_is_told_in_the_callers_dialect(
 }
 
 #[tokio::test]
-async fn an_error_that_is_no_json_is_told_all_the_same() {
-    let played = Played::answering(502, "text/html", b"<h1>Bad Gateway</h1>".to_vec(), 50).await;
-    let told = Played::rig().send(played.ask("anthropic", CHAT, words("claude-x", true).into())).await;
+async fn translates_an_error_that_is_not_json() {
+    let played = GoldenProvider::start(502, "text/html", b"<h1>Bad Gateway</h1>".to_vec(), 50).await;
+    let told = GoldenProvider::gateway_trusting_loopback()
+        .send(played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", true).into()))
+        .await;
     assert_eq!((told.status, told.header("content-type")), (502, Some("application/json")));
     assert_eq!(told.json()["error"]["message"], "anthropic error: <h1>Bad Gateway</h1>");
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_of_the_providers_is_an_error_of_the_provider() {
+async fn reports_an_invalid_response_as_a_provider_error() {
     // Anthropic's is told in another dialect; of what together-ai says the end is told in OpenAI's words.
     for (provider, said) in [("anthropic", r#"{"content": 1}"#), ("anthropic", "{"), ("together-ai", r#"{"choices":["#)]
     {
-        let played = Played::answering(200, "application/json", said.into(), 50).await;
-        let rig = Played::rig();
-        let told = rig.send(played.ask(provider, CHAT, words("claude-x", false).into())).await;
+        let played = GoldenProvider::start(200, "application/json", said.into(), 50).await;
+        let rig = GoldenProvider::gateway_trusting_loopback();
+        let told = rig.send(played.build_request(provider, CHAT_PATH, chat_body("claude-x", false).into())).await;
         let message = format!("{provider} returned an invalid response: {said}");
         let error = json!({"message": message, "type": null, "param": null, "code": null});
         let expected = json!({"error": error, "provider": provider});
         assert_eq!((told.status, told.json()), (200, expected));
-        let record = rig.record();
+        let record = rig.single_record();
         assert_eq!((&record["error"], &record["is_success"]), (&"invalid_response".into(), &false.into()), "{record}");
         // Another target is asked, whatever the status.
-        let good = Played::answering(200, "application/json", br#"{"choices":[]}"#.to_vec(), 50).await;
+        let good = GoldenProvider::start(200, "application/json", br#"{"choices":[]}"#.to_vec(), 50).await;
         let at = |provider: &str, url: &str| json!({"provider": provider, "custom_host": url, "api_key": "k"});
         let config = json!({"strategy": {"mode": "fallback"},
-            "targets": [at(provider, &played.provider.url()), at("openai", &good.provider.url())]});
-        let told = rig.send(by_with(&config, CHAT, words("m", false).into_bytes())).await;
+            "targets": [at(provider, &played.server.url()), at("openai", &good.server.url())]});
+        let told = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false).into_bytes())).await;
         assert_eq!((told.status, told.text().as_str()), (200, r#"{"choices":[]}"#), "{provider}");
     }
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_never_looks_complete() {
-    for (provider, operation, ..) in PAIRS.into_iter().filter(|pair| pair.0 != "bedrock") {
-        let case = golden(&format!("{provider}/{operation}/stream"));
+async fn a_truncated_stream_never_looks_complete() {
+    for (provider, operation, ..) in PROVIDER_CASES.into_iter().filter(|pair| pair.0 != "bedrock") {
+        let case = golden_case_dir(&format!("{provider}/{operation}/stream"));
         let answered = fs::read(case.join("answered.sse")).unwrap();
-        let played = Played::answering(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
-        let rig = Played::rig();
-        let path = if operation == "messages" { MESSAGES } else { CHAT };
-        let told = rig.send(played.ask(provider, path, fs::read(case.join("asked.json")).unwrap())).await;
-        assert_eq!(rig.record()["outcome"], "cut", "{provider}");
+        let played = GoldenProvider::start(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
+        let rig = GoldenProvider::gateway_trusting_loopback();
+        let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
+        let told = rig.send(played.build_request(provider, path, fs::read(case.join("asked.json")).unwrap())).await;
+        assert_eq!(rig.single_record()["outcome"], "cut", "{provider}");
         let (_, last) = told.last_event();
         assert!(last["error"].is_object(), "{provider}: {}", told.text());
     }
 }
 
 /// What stands around the model in the paths of whole and streamed requests.
-type Paths = [(&'static str, &'static str); 2];
+type PathParts = [(&'static str, &'static str); 2];
 
 /// Clients of Google and Amazon: provider, whole, streamed, and where.
-const CLIENTS: [(&str, [&str; 2], Paths); 5] = [
-    ("openai", ["generateContent", "streamGenerateContent"], GEMINI),
-    ("anthropic", ["generateContent", "streamGenerateContent"], GEMINI),
-    ("anthropic", ["converse", "converseStream"], CONVERSE),
-    ("google", ["converse", "converseStream"], CONVERSE),
-    ("openai", ["invokeModel", "invokeModelStream"], INVOKE),
+const VENDOR_CLIENTS: [(&str, [&str; 2], PathParts); 5] = [
+    ("openai", ["generateContent", "streamGenerateContent"], GEMINI_PATHS),
+    ("anthropic", ["generateContent", "streamGenerateContent"], GEMINI_PATHS),
+    ("anthropic", ["converse", "converseStream"], CONVERSE_PATHS),
+    ("google", ["converse", "converseStream"], CONVERSE_PATHS),
+    ("openai", ["invokeModel", "invokeModelStream"], INVOKE_PATHS),
 ];
 
-const GEMINI: Paths = [("/v1beta/models/", ":generateContent"), ("/v1beta/models/", ":streamGenerateContent?alt=sse")];
+const GEMINI_PATHS: PathParts =
+    [("/v1beta/models/", ":generateContent"), ("/v1beta/models/", ":streamGenerateContent?alt=sse")];
 
-const CONVERSE: Paths = [("/model/", "/converse"), ("/model/", "/converse-stream")];
+const CONVERSE_PATHS: PathParts = [("/model/", "/converse"), ("/model/", "/converse-stream")];
 
-const INVOKE: Paths = [("/model/", "/invoke"), ("/model/", "/invoke-with-response-stream")];
+const INVOKE_PATHS: PathParts = [("/model/", "/invoke"), ("/model/", "/invoke-with-response-stream")];
 
 #[tokio::test]
-async fn clients_of_google_and_amazon_reach_other_providers_whole() {
-    for (provider, [operation, _], [(before, after), _]) in CLIENTS {
-        let case = golden(&format!("{provider}/{operation}/tools"));
+async fn translates_complete_responses_for_google_and_amazon_clients() {
+    for (provider, [operation, _], [(before, after), _]) in VENDOR_CLIENTS {
+        let case = golden_case_dir(&format!("{provider}/{operation}/tools"));
         let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
-        let (model, asked) = without_model(&read("asked.json"));
-        let rig = Played::rig();
-        let told = rig.send(played.ask(provider, &format!("{before}{model}{after}"), asked)).await;
+        let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
+        let (model, asked) = extract_model(&read("asked.json"));
+        let rig = GoldenProvider::gateway_trusting_loopback();
+        let told = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), asked)).await;
         assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
         assert_eq!(told.json(), serde_json::from_slice::<Value>(&read("returned.json")).unwrap(), "{provider}");
-        assert_eq!(played.sent().1, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{provider}");
-        let found = pick(&rig.record(), ["operation", "ai_model", "req_units", "res_units", "stream_mode"]);
+        assert_eq!(
+            played.parse_last_request().1,
+            serde_json::from_slice::<Value>(&read("sent.json")).unwrap(),
+            "{provider}"
+        );
+        let found =
+            pick_fields(&rig.single_record(), ["operation", "ai_model", "req_units", "res_units", "stream_mode"]);
         assert_eq!(found, json!([operation, model, 30, 20, false]), "{provider}");
     }
 }
 
 #[tokio::test]
-async fn clients_of_google_and_amazon_get_streams_as_they_read_them() {
-    for (provider, [_, operation], [_, (before, after)]) in CLIENTS {
-        let case = golden(&format!("{provider}/{operation}/stream"));
+async fn translates_streams_for_google_and_amazon_clients() {
+    for (provider, [_, operation], [_, (before, after)]) in VENDOR_CLIENTS {
+        let case = golden_case_dir(&format!("{provider}/{operation}/stream"));
         let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let (model, asked) = without_model(&read("asked.json"));
-        let played = Played::answering(200, "text/event-stream", read("answered.sse"), 33).await;
-        let rig = Played::rig();
-        let told = rig.send(played.ask(provider, &format!("{before}{model}{after}"), asked)).await;
-        assert_eq!((told.status, told.streamed, told.cut), (200, true, false), "{}", told.text());
+        let (model, asked) = extract_model(&read("asked.json"));
+        let played = GoldenProvider::start(200, "text/event-stream", read("answered.sse"), 33).await;
+        let rig = GoldenProvider::gateway_trusting_loopback();
+        let told = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), asked)).await;
+        assert_eq!((told.status, told.is_streamed, told.is_truncated), (200, true, false), "{}", told.text());
         let kind = told.header("content-type").unwrap();
         if after.starts_with(':') {
             assert_eq!(kind, "text/event-stream");
@@ -248,26 +258,26 @@ async fn clients_of_google_and_amazon_get_streams_as_they_read_them() {
             assert_eq!(kind, "application/vnd.amazon.eventstream");
             let returned = String::from_utf8(read("returned.txt")).unwrap();
             assert_eq!(
-                names(&told.body),
+                frame_names(&told.body),
                 returned.lines().map(|line| line.split(' ').next().unwrap()).collect::<Vec<_>>()
             );
         }
-        let found = pick(&rig.record(), ["operation", "outcome", "req_units", "stream_mode"]);
+        let found = pick_fields(&rig.single_record(), ["operation", "outcome", "req_units", "stream_mode"]);
         assert_eq!(found, json!([operation, "complete", 20, true]), "{provider}");
     }
 }
 
 #[tokio::test]
-async fn who_does_not_ask_for_events_gets_the_same_as_one_array_piece_by_piece() {
+async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
     for provider in ["openai", "anthropic"] {
-        let case = golden(&format!("{provider}/streamGenerateContent/stream"));
+        let case = golden_case_dir(&format!("{provider}/streamGenerateContent/stream"));
         let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let (model, asked) = without_model(&read("asked.json"));
-        let played = Played::answering(200, "text/event-stream", read("answered.sse"), 33).await;
-        let rig = Played::rig();
+        let (model, asked) = extract_model(&read("asked.json"));
+        let played = GoldenProvider::start(200, "text/event-stream", read("answered.sse"), 33).await;
+        let rig = GoldenProvider::gateway_trusting_loopback();
         let path = format!("/v1beta/models/{model}:streamGenerateContent");
-        let told = rig.send(played.ask(provider, &path, asked.clone())).await;
-        assert_eq!((told.status, told.streamed, told.cut), (200, true, false), "{}", told.text());
+        let told = rig.send(played.build_request(provider, &path, asked.clone())).await;
+        assert_eq!((told.status, told.is_streamed, told.is_truncated), (200, true, false), "{}", told.text());
         assert_eq!(told.header("content-type"), Some("application/json"));
         let events = String::from_utf8(read("returned.sse")).unwrap();
         let items: Vec<Value> = events
@@ -276,25 +286,25 @@ async fn who_does_not_ask_for_events_gets_the_same_as_one_array_piece_by_piece()
             .map(|item| serde_json::from_str(item).unwrap())
             .collect();
         assert_eq!(told.json(), json!(items), "{provider}");
-        let found = pick(&rig.record(), ["operation", "outcome", "req_units", "stream_mode"]);
+        let found = pick_fields(&rig.single_record(), ["operation", "outcome", "req_units", "stream_mode"]);
         assert_eq!(found, json!(["streamGenerateContent", "complete", 20, true]), "{provider}");
-        let config = json!({"provider": provider, "api_key": "sk-1", "custom_host": played.provider.url(),
+        let config = json!({"provider": provider, "api_key": "sk-1", "custom_host": played.server.url(),
             "retry": {"attempts": 1}});
-        for ask in [by_with(&config, &path, asked.clone()), played.ask(provider, &path, asked)] {
-            let (pieces, _) = drain(stream_of(rig.open(ask).await)).await;
+        for ask in [post_with_config(&config, &path, asked.clone()), played.build_request(provider, &path, asked)] {
+            let (pieces, _) = read_stream(into_stream(rig.handle_request(ask).await)).await;
             assert!(pieces.len() > 1 && pieces[0].starts_with(b"[{") && !pieces[0].ends_with(b"]"), "{pieces:?}");
         }
         // An error is told as it is elsewhere.
-        let played = Played::answering(429, "application/json", b"{}".to_vec(), 50).await;
-        let told = rig.send(played.ask(provider, &path, without_model(&read("asked.json")).1)).await;
+        let played = GoldenProvider::start(429, "application/json", b"{}".to_vec(), 50).await;
+        let told = rig.send(played.build_request(provider, &path, extract_model(&read("asked.json")).1)).await;
         assert_eq!((told.status, &told.json()["error"]["code"]), (429, &json!(429)));
     }
 }
 
 #[tokio::test]
-async fn an_array_that_does_not_say_how_it_ended_is_cut_and_never_kept() {
-    let case = golden("openai/streamGenerateContent/stream");
-    let asked = without_model(&fs::read(case.join("asked.json")).unwrap()).1;
+async fn a_json_array_without_finish_reason_is_cut_and_not_cached() {
+    let case = golden_case_dir("openai/streamGenerateContent/stream");
+    let asked = extract_model(&fs::read(case.join("asked.json")).unwrap()).1;
     let events = fs::read(case.join("answered.sse")).unwrap();
     let item = r#"{"candidates":[{"content":{"parts":[{"text":"Hi"}]}}]}"#;
     let items = |last: &str| format!("[{item},\n{last}]").into_bytes();
@@ -306,22 +316,22 @@ async fn an_array_that_does_not_say_how_it_ended_is_cut_and_never_kept() {
         ("google", json, items(item), ["cut", "upstream_broke"], false),
         ("google", json, items(r#"{"error":{"code":503}}"#), ["complete", "upstream_error_event"], false),
     ] {
-        let played = Played::answering(200, kind, answered, 33).await;
-        let rig = Played::rig();
+        let played = GoldenProvider::start(200, kind, answered, 33).await;
+        let rig = GoldenProvider::gateway_trusting_loopback();
         let config =
-            json!({"provider": provider, "api_key": "k", "custom_host": played.provider.url(), "cache": "simple"});
-        let ask = || by_with(&config, "/v1beta/models/m:streamGenerateContent", asked.clone());
+            json!({"provider": provider, "api_key": "k", "custom_host": played.server.url(), "cache": "simple"});
+        let ask = || post_with_config(&config, "/v1beta/models/m:streamGenerateContent", asked.clone());
         let (told, again) = (rig.send(ask()).await, rig.send(ask()).await);
-        assert_eq!((told.status, told.cut), (200, outcome == "cut"), "{provider}: {}", told.text());
-        assert_eq!(way(&again)[2], if is_kept { "HIT" } else { "MISS" }, "{provider}: {}", told.text());
-        let record = &rig.records()[0];
+        assert_eq!((told.status, told.is_truncated), (200, outcome == "cut"), "{provider}: {}", told.text());
+        assert_eq!(routing_headers(&again)[2], if is_kept { "HIT" } else { "MISS" }, "{provider}: {}", told.text());
+        let record = &rig.drain_records()[0];
         assert_eq!(record["outcome"], outcome, "{record}");
         assert_eq!(record["error"].as_str().unwrap_or_default(), error, "{record}");
     }
 }
 
 /// What the frames of a stream are called.
-fn names(bytes: &[u8]) -> Vec<String> {
+fn frame_names(bytes: &[u8]) -> Vec<String> {
     let mut frames = FrameDecoder::new(1 << 20);
     frames.push_chunk(bytes);
     let names = std::iter::from_fn(|| frames.next_frame()).map(|frame| frame.unwrap().event_name).collect();
@@ -330,17 +340,18 @@ fn names(bytes: &[u8]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn clients_of_google_and_amazon_are_told_of_errors_in_their_own_words() {
-    for (provider, [operation, _], [(before, after), _]) in CLIENTS {
-        let case = golden(&format!("{provider}/{operation}/error"));
+async fn translates_errors_for_google_and_amazon_clients() {
+    for (provider, [operation, _], [(before, after), _]) in VENDOR_CLIENTS {
+        let case = golden_case_dir(&format!("{provider}/{operation}/error"));
         let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let played = Played::answering(429, "application/json", read("answered.json"), 50).await;
-        let (model, asked) = without_model(&read("asked.json"));
-        let rig = Played::rig();
+        let played = GoldenProvider::start(429, "application/json", read("answered.json"), 50).await;
+        let (model, asked) = extract_model(&read("asked.json"));
+        let rig = GoldenProvider::gateway_trusting_loopback();
         let path = format!("{before}{model}{after}");
-        let told = rig.send(played.ask(provider, &path, asked)).await;
-        let refused = rig.send(Ask::new("POST", &path).header("content-type", "application/json").body("{}")).await;
-        let word = |told: &crate::harness::Told| match told.json() {
+        let told = rig.send(played.build_request(provider, &path, asked)).await;
+        let refused =
+            rig.send(TestRequest::new("POST", &path).header("content-type", "application/json").body("{}")).await;
+        let word = |told: &crate::harness::TestResponse| match told.json() {
             told if after.starts_with(':') => told["error"]["status"].as_str().unwrap().to_owned(),
             told => told["__type"].as_str().unwrap().to_owned(),
         };
@@ -348,71 +359,74 @@ async fn clients_of_google_and_amazon_are_told_of_errors_in_their_own_words() {
         assert!(["INVALID_ARGUMENT", "ValidationException"].contains(&word(&refused).as_str()), "{}", refused.text());
         assert_eq!((told.status, refused.status), (429, 400));
         // A stream that breaks off says so where it can.
-        let answered = fs::read(golden(&format!("{provider}/{operation}Stream/stream/answered.sse")));
+        let answered = fs::read(golden_case_dir(&format!("{provider}/{operation}Stream/stream/answered.sse")));
         let Ok(answered) = answered else { continue };
-        let played = Played::answering(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
-        let cut =
-            rig.send(played.ask(provider, &format!("{before}{model}{after}-stream"), b"{\"messages\":[]}".to_vec()));
+        let played = GoldenProvider::start(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
+        let cut = rig.send(played.build_request(
+            provider,
+            &format!("{before}{model}{after}-stream"),
+            b"{\"messages\":[]}".to_vec(),
+        ));
         if after == "/converse" {
-            assert_eq!(names(&cut.await.body).last().map(String::as_str), Some("serviceUnavailableException"));
+            assert_eq!(frame_names(&cut.await.body).last().map(String::as_str), Some("serviceUnavailableException"));
         }
     }
 }
 
 #[tokio::test]
-async fn an_overloaded_stream_is_a_529_here_too_where_that_is_asked_for() {
+async fn returns_529_for_an_overloaded_stream_if_configured() {
     let overloaded = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
-    let played = Played::answering(200, "text/event-stream", overloaded.into(), 50).await;
+    let played = GoldenProvider::start(200, "text/event-stream", overloaded.into(), 50).await;
     let config = json!({"provider": "anthropic", "anthropic_inspect_stream_for_overloaded_error": true,
-        "custom_host": played.provider.url(), "api_key": "sk-1"});
-    let ask = Ask::new("POST", CHAT)
+        "custom_host": played.server.url(), "api_key": "sk-1"});
+    let ask = TestRequest::new("POST", CHAT_PATH)
         .header("x-gateway-config", &config.to_string())
         .header("content-type", "application/json")
-        .body(words("claude-x", true));
-    let told = Played::rig().send(ask).await;
-    assert_eq!((told.status, told.streamed), (529, false), "{}", told.text());
+        .body(chat_body("claude-x", true));
+    let told = GoldenProvider::gateway_trusting_loopback().send(ask).await;
+    assert_eq!((told.status, told.is_streamed), (529, false), "{}", told.text());
     assert_eq!(told.json()["error"]["message"], "anthropic error: Overloaded");
     // Claude is hosted elsewhere too.
-    let asked = Played::answering(200, "text/event-stream", overloaded.into(), 50).await;
+    let asked = GoldenProvider::start(200, "text/event-stream", overloaded.into(), 50).await;
     let config = json!({"provider": "vertex-ai", "anthropic_inspect_stream_for_overloaded_error": true,
-        "vertex_project_id": "p", "vertex_region": "europe-west4", "custom_host": asked.provider.url(), "api_key": "sk-1"});
-    for path in [CHAT, "/v1/messages"] {
-        let ask = Ask::new("POST", path)
+        "vertex_project_id": "p", "vertex_region": "europe-west4", "custom_host": asked.server.url(), "api_key": "sk-1"});
+    for path in [CHAT_PATH, "/v1/messages"] {
+        let ask = TestRequest::new("POST", path)
             .header("x-gateway-config", &config.to_string())
             .header("content-type", "application/json")
-            .body(words("anthropic.claude-sonnet-4-5", true));
-        assert_eq!(Played::rig().send(ask).await.status, 529, "{path}");
+            .body(chat_body("anthropic.claude-sonnet-4-5", true));
+        assert_eq!(GoldenProvider::gateway_trusting_loopback().send(ask).await.status, 529, "{path}");
     }
 }
 
 #[tokio::test]
-async fn what_of_an_answer_cannot_be_told_is_named_in_a_header_the_record_and_a_comment() {
-    let case = golden("google/chatComplete/image");
+async fn reports_dropped_response_fields_in_header_and_sse_comment() {
+    let case = golden_case_dir("google/chatComplete/image");
     let read = |case: &Path, file: &str| fs::read(case.join(file)).unwrap();
-    let played = Played::answering(200, "application/json", read(&case, "answered.json"), 50).await;
-    let rig = Played::rig();
-    let told = rig.send(played.ask("google", CHAT, read(&case, "asked.json"))).await;
+    let played = GoldenProvider::start(200, "application/json", read(&case, "answered.json"), 50).await;
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    let told = rig.send(played.build_request("google", CHAT_PATH, read(&case, "asked.json"))).await;
     let named = "image, executableCode, codeExecutionResult, groundingMetadata";
     assert_eq!(told.header("x-gateway-not-translated"), Some(named));
     assert_eq!(rig.gateway.record_sink.metrics.partly_translated.get(), 1);
-    let case = golden("google/chatComplete/image_stream");
-    let played = Played::answering(200, "text/event-stream", read(&case, "answered.sse"), 9).await;
-    let rig = Played::rig();
-    let told = rig.send(played.ask("google", CHAT, read(&case, "asked.json"))).await;
-    assert!(told.text().contains(": not translated: image\n\n") && !told.cut, "{}", told.text());
-    assert_eq!(rig.record()["outcome"], "complete");
+    let case = golden_case_dir("google/chatComplete/image_stream");
+    let played = GoldenProvider::start(200, "text/event-stream", read(&case, "answered.sse"), 9).await;
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    let told = rig.send(played.build_request("google", CHAT_PATH, read(&case, "asked.json"))).await;
+    assert!(told.text().contains(": not translated: image\n\n") && !told.is_truncated, "{}", told.text());
+    assert_eq!(rig.single_record()["outcome"], "complete");
     assert_eq!(rig.gateway.record_sink.metrics.partly_translated.get(), 1);
 }
 
 #[tokio::test]
-async fn a_record_has_the_buckets_that_the_callers_dialect_has_no_words_for() {
-    let case = golden("google/messages/kinds_of_tokens");
+async fn records_token_kinds_that_the_client_format_lacks() {
+    let case = golden_case_dir("google/messages/kinds_of_tokens");
     let read = |file: &str| fs::read(case.join(file)).unwrap();
-    let played = Played::answering(200, "application/json", read("answered.json"), 50).await;
-    let rig = Played::rig();
-    let told = rig.send(played.ask("google", MESSAGES, read("asked.json"))).await;
+    let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    let told = rig.send(played.build_request("google", MESSAGES_PATH, read("asked.json"))).await;
     assert_eq!(told.json()["usage"]["input_tokens"], 200, "{}", told.text());
-    let record = rig.record();
+    let record = rig.single_record();
     let expected = json!({"input": 20, "output": 5, "cache_read": 40, "reasoning": 3, "audio_in": 100, "image_in": 80,
         "cache_read_audio": 80});
     let found = record["usage"].as_object().unwrap().iter().filter(|(_, tokens)| **tokens != 0);
@@ -420,34 +434,38 @@ async fn a_record_has_the_buckets_that_the_callers_dialect_has_no_words_for() {
 }
 
 #[tokio::test]
-async fn an_image_that_comes_as_it_is_is_told_as_its_bytes_and_json_is_what_is_asked_for() {
+async fn requests_json_and_converts_raw_image_bytes_to_base64() {
     for (provider, case) in [("stability-ai", "whole"), ("workers-ai", "whole"), ("google", "whole")] {
-        let asked = fs::read(golden(&format!("{provider}/imageGenerate/{case}")).join("asked.json")).unwrap();
-        let played = Played::answering(200, "image/png", b"\x89PNG\r\n".to_vec(), 50).await;
-        let ask = played.ask(provider, "/v1/images/generations", asked).header("accept", "*/*");
-        let told = Played::rig().send(ask).await;
+        let asked = fs::read(golden_case_dir(&format!("{provider}/imageGenerate/{case}")).join("asked.json")).unwrap();
+        let played = GoldenProvider::start(200, "image/png", b"\x89PNG\r\n".to_vec(), 50).await;
+        let ask = played.build_request(provider, "/v1/images/generations", asked).header("accept", "*/*");
+        let told = GoldenProvider::gateway_trusting_loopback().send(ask).await;
         assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
         assert_eq!(told.json()["data"], json!([{"b64_json": "iVBORw0K"}]), "{provider}: {}", told.text());
-        let bytes = played.sent.lock().unwrap().clone();
+        let bytes = played.last_request.lock().unwrap().clone();
         let head = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
         assert!(head.contains("\r\naccept: application/json\r\n") && !head.contains("*/*"), "{head}");
     }
 }
 
 #[tokio::test]
-async fn what_sends_elsewhere_is_told_without_the_place() {
+async fn does_not_forward_the_location_of_a_redirect() {
     let kind = "application/json\r\nlocation: http://169.254.169.254/latest";
-    let played = Played::answering(307, kind, b"{}".to_vec(), 9).await;
-    let told = Played::rig().send(played.ask("google", CHAT, words("m", false).into_bytes())).await;
+    let played = GoldenProvider::start(307, kind, b"{}".to_vec(), 9).await;
+    let told = GoldenProvider::gateway_trusting_loopback()
+        .send(played.build_request("google", CHAT_PATH, chat_body("m", false).into_bytes()))
+        .await;
     assert_eq!((told.status, told.header("location")), (307, None), "{}", told.text());
 }
 
 #[tokio::test]
-async fn of_an_error_that_says_too_much_to_be_told_its_status_is_told() {
+async fn keeps_the_status_of_an_oversized_error() {
     for (length, is_told) in [(200 * 1024, true), (260 * 1024, false)] {
         let said = json!({"error": {"code": 400, "message": "A".repeat(length)}}).to_string();
-        let played = Played::answering(400, "application/json", said.into_bytes(), 64 * 1024).await;
-        let told = Played::rig().send(played.ask("google", CHAT, words("m", false).into_bytes())).await;
+        let played = GoldenProvider::start(400, "application/json", said.into_bytes(), 64 * 1024).await;
+        let told = GoldenProvider::gateway_trusting_loopback()
+            .send(played.build_request("google", CHAT_PATH, chat_body("m", false).into_bytes()))
+            .await;
         assert_eq!((told.status, told.text().contains("AAAA")), (400, is_told), "{length}");
     }
 }

@@ -1,10 +1,9 @@
 //! Credentials that are fetched before a request can carry them: tokens of Google and Entra ID, keys of Amazon's roles.
 
 use crate::harness::{
-    Ask, CHAT, Rig,
-    issuer::Issuer,
-    scripted::{Scripted, request},
-    words,
+    CHAT_PATH, TestGateway, TestRequest, chat_body,
+    issuer::CredentialIssuer,
+    scripted::{ScriptedServer, read_request},
 };
 use aws_lc_rs::{
     encoding::AsDer,
@@ -16,54 +15,54 @@ use penstock_core::process::{secret::Secret, settings::WorkloadIdentity};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
-fn rig() -> Rig {
-    Rig::with("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
+fn start_gateway() -> TestGateway {
+    TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
 }
 
-fn ask(provider: &str, at: &Server) -> Ask {
-    Ask::new("POST", CHAT)
+fn custom_host_request(provider: &str, at: &Server) -> TestRequest {
+    TestRequest::new("POST", CHAT_PATH)
         .header("content-type", "application/json")
         .header("x-gateway-provider", provider)
         .header("x-gateway-custom-host", &at.url())
-        .body(words("gemini-2.5-pro", false))
+        .body(chat_body("gemini-2.5-pro", false))
 }
 
-fn vertex(at: &Server, key_file: &str) -> Ask {
-    ask("vertex-ai", at)
+fn vertex_request(at: &Server, key_file: &str) -> TestRequest {
+    custom_host_request("vertex-ai", at)
         .header("x-gateway-vertex-project-id", "p")
         .header("x-gateway-vertex-region", "europe-west4")
         .header("x-gateway-vertex-service-account-json", key_file)
 }
 
-fn pem(key: &KeyPair) -> String {
+fn encode_pem(key: &KeyPair) -> String {
     let der = AsDer::<aws_lc_rs::encoding::Pkcs8V1Der<'_>>::as_der(key).unwrap();
     let text = BASE64_STANDARD.encode(der.as_ref());
     let lines: Vec<_> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
     format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", lines.join("\n"))
 }
 
-fn key_file(key: &KeyPair, issuer: &str) -> String {
+fn service_account_json(key: &KeyPair, issuer: &str) -> String {
     json!({"type": "service_account", "client_email": "a@p.iam.gserviceaccount.com", "private_key_id": "k-1",
-        "private_key": pem(key), "token_uri": format!("{issuer}/token")})
+        "private_key": encode_pem(key), "token_uri": format!("{issuer}/token")})
     .to_string()
 }
 
 /// What the provider was sent as authorization, request by request.
-fn carried(provider: &Server) -> Vec<String> {
+fn authorization_headers(provider: &Server) -> Vec<String> {
     provider.ledger_entries().iter().map(|entry| entry.header("authorization").unwrap_or_default().to_owned()).collect()
 }
 
 #[tokio::test]
-async fn a_service_account_signs_for_a_token_once_and_the_token_is_carried() {
+async fn fetches_and_caches_a_service_account_token() {
     let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
-    let (issuer, provider, rig) = (Issuer::of_tokens().await, Server::start().await, rig());
-    let file = key_file(&key, &issuer.server.url());
+    let (issuer, provider, rig) = (CredentialIssuer::start_with_tokens().await, Server::start().await, start_gateway());
+    let file = service_account_json(&key, &issuer.server.url());
     for _ in 0..3 {
-        rig.send(vertex(&provider, &file)).await;
+        rig.send(vertex_request(&provider, &file)).await;
     }
-    assert_eq!(carried(&provider), vec!["Bearer token-1"; 3]);
-    assert_eq!(issuer.asked().len(), 1, "it is kept");
-    let form = issuer.form(0);
+    assert_eq!(authorization_headers(&provider), vec!["Bearer token-1"; 3]);
+    assert_eq!(issuer.received_requests().len(), 1, "it is kept");
+    let form = issuer.form_fields(0);
     assert_eq!(form[0].1, "urn:ietf:params:oauth:grant-type:jwt-bearer");
     let (said, signed) = form[1].1.rsplit_once('.').unwrap();
     let public = UnparsedPublicKey::new(&signature::RSA_PKCS1_2048_8192_SHA256, key.public_key());
@@ -79,40 +78,42 @@ async fn a_service_account_signs_for_a_token_once_and_the_token_is_carried() {
 }
 
 #[tokio::test]
-async fn who_gives_no_token_is_named_and_what_is_secret_is_not() {
+async fn reports_the_token_error_without_leaking_the_key() {
     let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
     let denied = json!({"error": "invalid_grant", "error_description": "Invalid JWT\r\nSignature."}).to_string();
-    let issuer = Issuer::giving(move |_| (400, denied.clone())).await;
+    let issuer = CredentialIssuer::start_with_responses(move |_| (400, denied.clone())).await;
     let provider = Server::start().await;
-    let told = rig().send(vertex(&provider, &key_file(&key, &issuer.server.url()))).await;
-    assert_eq!((told.status, told.code().as_str()), (502, "credential_unavailable"), "{}", told.text());
+    let told = start_gateway().send(vertex_request(&provider, &service_account_json(&key, &issuer.server.url()))).await;
+    assert_eq!((told.status, told.error_code().as_str()), (502, "credential_unavailable"), "{}", told.text());
     assert!(told.text().contains("Invalid JWT") && !told.text().contains("PRIVATE KEY"), "{}", told.text());
-    let told = rig().send(vertex(&provider, "{\"private_key\": \"s3cret\"}")).await;
+    let told = start_gateway().send(vertex_request(&provider, "{\"private_key\": \"s3cret\"}")).await;
     assert!(told.text().contains("client_email") && !told.text().contains("s3cret"), "{}", told.text());
     assert!(provider.ledger_entries().is_empty(), "nothing is sent without");
 }
 
 #[tokio::test]
-async fn a_credential_that_does_not_come_is_waited_for_no_longer_than_the_answer() {
+async fn request_timeout_bounds_the_credential_fetch() {
     let key = KeyPair::generate(KeySize::Rsa2048).unwrap();
-    let silent = Scripted::start(|mut stream, _| async move {
-        let _ = request(&mut stream).await;
+    let silent = ScriptedServer::start(|mut stream, _| async move {
+        let _ = read_request(&mut stream).await;
         std::future::pending::<()>().await;
     })
     .await;
     let provider = Server::start().await;
-    let ask = vertex(&provider, &key_file(&key, &silent.url())).header("x-gateway-request-timeout", "100");
-    let told = rig().send(ask).await;
-    assert_eq!((told.status, told.code().as_str()), (502, "credential_unavailable"), "{}", told.text());
+    let ask = vertex_request(&provider, &service_account_json(&key, &silent.url()))
+        .header("x-gateway-request-timeout", "100");
+    let told = start_gateway().send(ask).await;
+    assert_eq!((told.status, told.error_code().as_str()), (502, "credential_unavailable"), "{}", told.text());
     assert!(told.text().contains("takes too long") && provider.ledger_entries().is_empty(), "{}", told.text());
 }
 
 /// A key as OpenSSL makes it (`openssl genrsa -aes128`), and the other half of it.
-const SEALED: &str = include_str!("tls/sealed_key.pem");
-const PUBLIC: &str = include_str!("tls/sealed_key.public.pem");
+const ENCRYPTED_KEY: &str = include_str!("tls/sealed_key.pem");
+const PUBLIC_KEY: &str = include_str!("tls/sealed_key.public.pem");
 
-fn oracle(at: &Server, passphrase: &str) -> Ask {
-    let mut ask = ask("oracle", at).header("x-gateway-oracle-private-key", &SEALED.trim().replace('\n', "\\n"));
+fn oracle_request(at: &Server, passphrase: &str) -> TestRequest {
+    let mut ask = custom_host_request("oracle", at)
+        .header("x-gateway-oracle-private-key", &ENCRYPTED_KEY.trim().replace('\n', "\\n"));
     for field in ["region", "tenancy", "user", "fingerprint"] {
         ask = ask.header(&format!("x-gateway-oracle-{field}"), field);
     }
@@ -120,15 +121,15 @@ fn oracle(at: &Server, passphrase: &str) -> Ask {
 }
 
 #[tokio::test]
-async fn a_key_of_oracles_that_is_sealed_signs_once_its_passphrase_has_opened_it() {
+async fn decrypts_an_oracle_key_and_signs_with_it() {
     let provider = Server::start().await;
-    let rig = rig();
+    let rig = start_gateway();
     for _ in 0..2 {
-        let told = rig.send(oracle(&provider, "open sesame")).await;
+        let told = rig.send(oracle_request(&provider, "open sesame")).await;
         assert_eq!(told.status, 200, "{}", told.text());
     }
-    let records = rig.records();
-    let public: String = PUBLIC.lines().filter(|line| !line.starts_with('-')).collect();
+    let records = rig.drain_records();
+    let public: String = PUBLIC_KEY.lines().filter(|line| !line.starts_with('-')).collect();
     let public = BASE64_STANDARD.decode(public).unwrap();
     for entry in provider.ledger_entries() {
         let field = |name: &str| entry.header(name).unwrap().to_owned();
@@ -152,14 +153,14 @@ async fn a_key_of_oracles_that_is_sealed_signs_once_its_passphrase_has_opened_it
 }
 
 #[tokio::test]
-async fn a_key_of_oracles_that_its_passphrase_does_not_open_is_named_and_not_shown() {
+async fn rejects_wrong_oracle_key_passphrase_without_leaking_it() {
     let provider = Server::start().await;
-    let rig = rig();
+    let rig = start_gateway();
     for (passphrase, status, code) in
         [("", 400, "invalid_provider_option"), ("another-s3cret", 502, "credential_unavailable")]
     {
-        let told = rig.send(oracle(&provider, passphrase)).await;
-        assert_eq!((told.status, told.code().as_str()), (status, code));
+        let told = rig.send(oracle_request(&provider, passphrase)).await;
+        assert_eq!((told.status, told.error_code().as_str()), (status, code));
         let text = told.text();
         assert!(text.contains("passphrase") && !text.contains("s3cret") && !text.contains("MIIF"), "{text}");
     }
@@ -167,10 +168,10 @@ async fn a_key_of_oracles_that_its_passphrase_does_not_open_is_named_and_not_sho
 }
 
 #[tokio::test]
-async fn an_application_of_entra_id_carries_its_token_to_azure() {
-    let (issuer, provider, rig) = (Issuer::of_tokens().await, Server::start().await, rig());
+async fn fetches_and_caches_an_entra_token_for_azure() {
+    let (issuer, provider, rig) = (CredentialIssuer::start_with_tokens().await, Server::start().await, start_gateway());
     let azure = || {
-        ask("azure-openai", &provider)
+        custom_host_request("azure-openai", &provider)
             .header("x-gateway-azure-resource-name", "res")
             .header("x-gateway-azure-api-version", "2024-10-21")
             .header("x-gateway-azure-deployment-id", "d")
@@ -183,9 +184,9 @@ async fn an_application_of_entra_id_carries_its_token_to_azure() {
     for _ in 0..2 {
         rig.send(azure().header("x-gateway-azure-authority-host", &host)).await;
     }
-    assert_eq!(carried(&provider), vec!["Bearer token-1"; 2]);
-    assert!(issuer.asked()[0].starts_with("POST /t-1/oauth2/v2.0/token HTTP/1.1\r\n"));
-    let form = issuer.form(0);
+    assert_eq!(authorization_headers(&provider), vec!["Bearer token-1"; 2]);
+    assert!(issuer.received_requests()[0].starts_with("POST /t-1/oauth2/v2.0/token HTTP/1.1\r\n"));
+    let form = issuer.form_fields(0);
     let field = |name: &str| form.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
     assert_eq!(field("grant_type"), Some("client_credentials"));
     assert_eq!((field("client_id"), field("client_secret")), (Some("c-1"), Some("s3cret")));
@@ -193,25 +194,25 @@ async fn an_application_of_entra_id_carries_its_token_to_azure() {
     // Another scope is another token.
     rig.send(azure().header("x-gateway-azure-authority-host", &host).header("x-gateway-azure-entra-scope", "api://x"))
         .await;
-    assert_eq!(carried(&provider)[2], "Bearer token-2");
+    assert_eq!(authorization_headers(&provider)[2], "Bearer token-2");
     let entry = &provider.ledger_entries()[0];
     assert!(!format!("{entry:?}").contains("s3cret"), "{entry:?}");
 }
 
 #[tokio::test]
-async fn a_stored_secret_is_not_taken_to_an_authority_that_a_request_names() {
-    let (issuer, provider, rig) = (Issuer::of_tokens().await, Server::start().await, rig());
+async fn does_not_send_a_stored_secret_to_a_requested_authority() {
+    let (issuer, provider, rig) = (CredentialIssuer::start_with_tokens().await, Server::start().await, start_gateway());
     let options = json!({"resource_name": "res", "api_version": "2024-10-21", "azure_auth_mode": "entra",
         "azure_entra_tenant_id": "t", "azure_entra_client_id": "c", "azure_entra_client_secret": "s3cret",
         "azure_authority_host": issuer.server.url()});
     let row = json!({"slug": "az", "provider": "azure-openai", "options": options, "custom_host": provider.url()});
-    rig.apply(&json!({"epoch": "1", "providers": [row]}));
-    let evil = Issuer::of_tokens().await;
+    rig.apply_snapshot(&json!({"epoch": "1", "providers": [row]}));
+    let evil = CredentialIssuer::start_with_tokens().await;
     let ask = || {
-        Ask::new("POST", CHAT)
+        TestRequest::new("POST", CHAT_PATH)
             .header("content-type", "application/json")
             .header("x-gateway-azure-deployment-id", "d")
-            .body(words("gpt-4o", false))
+            .body(chat_body("gpt-4o", false))
     };
     let config = json!({"provider": "@az", "azure_authority_host": evil.server.url()}).to_string();
     for asking in [
@@ -219,21 +220,26 @@ async fn a_stored_secret_is_not_taken_to_an_authority_that_a_request_names() {
         ask().header("x-gateway-config", &config),
     ] {
         let told = rig.send(asking).await;
-        assert_eq!(carried(&provider).last().map(String::as_str), Some("Bearer token-1"), "{}", told.text());
+        assert_eq!(
+            authorization_headers(&provider).last().map(String::as_str),
+            Some("Bearer token-1"),
+            "{}",
+            told.text()
+        );
     }
-    assert!(evil.asked().is_empty() && issuer.asked().len() == 1);
+    assert!(evil.received_requests().is_empty() && issuer.received_requests().len() == 1);
 }
 
-const GIVEN: &str = "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ASIA-GIVEN</AccessKeyId>\
+const ASSUME_ROLE_RESPONSE: &str = "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ASIA-GIVEN</AccessKeyId>\
     <SecretAccessKey>given</SecretAccessKey><SessionToken>session==</SessionToken>\
     <Expiration>2999-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>";
 
 #[tokio::test]
-async fn a_role_is_taken_on_once_and_its_keys_sign_what_follows() {
-    let issuer = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
-    let (provider, rig) = (Server::start().await, rig());
+async fn assumes_a_role_once_and_signs_with_its_keys() {
+    let issuer = CredentialIssuer::start_with_responses(|_| (200, ASSUME_ROLE_RESPONSE.to_owned())).await;
+    let (provider, rig) = (Server::start().await, start_gateway());
     let bedrock = || {
-        ask("bedrock", &provider)
+        custom_host_request("bedrock", &provider)
             .header("x-gateway-aws-region", "eu-west-1")
             .header("x-gateway-aws-access-key-id", "AKID")
             .header("x-gateway-aws-secret-access-key", "s3cret")
@@ -245,12 +251,12 @@ async fn a_role_is_taken_on_once_and_its_keys_sign_what_follows() {
     for _ in 0..2 {
         rig.send(bedrock()).await;
     }
-    let asked = issuer.asked();
+    let asked = issuer.received_requests();
     assert_eq!(asked.len(), 1, "it is kept");
     assert!(
         asked[0].contains("authorization: AWS4-HMAC-SHA256 Credential=AKID/") && asked[0].contains("/eu-west-1/sts/")
     );
-    let form = issuer.form(0);
+    let form = issuer.form_fields(0);
     for (name, value) in [("Action", "AssumeRole"), ("RoleArn", "arn:aws:iam::1:role/r"), ("ExternalId", "ext-1")] {
         assert!(form.contains(&(name.to_owned(), value.to_owned())), "{form:?}");
     }
@@ -268,77 +274,82 @@ async fn a_role_is_taken_on_once_and_its_keys_sign_what_follows() {
 }
 
 #[tokio::test]
-async fn a_role_that_is_not_given_is_an_error_that_falls_back() {
+async fn falls_back_if_assuming_a_role_fails() {
     let denied = "<ErrorResponse><Error><Code>AccessDenied</Code><Message>not yours</Message></Error></ErrorResponse>";
-    let issuer = Issuer::giving(move |_| (403, denied.to_owned())).await;
+    let issuer = CredentialIssuer::start_with_responses(move |_| (403, denied.to_owned())).await;
     let provider = Server::start().await;
     let targets = json!([
         {"provider": "bedrock", "custom_host": provider.url(), "aws_region": "eu-west-1", "aws_access_key_id": "AKID",
          "aws_secret_access_key": "s", "aws_role_arn": "arn:aws:iam::1:role/r", "aws_sts_endpoint": issuer.server.url()},
         {"provider": "openai", "api_key": "sk-2", "custom_host": format!("{}/v1", provider.url())}]);
     let config = json!({"strategy": {"mode": "fallback"}, "targets": targets});
-    let ask = Ask::new("POST", CHAT)
+    let ask = TestRequest::new("POST", CHAT_PATH)
         .header("content-type", "application/json")
         .header("x-gateway-config", &config.to_string())
-        .body(words("mock", false));
-    let told = rig().send(ask).await;
+        .body(chat_body("mock", false));
+    let told = start_gateway().send(ask).await;
     assert_eq!(told.status, 200, "{}", told.text());
-    assert_eq!(carried(&provider), ["Bearer sk-2"]);
+    assert_eq!(authorization_headers(&provider), ["Bearer sk-2"]);
     let alone = json!({"provider": "bedrock", "custom_host": provider.url(), "aws_region": "eu-west-1",
         "aws_access_key_id": "AKID", "aws_secret_access_key": "s", "aws_role_arn": "r", "aws_sts_endpoint": issuer.server.url()});
-    let ask = Ask::new("POST", CHAT)
+    let ask = TestRequest::new("POST", CHAT_PATH)
         .header("content-type", "application/json")
         .header("x-gateway-config", &alone.to_string())
-        .body(words("mock", false));
-    let told = rig().send(ask).await;
+        .body(chat_body("mock", false));
+    let told = start_gateway().send(ask).await;
     assert!(told.status == 502 && told.text().contains("not yours"), "{}", told.text());
 }
 
 /// A gateway whose machine has this identity, and a stored provider that calls as the machine.
-fn lending(provider: &Server, identity: WorkloadIdentity, options: &Value) -> Rig {
-    lending_to("bedrock", provider, identity, options)
+fn gateway_with_identity(provider: &Server, identity: WorkloadIdentity, options: &Value) -> TestGateway {
+    gateway_with_identity_for("bedrock", provider, identity, options)
 }
 
-fn lending_to(slug: &str, provider: &Server, identity: WorkloadIdentity, options: &Value) -> Rig {
-    let rig = Rig::with("", |settings| {
+fn gateway_with_identity_for(
+    slug: &str,
+    provider: &Server,
+    identity: WorkloadIdentity,
+    options: &Value,
+) -> TestGateway {
+    let rig = TestGateway::with_settings("", |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
         settings.identity = identity;
     });
     let row = json!({"slug": "br", "provider": slug, "custom_host": provider.url(), "options": options});
-    rig.apply(&json!({"epoch": "1", "providers": [row]}));
+    rig.apply_snapshot(&json!({"epoch": "1", "providers": [row]}));
     rig
 }
 
-fn stored() -> Ask {
-    Ask::new("POST", CHAT)
+fn stored_provider_request() -> TestRequest {
+    TestRequest::new("POST", CHAT_PATH)
         .header("content-type", "application/json")
         .header("x-gateway-provider", "@br")
-        .body(words("m", false))
+        .body(chat_body("m", false))
 }
 
-fn machine() -> Value {
+fn service_role_options() -> Value {
     json!({"aws_region": "eu-west-1", "aws_auth_type": "serviceRole"})
 }
 
-const OWN: &str = r#"{"Code":"Success","AccessKeyId":"ASIA-OWN","SecretAccessKey":"own","Token":"session==",
+const MACHINE_CREDENTIALS: &str = r#"{"Code":"Success","AccessKeyId":"ASIA-OWN","SecretAccessKey":"own","Token":"session==",
     "Expiration":"2999-01-01T00:00:00Z"}"#;
 
 #[tokio::test]
-async fn an_instance_gives_its_keys_to_who_asked_for_a_word_first_and_they_are_kept() {
-    let service = Issuer::giving(|number| match number {
+async fn fetches_instance_keys_with_a_session_token_and_caches_them() {
+    let service = CredentialIssuer::start_with_responses(|number| match number {
         1 => (200, "the-word".into()),
         2 => (200, "my-role\n".into()),
-        _ => (200, OWN.to_owned()),
+        _ => (200, MACHINE_CREDENTIALS.to_owned()),
     })
     .await;
     let provider = Server::start().await;
     let identity =
         WorkloadIdentity { lend: true, aws_metadata_url: service.server.url(), ..WorkloadIdentity::default() };
-    let rig = lending(&provider, identity, &machine());
+    let rig = gateway_with_identity(&provider, identity, &service_role_options());
     for _ in 0..2 {
-        rig.send(stored()).await;
+        rig.send(stored_provider_request()).await;
     }
-    let asked = service.asked();
+    let asked = service.received_requests();
     assert_eq!(asked.len(), 3, "{asked:?}");
     assert!(asked[0].starts_with("PUT /latest/api/token ") && asked[0].contains("-ttl-seconds: 300\r\n"));
     assert!(asked[1].starts_with("GET /latest/meta-data/iam/security-credentials/ "));
@@ -353,9 +364,9 @@ async fn an_instance_gives_its_keys_to_who_asked_for_a_word_first_and_they_are_k
 }
 
 #[tokio::test]
-async fn a_containers_keys_take_a_role_on() {
-    let container = Issuer::giving(|_| (200, OWN.to_owned())).await;
-    let sts = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
+async fn assumes_a_role_with_container_credentials() {
+    let container = CredentialIssuer::start_with_responses(|_| (200, MACHINE_CREDENTIALS.to_owned())).await;
+    let sts = CredentialIssuer::start_with_responses(|_| (200, ASSUME_ROLE_RESPONSE.to_owned())).await;
     let provider = Server::start().await;
     let identity = WorkloadIdentity {
         lend: true,
@@ -364,16 +375,16 @@ async fn a_containers_keys_take_a_role_on() {
         ..WorkloadIdentity::default()
     };
     let options = json!({"aws_region": "eu-west-1", "aws_role_arn": "arn:aws:iam::1:role/r", "aws_sts_endpoint": sts.server.url()});
-    let told = lending(&provider, identity, &options).send(stored()).await;
-    let asked = container.asked();
+    let told = gateway_with_identity(&provider, identity, &options).send(stored_provider_request()).await;
+    let asked = container.received_requests();
     assert!(asked[0].starts_with("GET /v2/credentials/1 ") && asked[0].contains("authorization: container-word\r\n"));
-    assert!(sts.asked()[0].contains("Credential=ASIA-OWN/"), "{}", told.text());
-    assert!(carried(&provider)[0].contains("Credential=ASIA-GIVEN/"));
+    assert!(sts.received_requests()[0].contains("Credential=ASIA-OWN/"), "{}", told.text());
+    assert!(authorization_headers(&provider)[0].contains("Credential=ASIA-GIVEN/"));
 }
 
 #[tokio::test]
-async fn a_web_identity_is_exchanged_for_keys_without_a_signature() {
-    let sts = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
+async fn exchanges_a_web_identity_token_without_a_signature() {
+    let sts = CredentialIssuer::start_with_responses(|_| (200, ASSUME_ROLE_RESPONSE.to_owned())).await;
     let provider = Server::start().await;
     let file = std::env::temp_dir().join(format!("penstock-web-identity-{}", std::process::id()));
     std::fs::write(&file, "vouched\n").unwrap();
@@ -385,13 +396,13 @@ async fn a_web_identity_is_exchanged_for_keys_without_a_signature() {
         ..WorkloadIdentity::default()
     };
     // What a provider says is for keys, which sign; a token is good for whoever has it.
-    let elsewhere = Issuer::giving(|_| (200, GIVEN.to_owned())).await;
-    let mut options = machine();
+    let elsewhere = CredentialIssuer::start_with_responses(|_| (200, ASSUME_ROLE_RESPONSE.to_owned())).await;
+    let mut options = service_role_options();
     options["aws_sts_endpoint"] = elsewhere.server.url().into();
-    let told = lending(&provider, identity, &options).send(stored()).await;
+    let told = gateway_with_identity(&provider, identity, &options).send(stored_provider_request()).await;
     std::fs::remove_file(file).unwrap();
-    assert!(elsewhere.asked().is_empty());
-    let form = sts.form(0);
+    assert!(elsewhere.received_requests().is_empty());
+    let form = sts.form_fields(0);
     for (name, value) in [
         ("Action", "AssumeRoleWithWebIdentity"),
         ("RoleArn", "arn:aws:iam::1:role/pod"),
@@ -399,48 +410,54 @@ async fn a_web_identity_is_exchanged_for_keys_without_a_signature() {
     ] {
         assert!(form.contains(&(name.to_owned(), value.to_owned())), "{form:?} {}", told.text());
     }
-    assert!(!sts.asked()[0].contains("authorization:"));
-    assert!(carried(&provider)[0].contains("Credential=ASIA-GIVEN/"));
+    assert!(!sts.received_requests()[0].contains("authorization:"));
+    assert!(authorization_headers(&provider)[0].contains("Credential=ASIA-GIVEN/"));
 }
 
 #[tokio::test]
-async fn the_machines_keys_serve_no_request_that_asks_for_them_and_nothing_stored_unless_they_are_lent() {
-    let service = Issuer::giving(|_| (200, OWN.to_owned())).await;
+async fn machine_keys_serve_only_stored_providers_if_allowed() {
+    let service = CredentialIssuer::start_with_responses(|_| (200, MACHINE_CREDENTIALS.to_owned())).await;
     let provider = Server::start().await;
     let own = |lend| WorkloadIdentity { lend, aws_metadata_url: service.server.url(), ..WorkloadIdentity::default() };
-    let told = lending(&provider, own(false), &machine()).send(stored()).await;
+    let told =
+        gateway_with_identity(&provider, own(false), &service_role_options()).send(stored_provider_request()).await;
     assert!(told.status == 400 && told.text().contains("identity.lend"), "{}", told.text());
-    let asking =
-        |ask: Ask| ask.header("x-gateway-aws-region", "eu-west-1").header("x-gateway-aws-auth-type", "serviceRole");
-    let role = |ask: Ask| ask.header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r");
-    let rig = lending(&provider, own(true), &json!({"aws_region": "eu-west-1"}));
-    for ask in [asking(ask("bedrock", &provider)), asking(stored()), role(asking(stored()))] {
+    let asking = |ask: TestRequest| {
+        ask.header("x-gateway-aws-region", "eu-west-1").header("x-gateway-aws-auth-type", "serviceRole")
+    };
+    let role = |ask: TestRequest| ask.header("x-gateway-aws-role-arn", "arn:aws:iam::1:role/r");
+    let rig = gateway_with_identity(&provider, own(true), &json!({"aws_region": "eu-west-1"}));
+    for ask in [
+        asking(custom_host_request("bedrock", &provider)),
+        asking(stored_provider_request()),
+        role(asking(stored_provider_request())),
+    ] {
         let told = rig.send(ask).await;
         assert!(told.status == 400 && told.text().contains("only a stored provider"), "{}", told.text());
     }
-    assert!(service.asked().is_empty() && provider.ledger_entries().is_empty());
+    assert!(service.received_requests().is_empty() && provider.ledger_entries().is_empty());
 }
 
 /// A stored provider of Azure's that asks for its token in this mode.
-fn azure(provider: &Server, identity: WorkloadIdentity, mode: &Value) -> Rig {
+fn azure_gateway(provider: &Server, identity: WorkloadIdentity, mode: &Value) -> TestGateway {
     let mut options = json!({"resource_name": "res", "api_version": "2024-10-21", "deployment_id": "d"});
     options.as_object_mut().unwrap().extend(mode.as_object().unwrap().clone());
-    lending_to("azure-openai", provider, identity, &options)
+    gateway_with_identity_for("azure-openai", provider, identity, &options)
 }
 
 #[tokio::test]
-async fn a_virtual_machine_of_azures_is_given_a_token_that_is_kept_and_asked_for_once_at_a_time() {
-    let service = Issuer::of_tokens().await;
+async fn fetches_an_azure_vm_token_once_for_concurrent_requests() {
+    let service = CredentialIssuer::start_with_tokens().await;
     let provider = Server::start().await;
     let identity =
         WorkloadIdentity { lend: true, azure_metadata_url: service.server.url(), ..WorkloadIdentity::default() };
     let mode = json!({"azure_auth_mode": "managed", "azure_managed_client_id": "m-1"});
-    let rig = azure(&provider, identity, &mode);
-    let (first, second) = tokio::join!(rig.send(stored()), rig.send(stored()));
+    let rig = azure_gateway(&provider, identity, &mode);
+    let (first, second) = tokio::join!(rig.send(stored_provider_request()), rig.send(stored_provider_request()));
     assert_eq!((first.status, second.status), (200, 200), "{}", first.text());
-    rig.send(stored()).await;
-    assert_eq!(carried(&provider), vec!["Bearer token-1"; 3]);
-    let asked = service.asked();
+    rig.send(stored_provider_request()).await;
+    assert_eq!(authorization_headers(&provider), vec!["Bearer token-1"; 3]);
+    let asked = service.received_requests();
     assert_eq!(asked.len(), 1, "{asked:?}");
     let line = "GET /metadata/identity/oauth2/token?api-version=2018-02-01&\
         resource=https%3A%2F%2Fcognitiveservices.azure.com&client_id=m-1 HTTP/1.1\r\n";
@@ -448,9 +465,11 @@ async fn a_virtual_machine_of_azures_is_given_a_token_that_is_kept_and_asked_for
 }
 
 #[tokio::test]
-async fn an_app_of_azures_says_its_word_for_a_token() {
+async fn fetches_an_azure_app_token_with_the_identity_header() {
     let end = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() + 3600;
-    let app = Issuer::giving(move |_| (200, json!({"access_token": "t", "expires_on": end.to_string()}).to_string()));
+    let app = CredentialIssuer::start_with_responses(move |_| {
+        (200, json!({"access_token": "t", "expires_on": end.to_string()}).to_string())
+    });
     let (app, provider) = (app.await, Server::start().await);
     let identity = WorkloadIdentity {
         lend: true,
@@ -459,16 +478,20 @@ async fn an_app_of_azures_says_its_word_for_a_token() {
         ..WorkloadIdentity::default()
     };
     let mode = json!({"azure_auth_mode": "managed", "azure_entra_scope": "https://ai.azure.com/.default"});
-    let told = azure(&provider, identity, &mode).send(stored()).await;
-    assert_eq!(carried(&provider), ["Bearer t"], "{}", told.text());
-    let asked = app.asked();
+    let told = azure_gateway(&provider, identity, &mode).send(stored_provider_request()).await;
+    assert_eq!(authorization_headers(&provider), ["Bearer t"], "{}", told.text());
+    let asked = app.received_requests();
     assert!(asked[0].starts_with("GET /msi/token?api-version=2019-08-01&resource=https%3A%2F%2Fai.azure.com HTTP/1.1"));
     assert!(asked[0].contains("x-identity-header: app-word\r\n") && !asked[0].contains("metadata:"), "{}", asked[0]);
 }
 
 #[tokio::test]
-async fn a_workloads_token_is_exchanged_where_its_operator_says_and_nowhere_else() {
-    let (authority, evil, provider) = (Issuer::of_tokens().await, Issuer::of_tokens().await, Server::start().await);
+async fn exchanges_workload_tokens_only_at_the_configured_authority() {
+    let (authority, evil, provider) = (
+        CredentialIssuer::start_with_tokens().await,
+        CredentialIssuer::start_with_tokens().await,
+        Server::start().await,
+    );
     let file = std::env::temp_dir().join(format!("penstock-workload-{}", std::process::id()));
     std::fs::write(&file, "vouched\n").unwrap();
     let identity = WorkloadIdentity {
@@ -486,10 +509,12 @@ async fn a_workloads_token_is_exchanged_where_its_operator_says_and_nowhere_else
         json!({"azure_auth_mode": "workload", "azure_workload_tenant_id": "t-2", "azure_workload_client_id": "c-2"});
     let asked = [(workload, "t-pod", "c-pod"), (federated, "t-other", "c-other"), (of_another, "t-2", "c-2")];
     for (number, (mode, tenant, client)) in asked.iter().enumerate() {
-        let told = azure(&provider, identity.clone(), mode).send(stored()).await;
+        let told = azure_gateway(&provider, identity.clone(), mode).send(stored_provider_request()).await;
         assert_eq!(told.status, 200, "{}", told.text());
-        assert!(authority.asked()[number].starts_with(&format!("POST /{tenant}/oauth2/v2.0/token HTTP/1.1")));
-        let form = authority.form(number);
+        assert!(
+            authority.received_requests()[number].starts_with(&format!("POST /{tenant}/oauth2/v2.0/token HTTP/1.1"))
+        );
+        let form = authority.form_fields(number);
         for (name, value) in [
             ("grant_type", "client_credentials"),
             ("client_id", *client),
@@ -501,13 +526,17 @@ async fn a_workloads_token_is_exchanged_where_its_operator_says_and_nowhere_else
         }
     }
     std::fs::remove_file(file).unwrap();
-    assert_eq!(carried(&provider), ["Bearer token-1", "Bearer token-2", "Bearer token-3"]);
-    assert!(evil.asked().is_empty());
+    assert_eq!(authorization_headers(&provider), ["Bearer token-1", "Bearer token-2", "Bearer token-3"]);
+    assert!(evil.received_requests().is_empty());
 }
 
 #[tokio::test]
-async fn without_a_file_the_machines_own_identity_vouches_for_an_application() {
-    let (authority, service, provider) = (Issuer::of_tokens().await, Issuer::of_tokens().await, Server::start().await);
+async fn managed_identity_is_the_assertion_without_a_token_file() {
+    let (authority, service, provider) = (
+        CredentialIssuer::start_with_tokens().await,
+        CredentialIssuer::start_with_tokens().await,
+        Server::start().await,
+    );
     let identity = WorkloadIdentity {
         lend: true,
         azure_metadata_url: service.server.url(),
@@ -515,24 +544,28 @@ async fn without_a_file_the_machines_own_identity_vouches_for_an_application() {
         ..WorkloadIdentity::default()
     };
     let mode = json!({"azure_auth_mode": "entraFederated", "azure_entra_tenant_id": "t", "azure_entra_client_id": "c"});
-    let told = azure(&provider, identity.clone(), &mode).send(stored()).await;
+    let told = azure_gateway(&provider, identity.clone(), &mode).send(stored_provider_request()).await;
     assert_eq!(told.status, 200, "{}", told.text());
-    assert!(service.asked()[0].contains("resource=api%3A%2F%2FAzureADTokenExchange "));
-    assert!(authority.form(0).contains(&("client_assertion".to_owned(), "token-1".to_owned())));
-    let workload = azure(&provider, identity, &json!({"azure_auth_mode": "workload"})).send(stored()).await;
-    assert_eq!((workload.status, workload.code().as_str()), (502, "credential_unavailable"));
+    assert!(service.received_requests()[0].contains("resource=api%3A%2F%2FAzureADTokenExchange "));
+    assert!(authority.form_fields(0).contains(&("client_assertion".to_owned(), "token-1".to_owned())));
+    let workload = azure_gateway(&provider, identity, &json!({"azure_auth_mode": "workload"}))
+        .send(stored_provider_request())
+        .await;
+    assert_eq!((workload.status, workload.error_code().as_str()), (502, "credential_unavailable"));
     assert!(workload.text().contains("identity.azure_"), "{}", workload.text());
 }
 
 #[tokio::test]
-async fn no_request_is_given_a_token_of_the_machines_at_azure() {
-    let (service, provider) = (Issuer::of_tokens().await, Server::start().await);
+async fn requests_cannot_use_the_azure_machine_identity() {
+    let (service, provider) = (CredentialIssuer::start_with_tokens().await, Server::start().await);
     let own = |lend| WorkloadIdentity { lend, azure_metadata_url: service.server.url(), ..WorkloadIdentity::default() };
-    let told = azure(&provider, own(false), &json!({"azure_auth_mode": "managed"})).send(stored()).await;
+    let told = azure_gateway(&provider, own(false), &json!({"azure_auth_mode": "managed"}))
+        .send(stored_provider_request())
+        .await;
     assert!(told.status == 400 && told.text().contains("identity.lend"), "{}", told.text());
-    let rig = azure(&provider, own(true), &json!({}));
+    let rig = azure_gateway(&provider, own(true), &json!({}));
     for mode in ["managed", "workload", "entraFederated"] {
-        for asking in [ask("azure-openai", &provider), stored()] {
+        for asking in [custom_host_request("azure-openai", &provider), stored_provider_request()] {
             let fields = ["azure-entra-tenant-id", "azure-entra-client-id", "azure-resource-name", "azure-api-version"];
             let asking = fields.iter().fold(asking, |ask, name| ask.header(&format!("x-gateway-{name}"), "x"));
             let told = rig.send(asking.header("x-gateway-azure-auth-mode", mode)).await;
@@ -540,9 +573,10 @@ async fn no_request_is_given_a_token_of_the_machines_at_azure() {
         }
         let config = json!({"provider": "@br", "azure_auth_mode": mode, "azure_entra_tenant_id": "x",
             "azure_entra_client_id": "x", "azure_entra_scope": "https://management.azure.com/.default"});
-        let asking = Ask::new("POST", CHAT).header("content-type", "application/json").body(words("m", false));
+        let asking =
+            TestRequest::new("POST", CHAT_PATH).header("content-type", "application/json").body(chat_body("m", false));
         let told = rig.send(asking.header("x-gateway-config", &config.to_string())).await;
         assert!(told.status == 400 && told.text().contains("only a stored provider"), "{mode}: {}", told.text());
     }
-    assert!(service.asked().is_empty() && provider.ledger_entries().is_empty());
+    assert!(service.received_requests().is_empty() && provider.ledger_entries().is_empty());
 }

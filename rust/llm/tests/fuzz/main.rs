@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, hint::black_box};
 
 use bytes::Bytes;
 use fastrand::Rng;
-use golden_cases::{Answered, Case, cases};
+use golden_cases::{Case, UpstreamBody, translated_cases};
 use peak_alloc::PeakAlloc;
 use penstock_llm::{
     api_format::{self, ApiFormat},
@@ -38,13 +38,13 @@ static HEAP: PeakAlloc = PeakAlloc;
 
 const SEED: u64 = 0x0050_656e_7374_6f63;
 /// So often each answer is broken anew.
-const ROUNDS: usize = 5;
+const ROUNDS_PER_RESPONSE: usize = 5;
 /// What may be held besides: tables that are made at first use, and the largest thing that is put in.
-const ASIDE: usize = 256 * 1024;
+const BASE_MEMORY_BYTES: usize = 256 * 1024;
 /// JSON that was read takes many times its own room, and so does what is made of it.
-const PER_BYTE: usize = 64;
+const MEMORY_PER_INPUT_BYTE: usize = 64;
 
-const NUMBERS: [&str; 9] = [
+const EXTREME_NUMBERS: [&str; 9] = [
     "1e999",
     "-1e999",
     "99999999999999999999999999999999999999",
@@ -55,39 +55,39 @@ const NUMBERS: [&str; 9] = [
     "-0.0",
     "0.1e308",
 ];
-const TEXTS: [&str; 6] =
+const UNUSUAL_STRINGS: [&str; 6] =
     [r#""\ud800""#, r#""\u0000""#, r#""""#, "\"\u{feff}\"", r#""data: x\n\nevent: y""#, "\"ä\u{202e}\""];
 
 /// One of the ways to break what was said; `other` is what somebody else said.
-fn broken(said: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
+fn corrupt_bytes(said: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut out = said.to_vec();
     let at = rng.usize(..=out.len());
     let end = rng.usize(at..=out.len());
     match rng.u8(..10) {
         0 => out.truncate(at),
-        1 => (0..rng.usize(1..8)).for_each(|_| flip(&mut out, rng)),
+        1 => (0..rng.usize(1..8)).for_each(|_| flip_bit(&mut out, rng)),
         2 => {
             out.truncate(at);
             out.extend_from_slice(&other[rng.usize(..=other.len())..]);
         }
         3 => drop(out.splice(at..at, said[at..end].to_vec())),
         4 => drop(out.drain(at..end)),
-        5 => drop(out.splice(at..at, noise(rng))),
-        6 => in_place_of_a_value(&mut out, nested(rng).as_bytes(), rng),
-        7 => in_place_of_a_value(&mut out, rng.choice(NUMBERS).unwrap().as_bytes(), rng),
-        8 => in_place_of_a_value(&mut out, rng.choice(TEXTS).unwrap().as_bytes(), rng),
-        _ => in_place_of_a_value(&mut out, format!("\"{}\"", "x".repeat(rng.usize(..40_000))).as_bytes(), rng),
+        5 => drop(out.splice(at..at, random_bytes(rng))),
+        6 => replace_random_value(&mut out, deeply_nested_json(rng).as_bytes(), rng),
+        7 => replace_random_value(&mut out, rng.choice(EXTREME_NUMBERS).unwrap().as_bytes(), rng),
+        8 => replace_random_value(&mut out, rng.choice(UNUSUAL_STRINGS).unwrap().as_bytes(), rng),
+        _ => replace_random_value(&mut out, format!("\"{}\"", "x".repeat(rng.usize(..40_000))).as_bytes(), rng),
     }
     out
 }
 
-fn noise(rng: &mut Rng) -> Vec<u8> {
+fn random_bytes(rng: &mut Rng) -> Vec<u8> {
     let mut noise = vec![0; rng.usize(..64)];
     rng.fill(&mut noise);
     noise
 }
 
-fn flip(bytes: &mut [u8], rng: &mut Rng) {
+fn flip_bit(bytes: &mut [u8], rng: &mut Rng) {
     if !bytes.is_empty() {
         let at = rng.usize(..bytes.len());
         bytes[at] ^= 1 << rng.u8(..8);
@@ -95,7 +95,7 @@ fn flip(bytes: &mut [u8], rng: &mut Rng) {
 }
 
 /// Deeper than anybody reads, closed or not.
-fn nested(rng: &mut Rng) -> String {
+fn deeply_nested_json(rng: &mut Rng) -> String {
     let depth = rng.usize(1..5000);
     let (open, close) = if rng.bool() { ("[", "]") } else { ("{\"a\":", "}") };
     let ends = if rng.bool() { close.repeat(depth) } else { String::new() };
@@ -103,7 +103,7 @@ fn nested(rng: &mut Rng) -> String {
 }
 
 /// Puts something where the value of some key begins, in the place of what stands there up to the next comma or bracket.
-fn in_place_of_a_value(out: &mut Vec<u8>, value: &[u8], rng: &mut Rng) {
+fn replace_random_value(out: &mut Vec<u8>, value: &[u8], rng: &mut Rng) {
     let colons: Vec<_> = out.windows(2).enumerate().filter(|(_, pair)| *pair == b"\":").map(|(at, _)| at + 2).collect();
     let Some(at) = rng.choice(colons) else { return };
     let end =
@@ -112,7 +112,7 @@ fn in_place_of_a_value(out: &mut Vec<u8>, value: &[u8], rng: &mut Rng) {
 }
 
 /// The frames of Amazon's streams once more, one of them saying something broken: with sums that are right, or nobody reads it.
-fn reframed(said: &[u8], other: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
+fn corrupt_one_frame(said: &[u8], other: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
     let mut frames = FrameDecoder::new(1 << 20);
     frames.push_chunk(said);
     let read: Vec<_> = std::iter::from_fn(|| frames.next_frame()?.ok()).collect();
@@ -122,13 +122,13 @@ fn reframed(said: &[u8], other: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
         if index != chosen {
             return encode_frame("event", &frame.event_name, &frame.payload);
         }
-        encode_frame(rng.choice(kinds).unwrap(), &frame.event_name, &broken(&frame.payload, other, rng))
+        encode_frame(rng.choice(kinds).unwrap(), &frame.event_name, &corrupt_bytes(&frame.payload, other, rng))
     };
     (!read.is_empty()).then(|| read.into_iter().enumerate().flat_map(write).collect())
 }
 
 /// In pieces of any size.
-fn pieces(bytes: &[u8], rng: &mut Rng) -> Vec<Bytes> {
+fn split_into_chunks(bytes: &[u8], rng: &mut Rng) -> Vec<Bytes> {
     let mut rest = Bytes::copy_from_slice(bytes);
     let mut pieces = Vec::new();
     while !rest.is_empty() {
@@ -139,7 +139,7 @@ fn pieces(bytes: &[u8], rng: &mut Rng) -> Vec<Bytes> {
 }
 
 /// The same question in the words of every caller there is.
-fn asked(operation: Operation) -> Value {
+fn request_body(operation: Operation) -> Value {
     match operation {
         Operation::GenerateContent | Operation::StreamGenerateContent => {
             json!({"contents": [{"parts": [{"text": "Hi"}]}]})
@@ -152,7 +152,7 @@ fn asked(operation: Operation) -> Value {
     }
 }
 
-const CALLERS: [Operation; 8] = [
+const CLIENT_OPERATIONS: [Operation; 8] = [
     Operation::ChatComplete,
     Operation::Messages,
     Operation::CreateModelResponse,
@@ -164,13 +164,13 @@ const CALLERS: [Operation; 8] = [
 ];
 
 /// Everybody to whom the answer of a case could be told: its own caller, and where that talks all others.
-fn translations(case: &Case) -> Vec<Translation> {
-    let mut all: Vec<_> = case.translation().ok().map(|(translation, _)| translation).into_iter().collect();
+fn translations_for(case: &Case) -> Vec<Translation> {
+    let mut all: Vec<_> = case.translate_request().ok().map(|(translation, _)| translation).into_iter().collect();
     let provider = catalog::find_provider(&case.provider).unwrap();
     if penstock_llm::translation::is_chat_operation(case.operation()) {
         let model = case.model();
         let told = |operation: Operation| {
-            let (wire, body) = (provider.provider_format(operation, &model)?, asked(operation).to_string());
+            let (wire, body) = (provider.provider_format(operation, &model)?, request_body(operation).to_string());
             let beside = RequestHints::default();
             let question = TranslationInput {
                 operation,
@@ -184,13 +184,13 @@ fn translations(case: &Case) -> Vec<Translation> {
             };
             Some(Translation::translate_request(&question, wire).ok()?.0)
         };
-        all.extend(CALLERS.into_iter().filter_map(told));
+        all.extend(CLIENT_OPERATIONS.into_iter().filter_map(told));
     }
     all
 }
 
 /// As an answer that is told in another way.
-fn read_translated(translation: &Translation, bytes: &[u8], pieces: &[Bytes]) {
+fn read_as_translated(translation: &Translation, bytes: &[u8], pieces: &[Bytes]) {
     let _ = black_box((translation.translate_response(bytes), translation.translate_error(500, bytes, None)));
     let mut transcoder = translation.transcoder();
     for piece in pieces {
@@ -200,7 +200,7 @@ fn read_translated(translation: &Translation, bytes: &[u8], pieces: &[Bytes]) {
 }
 
 /// As an answer that passes by, or is to be gone on from.
-fn read_passing(bytes: &[u8], pieces: &[Bytes]) {
+fn read_as_passed_through(bytes: &[u8], pieces: &[Bytes]) {
     for dialect in [ApiFormat::OpenAi, ApiFormat::Anthropic, ApiFormat::Gemini, ApiFormat::Bedrock] {
         black_box(Usage::from_response(dialect, bytes));
         let (mut meter, mut skim) = (Meter::with_deltas(dialect, Operation::ChatComplete), ResponseSkimmer::default());
@@ -237,38 +237,41 @@ fn read_passing(bytes: &[u8], pieces: &[Bytes]) {
 }
 
 /// Runs a reader; how much more than before was held at the most.
-fn held(read: impl FnOnce()) -> usize {
+fn measure_peak_bytes(read: impl FnOnce()) -> usize {
     let before = HEAP.current_usage();
     HEAP.reset_peak_usage();
     read();
     HEAP.peak_usage().saturating_sub(before)
 }
 
-fn bytes_of(case: &Case) -> Bytes {
-    let (Answered::Whole(bytes) | Answered::Stream(bytes) | Answered::Error(bytes)) = case.answered();
+fn response_bytes(case: &Case) -> Bytes {
+    let (UpstreamBody::Complete(bytes) | UpstreamBody::Stream(bytes) | UpstreamBody::Error(bytes)) =
+        case.upstream_body();
     bytes
 }
 
 #[test]
-fn whatever_is_broken_of_an_answer_nothing_panics_and_little_is_held() {
-    let rounds = std::env::var("FUZZ_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS);
+fn corrupted_responses_cause_no_panic_and_bounded_memory() {
+    let rounds =
+        std::env::var("FUZZ_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS_PER_RESPONSE);
     let mut rng = Rng::with_seed(SEED);
-    let all: Vec<_> = cases().into_iter().filter(|case| !case.has("refused.txt")).collect();
-    let answers: Vec<_> = all.iter().map(bytes_of).collect();
+    let all: Vec<_> = translated_cases().into_iter().filter(|case| !case.has_file("refused.txt")).collect();
+    let answers: Vec<_> = all.iter().map(response_bytes).collect();
     let mut read = BTreeMap::<&str, usize>::new();
     for (case, said) in all.iter().zip(&answers) {
-        let translations = translations(case);
+        let translations = translations_for(case);
         for round in 0..rounds {
             let other = &answers[rng.usize(..answers.len())];
-            let bytes =
-                reframed(said, other, &mut rng).filter(|_| rng.bool()).unwrap_or_else(|| broken(said, other, &mut rng));
-            let pieces = pieces(&bytes, &mut rng);
-            let most = ASIDE + PER_BYTE * bytes.len();
+            let bytes = corrupt_one_frame(said, other, &mut rng)
+                .filter(|_| rng.bool())
+                .unwrap_or_else(|| corrupt_bytes(said, other, &mut rng));
+            let pieces = split_into_chunks(&bytes, &mut rng);
+            let most = BASE_MEMORY_BYTES + MEMORY_PER_INPUT_BYTE * bytes.len();
             for translation in &translations {
-                let held = held(|| read_translated(translation, &bytes, &pieces));
+                let held = measure_peak_bytes(|| read_as_translated(translation, &bytes, &pieces));
                 assert!(held < most, "{} in round {round}: {held} bytes for {}", case.name(), bytes.len());
             }
-            let held = held(|| read_passing(&bytes, &pieces));
+            let held = measure_peak_bytes(|| read_as_passed_through(&bytes, &pieces));
             assert!(held < most, "{} passing by in round {round}: {held} bytes for {}", case.name(), bytes.len());
         }
         *read.entry(case.provider.as_str()).or_default() += rounds;

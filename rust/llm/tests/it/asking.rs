@@ -7,9 +7,9 @@ use penstock_llm::{
 };
 use serde_json::{Value, json};
 
-const CHAT: Operation = Operation::ChatComplete;
+const CHAT_OPERATION: Operation = Operation::ChatComplete;
 
-fn asked(slug: &str, operation: Operation, body: &Value) -> Result<(Translation, Value), RequestError> {
+fn translate_request(slug: &str, operation: Operation, body: &Value) -> Result<(Translation, Value), RequestError> {
     let provider = catalog::find_provider(slug).unwrap();
     let model = body["model"].as_str().unwrap_or_default().to_owned();
     let body = body.to_string();
@@ -30,34 +30,34 @@ fn asked(slug: &str, operation: Operation, body: &Value) -> Result<(Translation,
 }
 
 /// What is sent, and what is named as lost.
-fn said(slug: &str, operation: Operation, body: &Value) -> (Value, String) {
-    let (translation, sent) = asked(slug, operation, body).unwrap();
+fn sent_and_dropped(slug: &str, operation: Operation, body: &Value) -> (Value, String) {
+    let (translation, sent) = translate_request(slug, operation, body).unwrap();
     (sent, translation.response_context.dropped_fields.header_value(&translation.dropped_params).unwrap_or_default())
 }
 
-fn refused(slug: &str, operation: Operation, body: &Value) -> String {
-    asked(slug, operation, body).err().unwrap_or_else(|| panic!("{slug} takes {body}")).to_string()
+fn translation_error(slug: &str, operation: Operation, body: &Value) -> String {
+    translate_request(slug, operation, body).err().unwrap_or_else(|| panic!("{slug} takes {body}")).to_string()
 }
 
-fn talk(model: &str, more: &Value) -> Value {
+fn chat_body(model: &str, more: &Value) -> Value {
     let mut body = json!({"model": model, "messages": [{"role": "user", "content": "Hi"}]});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
 
-fn function(parameters: &Value) -> Value {
+fn tool_with_parameters(parameters: &Value) -> Value {
     json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters}}]})
 }
 
 #[test]
-fn what_tools_gave_back_stands_together_whatever_pictures_come_with_it() {
+fn groups_tool_results_even_if_they_contain_images() {
     let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "look", "arguments": "{}"});
     let seen =
         json!([{"type": "input_text", "text": "here"}, {"type": "input_image", "image_url": "https://e.com/a.png"}]);
     let output = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": seen});
     let body = json!({"model": "m", "input": [{"role": "user", "content": "Look."},
         {"type": "reasoning", "summary": []}, {"role": "assistant", "content": "I look."}, call("a"), call("b"), output("a"), output("b")]});
-    let (sent, lost) = said("deepseek", Operation::CreateModelResponse, &body);
+    let (sent, lost) = sent_and_dropped("deepseek", Operation::CreateModelResponse, &body);
     let roles: Vec<_> = sent["messages"].as_array().unwrap().iter().map(|one| one["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "tool", "user"], "{sent}");
     assert_eq!(sent["messages"][1]["content"], "I look.");
@@ -67,7 +67,7 @@ fn what_tools_gave_back_stands_together_whatever_pictures_come_with_it() {
 }
 
 #[test]
-fn gemini_is_told_every_parameter_whatever_a_schema_is_built_of() {
+fn resolves_refs_and_all_of_in_gemini_tool_schemas() {
     let named = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
     for schema in [
         json!({"$defs": {"a": named}, "$ref": "#/$defs/a"}),
@@ -75,28 +75,32 @@ fn gemini_is_told_every_parameter_whatever_a_schema_is_built_of() {
         json!({"type": "object", "properties": {}, "allOf": [named, {"required": ["city"]}]}),
         named.clone(),
     ] {
-        let (sent, lost) = said("google", CHAT, &talk("gemini-2.5-pro", &function(&schema)));
+        let (sent, lost) =
+            sent_and_dropped("google", CHAT_OPERATION, &chat_body("gemini-2.5-pro", &tool_with_parameters(&schema)));
         assert_eq!(sent["tools"][0]["functionDeclarations"][0]["parameters"], named, "{schema}");
         assert_eq!(lost, "", "{schema}");
     }
     let either = json!({"anyOf": [named, {"type": "string"}]});
-    let (sent, _) = said("google", CHAT, &talk("gemini-2.5-pro", &function(&either)));
+    let (sent, _) =
+        sent_and_dropped("google", CHAT_OPERATION, &chat_body("gemini-2.5-pro", &tool_with_parameters(&either)));
     assert_eq!(sent["tools"][0]["functionDeclarations"][0]["parameters"], either);
     for (empty, named) in [
         (json!({"type": "object"}), ""),
         (json!({"type": "object", "properties": {}, "required": [], "additionalProperties": false}), ""),
         (json!({"type": "object", "additionalProperties": {"type": "string"}}), "additionalProperties"),
     ] {
-        let (sent, lost) = said("google", CHAT, &talk("gemini-2.5-pro", &function(&empty)));
+        let (sent, lost) =
+            sent_and_dropped("google", CHAT_OPERATION, &chat_body("gemini-2.5-pro", &tool_with_parameters(&empty)));
         assert_eq!(sent["tools"][0]["functionDeclarations"], json!([{"name": "f"}]), "{empty}");
         assert_eq!(lost, named);
     }
 }
 
 #[test]
-fn calls_without_ids_and_numbers_are_told_apart() {
+fn assigns_ids_to_tool_calls_without_ids_and_indexes() {
     let call = |name: &str, arguments: &str| json!({"function": {"name": name, "arguments": arguments}});
-    let (translation, _) = asked("groq", Operation::Messages, &talk("m", &json!({"max_tokens": 9}))).unwrap();
+    let (translation, _) =
+        translate_request("groq", Operation::Messages, &chat_body("m", &json!({"max_tokens": 9}))).unwrap();
     let answer = json!({"id": "c1", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant",
         "tool_calls": [call("f", "{\"a\":1}"), call("f", "{\"a\":2}"), call("g", "{}")]}}]});
     let told: Value =
@@ -125,7 +129,7 @@ fn calls_without_ids_and_numbers_are_told_apart() {
 }
 
 #[test]
-fn documents_have_names_that_bedrock_takes_each_another() {
+fn document_names_are_valid_and_unique_for_bedrock() {
     let file = |name: Value| json!({"type": "file", "file": {"file_data": "data:application/pdf;base64,AA==", "filename": name}});
     let long = "a".repeat(300);
     let names = [
@@ -140,7 +144,7 @@ fn documents_have_names_that_bedrock_takes_each_another() {
     ];
     let content: Vec<_> = names.into_iter().map(file).chain([json!({"type": "text", "text": "Read."})]).collect();
     let body = json!({"model": "amazon.nova-pro-v1:0", "messages": [{"role": "user", "content": content}]});
-    let (sent, _) = said("bedrock", CHAT, &body);
+    let (sent, _) = sent_and_dropped("bedrock", CHAT_OPERATION, &body);
     let blocks = sent["messages"][0]["content"].as_array().unwrap().iter();
     let told: Vec<_> = blocks.filter_map(|block| block["document"]["name"].as_str()).collect();
     let (cut, second) = ("a".repeat(200), format!("{} 2", "a".repeat(198)));
@@ -148,15 +152,19 @@ fn documents_have_names_that_bedrock_takes_each_another() {
 }
 
 #[test]
-fn how_much_is_thought_is_said_or_named_and_leaves_room_for_the_answer() {
+fn maps_reasoning_budget_and_leaves_tokens_for_the_response() {
     let claude = "claude-sonnet-4-5";
     for (slug, model) in
         [("anthropic", claude), ("google", "gemini-2.5-pro"), ("bedrock", "anthropic.claude-sonnet-4-5")]
     {
-        let body = talk(model, &json!({"reasoning_effort": "turbo"}));
-        assert!(refused(slug, CHAT, &body).starts_with("reasoning_effort: unknown provider `turbo` here"), "{slug}");
+        let body = chat_body(model, &json!({"reasoning_effort": "turbo"}));
+        assert!(
+            translation_error(slug, CHAT_OPERATION, &body)
+                .starts_with("reasoning_effort: unknown provider `turbo` here"),
+            "{slug}"
+        );
         let both = json!({"reasoning_effort": "low", "thinking": {"type": "enabled", "budget_tokens": 3000}, "max_tokens": 4000});
-        let (sent, lost) = said(slug, CHAT, &talk(model, &both));
+        let (sent, lost) = sent_and_dropped(slug, CHAT_OPERATION, &chat_body(model, &both));
         assert_eq!(lost, "reasoning_effort", "{slug}");
         assert!(sent.to_string().contains("3000"), "{slug}: {sent}");
     }
@@ -168,7 +176,7 @@ fn how_much_is_thought_is_said_or_named_and_leaves_room_for_the_answer() {
         (json!({"thinking": {"type": "enabled", "budget_tokens": 9000}, "max_tokens": 9000}), json!(4500), "thinking"),
         (json!({"thinking": {"type": "enabled", "budget_tokens": 8999}, "max_tokens": 9000}), json!(8999), ""),
     ] {
-        let (sent, lost) = said("anthropic", CHAT, &talk(claude, &more));
+        let (sent, lost) = sent_and_dropped("anthropic", CHAT_OPERATION, &chat_body(claude, &more));
         assert_eq!((&sent["thinking"]["budget_tokens"], lost.as_str()), (&budget, named), "{more}");
     }
     for (effort, model, told, named) in [
@@ -176,15 +184,16 @@ fn how_much_is_thought_is_said_or_named_and_leaves_room_for_the_answer() {
         ("max", "gemini-2.5-pro", json!({"thinkingBudget": 24_576}), "reasoning_effort"),
         ("xhigh", "gemini-3-pro", json!({"thinkingLevel": "high"}), "reasoning_effort"),
     ] {
-        let (sent, lost) = said("google", CHAT, &talk(model, &json!({"reasoning_effort": effort})));
+        let (sent, lost) =
+            sent_and_dropped("google", CHAT_OPERATION, &chat_body(model, &json!({"reasoning_effort": effort})));
         assert_eq!((&sent["generationConfig"]["thinkingConfig"], lost.as_str()), (&told, named), "{effort}");
     }
 }
 
 #[test]
-fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
+fn generates_one_id_for_a_response_without_an_id() {
     for (operation, id) in [
-        (CHAT, "cohere-1700000000000-7"),
+        (CHAT_OPERATION, "cohere-1700000000000-7"),
         (Operation::Complete, "cohere-1700000000000-7"),
         (Operation::Messages, "msg_1700000000000-7"),
         (Operation::CreateModelResponse, "resp_1700000000000-7"),
@@ -192,9 +201,9 @@ fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
         let body = match operation {
             Operation::Complete => json!({"model": "m", "prompt": "Hi"}),
             Operation::CreateModelResponse => json!({"model": "m", "input": "Hi"}),
-            _ => talk("m", &json!({"max_tokens": 9})),
+            _ => chat_body("m", &json!({"max_tokens": 9})),
         };
-        let (translation, _) = asked("cohere", operation, &body).unwrap();
+        let (translation, _) = translate_request("cohere", operation, &body).unwrap();
         let answer = json!({"message": {"content": [{"type": "text", "text": "Hello"}]}, "finish_reason": "COMPLETE"});
         let told: Value =
             serde_json::from_slice(&translation.translate_response(answer.to_string().as_bytes()).unwrap()).unwrap();
@@ -216,50 +225,50 @@ fn an_answer_without_a_name_has_one_of_its_own_the_same_throughout_a_stream() {
 }
 
 #[test]
-fn what_is_said_of_tools_that_are_not_there_is_refused() {
-    let body = talk("amazon.nova-pro-v1:0", &json!({"tool_choice": "required"}));
-    assert_eq!(refused("bedrock", CHAT, &body), "tool_choice: there are no tools");
+fn rejects_tool_choice_without_tools() {
+    let body = chat_body("amazon.nova-pro-v1:0", &json!({"tool_choice": "required"}));
+    assert_eq!(translation_error("bedrock", CHAT_OPERATION, &body), "tool_choice: there are no tools");
     let native = json!({"tools": [{"type": "web_search_20250305", "web_search_20250305": {"name": "web_search"}}], "tool_choice": "required"});
-    let (_, lost) = said("bedrock", CHAT, &talk("anthropic.claude-sonnet-4-5", &native));
+    let (_, lost) = sent_and_dropped("bedrock", CHAT_OPERATION, &chat_body("anthropic.claude-sonnet-4-5", &native));
     assert_eq!(lost, "tool_choice");
 }
 
 #[test]
-fn who_says_nothing_is_told_so() {
+fn rejects_a_request_without_content() {
     for (slug, model) in
         [("anthropic", "claude-sonnet-4-5"), ("google", "gemini-2.5-pro"), ("bedrock", "amazon.nova-pro-v1:0")]
     {
         let body = json!({"model": model, "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}]});
-        assert!(refused(slug, CHAT, &body).starts_with("messages: "), "{slug}");
+        assert!(translation_error(slug, CHAT_OPERATION, &body).starts_with("messages: "), "{slug}");
     }
-    let wanted = talk("gemini-2.5-flash-image", &json!({"image_config": "16:9"}));
-    assert_eq!(refused("google", CHAT, &wanted), "image_config: must be an object");
+    let wanted = chat_body("gemini-2.5-flash-image", &json!({"image_config": "16:9"}));
+    assert_eq!(translation_error("google", CHAT_OPERATION, &wanted), "image_config: must be an object");
 }
 
 #[test]
-fn names_beyond_the_first_are_counted() {
+fn truncates_a_long_list_of_dropped_names() {
     let more: Value = (0..40).map(|n| (format!("x{n:02}"), json!(1))).collect::<serde_json::Map<_, _>>().into();
-    let (_, lost) = said("anthropic", CHAT, &talk("claude-sonnet-4-5", &more));
+    let (_, lost) = sent_and_dropped("anthropic", CHAT_OPERATION, &chat_body("claude-sonnet-4-5", &more));
     assert!(lost.ends_with("x14, x15, and 24 more"), "{lost}");
 }
 
 #[test]
-fn a_result_of_a_call_that_is_gone_is_told_under_a_name_that_fills_its_place() {
+fn sends_an_orphaned_tool_result_under_a_placeholder_name() {
     let body = json!({"model": "gemini-2.5-pro", "messages": [{"role": "user", "content": "Go on."},
         {"role": "tool", "tool_call_id": "gone", "content": "4 °C"}]});
-    let (sent, lost) = said("google", CHAT, &body);
+    let (sent, lost) = sent_and_dropped("google", CHAT_OPERATION, &body);
     let expected = json!({"functionResponse": {"name": "unknown_function", "response": {"output": "4 °C"}}});
     assert_eq!(sent["contents"][0]["parts"][1], expected);
     assert_eq!(lost, "tool_call_id");
 }
 
 #[test]
-fn a_field_of_the_wrong_type_is_named_or_refused() {
+fn reports_or_rejects_fields_of_the_wrong_type() {
     for (operation, more, named) in [
-        (CHAT, json!({"stream_options": "all"}), "stream_options"),
-        (CHAT, json!({"max_tokens": 5, "max_completion_tokens": 9}), "max_tokens"),
+        (CHAT_OPERATION, json!({"stream_options": "all"}), "stream_options"),
+        (CHAT_OPERATION, json!({"max_tokens": 5, "max_completion_tokens": 9}), "max_tokens"),
         (
-            CHAT,
+            CHAT_OPERATION,
             json!({"messages": [{"role": "assistant", "content": "a", "refusal": 5}, {"role": "user", "content": "b"}]}),
             "messages.refusal",
         ),
@@ -276,7 +285,7 @@ fn a_field_of_the_wrong_type_is_named_or_refused() {
             "tools.description",
         ),
     ] {
-        let (_, lost) = said("cohere", operation, &talk("command-a", &more));
+        let (_, lost) = sent_and_dropped("cohere", operation, &chat_body("command-a", &more));
         assert_eq!(lost, named, "{} {more}", operation.id());
     }
     for (more, named) in [
@@ -285,21 +294,24 @@ fn a_field_of_the_wrong_type_is_named_or_refused() {
     ] {
         let mut body = json!({"model": "command-a", "input": "Hi"});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        assert_eq!(said("cohere", Operation::CreateModelResponse, &body).1, named);
+        assert_eq!(sent_and_dropped("cohere", Operation::CreateModelResponse, &body).1, named);
     }
     for (config, named) in [
         (json!({"thinkingLevel": "THINKING_LEVEL_UNSPECIFIED"}), ""),
         (json!({"thinkingLevel": "LOW", "thinkingBudget": 2000}), "thinkingLevel"),
     ] {
         let body = json!({"model": "claude-sonnet-4-5", "contents": [{"parts": [{"text": "Hi"}]}], "generationConfig": {"thinkingConfig": config}});
-        assert_eq!(said("anthropic", Operation::GenerateContent, &body).1, named, "{body}");
+        assert_eq!(sent_and_dropped("anthropic", Operation::GenerateContent, &body).1, named, "{body}");
     }
-    let body = talk("claude-sonnet-4-5", &function(&json!("none")));
-    assert_eq!(refused("anthropic", CHAT, &body), "tools[0].function.parameters: must be an object");
+    let body = chat_body("claude-sonnet-4-5", &tool_with_parameters(&json!("none")));
+    assert_eq!(
+        translation_error("anthropic", CHAT_OPERATION, &body),
+        "tools[0].function.parameters: must be an object"
+    );
 }
 
 #[test]
-fn a_hint_about_caching_is_told_where_the_model_takes_one_and_named_where_it_does_not() {
+fn maps_cache_hints_only_for_models_that_support_them() {
     let hint = json!({"type": "ephemeral", "ttl": "1h"});
     let tool = json!({"type": "function", "function": {"name": "f"}, "cache_control": hint});
     let body = |model: &str| {
@@ -314,7 +326,7 @@ fn a_hint_about_caching_is_told_where_the_model_takes_one_and_named_where_it_doe
         ("meta.llama3-1-70b-instruct-v1:0", &Value::Null, &Value::Null, "cache_control"),
         ("arn:aws:bedrock:eu-west-1:1:application-inference-profile/abc", &long, &long, ""),
     ] {
-        let (sent, lost) = said("bedrock", CHAT, &body(model));
+        let (sent, lost) = sent_and_dropped("bedrock", CHAT_OPERATION, &body(model));
         assert_eq!(&sent["toolConfig"]["tools"][1], in_tools, "{model}");
         assert_eq!((&sent["system"][1], &sent["messages"][0]["content"][1]), (in_talk, in_talk), "{model}");
         assert_eq!(lost, expected, "{model}");
@@ -322,35 +334,40 @@ fn a_hint_about_caching_is_told_where_the_model_takes_one_and_named_where_it_doe
 }
 
 #[test]
-fn who_asks_in_claudes_own_words_by_an_arn_that_names_nobody_is_taken_at_their_word() {
+fn sends_claude_fields_to_an_arn_of_an_unknown_model() {
     let thinking = json!({"type": "enabled", "budget_tokens": 2000});
-    let body = |model: &str| talk(model, &json!({"max_tokens": 4000, "thinking": thinking}));
+    let body = |model: &str| chat_body(model, &json!({"max_tokens": 4000, "thinking": thinking}));
     let arn = |kind: &str| format!("arn:aws:bedrock:eu-west-1:1:{kind}");
     for (model, more, expected) in [
         (arn("application-inference-profile/a1b2"), json!({"thinking": thinking}), ""),
         (arn("provisioned-model/a1b2"), json!({"thinking": thinking}), ""),
         (arn("inference-profile/eu.amazon.nova-pro-v1:0"), Value::Null, "thinking"),
     ] {
-        let (sent, lost) = said("bedrock", Operation::Messages, &body(&model));
+        let (sent, lost) = sent_and_dropped("bedrock", Operation::Messages, &body(&model));
         assert_eq!((&sent["additionalModelRequestFields"], lost.as_str()), (&more, expected), "{model}");
     }
 }
 
 #[test]
-fn what_a_provider_calls_by_a_name_of_its_own_is_taken_under_that_too() {
-    let (sent, lost) = said("cohere", CHAT, &talk("command-a", &json!({"k": 600})));
+fn accepts_provider_specific_parameter_names() {
+    let (sent, lost) = sent_and_dropped("cohere", CHAT_OPERATION, &chat_body("command-a", &json!({"k": 600})));
     assert_eq!((&sent["k"], lost.as_str()), (&json!(500), "k"));
-    let (sent, lost) = said("predibase", CHAT, &talk("d:a", &json!({"top_k": 3, "best_of": 2})));
+    let (sent, lost) =
+        sent_and_dropped("predibase", CHAT_OPERATION, &chat_body("d:a", &json!({"top_k": 3, "best_of": 2})));
     assert_eq!((&sent["top_k"], &sent["best_of"], lost.as_str()), (&json!(3), &json!(2), ""));
-    let (sent, lost) = said("bedrock", CHAT, &talk("cohere.command-r-v1:0", &json!({"logitBias": {"a": 1}})));
+    let (sent, lost) = sent_and_dropped(
+        "bedrock",
+        CHAT_OPERATION,
+        &chat_body("cohere.command-r-v1:0", &json!({"logitBias": {"a": 1}})),
+    );
     assert_eq!((&sent["additionalModelRequestFields"], lost.as_str()), (&json!({"logit_bias": {"a": 1}}), ""));
 }
 
 #[test]
-fn models_with_bodies_of_openais_are_told_its_words_on_bedrock_and_others_are_not() {
+fn sends_openai_fields_only_to_bedrock_models_that_accept_them() {
     let more = json!({"response_format": {"type": "json_object"}, "reasoning_effort": "low"});
     let told = |model: &str| {
-        let (sent, lost) = said("bedrock", CHAT, &talk(model, &more));
+        let (sent, lost) = sent_and_dropped("bedrock", CHAT_OPERATION, &chat_body(model, &more));
         (sent["additionalModelRequestFields"].clone(), lost)
     };
     assert_eq!(told("openai.gpt-oss-120b-1:0"), (more.clone(), String::new()));
@@ -360,26 +377,30 @@ fn models_with_bodies_of_openais_are_told_its_words_on_bedrock_and_others_are_no
 }
 
 #[test]
-fn cohere_is_told_by_how_many_tokens_to_think_where_its_model_thinks() {
+fn maps_effort_to_a_token_budget_for_cohere_reasoning_models() {
     for (model, effort, thinking, lost) in [
         ("command-a-reasoning-08-2025", "medium", json!({"type": "enabled", "token_budget": 8192}), ""),
         ("command-a-reasoning-08-2025", "none", json!({"type": "disabled"}), ""),
         ("command-a-03-2025", "medium", Value::Null, "reasoning_effort"),
     ] {
-        let (sent, named) = said("cohere", CHAT, &talk(model, &json!({"reasoning_effort": effort})));
+        let (sent, named) =
+            sent_and_dropped("cohere", CHAT_OPERATION, &chat_body(model, &json!({"reasoning_effort": effort})));
         assert_eq!((&sent["thinking"], named.as_str()), (&thinking, lost), "{model} {effort}");
     }
     let own = json!({"reasoning_effort": "low", "thinking": {"type": "enabled", "budget_tokens": 99}});
-    let (sent, lost) = said("cohere", CHAT, &talk("command-a-reasoning-08-2025", &own));
+    let (sent, lost) = sent_and_dropped("cohere", CHAT_OPERATION, &chat_body("command-a-reasoning-08-2025", &own));
     assert_eq!((&sent["thinking"]["token_budget"], lost.as_str()), (&json!(99), "reasoning_effort"));
 }
 
 #[test]
-fn an_image_that_is_no_url_is_its_bytes_to_google_and_a_text_that_is_no_base64_is_its_words() {
+fn accepts_bare_base64_images_and_plain_text_files() {
     let seen = |url: &str| {
         let content = json!([{"type": "image_url", "image_url": {"url": url}}]);
-        let (sent, _) =
-            said("google", CHAT, &json!({"model": "m", "messages": [{"role": "user", "content": content}]}));
+        let (sent, _) = sent_and_dropped(
+            "google",
+            CHAT_OPERATION,
+            &json!({"model": "m", "messages": [{"role": "user", "content": content}]}),
+        );
         sent["contents"][0]["parts"][0].clone()
     };
     assert_eq!(seen("iVBORw0KGgo/AA=="), json!({"inlineData": {"mimeType": "image/jpeg", "data": "iVBORw0KGgo/AA=="}}));
@@ -387,7 +408,7 @@ fn an_image_that_is_no_url_is_its_bytes_to_google_and_a_text_that_is_no_base64_i
     let read = |data: &str| {
         let content = json!([{"type": "file", "file": {"file_data": data, "mime_type": "text/plain"}}]);
         let body = json!({"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": content}]});
-        said("anthropic", CHAT, &body).0["messages"][0]["content"][0]["source"].clone()
+        sent_and_dropped("anthropic", CHAT_OPERATION, &body).0["messages"][0]["content"][0]["source"].clone()
     };
     for (data, text) in [("Hello, you.", "Hello, you."), ("aGk=", "hi"), ("test", "test")] {
         assert_eq!(read(data), json!({"type": "text", "media_type": "text/plain", "data": text}));
@@ -395,10 +416,10 @@ fn an_image_that_is_no_url_is_its_bytes_to_google_and_a_text_that_is_no_base64_i
 }
 
 #[test]
-fn a_version_of_anthropics_api_in_a_body_is_asked_for_where_nothing_else_names_one() {
+fn uses_the_anthropic_version_of_the_body_if_the_host_fits() {
     let told = |slug: &str, said: &str| {
-        let body = talk("anthropic.claude-sonnet-4-5", &json!({"anthropic_version": said}));
-        let (translation, sent) = asked(slug, CHAT, &body).unwrap();
+        let body = chat_body("anthropic.claude-sonnet-4-5", &json!({"anthropic_version": said}));
+        let (translation, sent) = translate_request(slug, CHAT_OPERATION, &body).unwrap();
         (
             translation.anthropic_version.clone(),
             sent["anthropic_version"].clone(),
@@ -413,20 +434,27 @@ fn a_version_of_anthropics_api_in_a_body_is_asked_for_where_nothing_else_names_o
 }
 
 #[test]
-fn the_most_effort_of_claude_is_the_most_that_others_know() {
-    let body = talk("gpt-5", &json!({"max_tokens": 9, "output_config": {"effort": "max"}}));
+fn maps_maximum_effort_of_claude_to_the_highest_supported() {
+    let body = chat_body("gpt-5", &json!({"max_tokens": 9, "output_config": {"effort": "max"}}));
     for (slug, effort, named) in [("openai", "high", "reasoning_effort"), ("deepseek", "max", "")] {
-        let (sent, lost) = said(slug, Operation::Messages, &body);
+        let (sent, lost) = sent_and_dropped(slug, Operation::Messages, &body);
         assert_eq!((&sent["reasoning_effort"], lost.as_str()), (&json!(effort), named), "{slug}");
     }
 }
 
 #[test]
-fn tools_that_anthropic_runs_are_refused_where_google_is_asked_and_googles_own_are_not() {
-    let with = |tool: Value| talk("gemini-2.5-flash", &json!({"max_tokens": 9, "tools": [tool]}));
-    let refusal =
-        refused("google", Operation::Messages, &with(json!({"type": "web_search_20250305", "name": "web_search"})));
+fn rejects_anthropic_server_tools_at_google() {
+    let with = |tool: Value| chat_body("gemini-2.5-flash", &json!({"max_tokens": 9, "tools": [tool]}));
+    let refusal = translation_error(
+        "google",
+        Operation::Messages,
+        &with(json!({"type": "web_search_20250305", "name": "web_search"})),
+    );
     assert_eq!(refusal, "tools[0].type: `web_search_20250305` is not supported by this provider");
-    let (sent, _) = said("google", CHAT, &with(json!({"type": "file_search", "file_search": {"stores": ["s"]}})));
+    let (sent, _) = sent_and_dropped(
+        "google",
+        CHAT_OPERATION,
+        &with(json!({"type": "file_search", "file_search": {"stores": ["s"]}})),
+    );
     assert_eq!(sent["tools"], json!([{"file_search": {"stores": ["s"]}}]));
 }

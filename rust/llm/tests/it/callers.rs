@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::golden_cases::{Answered, cases, reassembled};
+use crate::golden_cases::{UpstreamBody, translated_cases, assemble_stream};
 use penstock_llm::{
     api_format::ApiFormat,
     catalog::{self, Provider},
@@ -12,13 +12,13 @@ use penstock_llm::{
 use serde_json::{Value, json};
 
 /// Whole, and the stream of the same.
-const PAIRS: [(Operation, Operation); 3] = [
+const OPERATION_PAIRS: [(Operation, Operation); 3] = [
     (Operation::GenerateContent, Operation::StreamGenerateContent),
     (Operation::Converse, Operation::ConverseStream),
     (Operation::InvokeModel, Operation::InvokeModelStream),
 ];
 
-fn asked(operation: Operation) -> Value {
+fn hello_request(operation: Operation) -> Value {
     match operation {
         Operation::GenerateContent | Operation::StreamGenerateContent => {
             json!({"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]})
@@ -31,9 +31,9 @@ fn asked(operation: Operation) -> Value {
     }
 }
 
-fn translation(provider: &'static dyn Provider, operation: Operation, model: &str) -> Option<Translation> {
+fn build_translation(provider: &'static dyn Provider, operation: Operation, model: &str) -> Option<Translation> {
     let wire = provider.provider_format(operation, model)?;
-    let body = asked(operation).to_string().into_bytes();
+    let body = hello_request(operation).to_string().into_bytes();
     let question = TranslationInput {
         operation,
         provider,
@@ -48,7 +48,7 @@ fn translation(provider: &'static dyn Provider, operation: Operation, model: &st
 }
 
 /// Text, calls, why it ended, and what it cost in and out: in one shape, whoever was told.
-fn said(operation: Operation, told: &Value) -> Value {
+fn summarize_response(operation: Operation, told: &Value) -> Value {
     let (texts, calls, finish, cost) = match operation {
         Operation::GenerateContent | Operation::StreamGenerateContent => {
             let parts = told["candidates"][0]["content"]["parts"].as_array().unwrap();
@@ -95,25 +95,25 @@ fn said(operation: Operation, told: &Value) -> Value {
 }
 
 #[test]
-fn whatever_a_provider_answers_is_told_the_same_in_every_dialect_and_streamed_as_whole() {
+fn client_formats_agree_on_complete_and_streamed_content() {
     let mut asked_of = BTreeSet::new();
-    for case in cases().into_iter().filter(|case| ["stream", "tools_stream"].contains(&case.label.as_str())) {
+    for case in translated_cases().into_iter().filter(|case| ["stream", "tools_stream"].contains(&case.label.as_str())) {
         let provider = catalog::find_provider(&case.provider).unwrap();
-        let (Some(sibling), Answered::Stream(stream)) = (case.sibling(), case.answered()) else { continue };
-        let Answered::Whole(whole) = sibling.answered() else { panic!("{} is not whole", sibling.name()) };
+        let (Some(sibling), UpstreamBody::Stream(stream)) = (case.complete_counterpart(), case.upstream_body()) else { continue };
+        let UpstreamBody::Complete(whole) = sibling.upstream_body() else { panic!("{} is not whole", sibling.name()) };
         if case.operation().api_format() == Some(ApiFormat::Bedrock) {
             continue;
         }
         let mut all = Vec::new();
-        for (operation, streamed) in PAIRS {
-            let Some(translation) = translation(provider, operation, "") else { continue };
+        for (operation, streamed) in OPERATION_PAIRS {
+            let Some(translation) = build_translation(provider, operation, "") else { continue };
             let told = serde_json::from_slice(&translation.translate_response(&whole).unwrap()).unwrap();
-            let found = said(operation, &told);
-            let mut transcoder = self::translation(provider, streamed, "").unwrap().transcoder();
+            let found = summarize_response(operation, &told);
+            let mut transcoder = self::build_translation(provider, streamed, "").unwrap().transcoder();
             let mut bytes = transcoder.push_chunk(stream.clone()).to_vec();
             bytes.extend_from_slice(&transcoder.finish());
-            let again = reassembled(streamed.id(), &bytes);
-            assert_eq!(said(streamed, &again), found, "{} {}", case.name(), streamed.id());
+            let again = assemble_stream(streamed.id(), &bytes);
+            assert_eq!(summarize_response(streamed, &again), found, "{} {}", case.name(), streamed.id());
             asked_of.insert((case.provider.clone(), operation.id()));
             all.push(found);
         }
@@ -124,7 +124,9 @@ fn whatever_a_provider_answers_is_told_the_same_in_every_dialect_and_streamed_as
     }
     // The pretend provider speaks to everybody as OpenAI does.
     for provider in catalog::all_providers().filter(|provider| provider.slug() != "mock") {
-        for (operation, _) in PAIRS.iter().filter(|(operation, _)| provider.provider_format(*operation, "").is_some()) {
+        for (operation, _) in
+            OPERATION_PAIRS.iter().filter(|(operation, _)| provider.provider_format(*operation, "").is_some())
+        {
             let pair = (provider.slug().to_owned(), operation.id());
             assert!(asked_of.contains(&pair), "{pair:?} was never asked");
         }
@@ -132,12 +134,12 @@ fn whatever_a_provider_answers_is_told_the_same_in_every_dialect_and_streamed_as
 }
 
 #[test]
-fn an_error_of_any_provider_is_told_in_the_callers_words() {
-    for case in cases().into_iter().filter(|case| case.label == "error") {
+fn translates_errors_of_every_provider() {
+    for case in translated_cases().into_iter().filter(|case| case.label == "error") {
         let provider = catalog::find_provider(&case.provider).unwrap();
-        let Answered::Error(bytes) = case.answered() else { continue };
-        for (operation, _) in PAIRS {
-            let Some(translation) = translation(provider, operation, "") else { continue };
+        let UpstreamBody::Error(bytes) = case.upstream_body() else { continue };
+        for (operation, _) in OPERATION_PAIRS {
+            let Some(translation) = build_translation(provider, operation, "") else { continue };
             let told: Value = serde_json::from_slice(&translation.translate_error(429, &bytes, None)).unwrap();
             let (message, word) = match operation {
                 Operation::GenerateContent => (&told["error"]["message"], &told["error"]["status"]),
@@ -150,8 +152,8 @@ fn an_error_of_any_provider_is_told_in_the_callers_words() {
 }
 
 #[test]
-fn googles_clients_embed_at_every_provider_that_embeds() {
-    let all = cases();
+fn google_clients_can_embed_at_every_embedding_provider() {
+    let all = translated_cases();
     let own = |slug: &str| {
         all.iter().find(|case| case.provider == slug && case.operation == "embed" && case.label == "whole")
     };
@@ -160,7 +162,7 @@ fn googles_clients_embed_at_every_provider_that_embeds() {
     for provider in catalog::all_providers().filter(|provider| provider.slug() != "mock") {
         // Who embeds as OpenAI does answers as OpenAI does.
         let case = own(provider.slug()).unwrap_or(openais);
-        let (model, Answered::Whole(answer)) = (case.model(), case.answered()) else { panic!("{}", case.name()) };
+        let (model, UpstreamBody::Complete(answer)) = (case.model(), case.upstream_body()) else { panic!("{}", case.name()) };
         let one = json!({"content": {"parts": [{"text": "Hi"}]}});
         let asks =
             [(Operation::EmbedContent, one.clone()), (Operation::BatchEmbedContents, json!({"requests": [one]}))];

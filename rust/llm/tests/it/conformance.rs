@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::golden_cases::{Answered, Case, all, cases, reassembled};
+use crate::golden_cases::{UpstreamBody, Case, all_cases, translated_cases, assemble_stream};
 use penstock_llm::{
     api_format::ApiFormat,
     catalog::{self, Options, PathInfo, PathOptions, Provider},
@@ -14,21 +14,22 @@ use penstock_llm::{
 use serde_json::Value;
 
 /// What every provider has to show for an operation that reaches it in translation.
-const NEEDED: [&str; 3] = ["whole", "stream", "error"];
+const REQUIRED_CASES: [&str; 3] = ["whole", "stream", "error"];
 
 #[test]
-fn every_operation_of_every_provider_has_its_cases() {
-    let known: BTreeSet<_> = all().iter().map(Case::name).collect();
+fn every_operation_of_every_provider_has_golden_cases() {
+    let known: BTreeSet<_> = all_cases().iter().map(Case::name).collect();
     let mut missing = Vec::new();
     for provider in catalog::all_providers() {
         let is_shown = |operation: &&Operation| {
-            let is_told = provider.provider_format(**operation, "").is_some() && !is_by_callers(**operation);
+            let is_told =
+                provider.provider_format(**operation, "").is_some() && !is_vendor_client_operation(**operation);
             // Who keeps files is asked several things for each of these: `files` of the engine's tests.
-            let is_passed = provider.supports_natively(**operation) && keeper(provider, **operation).is_none();
-            is_told || is_passed && !is_between_ourselves(**operation)
+            let is_passed = provider.supports_natively(**operation) && file_store_for(provider, **operation).is_none();
+            is_told || is_passed && !is_realtime_or_internal(**operation)
         };
         for operation in Operation::ALL.iter().filter(is_shown) {
-            let needed = NEEDED.iter().filter(|case| is_asked_so(*operation, case));
+            let needed = REQUIRED_CASES.iter().filter(|case| needs_case(*operation, case));
             let names = needed.map(|case| format!("{}/{}/{case}", provider.slug(), operation.id()));
             missing.extend(names.filter(|name| !known.contains(name)));
         }
@@ -38,11 +39,11 @@ fn every_operation_of_every_provider_has_its_cases() {
 
 /// What calls tools in chats in its own words does so in messages too, and shows it; who is asked as `OpenAI` is shown here.
 #[test]
-fn who_calls_tools_in_chats_calls_them_for_anthropics_clients_too() {
-    let known: BTreeSet<_> = all().iter().map(Case::name).collect();
-    let of = |label: &str| all().into_iter().find(|case| case.name() == format!("openai/messages/{label}")).unwrap();
+fn chat_tools_also_work_for_anthropic_clients() {
+    let known: BTreeSet<_> = all_cases().iter().map(Case::name).collect();
+    let of = |label: &str| all_cases().into_iter().find(|case| case.name() == format!("openai/messages/{label}")).unwrap();
     let [whole, stream] = ["tools", "tools_stream"].map(of);
-    let Answered::Stream(events) = stream.answered() else { panic!("it is no stream") };
+    let UpstreamBody::Stream(events) = stream.upstream_body() else { panic!("it is no stream") };
     let mut shown = 0;
     for provider in catalog::all_providers() {
         let slug = provider.slug();
@@ -54,7 +55,7 @@ fn who_calls_tools_in_chats_calls_them_for_anthropics_clients_too() {
         assert!(!calls_tools, "{slug} has no cases of messages with tools: tools, tools_stream");
         let [mut whole, mut stream] = [whole.clone(), stream.clone()];
         (whole.provider, stream.provider) = (slug.to_owned(), slug.to_owned());
-        let (translation, sent) = whole.translation().unwrap();
+        let (translation, sent) = whole.translate_request().unwrap();
         let sent: Value = serde_json::from_slice(&sent).unwrap();
         if provider.param_rules(Operation::ChatComplete).dropped_fields.contains(&"tools") {
             assert!(
@@ -68,11 +69,11 @@ fn who_calls_tools_in_chats_calls_them_for_anthropics_clients_too() {
         let results = messages.iter().filter(|message| message["role"] == "tool");
         let named = &sent["tools"][0]["function"]["name"];
         assert_eq!((calls.count(), results.count(), named.as_str()), (2, 2, Some("weather")), "{slug}: {sent}");
-        let mut transcoder = stream.translation().unwrap().0.transcoder();
+        let mut transcoder = stream.translate_request().unwrap().0.transcoder();
         let returned = [transcoder.push_chunk(events.clone()), transcoder.finish()].concat();
-        let expected = told(&of("tools"));
+        let expected = summarize_case(&of("tools"));
         assert_eq!(
-            (told(&whole), message(&reassembled("messages", &returned))),
+            (summarize_case(&whole), summarize_message(&assemble_stream("messages", &returned))),
             (expected.clone(), expected),
             "{slug}"
         );
@@ -82,7 +83,7 @@ fn who_calls_tools_in_chats_calls_them_for_anthropics_clients_too() {
 }
 
 /// What does not talk does not stream, and some are asked for a stream under another name.
-fn is_asked_so(operation: Operation, case: &str) -> bool {
+fn needs_case(operation: Operation, case: &str) -> bool {
     let is_vendors = matches!(operation.api_format(), Some(ApiFormat::Gemini | ApiFormat::Bedrock));
     match case {
         "stream" => operation.is_always_streaming() || translation::is_chat_operation(operation) && !is_vendors,
@@ -92,7 +93,7 @@ fn is_asked_so(operation: Operation, case: &str) -> bool {
 }
 
 /// Whose lists pass, each in a shape of its own until that is mended.
-const LISTS: [&str; 13] = [
+const MODEL_LIST_PROVIDERS: [&str; 13] = [
     "azure-openai",
     "bytez",
     "cerebras",
@@ -109,14 +110,14 @@ const LISTS: [&str; 13] = [
 ];
 
 #[test]
-fn a_list_of_models_is_told_in_one_shape_whoever_gives_it() {
-    for slug in LISTS {
+fn model_lists_have_one_shape_for_every_provider() {
+    for slug in MODEL_LIST_PROVIDERS {
         for label in ["whole", "error"] {
-            let name = format!("{}{label}", name_of(slug, Operation::Models));
+            let name = format!("{}{label}", case_prefix(slug, Operation::Models));
             let case =
-                all().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
-            let Answered::Whole(answer) = case.answered() else { continue };
-            let (_, mending, _) = case.passed();
+                all_cases().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
+            let UpstreamBody::Complete(answer) = case.upstream_body() else { continue };
+            let (_, mending, _) = case.prepare_pass_through();
             let told: Value = serde_json::from_slice(&mending.normalise_body(answer)).unwrap();
             let keys: Vec<_> = told["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
             assert_eq!((&told["provider"], &keys[..]), (&slug.into(), &["id", "object", "created", "owned_by"][..]));
@@ -126,7 +127,7 @@ fn a_list_of_models_is_told_in_one_shape_whoever_gives_it() {
 
 /// Of every other row: whose list is told as it came has it in `OpenAI`'s shape, and errors have that of everybody's.
 #[test]
-fn lists_of_models_and_moderations_are_told_alike_by_who_has_no_case_of_its_own() {
+fn normalises_model_lists_and_moderations_without_own_cases() {
     let list = br#"{"data":[{"id":"m","context_length":9,"pricing":{"prompt":"0"}}]}"#;
     let verdict = br#"{"id":"modr-1","model":"m","results":[{"flagged":false,"categories":{},"category_scores":{}}]}"#;
     let mut asked = 0;
@@ -168,13 +169,13 @@ fn lists_of_models_and_moderations_are_told_alike_by_who_has_no_case_of_its_own(
 }
 
 /// Sockets, of which nothing is changed, and what the gateway itself asks of a provider's store in that provider's words.
-fn is_between_ourselves(operation: Operation) -> bool {
+fn is_realtime_or_internal(operation: Operation) -> bool {
     let is_of_jobs = ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|what| operation.id().ends_with(what));
     is_of_jobs || operation == Operation::Realtime
 }
 
 /// Whose wire depends on the model: one of each family, and the case that shows it.
-const FAMILIES: [(&str, Operation, &str, &str); 16] = [
+const MODEL_FAMILIES: [(&str, Operation, &str, &str); 16] = [
     ("azure-ai", Operation::ChatComplete, "claude-opus-4-5", "claude"),
     ("bedrock", Operation::Messages, "us.anthropic.claude-sonnet-4-5", "carried"),
     ("bedrock", Operation::MessagesCountTokens, "anthropic.claude-sonnet-4-5", "claude"),
@@ -194,20 +195,20 @@ const FAMILIES: [(&str, Operation, &str, &str); 16] = [
 ];
 
 #[test]
-fn every_family_of_models_that_is_spoken_to_in_its_own_way_has_its_cases() {
+fn every_model_family_has_golden_cases() {
     let mut missing = Vec::new();
-    for (slug, operation, model, label) in FAMILIES {
+    for (slug, operation, model, label) in MODEL_FAMILIES {
         let provider = catalog::find_provider(slug).unwrap();
         let is =
             |model: &str| provider.provider_format(operation, model).map(|wire| std::ptr::from_ref(wire).cast::<u8>());
         let name = format!("{slug}/{}/{label}", operation.id());
         let mut shown: Vec<_> =
-            cases().into_iter().filter(|case| case.name().starts_with(&name_of(slug, operation))).collect();
+            translated_cases().into_iter().filter(|case| case.name().starts_with(&case_prefix(slug, operation))).collect();
         let case = shown.iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
         assert_eq!(is(&case.model()), is(model), "{name} is of another family");
         shown.retain(|case| is(&case.model()) == is(model) && !case.label.starts_with("refused"));
-        for needed in NEEDED.iter().filter(|needed| is_asked_so(operation, needed)) {
-            if !shown.iter().any(|case| kind(case) == *needed) {
+        for needed in REQUIRED_CASES.iter().filter(|needed| needs_case(operation, needed)) {
+            if !shown.iter().any(|case| required_case(case) == *needed) {
                 missing.push(format!("{name}: {needed}"));
             }
         }
@@ -215,31 +216,31 @@ fn every_family_of_models_that_is_spoken_to_in_its_own_way_has_its_cases() {
     assert!(missing.is_empty(), "no golden cases: {missing:#?}");
 }
 
-fn name_of(slug: &str, operation: Operation) -> String {
+fn case_prefix(slug: &str, operation: Operation) -> String {
     format!("{slug}/{}/", operation.id())
 }
 
 /// Which of what is needed a case shows.
-fn kind(case: &Case) -> &'static str {
-    match case.answered() {
-        Answered::Whole(_) => "whole",
-        Answered::Stream(_) => "stream",
-        Answered::Error(_) => "error",
+fn required_case(case: &Case) -> &'static str {
+    match case.upstream_body() {
+        UpstreamBody::Complete(_) => "whole",
+        UpstreamBody::Stream(_) => "stream",
+        UpstreamBody::Error(_) => "error",
     }
 }
 
 /// Who makes sound and pictures in `OpenAI`'s own way streams them too.
-const MEDIA: [Operation; 4] =
+const MEDIA_OPERATIONS: [Operation; 4] =
     [Operation::CreateSpeech, Operation::CreateTranscription, Operation::ImageGenerate, Operation::ImageEdit];
 
 #[test]
-fn streams_of_sound_and_pictures_say_what_they_cost_and_that_they_are_over() {
+fn media_streams_report_usage_and_a_terminal_event() {
     for slug in ["azure-ai", "azure-openai", "mock", "openai"] {
-        for operation in MEDIA {
-            let name = format!("{}stream", name_of(slug, operation));
+        for operation in MEDIA_OPERATIONS {
+            let name = format!("{}stream", case_prefix(slug, operation));
             let case =
-                all().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
-            let Answered::Stream(bytes) = case.answered() else { panic!("{name} is no stream") };
+                all_cases().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
+            let UpstreamBody::Stream(bytes) = case.upstream_body() else { panic!("{name} is no stream") };
             let metered = |end: usize| {
                 let mut meter = Meter::for_operation(ApiFormat::OpenAi, operation);
                 bytes[..end].chunks(11).for_each(|piece| meter.feed(piece));
@@ -254,13 +255,13 @@ fn streams_of_sound_and_pictures_say_what_they_cost_and_that_they_are_over() {
 }
 
 /// Clients of two vendors' own: `callers.rs` asks every provider in their name, and has the few files that show how it looks.
-fn is_by_callers(operation: Operation) -> bool {
+fn is_vendor_client_operation(operation: Operation) -> bool {
     matches!(operation.api_format(), Some(ApiFormat::Gemini | ApiFormat::Bedrock))
         && operation != Operation::CountTokens
 }
 
 /// What providers are told besides a credential, for all of them.
-const OPTIONS: [(&str, &str); 16] = [
+const OPTION_VALUES: [(&str, &str); 16] = [
     ("api_version", "2025-01-01"),
     ("aws_region", "eu-west-1"),
     ("aws_s3_bucket", "bucket"),
@@ -280,44 +281,48 @@ const OPTIONS: [(&str, &str); 16] = [
 ];
 
 #[test]
-fn every_provider_is_asked_for_each_of_its_operations_where_its_file_says() {
+fn upstream_targets_match_the_golden_files() {
     let wrong: Vec<_> = catalog::all_providers()
-        .filter_map(|provider| crate::golden_cases::of_provider(provider.slug(), "targets.txt", &targets(provider)))
+        .filter_map(|provider| {
+            crate::golden_cases::compare_provider_file(provider.slug(), "targets.txt", &list_targets(provider))
+        })
         .collect();
     assert!(wrong.is_empty(), "{}\nhint: UPDATE_GOLDEN=1 writes what is", wrong.join("\n"));
 }
 
 /// A line for each operation that somebody offers, in the caller's dialect or in its own, and one for what it is asked unread.
-fn targets(provider: &'static dyn Provider) -> String {
+fn list_targets(provider: &'static dyn Provider) -> String {
     let mut options = Options::default();
     for option in provider.options() {
-        let value = OPTIONS.iter().find(|(key, _)| *key == option.key);
+        let value = OPTION_VALUES.iter().find(|(key, _)| *key == option.key);
         if let Some((_, value)) = value {
             options.insert_if_absent(*option, (*value).to_owned());
         }
     }
     let served = Operation::ALL.iter().filter(|operation| provider.supports(**operation));
     let lines = served.chain([&Operation::Proxy]).map(|operation| {
-        let is_told = provider.provider_format(*operation, MODEL).is_some() || keeper(provider, *operation).is_some();
+        let is_told = provider.provider_format(*operation, MODEL_NAME).is_some()
+            || file_store_for(provider, *operation).is_some();
         let way = if is_told { "told" } else { "as it is" };
-        let target = target(provider, *operation, &options).unwrap_or_else(|refusal| format!("({refusal})"));
+        let target = build_target(provider, *operation, &options).unwrap_or_else(|refusal| format!("({refusal})"));
         format!("{} {target}, {way}\n", operation.id())
     });
     lines.collect()
 }
 
-const MODEL: &str = "model-1";
+const MODEL_NAME: &str = "model-1";
 
 /// Who is asked for an operation about files.
-fn keeper(provider: &dyn Provider, operation: Operation) -> Option<FileStore> {
+fn file_store_for(provider: &dyn Provider, operation: Operation) -> Option<FileStore> {
     provider.file_store().filter(|_| operation.is_file_operation())
 }
 
-fn target(provider: &'static dyn Provider, operation: Operation, options: &Options) -> Result<String, String> {
+fn build_target(provider: &'static dyn Provider, operation: Operation, options: &Options) -> Result<String, String> {
     let (method, path) = operation.route().unwrap_or(("GET", "/v1/anything"));
     let file = |bucket: &ObjectStore| format!("{}%3A%2F%2Fbucket%2Fa.jsonl", bucket.scheme);
-    let id = keeper(provider, operation).and_then(FileStore::object_store).map_or_else(|| "id-1".to_owned(), file);
-    let path = path.replace(":id", &id).replace('*', MODEL);
+    let id =
+        file_store_for(provider, operation).and_then(FileStore::object_store).map_or_else(|| "id-1".to_owned(), file);
+    let path = path.replace(":id", &id).replace('*', MODEL_NAME);
     let base = provider.resolve_base_url(operation, options)?.unwrap_or_else(|| provider.base_url().to_owned());
     let prefix = base.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or_default();
     let stated = PathOptions::default();
@@ -326,7 +331,7 @@ fn target(provider: &'static dyn Provider, operation: Operation, options: &Optio
         path: &path,
         query: "",
         prefix,
-        model: MODEL,
+        model: MODEL_NAME,
         user: "",
         is_streaming: operation.is_always_streaming(),
         has_prefill: false,
@@ -338,8 +343,8 @@ fn target(provider: &'static dyn Provider, operation: Operation, options: &Optio
 }
 
 #[test]
-fn no_case_is_of_what_its_provider_does_not_have() {
-    for case in all() {
+fn no_case_covers_an_unsupported_operation() {
+    for case in all_cases() {
         let (provider, operation) = (case.provider(), case.operation());
         let has = provider.supports(operation) || provider.provider_format(operation, &case.model()).is_some();
         assert!(has, "{}", case.name());
@@ -347,40 +352,46 @@ fn no_case_is_of_what_its_provider_does_not_have() {
 }
 
 #[test]
-fn everybody_is_asked_the_same_and_what_everybody_says_is_told_the_same() {
+fn equal_requests_lead_to_equal_responses_at_every_provider() {
     for operation in ["chatComplete", "messages", "createModelResponse"] {
         for question in ["whole", "tools"] {
             let asked: Vec<Case> =
-                all().into_iter().filter(|case| case.operation == operation && case.label == question).collect();
+                all_cases().into_iter().filter(|case| case.operation == operation && case.label == question).collect();
             for pair in asked.windows(2) {
-                assert_eq!(question_of(&pair[0]), question_of(&pair[1]), "{} {}", pair[0].name(), pair[1].name());
-                assert_eq!(told(&pair[0]), told(&pair[1]), "{} {}", pair[0].name(), pair[1].name());
+                assert_eq!(
+                    request_without_model(&pair[0]),
+                    request_without_model(&pair[1]),
+                    "{} {}",
+                    pair[0].name(),
+                    pair[1].name()
+                );
+                assert_eq!(summarize_case(&pair[0]), summarize_case(&pair[1]), "{} {}", pair[0].name(), pair[1].name());
             }
         }
     }
 }
 
 /// The question without the model's name.
-fn question_of(case: &Case) -> Value {
-    let mut asked: Value = serde_json::from_slice(&case.asked()).unwrap();
+fn request_without_model(case: &Case) -> Value {
+    let mut asked: Value = serde_json::from_slice(&case.client_request()).unwrap();
     asked.as_object_mut().unwrap().remove("model");
     asked
 }
 
 /// The words of the answer, the tools it calls and how it ended: ids, models and thoughts are the provider's own.
-fn told(case: &Case) -> Vec<String> {
-    let Answered::Whole(bytes) = case.answered() else { panic!("{} is not whole", case.name()) };
+fn summarize_case(case: &Case) -> Vec<String> {
+    let UpstreamBody::Complete(bytes) = case.upstream_body() else { panic!("{} is not whole", case.name()) };
     let is_told = case.provider().provider_format(case.operation(), &case.model()).is_some();
-    let told = if is_told { case.translation().unwrap().0.translate_response(&bytes).unwrap() } else { bytes.to_vec() };
+    let told = if is_told { case.translate_request().unwrap().0.translate_response(&bytes).unwrap() } else { bytes.to_vec() };
     let told: Value = serde_json::from_slice(&told).unwrap();
     match case.operation.as_str() {
-        "messages" => message(&told),
-        "createModelResponse" => response(&told),
-        _ => completion(&told),
+        "messages" => summarize_message(&told),
+        "createModelResponse" => summarize_responses_object(&told),
+        _ => summarize_chat_completion(&told),
     }
 }
 
-fn completion(told: &Value) -> Vec<String> {
+fn summarize_chat_completion(told: &Value) -> Vec<String> {
     let message = &told["choices"][0]["message"];
     let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| call["function"].to_string());
     let mut said = vec![message["content"].to_string()];
@@ -389,13 +400,13 @@ fn completion(told: &Value) -> Vec<String> {
     said
 }
 
-fn response(told: &Value) -> Vec<String> {
+fn summarize_responses_object(told: &Value) -> Vec<String> {
     let items = told["output"].as_array().unwrap().iter().filter(|item| item["type"] != "reasoning");
     let told_of = |item: &Value| format!("{}{}{}", item["content"][0]["text"], item["name"], item["arguments"]);
     items.map(told_of).chain([told["status"].to_string()]).collect()
 }
 
-fn message(told: &Value) -> Vec<String> {
+fn summarize_message(told: &Value) -> Vec<String> {
     let blocks = told["content"].as_array().unwrap().iter().filter(|block| block["type"] != "thinking");
     let told_of = |block: &Value| format!("{}{}{}", block["text"], block["name"], block["input"]);
     blocks.map(told_of).chain([told["stop_reason"].to_string()]).collect()

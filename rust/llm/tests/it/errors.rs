@@ -10,24 +10,24 @@ const FAILURE: Failure = Failure {
     request_id: Some("req-1"),
 };
 
-fn text(bytes: &[u8]) -> &str {
+fn as_str(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
 #[test]
-fn a_body_in_each_dialect() {
+fn writes_an_error_body_in_each_api_format() {
     assert_eq!(
-        text(&error_body(ApiFormat::OpenAi, &FAILURE)),
+        as_str(&error_body(ApiFormat::OpenAi, &FAILURE)),
         r#"{"error":{"message":"too \"many\"\nrequests","type":"rate_limit_error","param":null,"code":"rate_limited"}}"#
     );
     assert_eq!(
-        text(&error_body(ApiFormat::Anthropic, &FAILURE)),
+        as_str(&error_body(ApiFormat::Anthropic, &FAILURE)),
         r#"{"type":"error","error":{"type":"rate_limit_error","message":"too \"many\"\nrequests"},"request_id":"req-1"}"#
     );
 }
 
 #[test]
-fn an_event_in_each_dialect() {
+fn writes_an_error_event_in_each_api_format() {
     let event = error_event(ApiFormat::OpenAi, &FAILURE);
     assert!(event.starts_with(b"data: {\"error\":") && event.ends_with(b"}\n\n"));
     let event = error_event(ApiFormat::Anthropic, &FAILURE);
@@ -35,15 +35,15 @@ fn an_event_in_each_dialect() {
 }
 
 #[test]
-fn a_kind_that_is_given_wins() {
+fn an_explicit_error_kind_wins_over_the_status() {
     let failure = Failure { error_type: Some("gateway_error"), ..FAILURE };
     for dialect in [ApiFormat::OpenAi, ApiFormat::Anthropic] {
-        assert!(text(&error_body(dialect, &failure)).contains(r#""type":"gateway_error""#));
+        assert!(as_str(&error_body(dialect, &failure)).contains(r#""type":"gateway_error""#));
     }
 }
 
 #[test]
-fn every_status_has_a_kind_of_its_dialect() {
+fn every_status_has_an_error_kind_of_its_api_format() {
     let kind = |dialect, status| {
         let body = error_body(dialect, &Failure { status, ..FAILURE });
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
@@ -58,7 +58,7 @@ fn every_status_has_a_kind_of_its_dialect() {
 }
 
 #[test]
-fn an_overloaded_error_is_known() {
+fn recognises_an_overloaded_error() {
     assert!(anthropic_messages::is_overloaded_error(
         br#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#
     ));

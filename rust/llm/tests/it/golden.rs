@@ -5,38 +5,38 @@
 //! the caller's own dialect, `sent` and `returned` stand only where they differ from what came.
 //! `UPDATE_GOLDEN=1` writes what is.
 
-use crate::golden_cases::{Answered, Case, cases, in_one_text, passing, reassembled};
+use crate::golden_cases::{UpstreamBody, Case, translated_cases, merge_text_blocks, pass_through_cases, assemble_stream};
 use bytes::Bytes;
 use penstock_llm::stream::include_usage;
 use proptest::prelude::*;
 
 #[test]
-fn every_request_is_sent_and_every_answer_returned_as_the_files_say() {
-    let cases = cases();
+fn requests_and_responses_match_the_golden_files() {
+    let cases = translated_cases();
     assert!(cases.len() > 20, "the cases are not where they should be");
     for case in cases {
-        let translation = match case.translation() {
+        let translation = match case.translate_request() {
             Err(refusal) => {
-                case.expect("refused.txt", refusal.to_string().as_bytes());
+                case.expect_file("refused.txt", refusal.to_string().as_bytes());
                 continue;
             }
             Ok((translation, sent)) => {
                 match sent.first() {
                     None => (),
                     Some(b'{') => case.expect_json("sent.json", &sent),
-                    Some(_) => case.expect("sent.txt", &sent),
+                    Some(_) => case.expect_file("sent.txt", &sent),
                 }
                 translation
             }
         };
-        match case.answered() {
-            Answered::Error(bytes) => {
+        match case.upstream_body() {
+            UpstreamBody::Error(bytes) => {
                 case.expect_json("returned.json", &translation.translate_error(400, &bytes, None))
             }
-            Answered::Whole(bytes) => {
+            UpstreamBody::Complete(bytes) => {
                 case.expect_json("returned.json", &translation.translate_response(&bytes).unwrap())
             }
-            Answered::Stream(bytes) => {
+            UpstreamBody::Stream(bytes) => {
                 let mut transcoder = translation.transcoder();
                 let mut returned = transcoder.push_chunk(bytes).to_vec();
                 returned.extend_from_slice(&transcoder.finish());
@@ -45,44 +45,44 @@ fn every_request_is_sent_and_every_answer_returned_as_the_files_say() {
             }
         }
         if let Some(betas) = &translation.anthropic_betas {
-            case.expect("betas.txt", betas.as_bytes());
+            case.expect_file("betas.txt", betas.as_bytes());
         }
         let lost = translation.response_context.dropped_fields.header_value(&translation.dropped_params);
-        if lost.is_some() || case.has("lost.txt") {
-            case.expect("lost.txt", lost.unwrap_or_default().as_bytes());
+        if lost.is_some() || case.has_file("lost.txt") {
+            case.expect_file("lost.txt", lost.unwrap_or_default().as_bytes());
         }
     }
 }
 
 #[test]
-fn what_passes_passes_as_it_came_but_for_what_the_files_say() {
-    let cases = passing();
+fn pass_through_cases_change_only_as_the_golden_files_state() {
+    let cases = pass_through_cases();
     assert!(cases.len() > 20, "the cases are not where they should be");
     for case in cases {
-        let (sent, mending, hides) = case.passed();
-        case.expect_changed("sent.json", &case.asked(), &sent);
-        let lost = case.worded().1;
-        if !lost.is_empty() || case.has("lost.txt") {
-            case.expect("lost.txt", lost.header_value().as_bytes());
+        let (sent, mending, hides) = case.prepare_pass_through();
+        case.expect_if_changed("sent.json", &case.client_request(), &sent);
+        let lost = case.map_parameters().1;
+        if !lost.is_empty() || case.has_file("lost.txt") {
+            case.expect_file("lost.txt", lost.header_value().as_bytes());
         }
-        match case.answered() {
-            Answered::Error(bytes) => {
+        match case.upstream_body() {
+            UpstreamBody::Error(bytes) => {
                 let told = mending.normalise_error(400, &bytes, None);
-                case.expect_changed("returned.json", &bytes, told.as_deref().unwrap_or(&bytes));
+                case.expect_if_changed("returned.json", &bytes, told.as_deref().unwrap_or(&bytes));
             }
-            Answered::Whole(bytes) if mending.changes_responses() => {
-                case.expect_changed("returned.json", &bytes, &mending.normalise_body(bytes.clone()));
+            UpstreamBody::Complete(bytes) if mending.changes_responses() => {
+                case.expect_if_changed("returned.json", &bytes, &mending.normalise_body(bytes.clone()));
             }
             // Nobody looks at it.
-            Answered::Whole(bytes) => case.expect_changed("returned.json", &bytes, &bytes),
-            Answered::Stream(bytes) => {
+            UpstreamBody::Complete(bytes) => case.expect_if_changed("returned.json", &bytes, &bytes),
+            UpstreamBody::Stream(bytes) => {
                 let mut told = bytes.clone();
                 if mending.changes_responses() {
                     let mut stream = mending.stream_normaliser();
                     told = [stream(Some(told)), stream(None)].concat().into();
                 }
                 let told = if hides { include_usage::strip_usage(told) } else { told };
-                case.expect_changed("returned.sse", &bytes, &told);
+                case.expect_if_changed("returned.sse", &bytes, &told);
             }
         }
     }
@@ -90,10 +90,10 @@ fn what_passes_passes_as_it_came_but_for_what_the_files_say() {
 
 /// As those who speak `OpenAI` take it: what calls tools is followed by what each of them gave back.
 #[test]
-fn every_history_that_is_sent_is_one_that_providers_take() {
+fn sent_chat_histories_are_valid_for_openai_compatible_apis() {
     let mut histories = 0;
-    for case in cases() {
-        let Ok((_, sent)) = case.translation() else { continue };
+    for case in translated_cases() {
+        let Ok((_, sent)) = case.translate_request() else { continue };
         let sent: serde_json::Value = serde_json::from_slice(&sent).unwrap_or_default();
         let mut messages = sent["messages"].as_array().into_iter().flatten().peekable();
         while let Some(message) = messages.next().filter(|message| message["role"].is_string()) {
@@ -115,15 +115,15 @@ fn every_history_that_is_sent_is_one_that_providers_take() {
 }
 
 #[test]
-fn the_same_request_is_written_the_same_way_twice() {
-    for case in cases() {
-        let written = || case.translation().map(|(_, sent)| sent).ok();
+fn translating_a_request_twice_gives_the_same_bytes() {
+    for case in translated_cases() {
+        let written = || case.translate_request().map(|(_, sent)| sent).ok();
         assert_eq!(written(), written(), "{}", case.name());
     }
 }
 
 /// Streams that no whole answer says: they fail on their way, or come in pieces of which only a stream has so many.
-const ALONE: [&str; 13] = [
+const STREAMS_WITHOUT_COUNTERPART: [&str; 13] = [
     "anthropic/chatComplete/overloaded_stream",
     "anthropic/createModelResponse/overloaded_stream",
     "bedrock/chatComplete/exception_stream",
@@ -140,16 +140,16 @@ const ALONE: [&str; 13] = [
 ];
 
 #[test]
-fn a_stream_put_together_again_is_the_whole_answer() {
+fn an_assembled_stream_equals_the_complete_response() {
     let (mut alone, mut late) = (Vec::new(), 0);
-    for case in cases() {
-        let Answered::Stream(bytes) = case.answered() else { continue };
-        let Some(whole) = case.sibling() else {
+    for case in translated_cases() {
+        let UpstreamBody::Stream(bytes) = case.upstream_body() else { continue };
+        let Some(whole) = case.complete_counterpart() else {
             alone.push(case.name());
             continue;
         };
-        let (Ok((streamed, _)), Ok((translation, _)), Answered::Whole(answer)) =
-            (case.translation(), whole.translation(), whole.answered())
+        let (Ok((streamed, _)), Ok((translation, _)), UpstreamBody::Complete(answer)) =
+            (case.translate_request(), whole.translate_request(), whole.upstream_body())
         else {
             panic!("{} has no whole to compare with", case.name());
         };
@@ -158,19 +158,19 @@ fn a_stream_put_together_again_is_the_whole_answer() {
         returned.extend_from_slice(&transcoder.finish());
         let expected: serde_json::Value =
             serde_json::from_slice(&translation.translate_response(&answer).unwrap()).unwrap();
-        let (mut found, mut expected) = (reassembled(&case.operation, &returned), reassembled_whole(expected));
-        if LATE.contains(&case.name().as_str()) {
+        let (mut found, mut expected) = (assemble_stream(&case.operation, &returned), strip_object_field(expected));
+        if LATE_CITATION_STREAMS.contains(&case.name().as_str()) {
             late += 1;
-            (found, expected) = (in_one_text(found), in_one_text(expected));
+            (found, expected) = (merge_text_blocks(found), merge_text_blocks(expected));
         }
         assert_eq!(found, expected, "{}", case.name());
     }
-    assert_eq!(late, LATE.len());
-    assert_eq!(alone, ALONE, "a stream has a case of the same name that is answered whole");
+    assert_eq!(late, LATE_CITATION_STREAMS.len());
+    assert_eq!(alone, STREAMS_WITHOUT_COUNTERPART, "a stream has a case of the same name that is answered whole");
 }
 
 /// What is cited is known there when its words have been told, and a block that was told is not cut any more.
-const LATE: [&str; 14] = [
+const LATE_CITATION_STREAMS: [&str; 14] = [
     "cohere/converseStream/cited_stream",
     "cohere/messages/citations_stream",
     "cohere/messages/cited_stream",
@@ -188,7 +188,7 @@ const LATE: [&str; 14] = [
 ];
 
 /// Without what only one of the two has.
-fn reassembled_whole(mut whole: serde_json::Value) -> serde_json::Value {
+fn strip_object_field(mut whole: serde_json::Value) -> serde_json::Value {
     if let Some(object) = whole.as_object_mut()
         && object.get("object").is_some_and(|kind| kind == "chat.completion")
     {
@@ -202,19 +202,19 @@ proptest! {
 
     #[test]
     fn however_a_stream_is_cut_the_same_comes_out(cuts in prop::collection::vec(1_usize..60, 1..40)) {
-        for case in cases() {
-            let Answered::Stream(bytes) = case.answered() else { continue };
+        for case in translated_cases() {
+            let UpstreamBody::Stream(bytes) = case.upstream_body() else { continue };
             // One for each: what was lost is named once.
-            let (entire, pieces) = (case.translation().unwrap().0, case.translation().unwrap().0);
-            prop_assert_eq!(cut(&entire, &bytes, &[bytes.len()]), cut(&pieces, &bytes, &cuts), "{}", case.name());
+            let (entire, pieces) = (case.translate_request().unwrap().0, case.translate_request().unwrap().0);
+            prop_assert_eq!(translate_in_chunks(&entire, &bytes, &[bytes.len()]), translate_in_chunks(&pieces, &bytes, &cuts), "{}", case.name());
         }
     }
 
     #[test]
     fn no_answer_makes_it_panic(noise in prop::collection::vec(any::<u8>(), 0..200), at in 0_usize..4000) {
-        for case in cases() {
-            let Ok((translation, _)) = case.translation() else { continue };
-            let (Answered::Stream(bytes) | Answered::Whole(bytes) | Answered::Error(bytes)) = case.answered();
+        for case in translated_cases() {
+            let Ok((translation, _)) = case.translate_request() else { continue };
+            let (UpstreamBody::Stream(bytes) | UpstreamBody::Complete(bytes) | UpstreamBody::Error(bytes)) = case.upstream_body();
             let mut broken = bytes.to_vec();
             let at = at.min(broken.len());
             broken.splice(at..at, noise.iter().copied());
@@ -226,7 +226,11 @@ proptest! {
     }
 }
 
-fn cut(translation: &penstock_llm::translation::Translation, bytes: &Bytes, lengths: &[usize]) -> Vec<u8> {
+fn translate_in_chunks(
+    translation: &penstock_llm::translation::Translation,
+    bytes: &Bytes,
+    lengths: &[usize],
+) -> Vec<u8> {
     let mut transcoder = translation.transcoder();
     let mut returned = Vec::new();
     let mut rest = bytes.clone();
@@ -242,10 +246,10 @@ fn cut(translation: &penstock_llm::translation::Translation, bytes: &Bytes, leng
 }
 
 #[test]
-fn what_a_stream_says_is_said_before_it_is_over() {
-    for case in cases().into_iter().filter(|case: &Case| matches!(case.answered(), Answered::Stream(_))) {
-        let Answered::Stream(bytes) = case.answered() else { continue };
-        let (translation, _) = case.translation().unwrap();
+fn translates_stream_content_before_the_stream_ends() {
+    for case in translated_cases().into_iter().filter(|case: &Case| matches!(case.upstream_body(), UpstreamBody::Stream(_))) {
+        let UpstreamBody::Stream(bytes) = case.upstream_body() else { continue };
+        let (translation, _) = case.translate_request().unwrap();
         let mut transcoder = translation.transcoder();
         let begun = transcoder.push_chunk(bytes.slice(..bytes.len() * 3 / 4));
         assert!(!begun.is_empty(), "{} waits for its end", case.name());

@@ -1,7 +1,7 @@
 //! Requests and answers in which something is of another kind than it should be, and streams that never come to a point:
 //! nothing panics, and no more is held than an event may be long.
 
-use crate::golden_cases::{Answered, Case, cases};
+use crate::golden_cases::{UpstreamBody, Case, translated_cases};
 use bytes::Bytes;
 use penstock_llm::{
     catalog,
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 /// What stands where something else is expected.
-fn strange(kind: usize) -> Value {
+fn unexpected_value(kind: usize) -> Value {
     match kind % 6 {
         0 => Value::Null,
         1 => json!(-1),
@@ -24,51 +24,53 @@ fn strange(kind: usize) -> Value {
 }
 
 /// How many values there are in a document, itself included.
-fn count(value: &Value) -> usize {
+fn count_values(value: &Value) -> usize {
     1 + match value {
-        Value::Array(items) => items.iter().map(count).sum(),
-        Value::Object(fields) => fields.values().map(count).sum(),
+        Value::Array(items) => items.iter().map(count_values).sum(),
+        Value::Object(fields) => fields.values().map(count_values).sum(),
         _ => 0,
     }
 }
 
 /// Puts something strange in the place of the value with this number.
-fn replace(value: &mut Value, at: &mut usize, by: &Value) {
+fn replace_value_at(value: &mut Value, at: &mut usize, by: &Value) {
     if *at == 0 {
         *value = by.clone();
     }
     *at = at.wrapping_sub(1);
     match value {
-        Value::Array(items) => items.iter_mut().for_each(|item| replace(item, at, by)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| replace(field, at, by)),
+        Value::Array(items) => items.iter_mut().for_each(|item| replace_value_at(item, at, by)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| replace_value_at(field, at, by)),
         _ => (),
     }
 }
 
-fn changed(json: &[u8], at: usize, kind: usize) -> Vec<u8> {
+fn replace_value_in_json(json: &[u8], at: usize, kind: usize) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(json) else { return json.to_vec() };
-    let mut at = at % count(&value);
-    replace(&mut value, &mut at, &strange(kind));
+    let mut at = at % count_values(&value);
+    replace_value_at(&mut value, &mut at, &unexpected_value(kind));
     value.to_string().into_bytes()
 }
 
 /// Each event of a stream with something strange in it.
-fn changed_events(stream: &[u8], at: usize, kind: usize) -> Vec<u8> {
+fn replace_value_in_events(stream: &[u8], at: usize, kind: usize) -> Vec<u8> {
     let text = String::from_utf8_lossy(stream);
     let change = |line: &str| match line.strip_prefix("data: ") {
-        Some(data) => format!("data: {}\n", String::from_utf8_lossy(&changed(data.as_bytes(), at, kind))),
+        Some(data) => format!("data: {}\n", String::from_utf8_lossy(&replace_value_in_json(data.as_bytes(), at, kind))),
         None => format!("{line}\n"),
     };
     text.lines().map(change).collect::<String>().into_bytes()
 }
 
-fn answered(translation: &Translation, case: &Case, at: usize, kind: usize) {
-    match case.answered() {
-        Answered::Whole(bytes) => drop(translation.translate_response(&changed(&bytes, at, kind))),
-        Answered::Error(bytes) => drop(translation.translate_error(500, &changed(&bytes, at, kind), None)),
-        Answered::Stream(bytes) => {
+fn translate_changed_response(translation: &Translation, case: &Case, at: usize, kind: usize) {
+    match case.upstream_body() {
+        UpstreamBody::Complete(bytes) => drop(translation.translate_response(&replace_value_in_json(&bytes, at, kind))),
+        UpstreamBody::Error(bytes) => {
+            drop(translation.translate_error(500, &replace_value_in_json(&bytes, at, kind), None))
+        }
+        UpstreamBody::Stream(bytes) => {
             let mut transcoder = translation.transcoder();
-            transcoder.push_chunk(changed_events(&bytes, at, kind).into());
+            transcoder.push_chunk(replace_value_in_events(&bytes, at, kind).into());
             transcoder.finish();
         }
     }
@@ -79,17 +81,17 @@ proptest! {
 
     #[test]
     fn whatever_is_of_another_kind_than_it_should_be_nothing_panics(at in 0_usize..400, kind in 0_usize..6) {
-        for case in cases() {
+        for case in translated_cases() {
             let provider = catalog::find_provider(&case.provider).unwrap();
-            let body = changed(&case.asked(), at, kind);
+            let body = replace_value_in_json(&case.client_request(), at, kind);
             let model = case.model();
             let Some(wire) = provider.provider_format(case.operation(), &model) else { continue };
             let question = TranslationInput { operation: case.operation(), provider, body: &body, model: &model, hints: RequestHints { anthropic_betas: Some("a,,b"), ..RequestHints::default() }, strict: at % 2 == 0, now_ms: 0, nonce: 0 };
             if let Ok((translation, _)) = Translation::translate_request(&question, wire) {
-                answered(&translation, &case, at, kind);
+                translate_changed_response(&translation, &case, at, kind);
             }
-            if let Ok((translation, _)) = case.translation() {
-                answered(&translation, &case, at, kind);
+            if let Ok((translation, _)) = case.translate_request() {
+                translate_changed_response(&translation, &case, at, kind);
             }
         }
     }
@@ -106,11 +108,11 @@ proptest! {
 }
 
 #[test]
-fn an_event_without_an_end_is_given_up_and_not_held() {
+fn gives_up_on_an_endless_event_without_buffering_it() {
     let endless = Bytes::from(vec![b'a'; 1024 * 1024]);
     for name in ["anthropic/chatComplete/stream", "google/messages/stream", "bedrock/chatComplete/stream"] {
-        let case = cases().into_iter().find(|case| case.name() == name).unwrap();
-        let (translation, _) = case.translation().unwrap();
+        let case = translated_cases().into_iter().find(|case| case.name() == name).unwrap();
+        let (translation, _) = case.translate_request().unwrap();
         let mut transcoder = translation.transcoder();
         let mut told = transcoder.push_chunk("data: ".into()).to_vec();
         for _ in 0..40 {

@@ -7,7 +7,7 @@ use penstock_llm::{
 };
 use proptest::prelude::*;
 
-fn meter<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
+fn meter_chunks<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
     let mut meter = Meter::new(dialect);
     for chunk in chunks {
         meter.feed(chunk);
@@ -15,7 +15,7 @@ fn meter<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> 
     meter.finish()
 }
 
-const CHAT: &str = concat!(
+const CHAT_STREAM: &str = concat!(
     "data: {\"id\":\"c\",\"model\":\"\",\"choices\":[],\"prompt_filter_results\":[],\"usage\":null}\n\n",
     "data: {\"id\":\"c\",\"model\":\"gpt-4o-2024\",\"choices\":[{\"delta\":{\"content\":\"[DONE] \\\"error\\\": 1\"}}],\"usage\":null}\n\n",
     ": ping\n\n",
@@ -23,7 +23,7 @@ const CHAT: &str = concat!(
     "data: [DONE]\n\n",
 );
 
-const MESSAGES: &str = concat!(
+const MESSAGES_STREAM: &str = concat!(
     "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\"model\":\"claude-x\",\"usage\":{\"input_tokens\":25,\"cache_read_input_tokens\":7,\"output_tokens\":1}}}\n\n",
     "event: ping\ndata: {\"type\": \"ping\"}\n\n",
     "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"message_stop\"}}\n\n",
@@ -31,7 +31,7 @@ const MESSAGES: &str = concat!(
     "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
 );
 
-fn chat() -> StreamSummary {
+fn expected_chat() -> StreamSummary {
     StreamSummary {
         usage: Some(Usage { input: 9, output: 12, ..Usage::default() }),
         is_terminated: true,
@@ -43,7 +43,7 @@ fn chat() -> StreamSummary {
     }
 }
 
-fn messages() -> StreamSummary {
+fn expected_messages() -> StreamSummary {
     StreamSummary {
         usage: Some(Usage { input: 25, cache_read: 7, output: 15, ..Usage::default() }),
         is_terminated: true,
@@ -56,47 +56,47 @@ fn messages() -> StreamSummary {
 }
 
 #[test]
-fn meters_a_stream_of_each_dialect() {
-    assert_eq!(meter(OpenAi, [CHAT.as_bytes()]), chat());
-    assert_eq!(meter(Anthropic, [MESSAGES.as_bytes()]), messages());
+fn meters_a_stream_of_each_api_format() {
+    assert_eq!(meter_chunks(OpenAi, [CHAT_STREAM.as_bytes()]), expected_chat());
+    assert_eq!(meter_chunks(Anthropic, [MESSAGES_STREAM.as_bytes()]), expected_messages());
 }
 
 #[test]
-fn meters_streams_with_any_line_end_and_a_byte_order_mark() {
+fn meters_streams_with_any_line_ending_and_a_byte_order_mark() {
     for end in ["\r\n", "\r"] {
-        let stream = format!("\u{feff}{}", MESSAGES.replace('\n', end));
-        assert_eq!(meter(Anthropic, [stream.as_bytes()]), messages());
-        assert_eq!(meter(Anthropic, stream.as_bytes().chunks(5)), messages());
+        let stream = format!("\u{feff}{}", MESSAGES_STREAM.replace('\n', end));
+        assert_eq!(meter_chunks(Anthropic, [stream.as_bytes()]), expected_messages());
+        assert_eq!(meter_chunks(Anthropic, stream.as_bytes().chunks(5)), expected_messages());
     }
 }
 
 #[test]
-fn a_stream_that_was_cut_is_not_terminated() {
-    let metered = meter(OpenAi, [&CHAT.as_bytes()[..CHAT.len() - 10]]);
+fn a_truncated_stream_is_not_terminated() {
+    let metered = meter_chunks(OpenAi, [&CHAT_STREAM.as_bytes()[..CHAT_STREAM.len() - 10]]);
     assert!(!metered.is_terminated);
-    assert_eq!(metered.usage, chat().usage);
-    assert!(!meter(Anthropic, [&MESSAGES.as_bytes()[..MESSAGES.len() - 40]]).is_terminated);
+    assert_eq!(metered.usage, expected_chat().usage);
+    assert!(!meter_chunks(Anthropic, [&MESSAGES_STREAM.as_bytes()[..MESSAGES_STREAM.len() - 40]]).is_terminated);
 }
 
 #[test]
-fn a_choice_that_said_why_it_ended_has_finished_unless_half_an_event_follows() {
+fn finish_reason_finishes_a_choice_unless_an_event_is_partial() {
     let chunk = |reason: &str| format!("data: {{\"choices\":[{{\"delta\":{{}},\"finish_reason\": {reason}}}]}}\n\n");
     let usage = "data: {\"choices\":[],\"usage\":null}\n\n";
-    let finished = |stream: &str| meter(OpenAi, stream.as_bytes().chunks(7)).has_finish_reasons;
+    let finished = |stream: &str| meter_chunks(OpenAi, stream.as_bytes().chunks(7)).has_finish_reasons;
     assert!(finished(&(chunk("null") + &chunk("\"stop\""))) && finished(&(chunk("\"length\"") + usage)));
     assert!(!finished(&chunk("null")) && !finished(&(chunk("\"stop\"") + "data: {\"id")));
-    assert!(!meter(Anthropic, [chunk("\"stop\"").as_bytes()]).has_finish_reasons);
+    assert!(!meter_chunks(Anthropic, [chunk("\"stop\"").as_bytes()]).has_finish_reasons);
 }
 
 #[test]
-fn several_choices_have_finished_when_each_of_them_has() {
+fn several_choices_are_finished_once_each_of_them_is() {
     // A call of a tool has a number of its own, for which all is read; without one it is only looked at, as long as it is of one.
     for delta in [r#"{"tool_calls":[{"index":3,"function":{"arguments":"\"index\":9"}}]}"#, r#"{"content":"a"}"#] {
-        each_has_finished_or_not(delta);
+        check_finished_choices(delta);
     }
 }
 
-fn each_has_finished_or_not(delta: &str) {
+fn check_finished_choices(delta: &str) {
     let choice =
         |index: u8, reason: &str| format!("{{\"index\": {index},\"delta\":{delta},\"finish_reason\":{reason}}}");
     let (open, over) = (|index| choice(index, "null"), |index| choice(index, "\"stop\""));
@@ -118,7 +118,7 @@ fn each_has_finished_or_not(delta: &str) {
         let stream = events.collect::<Vec<_>>().concat();
         for size in [1, 7, stream.len()] {
             assert_eq!(
-                meter(OpenAi, stream.as_bytes().chunks(size)).has_finish_reasons,
+                meter_chunks(OpenAi, stream.as_bytes().chunks(size)).has_finish_reasons,
                 finished,
                 "{stream} by {size}"
             );
@@ -127,65 +127,69 @@ fn each_has_finished_or_not(delta: &str) {
 }
 
 #[test]
-fn a_last_event_without_its_blank_line_counts() {
-    assert_eq!(meter(OpenAi, [CHAT.trim_end().as_bytes()]), chat());
+fn counts_a_last_event_without_its_blank_line() {
+    assert_eq!(meter_chunks(OpenAi, [CHAT_STREAM.trim_end().as_bytes()]), expected_chat());
 }
 
 #[test]
-fn errors_within_a_stream_are_seen_and_null_is_none() {
+fn detects_error_events_and_ignores_null_errors() {
     let errors = [
         "data: {\"error\":{\"message\":\"x\",\"type\":\"overloaded_error\"}}\n\n",
         "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
         "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"x\"},\"usage\":null}}\n\n",
     ];
     for dialect in [OpenAi, Anthropic] {
-        assert!(errors.iter().all(|event| meter(dialect, [CHAT.as_bytes(), event.as_bytes()]).has_error_event));
-        assert!(!meter(dialect, ["data: {\"error\":null,\"x\":\"error\"}\n\n".as_bytes()]).has_error_event);
+        assert!(
+            errors
+                .iter()
+                .all(|event| meter_chunks(dialect, [CHAT_STREAM.as_bytes(), event.as_bytes()]).has_error_event)
+        );
+        assert!(!meter_chunks(dialect, ["data: {\"error\":null,\"x\":\"error\"}\n\n".as_bytes()]).has_error_event);
     }
 }
 
 #[test]
-fn a_stream_of_responses_ends_with_its_last_event() {
+fn a_responses_api_stream_ends_with_its_last_event() {
     let stream = concat!(
         "data: {\"type\":\"response.created\",\"response\":{\"model\":\"gpt-5\",\"error\":null,\"usage\":null}}\n\n",
         "data: {\"type\":\"response.completed\",\"response\":{\"model\":\"gpt-5\",\"error\":null,\"usage\":{\"input_tokens\":3,\"output_tokens\":4}}}\n\n",
     );
-    let metered = meter(OpenAi, [stream.as_bytes()]);
+    let metered = meter_chunks(OpenAi, [stream.as_bytes()]);
     assert_eq!(metered.usage, Some(Usage { input: 3, output: 4, ..Usage::default() }));
     assert!(metered.is_terminated && !metered.has_error_event);
     assert_eq!(metered.model.as_deref(), Some("gpt-5"));
 }
 
 #[test]
-fn a_response_that_goes_on_in_the_background_is_known_from_its_beginning() {
+fn detects_a_background_response_from_its_first_event() {
     let begun = |background: &str| {
         let event = format!(
             "data: {{\"type\":\"response.created\",\"response\":{{\"id\":\"resp_1\",\"background\":{background},\"model\":\"gpt-5\"}}}}\n\n"
         );
-        meter(OpenAi, [event.as_bytes()]).background_response_id
+        meter_chunks(OpenAi, [event.as_bytes()]).background_response_id
     };
     assert_eq!((begun("true").as_deref(), begun("false")), (Some("resp_1"), None));
 }
 
 #[test]
-fn usage_behind_a_huge_or_broken_event_is_still_found() {
+fn finds_usage_in_a_huge_or_invalid_event() {
     let tail = "\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
     let huge = format!("data: {{\"junk\":\"{}\",{tail}", "x".repeat(1_000_000));
-    let metered = meter(OpenAi, huge.as_bytes().chunks(16_384));
+    let metered = meter_chunks(OpenAi, huge.as_bytes().chunks(16_384));
     assert_eq!((metered.usage, metered.is_terminated), (Some(Usage { input: 1, output: 2, ..Usage::default() }), true));
     let broken = format!("data: {{\"junk\":nonsense,{tail}");
-    assert_eq!(meter(OpenAi, [broken.as_bytes()]).usage, metered.usage);
+    assert_eq!(meter_chunks(OpenAi, [broken.as_bytes()]).usage, metered.usage);
 }
 
 /// An image, or a long response, comes in one event of megabytes, whose beginning is not kept.
 #[test]
-fn a_last_event_that_is_huge_says_how_its_stream_ended() {
+fn reads_termination_and_usage_of_a_huge_last_event() {
     let picture = "A".repeat(1_000_000);
     let used = Some(Usage { input: 3, output: 4, ..Usage::default() });
     let response = format!(
         "data: {{\"type\":\"response.completed\",\"response\":{{\"output\":[{{\"result\":\"{picture}\"}}],\"error\":null,\"usage\":{{\"input_tokens\":3,\"output_tokens\":4}}}}}}\n\n"
     );
-    let metered = meter(OpenAi, response.as_bytes().chunks(16_384));
+    let metered = meter_chunks(OpenAi, response.as_bytes().chunks(16_384));
     assert_eq!((metered.usage, metered.is_terminated), (used, true));
     let content = |end: &str| {
         format!(
@@ -193,21 +197,21 @@ fn a_last_event_that_is_huge_says_how_its_stream_ended() {
         )
     };
     let looked_up = ",\"finishReason\":\"STOP\",\"groundingMetadata\":{\"webSearchQueries\":[\"a\",\"b\"]}";
-    let metered = meter(Gemini, content(looked_up).as_bytes().chunks(16_384));
+    let metered = meter_chunks(Gemini, content(looked_up).as_bytes().chunks(16_384));
     let tools = ToolUses { web_searches: 1, ..ToolUses::default() };
     assert_eq!((metered.usage, metered.is_terminated), (used.map(|usage| Usage { tool_uses: tools, ..usage }), true));
-    let metered = meter(Gemini, content("").as_bytes().chunks(16_384));
+    let metered = meter_chunks(Gemini, content("").as_bytes().chunks(16_384));
     assert_eq!((metered.usage, metered.is_terminated), (used, false));
 }
 
-const RESPONSE: &str = concat!(
+const RESPONSES_STREAM: &str = concat!(
     "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"model\":\"gpt-5\",\"usage\":null}}\n\n",
     "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"\\\"response.failed\\\" \\u00e9\"}\n\n",
     "event: response.output_text.done\ndata: {\"type\":\"response.output_text.done\",\"text\":\"twice\"}\n\n",
     "event: response.incomplete\ndata: {\"type\":\"response.incomplete\",\"response\":{\"error\":null,\"usage\":null}}\n\n",
 );
 
-const FAILING: &str = concat!(
+const FAILING_STREAM: &str = concat!(
     "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n: ping\n\n",
     "data: {\"choices\":[{\"delta\":\ndata: {\"content\":\"two lines\"}}]}\n\n",
     "data: {\"error\":{\"message\":\"x\"}}\n\ndata: [DO",
@@ -216,10 +220,10 @@ const FAILING: &str = concat!(
 /// The stream, in a dialect and for an operation, with any line ends, with a byte order mark or without.
 fn any_stream() -> impl Strategy<Value = (Operation, String)> {
     let streams = vec![
-        (Operation::ChatComplete, CHAT),
-        (Operation::Messages, MESSAGES),
-        (Operation::CreateModelResponse, RESPONSE),
-        (Operation::ChatComplete, FAILING),
+        (Operation::ChatComplete, CHAT_STREAM),
+        (Operation::Messages, MESSAGES_STREAM),
+        (Operation::CreateModelResponse, RESPONSES_STREAM),
+        (Operation::ChatComplete, FAILING_STREAM),
         (Operation::Complete, "data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"choices\":[{\"text\":\"b\"}]}\n\n"),
     ];
     let ends = prop::sample::select(vec!["\n", "\r\n", "\r"]);
@@ -228,15 +232,15 @@ fn any_stream() -> impl Strategy<Value = (Operation, String)> {
 }
 
 #[test]
-fn a_response_ends_however_it_ends() {
+fn each_final_response_event_terminates_the_stream() {
     for (end, failed) in [("completed", false), ("incomplete", false), ("failed", true)] {
         let error = if failed { "{}" } else { "null" };
         let event =
             format!("data: {{\"type\":\"response.{end}\",\"response\":{{\"error\":{error},\"usage\":null}}}}\n\n");
-        let metered = meter(OpenAi, [RESPONSE.split_at(200).0.as_bytes(), b"\n\n", event.as_bytes()]);
+        let metered = meter_chunks(OpenAi, [RESPONSES_STREAM.split_at(200).0.as_bytes(), b"\n\n", event.as_bytes()]);
         assert_eq!((metered.is_terminated, metered.has_error_event), (true, failed), "{end}");
     }
-    assert!(!meter(OpenAi, [RESPONSE.rsplit_once("event:").unwrap().0.as_bytes()]).is_terminated);
+    assert!(!meter_chunks(OpenAi, [RESPONSES_STREAM.rsplit_once("event:").unwrap().0.as_bytes()]).is_terminated);
 }
 
 proptest! {
@@ -257,8 +261,8 @@ proptest! {
         let whole = feed(&[]);
         prop_assert_eq!(&feed(&cuts), &whole);
         match (operation, whole.usage) {
-            (Operation::ChatComplete, Some(_)) => prop_assert_eq!(whole, chat()),
-            (Operation::Messages, _) => prop_assert_eq!(whole, messages()),
+            (Operation::ChatComplete, Some(_)) => prop_assert_eq!(whole, expected_chat()),
+            (Operation::Messages, _) => prop_assert_eq!(whole, expected_messages()),
             (Operation::CreateModelResponse, _) => {
                 prop_assert_eq!(whole.deltas.unwrap().buffered_text(), "\"response.failed\" é");
                 prop_assert!(whole.is_terminated && !whole.has_error_event);

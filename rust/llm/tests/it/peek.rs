@@ -3,13 +3,13 @@
 use penstock_llm::api_format::{MAX_DEPTH, Peek, ScanError, is_complete_json, peek};
 use proptest::prelude::*;
 
-fn refusal(body: &str) -> (usize, &'static str) {
+fn scan_error(body: &str) -> (usize, &'static str) {
     let ScanError { offset: at, message } = peek(body.as_bytes()).unwrap_err();
     (at, message)
 }
 
 #[test]
-fn reads_the_fields_that_decide_and_where_they_stand() {
+fn reads_routing_fields_and_their_positions() {
     let body = br#"{"messages":[{"role":"user","content":"\"model\":\"no\" }"}],"model" : "gpt-4o", "stream": true,
         "user":"u-1","stream_options":{"x":{"include_usage":false},"include_usage":true},"tools":[{"model":"inner"}]}"#;
     let found = peek(body).unwrap();
@@ -23,7 +23,7 @@ fn reads_the_fields_that_decide_and_where_they_stand() {
 }
 
 #[test]
-fn escapes_in_keys_and_values_are_undone() {
+fn decodes_escapes_in_keys_and_values() {
     let found = peek(br#"{"mod\u0065l":"a\/b\ud83d\ude42\"c"}"#).unwrap();
     assert_eq!(found.model.as_deref(), Some("a/b🙂\"c"));
 }
@@ -36,51 +36,51 @@ fn values_of_another_type_count_as_absent() {
 }
 
 #[test]
-fn what_is_no_object_is_refused_at_its_byte() {
-    assert_eq!(refusal(""), (0, "unexpected end of JSON"));
-    assert_eq!(refusal("  [1]"), (2, "expected an object"));
-    assert_eq!(refusal("\u{feff}{}"), (0, "expected an object"));
-    assert_eq!(refusal("{} x"), (3, "unexpected bytes after the object"));
-    assert_eq!(refusal("{}{}"), (2, "unexpected bytes after the object"));
+fn rejects_non_objects_at_their_byte() {
+    assert_eq!(scan_error(""), (0, "unexpected end of JSON"));
+    assert_eq!(scan_error("  [1]"), (2, "expected an object"));
+    assert_eq!(scan_error("\u{feff}{}"), (0, "expected an object"));
+    assert_eq!(scan_error("{} x"), (3, "unexpected bytes after the object"));
+    assert_eq!(scan_error("{}{}"), (2, "unexpected bytes after the object"));
 }
 
 #[test]
-fn what_is_not_balanced_is_refused_at_its_byte() {
-    assert_eq!(refusal(r#"{"a":[1,2}"#), (9, "expected ',' or ']'"));
-    assert_eq!(refusal(r#"{"a":{"b":1]"#), (11, "expected ',' or '}'"));
-    assert_eq!(refusal(r#"{"a":1,}"#), (7, "expected a string as key"));
-    assert_eq!(refusal(r#"{"a":[1,]}"#), (8, "expected a value"));
-    assert_eq!(refusal(r#"{"a" 1}"#), (5, "expected ':'"));
-    assert_eq!(refusal("{'a':1}"), (1, "expected a string as key"));
-    assert_eq!(refusal(r#"{"a":-}"#), (6, "expected a digit"));
-    assert_eq!(refusal(r#"{"a":01}"#), (6, "expected ',' or '}'"));
-    assert_eq!(refusal(r#"{"a":nul}"#), (5, "expected a value"));
-    assert_eq!(refusal(r#"{"model":"\x"}"#), (10, "invalid escape"));
+fn rejects_malformed_json_at_its_byte() {
+    assert_eq!(scan_error(r#"{"a":[1,2}"#), (9, "expected ',' or ']'"));
+    assert_eq!(scan_error(r#"{"a":{"b":1]"#), (11, "expected ',' or '}'"));
+    assert_eq!(scan_error(r#"{"a":1,}"#), (7, "expected a string as key"));
+    assert_eq!(scan_error(r#"{"a":[1,]}"#), (8, "expected a value"));
+    assert_eq!(scan_error(r#"{"a" 1}"#), (5, "expected ':'"));
+    assert_eq!(scan_error("{'a':1}"), (1, "expected a string as key"));
+    assert_eq!(scan_error(r#"{"a":-}"#), (6, "expected a digit"));
+    assert_eq!(scan_error(r#"{"a":01}"#), (6, "expected ',' or '}'"));
+    assert_eq!(scan_error(r#"{"a":nul}"#), (5, "expected a value"));
+    assert_eq!(scan_error(r#"{"model":"\x"}"#), (10, "invalid escape"));
 }
 
 #[test]
-fn a_field_said_twice_is_refused() {
-    assert_eq!(refusal(r#"{"model":"a","mod\u0065l":"b"}"#).1, "\"model\" appears twice");
-    assert_eq!(refusal(r#"{"stream":true,"stream":false}"#).1, "\"stream\" appears twice");
+fn rejects_duplicate_fields() {
+    assert_eq!(scan_error(r#"{"model":"a","mod\u0065l":"b"}"#).1, "\"model\" appears twice");
+    assert_eq!(scan_error(r#"{"stream":true,"stream":false}"#).1, "\"stream\" appears twice");
 }
 
 #[test]
-fn depth_is_limited() {
+fn limits_nesting_depth() {
     let nested = |levels: usize| format!("{{\"a\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
     assert!(peek(nested(MAX_DEPTH as usize - 1).as_bytes()).is_ok());
-    assert_eq!(refusal(&nested(MAX_DEPTH as usize)).1, "nested too deeply");
-    assert_eq!(refusal(&"{\"a\":".repeat(100_000)).1, "nested too deeply");
+    assert_eq!(scan_error(&nested(MAX_DEPTH as usize)).1, "nested too deeply");
+    assert_eq!(scan_error(&"{\"a\":".repeat(100_000)).1, "nested too deeply");
 }
 
 #[test]
-fn every_truncation_is_refused_as_one() {
+fn rejects_every_truncation() {
     let body = r#"{"model":"gpt\"4","n":[1,-2.5e+3,{"a":[]},true,null],"stream_options":{"include_usage":false}}"#;
     for end in 0..body.len() {
         assert!(peek(&body.as_bytes()[..end]).is_err(), "{}", &body[..end]);
     }
 }
 
-fn json() -> impl Strategy<Value = serde_json::Value> {
+fn any_json() -> impl Strategy<Value = serde_json::Value> {
     use serde_json::{Value, json};
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -101,7 +101,7 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
 
 proptest! {
     #[test]
-    fn agrees_with_a_real_parser(model in any::<String>(), stream in any::<bool>(), rest in json(), pretty in any::<bool>()) {
+    fn agrees_with_a_real_parser(model in any::<String>(), stream in any::<bool>(), rest in any_json(), pretty in any::<bool>()) {
         let body = serde_json::json!({"rest": rest, "model": model, "more": rest, "stream": stream});
         let bytes = if pretty { serde_json::to_vec_pretty(&body) } else { serde_json::to_vec(&body) }.unwrap();
         let found = peek(&bytes).unwrap();
@@ -132,7 +132,7 @@ proptest! {
 }
 
 /// The parsing cases of `JSONTestSuite` (MIT, licence beside them): a name and its bytes, in hexadecimal, some repeated.
-fn suite() -> Vec<(&'static str, Vec<u8>)> {
+fn json_test_suite() -> Vec<(&'static str, Vec<u8>)> {
     let bytes = |hex: &str| -> Vec<u8> {
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
     };
@@ -148,8 +148,8 @@ fn suite() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn the_public_suite_is_taken_as_it_says() {
-    let suite = suite();
+fn agrees_with_the_public_json_test_suite() {
+    let suite = json_test_suite();
     assert_eq!(suite.len(), 318);
     for (name, text) in suite {
         let within = [br#"{"model":"m","x":"#, &text[..], b"}"].concat();
@@ -167,8 +167,8 @@ fn the_public_suite_is_taken_as_it_says() {
 }
 
 #[test]
-fn what_is_json_is_closed_and_what_is_cut_off_or_is_none_at_all_is_not() {
-    for (name, text) in suite().into_iter().filter(|(name, _)| name.starts_with('y')) {
+fn only_complete_json_counts_as_closed() {
+    for (name, text) in json_test_suite().into_iter().filter(|(name, _)| name.starts_with('y')) {
         assert!(is_complete_json(&text), "{name}");
     }
     for text in [
@@ -201,12 +201,12 @@ fn what_is_json_is_closed_and_what_is_cut_off_or_is_none_at_all_is_not() {
 }
 
 #[test]
-fn what_is_in_a_string_is_checked_at_its_byte() {
-    assert_eq!(refusal("{\"a\":\"b\nc\"}"), (7, "control character in a string"));
-    assert_eq!(refusal(&format!("{{\"a\":\"{}\u{1}\"}}", "x".repeat(100))), (106, "control character in a string"));
-    assert_eq!(refusal(r#"{"a":"bc\q"}"#), (8, "invalid escape"));
-    assert_eq!(refusal(r#"{"a":"\u12G4"}"#), (6, "invalid escape"));
-    assert_eq!(refusal(r#"{"a":"\u12"}"#), (6, "invalid escape"));
+fn rejects_invalid_strings_at_their_byte() {
+    assert_eq!(scan_error("{\"a\":\"b\nc\"}"), (7, "control character in a string"));
+    assert_eq!(scan_error(&format!("{{\"a\":\"{}\u{1}\"}}", "x".repeat(100))), (106, "control character in a string"));
+    assert_eq!(scan_error(r#"{"a":"bc\q"}"#), (8, "invalid escape"));
+    assert_eq!(scan_error(r#"{"a":"\u12G4"}"#), (6, "invalid escape"));
+    assert_eq!(scan_error(r#"{"a":"\u12"}"#), (6, "invalid escape"));
     let ScanError { offset: at, message } = peek(b"{\"a\":\"\xff\"}").unwrap_err();
     assert_eq!((at, message), (6, "invalid UTF-8"));
     for length in 0..40 {
@@ -217,7 +217,7 @@ fn what_is_in_a_string_is_checked_at_its_byte() {
 }
 
 #[test]
-fn a_long_text_is_checked_to_its_end_whatever_stands_where_a_part_of_it_ends() {
+fn checks_long_strings_across_part_boundaries() {
     // A part has 16 KiB; characters of one to four bytes are put across each end of one.
     for sign in ["é", "€", "😀", r#"\""#, r"\u00e9"] {
         for before in 16_370..16_390 {
@@ -242,7 +242,7 @@ fn a_long_text_is_checked_to_its_end_whatever_stands_where_a_part_of_it_ends() {
 }
 
 #[test]
-fn a_text_of_many_short_strings_is_checked_too_and_its_first_fault_told() {
+fn reports_the_first_fault_among_many_short_strings() {
     let items = r#""some words","#.repeat(10_000);
     let mut body = format!(r#"{{"a":[{items}""],"b":"é"}}"#).into_bytes();
     let last = body.len() - 1;

@@ -1,6 +1,6 @@
 //! What providers looked up by themselves, and are paid for by the piece: counted whole, streamed, large, and in sessions.
 
-use crate::golden_cases::cases;
+use crate::golden_cases::translated_cases;
 use penstock_llm::{
     api_format::ApiFormat::{self, Gemini, OpenAi},
     operation::Operation,
@@ -9,11 +9,11 @@ use penstock_llm::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn whole(dialect: ApiFormat, answer: &Value) -> Usage {
+fn usage_of_complete(dialect: ApiFormat, answer: &Value) -> Usage {
     Usage::from_response(dialect, answer.to_string().as_bytes()).unwrap()
 }
 
-fn streamed(dialect: ApiFormat, events: &[Value]) -> Usage {
+fn usage_of_stream(dialect: ApiFormat, events: &[Value]) -> Usage {
     let events = events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat();
     let read = |size: usize| {
         let mut meter = Meter::for_operation(dialect, Operation::CreateModelResponse);
@@ -24,14 +24,14 @@ fn streamed(dialect: ApiFormat, events: &[Value]) -> Usage {
     read(usize::MAX)
 }
 
-fn skimmed(dialect: ApiFormat, answer: &str, size: usize) -> Usage {
+fn usage_of_skimmed(dialect: ApiFormat, answer: &str, size: usize) -> Usage {
     let mut skim = ResponseSkimmer::for_operation(Operation::CreateModelResponse);
     answer.as_bytes().chunks(size).for_each(|chunk| skim.feed(chunk));
     skim.finish(dialect).unwrap()
 }
 
 /// Two searches that are paid for, of six that look like it, and one of files.
-fn items() -> Value {
+fn output_items() -> Value {
     json!([
         {"id": "rs", "type": "reasoning", "summary": []},
         {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "a"}},
@@ -45,20 +45,20 @@ fn items() -> Value {
     ])
 }
 
-fn response(items: &Value) -> Value {
+fn response_with_items(items: &Value) -> Value {
     json!({"id": "resp", "object": "response", "model": "gpt-5.1", "output": items,
         "metadata": {"type": "web_search_call"},
         "usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}})
 }
 
 /// What such a response says of its caller's own, in the same words, is not told from its items where not all of it is kept.
-fn large(items: &Value) -> String {
-    let mut response = response(items);
+fn large_response(items: &Value) -> String {
+    let mut response = response_with_items(items);
     response["metadata"] = json!({"kind": "web_search_call"});
     response.to_string()
 }
 
-const FOUND: ToolUses = ToolUses {
+const EXPECTED_TOOLS: ToolUses = ToolUses {
     web_searches: 2,
     file_searches: 1,
     x_searches: 0,
@@ -69,10 +69,11 @@ const FOUND: ToolUses = ToolUses {
 };
 
 #[test]
-fn searches_of_a_response_are_counted_whole_streamed_and_in_a_session() {
-    let (items, expected) = (items(), Usage { input: 100, output: 10, tool_uses: FOUND, ..Usage::default() });
-    let response = response(&items);
-    assert_eq!(whole(OpenAi, &response), expected);
+fn counts_searches_complete_streamed_and_in_a_session() {
+    let (items, expected) =
+        (output_items(), Usage { input: 100, output: 10, tool_uses: EXPECTED_TOOLS, ..Usage::default() });
+    let response = response_with_items(&items);
+    assert_eq!(usage_of_complete(OpenAi, &response), expected);
     let mut events = vec![json!({"type": "response.created", "response": {"model": "gpt-5.1", "output": []}})];
     for item in items.as_array().unwrap() {
         let mut begun = item.clone();
@@ -85,7 +86,7 @@ fn searches_of_a_response_are_counted_whole_streamed_and_in_a_session() {
     // Whether the end says it again or not.
     for last in [&response, &short] {
         let last = json!({"type": "response.completed", "response": last});
-        assert_eq!(streamed(OpenAi, &[&events[..], &[last]].concat()), expected);
+        assert_eq!(usage_of_stream(OpenAi, &[&events[..], &[last]].concat()), expected);
     }
     let mut session = SessionMeter::default();
     session.read_event(json!({"type": "response.created", "response": {"model": "gpt-5.1"}}).to_string().as_bytes());
@@ -94,16 +95,16 @@ fn searches_of_a_response_are_counted_whole_streamed_and_in_a_session() {
 }
 
 #[test]
-fn searches_of_a_response_that_is_too_large_to_be_held_are_counted_as_it_passes() {
-    let mut items = items();
+fn counts_searches_of_a_response_too_large_to_buffer() {
+    let mut items = output_items();
     items[8]["content"][0]["text"] = "x\\\"y".repeat(100_000).into();
-    let answer = large(&items);
+    let answer = large_response(&items);
     for size in [1 << 10, 1 << 14, answer.len()] {
-        assert_eq!(skimmed(OpenAi, &answer, size).tool_uses, FOUND, "{size}");
+        assert_eq!(usage_of_skimmed(OpenAi, &answer, size).tool_uses, EXPECTED_TOOLS, "{size}");
     }
 }
 
-fn grounded(model: &str, queries: &Value) -> Value {
+fn grounded_response(model: &str, queries: &Value) -> Value {
     json!({"candidates": [{"content": {"parts": [{"text": "\"groundingMetadata\":{\"webSearchQueries\":[\"no\"]}"}]},
         "finishReason": "STOP", "groundingMetadata": {"searchEntryPoint": {"renderedContent": "<b>"},
             "groundingChunks": [{"web": {"uri": "u"}}], "webSearchQueries": queries}}],
@@ -112,27 +113,27 @@ fn grounded(model: &str, queries: &Value) -> Value {
 
 /// Google counts queries since its third generation, each once and no empty ones; before it counted prompts.
 #[test]
-fn searches_of_gemini_are_counted_by_the_query_or_by_the_prompt() {
+fn counts_gemini_searches_by_query_or_by_prompt() {
     for (model, queries, expected) in [
         ("gemini-3-flash-preview", json!(["", "a", "b", "a"]), 2),
         ("gemini-3.1-pro-preview", json!([]), 0),
         ("gemini-2.5-flash", json!(["a", "b", "c"]), 1),
         ("gemini-2.0-flash", json!([]), 0),
     ] {
-        let answer = grounded(model, &queries);
+        let answer = grounded_response(model, &queries);
         let tools = ToolUses { web_searches: expected, ..ToolUses::default() };
         let usage = Usage { input: 9, output: 1, tool_uses: tools, ..Usage::default() };
-        assert_eq!(whole(Gemini, &answer), usage, "{model}");
+        assert_eq!(usage_of_complete(Gemini, &answer), usage, "{model}");
         let first = json!({"candidates": [{"content": {"parts": [{"text": "x"}]}}], "modelVersion": model});
         // A stream may say again what it said.
-        assert_eq!(streamed(Gemini, &[first.clone(), answer.clone(), answer.clone()]), usage, "{model}");
-        assert_eq!(whole(Gemini, &json!([first, answer])), usage, "{model}");
+        assert_eq!(usage_of_stream(Gemini, &[first.clone(), answer.clone(), answer.clone()]), usage, "{model}");
+        assert_eq!(usage_of_complete(Gemini, &json!([first, answer])), usage, "{model}");
     }
 }
 
 #[test]
-fn what_a_large_answer_of_gemini_cost_is_read_of_its_end() {
-    let mut answer = grounded("gemini-3-flash", &json!(["a", "b"]));
+fn reads_usage_from_the_end_of_a_large_gemini_response() {
+    let mut answer = grounded_response("gemini-3-flash", &json!(["a", "b"]));
     answer["candidates"][0]["content"]["parts"] = json!([{"inlineData": {"data": "A".repeat(400_000)}}]);
     let expected = Usage {
         input: 9,
@@ -141,22 +142,22 @@ fn what_a_large_answer_of_gemini_cost_is_read_of_its_end() {
         ..Usage::default()
     };
     for text in [answer.to_string(), format!("[{answer}\n,{answer}]\n")] {
-        assert_eq!(skimmed(Gemini, &text, 1 << 14), expected);
+        assert_eq!(usage_of_skimmed(Gemini, &text, 1 << 14), expected);
     }
 }
 
 #[test]
-fn an_answer_for_which_a_map_was_looked_at_is_counted() {
-    let mut answer = grounded("gemini-2.5-flash", &json!([]));
+fn counts_a_gemini_response_that_used_maps() {
+    let mut answer = grounded_response("gemini-2.5-flash", &json!([]));
     answer["candidates"][0]["groundingMetadata"]["groundingChunks"] = json!([{"maps": {"uri": "u"}}, {"maps": {}}]);
-    assert_eq!(whole(Gemini, &answer).tool_uses, ToolUses { maps: 1, ..ToolUses::default() });
+    assert_eq!(usage_of_complete(Gemini, &answer).tool_uses, ToolUses { maps: 1, ..ToolUses::default() });
 }
 
 #[test]
-fn a_translated_answer_of_gemini_counts_what_it_looked_up() {
-    let all = cases();
-    let translated = |name: &str| all.iter().find(|case| case.name() == name).unwrap().translation().unwrap().0;
-    let answer = grounded("gemini-3-flash", &json!(["a", "b"]));
+fn counts_searches_of_a_translated_gemini_response() {
+    let all = translated_cases();
+    let translated = |name: &str| all.iter().find(|case| case.name() == name).unwrap().translate_request().unwrap().0;
+    let answer = grounded_response("gemini-3-flash", &json!(["a", "b"]));
     let searches = |usage: Option<Usage>| usage.map(|usage| usage.tool_uses.web_searches);
     let told = translated("google/chatComplete/whole");
     told.translate_response(answer.to_string().as_bytes()).unwrap();
@@ -170,8 +171,8 @@ fn a_translated_answer_of_gemini_counts_what_it_looked_up() {
 }
 
 #[test]
-fn what_usage_says_of_tools_is_counted_in_each_ones_words() {
-    let tools = |usage: Value| whole(OpenAi, &json!({"choices": [], "usage": usage})).tool_uses;
+fn reads_tool_counts_from_each_usage_format() {
+    let tools = |usage: Value| usage_of_complete(OpenAi, &json!({"choices": [], "usage": usage})).tool_uses;
     let cost = json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10});
     let with = |key: &str, value: Value| {
         let mut usage = cost.clone();
@@ -198,15 +199,15 @@ fn what_usage_says_of_tools_is_counted_in_each_ones_words() {
     };
     assert_eq!(tools(with("server_side_tool_usage_details", xs)), expected);
     let ranked = json!({"results": [], "meta": {"billed_units": {"search_units": 2}}});
-    assert_eq!(whole(OpenAi, &ranked).tool_uses, ToolUses { rankings: 2, ..ToolUses::default() });
+    assert_eq!(usage_of_complete(OpenAi, &ranked).tool_uses, ToolUses { rankings: 2, ..ToolUses::default() });
 }
 
 /// Its total leaves out what it read of pages and thought about them, and its price does not.
 #[test]
-fn what_perplexity_researches_is_counted_beside_its_total() {
+fn counts_perplexity_research_beyond_its_total() {
     let usage = json!({"prompt_tokens": 33, "completion_tokens": 7163, "total_tokens": 7196, "citation_tokens": 16362,
         "num_search_queries": 18, "reasoning_tokens": 69203});
-    let usage = whole(OpenAi, &json!({"choices": [], "usage": usage}));
+    let usage = usage_of_complete(OpenAi, &json!({"choices": [], "usage": usage}));
     let tools = ToolUses { web_searches: 18, ..ToolUses::default() };
     assert_eq!(
         usage,
@@ -217,7 +218,7 @@ fn what_perplexity_researches_is_counted_beside_its_total() {
 proptest! {
     #[test]
     fn a_large_response_counts_the_same_however_it_was_cut(sizes in prop::collection::vec(1usize..5000, 1..40)) {
-        let answer = [large(&items()), " ".repeat(40_000)].concat();
+        let answer = [large_response(&output_items()), " ".repeat(40_000)].concat();
         let mut skim = ResponseSkimmer::for_operation(Operation::CreateModelResponse);
         let (mut rest, mut sizes) = (answer.as_bytes(), sizes.iter().cycle());
         while !rest.is_empty() {
@@ -225,6 +226,6 @@ proptest! {
             skim.feed(chunk);
             rest = more;
         }
-        prop_assert_eq!(skim.finish(OpenAi).unwrap().tool_uses, FOUND);
+        prop_assert_eq!(skim.finish(OpenAi).unwrap().tool_uses, EXPECTED_TOOLS);
     }
 }

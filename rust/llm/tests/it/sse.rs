@@ -4,15 +4,15 @@ use bytes::Bytes;
 use penstock_llm::stream::sse::{Event, EventTooLong, Splitter};
 use proptest::prelude::*;
 
-const LIMIT: usize = 1 << 20;
+const MAX_EVENT_BYTES: usize = 1 << 20;
 
-struct Split {
+struct SplitStream {
     events: Vec<Event>,
     pending: Vec<u8>,
 }
 
-impl Split {
-    fn raw(&self) -> Vec<u8> {
+impl SplitStream {
+    fn raw_bytes(&self) -> Vec<u8> {
         let events = self.events.iter().flat_map(|event| event.raw.iter().copied());
         events.chain(self.pending.iter().copied()).collect()
     }
@@ -24,21 +24,21 @@ impl Split {
     }
 }
 
-fn split<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> Split {
-    let mut splitter = Splitter::new(LIMIT);
+fn split_chunks<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> SplitStream {
+    let mut splitter = Splitter::new(MAX_EVENT_BYTES);
     let mut events = Vec::new();
     for chunk in chunks {
         events.extend(splitter.push(Bytes::copy_from_slice(chunk)).map(Result::unwrap));
     }
     events.extend(splitter.finish());
-    Split { events, pending: splitter.pending().to_vec() }
+    SplitStream { events, pending: splitter.pending().to_vec() }
 }
 
 /// Its name, its bytes, and the name and data of each message.
-type Case = (&'static str, Vec<u8>, Vec<(&'static str, &'static str)>);
+type PublicCase = (&'static str, Vec<u8>, Vec<(&'static str, &'static str)>);
 
 /// web-platform-tests (BSD-3-Clause), eventsource/: what the server sends there, and the messages that must come of it.
-fn public_cases() -> Vec<Case> {
+fn public_cases() -> Vec<PublicCase> {
     let message = |data| ("message", data);
     let long = "x".repeat(2048);
     let comments = format!("data:1\r:\0\n:\r\ndata:2\n:{long}\rdata:3\n:data:fail\r:{long}\ndata:4\n\n");
@@ -68,37 +68,37 @@ fn public_cases() -> Vec<Case> {
 #[test]
 fn reads_the_public_cases() {
     for (name, bytes, messages) in public_cases() {
-        let split = split([&bytes[..]]);
+        let split = split_chunks([&bytes[..]]);
         let expected: Vec<_> = messages.iter().map(|(name, data)| ((*name).to_owned(), (*data).to_owned())).collect();
         assert_eq!(split.messages(), expected, "{name}");
-        assert_eq!(split.raw(), bytes, "{name}");
+        assert_eq!(split.raw_bytes(), bytes, "{name}");
     }
 }
 
 #[test]
 fn reads_the_public_cases_byte_by_byte() {
     for (name, bytes, _) in public_cases() {
-        assert_eq!(split(bytes.chunks(1)).events, split([&bytes[..]]).events, "{name}");
+        assert_eq!(split_chunks(bytes.chunks(1)).events, split_chunks([&bytes[..]]).events, "{name}");
     }
 }
 
 #[test]
-fn an_id_with_a_null_is_ignored() {
-    let split = split([&b"id:1\nid:a\0b\ndata:x\n\n"[..]]);
+fn ignores_an_id_with_a_null_byte() {
+    let split = split_chunks([&b"id:1\nid:a\0b\ndata:x\n\n"[..]]);
     assert_eq!(split.events[0].id(), Some(&b"1"[..]));
 }
 
 #[test]
-fn carriage_returns_alone_end_an_event_at_once() {
-    let mut splitter = Splitter::new(LIMIT);
+fn bare_carriage_returns_end_an_event_immediately() {
+    let mut splitter = Splitter::new(MAX_EVENT_BYTES);
     assert_eq!(splitter.push(Bytes::from_static(b"data:1\r\r")).count(), 1);
     assert_eq!(splitter.push(Bytes::from_static(b"data:2\r\r")).count(), 1);
     assert_eq!(splitter.finish(), None);
 }
 
 #[test]
-fn a_blank_line_that_ends_in_a_return_at_the_end_is_complete() {
-    let mut splitter = Splitter::new(LIMIT);
+fn a_final_carriage_return_completes_the_blank_line() {
+    let mut splitter = Splitter::new(MAX_EVENT_BYTES);
     assert_eq!(splitter.push(Bytes::from_static(b"data:1\r\n\r")).count(), 0);
     assert_eq!(splitter.finish().unwrap().raw, &b"data:1\r\n\r"[..]);
 }
@@ -106,7 +106,7 @@ fn a_blank_line_that_ends_in_a_return_at_the_end_is_complete() {
 #[test]
 fn events_within_a_chunk_are_not_copied() {
     let chunk = Bytes::from_static(b"data: 1\n\ndata: 2\n\ndata");
-    let mut splitter = Splitter::new(LIMIT);
+    let mut splitter = Splitter::new(MAX_EVENT_BYTES);
     let events: Vec<_> = splitter.push(chunk.clone()).map(Result::unwrap).collect();
     assert_eq!(events[0].raw.as_ptr(), chunk.as_ptr());
     assert_eq!(events[1].raw.as_ptr(), chunk[9..].as_ptr());
@@ -114,14 +114,14 @@ fn events_within_a_chunk_are_not_copied() {
 }
 
 #[test]
-fn events_that_nobody_took_come_with_the_next_chunk() {
-    let mut splitter = Splitter::new(LIMIT);
+fn events_not_consumed_come_with_the_next_chunk() {
+    let mut splitter = Splitter::new(MAX_EVENT_BYTES);
     splitter.push(Bytes::from_static(b"data:1\n\ndata:2\n\nda")).next();
     assert_eq!(splitter.push(Bytes::from_static(b"ta:3\n\n")).count(), 2);
 }
 
 #[test]
-fn an_event_over_the_limit_is_an_error_and_the_end() {
+fn an_event_over_the_limit_is_an_error_and_ends_the_stream() {
     for cut in [1, 7, 40] {
         let bytes = b"data: 1\n\ndata: far too long for this\n\ndata: 3\n\n";
         let mut splitter = Splitter::new(16);
@@ -134,7 +134,7 @@ fn an_event_over_the_limit_is_an_error_and_the_end() {
     }
 }
 
-fn stream() -> impl Strategy<Value = Vec<u8>> {
+fn any_stream() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop::sample::select(vec![
         &b"\n"[..],
         b"\r",
@@ -158,7 +158,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// The WHATWG algorithm as it is written there: all bytes at hand, one line after the other.
-fn reference(bytes: &[u8]) -> Vec<(String, String)> {
+fn parse_by_standard(bytes: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes))
         .replace("\r\n", "\n")
         .replace('\r', "\n");
@@ -189,18 +189,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn cutting_changes_nothing(bytes in stream(), cuts in prop::collection::vec(0usize..200, 0..12)) {
+    fn cutting_changes_nothing(bytes in any_stream(), cuts in prop::collection::vec(0usize..200, 0..12)) {
         let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).chain([0, bytes.len()]).collect();
         cuts.sort_unstable();
         let pieces = cuts.windows(2).map(|ends| &bytes[ends[0]..ends[1]]);
-        let (cut, whole) = (split(pieces), split([&bytes[..]]));
+        let (cut, whole) = (split_chunks(pieces), split_chunks([&bytes[..]]));
         prop_assert_eq!(&cut.events, &whole.events);
         prop_assert_eq!(&cut.pending, &whole.pending);
-        prop_assert_eq!(cut.raw(), bytes);
+        prop_assert_eq!(cut.raw_bytes(), bytes);
     }
 
     #[test]
-    fn says_what_the_standard_says(bytes in stream()) {
-        prop_assert_eq!(split([&bytes[..]]).messages(), reference(&bytes));
+    fn says_what_the_standard_says(bytes in any_stream()) {
+        prop_assert_eq!(split_chunks([&bytes[..]]).messages(), parse_by_standard(&bytes));
     }
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use penstock_llm::tokens::{Encoding, count_request_body, count_text, encoding_for_model};
 use proptest::prelude::*;
 
-const ALL: [Encoding; 4] = [Encoding::O200K_BASE, Encoding::CL100K_BASE, Encoding::P50K_BASE, Encoding::R50K_BASE];
+const ALL_ENCODINGS: [Encoding; 4] =
+    [Encoding::O200K_BASE, Encoding::CL100K_BASE, Encoding::P50K_BASE, Encoding::R50K_BASE];
 
 /// From openai/tiktoken, `tests/test_encoding.py`: texts, and how many tokens each encoding makes of them.
 #[test]
@@ -19,7 +20,7 @@ fn counts_the_public_cases() {
     {
         assert_eq!(count_text(Encoding::CL100K_BASE, text), tokens, "{text:?}");
     }
-    for encoding in ALL {
+    for encoding in ALL_ENCODINGS {
         assert_eq!(count_text(encoding, "hello world"), 2, "{}", encoding.name());
         assert_eq!(count_text(encoding, ""), 0, "{}", encoding.name());
         assert!(count_text(encoding, "<|endoftext|>") > 1, "{}", encoding.name());
@@ -28,7 +29,7 @@ fn counts_the_public_cases() {
 
 /// The same file's repetitive texts; the counts are those of the Python package, in the order of `ALL`.
 #[test]
-fn counts_the_catastrophically_repetitive_cases() {
+fn counts_highly_repetitive_texts() {
     type Counts = [usize; 3];
     const CASES: [(&str, [Counts; 4]); 6] = [
         ("^", [[1250, 1253, 1254], [2500, 2502, 2503], [2500, 2502, 2503], [2500, 2502, 2503]]),
@@ -40,21 +41,21 @@ fn counts_the_catastrophically_repetitive_cases() {
     ];
     for (part, expected) in CASES {
         let text = part.repeat(10_000);
-        for (encoding, expected) in ALL.into_iter().zip(expected) {
+        for (encoding, expected) in ALL_ENCODINGS.into_iter().zip(expected) {
             let counts =
                 [text.clone(), format!(" {text}"), format!(" {text}\n")].map(|text| count_text(encoding, &text));
             assert_eq!(counts, expected, "{} {part:?}", encoding.name());
         }
     }
-    for encoding in ALL {
+    for encoding in ALL_ENCODINGS {
         assert_eq!(count_text(encoding, &"x".repeat(1_000_000)), 125_000, "{}", encoding.name());
     }
-    assert_eq!(ALL.map(|encoding| count_text(encoding, "请考试我的软件！12345")), [7, 9, 19, 19]);
+    assert_eq!(ALL_ENCODINGS.map(|encoding| count_text(encoding, "请考试我的软件！12345")), [7, 9, 19, 19]);
 }
 
 /// 30 KB without a break, in no order; the counts are those of the Python package, in the order of `ALL`.
 #[test]
-fn counts_what_was_drawn_at_random() {
+fn counts_random_texts_without_a_break() {
     const CASES: [(&str, [usize; 4]); 11] = [
         ("abcdefghijklmnopqrstuvwxyz", [15589, 16283, 17902, 17902]),
         ("ABCDEFGHIJKLMNOPQRSTUVWXYZ", [17194, 17844, 19212, 19212]),
@@ -69,12 +70,12 @@ fn counts_what_was_drawn_at_random() {
         ("abcde的一是", [11425, 12189, 12768, 12768]),
     ];
     for (alphabet, expected) in CASES {
-        let text = drawn(&alphabet.chars().collect::<Vec<_>>(), 30_000);
-        assert_eq!(ALL.map(|encoding| count_text(encoding, &text)), expected, "{alphabet:?}");
+        let text = random_text(&alphabet.chars().collect::<Vec<_>>(), 30_000);
+        assert_eq!(ALL_ENCODINGS.map(|encoding| count_text(encoding, &text)), expected, "{alphabet:?}");
     }
 }
 
-fn drawn(alphabet: &[char], size: usize) -> String {
+fn random_text(alphabet: &[char], size: usize) -> String {
     let (mut state, mut text) = (42_u64, String::new());
     while text.len() < size {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -110,7 +111,7 @@ fn repetition_takes_bounded_time() {
         "你好".repeat(50_000),
         format!("a {}", "b".repeat(200_000)),
     ];
-    for encoding in ALL {
+    for encoding in ALL_ENCODINGS {
         for text in &hostile {
             let start = Instant::now();
             let tokens = count_text(encoding, text);
@@ -121,21 +122,21 @@ fn repetition_takes_bounded_time() {
 }
 
 #[test]
-fn runs_of_one_character_have_as_many_tokens_as_the_python_package_finds() {
+fn counts_runs_of_one_character_like_the_python_package() {
     for (text, tokens) in [("a", 12_500), (" ", 782), ("0", 33_334), ("^", 12_500), ("\n", 6_250), ("🙂", 100_000)] {
         assert_eq!(count_text(Encoding::O200K_BASE, &text.repeat(100_000)), tokens, "{text:?}");
     }
 }
 
 #[test]
-fn long_texts_are_counted_whole() {
+fn counts_long_texts_completely() {
     let text = "The quick brown fox jumps over the lazy dog. ".repeat(30_000);
     let tokens = count_text(Encoding::O200K_BASE, &text);
     assert!((300_000..=300_001).contains(&tokens), "{tokens}");
 }
 
 #[test]
-fn counts_what_a_model_reads_of_a_request() {
+fn counts_the_tokens_of_a_request() {
     let count = |body: &str| count_request_body(Encoding::CL100K_BASE, body.as_bytes());
     assert_eq!(count(r#"{"model":"gpt-4","messages":[{"role":"user","content":"hello world"}]}"#), Some(3 + 3 + 1 + 2));
     assert_eq!(
@@ -152,7 +153,7 @@ fn counts_what_a_model_reads_of_a_request() {
 
 /// The cookbook's example for gpt-4: 129 tokens by the provider's own count.
 #[test]
-fn counts_the_example_of_the_cookbook() {
+fn counts_the_cookbook_example() {
     let body = serde_json::json!({"messages": [
         {"role": "system", "content": "You are a helpful, pattern-following assistant that translates corporate jargon into plain English."},
         {"role": "system", "name": "example_user", "content": "New synergies will help drive top-line growth."},
@@ -181,7 +182,7 @@ proptest! {
     }
 
     #[test]
-    fn long_runs_are_counted_as_in_one_piece(parts in prop::collection::vec(part(), 1..8)) {
+    fn long_runs_are_counted_as_in_one_piece(parts in prop::collection::vec(text_part(), 1..8)) {
         let text = parts.concat();
         for name in ["o200k_base", "cl100k_base", "llama3", "qwen2", "p50k_base", "r50k_base", "deepseek_v3"] {
             let exact = tiktoken::get_encoding(name).unwrap().count(&text);
@@ -191,7 +192,7 @@ proptest! {
 }
 
 /// A long run of characters of one kind, of two that take turns, or something short that stands between runs.
-fn part() -> impl Strategy<Value = String> {
+fn text_part() -> impl Strategy<Value = String> {
     let kinds = [
         "abcdefghijklmnopqrstuvwxyz",
         "ABCDEFGHIJKLMNOPQRSTUVWXYZ",

@@ -1,6 +1,6 @@
 //! Usage from whole answers and from streams, cut anywhere, in disjoint buckets.
 
-use crate::golden_cases::{Answered, Case, cases};
+use crate::golden_cases::{UpstreamBody, Case, translated_cases};
 use penstock_llm::{
     api_format::ApiFormat::{self, Anthropic, Bedrock, Gemini, OpenAi},
     usage::{Meter, ResponseSkimmer, ServiceTier, StreamSummary, ToolUses, Usage},
@@ -18,7 +18,7 @@ const NO_TOOLS: ToolUses = ToolUses {
     rankings: 0,
 };
 
-const NONE: Usage = Usage {
+const NO_USAGE: Usage = Usage {
     input: 0,
     output: 0,
     cache_read: 0,
@@ -36,15 +36,15 @@ const NONE: Usage = Usage {
     service_tier: ServiceTier::Standard,
 };
 
-fn searched(web_searches: u64) -> ToolUses {
+fn tools_with_searches(web_searches: u64) -> ToolUses {
     ToolUses { web_searches, ..NO_TOOLS }
 }
 
-fn answer(dialect: ApiFormat, body: &str) -> Option<Usage> {
+fn response_usage(dialect: ApiFormat, body: &str) -> Option<Usage> {
     Usage::from_response(dialect, body.as_bytes())
 }
 
-fn meter<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
+fn meter_chunks<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> StreamSummary {
     let mut meter = Meter::new(dialect);
     for chunk in chunks {
         meter.feed(chunk);
@@ -53,106 +53,106 @@ fn meter<'a>(dialect: ApiFormat, chunks: impl IntoIterator<Item = &'a [u8]>) -> 
 }
 
 #[test]
-fn buckets_of_openai_are_disjoint_and_sum_to_its_total() {
-    let usage = answer(OpenAi, r#"{"id":"x","model":"gpt-4o","choices":[{"message":{"content":"\"usage\":{}"}}],"usage":{"prompt_tokens":2006,
+fn openai_token_kinds_are_disjoint_and_sum_to_its_total() {
+    let usage = response_usage(OpenAi, r#"{"id":"x","model":"gpt-4o","choices":[{"message":{"content":"\"usage\":{}"}}],"usage":{"prompt_tokens":2006,
         "completion_tokens":300,"total_tokens":2306,"prompt_tokens_details":{"cached_tokens":1920,"audio_tokens":6},
         "completion_tokens_details":{"reasoning_tokens":128,"audio_tokens":10,"accepted_prediction_tokens":3}},"service_tier":"default"}"#).unwrap();
     assert_eq!(
         usage,
-        Usage { input: 80, output: 162, cache_read: 1920, reasoning: 128, audio_in: 6, audio_out: 10, ..NONE }
+        Usage { input: 80, output: 162, cache_read: 1920, reasoning: 128, audio_in: 6, audio_out: 10, ..NO_USAGE }
     );
     assert_eq!((usage.total_input(), usage.total_output(), usage.total()), (2006, 300, 2306));
 }
 
 #[test]
-fn buckets_of_anthropic_are_what_it_says() {
-    let usage = answer(
+fn anthropic_token_kinds_are_read_as_reported() {
+    let usage = response_usage(
         Anthropic,
         r#"{"content":[],"usage":{"input_tokens":10,"cache_creation_input_tokens":300,"cache_read_input_tokens":50,
         "cache_creation":{"ephemeral_5m_input_tokens":100,"ephemeral_1h_input_tokens":200},"output_tokens":7,"service_tier":"standard"}}"#,
     );
     assert_eq!(
         usage,
-        Some(Usage { input: 10, output: 7, cache_read: 50, cache_write_5m: 100, cache_write_1h: 200, ..NONE })
+        Some(Usage { input: 10, output: 7, cache_read: 50, cache_write_5m: 100, cache_write_1h: 200, ..NO_USAGE })
     );
-    let usage = answer(
+    let usage = response_usage(
         Anthropic,
         r#"{"usage":{"input_tokens":1,"cache_creation_input_tokens":9,"cache_read_input_tokens":null,"output_tokens":2}}"#,
     );
-    assert_eq!(usage, Some(Usage { input: 1, output: 2, cache_write_5m: 9, ..NONE }));
+    assert_eq!(usage, Some(Usage { input: 1, output: 2, cache_write_5m: 9, ..NO_USAGE }));
 }
 
 #[test]
-fn other_shapes_of_the_same_dialect_are_read() {
-    let responses = answer(
+fn reads_other_usage_shapes_of_the_same_api_format() {
+    let responses = response_usage(
         OpenAi,
         r#"{"usage":{"input_tokens":36,"input_tokens_details":{"cached_tokens":6},"output_tokens":87,"output_tokens_details":{"reasoning_tokens":80},"total_tokens":123}}"#,
     );
-    assert_eq!(responses, Some(Usage { input: 30, cache_read: 6, output: 7, reasoning: 80, ..NONE }));
-    let embeddings = answer(OpenAi, r#"{"data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}"#);
-    assert_eq!(embeddings, Some(Usage { input: 8, ..NONE }));
-    let deepseek = answer(
+    assert_eq!(responses, Some(Usage { input: 30, cache_read: 6, output: 7, reasoning: 80, ..NO_USAGE }));
+    let embeddings = response_usage(OpenAi, r#"{"data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}"#);
+    assert_eq!(embeddings, Some(Usage { input: 8, ..NO_USAGE }));
+    let deepseek = response_usage(
         OpenAi,
         r#"{"usage":{"prompt_tokens":10,"prompt_cache_hit_tokens":4,"prompt_cache_miss_tokens":6,"completion_tokens":1}}"#,
     );
-    assert_eq!(deepseek, Some(Usage { input: 6, cache_read: 4, output: 1, ..NONE }));
-    let transcription = answer(
+    assert_eq!(deepseek, Some(Usage { input: 6, cache_read: 4, output: 1, ..NO_USAGE }));
+    let transcription = response_usage(
         OpenAi,
         r#"{"usage":{"type":"tokens","input_tokens":14,"input_token_details":{"text_tokens":4,"audio_tokens":10},"output_tokens":5,"total_tokens":19}}"#,
     );
-    assert_eq!(transcription, Some(Usage { input: 4, audio_in: 10, output: 5, ..NONE }));
+    assert_eq!(transcription, Some(Usage { input: 4, audio_in: 10, output: 5, ..NO_USAGE }));
 }
 
 #[test]
-fn reasoning_that_the_completion_leaves_out_is_not_taken_from_it() {
-    let usage = answer(OpenAi, r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":100}}}"#).unwrap();
+fn does_not_subtract_reasoning_that_completion_excludes() {
+    let usage = response_usage(OpenAi, r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":100}}}"#).unwrap();
     assert_eq!((usage.output, usage.reasoning, usage.total()), (5, 100, 115));
 }
 
 #[test]
-fn what_only_the_total_says_is_part_of_the_answer() {
-    let told = |body: &str| answer(OpenAi, body).unwrap();
+fn counts_tokens_that_only_the_total_includes() {
+    let told = |body: &str| response_usage(OpenAi, body).unwrap();
     let thought = told(r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115}}"#);
-    assert_eq!(thought, Usage { input: 10, output: 5, reasoning: 100, ..NONE });
+    assert_eq!(thought, Usage { input: 10, output: 5, reasoning: 100, ..NO_USAGE });
     let partly = told(
         r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":90}}}"#,
     );
-    assert_eq!(partly, Usage { input: 10, output: 15, reasoning: 90, ..NONE });
+    assert_eq!(partly, Usage { input: 10, output: 15, reasoning: 90, ..NO_USAGE });
     // What was cached may stand beside the prompt.
     let cached = told(
         r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":65,"prompt_tokens_details":{"cached_tokens":50}}}"#,
     );
-    assert_eq!(cached, Usage { input: 10, output: 5, cache_read: 50, ..NONE });
+    assert_eq!(cached, Usage { input: 10, output: 5, cache_read: 50, ..NO_USAGE });
     let gemini = r#"{"usageMetadata":{"promptTokenCount":4,"candidatesTokenCount":2,"totalTokenCount":9}}"#;
-    assert_eq!(answer(Gemini, gemini), Some(Usage { input: 4, output: 2, reasoning: 3, ..NONE }));
+    assert_eq!(response_usage(Gemini, gemini), Some(Usage { input: 4, output: 2, reasoning: 3, ..NO_USAGE }));
     for usage in [thought, partly] {
         assert_eq!(usage.total(), 115);
     }
 }
 
 #[test]
-fn what_is_drawn_is_pictures() {
+fn counts_generated_images_as_image_tokens() {
     let body = r#"{"created":1,"data":[{"b64_json":"AA=="}],"usage":{"total_tokens":310,"input_tokens":60,"output_tokens":250,
         "input_tokens_details":{"text_tokens":10,"image_tokens":50}}}"#;
-    let expected = Usage { input: 10, image_in: 50, image_out: 250, ..NONE };
-    assert_eq!(answer(OpenAi, body), Some(expected));
+    let expected = Usage { input: 10, image_in: 50, image_out: 250, ..NO_USAGE };
+    assert_eq!(response_usage(OpenAi, body), Some(expected));
     let event = format!(
         "data: {}\n\n",
         body.replace("\"created\":1", "\"type\":\"image_generation.completed\"").replace('\n', "")
     );
-    assert_eq!(meter(OpenAi, [event.as_bytes()]).usage, Some(expected));
+    assert_eq!(meter_chunks(OpenAi, [event.as_bytes()]).usage, Some(expected));
 }
 
 #[test]
-fn odd_numbers_are_never_negative_and_never_more_than_the_total() {
-    let usage = answer(
+fn clamps_invalid_numbers_to_zero_and_to_the_total() {
+    let usage = response_usage(
         OpenAi,
         r#"{"usage":{"prompt_tokens":5,"completion_tokens":-3,"prompt_tokens_details":{"cached_tokens":9,"audio_tokens":9},"completion_tokens_details":{"reasoning_tokens":4}}}"#,
     );
-    assert_eq!(usage, Some(Usage { cache_read: 5, ..NONE }));
-    let usage = answer(OpenAi, r#"{"usage":{"prompt_tokens":5.0,"completion_tokens":1e2,"total_tokens":"7"}}"#);
-    assert_eq!(usage, Some(Usage { input: 5, output: 100, ..NONE }));
-    let usage = answer(
+    assert_eq!(usage, Some(Usage { cache_read: 5, ..NO_USAGE }));
+    let usage = response_usage(OpenAi, r#"{"usage":{"prompt_tokens":5.0,"completion_tokens":1e2,"total_tokens":"7"}}"#);
+    assert_eq!(usage, Some(Usage { input: 5, output: 100, ..NO_USAGE }));
+    let usage = response_usage(
         OpenAi,
         r#"{"usage":{"prompt_tokens":99999999999999999999999,"completion_tokens":18446744073709551615}}"#,
     )
@@ -161,7 +161,7 @@ fn odd_numbers_are_never_negative_and_never_more_than_the_total() {
 }
 
 #[test]
-fn an_answer_without_usage_has_none() {
+fn a_response_without_usage_has_none() {
     for body in [
         "",
         "{}",
@@ -172,14 +172,14 @@ fn an_answer_without_usage_has_none() {
         r#"{"usage":{"prompt_tokens":1}"#,
         r#"{"a":{"usage":{"input_tokens":5}}}"#,
     ] {
-        assert_eq!(answer(OpenAi, body), None, "{body}");
+        assert_eq!(response_usage(OpenAi, body), None, "{body}");
     }
 }
 
 #[test]
-fn a_usage_inside_of_a_tool_call_is_not_believed() {
+fn ignores_usage_inside_a_tool_call() {
     let body = r#"{"usage":{"input_tokens":1,"output_tokens":2},"content":[{"type":"tool_use","input":{"usage":{"input_tokens":999}}}]}"#;
-    assert_eq!(answer(Anthropic, body), Some(Usage { input: 1, output: 2, ..NONE }));
+    assert_eq!(response_usage(Anthropic, body), Some(Usage { input: 1, output: 2, ..NO_USAGE }));
 }
 
 proptest! {
@@ -190,15 +190,15 @@ proptest! {
         let body = serde_json::json!({"usage": {"prompt_tokens": prompt, "completion_tokens": completion,
             "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": audio},
             "completion_tokens_details": {"reasoning_tokens": reasoning, "audio_tokens": audio}}}).to_string();
-        let usage = answer(OpenAi, &body).unwrap();
+        let usage = response_usage(OpenAi, &body).unwrap();
         prop_assert_eq!(usage.total_input(), prompt);
         prop_assert_eq!(usage.total_output(), completion);
     }
 }
 
 #[test]
-fn buckets_of_a_realtime_session_are_disjoint_and_sum_to_its_total() {
-    let usage = answer(
+fn realtime_token_kinds_are_disjoint_and_sum_to_the_total() {
+    let usage = response_usage(
         OpenAi,
         r#"{"usage":{"total_tokens":253,"input_tokens":132,"output_tokens":121,
         "input_token_details":{"text_tokens":119,"audio_tokens":13,"cached_tokens":70,
@@ -207,24 +207,24 @@ fn buckets_of_a_realtime_session_are_disjoint_and_sum_to_its_total() {
     )
     .unwrap();
     let expected =
-        Usage { input: 55, audio_in: 7, cache_read: 64, cache_read_audio: 6, output: 30, audio_out: 91, ..NONE };
+        Usage { input: 55, audio_in: 7, cache_read: 64, cache_read_audio: 6, output: 30, audio_out: 91, ..NO_USAGE };
     assert_eq!((usage, usage.total()), (expected, 253));
 }
 
 #[test]
-fn pictures_are_apart_from_words() {
-    let usage = answer(
+fn counts_image_tokens_separately_from_text() {
+    let usage = response_usage(
         OpenAi,
         r#"{"data":[],"usage":{"input_tokens":50,"input_tokens_details":{"text_tokens":10,"image_tokens":40},
         "output_tokens":4160,"output_tokens_details":{"image_tokens":4100,"text_tokens":60},"total_tokens":4210}}"#,
     )
     .unwrap();
-    let expected = Usage { input: 10, image_in: 40, output: 60, image_out: 4100, ..NONE };
+    let expected = Usage { input: 10, image_in: 40, output: 60, image_out: 4100, ..NO_USAGE };
     assert_eq!((usage, usage.total()), (expected, 4210));
 }
 
 /// What the provider itself says was used in all; `None` where it says nothing.
-fn total_of(answer: &Value) -> Option<u64> {
+fn reported_total(answer: &Value) -> Option<u64> {
     let number = |at: &str| answer.pointer(at).and_then(Value::as_u64);
     let sum = |parts: &[&str]| parts.iter().filter_map(|at| number(at)).sum::<u64>();
     let anthropics = ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"];
@@ -239,18 +239,18 @@ fn total_of(answer: &Value) -> Option<u64> {
         .or_else(|| number("/usage/input_tokens").map(|_| sum(&anthropics.each_ref().map(String::as_str))))
 }
 
-fn of_case(case: &Case) -> Option<(u64, Option<Usage>)> {
-    let (Answered::Whole(told), Some(returned)) = (case.answered(), case.returned()) else { return None };
-    let total = total_of(&serde_json::from_slice(&told).ok()?)?;
+fn case_usage(case: &Case) -> Option<(u64, Option<Usage>)> {
+    let (UpstreamBody::Complete(told), Some(returned)) = (case.upstream_body(), case.client_response()) else { return None };
+    let total = reported_total(&serde_json::from_slice(&told).ok()?)?;
     let dialect = case.operation().api_format().unwrap_or(OpenAi);
     Some((total, Usage::from_response(dialect, &returned)))
 }
 
 #[test]
-fn what_a_caller_is_told_in_any_dialect_sums_to_what_the_provider_counted() {
+fn translated_usage_sums_to_the_total_of_the_provider() {
     let mut seen = 0;
-    for case in cases() {
-        let Some((total, usage)) = of_case(&case) else { continue };
+    for case in translated_cases() {
+        let Some((total, usage)) = case_usage(&case) else { continue };
         assert_eq!(usage.map(|usage| usage.total()), Some(total), "{}", case.name());
         seen += 1;
     }
@@ -258,7 +258,7 @@ fn what_a_caller_is_told_in_any_dialect_sums_to_what_the_provider_counted() {
 }
 
 /// The dialect of which a provider's own words about usage are.
-fn words_of(answer: &Value) -> Option<ApiFormat> {
+fn usage_format(answer: &Value) -> Option<ApiFormat> {
     let has = |at: &str| answer.pointer(at).is_some_and(Value::is_number);
     let words = [
         ("/usageMetadata/promptTokenCount", Gemini),
@@ -270,12 +270,12 @@ fn words_of(answer: &Value) -> Option<ApiFormat> {
 }
 
 #[test]
-fn whoever_is_told_of_it_in_whichever_words_the_record_has_the_providers_own_buckets() {
+fn records_the_providers_token_kinds_for_every_client_format() {
     let mut seen = 0;
-    for case in cases() {
-        let (Answered::Whole(answered), Some(_)) = (case.answered(), case.returned()) else { continue };
-        let Some(dialect) = serde_json::from_slice(&answered).ok().as_ref().and_then(words_of) else { continue };
-        let (translation, _) = case.translation().unwrap();
+    for case in translated_cases() {
+        let (UpstreamBody::Complete(answered), Some(_)) = (case.upstream_body(), case.client_response()) else { continue };
+        let Some(dialect) = serde_json::from_slice(&answered).ok().as_ref().and_then(usage_format) else { continue };
+        let (translation, _) = case.translate_request().unwrap();
         translation.translate_response(&answered).unwrap();
         // What is carried or embedded is told as it came.
         let Some(usage) = translation.response_context.dropped_fields.usage() else { continue };
@@ -286,8 +286,8 @@ fn whoever_is_told_of_it_in_whichever_words_the_record_has_the_providers_own_buc
 }
 
 #[test]
-fn sound_and_pictures_of_gemini_and_what_bedrock_writes_for_an_hour_are_apart() {
-    let usage = answer(
+fn separates_gemini_modalities_and_bedrock_cache_lifetimes() {
+    let usage = response_usage(
         Gemini,
         r#"{"candidates":[],"usageMetadata":{"promptTokenCount":320,"cachedContentTokenCount":120,"candidatesTokenCount":65,
         "thoughtsTokenCount":3,"totalTokenCount":388,"promptTokensDetails":[{"modality":"TEXT","tokenCount":60},
@@ -296,54 +296,54 @@ fn sound_and_pictures_of_gemini_and_what_bedrock_writes_for_an_hour_are_apart() 
         "candidatesTokensDetails":[{"modality":"IMAGE","tokenCount":60},{"modality":"TEXT","tokenCount":5}]}}"#,
     )
     .unwrap();
-    let read = Usage { input: 20, audio_in: 100, image_in: 80, cache_read: 40, cache_read_audio: 80, ..NONE };
+    let read = Usage { input: 20, audio_in: 100, image_in: 80, cache_read: 40, cache_read_audio: 80, ..NO_USAGE };
     assert_eq!((usage, usage.total()), (Usage { output: 5, image_out: 60, reasoning: 3, ..read }, 388));
-    let usage = answer(
+    let usage = response_usage(
         Bedrock,
         r#"{"output":{},"usage":{"inputTokens":10,"outputTokens":5,"totalTokens":325,"cacheReadInputTokens":10,
         "cacheWriteInputTokens":300,"cacheDetails":[{"ttl":"1h","inputTokens":200},{"ttl":"5m","inputTokens":100}]}}"#,
     );
-    let expected = Usage { input: 10, output: 5, cache_read: 10, cache_write_5m: 100, cache_write_1h: 200, ..NONE };
+    let expected = Usage { input: 10, output: 5, cache_read: 10, cache_write_5m: 100, cache_write_1h: 200, ..NO_USAGE };
     assert_eq!(usage, Some(expected));
 }
 
 /// As those see it who ask Cohere in its own words.
 #[test]
-fn what_cohere_says_in_its_own_way_is_counted_whole_and_streamed() {
+fn reads_cohere_usage_complete_and_streamed() {
     let usage = r#"{"billed_units":{"input_tokens":9,"output_tokens":4.0},"tokens":{"input_tokens":20,"output_tokens":5},"cached_tokens":8}"#;
-    let expected = Some(Usage { input: 12, output: 5, cache_read: 8, ..NONE });
+    let expected = Some(Usage { input: 12, output: 5, cache_read: 8, ..NO_USAGE });
     let whole = format!(r#"{{"id":"c","message":{{"content":[]}},"finish_reason":"COMPLETE","usage":{usage}}}"#);
-    assert_eq!(answer(OpenAi, &whole), expected);
+    assert_eq!(response_usage(OpenAi, &whole), expected);
     let billed = r#"{"usage":{"billed_units":{"input_tokens":9,"output_tokens":4,"tokens":{"input_tokens":99}}}}"#;
-    assert_eq!(answer(OpenAi, billed), Some(Usage { input: 9, output: 4, ..NONE }));
-    assert_eq!(answer(OpenAi, r#"{"usage":{"tokens":7,"type":"tokens"}}"#), None);
+    assert_eq!(response_usage(OpenAi, billed), Some(Usage { input: 9, output: 4, ..NO_USAGE }));
+    assert_eq!(response_usage(OpenAi, r#"{"usage":{"tokens":7,"type":"tokens"}}"#), None);
     let events = format!(
         "event: content-delta\ndata: {{\"type\":\"content-delta\",\"delta\":{{\"message\":{{\"content\":{{\"text\":\"a\"}}}}}}}}\n\n\
          event: message-end\ndata: {{\"type\":\"message-end\",\"delta\":{{\"finish_reason\":\"COMPLETE\",\"usage\":{usage}}}}}\n\n"
     );
-    let metered = meter(OpenAi, events.as_bytes().chunks(7));
+    let metered = meter_chunks(OpenAi, events.as_bytes().chunks(7));
     assert_eq!((metered.usage, metered.is_terminated, metered.has_error_event), (expected, true, false));
     let failed = "data: {\"type\":\"message-end\",\"delta\":{\"error\":\"broke\",\"usage\":{}}}\n\n";
-    assert!(meter(OpenAi, [failed.as_bytes()]).has_error_event);
+    assert!(meter_chunks(OpenAi, [failed.as_bytes()]).has_error_event);
 }
 
 #[test]
-fn whole_answers_of_models_that_bedrock_runs_say_what_they_cost_in_their_vendors_words() {
+fn reads_vendor_usage_of_bedrock_invoke_responses() {
     let llama = r#"{"generation":"x","prompt_token_count":12,"generation_token_count":5,"stop_reason":"stop"}"#;
-    assert_eq!(answer(Bedrock, llama), Some(Usage { input: 12, output: 5, ..NONE }));
+    assert_eq!(response_usage(Bedrock, llama), Some(Usage { input: 12, output: 5, ..NO_USAGE }));
     let titan = r#"{"inputTextTokenCount":7,"results":[{"tokenCount":3,"outputText":"a"},{"tokenCount":4}]}"#;
-    assert_eq!(answer(Bedrock, titan), Some(Usage { input: 7, output: 7, ..NONE }));
-    assert_eq!(answer(OpenAi, llama), None);
-    assert_eq!(answer(Bedrock, r#"{"outputs":[{"text":"x"}],"results":{}}"#), None);
+    assert_eq!(response_usage(Bedrock, titan), Some(Usage { input: 7, output: 7, ..NO_USAGE }));
+    assert_eq!(response_usage(OpenAi, llama), None);
+    assert_eq!(response_usage(Bedrock, r#"{"outputs":[{"text":"x"}],"results":{}}"#), None);
     let beside = Usage::from_headers;
-    assert_eq!(beside(Some("12"), Some("5")), Some(Usage { input: 12, output: 5, ..NONE }));
-    assert_eq!(beside(Some("12"), None), Some(Usage { input: 12, ..NONE }));
+    assert_eq!(beside(Some("12"), Some("5")), Some(Usage { input: 12, output: 5, ..NO_USAGE }));
+    assert_eq!(beside(Some("12"), None), Some(Usage { input: 12, ..NO_USAGE }));
     assert_eq!((beside(None, None), beside(Some("x"), Some("-1"))), (None, None));
 }
 
 #[test]
-fn in_which_way_it_was_served_is_read_of_the_answer_itself_and_of_nothing_within() {
-    let whole = |dialect, body: &str| answer(dialect, body).unwrap().service_tier;
+fn reads_service_tier_only_from_the_response_itself() {
+    let whole = |dialect, body: &str| response_usage(dialect, body).unwrap().service_tier;
     let cost = r#""usage":{"input_tokens":9,"output_tokens":1}"#;
     for (dialect, body, expected) in [
         (OpenAi, format!(r#"{{{cost},"service_tier":"priority","system_fingerprint":"f"}}"#), ServiceTier::Priority),
@@ -374,7 +374,7 @@ fn in_which_way_it_was_served_is_read_of_the_answer_itself_and_of_nothing_within
     }
     let streamed = |dialect, events: &[&str]| {
         let events: Vec<_> = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-        meter(dialect, events.iter().map(String::as_bytes)).usage.unwrap().service_tier
+        meter_chunks(dialect, events.iter().map(String::as_bytes)).usage.unwrap().service_tier
     };
     let chunk = |of: &str| format!(r#"{{"model":"m","service_tier":"flex","choices":[]{of}}}"#);
     assert_eq!(streamed(OpenAi, &[&chunk(""), &chunk(&format!(",{cost}"))]), ServiceTier::Flex);
@@ -392,7 +392,7 @@ fn in_which_way_it_was_served_is_read_of_the_answer_itself_and_of_nothing_within
 }
 
 #[test]
-fn in_which_way_a_large_answer_was_served_is_read_of_its_end() {
+fn reads_service_tier_from_the_end_of_a_large_response() {
     let long = "x".repeat(300_000);
     let cost = r#""usage":{"input_tokens":9,"output_tokens":1}"#;
     // As responses have it: before usage, and behind what is large.
@@ -425,33 +425,33 @@ fn in_which_way_a_large_answer_was_served_is_read_of_its_end() {
         let created = r#"{"type":"response.created","response":{"model":"m","service_tier":"priority"}}"#;
         let completed = format!(r#"{{"type":"response.completed","response":{answer},"sequence_number":9}}"#);
         let events = format!("data: {created}\n\ndata: {completed}\n\n");
-        let usage = meter(OpenAi, events.as_bytes().chunks(1 << 14)).usage.unwrap();
+        let usage = meter_chunks(OpenAi, events.as_bytes().chunks(1 << 14)).usage.unwrap();
         assert_eq!((usage.service_tier, usage.total()), (expected, 10), "{tier}");
     }
 }
 
 #[test]
-fn searches_of_the_web_are_counted_beside_the_tokens() {
+fn counts_web_searches_besides_tokens() {
     let cost = |searches: u64| {
         format!(
             r#"{{"input_tokens":9,"output_tokens":1,"server_tool_use":{{"web_search_requests":{searches},"web_fetch_requests":5}}}}"#
         )
     };
-    let expected = Some(Usage { input: 9, output: 1, tool_uses: searched(3), ..NONE });
-    assert_eq!(answer(Anthropic, &format!(r#"{{"usage":{}}}"#, cost(3))), expected);
+    let expected = Some(Usage { input: 9, output: 1, tool_uses: tools_with_searches(3), ..NO_USAGE });
+    assert_eq!(response_usage(Anthropic, &format!(r#"{{"usage":{}}}"#, cost(3))), expected);
     // A stream says it again and again.
     let events = [
         format!("data: {{\"type\":\"message_start\",\"message\":{{\"model\":\"m\",\"usage\":{}}}}}\n\n", cost(0)),
         format!("data: {{\"type\":\"message_delta\",\"usage\":{}}}\n\n", cost(3)),
     ];
-    assert_eq!(meter(Anthropic, events.iter().map(String::as_bytes)).usage, expected);
+    assert_eq!(meter_chunks(Anthropic, events.iter().map(String::as_bytes)).usage, expected);
     assert_eq!(expected.map(|usage| usage.total()), Some(10));
 }
 
 #[test]
-fn a_translated_answer_says_in_which_way_it_was_served() {
-    let case = cases().into_iter().find(|case| case.name() == "openrouter/messages/whole").unwrap();
-    let (translation, _) = case.translation().unwrap();
+fn a_translated_response_reports_its_service_tier() {
+    let case = translated_cases().into_iter().find(|case| case.name() == "openrouter/messages/whole").unwrap();
+    let (translation, _) = case.translate_request().unwrap();
     let body =
         br#"{"id":"c","choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"service_tier":"flex",
         "usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}"#;

@@ -7,7 +7,7 @@ use penstock_llm::{
 use serde_json::{Value, json};
 
 /// Every provider's words for an operation.
-fn every() -> impl Iterator<Item = (&'static dyn Provider, Operation, &'static ParamRules)> {
+fn all_param_rules() -> impl Iterator<Item = (&'static dyn Provider, Operation, &'static ParamRules)> {
     catalog::all_providers().flat_map(|provider| {
         [Operation::ChatComplete, Operation::Complete, Operation::Embed]
             .map(|one| (provider, one, provider.param_rules(one)))
@@ -15,23 +15,23 @@ fn every() -> impl Iterator<Item = (&'static dyn Provider, Operation, &'static P
 }
 
 /// What is sent, and what is named as lost; the same where nothing changes.
-fn said(wording: &ParamRules, body: &Value) -> (Value, String) {
+fn apply_rules(wording: &ParamRules, body: &Value) -> (Value, String) {
     match wording.apply(body.to_string().as_bytes()) {
         Some((sent, lost)) => (serde_json::from_slice(&sent).unwrap(), lost.header_value()),
         None => (body.clone(), String::new()),
     }
 }
 
-fn with(key: &str, value: &Value) -> Value {
+fn body_with_field(key: &str, value: &Value) -> Value {
     let mut body = json!({"model": "m", "kept": 1, "stop": ["a"]});
     body[key] = value.clone();
     body
 }
 
 #[test]
-fn each_renamed_field_leaves_under_the_providers_name_and_that_name_stays_as_it_is() {
+fn renames_fields_and_accepts_the_providers_own_names() {
     let mut shown = 0;
-    for (provider, operation, wording) in every() {
+    for (provider, operation, wording) in all_param_rules() {
         for (from, to) in wording.renames {
             let name = format!("{} {operation:?} {from}", provider.slug());
             let value = json!("1.50");
@@ -39,9 +39,13 @@ fn each_renamed_field_leaves_under_the_providers_name_and_that_name_stays_as_it_
                 Some((outer, inner)) => (outer, json!({inner: value})),
                 None => (*to, value.clone()),
             };
-            assert_eq!(said(wording, &with(from, &value)), (with(outer, &expected), String::new()), "{name}");
-            let own = with(outer, &expected);
-            assert_eq!(said(wording, &own), (own, String::new()), "{name}");
+            assert_eq!(
+                apply_rules(wording, &body_with_field(from, &value)),
+                (body_with_field(outer, &expected), String::new()),
+                "{name}"
+            );
+            let own = body_with_field(outer, &expected);
+            assert_eq!(apply_rules(wording, &own), (own, String::new()), "{name}");
             shown += 1;
         }
     }
@@ -49,31 +53,41 @@ fn each_renamed_field_leaves_under_the_providers_name_and_that_name_stays_as_it_
 }
 
 #[test]
-fn each_word_and_each_role_leaves_as_the_providers_own() {
-    for (provider, _, wording) in every() {
+fn maps_values_and_roles_to_those_of_the_provider() {
+    for (provider, _, wording) in all_param_rules() {
         for (field, from, to) in wording.value_map {
             let [from, to] = [from, to].map(|word| serde_json::from_str(word).unwrap());
-            assert_eq!(said(wording, &with(field, &from)).0, with(field, &to), "{} {field}", provider.slug());
-            assert_eq!(said(wording, &with(field, &to)).0, with(field, &to), "{} {field}", provider.slug());
+            assert_eq!(
+                apply_rules(wording, &body_with_field(field, &from)).0,
+                body_with_field(field, &to),
+                "{} {field}",
+                provider.slug()
+            );
+            assert_eq!(
+                apply_rules(wording, &body_with_field(field, &to)).0,
+                body_with_field(field, &to),
+                "{} {field}",
+                provider.slug()
+            );
         }
         for (from, to) in wording.role_map {
             let messages = |role: &str| {
                 let role: Value = serde_json::from_str(role).unwrap();
-                with("messages", &json!([{"role": role, "content": role}, {"role": "user", "content": "x"}]))
+                body_with_field("messages", &json!([{"role": role, "content": role}, {"role": "user", "content": "x"}]))
             };
             let mut expected = messages(to);
             expected["messages"][0]["content"] = serde_json::from_str(from).unwrap();
-            assert_eq!(said(wording, &messages(from)).0, expected, "{}", provider.slug());
-            assert_eq!(said(wording, &messages(to)).0, messages(to), "{}", provider.slug());
+            assert_eq!(apply_rules(wording, &messages(from)).0, expected, "{}", provider.slug());
+            assert_eq!(apply_rules(wording, &messages(to)).0, messages(to), "{}", provider.slug());
         }
     }
 }
 
 #[test]
-fn each_field_that_is_not_taken_goes_and_is_named() {
-    for (provider, _, wording) in every() {
+fn drops_and_reports_unsupported_fields() {
+    for (provider, _, wording) in all_param_rules() {
         for name in wording.dropped_fields {
-            let (sent, lost) = said(wording, &with(name, &json!(["x"])));
+            let (sent, lost) = apply_rules(wording, &body_with_field(name, &json!(["x"])));
             assert!(sent.get(*name).is_none(), "{} {name}", provider.slug());
             assert_eq!((sent["stop"].clone(), lost.as_str()), (json!(["a"]), *name), "{}", provider.slug());
         }
@@ -81,11 +95,11 @@ fn each_field_that_is_not_taken_goes_and_is_named() {
 }
 
 #[test]
-fn what_needs_no_saying_goes_and_nothing_is_lost_by_that() {
+fn drops_redundant_fields_without_a_report() {
     let mut shown = 0;
-    for (provider, _, wording) in every() {
+    for (provider, _, wording) in all_param_rules() {
         for name in wording.ignored_fields {
-            let (sent, lost) = said(wording, &with(name, &json!({"x": true})));
+            let (sent, lost) = apply_rules(wording, &body_with_field(name, &json!({"x": true})));
             assert_eq!((sent.get(*name), lost.as_str()), (None, ""), "{} {name}", provider.slug());
             shown += 1;
         }
@@ -94,8 +108,8 @@ fn what_needs_no_saying_goes_and_nothing_is_lost_by_that() {
 }
 
 #[test]
-fn each_field_of_messages_that_is_not_taken_goes_and_is_named_but_in_the_role_that_has_it() {
-    for (provider, _, wording) in every() {
+fn drops_unsupported_message_fields_except_in_their_role() {
+    for (provider, _, wording) in all_param_rules() {
         for (name, role) in wording.dropped_message_fields {
             let messages = json!([{"role": "user", *name: "x", "content": name}, {"role": "tool", *name: "y"}]);
             let mut expected = messages.clone();
@@ -103,16 +117,17 @@ fn each_field_of_messages_that_is_not_taken_goes_and_is_named_but_in_the_role_th
             if role.is_empty() {
                 expected[1].as_object_mut().unwrap().shift_remove(*name);
             }
-            let (sent, lost) = said(wording, &with("messages", &messages));
+            let (sent, lost) = apply_rules(wording, &body_with_field("messages", &messages));
             assert_eq!((&sent["messages"], lost), (&expected, format!("messages.{name}")), "{}", provider.slug());
-            let (sent, lost) = said(wording, &with("messages", &json!([{*name: null, "role": "user"}])));
+            let (sent, lost) =
+                apply_rules(wording, &body_with_field("messages", &json!([{*name: null, "role": "user"}])));
             assert_eq!((&sent["messages"], lost.as_str()), (&json!([{"role": "user"}]), ""), "{}", provider.slug());
         }
     }
 }
 
 #[test]
-fn hints_about_caching_are_taken_back_wherever_they_stand_and_named_where_they_are_refused() {
+fn drops_and_reports_cache_hints_where_they_are_unsupported() {
     let hint = json!({"type": "ephemeral"});
     let said_with = |hint: &Value| {
         json!({"model": "m", "tools": [{"type": "function", "function": {"name": "f"}, "cache_control": hint}],
@@ -124,20 +139,20 @@ fn hints_about_caching_are_taken_back_wherever_they_stand_and_named_where_they_a
             {"role": "user", "content": [{"type": "text", "text": "b cache_control"}]}]});
     for slug in ["mistral-ai", "groq", "cerebras"] {
         let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
-        assert_eq!(said(wording, &said_with(&hint)), (expected.clone(), "cache_control".into()), "{slug}");
-        assert_eq!(said(wording, &said_with(&Value::Null)), (expected.clone(), String::new()), "{slug}");
-        assert_eq!(said(wording, &expected), (expected.clone(), String::new()), "{slug}");
+        assert_eq!(apply_rules(wording, &said_with(&hint)), (expected.clone(), "cache_control".into()), "{slug}");
+        assert_eq!(apply_rules(wording, &said_with(&Value::Null)), (expected.clone(), String::new()), "{slug}");
+        assert_eq!(apply_rules(wording, &expected), (expected.clone(), String::new()), "{slug}");
     }
     // Others pass them on: some hosts of Claude take them.
     for slug in ["openai", "openrouter"] {
         let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
-        assert_eq!(said(wording, &said_with(&hint)), (said_with(&hint), String::new()), "{slug}");
+        assert_eq!(apply_rules(wording, &said_with(&hint)), (said_with(&hint), String::new()), "{slug}");
     }
 }
 
 #[test]
-fn a_number_beyond_a_providers_scale_is_put_to_its_end_and_named() {
-    for (provider, _, wording) in every() {
+fn clamps_and_reports_numbers_out_of_range() {
+    for (provider, _, wording) in all_param_rules() {
         for (name, least, most) in wording.ranges {
             let [least, most]: [Value; 2] = [least, most].map(|end| serde_json::from_str(end).unwrap());
             for (told, expected, lost) in [
@@ -146,15 +161,15 @@ fn a_number_beyond_a_providers_scale_is_put_to_its_end_and_named() {
                 (most.clone(), &most, ""),
                 (json!(null), &json!(null), ""),
             ] {
-                let expected = (with(name, expected), lost.to_owned());
-                assert_eq!(said(wording, &with(name, &told)), expected, "{} {told}", provider.slug());
+                let expected = (body_with_field(name, expected), lost.to_owned());
+                assert_eq!(apply_rules(wording, &body_with_field(name, &told)), expected, "{} {told}", provider.slug());
             }
         }
     }
 }
 
 /// Where the scales end that documents of these providers have for chats; those of `OpenAI` itself are its own to keep.
-const BOUNDED: [(&str, &str, f64, f64); 13] = [
+const CLAMPED_PARAMS: [(&str, &str, f64, f64); 13] = [
     ("deepseek", "temperature", -0.5, 0.0),
     ("deepseek", "top_logprobs", 30.0, 20.0),
     ("together-ai", "temperature", 2.5, 2.0),
@@ -171,10 +186,10 @@ const BOUNDED: [(&str, &str, f64, f64); 13] = [
 ];
 
 #[test]
-fn documented_scales_end_where_they_do_and_openais_are_its_own() {
-    for (slug, name, asked, expected) in BOUNDED {
+fn clamps_to_documented_ranges_but_not_for_openai() {
+    for (slug, name, asked, expected) in CLAMPED_PARAMS {
         let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
-        let (sent, lost) = said(wording, &with(name, &json!(asked)));
+        let (sent, lost) = apply_rules(wording, &body_with_field(name, &json!(asked)));
         assert_eq!((sent[name].as_f64(), lost.as_str()), (Some(expected), name), "{slug} {name}");
     }
     for operation in [Operation::ChatComplete, Operation::Complete] {
@@ -184,7 +199,7 @@ fn documented_scales_end_where_they_do_and_openais_are_its_own() {
     }
     for slug in ["anyscale", "fireworks-ai", "github", "lambda", "lepton", "nebius", "nextbit", "x-ai"] {
         let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::Complete);
-        let (sent, lost) = said(wording, &with("temperature", &json!(2.5)));
+        let (sent, lost) = apply_rules(wording, &body_with_field("temperature", &json!(2.5)));
         assert_eq!((sent["temperature"].as_f64(), lost.as_str()), (Some(2.0), "temperature"), "{slug}");
     }
     let bounded = |one: &&'static dyn Provider| !one.param_rules(Operation::ChatComplete).ranges.is_empty();
@@ -192,13 +207,18 @@ fn documented_scales_end_where_they_do_and_openais_are_its_own() {
 }
 
 #[test]
-fn nothing_stays_nothing_where_another_number_stands_for_it() {
+fn drops_zero_where_the_neutral_value_is_another_number() {
     let mut shown = 0;
-    for (provider, _, wording) in every() {
+    for (provider, _, wording) in all_param_rules() {
         for name in wording.zero_is_default {
             let without = json!({"model": "m", "kept": 1, "stop": ["a"]});
             for zero in [json!(0), json!(0.0)] {
-                assert_eq!(said(wording, &with(name, &zero)), (without.clone(), String::new()), "{}", provider.slug());
+                assert_eq!(
+                    apply_rules(wording, &body_with_field(name, &zero)),
+                    (without.clone(), String::new()),
+                    "{}",
+                    provider.slug()
+                );
             }
             shown += 1;
         }
@@ -207,7 +227,7 @@ fn nothing_stays_nothing_where_another_number_stands_for_it() {
 }
 
 /// What a provider refuses whose API is strict, as its documents and its answers of 400 and 422 say.
-const REFUSED: [(&str, &[&str]); 4] = [
+const REJECTED_PARAMS: [(&str, &[&str]); 4] = [
     ("mistral-ai", &["user", "stream_options", "logit_bias", "logprobs", "store", "service_tier", "safety_identifier"]),
     ("groq", &["logit_bias", "logprobs", "prompt_cache_key", "store", "safety_identifier", "verbosity"]),
     ("cerebras", &["metadata", "prompt_cache_key", "store", "verbosity"]),
@@ -215,17 +235,17 @@ const REFUSED: [(&str, &[&str]); 4] = [
 ];
 
 #[test]
-fn who_refuses_what_it_does_not_know_is_not_told_it() {
-    for (slug, fields) in REFUSED {
+fn does_not_send_rejected_parameters_to_strict_providers() {
+    for (slug, fields) in REJECTED_PARAMS {
         let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
         for name in fields {
-            assert!(said(wording, &with(name, &json!("x"))).0.get(*name).is_none(), "{slug} {name}");
+            assert!(apply_rules(wording, &body_with_field(name, &json!("x"))).0.get(*name).is_none(), "{slug} {name}");
         }
     }
 }
 
 /// Whose chats have these fields under other names.
-const DOCUMENTED: [(&str, &str, &[&str]); 6] = [
+const DOCUMENTED_RENAMES: [(&str, &str, &[&str]); 6] = [
     (
         "max_completion_tokens",
         "max_tokens",
@@ -256,9 +276,9 @@ const DOCUMENTED: [(&str, &str, &[&str]); 6] = [
 ];
 
 #[test]
-fn what_providers_document_is_in_their_tables() {
+fn tables_contain_the_documented_renames() {
     let wording = |slug, operation| catalog::find_provider(slug).unwrap().param_rules(operation);
-    for (from, to, slugs) in DOCUMENTED {
+    for (from, to, slugs) in DOCUMENTED_RENAMES {
         for slug in slugs {
             assert!(wording(slug, Operation::ChatComplete).renames.contains(&(from, to)), "{slug} {from}");
         }
@@ -274,7 +294,7 @@ fn what_providers_document_is_in_their_tables() {
 }
 
 #[test]
-fn who_has_its_own_api_like_openais_has_no_developers_but_for_openai() {
+fn only_openai_keeps_the_developer_role() {
     for provider in catalog::all_providers().filter(|one| one.supports_natively(Operation::ChatComplete)) {
         let keeps = ["openai", "azure-openai", "bedrock-mantle", "mock"].contains(&provider.slug());
         let wording = provider.param_rules(Operation::ChatComplete);

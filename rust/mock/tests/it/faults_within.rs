@@ -3,95 +3,99 @@
 use std::io::Write;
 use std::time::Duration;
 
-use crate::talk::{CHAT, Client, End, MESSAGES, chat, last_entry, server};
+use crate::talk::{CHAT_PATH, Client, MESSAGES_PATH, ReadEnd, request_chat, start_server, wait_for_last_entry};
 
-const WAIT: Duration = Duration::from_millis(400);
+const READ_TIMEOUT: Duration = Duration::from_millis(400);
 
 #[test]
-fn a_cut_stream_ends_with_fin() {
-    let server = server();
-    for (path, opening) in [(CHAT, 1), (MESSAGES, 3)] {
-        let answer = chat(&server, path, "mock?fault=cut&after=3", true);
-        assert_eq!((answer.events().len(), answer.end), (opening + 3, End::Fin));
+fn cut_stream_ends_with_fin() {
+    let server = start_server();
+    for (path, opening) in [(CHAT_PATH, 1), (MESSAGES_PATH, 3)] {
+        let answer = request_chat(&server, path, "mock?fault=cut&after=3", true);
+        assert_eq!((answer.events().len(), answer.end), (opening + 3, ReadEnd::Fin));
     }
-    assert_eq!(last_entry(&server).outcome.to_string(), "fault:cut");
-    assert_eq!(chat(&server, CHAT, "mock?fault=cut", true).events().len(), 1 + 4);
-    assert_eq!(chat(&server, CHAT, "mock?fault=cut&after=0&burst=on", true).events().len(), 1);
+    assert_eq!(wait_for_last_entry(&server).outcome.to_string(), "fault:cut");
+    assert_eq!(request_chat(&server, CHAT_PATH, "mock?fault=cut", true).events().len(), 1 + 4);
+    assert_eq!(request_chat(&server, CHAT_PATH, "mock?fault=cut&after=0&burst=on", true).events().len(), 1);
 }
 
 #[test]
-fn a_reset_stream_ends_with_rst_after_its_chunks() {
-    let server = server();
-    let answer = chat(&server, CHAT, "mock?fault=cut_reset&after=2", true);
-    assert_eq!((answer.events().len(), answer.end), (3, End::Reset));
+fn reset_stream_ends_with_rst_after_its_chunks() {
+    let server = start_server();
+    let answer = request_chat(&server, CHAT_PATH, "mock?fault=cut_reset&after=2", true);
+    assert_eq!((answer.events().len(), answer.end), (3, ReadEnd::Reset));
 }
 
 #[test]
-fn a_stalled_stream_stays_open() {
-    let server = server();
+fn stalled_stream_stays_open() {
+    let server = start_server();
     let mut client = Client::connect(&server);
-    client.chat(CHAT, "mock?fault=stall&after=2", true);
-    let answer = client.read(WAIT);
-    assert_eq!((answer.events().len(), answer.end), (3, End::Silent));
+    client.send_chat(CHAT_PATH, "mock?fault=stall&after=2", true);
+    let answer = client.read_response(READ_TIMEOUT);
+    assert_eq!((answer.events().len(), answer.end), (3, ReadEnd::TimedOut));
     client.close();
-    assert_eq!(last_entry(&server).outcome.to_string(), "client_closed");
+    assert_eq!(wait_for_last_entry(&server).outcome.to_string(), "client_closed");
 }
 
 #[test]
-fn a_half_closed_stream_still_listens() {
-    let server = server();
+fn half_closed_stream_still_reads() {
+    let server = start_server();
     let mut client = Client::connect(&server);
-    client.chat(CHAT, "mock?fault=half_close&after=1", true);
-    let answer = client.read(WAIT);
-    assert_eq!((answer.events().len(), answer.end), (2, End::Fin));
+    client.send_chat(CHAT_PATH, "mock?fault=half_close&after=1", true);
+    let answer = client.read_response(READ_TIMEOUT);
+    assert_eq!((answer.events().len(), answer.end), (2, ReadEnd::Fin));
     for _ in 0..3 {
         client.stream.write_all(b"still there?").unwrap();
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(server.ledger_entries()[0].outcome.to_string(), "open");
     client.close();
-    assert_eq!(last_entry(&server).outcome.to_string(), "client_closed");
+    assert_eq!(wait_for_last_entry(&server).outcome.to_string(), "client_closed");
 }
 
 #[test]
-fn bad_framing_is_no_chunk() {
-    let server = server();
+fn bad_framing_sends_invalid_chunk_sizes() {
+    let server = start_server();
     for stream in [true, false] {
-        let answer = chat(&server, CHAT, "mock?fault=bad_framing&after=2", stream);
+        let answer = request_chat(&server, CHAT_PATH, "mock?fault=bad_framing&after=2", stream);
         assert_eq!(answer.header("transfer-encoding").as_deref(), Some("chunked"));
         assert!(answer.raw.ends_with(b"\r\nzz\r\nno size\r\n"), "{:?}", answer.raw);
     }
 }
 
 #[test]
-fn whole_answers_break_off_in_the_middle() {
-    let server = server();
-    for (fault, end) in [("cut", End::Fin), ("cut_reset", End::Reset), ("stall", End::Silent), ("half_close", End::Fin)]
-    {
-        let answer = chat(&server, CHAT, &format!("mock?fault={fault}"), false);
+fn buffered_responses_break_off_in_the_middle() {
+    let server = start_server();
+    for (fault, end) in [
+        ("cut", ReadEnd::Fin),
+        ("cut_reset", ReadEnd::Reset),
+        ("stall", ReadEnd::TimedOut),
+        ("half_close", ReadEnd::Fin),
+    ] {
+        let answer = request_chat(&server, CHAT_PATH, &format!("mock?fault={fault}"), false);
         let claimed: usize = answer.header("content-length").unwrap().parse().unwrap();
         assert_eq!((answer.body().len(), answer.end), (claimed / 2, end), "{fault}");
     }
 }
 
 #[test]
-fn a_length_that_is_too_short() {
-    let server = server();
+fn content_length_shorter_than_the_body() {
+    let server = start_server();
     for stream in [true, false] {
         let mut client = Client::connect(&server);
-        client.chat(CHAT, "mock?fault=short_length&chunks=2", stream);
+        client.send_chat(CHAT_PATH, "mock?fault=short_length&chunks=2", stream);
         let answer = client.read_until(Duration::from_millis(100), |_| false);
         let claimed: usize = answer.header("content-length").unwrap().parse().unwrap();
-        assert_eq!((answer.body().len(), answer.end), (claimed + 10, End::Silent));
+        assert_eq!((answer.body().len(), answer.end), (claimed + 10, ReadEnd::TimedOut));
     }
 }
 
 #[test]
-fn a_length_that_is_too_long() {
-    let server = server();
+fn content_length_longer_than_the_body() {
+    let server = start_server();
     for stream in [true, false] {
-        let answer = chat(&server, CHAT, "mock?fault=long_length&chunks=2", stream);
+        let answer = request_chat(&server, CHAT_PATH, "mock?fault=long_length&chunks=2", stream);
         let claimed: usize = answer.header("content-length").unwrap().parse().unwrap();
-        assert_eq!((answer.body().len(), answer.end), (claimed - 10, End::Fin));
+        assert_eq!((answer.body().len(), answer.end), (claimed - 10, ReadEnd::Fin));
     }
 }

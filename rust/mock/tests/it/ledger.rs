@@ -2,20 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use crate::talk::{CHAT, Client, MESSAGES, chat, get, last_entry, server};
+use crate::talk::{CHAT_PATH, Client, MESSAGES_PATH, get, request_chat, start_server, wait_for_last_entry};
 use penstock_mock::{Options, Server};
 use serde_json::json;
 
 #[test]
-fn an_entry_per_request_as_json() {
-    let server = server();
-    let answer = chat(&server, MESSAGES, "mock?chunks=2", true);
+fn serves_one_json_entry_per_request() {
+    let server = start_server();
+    let answer = request_chat(&server, MESSAGES_PATH, "mock?chunks=2", true);
     get(&server, "/v1/models?x=1", "x-tag: 5\r\n");
     let entries = get(&server, "/_ledger", "").json();
     let [first, second] = entries.as_array().unwrap().as_slice() else { panic!("{entries}") };
     assert_eq!(
         (&first["method"], &first["path"], &first["model"]),
-        (&json!("POST"), &json!(MESSAGES), &json!("mock?chunks=2"))
+        (&json!("POST"), &json!(MESSAGES_PATH), &json!("mock?chunks=2"))
     );
     assert_eq!((&first["outcome"], &first["bytes_sent"]), (&json!("complete"), &json!(answer.raw.len())));
     assert_eq!(answer.header("request-id").unwrap(), format!("req_{:016}", first["id"].as_u64().unwrap()));
@@ -25,15 +25,15 @@ fn an_entry_per_request_as_json() {
 }
 
 #[test]
-fn it_can_be_cleared_and_left_out() {
-    let server = server();
-    chat(&server, CHAT, "mock", false);
+fn ledger_can_be_cleared_and_disabled() {
+    let server = start_server();
+    request_chat(&server, CHAT_PATH, "mock", false);
     let mut client = Client::connect(&server);
-    client.ask("DELETE", "/_ledger", "", "");
-    assert_eq!(client.read(Duration::from_millis(400)).status(), 200);
+    client.send_request("DELETE", "/_ledger", "", "");
+    assert_eq!(client.read_response(Duration::from_millis(400)).status(), 200);
     assert!(server.ledger_entries().is_empty());
     let quiet = Server::start_with_options(&Options { ledger_enabled: false, ..Options::default() }).unwrap();
-    assert_eq!(chat(&quiet, CHAT, "mock", false).status(), 200);
+    assert_eq!(request_chat(&quiet, CHAT_PATH, "mock", false).status(), 200);
     assert_eq!(get(&quiet, "/_ledger", "").json(), json!([]));
 }
 
@@ -45,10 +45,10 @@ fn wait_for_entry(server: &Server) {
 }
 
 /// Waits until the request is on its way, leaves, and returns how long it took to be noticed.
-fn leave(server: &Server, model: &str, stream: bool, rst: bool) -> (String, f64) {
+fn measure_disconnect(server: &Server, model: &str, stream: bool, rst: bool) -> (String, f64) {
     server.clear_ledger();
     let mut client = Client::connect(server);
-    client.chat(CHAT, model, stream);
+    client.send_chat(CHAT_PATH, model, stream);
     wait_for_entry(server);
     std::thread::sleep(Duration::from_millis(20));
     let left = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64() * 1000.0;
@@ -56,13 +56,13 @@ fn leave(server: &Server, model: &str, stream: bool, rst: bool) -> (String, f64)
         socket2::SockRef::from(&client.stream).set_linger(Some(Duration::ZERO)).unwrap();
     }
     drop(client);
-    let entry = last_entry(server);
+    let entry = wait_for_last_entry(server);
     (entry.outcome.to_string(), entry.finished_ms.unwrap_or(f64::MAX) - left)
 }
 
 #[test]
-fn a_client_that_leaves_is_noticed_in_every_phase() {
-    let server = server();
+fn notices_client_disconnect_in_every_phase() {
+    let server = start_server();
     let phases = [
         ("mock?first_ms=5000", false),
         ("mock?first_ms=5000", true),
@@ -79,7 +79,7 @@ fn a_client_that_leaves_is_noticed_in_every_phase() {
     ];
     for (model, stream) in phases {
         for rst in [false, true] {
-            let (outcome, noticed_ms) = leave(&server, model, stream, rst);
+            let (outcome, noticed_ms) = measure_disconnect(&server, model, stream, rst);
             assert_eq!(outcome, "client_closed", "{model} {rst}");
             assert!(noticed_ms < 100.0, "{model} {rst}: {noticed_ms} ms");
         }
@@ -87,26 +87,26 @@ fn a_client_that_leaves_is_noticed_in_every_phase() {
 }
 
 #[test]
-fn a_client_that_leaves_while_it_sends_has_an_entry_too() {
-    let server = server();
+fn records_client_that_disconnects_while_sending() {
+    let server = start_server();
     let mut client = Client::connect(&server);
     client.write(b"POST /v1/messages HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\nonly this");
     std::thread::sleep(Duration::from_millis(20));
     client.close();
-    let entry = last_entry(&server);
+    let entry = wait_for_last_entry(&server);
     assert_eq!(
         (entry.outcome.to_string().as_str(), entry.body_bytes, entry.path.as_str()),
-        ("client_closed", 9, MESSAGES)
+        ("client_closed", 9, MESSAGES_PATH)
     );
 }
 
 #[test]
-fn a_client_that_does_not_read_blocks_the_write() {
-    let server = server();
+fn client_that_does_not_read_blocks_the_write() {
+    let server = start_server();
     for model in ["mock?chunks=100000&chunk_bytes=1000", "mock?answer_bytes=25000000", "mock?fault=headers_flood"] {
         server.clear_ledger();
         let mut client = Client::connect(&server);
-        client.chat(CHAT, model, model.contains("chunks"));
+        client.send_chat(CHAT_PATH, model, model.contains("chunks"));
         wait_for_entry(&server);
         let sent = |after: u64| {
             std::thread::sleep(Duration::from_millis(after));
@@ -123,14 +123,14 @@ fn a_client_that_does_not_read_blocks_the_write() {
 }
 
 #[test]
-fn a_small_send_buffer_makes_the_push_back_exact() {
+fn small_send_buffer_bounds_unread_bytes() {
     let options = Options { send_buffer_bytes: Some(32 * 1024), ..Options::default() };
     let server = Server::start_with_options(&options).unwrap();
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(32 * 1024).unwrap();
     socket.connect(&server.addr.into()).unwrap();
-    let mut client = Client::over(socket.into());
-    client.chat(CHAT, "mock?chunks=100000", true);
+    let mut client = Client::from_stream(socket.into());
+    client.send_chat(CHAT_PATH, "mock?chunks=100000", true);
     wait_for_entry(&server);
     std::thread::sleep(Duration::from_millis(200));
     let sent = server.ledger_entries()[0].bytes_sent;

@@ -2,49 +2,51 @@
 
 use std::time::Duration;
 
-use crate::talk::{Answer, CHAT, Client, server};
+use crate::talk::{CHAT_PATH, Client, Response, start_server};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
-const WAIT: Duration = Duration::from_millis(400);
-const TEXT: &str = "Hello from the ";
+const READ_TIMEOUT: Duration = Duration::from_millis(400);
+const EXPECTED_TEXT: &str = "Hello from the ";
 
-fn ask(server: &Server, path: &str, body: &Value) -> Answer {
+fn post_json(server: &Server, path: &str, body: &Value) -> Response {
     let mut client = Client::connect(server);
-    client.ask("POST", path, "content-type: application/json\r\n", &body.to_string());
-    client.read(WAIT)
+    client.send_request("POST", path, "content-type: application/json\r\n", &body.to_string());
+    client.read_response(READ_TIMEOUT)
 }
 
-fn contents() -> Value {
+fn gemini_request() -> Value {
     json!({"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]})
 }
 
-fn messages() -> Value {
+fn converse_request() -> Value {
     json!({"messages": [{"role": "user", "content": [{"text": "Hello"}]}]})
 }
 
 #[test]
-fn content_comes_whole_and_in_events() {
-    let server = server();
-    let whole = ask(&server, "/v1beta/models/gemini%3Fchunks=3:generateContent", &contents()).json();
-    assert_eq!(whole["candidates"][0]["content"]["parts"], json!([{"text": TEXT}]));
+fn gemini_responds_buffered_and_streamed() {
+    let server = start_server();
+    let whole = post_json(&server, "/v1beta/models/gemini%3Fchunks=3:generateContent", &gemini_request()).json();
+    assert_eq!(whole["candidates"][0]["content"]["parts"], json!([{"text": EXPECTED_TEXT}]));
     assert_eq!((&whole["modelVersion"], &whole["usageMetadata"]["totalTokenCount"]), (&json!("gemini"), &json!(15)));
-    let events = ask(&server, "/v1beta/models/gemini%3Fchunks=3:streamGenerateContent?alt=sse", &contents()).events();
+    let events =
+        post_json(&server, "/v1beta/models/gemini%3Fchunks=3:streamGenerateContent?alt=sse", &gemini_request())
+            .events();
     let events: Vec<Value> = events.iter().map(|(_, data)| serde_json::from_str(data).unwrap()).collect();
     let said: String =
         events.iter().filter_map(|event| event["candidates"][0]["content"]["parts"][0]["text"].as_str()).collect();
-    assert_eq!((said.as_str(), &events[3]["candidates"][0]["finishReason"]), (TEXT, &json!("STOP")));
+    assert_eq!((said.as_str(), &events[3]["candidates"][0]["finishReason"]), (EXPECTED_TEXT, &json!("STOP")));
 }
 
 #[test]
-fn a_conversation_comes_whole_and_in_frames() {
-    let server = server();
-    let whole = ask(&server, "/model/nova%3Fchunks=3/converse", &messages()).json();
-    assert_eq!(whole["output"]["message"]["content"], json!([{"text": TEXT}]));
+fn converse_responds_buffered_and_in_frames() {
+    let server = start_server();
+    let whole = post_json(&server, "/model/nova%3Fchunks=3/converse", &converse_request()).json();
+    assert_eq!(whole["output"]["message"]["content"], json!([{"text": EXPECTED_TEXT}]));
     assert_eq!((&whole["stopReason"], &whole["usage"]["totalTokens"]), (&json!("end_turn"), &json!(15)));
-    let answer = ask(&server, "/model/nova%3Fchunks=3/converse-stream", &messages());
+    let answer = post_json(&server, "/model/nova%3Fchunks=3/converse-stream", &converse_request());
     assert_eq!(answer.header("content-type").as_deref(), Some("application/vnd.amazon.eventstream"));
-    let frames = frames(&answer.body());
+    let frames = decode_frames(&answer.body());
     let names: Vec<_> = frames.iter().map(|(name, _)| name.as_str()).collect();
     let delta = "contentBlockDelta";
     assert_eq!(names, ["messageStart", delta, delta, delta, "contentBlockStop", "messageStop", "metadata"]);
@@ -52,36 +54,43 @@ fn a_conversation_comes_whole_and_in_frames() {
 }
 
 #[test]
-fn coheres_conversations_come_whole_and_in_events_and_are_read() {
-    let server = server();
+fn cohere_responds_buffered_and_streamed_and_validates() {
+    let server = start_server();
     let asked = |model: &str, more: Value| {
         let mut body = json!({"model": model, "messages": [{"role": "user", "content": "Hello"}]});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
-    let whole = ask(&server, "/v2/chat", &asked("command?chunks=3", json!({}))).json();
-    assert_eq!((&whole["message"]["content"][0]["text"], &whole["finish_reason"]), (&json!(TEXT), &json!("COMPLETE")));
+    let whole = post_json(&server, "/v2/chat", &asked("command?chunks=3", json!({}))).json();
+    assert_eq!(
+        (&whole["message"]["content"][0]["text"], &whole["finish_reason"]),
+        (&json!(EXPECTED_TEXT), &json!("COMPLETE"))
+    );
     assert_eq!(whole["usage"]["tokens"], json!({"input_tokens": 12, "output_tokens": 3}));
-    let events = ask(&server, "/v2/chat", &asked("command?chunks=3", json!({"stream": true}))).events();
+    let events = post_json(&server, "/v2/chat", &asked("command?chunks=3", json!({"stream": true}))).events();
     let kinds: Vec<_> = events.iter().filter_map(|(kind, _)| kind.as_deref()).collect();
     let delta = "content-delta";
     assert_eq!(kinds, ["message-start", "content-start", delta, delta, delta, "content-end", "message-end"]);
     assert!(events[6].1.contains("\"output_tokens\":3"), "{}", events[6].1);
-    let unknown = ask(&server, "/v2/chat", &asked("command", json!({"n": 2})));
+    let unknown = post_json(&server, "/v2/chat", &asked("command", json!({"n": 2})));
     assert_eq!((unknown.status(), unknown.text().contains("'n' is not a valid field")), (400, true));
     let tool = json!({"messages": [{"role": "tool", "tool_call_id": "c1", "content": "x"}]});
-    assert_eq!(ask(&server, "/v2/chat", &asked("command", tool)).status(), 400);
-    let refused = ask(&server, "/v2/chat", &asked("command?status=429", json!({})));
+    assert_eq!(post_json(&server, "/v2/chat", &asked("command", tool)).status(), 400);
+    let refused = post_json(&server, "/v2/chat", &asked("command?status=429", json!({})));
     assert_eq!((refused.status(), refused.json()["message"].is_string()), (429, true));
-    let vectors = ask(&server, "/v2/embed", &json!({"model": "e", "texts": ["a", "b"], "output_dimension": 3})).json();
+    let vectors =
+        post_json(&server, "/v2/embed", &json!({"model": "e", "texts": ["a", "b"], "output_dimension": 3})).json();
     assert_eq!(vectors["embeddings"]["float"].as_array().unwrap().len(), 2);
-    let ranked =
-        ask(&server, "/v2/rerank", &json!({"model": "r", "query": "q", "documents": ["a", "b", "c"], "top_n": 2}));
+    let ranked = post_json(
+        &server,
+        "/v2/rerank",
+        &json!({"model": "r", "query": "q", "documents": ["a", "b", "c"], "top_n": 2}),
+    );
     assert_eq!(ranked.json()["results"][1]["index"], 1);
 }
 
 /// Names and payloads; lengths and checksums are right, or it panics.
-fn frames(mut bytes: &[u8]) -> Vec<(String, Value)> {
+fn decode_frames(mut bytes: &[u8]) -> Vec<(String, Value)> {
     let number = |bytes: &[u8]| u32::from_be_bytes(bytes[..4].try_into().unwrap());
     let mut found = Vec::new();
     while !bytes.is_empty() {
@@ -101,14 +110,16 @@ fn frames(mut bytes: &[u8]) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_is_refused_in_the_vendors_words() {
-    let server = server();
+fn rejects_invalid_requests_with_the_vendors_errors() {
+    let server = start_server();
     let unknown = json!({"messages": []});
-    let answer = ask(&server, "/v1/models/gemini:generateContent", &unknown);
+    let answer = post_json(&server, "/v1/models/gemini:generateContent", &unknown);
     assert_eq!((answer.status(), &answer.json()["error"]["status"]), (400, &json!("INVALID_ARGUMENT")));
     let unanswered = json!({"contents": [{"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}]},
         {"role": "user", "parts": [{"text": "and?"}]}]});
-    assert!(ask(&server, "/v1/models/gemini:generateContent", &unanswered).text().contains("function response parts"));
+    assert!(
+        post_json(&server, "/v1/models/gemini:generateContent", &unanswered).text().contains("function response parts")
+    );
     for (body, words) in [
         (json!({"messages": [{"role": "assistant", "content": [{"text": "a"}]}]}), "start with a user message"),
         (json!({"messages": [{"role": "user", "content": [{"text": "a", "image": {}}]}]}), "exactly one member"),
@@ -118,39 +129,39 @@ fn what_is_wrong_with_a_request_is_refused_in_the_vendors_words() {
         ),
         (json!({"messages": [], "model": "m"}), "extraneous key [model]"),
     ] {
-        let answer = ask(&server, "/model/nova/converse", &body);
+        let answer = post_json(&server, "/model/nova/converse", &body);
         assert_eq!(answer.status(), 400);
         assert!(answer.text().contains(words), "{}", answer.text());
     }
-    assert_eq!(ask(&server, "/model/claude/invoke", &json!({"messages": []})).status(), 400);
+    assert_eq!(post_json(&server, "/model/claude/invoke", &json!({"messages": []})).status(), 400);
 }
 
 #[test]
-fn a_tool_is_called_in_every_shape_until_it_has_answered() {
-    let server = server();
+fn calls_a_tool_in_every_format_until_it_has_a_result() {
+    let server = start_server();
     let call = "?call=weather&arguments=%7B%22city%22%3A%22Oslo%22%7D";
     let chat = json!({"model": format!("gpt{call}"), "messages": []});
-    let called = ask(&server, CHAT, &chat).json();
+    let called = post_json(&server, CHAT_PATH, &chat).json();
     assert_eq!(called["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"], r#"{"city":"Oslo"}"#);
     assert_eq!(called["choices"][0]["finish_reason"], "tool_calls");
     let told = json!({"model": format!("gpt{call}"), "messages": [{"role": "tool", "tool_call_id": "call_mock"}]});
-    assert_eq!(ask(&server, CHAT, &told).json()["choices"][0]["finish_reason"], "stop");
+    assert_eq!(post_json(&server, CHAT_PATH, &told).json()["choices"][0]["finish_reason"], "stop");
     let path = call.replace('?', "%3F").replace('%', "%25").replace("%253F", "%3F");
-    let gemini = ask(&server, &format!("/v1beta/models/g{path}:generateContent"), &contents()).json();
+    let gemini = post_json(&server, &format!("/v1beta/models/g{path}:generateContent"), &gemini_request()).json();
     assert_eq!(gemini["candidates"][0]["content"]["parts"][1]["functionCall"]["args"]["city"], "Oslo");
-    let converse = ask(&server, &format!("/model/n{path}/converse"), &messages()).json();
+    let converse = post_json(&server, &format!("/model/n{path}/converse"), &converse_request()).json();
     assert_eq!(converse["output"]["message"]["content"][1]["toolUse"]["input"]["city"], "Oslo");
     assert_eq!(converse["stopReason"], "tool_use");
 }
 
 #[test]
-fn errors_and_faults_are_of_the_vendors_too() {
-    let server = server();
-    let gemini = ask(&server, "/v1beta/models/g%3Fstatus=429:generateContent", &contents());
+fn errors_and_faults_have_the_vendors_format() {
+    let server = start_server();
+    let gemini = post_json(&server, "/v1beta/models/g%3Fstatus=429:generateContent", &gemini_request());
     assert_eq!((gemini.status(), &gemini.json()["error"]["status"]), (429, &json!("RESOURCE_EXHAUSTED")));
-    let bedrock = ask(&server, "/model/n%3Fstatus=403/converse", &messages());
+    let bedrock = post_json(&server, "/model/n%3Fstatus=403/converse", &converse_request());
     assert_eq!((bedrock.status(), bedrock.json().as_object().unwrap().len()), (403, 1));
     assert_eq!(bedrock.header("x-amzn-errortype").as_deref(), Some("AccessDeniedException"));
-    let failing = ask(&server, "/model/n%3Ffault=error_event/converse-stream", &messages());
-    assert!(frames(&failing.body()).iter().any(|(name, _)| name == "serviceUnavailableException"));
+    let failing = post_json(&server, "/model/n%3Ffault=error_event/converse-stream", &converse_request());
+    assert!(decode_frames(&failing.body()).iter().any(|(name, _)| name == "serviceUnavailableException"));
 }

@@ -7,49 +7,49 @@ import sys
 from typing import TYPE_CHECKING
 
 import anthropic
-from calls import SAID, at_aimock, make
+from calls import WEATHER_TEXT, aimock_headers, run_calls
 
 if TYPE_CHECKING:
     from calls import Calls
 
-ASK = [{"role": "user", "content": "how is the weather?"}]
-CLOCK = [{"role": "user", "content": "what time is it?"}]
+WEATHER_MESSAGES = [{"role": "user", "content": "how is the weather?"}]
+CLOCK_MESSAGES = [{"role": "user", "content": "what time is it?"}]
 MODEL = "claude-test"
 
 
-def message(client: anthropic.Anthropic) -> object:
-    return client.messages.create(model=MODEL, max_tokens=64, messages=ASK).content[0].text == SAID
+def create_message(client: anthropic.Anthropic) -> object:
+    return client.messages.create(model=MODEL, max_tokens=64, messages=WEATHER_MESSAGES).content[0].text == WEATHER_TEXT
 
 
-def message_streamed(client: anthropic.Anthropic) -> object:
-    with client.messages.stream(model=MODEL, max_tokens=64, messages=ASK) as stream:
-        return "".join(stream.text_stream) == SAID and stream.get_final_message().stop_reason == "end_turn"
+def stream_message(client: anthropic.Anthropic) -> object:
+    with client.messages.stream(model=MODEL, max_tokens=64, messages=WEATHER_MESSAGES) as stream:
+        return "".join(stream.text_stream) == WEATHER_TEXT and stream.get_final_message().stop_reason == "end_turn"
 
 
-def call_streamed(client: anthropic.Anthropic) -> object:
-    with client.messages.stream(model=MODEL, max_tokens=64, messages=CLOCK) as stream:
+def stream_tool_call(client: anthropic.Anthropic) -> object:
+    with client.messages.stream(model=MODEL, max_tokens=64, messages=CLOCK_MESSAGES) as stream:
         *_, call = stream.get_final_message().content
     return (call.type, call.name, call.input) == ("tool_use", "clock", {"zone": "UTC"})
 
 
-def beta(client: anthropic.Anthropic) -> object:
-    asked = client.beta.messages.create(model=MODEL, max_tokens=64, messages=ASK, betas=["b-1"])
-    return asked.content[0].text == SAID
+def create_beta_message(client: anthropic.Anthropic) -> object:
+    asked = client.beta.messages.create(model=MODEL, max_tokens=64, messages=WEATHER_MESSAGES, betas=["b-1"])
+    return asked.content[0].text == WEATHER_TEXT
 
 
 CALLS: Calls = [
-    ("messages", message),
-    ("messages, streamed", message_streamed),
-    ("messages, a call streamed", call_streamed),
-    ("messages, beta", beta),
+    ("messages", create_message),
+    ("messages, streamed", stream_message),
+    ("messages, a call streamed", stream_tool_call),
+    ("messages, beta", create_beta_message),
 ]
 
 with anthropic.Anthropic(
     base_url=os.environ["GATEWAY"],
     api_key="provider-key",
-    default_headers=at_aimock("anthropic"),
+    default_headers=aimock_headers("anthropic"),
     max_retries=0,
     timeout=10,
 ) as sdk:
-    make(CALLS, sdk)
+    run_calls(CALLS, sdk)
 sys.stderr.write(anthropic.__version__)

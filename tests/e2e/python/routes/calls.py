@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 HEADERS = {"x-gateway-provider": "mock"}
 # What the other pretend provider says of the weather.
-SAID = "Sunny, with a light wind from the west and no cloud before the evening."
+WEATHER_TEXT = "Sunny, with a light wind from the west and no cloud before the evening."
 
 
-def at_aimock(provider: str) -> dict[str, str]:
+def aimock_headers(provider: str) -> dict[str, str]:
     """What sends a client's requests to the other pretend provider, as if it were this one."""
     return {"x-gateway-provider": provider, "x-gateway-custom-host": os.environ["AIMOCK"] + "/v1"}
 
 
-def make(calls: Calls, client: object) -> None:
+def run_calls(calls: Calls, client: object) -> None:
     for route, call in calls:
-        print(json.dumps([route, came_of(call, client)]))
+        print(json.dumps([route, describe_result(call, client)]))
 
 
-def came_of(call: Callable[[Any], object], client: object) -> str:
+def describe_result(call: Callable[[Any], object], client: object) -> str:
     try:
         found = call(client)
     except Exception as error:  # noqa: BLE001 — whatever it is, the test shows it

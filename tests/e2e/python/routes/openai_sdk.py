@@ -7,85 +7,88 @@ import sys
 from typing import TYPE_CHECKING
 
 import openai
-from calls import HEADERS, make
+from calls import HEADERS, run_calls
 
 if TYPE_CHECKING:
     from calls import Calls
 
-ASK = [{"role": "user", "content": "say something"}]
-SOUND = ("sound.wav", b"RIFF\r\n--not-a-boundary\r\n\x00\xff" * 500, "audio/wav")
-PICTURES = [("a.png", b"\x89PNG\r\n\x1a\n" * 100, "image/png"), ("b.png", b"\x89PNG\r\n\x1a\n" * 50, "image/png")]
-ROWS = ("rows.jsonl", b'{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {}}\n')
+PROMPT_MESSAGES = [{"role": "user", "content": "say something"}]
+AUDIO_FILE = ("sound.wav", b"RIFF\r\n--not-a-boundary\r\n\x00\xff" * 500, "audio/wav")
+IMAGE_FILES = [("a.png", b"\x89PNG\r\n\x1a\n" * 100, "image/png"), ("b.png", b"\x89PNG\r\n\x1a\n" * 50, "image/png")]
+BATCH_FILE = ("rows.jsonl", b'{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {}}\n')
 
 
-def chat(client: openai.OpenAI) -> object:
-    return client.chat.completions.create(model="mock", messages=ASK).choices[0].message.content
+def create_chat(client: openai.OpenAI) -> object:
+    return client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES).choices[0].message.content
 
 
-def chat_streamed(client: openai.OpenAI) -> object:
-    chunks = client.chat.completions.create(model="mock", messages=ASK, stream=True)
+def stream_chat(client: openai.OpenAI) -> object:
+    chunks = client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES, stream=True)
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
-def chat_cut_within_an_event(client: openai.OpenAI) -> object:
+def stream_chat_cut_within_event(client: openai.OpenAI) -> object:
     said = []
     try:
         model = "mock?chunks=8&after=4&fault=cut_event"
-        said.extend(client.chat.completions.create(model=model, messages=ASK, stream=True))
+        said.extend(client.chat.completions.create(model=model, messages=PROMPT_MESSAGES, stream=True))
     except openai.APIError as error:
         return len(said) >= 4 and "the provider's answer broke off" in error.message
     return False
 
 
-def complete_streamed(client: openai.OpenAI) -> object:
+def stream_completion(client: openai.OpenAI) -> object:
     return "".join(chunk.choices[0].text for chunk in client.completions.create(model="mock", prompt="a", stream=True))
 
 
-def respond_streamed(client: openai.OpenAI) -> object:
+def stream_response(client: openai.OpenAI) -> object:
     events = list(client.responses.create(model="mock", input="hi", stream=True))
     return events[-1].type == "response.completed"
 
 
-def speak_streamed(client: openai.OpenAI) -> object:
+def stream_speech(client: openai.OpenAI) -> object:
     asked = {"model": "mock", "voice": "alloy", "input": "hi"}
     with client.audio.speech.with_streaming_response.create(**asked) as answer:
         return b"".join(answer.iter_bytes()).startswith(b"\x00ID3")
 
 
-def transcribe_streamed(client: openai.OpenAI) -> object:
-    events = client.audio.transcriptions.create(model="mock", file=SOUND, stream=True)
+def stream_transcription(client: openai.OpenAI) -> object:
+    events = client.audio.transcriptions.create(model="mock", file=AUDIO_FILE, stream=True)
     return [event.type for event in events] == ["transcript.text.delta", "transcript.text.done"]
 
 
 CALLS: Calls = [
-    ("POST /v1/chat/completions", chat),
-    ("POST /v1/chat/completions", chat_streamed),
-    ("POST /v1/chat/completions", chat_cut_within_an_event),
+    ("POST /v1/chat/completions", create_chat),
+    ("POST /v1/chat/completions", stream_chat),
+    ("POST /v1/chat/completions", stream_chat_cut_within_event),
     ("POST /v1/completions", lambda c: c.completions.create(model="mock", prompt="a").choices[0].text),
-    ("POST /v1/completions", complete_streamed),
+    ("POST /v1/completions", stream_completion),
     ("POST /v1/embeddings", lambda c: c.embeddings.create(model="mock", input=["a", "b"]).data[1].embedding),
     ("POST /v1/moderations", lambda c: c.moderations.create(model="mock", input="a").results[0].flagged is False),
     ("POST /v1/images/generations", lambda c: c.images.generate(model="mock", prompt="a").data[0].b64_json),
-    ("POST /v1/images/edits", lambda c: c.images.edit(model="mock", prompt="a", image=PICTURES).data[0].b64_json),
-    ("POST /v1/images/variations", lambda c: c.images.create_variation(image=PICTURES[0]).data[0].b64_json),
+    ("POST /v1/images/edits", lambda c: c.images.edit(model="mock", prompt="a", image=IMAGE_FILES).data[0].b64_json),
+    ("POST /v1/images/variations", lambda c: c.images.create_variation(image=IMAGE_FILES[0]).data[0].b64_json),
     (
         "POST /v1/audio/speech",
         lambda c: c.audio.speech.create(model="mock", voice="alloy", input="a").content.startswith(b"\x00ID3"),
     ),
-    ("POST /v1/audio/speech", speak_streamed),
+    ("POST /v1/audio/speech", stream_speech),
     (
         "POST /v1/audio/transcriptions",
         lambda c: (
             c.audio.transcriptions.create(
-                model="mock", file=SOUND, response_format="verbose_json", timestamp_granularities=["word", "segment"]
+                model="mock",
+                file=AUDIO_FILE,
+                response_format="verbose_json",
+                timestamp_granularities=["word", "segment"],
             ).text
         ),
     ),
-    ("POST /v1/audio/transcriptions", transcribe_streamed),
-    ("POST /v1/audio/translations", lambda c: c.audio.translations.create(model="mock", file=SOUND).text),
+    ("POST /v1/audio/transcriptions", stream_transcription),
+    ("POST /v1/audio/translations", lambda c: c.audio.translations.create(model="mock", file=AUDIO_FILE).text),
     ("GET /v1/models", lambda c: [model.id for model in c.models.list()]),
     ("GET /v1/models/mock-mini", lambda c: c.models.retrieve("mock-mini").id == "mock-mini"),
-    ("POST /v1/files", lambda c: c.files.create(file=ROWS, purpose="batch").object == "file"),
+    ("POST /v1/files", lambda c: c.files.create(file=BATCH_FILE, purpose="batch").object == "file"),
     ("GET /v1/files?limit=2&purpose=batch", lambda c: c.files.list(purpose="batch", limit=2).object == "list"),
     ("GET /v1/files/file-1", lambda c: c.files.retrieve("file-1").id == "file-1"),
     ("GET /v1/files/file-1/content", lambda c: c.files.content("file-1").content.endswith(b"}\n")),
@@ -112,7 +115,7 @@ CALLS: Calls = [
         lambda c: c.fine_tuning.jobs.checkpoints.list("ft-1", after="k", limit=4).data[0].step_number == 10,
     ),
     ("POST /v1/responses", lambda c: c.responses.create(model="mock", input="hi").output_text),
-    ("POST /v1/responses", respond_streamed),
+    ("POST /v1/responses", stream_response),
     ("GET /v1/responses/resp-1", lambda c: c.responses.retrieve("resp-1").id == "resp-1"),
     ("GET /v1/responses/resp-1/input_items", lambda c: c.responses.input_items.list("resp-1").data[0].role == "user"),
     ("DELETE /v1/responses/resp-1", lambda c: c.responses.delete("resp-1") is None),
@@ -136,5 +139,5 @@ CALLS: Calls = [
 with openai.OpenAI(
     base_url=os.environ["GATEWAY"] + "/v1", api_key="provider-key", default_headers=HEADERS, max_retries=0, timeout=10
 ) as sdk:
-    make(CALLS, sdk)
+    run_calls(CALLS, sdk)
 sys.stderr.write(openai.__version__)

@@ -13,56 +13,65 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CLIENT = portkey_ai.Portkey(api_key=os.environ["KEY"], base_url=os.environ["GATEWAY"] + "/v1")
-USAGE = {"type": "cost", "credit_limit": 10, "alert_threshold": 5, "periodic_reset": "monthly"}
-RATE = {"type": "requests", "unit": "rpm", "value": 7}
+USAGE_LIMIT = {"type": "cost", "credit_limit": 10, "alert_threshold": 5, "periodic_reset": "monthly"}
+RATE_LIMIT = {"type": "requests", "unit": "rpm", "value": 7}
 SCOPES = ["completions.write"]
-MADE: dict[str, Any] = {}
+CREATED: dict[str, Any] = {}
 
 
-def keep(name: str, made: Any) -> object:
-    MADE[name] = made
+def store_created(name: str, made: Any) -> object:
+    CREATED[name] = made
     return made.get("slug") or made.get("id")
 
 
-def place() -> str:
-    return MADE["workspace"].id
+def created_workspace_id() -> str:
+    return CREATED["workspace"].id
 
 
-def allowed() -> dict[str, Any]:
-    return {"id": MADE["workspace"].slug, "enabled": True, "usage_limits": [USAGE], "rate_limits": [RATE]}
+def workspace_access() -> dict[str, Any]:
+    return {
+        "id": CREATED["workspace"].slug,
+        "enabled": True,
+        "usage_limits": [USAGE_LIMIT],
+        "rate_limits": [RATE_LIMIT],
+    }
 
 
 # In this order: each stands on those before it.
 CALLS: dict[str, Callable[[], object]] = {
     "workspaces.create": lambda: bool(
-        keep("workspace", CLIENT.admin.workspaces.create(name="Sdk", description="d", defaults={}, users=[]))
+        store_created("workspace", CLIENT.admin.workspaces.create(name="Sdk", description="d", defaults={}, users=[]))
     ),
-    "workspaces.retrieve": lambda: CLIENT.admin.workspaces.retrieve(workspace_id=place()).name,
+    "workspaces.retrieve": lambda: CLIENT.admin.workspaces.retrieve(workspace_id=created_workspace_id()).name,
     "workspaces.list": lambda: bool(CLIENT.admin.workspaces.list().data),
-    "workspaces.update": lambda: bool(CLIENT.admin.workspaces.update(workspace_id=place(), description="e")),
-    "workspaces.users.list": lambda: CLIENT.admin.workspaces.users.list(workspace_id=place()).total,
+    "workspaces.update": lambda: bool(
+        CLIENT.admin.workspaces.update(workspace_id=created_workspace_id(), description="e")
+    ),
+    "workspaces.users.list": lambda: CLIENT.admin.workspaces.users.list(workspace_id=created_workspace_id()).total,
     "users.list": lambda: CLIENT.admin.users.list().total,
     "users.retrieve": lambda: CLIENT.admin.users.retrieve(user_id=CLIENT.admin.users.list().data[0]["id"]).role,
     "invites.create": lambda: bool(
-        keep(
+        store_created(
             "invite",
             CLIENT.admin.users.invites.create(
                 email="sdk@example.test",
                 role="member",
-                workspaces=[{"id": MADE["workspace"].slug, "role": "member"}],
+                workspaces=[{"id": CREATED["workspace"].slug, "role": "member"}],
                 workspace_api_key_details={"scopes": SCOPES},
             ),
         )
     ),
-    "invites.retrieve": lambda: CLIENT.admin.users.invites.retrieve(invite_id=MADE["invite"].id).status,
+    "invites.retrieve": lambda: CLIENT.admin.users.invites.retrieve(invite_id=CREATED["invite"].id).status,
     "invites.list": lambda: CLIENT.admin.users.invites.list().total,
-    "integrations.create": lambda: keep(
+    "integrations.create": lambda: store_created(
         "integration",
         CLIENT.integrations.create(name="Shared", slug="shared", ai_provider_id="openai", key="sk-0123456789abcdef"),
     ),
     "integrations.workspaces.update": lambda: bool(
         CLIENT.integrations.workspaces.update(
-            slug="shared", workspaces=[allowed()], global_workspace_access={"enabled": True, "usage_limits": [USAGE]}
+            slug="shared",
+            workspaces=[workspace_access()],
+            global_workspace_access={"enabled": True, "usage_limits": [USAGE_LIMIT]},
         )
     ),
     "integrations.workspaces.list": lambda: [
@@ -79,63 +88,79 @@ CALLS: dict[str, Callable[[], object]] = {
     "integrations.list": lambda: [one.slug for one in CLIENT.integrations.list().data],
     "integrations.retrieve": lambda: CLIENT.integrations.retrieve(slug="shared").global_workspace_access["enabled"],
     "integrations.update": lambda: bool(CLIENT.integrations.update(slug="shared", description="d")),
-    "providers.create": lambda: keep(
+    "providers.create": lambda: store_created(
         "provider",
         CLIENT.providers.create(
-            name="P", integration_id="shared", workspace_id=place(), slug="p", usage_limits=USAGE, rate_limits=RATE
+            name="P",
+            integration_id="shared",
+            workspace_id=created_workspace_id(),
+            slug="p",
+            usage_limits=USAGE_LIMIT,
+            rate_limits=RATE_LIMIT,
         ),
     ),
     "providers.list": lambda: [
         [one.slug, one.rate_limits and one.rate_limits["value"]]
-        for one in CLIENT.providers.list(workspace_id=place()).data
+        for one in CLIENT.providers.list(workspace_id=created_workspace_id()).data
     ],
-    "providers.retrieve": lambda: CLIENT.providers.retrieve(slug="p", workspace_id=place()).rate_limits[0]["value"],
-    "providers.update": lambda: CLIENT.providers.update(slug="p", workspace_id=place(), rate_limits=RATE).slug,
-    "virtual_keys.create": lambda: keep(
+    "providers.retrieve": lambda: CLIENT.providers.retrieve(slug="p", workspace_id=created_workspace_id()).rate_limits[
+        0
+    ]["value"],
+    "providers.update": lambda: (
+        CLIENT.providers.update(slug="p", workspace_id=created_workspace_id(), rate_limits=RATE_LIMIT).slug
+    ),
+    "virtual_keys.create": lambda: store_created(
         "virtual",
         CLIENT.virtual_keys.create(
-            name="V", provider="openai", key="sk-0123456789abcdef", workspace_id=place(), usage_limits=USAGE
+            name="V",
+            provider="openai",
+            key="sk-0123456789abcdef",
+            workspace_id=created_workspace_id(),
+            usage_limits=USAGE_LIMIT,
         ),
     ),
     "virtual_keys.list": lambda: bool(CLIENT.virtual_keys.list().data),
-    "virtual_keys.retrieve": lambda: bool(CLIENT.virtual_keys.retrieve(slug=MADE["virtual"].slug)),
-    "virtual_keys.update": lambda: bool(CLIENT.virtual_keys.update(slug=MADE["virtual"].slug, note="n")),
+    "virtual_keys.retrieve": lambda: bool(CLIENT.virtual_keys.retrieve(slug=CREATED["virtual"].slug)),
+    "virtual_keys.update": lambda: bool(CLIENT.virtual_keys.update(slug=CREATED["virtual"].slug, note="n")),
     "configs.create": lambda: bool(
-        keep("config", CLIENT.configs.create(name="C", config={"retry": {"attempts": 1}}, workspace_id=place()))
+        store_created(
+            "config",
+            CLIENT.configs.create(name="C", config={"retry": {"attempts": 1}}, workspace_id=created_workspace_id()),
+        )
     ),
-    "configs.list": lambda: CLIENT.configs.list(workspace_id=place()).total,
-    "configs.retrieve": lambda: CLIENT.configs.retrieve(slug=MADE["config"].slug).name,
-    "configs.update": lambda: bool(CLIENT.configs.update(slug=MADE["config"].slug, name="D").version_id),
+    "configs.list": lambda: CLIENT.configs.list(workspace_id=created_workspace_id()).total,
+    "configs.retrieve": lambda: CLIENT.configs.retrieve(slug=CREATED["config"].slug).name,
+    "configs.update": lambda: bool(CLIENT.configs.update(slug=CREATED["config"].slug, name="D").version_id),
     "api_keys.create": lambda: bool(
-        keep(
+        store_created(
             "key",
             CLIENT.api_keys.create(
                 type="workspace",
                 sub_type="service",
                 name="K",
-                workspace_id=place(),
+                workspace_id=created_workspace_id(),
                 scopes=SCOPES,
-                rate_limits=[RATE],
-                usage_limits=USAGE,
+                rate_limits=[RATE_LIMIT],
+                usage_limits=USAGE_LIMIT,
             ),
         )
     ),
-    "api_keys.list": lambda: bool(CLIENT.api_keys.list(workspace_id=place()).data),
-    "api_keys.retrieve": lambda: CLIENT.api_keys.retrieve(id=MADE["key"].id).rate_limits[0]["value"],
-    "api_keys.update": lambda: bool(CLIENT.api_keys.update(id=MADE["key"].id, name="L")),
-    "api_keys.delete": lambda: bool(CLIENT.api_keys.delete(id=MADE["key"].id)),
-    "configs.delete": lambda: bool(CLIENT.configs.delete(slug=MADE["config"].slug)),
-    "virtual_keys.delete": lambda: bool(CLIENT.virtual_keys.delete(slug=MADE["virtual"].slug)),
-    "providers.delete": lambda: bool(CLIENT.providers.delete(slug="p", workspace_id=place())),
+    "api_keys.list": lambda: bool(CLIENT.api_keys.list(workspace_id=created_workspace_id()).data),
+    "api_keys.retrieve": lambda: CLIENT.api_keys.retrieve(id=CREATED["key"].id).rate_limits[0]["value"],
+    "api_keys.update": lambda: bool(CLIENT.api_keys.update(id=CREATED["key"].id, name="L")),
+    "api_keys.delete": lambda: bool(CLIENT.api_keys.delete(id=CREATED["key"].id)),
+    "configs.delete": lambda: bool(CLIENT.configs.delete(slug=CREATED["config"].slug)),
+    "virtual_keys.delete": lambda: bool(CLIENT.virtual_keys.delete(slug=CREATED["virtual"].slug)),
+    "providers.delete": lambda: bool(CLIENT.providers.delete(slug="p", workspace_id=created_workspace_id())),
     "integrations.delete": lambda: bool(CLIENT.integrations.delete(slug="shared")),
-    "invites.delete": lambda: bool(CLIENT.admin.users.invites.delete(invite_id=MADE["invite"].id)),
-    "workspaces.delete": lambda: bool(CLIENT.admin.workspaces.delete(workspace_id=place(), name="Sdk")),
+    "invites.delete": lambda: bool(CLIENT.admin.users.invites.delete(invite_id=CREATED["invite"].id)),
+    "workspaces.delete": lambda: bool(CLIENT.admin.workspaces.delete(workspace_id=created_workspace_id(), name="Sdk")),
 }
 
 for name, call in CALLS.items():
     try:
-        came: object = call()
+        result: object = call()
     except Exception as error:  # noqa: BLE001 — it has several, of its own and of what it brings along
-        came = f"{type(error).__name__}: {error}"
-    print(json.dumps([name, came]))
+        result = f"{type(error).__name__}: {error}"
+    print(json.dumps([name, result]))
 sys.stderr.write(portkey_ai.__version__)

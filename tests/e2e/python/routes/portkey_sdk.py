@@ -12,19 +12,21 @@ import portkey_ai
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ASK = [{"role": "user", "content": "say something"}]
-WAYS: list[Callable[[portkey_ai.Portkey], object]] = [
-    lambda client: client.chat.completions.create(model="mock", messages=ASK).choices[0].message.content,
+PROMPT_MESSAGES = [{"role": "user", "content": "say something"}]
+REQUEST_FUNCTIONS: list[Callable[[portkey_ai.Portkey], object]] = [
+    lambda client: client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES).choices[0].message.content,
     lambda client: "".join(
         chunk.choices[0].delta.content or ""
-        for chunk in client.chat.completions.create(model="mock", messages=ASK, stream=True)
+        for chunk in client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES, stream=True)
         if chunk.choices
     ),
-    lambda client: client.post("/chat/completions", model="mock", messages=ASK).choices[0]["message"]["content"],
+    lambda client: client.post("/chat/completions", model="mock", messages=PROMPT_MESSAGES).choices[0]["message"][
+        "content"
+    ],
 ]
 
 
-def came_of(way: Callable[[portkey_ai.Portkey], object]) -> list[object]:
+def describe_result(way: Callable[[portkey_ai.Portkey], object]) -> list[object]:
     """The status, and what the gateway said of retries; or 200 and whether there was an answer."""
     client = portkey_ai.Portkey(
         api_key="k", base_url=os.environ["GATEWAY"] + "/v1", config=json.loads(os.environ["CONFIG"])
@@ -36,6 +38,6 @@ def came_of(way: Callable[[portkey_ai.Portkey], object]) -> list[object]:
         return [response.status_code, response.headers.get("x-should-retry")] if response is not None else [repr(error)]
 
 
-for one in WAYS:
-    print(json.dumps(came_of(one)))
+for one in REQUEST_FUNCTIONS:
+    print(json.dumps(describe_result(one)))
 sys.stderr.write(portkey_ai.__version__)

@@ -12,11 +12,23 @@ import pydantic
 import pydantic_ai
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
-from said import ARGUMENTS, GATEWAY, KEY, PROMPT, PROVIDERS, REFUSING, asking, calling, model, refused, say
+from said import (
+    GATEWAY,
+    KEY,
+    MOCK_REJECTION,
+    PROMPT,
+    PROVIDERS,
+    TOOL_ARGUMENTS,
+    failure_status,
+    mock_headers,
+    model_name,
+    report_call,
+    tool_call_headers,
+)
 
 agents.set_tracing_disabled(disabled=True)
-OPTIONS: dict[str, Any] = {"base_url": f"{GATEWAY}/v1", "api_key": KEY, "max_retries": 0, "timeout": 10}
-CALLED: list[str] = []
+CLIENT_OPTIONS: dict[str, Any] = {"base_url": f"{GATEWAY}/v1", "api_key": KEY, "max_retries": 0, "timeout": 10}
+TOOL_CALLS: list[str] = []
 
 
 class City(pydantic.BaseModel):
@@ -27,75 +39,75 @@ class City(pydantic.BaseModel):
 
 def weather(city: str) -> str:
     """Tell the weather."""
-    CALLED.append(city)
+    TOOL_CALLS.append(city)
     return "rain"
 
 
-def called() -> list[str]:
-    found = [*CALLED]
-    CALLED.clear()
+def drain_tool_calls() -> list[str]:
+    found = [*TOOL_CALLS]
+    TOOL_CALLS.clear()
     return found
 
 
-def client(headers: dict[str, str]) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(default_headers=headers, **OPTIONS)
+def build_client(headers: dict[str, str]) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(default_headers=headers, **CLIENT_OPTIONS)
 
 
 class OpenAIAgents:
     name = "openai-agents"
 
-    def agent(self, provider: str, headers: dict[str, str]) -> agents.Agent:
-        spoken = agents.OpenAIResponsesModel(model(provider), client(headers))
+    def build_agent(self, provider: str, headers: dict[str, str]) -> agents.Agent:
+        spoken = agents.OpenAIResponsesModel(model_name(provider), build_client(headers))
         return agents.Agent(name="a", model=spoken, tools=[agents.function_tool(weather)])
 
-    def told(self, result: Any) -> object:
+    def text_and_usage(self, result: Any) -> object:
         usage = result.context_wrapper.usage
         return [result.final_output, usage.input_tokens, usage.output_tokens]
 
     async def whole(self, provider: str, headers: dict[str, str]) -> object:
-        return self.told(await agents.Runner.run(self.agent(provider, headers), PROMPT))
+        return self.text_and_usage(await agents.Runner.run(self.build_agent(provider, headers), PROMPT))
 
     async def streamed(self, provider: str) -> object:
-        result = agents.Runner.run_streamed(self.agent(provider, {}), PROMPT)
+        result = agents.Runner.run_streamed(self.build_agent(provider, {}), PROMPT)
         async for _ in result.stream_events():
             pass
-        return self.told(result)
+        return self.text_and_usage(result)
 
 
 class PydanticAi:
     def __init__(self, name: str, kind: Any) -> None:
         self.name, self.kind = name, kind
 
-    def agent(self, provider: str, headers: dict[str, str]) -> pydantic_ai.Agent:
-        spoken = self.kind(model(provider), provider=OpenAIProvider(openai_client=client(headers)))
+    def build_agent(self, provider: str, headers: dict[str, str]) -> pydantic_ai.Agent:
+        spoken = self.kind(model_name(provider), provider=OpenAIProvider(openai_client=build_client(headers)))
         return pydantic_ai.Agent(spoken, tools=[weather])
 
-    def told(self, output: str, usage: Any) -> object:
+    def text_and_usage(self, output: str, usage: Any) -> object:
         usage = usage() if callable(usage) else usage
         return [output, usage.input_tokens, usage.output_tokens]
 
     async def whole(self, provider: str, headers: dict[str, str]) -> object:
-        result = await self.agent(provider, headers).run(PROMPT)
-        return self.told(result.output, result.usage)
+        result = await self.build_agent(provider, headers).run(PROMPT)
+        return self.text_and_usage(result.output, result.usage)
 
     async def streamed(self, provider: str) -> object:
-        async with self.agent(provider, {}).run_stream(PROMPT) as result:
-            return self.told(await result.get_output(), result.usage)
+        async with self.build_agent(provider, {}).run_stream(PROMPT) as result:
+            return self.text_and_usage(await result.get_output(), result.usage)
 
 
-MADE = [
+AGENT_SDKS = [
     OpenAIAgents(),
     PydanticAi("pydantic-ai chat", OpenAIChatModel),
     PydanticAi("pydantic-ai responses", OpenAIResponsesModel),
 ]
 
 
-def tool(made: Any, provider: str) -> object:
-    answer = asyncio.run(made.whole(provider, calling()))
-    return ["weather", called() == [ARGUMENTS["city"]], bool(answer[0])]
+def check_tool_call(made: Any, provider: str) -> object:
+    answer = asyncio.run(made.whole(provider, tool_call_headers()))
+    return ["weather", drain_tool_calls() == [TOOL_ARGUMENTS["city"]], bool(answer[0])]
 
 
-def status_of(error: BaseException | None) -> object:
+def find_status(error: BaseException | None) -> object:
     while error is not None:
         if found := getattr(error, "status_code", None):
             return [found]
@@ -103,22 +115,24 @@ def status_of(error: BaseException | None) -> object:
     return "no status"
 
 
-def error(made: Any, provider: str) -> object:
-    return refused(lambda: asyncio.run(made.whole(provider, asking(**REFUSING))), Exception, status_of)
+def check_error(made: Any, provider: str) -> object:
+    return failure_status(
+        lambda: asyncio.run(made.whole(provider, mock_headers(**MOCK_REJECTION))), Exception, find_status
+    )
 
 
-def instructed(provider: str) -> object:
-    made = instructor.from_openai(openai.OpenAI(default_headers=calling("City"), **OPTIONS))
+def check_instructor(provider: str) -> object:
+    made = instructor.from_openai(openai.OpenAI(default_headers=tool_call_headers("City"), **CLIENT_OPTIONS))
     asked = [{"role": "user", "content": PROMPT}]
-    city = made.chat.completions.create(model=model(provider), response_model=City, messages=asked, max_retries=1)
-    return city.model_dump() == ARGUMENTS
+    city = made.chat.completions.create(model=model_name(provider), response_model=City, messages=asked, max_retries=1)
+    return city.model_dump() == TOOL_ARGUMENTS
 
 
 for provider in PROVIDERS:
-    for made in MADE:
-        named = f"{provider} by {made.name}"
-        say(named, "whole", lambda made=made, provider=provider: asyncio.run(made.whole(provider, {})))
-        say(named, "streamed", lambda made=made, provider=provider: asyncio.run(made.streamed(provider)))
-        say(named, "tool", lambda made=made, provider=provider: tool(made, provider))
-        say(named, "error", lambda made=made, provider=provider: error(made, provider))
-    say(f"{provider} by instructor", "instructed", lambda provider=provider: instructed(provider))
+    for made in AGENT_SDKS:
+        label = f"{provider} by {made.name}"
+        report_call(label, "whole", lambda made=made, provider=provider: asyncio.run(made.whole(provider, {})))
+        report_call(label, "streamed", lambda made=made, provider=provider: asyncio.run(made.streamed(provider)))
+        report_call(label, "tool", lambda made=made, provider=provider: check_tool_call(made, provider))
+        report_call(label, "error", lambda made=made, provider=provider: check_error(made, provider))
+    report_call(f"{provider} by instructor", "instructed", lambda provider=provider: check_instructor(provider))

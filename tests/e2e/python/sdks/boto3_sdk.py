@@ -8,11 +8,26 @@ from typing import Any
 import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from said import ARGUMENTS, GATEWAY, KEY, PROMPT, PROVIDERS, REFUSING, SCHEMA, asking, calling, model, refused, say
+from said import (
+    GATEWAY,
+    KEY,
+    MOCK_REJECTION,
+    PROMPT,
+    PROVIDERS,
+    TOOL_ARGUMENTS,
+    TOOL_SCHEMA,
+    failure_status,
+    mock_headers,
+    model_name,
+    report_call,
+    tool_call_headers,
+)
 
-TURNS = [{"role": "user", "content": [{"text": PROMPT}]}]
-TOOLS = {"tools": [{"toolSpec": {"name": "weather", "description": "The weather", "inputSchema": {"json": SCHEMA}}}]}
-BODY = json.dumps(
+PROMPT_MESSAGES = [{"role": "user", "content": [{"text": PROMPT}]}]
+TOOLS = {
+    "tools": [{"toolSpec": {"name": "weather", "description": "The weather", "inputSchema": {"json": TOOL_SCHEMA}}}]
+}
+CLAUDE_BODY = json.dumps(
     {
         "anthropic_version": "bedrock-2023-05-31",
         "max_tokens": 64,
@@ -21,7 +36,7 @@ BODY = json.dumps(
 )
 
 
-def client(headers: dict[str, str]) -> Any:
+def build_client(headers: dict[str, str]) -> Any:
     made = boto3.client(
         "bedrock-runtime",
         endpoint_url=GATEWAY,
@@ -31,64 +46,68 @@ def client(headers: dict[str, str]) -> Any:
         config=Config(retries={"total_max_attempts": 1}),
     )
 
-    def add(request: Any, **_: object) -> None:
+    def add_headers(request: Any, **_: object) -> None:
         for name, value in headers.items():
             request.headers.add_header(name, value)
 
-    made.meta.events.register("before-sign.bedrock-runtime.*", add)
+    made.meta.events.register("before-sign.bedrock-runtime.*", add_headers)
     return made
 
 
 def whole(provider: str) -> object:
-    answer = client({}).converse(modelId=model(provider), messages=TURNS)
+    answer = build_client({}).converse(modelId=model_name(provider), messages=PROMPT_MESSAGES)
     usage = answer["usage"]
     return [answer["output"]["message"]["content"][0]["text"], usage["inputTokens"], usage["outputTokens"]]
 
 
 def streamed(provider: str) -> object:
-    events = list(client({}).converse_stream(modelId=model(provider), messages=TURNS)["stream"])
+    events = list(build_client({}).converse_stream(modelId=model_name(provider), messages=PROMPT_MESSAGES)["stream"])
     text = "".join(event["contentBlockDelta"]["delta"]["text"] for event in events if "contentBlockDelta" in event)
     usage = events[-1]["metadata"]["usage"]
     return [text, usage["inputTokens"], usage["outputTokens"]]
 
 
 def tool(provider: str) -> object:
-    made = client(calling())
-    first = made.converse(modelId=model(provider), messages=TURNS, toolConfig=TOOLS)
+    made = build_client(tool_call_headers())
+    first = made.converse(modelId=model_name(provider), messages=PROMPT_MESSAGES, toolConfig=TOOLS)
     message = first["output"]["message"]
     call = next(block["toolUse"] for block in message["content"] if "toolUse" in block)
     result = {"toolResult": {"toolUseId": call["toolUseId"], "content": [{"text": "rain"}]}}
-    turns = [*TURNS, message, {"role": "user", "content": [result]}]
-    second = made.converse(modelId=model(provider), messages=turns, toolConfig=TOOLS)
+    turns = [*PROMPT_MESSAGES, message, {"role": "user", "content": [result]}]
+    second = made.converse(modelId=model_name(provider), messages=turns, toolConfig=TOOLS)
     text = second["output"]["message"]["content"][0]["text"]
-    return [call["name"], call["input"] == ARGUMENTS and first["stopReason"] == "tool_use", bool(text)]
+    return [call["name"], call["input"] == TOOL_ARGUMENTS and first["stopReason"] == "tool_use", bool(text)]
 
 
 def tool_streamed(provider: str) -> object:
     events = list(
-        client(calling()).converse_stream(modelId=model(provider), messages=TURNS, toolConfig=TOOLS)["stream"]
+        build_client(tool_call_headers()).converse_stream(
+            modelId=model_name(provider), messages=PROMPT_MESSAGES, toolConfig=TOOLS
+        )["stream"]
     )
     starts = [event["contentBlockStart"]["start"]["toolUse"] for event in events if "contentBlockStart" in event]
     deltas = [event["contentBlockDelta"]["delta"] for event in events if "contentBlockDelta" in event]
     arguments = "".join(delta["toolUse"]["input"] for delta in deltas if "toolUse" in delta)
-    return [[start["name"], json.loads(arguments) == ARGUMENTS] for start in starts]
+    return [[start["name"], json.loads(arguments) == TOOL_ARGUMENTS] for start in starts]
 
 
 def error(provider: str) -> object:
-    return refused(
-        lambda: client(asking(**REFUSING)).converse(modelId=model(provider), messages=TURNS),
+    return failure_status(
+        lambda: build_client(mock_headers(**MOCK_REJECTION)).converse(
+            modelId=model_name(provider), messages=PROMPT_MESSAGES
+        ),
         ClientError,
         lambda error: [error.response["ResponseMetadata"]["HTTPStatusCode"], error.response["Error"]["Code"]],
     )
 
 
 def invoke_whole(provider: str) -> object:
-    answer = json.loads(client({}).invoke_model(modelId=model(provider), body=BODY)["body"].read())
+    answer = json.loads(build_client({}).invoke_model(modelId=model_name(provider), body=CLAUDE_BODY)["body"].read())
     return [answer["content"][0]["text"], answer["usage"]["input_tokens"], answer["usage"]["output_tokens"]]
 
 
 def invoke_streamed(provider: str) -> object:
-    answer = client({}).invoke_model_with_response_stream(modelId=model(provider), body=BODY)
+    answer = build_client({}).invoke_model_with_response_stream(modelId=model_name(provider), body=CLAUDE_BODY)
     events = [json.loads(event["chunk"]["bytes"]) for event in answer["body"]]
     text = "".join(event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta")
     prompt = events[0]["message"]["usage"]["input_tokens"]
@@ -97,11 +116,15 @@ def invoke_streamed(provider: str) -> object:
 
 
 def counted(provider: str) -> object:
-    return client({}).count_tokens(modelId=model(provider), input={"converse": {"messages": TURNS}})["inputTokens"]
+    return build_client({}).count_tokens(
+        modelId=model_name(provider), input={"converse": {"messages": PROMPT_MESSAGES}}
+    )["inputTokens"]
 
 
 def counted_for_claude(provider: str) -> object:
-    return client({}).count_tokens(modelId=model(provider), input={"invokeModel": {"body": BODY}})["inputTokens"]
+    return build_client({}).count_tokens(modelId=model_name(provider), input={"invokeModel": {"body": CLAUDE_BODY}})[
+        "inputTokens"
+    ]
 
 
 for provider in PROVIDERS:
@@ -116,4 +139,4 @@ for provider in PROVIDERS:
         counted,
         counted_for_claude,
     ):
-        say(provider, call.__name__, lambda call=call, provider=provider: call(provider))
+        report_call(provider, call.__name__, lambda call=call, provider=provider: call(provider))

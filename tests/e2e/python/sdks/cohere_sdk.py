@@ -6,43 +6,49 @@ import json
 
 import cohere
 import httpx
-from said import GATEWAY, KEY, PROVIDERS, REFUSING, asking, refused, say
+from said import GATEWAY, KEY, MOCK_REJECTION, PROVIDERS, failure_status, mock_headers, report_call
 
-MESSAGES = [{"role": "user", "content": "how is the weather?"}]
-HOUR = [{"role": "user", "content": "what time is it?"}]
-ZONE = {"type": "object", "properties": {"zone": {"type": "string"}}, "required": ["zone"]}
-TOOLS = [{"type": "function", "function": {"name": "clock", "description": "The hour", "parameters": ZONE}}]
-CALLING = asking(call="clock", arguments=json.dumps({"zone": "UTC"}))
+WEATHER_MESSAGES = [{"role": "user", "content": "how is the weather?"}]
+CLOCK_MESSAGES = [{"role": "user", "content": "what time is it?"}]
+TOOL_SCHEMA = {"type": "object", "properties": {"zone": {"type": "string"}}, "required": ["zone"]}
+TOOLS = [{"type": "function", "function": {"name": "clock", "description": "The hour", "parameters": TOOL_SCHEMA}}]
+TOOL_CALL_HEADERS = mock_headers(call="clock", arguments=json.dumps({"zone": "UTC"}))
 
 
-def client(provider: str, asked: dict[str, str] | None = None) -> cohere.ClientV2:
+def build_client(provider: str, asked: dict[str, str] | None = None) -> cohere.ClientV2:
     headers = {"x-gateway-provider": f"@{provider}", **(asked or {})}
     return cohere.ClientV2(api_key=KEY, base_url=GATEWAY, httpx_client=httpx.Client(headers=headers, timeout=10))
 
 
-def used(usage: cohere.Usage | None) -> list[float | None] | None:
+def token_counts(usage: cohere.Usage | None) -> list[float | None] | None:
     tokens = usage.tokens if usage else None
     return [tokens.input_tokens, tokens.output_tokens] if tokens else None
 
 
 def whole(provider: str) -> object:
-    answer = client(provider).chat(model="command-a-03-2025", messages=MESSAGES)
-    return [answer.message.content[0].text, used(answer.usage)]
+    answer = build_client(provider).chat(model="command-a-03-2025", messages=WEATHER_MESSAGES)
+    return [answer.message.content[0].text, token_counts(answer.usage)]
 
 
 def streamed(provider: str) -> object:
-    events = list(client(provider).chat_stream(model="command-a-03-2025", messages=MESSAGES))
+    events = list(build_client(provider).chat_stream(model="command-a-03-2025", messages=WEATHER_MESSAGES))
     text = "".join(event.delta.message.content.text for event in events if event.type == "content-delta")
-    return [text, used(events[-1].delta.usage)]
+    return [text, token_counts(events[-1].delta.usage)]
 
 
 def tool(provider: str) -> object:
-    answer = client(provider, CALLING).chat(model="command-a-03-2025", messages=HOUR, tools=TOOLS)
+    answer = build_client(provider, TOOL_CALL_HEADERS).chat(
+        model="command-a-03-2025", messages=CLOCK_MESSAGES, tools=TOOLS
+    )
     return [[call.function.name, json.loads(call.function.arguments)] for call in answer.message.tool_calls]
 
 
 def tool_streamed(provider: str) -> object:
-    events = list(client(provider, CALLING).chat_stream(model="command-a-03-2025", messages=HOUR, tools=TOOLS))
+    events = list(
+        build_client(provider, TOOL_CALL_HEADERS).chat_stream(
+            model="command-a-03-2025", messages=CLOCK_MESSAGES, tools=TOOLS
+        )
+    )
     begun = [event.delta.message.tool_calls.function for event in events if event.type == "tool-call-start"]
     more = [event.delta.message.tool_calls.function for event in events if event.type == "tool-call-delta"]
     arguments = "".join(part.arguments or "" for part in [*begun, *more])
@@ -53,27 +59,27 @@ def tool_answered(provider: str) -> object:
     """Send the call back, with what the tool said to it."""
     call = {"id": "call_mock", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "UTC"}'}}
     told = {"role": "tool", "tool_call_id": "call_mock", "content": "noon"}
-    messages = [*HOUR, {"role": "assistant", "tool_calls": [call]}, told]
-    answer = client(provider, CALLING).chat(model="command-a-03-2025", messages=messages, tools=TOOLS)
+    messages = [*CLOCK_MESSAGES, {"role": "assistant", "tool_calls": [call]}, told]
+    answer = build_client(provider, TOOL_CALL_HEADERS).chat(model="command-a-03-2025", messages=messages, tools=TOOLS)
     return answer.finish_reason
 
 
 def embedded(provider: str) -> object:
-    answer = client(provider).embed(
+    answer = build_client(provider).embed(
         model="embed-v4.0", texts=["one", "two"], input_type="search_document", embedding_types=["float"]
     )
     return [len(vector) > 1 for vector in answer.embeddings.float_]
 
 
 def ranked(provider: str) -> object:
-    answer = client(provider).rerank(model="rerank-v3.5", query="weather", documents=["sun", "rain"])
+    answer = build_client(provider).rerank(model="rerank-v3.5", query="weather", documents=["sun", "rain"])
     return [one.index for one in answer.results]
 
 
 def error(provider: str) -> object:
-    made = client(provider, asking(**REFUSING))
+    made = build_client(provider, mock_headers(**MOCK_REJECTION))
     asked = [{"role": "user", "content": "what nobody has an answer to"}]
-    return refused(
+    return failure_status(
         lambda: made.chat(model="command-a-03-2025", messages=asked, request_options={"max_retries": 0}),
         cohere.core.api_error.ApiError,
         lambda error: [error.status_code],
@@ -82,4 +88,4 @@ def error(provider: str) -> object:
 
 for provider in PROVIDERS:
     for call in (whole, streamed, tool, tool_streamed, tool_answered, embedded, ranked, error):
-        say(provider, call.__name__, lambda call=call, provider=provider: call(provider))
+        report_call(provider, call.__name__, lambda call=call, provider=provider: call(provider))

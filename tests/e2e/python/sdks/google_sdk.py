@@ -4,41 +4,56 @@ from __future__ import annotations
 
 from google import genai
 from google.genai import errors, types
-from said import ARGUMENTS, GATEWAY, KEY, PROMPT, PROVIDERS, REFUSING, SCHEMA, asking, calling, model, refused, say
+from said import (
+    GATEWAY,
+    KEY,
+    MOCK_REJECTION,
+    PROMPT,
+    PROVIDERS,
+    TOOL_ARGUMENTS,
+    TOOL_SCHEMA,
+    failure_status,
+    mock_headers,
+    model_name,
+    report_call,
+    tool_call_headers,
+)
 
-WEATHER = types.FunctionDeclaration(name="weather", description="The weather", parameters_json_schema=SCHEMA)
-TOOLS = [types.Tool(function_declarations=[WEATHER])]
+WEATHER_FUNCTION = types.FunctionDeclaration(
+    name="weather", description="The weather", parameters_json_schema=TOOL_SCHEMA
+)
+TOOLS = [types.Tool(function_declarations=[WEATHER_FUNCTION])]
 
 
-def client(headers: dict[str, str], version: str = "v1beta") -> genai.Client:
+def build_client(headers: dict[str, str], version: str = "v1beta") -> genai.Client:
     options = types.HttpOptions(base_url=GATEWAY, api_version=version, headers=headers)
     return genai.Client(api_key=KEY, http_options=options)
 
 
-def content(answer: types.GenerateContentResponse, text: str) -> object:
+def text_and_usage(answer: types.GenerateContentResponse, text: str) -> object:
     usage = answer.usage_metadata
     assert usage
     return [text, usage.prompt_token_count, usage.candidates_token_count]
 
 
 def whole(provider: str) -> object:
-    made = client({}, "v1")
-    answer = made.models.generate_content(model=model(provider), contents=PROMPT)
-    return content(answer, answer.text or "")
+    made = build_client({}, "v1")
+    answer = made.models.generate_content(model=model_name(provider), contents=PROMPT)
+    return text_and_usage(answer, answer.text or "")
 
 
 def streamed(provider: str) -> object:
-    made = client({})
-    chunks = list(made.models.generate_content_stream(model=model(provider), contents=PROMPT))
-    return content(chunks[-1], "".join(chunk.text or "" for chunk in chunks))
+    made = build_client({})
+    chunks = list(made.models.generate_content_stream(model=model_name(provider), contents=PROMPT))
+    return text_and_usage(chunks[-1], "".join(chunk.text or "" for chunk in chunks))
 
 
 def tool(provider: str) -> object:
-    made = client(calling())
+    made = build_client(tool_call_headers())
     config = types.GenerateContentConfig(
         tools=TOOLS, automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True)
     )
-    first = made.models.generate_content(model=model(provider), contents=PROMPT, config=config)
+    first = made.models.generate_content(model=model_name(provider), contents=PROMPT, config=config)
     assert first.function_calls
     assert first.candidates
     call = first.function_calls[0]
@@ -48,24 +63,24 @@ def tool(provider: str) -> object:
         first.candidates[0].content,
         types.Content(role="user", parts=[result]),
     ]
-    second = made.models.generate_content(model=model(provider), contents=turns, config=config)
-    return [call.name, call.args == ARGUMENTS, bool(second.text)]
+    second = made.models.generate_content(model=model_name(provider), contents=turns, config=config)
+    return [call.name, call.args == TOOL_ARGUMENTS, bool(second.text)]
 
 
 def tool_streamed(provider: str) -> object:
     config = types.GenerateContentConfig(
         tools=TOOLS, automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True)
     )
-    made = client(calling())
-    chunks = made.models.generate_content_stream(model=model(provider), contents=PROMPT, config=config)
+    made = build_client(tool_call_headers())
+    chunks = made.models.generate_content_stream(model=model_name(provider), contents=PROMPT, config=config)
     calls = [call for chunk in chunks for call in chunk.function_calls or ()]
-    return [[call.name, call.args == ARGUMENTS] for call in calls]
+    return [[call.name, call.args == TOOL_ARGUMENTS] for call in calls]
 
 
 def error(provider: str) -> object:
-    made = client(asking(**REFUSING))
-    return refused(
-        lambda: made.models.generate_content(model=model(provider), contents=PROMPT),
+    made = build_client(mock_headers(**MOCK_REJECTION))
+    return failure_status(
+        lambda: made.models.generate_content(model=model_name(provider), contents=PROMPT),
         errors.ClientError,
         lambda error: [error.code, error.status],
     )
@@ -74,19 +89,19 @@ def error(provider: str) -> object:
 def vectors(provider: str) -> object:
     """Two of three numbers each; who has none says so."""
     config = types.EmbedContentConfig(output_dimensionality=3, task_type="CLUSTERING")
-    made = client({})
+    made = build_client({})
     try:
-        answer = made.models.embed_content(model=model(provider), contents=[PROMPT, PROMPT], config=config)
+        answer = made.models.embed_content(model=model_name(provider), contents=[PROMPT, PROMPT], config=config)
     except errors.APIError as error:
         return [error.code, error.status]
     return [len(one.values or ()) for one in answer.embeddings or ()]
 
 
 def counted(provider: str) -> object:
-    made = client({})
-    return made.models.count_tokens(model=model(provider), contents=PROMPT).total_tokens
+    made = build_client({})
+    return made.models.count_tokens(model=model_name(provider), contents=PROMPT).total_tokens
 
 
 for provider in PROVIDERS:
     for call in (whole, streamed, tool, tool_streamed, error, vectors, counted):
-        say(provider, call.__name__, lambda call=call, provider=provider: call(provider))
+        report_call(provider, call.__name__, lambda call=call, provider=provider: call(provider))

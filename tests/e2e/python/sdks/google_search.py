@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from google import genai
 from google.genai import types
-from said import GATEWAY, KEY, PROVIDERS, say
+from said import GATEWAY, KEY, PROVIDERS, report_call
 
-made = genai.Client(api_key=KEY, http_options=types.HttpOptions(base_url=GATEWAY))
-CONFIG = types.GenerateContentConfig(tools=[types.Tool(google_search=types.GoogleSearch())])
+client = genai.Client(api_key=KEY, http_options=types.HttpOptions(base_url=GATEWAY))
+SEARCH_CONFIG = types.GenerateContentConfig(tools=[types.Tool(google_search=types.GoogleSearch())])
 
 
 def whole(model: str) -> object:
-    answer = made.models.generate_content(model=model, contents="what is new?", config=CONFIG)
+    answer = client.models.generate_content(model=model, contents="what is new?", config=SEARCH_CONFIG)
     parts = (answer.candidates or [])[0].content.parts or []
     return "".join(part.text or "" for part in parts)
 
 
 def streamed(model: str) -> object:
-    chunks = made.models.generate_content_stream(model=model, contents="what is new?", config=CONFIG)
+    chunks = client.models.generate_content_stream(model=model, contents="what is new?", config=SEARCH_CONFIG)
     return "".join(chunk.text or "" for chunk in chunks)
 
 
 for named in PROVIDERS:
     for call in (whole, streamed):
-        say(named, call.__name__, lambda call=call, named=named: call(named))
+        report_call(named, call.__name__, lambda call=call, named=named: call(named))

@@ -8,36 +8,54 @@ from typing import Any
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
-from said import ARGUMENTS, GATEWAY, KEY, PROMPT, PROVIDERS, REFUSING, SCHEMA, asking, calling, model, refused, say
+from said import (
+    GATEWAY,
+    KEY,
+    MOCK_REJECTION,
+    PROMPT,
+    PROVIDERS,
+    TOOL_ARGUMENTS,
+    TOOL_SCHEMA,
+    failure_status,
+    mock_headers,
+    model_name,
+    report_call,
+    tool_call_headers,
+)
 
-TOOL = {"type": "function", "function": {"name": "weather", "description": "The weather", "parameters": SCHEMA}}
+TOOL = {"type": "function", "function": {"name": "weather", "description": "The weather", "parameters": TOOL_SCHEMA}}
 
 
 def openai(provider: str, headers: dict[str, str]) -> Any:
     base = f"{GATEWAY}/v1"
     return ChatOpenAI(
-        model=model(provider), base_url=base, api_key=KEY, default_headers=headers, max_retries=0, stream_usage=True
+        model=model_name(provider),
+        base_url=base,
+        api_key=KEY,
+        default_headers=headers,
+        max_retries=0,
+        stream_usage=True,
     )
 
 
 def anthropic(provider: str, headers: dict[str, str]) -> Any:
     return ChatAnthropic(
-        model=model(provider), base_url=GATEWAY, api_key=KEY, default_headers=headers, max_retries=0, max_tokens=64
+        model=model_name(provider), base_url=GATEWAY, api_key=KEY, default_headers=headers, max_retries=0, max_tokens=64
     )
 
 
-def text(message: Any) -> str:
+def message_text(message: Any) -> str:
     content = message.content
     return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
 
 
-def told(message: Any) -> object:
+def text_and_usage(message: Any) -> object:
     usage = message.usage_metadata
-    return [text(message), usage["input_tokens"], usage["output_tokens"]]
+    return [message_text(message), usage["input_tokens"], usage["output_tokens"]]
 
 
 def whole(make: Any, provider: str) -> object:
-    return told(make(provider, {}).invoke(PROMPT))
+    return text_and_usage(make(provider, {}).invoke(PROMPT))
 
 
 def streamed(make: Any, provider: str) -> object:
@@ -45,23 +63,25 @@ def streamed(make: Any, provider: str) -> object:
     whole: AIMessageChunk = chunks[0]
     for chunk in chunks[1:]:
         whole += chunk
-    return told(whole)
+    return text_and_usage(whole)
 
 
 def tool(make: Any, provider: str) -> object:
-    bound = make(provider, calling()).bind_tools([TOOL])
+    bound = make(provider, tool_call_headers()).bind_tools([TOOL])
     first = bound.invoke(PROMPT)
     call = first.tool_calls[0]
     second = bound.invoke([HumanMessage(PROMPT), first, ToolMessage("rain", tool_call_id=call["id"])])
-    return [call["name"], call["args"] == ARGUMENTS, bool(text(second))]
+    return [call["name"], call["args"] == TOOL_ARGUMENTS, bool(message_text(second))]
 
 
 def error(make: Any, provider: str) -> object:
-    made = make(provider, asking(**REFUSING))
-    return refused(lambda: made.invoke(PROMPT), Exception, lambda error: [getattr(error, "status_code", repr(error))])
+    made = make(provider, mock_headers(**MOCK_REJECTION))
+    return failure_status(
+        lambda: made.invoke(PROMPT), Exception, lambda error: [getattr(error, "status_code", repr(error))]
+    )
 
 
 for provider in PROVIDERS:
     for make in (openai, anthropic):
         for call in (whole, streamed, tool, error):
-            say(f"{provider} by {make.__name__}", call.__name__, partial(call, make, provider))
+            report_call(f"{provider} by {make.__name__}", call.__name__, partial(call, make, provider))

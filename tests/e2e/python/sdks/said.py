@@ -12,29 +12,29 @@ if TYPE_CHECKING:
 GATEWAY, KEY = os.environ["GATEWAY"], os.environ["KEY"]
 PROVIDERS = os.environ["PROVIDERS"].split()
 PROMPT = "say something"
-ARGUMENTS = {"city": "Oslo"}
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL_ARGUMENTS = {"city": "Oslo"}
+TOOL_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
-def model(provider: str) -> str:
+def model_name(provider: str) -> str:
     """Name a model of the provider that was saved under this slug."""
     return f"@{provider}/mock"
 
 
-def asking(**mock: str) -> dict[str, str]:
+def mock_headers(**mock: str) -> dict[str, str]:
     """Header fields that tell the pretend provider what to do, and the gateway that they are for it."""
     fields = {f"x-mock-{key}": value for key, value in mock.items()}
     return {**fields, "x-gateway-forward-headers": ",".join(fields)} if fields else {}
 
 
-def calling(tool: str = "weather") -> dict[str, str]:
-    return asking(call=tool, arguments=json.dumps(ARGUMENTS))
+def tool_call_headers(tool: str = "weather") -> dict[str, str]:
+    return mock_headers(call=tool, arguments=json.dumps(TOOL_ARGUMENTS))
 
 
-REFUSING = {"status": "429"}
+MOCK_REJECTION = {"status": "429"}
 
 
-def say(provider: str, call: str, made: Callable[[], object]) -> None:
+def report_call(provider: str, call: str, made: Callable[[], object]) -> None:
     try:
         came = made()
     except Exception as error:  # noqa: BLE001 — whatever it is, the test shows it
@@ -42,7 +42,7 @@ def say(provider: str, call: str, made: Callable[[], object]) -> None:
     print(json.dumps([provider, call, came]), flush=True)
 
 
-def refused(made: Callable[[], object], kind: type[Exception], status: Callable[[Exception], object]) -> object:
+def failure_status(made: Callable[[], object], kind: type[Exception], status: Callable[[Exception], object]) -> object:
     """Give the status with which a call fails, as the SDK's own exception has it."""
     try:
         made()

@@ -16,32 +16,34 @@ use tokio::{
 };
 
 use super::{
-    Rig, Told, by, in_time,
-    scripted::{self, Scripted},
+    TestGateway, TestResponse, chat_with_config,
+    scripted::{self, ScriptedServer},
+    with_timeout,
 };
 
-pub struct Ill {
-    pub provider: Scripted,
+pub struct FailingProvider {
+    pub server: ScriptedServer,
     pub is_failing: Arc<AtomicBool>,
     /// When it was asked for that model.
-    asked: Arc<Mutex<Vec<Instant>>>,
+    request_times: Arc<Mutex<Vec<Instant>>>,
 }
 
-impl Ill {
+impl FailingProvider {
     pub async fn start() -> Self {
         let is_failing = Arc::new(AtomicBool::new(true));
         let asked = Arc::<Mutex<Vec<Instant>>>::default();
         let (ill, seen) = (Arc::clone(&is_failing), Arc::clone(&asked));
-        let provider = Scripted::start(move |mut stream, _| {
+        let provider = ScriptedServer::start(move |mut stream, _| {
             let (ill, seen) = (Arc::clone(&ill), Arc::clone(&seen));
             async move {
-                while let Some(request) = scripted::request(&mut stream).await {
+                while let Some(request) = scripted::read_request(&mut stream).await {
                     let is_meant = String::from_utf8_lossy(&request).contains("mock?ill");
                     if is_meant {
                         seen.lock().unwrap().push(Instant::now());
                     }
                     let fails = is_meant && ill.load(Ordering::Relaxed);
-                    let answer = scripted::whole(if fails { "503 Service Unavailable" } else { "200 OK" }, "", "{}");
+                    let answer =
+                        scripted::json_response(if fails { "503 Service Unavailable" } else { "200 OK" }, "", "{}");
                     if stream.write_all(&answer).await.is_err() {
                         return;
                     }
@@ -49,25 +51,30 @@ impl Ill {
             }
         })
         .await;
-        Self { provider, is_failing, asked }
+        Self { server: provider, is_failing, request_times: asked }
     }
 
-    pub fn asked(&self) -> Vec<Instant> {
-        self.asked.lock().unwrap().clone()
+    pub fn request_times(&self) -> Vec<Instant> {
+        self.request_times.lock().unwrap().clone()
     }
 }
 
 /// Asks so many times a second, whatever becomes of it; every answer with when it was asked for and how long it took.
-pub async fn storm(rig: &Rig, config: &Value, rate: u32, count: usize) -> Vec<(Instant, Duration, Told)> {
+pub async fn send_at_rate(
+    rig: &TestGateway,
+    config: &Value,
+    rate: u32,
+    count: usize,
+) -> Vec<(Instant, Duration, TestResponse)> {
     let mut ticks = interval(Duration::from_secs(1) / rate);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut asking = JoinSet::new();
     for _ in 0..count {
         ticks.tick().await;
-        let (gateway, ask) = (Arc::clone(&rig.gateway), by(config));
+        let (gateway, ask) = (Arc::clone(&rig.gateway), chat_with_config(config));
         asking.spawn(async move {
             let began = Instant::now();
-            let told = Told::read(in_time(gateway.handle(ask.request())).await).await;
+            let told = TestResponse::read(with_timeout(gateway.handle(ask.build())).await).await;
             (began, began.elapsed(), told)
         });
     }

@@ -5,23 +5,23 @@ use std::sync::{Arc, Mutex};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
-use super::scripted::{Scripted, request};
+use super::scripted::{ScriptedServer, read_request};
 
 /// Somebody who gives credentials, and what was asked for.
-pub struct Issuer {
-    pub server: Scripted,
-    asked: Arc<Mutex<Vec<String>>>,
+pub struct CredentialIssuer {
+    pub server: ScriptedServer,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
-impl Issuer {
+impl CredentialIssuer {
     /// The answer to each request, counted from 1, with its status.
-    pub async fn giving(answer: impl Fn(usize) -> (u16, String) + Send + Sync + 'static) -> Self {
+    pub async fn start_with_responses(answer: impl Fn(usize) -> (u16, String) + Send + Sync + 'static) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (kept, answer) = (Arc::clone(&asked), Arc::new(answer));
-        let server = Scripted::start(move |mut stream, _| {
+        let server = ScriptedServer::start(move |mut stream, _| {
             let (kept, answer) = (Arc::clone(&kept), Arc::clone(&answer));
             async move {
-                while let Some(bytes) = request(&mut stream).await {
+                while let Some(bytes) = read_request(&mut stream).await {
                     let number = {
                         let mut kept = kept.lock().unwrap();
                         kept.push(String::from_utf8(bytes).unwrap());
@@ -34,21 +34,23 @@ impl Issuer {
             }
         })
         .await;
-        Self { server, asked }
+        Self { server, requests: asked }
     }
 
-    pub async fn of_tokens() -> Self {
-        Self::giving(|number| (200, json!({"access_token": format!("token-{number}"), "expires_in": 3600}).to_string()))
-            .await
+    pub async fn start_with_tokens() -> Self {
+        Self::start_with_responses(|number| {
+            (200, json!({"access_token": format!("token-{number}"), "expires_in": 3600}).to_string())
+        })
+        .await
     }
 
-    pub fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    pub fn received_requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 
     /// The fields of the form that came in a request.
-    pub fn form(&self, number: usize) -> Vec<(String, String)> {
-        let asked = self.asked();
+    pub fn form_fields(&self, number: usize) -> Vec<(String, String)> {
+        let asked = self.received_requests();
         let (_, body) = asked[number].split_once("\r\n\r\n").unwrap();
         url::form_urlencoded::parse(body.as_bytes()).into_owned().collect()
     }

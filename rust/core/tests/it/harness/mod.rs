@@ -32,24 +32,24 @@ use penstock_core::{
 use penstock_mock::{Entry, Server};
 use serde_json::{Value, json};
 
-pub const CHAT: &str = "/v1/chat/completions";
-pub const MESSAGES: &str = "/v1/messages";
+pub const CHAT_PATH: &str = "/v1/chat/completions";
+pub const MESSAGES_PATH: &str = "/v1/messages";
 
 /// Longer than anything here takes: a test that hangs fails.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub async fn in_time<F: Future>(work: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, work).await.expect("it ends in time")
+pub async fn with_timeout<F: Future>(work: F) -> F::Output {
+    tokio::time::timeout(TEST_TIMEOUT, work).await.expect("it ends in time")
 }
 
 /// A breaker that opens with the first failure.
-pub fn touchy() -> Value {
+pub fn sensitive_breaker_config() -> Value {
     json!({"failure_threshold": 1, "failure_threshold_percentage": 1, "minimum_requests": 1, "cooldown_interval": 30_000})
 }
 
 /// Looks again until it is so.
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+pub async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while !holds() {
         assert!(Instant::now() < deadline, "never: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -57,29 +57,29 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// A gateway whose provider `mock` lives at an address of the test's choice.
-pub struct Rig {
+pub struct TestGateway {
     pub gateway: Arc<Gateway>,
 }
 
-impl Rig {
-    pub fn before(provider: &Server) -> Self {
-        Self::with(&provider.url(), |_| ())
+impl TestGateway {
+    pub fn for_provider(provider: &Server) -> Self {
+        Self::with_settings(&provider.url(), |_| ())
     }
 
-    pub fn at(url: &str) -> Self {
-        Self::with(url, |_| ())
+    pub fn for_url(url: &str) -> Self {
+        Self::with_settings(url, |_| ())
     }
 
-    pub fn with(url: &str, change: impl FnOnce(&mut Settings)) -> Self {
-        Self::built(Self::settings(url, change), None)
+    pub fn with_settings(url: &str, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::build(Self::test_settings(url, change), None)
     }
 
     /// A gateway that knows no pretend provider and looks up names in this way.
-    pub fn looking_up(look_up: LookupFn, change: impl FnOnce(&mut Settings)) -> Self {
-        Self::built(Self::settings("", change), Some(look_up))
+    pub fn with_resolver(look_up: LookupFn, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::build(Self::test_settings("", change), Some(look_up))
     }
 
-    fn settings(url: &str, change: impl FnOnce(&mut Settings)) -> Settings {
+    fn test_settings(url: &str, change: impl FnOnce(&mut Settings)) -> Settings {
         let mut settings = Settings {
             // Records are written only where somebody may ask for them; nobody listens here.
             control_socket: Some("/nonexistent/penstock/control.sock".into()),
@@ -93,71 +93,71 @@ impl Rig {
         settings
     }
 
-    fn built(settings: Settings, look_up: Option<LookupFn>) -> Self {
+    fn build(settings: Settings, look_up: Option<LookupFn>) -> Self {
         let upstream = look_up.map(|look_up| Upstream::with_resolver(&settings, look_up).expect("good settings"));
         let mut gateway = Gateway::new(settings).unwrap_or_else(|problems| panic!("{problems:?}"));
         if let Some(upstream) = upstream {
             gateway.upstream = upstream.into();
         }
         let rig = Self { gateway: Arc::new(gateway) };
-        rig.apply(&json!({"epoch": "0"}));
+        rig.apply_snapshot(&json!({"epoch": "0"}));
         rig
     }
 
-    pub fn apply(&self, snapshot: &Value) {
+    pub fn apply_snapshot(&self, snapshot: &Value) {
         self.gateway.apply_snapshot(snapshot.to_string().as_bytes()).unwrap_or_else(|problems| panic!("{problems:?}"));
     }
 
     /// The answer as the server's side gets it, its stream not read.
-    pub async fn open(&self, ask: Ask) -> ClientResponse {
-        in_time(self.gateway.handle(ask.request())).await
+    pub async fn handle_request(&self, ask: TestRequest) -> ClientResponse {
+        with_timeout(self.gateway.handle(ask.build())).await
     }
 
     /// The answer, read to its end.
-    pub async fn send(&self, ask: Ask) -> Told {
-        Told::read(self.open(ask).await).await
+    pub async fn send(&self, ask: TestRequest) -> TestResponse {
+        TestResponse::read(self.handle_request(ask).await).await
     }
 
     /// The records since the last look.
-    pub fn records(&self) -> Vec<Value> {
-        let deadline = Instant::now() + PATIENCE;
+    pub fn drain_records(&self) -> Vec<Value> {
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while self.gateway.record_sink.token_counter.pending_jobs() > 0 {
             assert!(Instant::now() < deadline, "counting never ends");
             std::thread::sleep(Duration::from_millis(1));
         }
         let Some(taken) = self.gateway.record_sink.outbox.take_pending() else { return Vec::new() };
-        let records = lines(&taken);
+        let records = parse_json_lines(&taken);
         self.gateway.record_sink.outbox.acknowledge(taken);
         records
     }
 
     /// The last of so many records since the last look.
-    pub fn record_of_many(&self, count: usize) -> Value {
-        let mut records = self.records();
+    pub fn last_record(&self, count: usize) -> Value {
+        let mut records = self.drain_records();
         assert_eq!(records.len(), count);
         records.pop().unwrap_or_default()
     }
 
     /// The only record since the last look.
-    pub fn record(&self) -> Value {
-        let mut records = self.records();
+    pub fn single_record(&self) -> Value {
+        let mut records = self.drain_records();
         assert_eq!(records.len(), 1, "{records:#?}");
         records.remove(0)
     }
 }
 
-pub fn lines(bytes: &[u8]) -> Vec<Value> {
+pub fn parse_json_lines(bytes: &[u8]) -> Vec<Value> {
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
 }
 
 /// A request in the making.
-pub struct Ask {
+pub struct TestRequest {
     head: RequestHead,
     body: Body,
 }
 
-impl Ask {
+impl TestRequest {
     /// Of a method and a path with its query; it names no provider.
     pub fn new(method: &str, target: &str) -> Self {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -176,98 +176,108 @@ impl Ask {
     }
 
     pub fn body(self, bytes: impl Into<Bytes>) -> Self {
-        self.with(Body::Complete(bytes.into()))
+        self.with_body(Body::Complete(bytes.into()))
     }
 
-    pub fn with(mut self, body: Body) -> Self {
+    pub fn with_body(mut self, body: Body) -> Self {
         self.body = body;
         self
     }
 
-    pub fn request(self) -> Request {
+    pub fn build(self) -> Request {
         Request { head: self.head, body: self.body }
     }
 }
 
-pub fn get(target: &str) -> Ask {
-    Ask::new("GET", target).header("x-gateway-provider", "mock")
+pub fn get_request(target: &str) -> TestRequest {
+    TestRequest::new("GET", target).header("x-gateway-provider", "mock")
 }
 
-pub fn post(target: &str, json: impl Into<Bytes>) -> Ask {
-    Ask::new("POST", target).header("x-gateway-provider", "mock").header("content-type", "application/json").body(json)
+pub fn post_request(target: &str, json: impl Into<Bytes>) -> TestRequest {
+    TestRequest::new("POST", target)
+        .header("x-gateway-provider", "mock")
+        .header("content-type", "application/json")
+        .body(json)
 }
 
 /// What names no provider.
-pub fn plain(path: &str) -> Ask {
-    Ask::new("POST", path).header("content-type", "application/json").body(words("mock", false))
+pub fn request_without_provider(path: &str) -> TestRequest {
+    TestRequest::new("POST", path).header("content-type", "application/json").body(chat_body("mock", false))
 }
 
-pub fn words(model: &str, stream: bool) -> String {
+pub fn chat_body(model: &str, stream: bool) -> String {
     json!({"model": model, "stream": stream, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]})
         .to_string()
 }
 
 /// Words for a stream whose usage the caller wants to see: nothing of it is taken out.
-pub fn all_words(model: &str) -> String {
-    words(model, true).replacen('{', r#"{"stream_options":{"include_usage":true},"#, 1)
+pub fn chat_body_with_usage(model: &str) -> String {
+    chat_body(model, true).replacen('{', r#"{"stream_options":{"include_usage":true},"#, 1)
 }
 
 /// Asks for a whole chat answer.
-pub fn chat(model: &str) -> Ask {
-    post(CHAT, words(model, false))
+pub fn chat_request(model: &str) -> TestRequest {
+    post_request(CHAT_PATH, chat_body(model, false))
 }
 
 /// Asks for a stream: of chat completions or of messages.
-pub fn stream(path: &str, model: &str) -> Ask {
-    post(path, all_words(model))
+pub fn stream_request(path: &str, model: &str) -> TestRequest {
+    post_request(path, chat_body_with_usage(model))
 }
 
 /// Asks for a chat answer by a config of its own.
-pub fn by(config: &Value) -> Ask {
-    by_with(config, CHAT, words("mock", false))
+pub fn chat_with_config(config: &Value) -> TestRequest {
+    post_with_config(config, CHAT_PATH, chat_body("mock", false))
 }
 
 /// Asks by a config of its own for something else.
-pub fn by_with(config: &Value, target: &str, json: impl Into<Bytes>) -> Ask {
-    let ask = Ask::new("POST", target).header("x-gateway-config", &config.to_string());
+pub fn post_with_config(config: &Value, target: &str, json: impl Into<Bytes>) -> TestRequest {
+    let ask = TestRequest::new("POST", target).header("x-gateway-config", &config.to_string());
     ask.header("content-type", "application/json").body(json)
 }
 
 /// A target whose provider behaves like this, such as `status=503`.
-pub fn target(behaviour: &str) -> Value {
+pub fn mock_target(behaviour: &str) -> Value {
     json!({"provider": "mock", "override_params": {"model": format!("mock?{behaviour}")}})
 }
 
 /// The answer's own words on which target it came from, after how many retries, and whether it was kept.
-pub fn way(told: &Told) -> [&str; 3] {
+pub fn routing_headers(told: &TestResponse) -> [&str; 3] {
     ["x-gateway-last-used-option-index", "x-gateway-retry-attempt-count", "x-gateway-cache-status"]
         .map(|name| told.header(name).unwrap_or_default())
 }
 
 /// An answer that was read to its end.
 #[derive(Debug)]
-pub struct Told {
+pub struct TestResponse {
     pub status: u16,
     pub headers: Headers,
     pub body: Vec<u8>,
     /// In what portions the body came; one where it was whole.
-    pub pieces: Vec<Bytes>,
-    pub streamed: bool,
+    pub chunks: Vec<Bytes>,
+    pub is_streamed: bool,
     /// It ended in a way that no client takes for a good end.
-    pub cut: bool,
+    pub is_truncated: bool,
 }
 
-impl Told {
+impl TestResponse {
     pub async fn read(answer: ClientResponse) -> Self {
         let ClientResponse { head: reply, body } = answer;
         let (pieces, streamed, cut) = match body {
             ClientResponseBody::Complete(bytes) => (vec![bytes], false, false),
             ClientResponseBody::Stream(stream) => {
-                let (pieces, cut) = drain(*stream).await;
+                let (pieces, cut) = read_stream(*stream).await;
                 (pieces, true, cut)
             }
         };
-        Self { status: reply.status, headers: reply.headers, body: pieces.concat(), pieces, streamed, cut }
+        Self {
+            status: reply.status,
+            headers: reply.headers,
+            body: pieces.concat(),
+            chunks: pieces,
+            is_streamed: streamed,
+            is_truncated: cut,
+        }
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -283,7 +293,7 @@ impl Told {
     }
 
     /// The error's code where the answer is one of the gateway's own.
-    pub fn code(&self) -> String {
+    pub fn error_code(&self) -> String {
         self.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
     }
 
@@ -297,10 +307,10 @@ impl Told {
 }
 
 /// Every piece of a stream, and whether it was cut.
-pub async fn drain(mut stream: ResponseStream) -> (Vec<Bytes>, bool) {
+pub async fn read_stream(mut stream: ResponseStream) -> (Vec<Bytes>, bool) {
     let mut pieces = Vec::new();
     loop {
-        match in_time(stream.next()).await {
+        match with_timeout(stream.next()).await {
             Ok(Some(piece)) => pieces.push(piece),
             Ok(None) => return (pieces, false),
             Err(_) => return (pieces, true),
@@ -309,7 +319,7 @@ pub async fn drain(mut stream: ResponseStream) -> (Vec<Bytes>, bool) {
 }
 
 /// The stream of an answer that must be one.
-pub fn stream_of(answer: ClientResponse) -> ResponseStream {
+pub fn into_stream(answer: ClientResponse) -> ResponseStream {
     match answer.body {
         ClientResponseBody::Stream(stream) => *stream,
         ClientResponseBody::Complete(bytes) => panic!("whole: {}", String::from_utf8_lossy(&bytes)),
@@ -317,14 +327,14 @@ pub fn stream_of(answer: ClientResponse) -> ResponseStream {
 }
 
 /// The ledger once these many requests have come and ended.
-pub async fn settled(provider: &Server, count: usize) -> Vec<Entry> {
-    let entries = provider.wait_until_settled(count, PATIENCE).await;
+pub async fn wait_for_ledger_entries(provider: &Server, count: usize) -> Vec<Entry> {
+    let entries = provider.wait_until_settled(count, TEST_TIMEOUT).await;
     assert_eq!(entries.len(), count, "{entries:#?}");
     entries
 }
 
 /// The only request that reached the provider since the last look; the gateway's key is nowhere in it.
-pub fn sent(provider: &Server) -> Entry {
+pub fn single_sent_request(provider: &Server) -> Entry {
     let mut entries = provider.ledger_entries();
     provider.clear_ledger();
     assert_eq!(entries.len(), 1, "{entries:#?}");
@@ -335,21 +345,21 @@ pub fn sent(provider: &Server) -> Entry {
 }
 
 /// The body of the same request without a gateway between.
-pub async fn direct(addr: SocketAddr, target: &str, body: &str) -> Vec<u8> {
+pub async fn fetch_directly(addr: SocketAddr, target: &str, body: &str) -> Vec<u8> {
     let head = format!(
         "POST {target} HTTP/1.1\r\nhost: {addr}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    in_time(scripted::fetch(addr, [head.as_bytes(), body.as_bytes()].concat())).await
+    with_timeout(scripted::fetch_body(addr, [head.as_bytes(), body.as_bytes()].concat())).await
 }
 
 /// These fields of a record, in this order.
-pub fn pick<const N: usize>(record: &Value, names: [&str; N]) -> Value {
+pub fn pick_fields<const N: usize>(record: &Value, names: [&str; N]) -> Value {
     names.map(|name| record[name].clone()).to_vec().into()
 }
 
 /// The digest in hexadecimal, as snapshots and the provider's echo have it.
-pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
+pub fn sha256_hex(bytes: impl AsRef<[u8]>) -> String {
     use sha2::Digest;
     let digits = |hex: String, byte: &u8| hex + &format!("{byte:02x}");
     sha2::Sha256::digest(bytes).iter().fold(String::new(), digits)

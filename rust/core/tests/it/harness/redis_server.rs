@@ -19,12 +19,12 @@ use tokio::{
     time::sleep,
 };
 
-use super::{in_time, tls, until};
+use super::{tls, wait_until, with_timeout};
 
 pub struct RedisServer {
     child: Child,
     port: u16,
-    folder: PathBuf,
+    dir: PathBuf,
 }
 
 /// Below the ports that the system hands out.
@@ -37,12 +37,12 @@ impl RedisServer {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let folder = std::env::temp_dir().join(format!("penstock-redis-{}-{port}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let server = Self { child: Self::run(port, &folder), port, folder };
-        server.ready().await;
+        let server = Self { child: Self::spawn_process(port, &folder), port, dir: folder };
+        server.wait_until_ready().await;
         server
     }
 
-    fn run(port: u16, folder: &PathBuf) -> Child {
+    fn spawn_process(port: u16, folder: &PathBuf) -> Child {
         let mut command = Command::new("redis-server");
         command.args([
             "--port",
@@ -53,15 +53,15 @@ impl RedisServer {
             "no",
         ]);
         for (option, name) in [("--tls-cert-file", "certificate.pem"), ("--tls-key-file", "key.pem")] {
-            command.arg(option).arg(tls::file(name));
+            command.arg(option).arg(tls::tls_file(name));
         }
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"]);
         command.arg(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().expect("redis-server; hint: make test")
     }
 
-    async fn ready(&self) {
-        until("Redis listens", || std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()).await;
+    async fn wait_until_ready(&self) {
+        wait_until("Redis listens", || std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()).await;
     }
 
     /// The same over TLS, under an authority that nobody else trusts.
@@ -74,18 +74,18 @@ impl RedisServer {
     }
 
     /// A connection of the test's own.
-    pub async fn connection(&self) -> MultiplexedConnection {
+    pub async fn connect(&self) -> MultiplexedConnection {
         let client = redis::Client::open(self.url()).unwrap();
-        in_time(client.get_multiplexed_async_connection()).await.unwrap()
+        with_timeout(client.get_multiplexed_async_connection()).await.unwrap()
     }
 
     /// Stops it where it is.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
+        self.send_signal(Signal::STOP);
     }
 
     pub fn thaw(&self) {
-        self.signal(Signal::CONT);
+        self.send_signal(Signal::CONT);
     }
 
     pub fn kill(&mut self) {
@@ -95,11 +95,11 @@ impl RedisServer {
 
     /// A new one in its place, which remembers nothing.
     pub async fn restart(&mut self) {
-        self.child = Self::run(self.port, &self.folder);
-        self.ready().await;
+        self.child = Self::spawn_process(self.port, &self.dir);
+        self.wait_until_ready().await;
     }
 
-    fn signal(&self, signal: Signal) {
+    fn send_signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 }
@@ -108,18 +108,18 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
-        drop(std::fs::remove_dir_all(&self.folder));
+        drop(std::fs::remove_dir_all(&self.dir));
     }
 }
 
 /// Passes everything on, each piece after a while.
-pub struct Relay {
+pub struct DelayingRelay {
     pub addr: SocketAddr,
     delay_ms: Arc<AtomicU64>,
 }
 
-impl Relay {
-    pub async fn before(server: &RedisServer) -> Self {
+impl DelayingRelay {
+    pub async fn start(server: &RedisServer) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (addr, port) = (listener.local_addr().unwrap(), server.port);
         let delay_ms = Arc::<AtomicU64>::default();
@@ -128,19 +128,19 @@ impl Relay {
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
                 let ((from, to), (back, there)) = (client.into_split(), server.into_split());
-                tokio::spawn(pass(from, there, Arc::clone(&delay)));
-                tokio::spawn(pass(back, to, Arc::clone(&delay)));
+                tokio::spawn(copy_with_delay(from, there, Arc::clone(&delay)));
+                tokio::spawn(copy_with_delay(back, to, Arc::clone(&delay)));
             }
         });
         Self { addr, delay_ms }
     }
 
-    pub fn slow_down(&self, delay: Duration) {
+    pub fn set_delay(&self, delay: Duration) {
         self.delay_ms.store(delay.as_millis() as u64, Ordering::Relaxed);
     }
 }
 
-async fn pass(
+async fn copy_with_delay(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,
     delay: Arc<AtomicU64>,

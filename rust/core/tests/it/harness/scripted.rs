@@ -18,13 +18,13 @@ use tokio::{
 };
 
 /// Listens on loopback and plays its script on every connection.
-pub struct Scripted {
+pub struct ScriptedServer {
     pub addr: SocketAddr,
-    connections: Arc<AtomicUsize>,
-    accepting: JoinHandle<()>,
+    connection_count: Arc<AtomicUsize>,
+    accept_task: JoinHandle<()>,
 }
 
-impl Scripted {
+impl ScriptedServer {
     /// `play` gets every connection and how many came before it.
     pub async fn start<P, F>(play: P) -> Self
     where
@@ -41,26 +41,26 @@ impl Scripted {
                 tokio::spawn(play(stream, count.fetch_add(1, Ordering::Relaxed)));
             }
         });
-        Self { addr, connections, accepting }
+        Self { addr, connection_count: connections, accept_task: accepting }
     }
 
     /// Answers every request with these bytes and keeps the connection.
-    pub async fn answering(bytes: impl Into<Vec<u8>>) -> Self {
+    pub async fn start_responding(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = Arc::new(bytes.into());
         Self::start(move |mut stream, _| {
             let bytes = Arc::clone(&bytes);
-            async move { while request(&mut stream).await.is_some() && stream.write_all(&bytes).await.is_ok() {} }
+            async move { while read_request(&mut stream).await.is_some() && stream.write_all(&bytes).await.is_ok() {} }
         })
         .await
     }
 
     /// Answers one request a connection with these bytes, then closes.
-    pub async fn closing(bytes: impl Into<Vec<u8>>) -> Self {
+    pub async fn start_closing_after_response(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = Arc::new(bytes.into());
         Self::start(move |mut stream, _| {
             let bytes = Arc::clone(&bytes);
             async move {
-                let _ = request(&mut stream).await;
+                let _ = read_request(&mut stream).await;
                 let _ = stream.write_all(&bytes).await;
             }
         })
@@ -68,12 +68,12 @@ impl Scripted {
     }
 
     /// Answers with these bytes in writes of `step` bytes, and keeps the connection.
-    pub async fn dripping(bytes: Vec<u8>, step: usize) -> Self {
+    pub async fn start_dripping(bytes: Vec<u8>, step: usize) -> Self {
         let bytes = Arc::new(bytes);
         Self::start(move |mut stream, _| {
             let bytes = Arc::clone(&bytes);
             async move {
-                while request(&mut stream).await.is_some() {
+                while read_request(&mut stream).await.is_some() {
                     for piece in bytes.chunks(step) {
                         stream.write_all(piece).await.unwrap();
                         tokio::task::yield_now().await;
@@ -88,26 +88,26 @@ impl Scripted {
         format!("http://{}", self.addr)
     }
 
-    pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+    pub fn connection_count(&self) -> usize {
+        self.connection_count.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Scripted {
+impl Drop for ScriptedServer {
     fn drop(&mut self) {
-        self.accepting.abort();
+        self.accept_task.abort();
     }
 }
 
 /// `text` as `gzip` makes it.
-pub fn gzipped(text: &str) -> Vec<u8> {
+pub fn gzip_compress(text: &str) -> Vec<u8> {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     std::io::Write::write_all(&mut packed, text.as_bytes()).unwrap();
     packed.finish().unwrap()
 }
 
 /// A good answer whose body is compressed.
-pub fn packed(kind: &str, body: &[u8]) -> Vec<u8> {
+pub fn gzip_response(kind: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\ncontent-length: {length}\r\n\r\n"
@@ -116,21 +116,21 @@ pub fn packed(kind: &str, body: &[u8]) -> Vec<u8> {
 }
 
 /// The next request, head and body; `None` where the connection ends first.
-pub async fn request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
-    message(stream).await
+pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
+    read_message(stream).await
 }
 
 /// Only the head of the next request, and what came with it.
-pub async fn request_head(stream: &mut TcpStream) -> Option<Vec<u8>> {
+pub async fn read_request_head(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    while head_end(&bytes).is_none() {
+    while find_head_end(&bytes).is_none() {
         read_more(stream, &mut bytes).await?;
     }
     Some(bytes)
 }
 
 /// Reads for a moment what nobody asked for; whether something came.
-pub async fn hears_something(listener: &TcpListener, moment: Duration) -> bool {
+pub async fn accepts_connection_within(listener: &TcpListener, moment: Duration) -> bool {
     tokio::select! {
         _ = listener.accept() => true,
         () = sleep(moment) => false,
@@ -138,20 +138,20 @@ pub async fn hears_something(listener: &TcpListener, moment: Duration) -> bool {
 }
 
 /// Sends one request on a connection of its own; gives the answer's body without its framing.
-pub async fn fetch(addr: SocketAddr, request: Vec<u8>) -> Vec<u8> {
+pub async fn fetch_body(addr: SocketAddr, request: Vec<u8>) -> Vec<u8> {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     stream.write_all(&request).await.unwrap();
-    let answer = message(&mut stream).await.unwrap();
-    let end = head_end(&answer).unwrap();
+    let answer = read_message(&mut stream).await.unwrap();
+    let end = find_head_end(&answer).unwrap();
     let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
     let body = &answer[end..];
-    if head.contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_vec() }
+    if head.contains("transfer-encoding: chunked") { decode_chunked(body) } else { body.to_vec() }
 }
 
-async fn message(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
+async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     loop {
-        if let Some(end) = head_end(&bytes) {
+        if let Some(end) = find_head_end(&bytes) {
             let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
             let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
             let is_whole = if head.contains("transfer-encoding: chunked") {
@@ -174,11 +174,11 @@ async fn read_more(stream: &mut (impl AsyncRead + Unpin), bytes: &mut Vec<u8>) -
     }
 }
 
-fn head_end(bytes: &[u8]) -> Option<usize> {
+fn find_head_end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
 
-fn unchunked(mut framed: &[u8]) -> Vec<u8> {
+fn decode_chunked(mut framed: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
         let line = framed.iter().position(|byte| *byte == b'\r').unwrap();
@@ -192,23 +192,23 @@ fn unchunked(mut framed: &[u8]) -> Vec<u8> {
 }
 
 /// A whole answer of JSON.
-pub fn whole(status: &str, more: &str, body: &str) -> Vec<u8> {
+pub fn json_response(status: &str, more: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{more}content-length: {length}\r\n\r\n{body}")
         .into_bytes()
 }
 
-pub const EVENTS_HEAD: &str =
+pub const SSE_RESPONSE_HEAD: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
 
 /// A body in chunks of `size` bytes, without the last one.
-pub fn chunks(body: &[u8], size: usize) -> Vec<u8> {
+pub fn encode_chunks(body: &[u8], size: usize) -> Vec<u8> {
     body.chunks(size).flat_map(|piece| [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()).collect()
 }
 
 /// A whole answer of events in chunks of `size` bytes.
-pub fn events(body: &[u8], size: usize) -> Vec<u8> {
-    [EVENTS_HEAD.as_bytes(), &chunks(body, size), b"0\r\n\r\n"].concat()
+pub fn sse_response(body: &[u8], size: usize) -> Vec<u8> {
+    [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(body, size), b"0\r\n\r\n"].concat()
 }
 
 /// A stream of chat completions as `OpenAI` sends it, with usage.

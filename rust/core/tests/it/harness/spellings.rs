@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Loopback, private, reserved and metadata addresses; further ones by chance, the same each time.
-fn addresses() -> Vec<Ipv4Addr> {
+fn forbidden_addresses() -> Vec<Ipv4Addr> {
     let known = "127.0.0.1 127.1.2.3 0.0.0.0 0.1.2.3 10.0.0.1 10.255.255.254 172.16.0.1 172.31.255.254 192.168.0.1 \
         192.168.255.254 100.64.0.1 100.127.255.254 169.254.0.1 169.254.169.254 169.254.170.2 169.254.170.23 \
         100.100.100.200 168.63.129.16 192.0.0.192 192.0.0.1 192.0.2.1 198.51.100.1 203.0.113.1 198.18.0.1 \
@@ -24,15 +24,16 @@ fn addresses() -> Vec<Ipv4Addr> {
 }
 
 /// One address in spellings that some reader of URLs takes for it; those that say nothing new once.
-fn spellings(address: Ipv4Addr) -> Vec<String> {
-    let mut all = [old(address), odd(&address.to_string()), within_v6(address)].concat();
+fn address_spellings(address: Ipv4Addr) -> Vec<String> {
+    let mut all =
+        [legacy_spellings(address), obfuscated_spellings(&address.to_string()), ipv6_spellings(address)].concat();
     all.sort();
     all.dedup();
     all
 }
 
 /// As resolvers have read them since the eighties, and as those read them that let numbers overflow.
-fn old(address: Ipv4Addr) -> Vec<String> {
+fn legacy_spellings(address: Ipv4Addr) -> Vec<String> {
     let [a, b, c, d] = address.octets();
     let whole = u32::from(address);
     vec![
@@ -56,7 +57,7 @@ fn old(address: Ipv4Addr) -> Vec<String> {
 }
 
 /// With what a parser may drop, decode, fold or split at.
-fn odd(dotted: &str) -> Vec<String> {
+fn obfuscated_spellings(dotted: &str) -> Vec<String> {
     let full_width: String = dotted.chars().map(|digit| char::from_u32(digit as u32 + 0xfee0).unwrap()).collect();
     let encoded = dotted.bytes().fold(String::new(), |mut text, byte| {
         write!(text, "%{byte:02x}").unwrap();
@@ -95,7 +96,7 @@ fn odd(dotted: &str) -> Vec<String> {
 }
 
 /// Within an IPv6 address: mapped, translated, compatible, 6to4, NAT64, Teredo; and with zones.
-fn within_v6(address: Ipv4Addr) -> Vec<String> {
+fn ipv6_spellings(address: Ipv4Addr) -> Vec<String> {
     let whole = u32::from(address);
     let (high, low) = (whole >> 16, whole & 0xffff);
     let mapped = Ipv6Addr::from((0xffff_u128 << 32) | u128::from(whole));
@@ -116,7 +117,7 @@ fn within_v6(address: Ipv4Addr) -> Vec<String> {
     ]
 }
 
-const NAMES: &str = "localhost LOCALHOST localhost. localhost.localdomain a.localhost ip6-localhost.local printer.local \
+const FORBIDDEN_HOSTS: &str = "localhost LOCALHOST localhost. localhost.localdomain a.localhost ip6-localhost.local printer.local \
     host.docker.internal gateway.docker.internal llm.internal llm.intranet llm.lan llm.home llm.home.arpa llm.corp \
     llm.test llm.invalid llm.onion metadata metadata.google.internal METADATA.google.internal x.metadata.google.internal \
     metadata.goog metadata.azure.com instance-data instance-data.ec2.internal metadata.tencentyun.com kubernetes \
@@ -126,7 +127,7 @@ const NAMES: &str = "localhost LOCALHOST localhost. localhost.localdomain a.loca
     [fd12:3456::1] [fd00:ec2::254] [fd20:ce::254] [ff02::1] [2001:db8::1] [2001:2::1] [2001:10::1] [3fff::1] [100::1] \
     [5f00::1] [fec0::1] [] [::1 ::1 1.2.3.4.5 0 0x 0x0 00 .127.0.0.1 -127.0.0.1 127.0.0.1- +127.0.0.1";
 
-const URLS: &str = "ftp://127.0.0.1 file:///etc/passwd gopher://127.0.0.1:70 unix:/run/control.sock javascript:alert(1) \
+const FORBIDDEN_URLS: &str = "ftp://127.0.0.1 file:///etc/passwd gopher://127.0.0.1:70 unix:/run/control.sock javascript:alert(1) \
     data:text/plain,x dict://127.0.0.1:11211 ldap://127.0.0.1 ws://127.0.0.1 //127.0.0.1 /etc/passwd 127.0.0.1 \
     http:127.0.0.1 http:/127.0.0.1 http:///127.0.0.1 http:\\\\127.0.0.1 https://user:secret@api.openai.com \
     https://api.openai.com# https://api.openai.com? https://api.openai.com:0 https://api.openai.com:99999 \
@@ -135,8 +136,11 @@ const URLS: &str = "ftp://127.0.0.1 file:///etc/passwd gopher://127.0.0.1:70 uni
     https://api.openai.com:27017 https://api.openai.com/../.. https://api.openai.com/%2e%2e/x";
 
 /// More than two thousand URLs that must not be called; those of this machine name this port.
-pub fn forbidden(port: u16) -> Vec<String> {
-    let hosts = addresses().into_iter().flat_map(spellings).chain(NAMES.split_whitespace().map(ToOwned::to_owned));
+pub fn forbidden_urls(port: u16) -> Vec<String> {
+    let hosts = forbidden_addresses()
+        .into_iter()
+        .flat_map(address_spellings)
+        .chain(FORBIDDEN_HOSTS.split_whitespace().map(ToOwned::to_owned));
     let url = |(index, host): (usize, String)| {
         let path = ["", "/", "/v1", "/v1/"][index % 4];
         // Where the host is followed by something the port stands before it.
@@ -145,7 +149,7 @@ pub fn forbidden(port: u16) -> Vec<String> {
             None => format!("http://{host}:{port}{path}"),
         }
     };
-    let urls = hosts.enumerate().map(url).chain(URLS.split_whitespace().map(ToOwned::to_owned));
+    let urls = hosts.enumerate().map(url).chain(FORBIDDEN_URLS.split_whitespace().map(ToOwned::to_owned));
     let too_long = format!("http://127.0.0.1:{port}/{}", "x".repeat(2048));
     urls.chain([too_long]).collect()
 }

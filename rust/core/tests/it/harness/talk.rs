@@ -12,34 +12,34 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Ask, Rig, in_time};
+use super::{TestGateway, TestRequest, with_timeout};
 
-pub const REALTIME: &str = "/v1/realtime?model=gpt-realtime";
+pub const REALTIME_PATH: &str = "/v1/realtime?model=gpt-realtime";
 
 /// The caller's side of a session.
-pub struct Talk {
+pub struct RealtimeClient {
     pub protocol: Option<String>,
-    pub says: Option<Sender<Message>>,
-    hears: Receiver<Message>,
-    relay: JoinHandle<()>,
+    pub sender: Option<Sender<Message>>,
+    receiver: Receiver<Message>,
+    relay_task: JoinHandle<()>,
 }
 
-pub fn ask(target: &str) -> Ask {
-    Ask::new("GET", target).header("x-gateway-provider", "mock")
+pub fn realtime_request(target: &str) -> TestRequest {
+    TestRequest::new("GET", target).header("x-gateway-provider", "mock")
 }
 
-pub async fn connect(rig: &Rig, ask: Ask) -> UpgradeOutcome {
-    Box::pin(in_time(realtime::handle_upgrade(&rig.gateway, ask.request().head))).await
+pub async fn connect_realtime(rig: &TestGateway, ask: TestRequest) -> UpgradeOutcome {
+    Box::pin(with_timeout(realtime::handle_upgrade(&rig.gateway, ask.build().head))).await
 }
 
-pub async fn open(rig: &Rig, ask: Ask) -> Talk {
-    match connect(rig, ask).await {
+pub async fn open_realtime(rig: &TestGateway, ask: TestRequest) -> RealtimeClient {
+    match connect_realtime(rig, ask).await {
         UpgradeOutcome::Accepted(session) => {
             let (says, from_caller) = mpsc::channel(2);
             let (to_caller, hears) = mpsc::channel(2);
             let (gateway, protocol) = (Arc::clone(&rig.gateway), session.protocol.clone());
             let relay = tokio::spawn(async move { session.relay(&gateway, from_caller, to_caller).await });
-            Talk { protocol, says: Some(says), hears, relay }
+            RealtimeClient { protocol, sender: Some(says), receiver: hears, relay_task: relay }
         }
         UpgradeOutcome::Rejected(answer) => match answer.body {
             ClientResponseBody::Complete(body) => panic!("{}", String::from_utf8_lossy(&body)),
@@ -48,41 +48,41 @@ pub async fn open(rig: &Rig, ask: Ask) -> Talk {
     }
 }
 
-pub async fn refused(rig: &Rig, ask: Ask) -> (u16, Value) {
-    match connect(rig, ask).await {
+pub async fn expect_rejection(rig: &TestGateway, ask: TestRequest) -> (u16, Value) {
+    match connect_realtime(rig, ask).await {
         UpgradeOutcome::Rejected(answer) => {
             let ClientResponseBody::Complete(body) = &answer.body else { panic!("a stream") };
-            (status(&answer), serde_json::from_slice(body).unwrap_or_default())
+            (response_status(&answer), serde_json::from_slice(body).unwrap_or_default())
         }
         UpgradeOutcome::Accepted(_) => panic!("it was opened"),
     }
 }
 
-pub fn status(answer: &ClientResponse) -> u16 {
+pub fn response_status(answer: &ClientResponse) -> u16 {
     answer.head.status
 }
 
-impl Talk {
-    pub async fn say(&self, event: Value) {
-        self.send(Message::text(event.to_string())).await;
+impl RealtimeClient {
+    pub async fn send_event(&self, event: Value) {
+        self.send_message(Message::text(event.to_string())).await;
     }
 
-    pub async fn send(&self, message: Message) {
-        in_time(self.says.as_ref().unwrap().send(message)).await.unwrap();
+    pub async fn send_message(&self, message: Message) {
+        with_timeout(self.sender.as_ref().unwrap().send(message)).await.unwrap();
     }
 
-    pub async fn hear(&mut self) -> Message {
-        in_time(self.hears.recv()).await.expect("nothing more is said")
+    pub async fn receive_message(&mut self) -> Message {
+        with_timeout(self.receiver.recv()).await.expect("nothing more is said")
     }
 
-    pub async fn event(&mut self) -> Value {
-        serde_json::from_str(self.hear().await.to_text().unwrap()).unwrap()
+    pub async fn receive_event(&mut self) -> Value {
+        serde_json::from_str(self.receive_message().await.to_text().unwrap()).unwrap()
     }
 
     /// Hears until an event of this type.
-    pub async fn until(&mut self, kind: &str) -> Value {
+    pub async fn receive_until(&mut self, kind: &str) -> Value {
         for _ in 0..100 {
-            let event = self.event().await;
+            let event = self.receive_event().await;
             if event["type"] == kind {
                 return event;
             }
@@ -92,17 +92,17 @@ impl Talk {
 
     pub async fn close(mut self, code: u16, reason: &str) {
         let frame = CloseFrame { code: CloseCode::from(code), reason: reason.into() };
-        self.send(Message::Close(Some(frame))).await;
-        self.says = None;
-        in_time(self.relay).await.unwrap();
+        self.send_message(Message::Close(Some(frame))).await;
+        self.sender = None;
+        with_timeout(self.relay_task).await.unwrap();
     }
 
-    pub async fn over(self) {
-        in_time(self.relay).await.unwrap();
+    pub async fn wait_until_closed(self) {
+        with_timeout(self.relay_task).await.unwrap();
     }
 }
 
-pub fn closed(message: &Message) -> (u16, String) {
+pub fn close_code_and_reason(message: &Message) -> (u16, String) {
     let Message::Close(Some(frame)) = message else { panic!("{message:?}") };
     (frame.code.into(), frame.reason.to_string())
 }

@@ -10,14 +10,14 @@ use rustls::{
 use tokio_rustls::TlsAcceptor;
 
 /// A leaf and the authority that signed it, made for these tests.
-pub fn file(name: &str) -> PathBuf {
+pub fn tls_file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
 }
 
 /// Agrees on one of these protocols; on none where none is named.
-pub fn acceptor(protocols: &[&[u8]]) -> TlsAcceptor {
-    let certificate = CertificateDer::from_pem_file(file("certificate.pem")).unwrap();
-    let key = PrivateKeyDer::from_pem_file(file("key.pem")).unwrap();
+pub fn tls_acceptor(protocols: &[&[u8]]) -> TlsAcceptor {
+    let certificate = CertificateDer::from_pem_file(tls_file("certificate.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(tls_file("key.pem")).unwrap();
     let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()

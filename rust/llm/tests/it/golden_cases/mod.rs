@@ -20,7 +20,7 @@ use penstock_llm::{
 use serde_json::{Value, json};
 
 /// The same for all, so that the files stay as they are.
-const NOW: u64 = 1_700_000_000_000;
+const NOW_MS: u64 = 1_700_000_000_000;
 
 #[derive(Clone)]
 pub struct Case {
@@ -30,19 +30,19 @@ pub struct Case {
     path: PathBuf,
 }
 
-pub enum Answered {
-    Whole(Bytes),
+pub enum UpstreamBody {
+    Complete(Bytes),
     Stream(Bytes),
     Error(Bytes),
 }
 
-fn root() -> PathBuf {
+fn golden_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
 /// What a file of a provider's folder says, and what it should.
-pub fn of_provider(slug: &str, file: &str, found: &str) -> Option<String> {
-    let path = root().join(slug).join(file);
+pub fn compare_provider_file(slug: &str, file: &str, found: &str) -> Option<String> {
+    let path = golden_root().join(slug).join(file);
     if env::var_os("UPDATE_GOLDEN").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, found).unwrap();
@@ -53,22 +53,22 @@ pub fn of_provider(slug: &str, file: &str, found: &str) -> Option<String> {
 }
 
 /// Those that are said in another way than they came.
-pub fn cases() -> Vec<Case> {
-    all().into_iter().filter(Case::is_told).collect()
+pub fn translated_cases() -> Vec<Case> {
+    all_cases().into_iter().filter(Case::is_translated).collect()
 }
 
 /// Those that pass as they are, but for what is mended.
-pub fn passing() -> Vec<Case> {
-    all().into_iter().filter(|case| !case.is_told()).collect()
+pub fn pass_through_cases() -> Vec<Case> {
+    all_cases().into_iter().filter(|case| !case.is_translated()).collect()
 }
 
-pub fn all() -> Vec<Case> {
-    let root = root();
+pub fn all_cases() -> Vec<Case> {
+    let root = golden_root();
     let mut cases = Vec::new();
-    for provider in folders(&root) {
-        for operation in folders(&provider) {
-            for path in folders(&operation) {
-                let (provider, operation, case) = (name(&provider), name(&operation), name(&path));
+    for provider in list_folders(&root) {
+        for operation in list_folders(&provider) {
+            for path in list_folders(&operation) {
+                let (provider, operation, case) = (file_name(&provider), file_name(&operation), file_name(&path));
                 cases.push(Case { provider, operation, label: case, path });
             }
         }
@@ -76,14 +76,14 @@ pub fn all() -> Vec<Case> {
     cases
 }
 
-fn folders(path: &Path) -> Vec<PathBuf> {
+fn list_folders(path: &Path) -> Vec<PathBuf> {
     let mut found: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
     found.retain(|path| path.is_dir());
     found.sort();
     found
 }
 
-fn name(path: &Path) -> String {
+fn file_name(path: &Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
@@ -92,20 +92,20 @@ impl Case {
         format!("{}/{}/{}", self.provider, self.operation, self.label)
     }
 
-    pub fn has(&self, file: &str) -> bool {
+    pub fn has_file(&self, file: &str) -> bool {
         self.path.join(file).exists()
     }
 
-    fn read(&self, file: &str) -> Vec<u8> {
+    fn read_file(&self, file: &str) -> Vec<u8> {
         fs::read(self.path.join(file)).unwrap_or_else(|error| panic!("{}/{file}: {error}", self.name()))
     }
 
     /// Nothing, where what comes is no JSON.
-    pub fn asked(&self) -> Vec<u8> {
-        if self.has("asked.json") { self.read("asked.json") } else { Vec::new() }
+    pub fn client_request(&self) -> Vec<u8> {
+        if self.has_file("asked.json") { self.read_file("asked.json") } else { Vec::new() }
     }
 
-    fn is_told(&self) -> bool {
+    fn is_translated(&self) -> bool {
         self.provider().provider_format(self.operation(), &self.model()).is_some()
     }
 
@@ -119,7 +119,7 @@ impl Case {
     }
 
     pub fn model(&self) -> String {
-        let asked: Value = serde_json::from_slice(&self.asked()).unwrap_or_default();
+        let asked: Value = serde_json::from_slice(&self.client_request()).unwrap_or_default();
         asked["model"].as_str().unwrap_or_default().to_owned()
     }
 
@@ -128,13 +128,13 @@ impl Case {
     }
 
     /// What the caller gets, where that is one whole answer.
-    pub fn returned(&self) -> Option<Vec<u8>> {
-        self.has("returned.json").then(|| self.read("returned.json"))
+    pub fn client_response(&self) -> Option<Vec<u8>> {
+        self.has_file("returned.json").then(|| self.read_file("returned.json"))
     }
 
     /// What is said otherwise of a case that passes, and what is lost by that.
-    pub fn worded(&self) -> (Vec<u8>, DroppedParams) {
-        let (operation, body) = (self.operation(), self.asked());
+    pub fn map_parameters(&self) -> (Vec<u8>, DroppedParams) {
+        let (operation, body) = (self.operation(), self.client_request());
         let is_worded = matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed);
         let worded =
             is_worded.then(|| self.provider().param_rules_for_model(operation, &self.model()).apply(&body)).flatten();
@@ -142,12 +142,12 @@ impl Case {
     }
 
     /// The request of a case that passes, and what is mended of its answer; and whether its usage is hidden.
-    pub fn passed(&self) -> (Vec<u8>, Normaliser, bool) {
-        let (provider, operation, (body, _)) = (self.provider(), self.operation(), self.worded());
+    pub fn prepare_pass_through(&self) -> (Vec<u8>, Normaliser, bool) {
+        let (provider, operation, (body, _)) = (self.provider(), self.operation(), self.map_parameters());
         let dialect = operation.api_format().unwrap_or(ApiFormat::OpenAi);
         let mending = Normaliser::new(provider, operation, dialect, self.is_strict());
-        let streams = matches!(self.answered(), Answered::Stream(_));
-        let version = self.options(provider).get("api_version").map(ToOwned::to_owned);
+        let streams = matches!(self.upstream_body(), UpstreamBody::Stream(_));
+        let version = self.provider_options(provider).get("api_version").map(ToOwned::to_owned);
         let says = include_usage::supports_include_usage(provider, operation, version.as_deref(), &Options::default());
         match include_usage::request_usage(&body).filter(|_| streams && says) {
             Some(asked) => (asked, mending, true),
@@ -156,24 +156,24 @@ impl Case {
     }
 
     /// A file stands only where something differs from what came.
-    pub fn expect_changed(&self, file: &str, came: &[u8], found: &[u8]) {
+    pub fn expect_if_changed(&self, file: &str, came: &[u8], found: &[u8]) {
         if came != found {
-            return if file == "returned.sse" { self.expect(file, found) } else { self.expect_json(file, found) };
+            return if file == "returned.sse" { self.expect_file(file, found) } else { self.expect_json(file, found) };
         }
         if env::var_os("UPDATE_GOLDEN").is_some() {
             fs::remove_file(self.path.join(file)).ok();
         }
-        assert!(!self.has(file), "{}/{file} is there, but nothing is changed", self.name());
+        assert!(!self.has_file(file), "{}/{file} is there, but nothing is changed", self.name());
     }
 
     /// How its request is said.
-    pub fn translation(&self) -> Result<(Translation, Vec<u8>), RequestError> {
+    pub fn translate_request(&self) -> Result<(Translation, Vec<u8>), RequestError> {
         let (provider, strict) = (self.provider(), self.is_strict());
-        let body = self.asked();
+        let body = self.client_request();
         let model = self.model();
         let betas = self.label.contains("betas").then_some("one-1, two-2");
         let operation = self.operation();
-        let (query, options) = (self.text("query.txt"), self.options(provider));
+        let (query, options) = (self.read_text("query.txt"), self.provider_options(provider));
         let wire = provider
             .provider_format_for_target(operation, &model, (&options, ""))
             .expect("an operation that is translated");
@@ -196,7 +196,7 @@ impl Case {
                 model: &model,
                 hints: beside,
                 strict,
-                now_ms: NOW,
+                now_ms: NOW_MS,
                 nonce: 7,
             },
             wire,
@@ -204,13 +204,17 @@ impl Case {
     }
 
     /// What a file says, if there is one.
-    fn text(&self, file: &str) -> String {
-        if self.has(file) { String::from_utf8(self.read(file)).unwrap().trim_end().to_owned() } else { String::new() }
+    fn read_text(&self, file: &str) -> String {
+        if self.has_file(file) {
+            String::from_utf8(self.read_file(file)).unwrap().trim_end().to_owned()
+        } else {
+            String::new()
+        }
     }
 
     /// Those of a provider that a file gives values, by their keys.
-    fn options(&self, provider: &dyn Provider) -> Options {
-        let given: Value = serde_json::from_str(&self.text("options.json")).unwrap_or_default();
+    fn provider_options(&self, provider: &dyn Provider) -> Options {
+        let given: Value = serde_json::from_str(&self.read_text("options.json")).unwrap_or_default();
         let mut options = Options::default();
         for (option, value) in
             provider.options().iter().filter_map(|option| Some((option, given[option.key].as_str()?)))
@@ -220,27 +224,31 @@ impl Case {
         options
     }
 
-    pub fn answered(&self) -> Answered {
-        if self.has("answered.sse") {
-            return Answered::Stream(self.read("answered.sse").into());
+    pub fn upstream_body(&self) -> UpstreamBody {
+        if self.has_file("answered.sse") {
+            return UpstreamBody::Stream(self.read_file("answered.sse").into());
         }
-        if self.has("answered.hex") {
-            let text = String::from_utf8(self.read("answered.hex")).unwrap();
+        if self.has_file("answered.hex") {
+            let text = String::from_utf8(self.read_file("answered.hex")).unwrap();
             // What each frame says stands above it.
             let frames = text.lines().filter(|line| !line.starts_with('#')).collect::<String>();
             let digits: Vec<_> = frames.bytes().filter(u8::is_ascii_hexdigit).collect();
             let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-            return Answered::Stream(digits.chunks(2).map(byte).collect::<Vec<_>>().into());
+            return UpstreamBody::Stream(digits.chunks(2).map(byte).collect::<Vec<_>>().into());
         }
-        if self.has("answered.txt") {
-            return Answered::Whole(self.read("answered.txt").into());
+        if self.has_file("answered.txt") {
+            return UpstreamBody::Complete(self.read_file("answered.txt").into());
         }
-        let bytes = if self.has("answered.json") { self.read("answered.json") } else { b"{}".to_vec() };
-        if self.label.starts_with("error") { Answered::Error(bytes.into()) } else { Answered::Whole(bytes.into()) }
+        let bytes = if self.has_file("answered.json") { self.read_file("answered.json") } else { b"{}".to_vec() };
+        if self.label.starts_with("error") {
+            UpstreamBody::Error(bytes.into())
+        } else {
+            UpstreamBody::Complete(bytes.into())
+        }
     }
 
     /// The case of the same name that is answered whole.
-    pub fn sibling(&self) -> Option<Self> {
+    pub fn complete_counterpart(&self) -> Option<Self> {
         let case =
             if self.label == "stream" { "whole".to_owned() } else { self.label.strip_suffix("_stream")?.to_owned() };
         // Some ask for a stream under another name.
@@ -254,13 +262,13 @@ impl Case {
         path.exists().then(|| Self { label: case, path, operation: operation.to_owned(), ..self.clone() })
     }
 
-    pub fn expect(&self, file: &str, found: &[u8]) {
+    pub fn expect_file(&self, file: &str, found: &[u8]) {
         if env::var_os("UPDATE_GOLDEN").is_some() {
             let end: &[u8] = if found.ends_with(b"\n") { b"" } else { b"\n" };
             fs::write(self.path.join(file), [found, end].concat()).unwrap();
             return;
         }
-        let expected = String::from_utf8(self.read(file)).unwrap();
+        let expected = String::from_utf8(self.read_file(file)).unwrap();
         let found = String::from_utf8_lossy(found);
         assert_eq!(found.trim_end(), expected.trim_end(), "{}/{file}", self.name());
     }
@@ -268,21 +276,21 @@ impl Case {
     /// Events as they are; frames as what they say, a line each.
     pub fn expect_stream(&self, found: &[u8]) {
         if self.operation().api_format() != Some(ApiFormat::Bedrock) {
-            return self.expect("returned.sse", found);
+            return self.expect_file("returned.sse", found);
         }
-        let lines: Vec<_> = frames(found).iter().map(|(name, payload)| format!("{name} {payload}")).collect();
-        self.expect("returned.txt", lines.join("\n").as_bytes());
+        let lines: Vec<_> = decode_frames(found).iter().map(|(name, payload)| format!("{name} {payload}")).collect();
+        self.expect_file("returned.txt", lines.join("\n").as_bytes());
     }
 
     /// Compared as text, so that the order of keys counts.
     pub fn expect_json(&self, file: &str, found: &[u8]) {
         let found: Value = serde_json::from_slice(found).unwrap_or_else(|error| panic!("{}: {error}", self.name()));
-        self.expect(file, format!("{found:#}\n").as_bytes());
+        self.expect_file(file, format!("{found:#}\n").as_bytes());
     }
 }
 
 /// What the frames of a stream are called and say. What a chunk brings is shown as it is within.
-pub fn frames(stream: &[u8]) -> Vec<(String, Value)> {
+pub fn decode_frames(stream: &[u8]) -> Vec<(String, Value)> {
     let mut frames = FrameDecoder::new(1 << 20);
     frames.push_chunk(stream);
     let read = std::iter::from_fn(|| frames.next_frame()).map(|frame| {
@@ -299,10 +307,14 @@ pub fn frames(stream: &[u8]) -> Vec<(String, Value)> {
 }
 
 /// What a client puts together from a stream, in the shape of a whole answer.
-pub fn reassembled(operation: &str, stream: &[u8]) -> Value {
+pub fn assemble_stream(operation: &str, stream: &[u8]) -> Value {
     match operation {
-        "converseStream" => return conversation(&frames(stream)),
-        "invokeModelStream" => return message(&frames(stream).into_iter().map(|(_, event)| event).collect::<Vec<_>>()),
+        "converseStream" => return assemble_converse_response(&decode_frames(stream)),
+        "invokeModelStream" => {
+            return assemble_anthropic_message(
+                &decode_frames(stream).into_iter().map(|(_, event)| event).collect::<Vec<_>>(),
+            );
+        }
         _ => (),
     }
     let text = std::str::from_utf8(stream).unwrap();
@@ -313,17 +325,17 @@ pub fn reassembled(operation: &str, stream: &[u8]) -> Value {
         .map(|data| serde_json::from_str(data).unwrap())
         .collect();
     match operation {
-        "messages" => message(&events),
-        "streamGenerateContent" => content(&events),
+        "messages" => assemble_anthropic_message(&events),
+        "streamGenerateContent" => assemble_gemini_response(&events),
         // The last event has it all.
         "createModelResponse" => events.last().unwrap()["response"].clone(),
-        "complete" => text_completion(&events),
-        _ => completion(&events),
+        "complete" => assemble_text_completion(&events),
+        _ => assemble_chat_completion(&events),
     }
 }
 
 /// Texts that follow each other as one, with all that they are from.
-pub fn in_one_text(mut answer: Value) -> Value {
+pub fn merge_text_blocks(mut answer: Value) -> Value {
     let at = if answer["content"].is_array() { "/content" } else { "/output/message/content" };
     let blocks = answer.pointer_mut(at).unwrap();
     let mut joined: Vec<Value> = Vec::new();
@@ -359,11 +371,11 @@ pub fn in_one_text(mut answer: Value) -> Value {
     answer
 }
 
-fn text_completion(events: &[Value]) -> Value {
+fn assemble_text_completion(events: &[Value]) -> Value {
     let mut told = events.iter().filter(|event| event["choices"][0].is_object());
     let mut whole = told.next().unwrap().clone();
     for event in told {
-        append(&mut whole["choices"][0]["text"], &event["choices"][0]["text"]);
+        append_value(&mut whole["choices"][0]["text"], &event["choices"][0]["text"]);
         whole["choices"][0]["finish_reason"] = event["choices"][0]["finish_reason"].clone();
     }
     if let Some(usage) = events.last().and_then(|last| last.get("usage")) {
@@ -372,7 +384,7 @@ fn text_completion(events: &[Value]) -> Value {
     whole
 }
 
-fn content(events: &[Value]) -> Value {
+fn assemble_gemini_response(events: &[Value]) -> Value {
     let mut whole = events.last().unwrap().clone();
     let mut parts: Vec<Value> = Vec::new();
     for part in events.iter().flat_map(|event| event["candidates"][0]["content"]["parts"].as_array().unwrap()) {
@@ -384,7 +396,7 @@ fn content(events: &[Value]) -> Value {
         };
         match parts.last_mut().filter(is_open) {
             Some(last) => {
-                append(&mut last["text"], &part["text"]);
+                append_value(&mut last["text"], &part["text"]);
                 if part["thoughtSignature"].is_string() {
                     last["thoughtSignature"] = part["thoughtSignature"].clone();
                 }
@@ -398,7 +410,7 @@ fn content(events: &[Value]) -> Value {
     whole
 }
 
-fn conversation(frames: &[(String, Value)]) -> Value {
+fn assemble_converse_response(frames: &[(String, Value)]) -> Value {
     let mut blocks: BTreeMap<u64, Value> = BTreeMap::new();
     let mut arguments: BTreeMap<u64, Value> = BTreeMap::new();
     let (mut stop, mut usage) = (Value::Null, Value::Null);
@@ -413,21 +425,24 @@ fn conversation(frames: &[(String, Value)]) -> Value {
                 let delta = &payload["delta"];
                 let block = blocks.entry(index).or_insert_with(|| json!({}));
                 if delta["text"].is_string() {
-                    append(&mut block["text"], &delta["text"]);
+                    append_value(&mut block["text"], &delta["text"]);
                 }
                 if delta["citation"].is_object() {
-                    append(&mut block["citations"], &json!([delta["citation"]]));
+                    append_value(&mut block["citations"], &json!([delta["citation"]]));
                 }
                 for key in ["text", "signature"] {
                     if delta["reasoningContent"][key].is_string() {
-                        append(&mut block["reasoningContent"]["reasoningText"][key], &delta["reasoningContent"][key]);
+                        append_value(
+                            &mut block["reasoningContent"]["reasoningText"][key],
+                            &delta["reasoningContent"][key],
+                        );
                     }
                 }
                 if delta["reasoningContent"]["redactedContent"].is_string() {
                     *block = delta.clone();
                 }
                 if delta["toolUse"]["input"].is_string() {
-                    append(arguments.get_mut(&index).unwrap(), &delta["toolUse"]["input"]);
+                    append_value(arguments.get_mut(&index).unwrap(), &delta["toolUse"]["input"]);
                 }
             }
             "messageStop" => stop = payload["stopReason"].clone(),
@@ -446,7 +461,7 @@ fn conversation(frames: &[(String, Value)]) -> Value {
     json!({"output": {"message": message}, "stopReason": stop, "usage": usage})
 }
 
-fn completion(events: &[Value]) -> Value {
+fn assemble_chat_completion(events: &[Value]) -> Value {
     let mut message = json!({"role": "assistant", "content": null, "refusal": null});
     let mut calls: BTreeMap<u64, Value> = BTreeMap::new();
     let mut blocks: BTreeMap<u64, Value> = BTreeMap::new();
@@ -458,16 +473,20 @@ fn completion(events: &[Value]) -> Value {
             usage = event["usage"].clone();
         }
         let choice = &event["choices"][0];
-        collect(&mut message, &choice["delta"], &["role", "content_blocks", "tool_calls"]);
-        collect(&mut beside_choice, choice, &["index", "delta", "logprobs", "finish_reason"]);
-        collect(&mut beside, event, &["id", "object", "created", "model", "provider", "choices", "usage"]);
-        choice["delta"]["content_blocks"].as_array().into_iter().flatten().for_each(|block| add(&mut blocks, block));
+        merge_fields(&mut message, &choice["delta"], &["role", "content_blocks", "tool_calls"]);
+        merge_fields(&mut beside_choice, choice, &["index", "delta", "logprobs", "finish_reason"]);
+        merge_fields(&mut beside, event, &["id", "object", "created", "model", "provider", "choices", "usage"]);
+        choice["delta"]["content_blocks"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .for_each(|block| append_block_delta(&mut blocks, block));
         for call in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
             let mut call = call.clone();
             let index = call.as_object_mut().unwrap().shift_remove("index").unwrap().as_u64().unwrap();
             match calls.get_mut(&index) {
                 None => drop(calls.insert(index, call)),
-                Some(known) => append(&mut known["function"]["arguments"], &call["function"]["arguments"]),
+                Some(known) => append_value(&mut known["function"]["arguments"], &call["function"]["arguments"]),
             }
         }
         if choice["finish_reason"].is_string() {
@@ -496,16 +515,16 @@ fn completion(events: &[Value]) -> Value {
 }
 
 /// Adds what a part of a stream says, but for what is told elsewhere.
-fn collect(to: &mut Value, said: &Value, elsewhere: &[&str]) {
+fn merge_fields(to: &mut Value, said: &Value, elsewhere: &[&str]) {
     for (key, said) in said.as_object().into_iter().flatten() {
         if !elsewhere.contains(&key.as_str()) {
-            append(&mut to[key], said);
+            append_value(&mut to[key], said);
         }
     }
 }
 
 /// Adds to the block that a delta names.
-fn add(blocks: &mut BTreeMap<u64, Value>, block: &Value) {
+fn append_block_delta(blocks: &mut BTreeMap<u64, Value>, block: &Value) {
     let index = block["index"].as_u64().unwrap();
     for (key, text) in block["delta"].as_object().unwrap() {
         let kind = match key.as_str() {
@@ -518,12 +537,12 @@ fn add(blocks: &mut BTreeMap<u64, Value>, block: &Value) {
         if key == "type" {
             block[key] = text.clone();
         } else {
-            append(&mut block[key], text);
+            append_value(&mut block[key], text);
         }
     }
 }
 
-fn append(to: &mut Value, more: &Value) {
+fn append_value(to: &mut Value, more: &Value) {
     match (&mut *to, more) {
         (_, Value::String(more)) => *to = format!("{}{more}", to.as_str().unwrap_or_default()).into(),
         (Value::Array(items), Value::Array(more)) => items.extend(more.iter().cloned()),
@@ -532,7 +551,7 @@ fn append(to: &mut Value, more: &Value) {
     }
 }
 
-fn message(events: &[Value]) -> Value {
+fn assemble_anthropic_message(events: &[Value]) -> Value {
     let mut message = events[0]["message"].clone();
     let mut blocks: Vec<Value> = Vec::new();
     let mut arguments: BTreeMap<usize, String> = BTreeMap::new();
@@ -543,10 +562,10 @@ fn message(events: &[Value]) -> Value {
             "content_block_delta" => {
                 let delta = &event["delta"];
                 for key in ["text", "thinking", "signature"] {
-                    append(&mut blocks[index][key], &delta[key]);
+                    append_value(&mut blocks[index][key], &delta[key]);
                 }
                 if delta["citation"].is_object() {
-                    append(&mut blocks[index]["citations"], &json!([delta["citation"]]));
+                    append_value(&mut blocks[index]["citations"], &json!([delta["citation"]]));
                 }
                 blocks[index].as_object_mut().unwrap().retain(|_, value| !value.is_null());
                 if let Some(json) = delta["partial_json"].as_str() {

@@ -3,10 +3,10 @@
 use penstock_llm::operation::Operation;
 use serde_json::{Value, json};
 
-use super::ask;
+use super::check_fields;
 
 #[test]
-fn every_field_of_a_request_of_googles_clients_arrives_or_is_refused_or_named() {
+fn google_request_fields_are_sent_rejected_or_reported() {
     let base = json!({"contents": [{"role": "user", "parts": [{"text": "What?"}]}]});
     let config = json!({"generationConfig": {"temperature": 0.3, "topP": 0.3, "topK": 7, "maxOutputTokens": 4096,
         "candidateCount": 2, "stopSequences": ["END"], "seed": 7, "presencePenalty": 0.3, "frequencyPenalty": 0.3,
@@ -66,11 +66,11 @@ fn every_field_of_a_request_of_googles_clients_arrives_or_is_refused_or_named() 
         ("/contents/1/parts/0/functionCall/one", called.clone()),
         ("/contents/2/parts/0/functionResponse/willContinue", called),
     ];
-    ask(Operation::GenerateContent, &base, &rows);
+    check_fields(Operation::GenerateContent, &base, &rows);
 }
 
 #[test]
-fn every_field_of_a_request_of_amazons_clients_arrives_or_is_refused_or_named() {
+fn amazon_request_fields_are_sent_rejected_or_reported() {
     let base = json!({"messages": [{"role": "user", "content": [{"text": "What?"}]}]});
     let spec = json!({"toolSpec": {"name": "f", "description": "d", "strict": true, "one": 7,
         "inputSchema": {"json": {"type": "object", "properties": {"a": {"type": "integer"}}}}}});
@@ -125,5 +125,5 @@ fn every_field_of_a_request_of_amazons_clients_arrives_or_is_refused_or_named() 
         ("/messages/2/content/0/toolResult/status", called.clone()),
         ("/messages/2/content/0/toolResult/two", called),
     ];
-    ask(Operation::Converse, &base, &rows);
+    check_fields(Operation::Converse, &base, &rows);
 }

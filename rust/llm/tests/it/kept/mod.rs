@@ -13,7 +13,7 @@ use penstock_llm::{
 use serde_json::{Value, json};
 
 /// Who made a model decides at some providers how it is asked.
-const MODELS: [&str; 11] = [
+const VENDOR_MODELS: [&str; 11] = [
     "model-1",
     "gemini-3-pro",
     "claude-opus-4-5",
@@ -28,10 +28,10 @@ const MODELS: [&str; 11] = [
 ];
 
 /// Where it does.
-const BY_MODEL: [&str; 4] = ["azure-ai", "bedrock", "google", "vertex-ai"];
+const MODEL_DEPENDENT_PROVIDERS: [&str; 4] = ["azure-ai", "bedrock", "google", "vertex-ai"];
 
 /// What need not be said, perhaps to one provider alone, and why.
-const ANYWAY: [(&str, Option<&str>, &str); 7] = [
+const EXEMPT_FIELDS: [(&str, Option<&str>, &str); 7] = [
     ("/response_format/json_schema/strict", None, "who takes a schema keeps to it"),
     ("/text/format/strict", None, "likewise"),
     ("/metadata", None, "nothing is kept: the answer repeats it"),
@@ -42,10 +42,10 @@ const ANYWAY: [(&str, Option<&str>, &str); 7] = [
 ];
 
 /// Where the field is, and a request that has it.
-type Row = (&'static str, Value);
+type FieldCase = (&'static str, Value);
 
 /// A request without a field, and the same with it.
-fn pair((path, with): &Row, base: &Value) -> (Value, Value) {
+fn request_pair((path, with): &FieldCase, base: &Value) -> (Value, Value) {
     let mut asked = base.clone();
     asked.as_object_mut().unwrap().extend(with.as_object().unwrap().clone());
     let mut without = asked.clone();
@@ -59,7 +59,7 @@ fn pair((path, with): &Row, base: &Value) -> (Value, Value) {
 }
 
 /// What is sent and what is named as lost; `None` where it is refused.
-fn said(
+fn translate_body(
     provider: &'static dyn Provider,
     operation: Operation,
     body: &Value,
@@ -90,27 +90,31 @@ fn said(
 }
 
 /// Asks every provider with each of the fields, and without.
-fn ask(operation: Operation, base: &Value, rows: &[Row]) {
+fn check_fields(operation: Operation, base: &Value, rows: &[FieldCase]) {
     let mut silent = BTreeSet::new();
     let mut unasked: BTreeSet<&str> = rows.iter().map(|(path, _)| *path).collect();
     for provider in catalog::all_providers() {
-        let models = if BY_MODEL.contains(&provider.slug()) { &MODELS[..] } else { &MODELS[..1] };
+        let models =
+            if MODEL_DEPENDENT_PROVIDERS.contains(&provider.slug()) { &VENDOR_MODELS[..] } else { &VENDOR_MODELS[..1] };
         for model in models.iter().filter(|model| provider.provider_format(operation, model).is_some()) {
             let mut base = base.clone();
             base["model"] = (*model).into();
             for row in rows {
-                let (without, with) = pair(row, &base);
+                let (without, with) = request_pair(row, &base);
                 // What cannot be said at all cannot be said with more to it.
-                let Ok(without) = said(provider, operation, &without) else { continue };
+                let Ok(without) = translate_body(provider, operation, &without) else { continue };
                 unasked.remove(row.0);
                 let is_named = without
                     .1
                     .split(", ")
                     .any(|lost| row.0.replace("cachePoint", "cache_control").contains(&format!("/{lost}/")));
-                let is_exempt = ANYWAY
+                let is_exempt = EXEMPT_FIELDS
                     .iter()
                     .any(|(path, slug, _)| *path == row.0 && slug.is_none_or(|slug| slug == provider.slug()));
-                if !is_named && !is_exempt && said(provider, operation, &with).is_ok_and(|with| with == without) {
+                if !is_named
+                    && !is_exempt
+                    && translate_body(provider, operation, &with).is_ok_and(|with| with == without)
+                {
                     silent.insert(format!("{} {} {model}: {}", operation.id(), provider.slug(), row.0));
                 }
             }
@@ -122,23 +126,23 @@ fn ask(operation: Operation, base: &Value, rows: &[Row]) {
 }
 
 /// One more row for each key.
-fn keyed(rows: &mut Vec<Row>, base: &'static [(&'static str, &'static str)]) {
+fn add_key_cases(rows: &mut Vec<FieldCase>, base: &'static [(&'static str, &'static str)]) {
     for (path, json) in base {
         let key = path.trim_start_matches('/');
         rows.push((path, json!({ key: serde_json::from_str::<Value>(json).unwrap() })));
     }
 }
 
-fn user(part: &Value) -> Value {
+fn user_message_with(part: &Value) -> Value {
     json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "What?"}, part]}]})
 }
 
-fn tool(tool: &Value) -> Value {
+fn request_with_tool(tool: &Value) -> Value {
     json!({"tools": [tool]})
 }
 
 /// A call of a tool and what it gave back, in chat completions.
-fn called(more_of_call: Value, more_of_result: Value) -> Value {
+fn tool_call_history(more_of_call: Value, more_of_result: Value) -> Value {
     let mut call = json!({"role": "assistant", "content": "I see.", "tool_calls":
         [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]});
     let mut result = json!({"role": "tool", "tool_call_id": "c1", "content": "42"});
@@ -148,10 +152,10 @@ fn called(more_of_call: Value, more_of_result: Value) -> Value {
 }
 
 #[test]
-fn every_field_of_a_chat_completion_arrives_or_is_refused_or_named() {
+fn chat_completion_fields_are_sent_rejected_or_reported() {
     let base = json!({"messages": [{"role": "user", "content": "What?"}], "max_tokens": 4096});
     let mut rows = Vec::new();
-    keyed(
+    add_key_cases(
         &mut rows,
         &[
             ("/temperature", "0.3"),
@@ -210,22 +214,22 @@ fn every_field_of_a_chat_completion_arrives_or_is_refused_or_named() {
             "/messages/0",
             json!({"messages": [{"role": "developer", "content": "Brief."}, {"role": "user", "content": "What?"}]}),
         ),
-        ("/messages/0/content/1", user(&picture)),
-        ("/messages/0/content/1/image_url/detail", user(&picture)),
-        ("/messages/0/content/1/image_url/detail", user(&distant)),
-        ("/messages/0/content/1", user(&file)),
-        ("/messages/0/content/1/file/filename", user(&file)),
-        ("/messages/0/content/1", user(&sound)),
-        ("/messages/0/content/1/cache_control", user(&hinted)),
-        ("/messages/0/content/1/cache_control/ttl", user(&hinted)),
-        ("/tools/0", tool(&function)),
-        ("/tools/0/defer_loading", tool(&function)),
-        ("/tools/0/allowed_callers", tool(&function)),
-        ("/tools/0/input_examples", tool(&function)),
-        ("/tools/0/cache_control", tool(&function)),
-        ("/tools/0/function/description", tool(&function)),
-        ("/tools/0/function/strict", tool(&function)),
-        ("/tools/0/function/parameters/required", tool(&function)),
+        ("/messages/0/content/1", user_message_with(&picture)),
+        ("/messages/0/content/1/image_url/detail", user_message_with(&picture)),
+        ("/messages/0/content/1/image_url/detail", user_message_with(&distant)),
+        ("/messages/0/content/1", user_message_with(&file)),
+        ("/messages/0/content/1/file/filename", user_message_with(&file)),
+        ("/messages/0/content/1", user_message_with(&sound)),
+        ("/messages/0/content/1/cache_control", user_message_with(&hinted)),
+        ("/messages/0/content/1/cache_control/ttl", user_message_with(&hinted)),
+        ("/tools/0", request_with_tool(&function)),
+        ("/tools/0/defer_loading", request_with_tool(&function)),
+        ("/tools/0/allowed_callers", request_with_tool(&function)),
+        ("/tools/0/input_examples", request_with_tool(&function)),
+        ("/tools/0/cache_control", request_with_tool(&function)),
+        ("/tools/0/function/description", request_with_tool(&function)),
+        ("/tools/0/function/strict", request_with_tool(&function)),
+        ("/tools/0/function/parameters/required", request_with_tool(&function)),
         ("/tools/0", json!({"tools": [{"type": "custom", "custom": {"name": "x"}}]})),
         ("/tool_choice", json!({"tools": [function], "tool_choice": "required"})),
         ("/tool_choice", json!({"tools": [function], "tool_choice": "none"})),
@@ -235,36 +239,39 @@ fn every_field_of_a_chat_completion_arrives_or_is_refused_or_named() {
             json!({"tools": [function], "tool_choice": {"type": "allowed_tools",
             "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}}}),
         ),
-        ("/response_format/json_schema/schema", format(true)),
-        ("/response_format/json_schema/strict", format(true)),
-        ("/response_format/json_schema/description", format(true)),
-        ("/messages/1/refusal", called(json!({"refusal": "no"}), json!({}))),
-        ("/messages/1/audio", called(json!({"audio": {"id": "a"}}), json!({}))),
-        ("/messages/1/function_call", called(json!({"function_call": {"name": "f", "arguments": "{}"}}), json!({}))),
-        ("/messages/1/reasoning_content", called(json!({"reasoning_content": "hm"}), json!({}))),
-        ("/messages/1/anything", called(json!({"anything": 7}), json!({}))),
+        ("/response_format/json_schema/schema", json_schema_format(true)),
+        ("/response_format/json_schema/strict", json_schema_format(true)),
+        ("/response_format/json_schema/description", json_schema_format(true)),
+        ("/messages/1/refusal", tool_call_history(json!({"refusal": "no"}), json!({}))),
+        ("/messages/1/audio", tool_call_history(json!({"audio": {"id": "a"}}), json!({}))),
+        (
+            "/messages/1/function_call",
+            tool_call_history(json!({"function_call": {"name": "f", "arguments": "{}"}}), json!({})),
+        ),
+        ("/messages/1/reasoning_content", tool_call_history(json!({"reasoning_content": "hm"}), json!({}))),
+        ("/messages/1/anything", tool_call_history(json!({"anything": 7}), json!({}))),
         (
             "/messages/1/tool_calls",
-            json!({"messages": called(json!({}), json!({}))["messages"].as_array().unwrap()[..2]}),
+            json!({"messages": tool_call_history(json!({}), json!({}))["messages"].as_array().unwrap()[..2]}),
         ),
-        ("/messages/2/anything", called(json!({}), json!({"anything": 7}))),
-        ("/messages/2/is_error", called(json!({}), json!({"is_error": true}))),
+        ("/messages/2/anything", tool_call_history(json!({}), json!({"anything": 7}))),
+        ("/messages/2/is_error", tool_call_history(json!({}), json!({"is_error": true}))),
     ];
     rows.extend(more);
-    ask(Operation::ChatComplete, &base, &rows);
+    check_fields(Operation::ChatComplete, &base, &rows);
 }
 
-fn format(strict: bool) -> Value {
+fn json_schema_format(strict: bool) -> Value {
     json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "description": "d", "strict": strict,
         "schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
         "additionalProperties": false}}}})
 }
 
 #[test]
-fn every_field_of_a_response_arrives_or_is_refused_or_named() {
+fn responses_api_fields_are_sent_rejected_or_reported() {
     let base = json!({"input": "What?", "max_output_tokens": 4096});
     let mut rows = Vec::new();
-    keyed(
+    add_key_cases(
         &mut rows,
         &[
             ("/background", "true"),
@@ -315,10 +322,10 @@ fn every_field_of_a_response_arrives_or_is_refused_or_named() {
         ("/text/format/strict", text.clone()),
         ("/text/format/description", text.clone()),
         ("/text/anything", json!({"text": {"anything": 7}})),
-        ("/tools/0", tool(&function)),
-        ("/tools/0/defer_loading", tool(&function)),
-        ("/tools/0/description", tool(&function)),
-        ("/tools/0/strict", tool(&function)),
+        ("/tools/0", request_with_tool(&function)),
+        ("/tools/0/defer_loading", request_with_tool(&function)),
+        ("/tools/0/description", request_with_tool(&function)),
+        ("/tools/0/strict", request_with_tool(&function)),
         ("/tools/0", json!({"tools": [{"type": "web_search"}]})),
         ("/tool_choice", json!({"tools": [function], "tool_choice": "required"})),
         ("/parallel_tool_calls", json!({"tools": [function], "parallel_tool_calls": false})),
@@ -332,14 +339,14 @@ fn every_field_of_a_response_arrives_or_is_refused_or_named() {
         ("/input/3/content/0/annotations", called),
     ];
     rows.extend(more);
-    ask(Operation::CreateModelResponse, &base, &rows);
+    check_fields(Operation::CreateModelResponse, &base, &rows);
 }
 
 #[test]
-fn every_field_of_a_message_arrives_or_is_refused_or_named() {
+fn message_fields_are_sent_rejected_or_reported() {
     let base = json!({"messages": [{"role": "user", "content": "What?"}], "max_tokens": 4096});
     let mut rows = Vec::new();
-    keyed(
+    add_key_cases(
         &mut rows,
         &[
             ("/container", "\"c\""),
@@ -385,13 +392,13 @@ fn every_field_of_a_message_arrives_or_is_refused_or_named() {
         ("/output_config/effort", format.clone()),
         ("/output_config/format", format.clone()),
         ("/output_config/anything", format),
-        ("/tools/0", tool(&function)),
-        ("/tools/0/strict", tool(&function)),
-        ("/tools/0/description", tool(&function)),
-        ("/tools/0/defer_loading", tool(&function)),
-        ("/tools/0/allowed_callers", tool(&function)),
-        ("/tools/0/input_examples", tool(&function)),
-        ("/tools/0/cache_control", tool(&function)),
+        ("/tools/0", request_with_tool(&function)),
+        ("/tools/0/strict", request_with_tool(&function)),
+        ("/tools/0/description", request_with_tool(&function)),
+        ("/tools/0/defer_loading", request_with_tool(&function)),
+        ("/tools/0/allowed_callers", request_with_tool(&function)),
+        ("/tools/0/input_examples", request_with_tool(&function)),
+        ("/tools/0/cache_control", request_with_tool(&function)),
         ("/tools/0", json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]})),
         ("/tool_choice", json!({"tools": [function], "tool_choice": {"type": "any"}})),
         ("/tool_choice", json!({"tools": [function], "tool_choice": {"type": "none"}})),
@@ -399,16 +406,16 @@ fn every_field_of_a_message_arrives_or_is_refused_or_named() {
         ("/tool_choice/anything", choice),
         ("/system/0/cache_control", json!({"system": [hinted]})),
         ("/messages/0/anything", json!({"messages": [{"role": "user", "anything": 7, "content": "What?"}]})),
-        ("/messages/0/content/1", user(&document)),
-        ("/messages/0/content/1/title", user(&document)),
-        ("/messages/0/content/1/context", user(&document)),
-        ("/messages/0/content/1/citations", user(&document)),
-        ("/messages/0/content/1/title", user(&plain)),
-        ("/messages/0/content/1", user(&picture)),
-        ("/messages/0/content/1/cache_control", user(&picture)),
-        ("/messages/0/content/1/anything", user(&picture)),
-        ("/messages/0/content/1/cache_control/ttl", user(&hinted)),
-        ("/messages/0/content/1", user(&found)),
+        ("/messages/0/content/1", user_message_with(&document)),
+        ("/messages/0/content/1/title", user_message_with(&document)),
+        ("/messages/0/content/1/context", user_message_with(&document)),
+        ("/messages/0/content/1/citations", user_message_with(&document)),
+        ("/messages/0/content/1/title", user_message_with(&plain)),
+        ("/messages/0/content/1", user_message_with(&picture)),
+        ("/messages/0/content/1/cache_control", user_message_with(&picture)),
+        ("/messages/0/content/1/anything", user_message_with(&picture)),
+        ("/messages/0/content/1/cache_control/ttl", user_message_with(&hinted)),
+        ("/messages/0/content/1", user_message_with(&found)),
         ("/messages/1/content/0", called.clone()),
         ("/messages/1/content/1/citations", called.clone()),
         ("/messages/1/content/2/anything", called.clone()),
@@ -417,14 +424,14 @@ fn every_field_of_a_message_arrives_or_is_refused_or_named() {
         ("/messages/2/content/0/content/0/anything", called),
     ];
     rows.extend(more);
-    ask(Operation::Messages, &base, &rows);
+    check_fields(Operation::Messages, &base, &rows);
 }
 
 #[test]
-fn every_field_of_a_completion_arrives_or_is_refused_or_named() {
+fn text_completion_fields_are_sent_rejected_or_reported() {
     let base = json!({"prompt": "What?", "max_tokens": 4096});
     let mut rows = Vec::new();
-    keyed(
+    add_key_cases(
         &mut rows,
         &[
             ("/best_of", "3"),
@@ -443,14 +450,14 @@ fn every_field_of_a_completion_arrives_or_is_refused_or_named() {
             ("/anything_new", "7"),
         ],
     );
-    ask(Operation::Complete, &base, &rows);
+    check_fields(Operation::Complete, &base, &rows);
 }
 
 #[test]
-fn every_field_of_a_ranking_arrives_or_is_refused_or_named() {
+fn rerank_fields_are_sent_rejected_or_reported() {
     let base = json!({"query": "What?", "documents": ["a", "b"]});
     let mut rows = Vec::new();
-    keyed(
+    add_key_cases(
         &mut rows,
         &[
             ("/top_n", "1"),
@@ -461,11 +468,11 @@ fn every_field_of_a_ranking_arrives_or_is_refused_or_named() {
         ],
     );
     rows.push(("/documents/0/title", json!({"documents": [{"text": "a", "title": "t"}]})));
-    ask(Operation::Rerank, &base, &rows);
+    check_fields(Operation::Rerank, &base, &rows);
 }
 
 #[test]
-fn whatever_is_counted_is_counted_with_its_system_and_its_tools() {
+fn token_counts_include_system_prompt_and_tools() {
     let base = json!({"messages": [{"role": "user", "content": "What?"}]});
     let rows = [
         ("/system", json!({"system": "Be brief."})),
@@ -478,14 +485,14 @@ fn whatever_is_counted_is_counted_with_its_system_and_its_tools() {
             json!({"messages": [{"role": "user", "content": "What?"}, {"role": "user", "content": "And?"}]}),
         ),
     ];
-    ask(Operation::MessagesCountTokens, &base, &rows);
+    check_fields(Operation::MessagesCountTokens, &base, &rows);
 }
 
 #[test]
-fn every_field_of_an_embedding_arrives_or_is_refused_or_named() {
+fn embedding_fields_are_sent_rejected_or_reported() {
     let base = json!({"input": ["a"]});
     let mut rows = Vec::new();
-    keyed(
+    add_key_cases(
         &mut rows,
         &[
             ("/dimensions", "256"),
@@ -499,14 +506,14 @@ fn every_field_of_an_embedding_arrives_or_is_refused_or_named() {
             ("/anything_new", "7"),
         ],
     );
-    ask(Operation::Embed, &base, &rows);
+    check_fields(Operation::Embed, &base, &rows);
 }
 
 #[test]
-fn every_field_of_a_request_for_images_arrives_or_is_refused_or_named() {
+fn image_generation_fields_are_sent_rejected_or_reported() {
     let base = json!({"prompt": "a boat"});
     let mut rows = Vec::new();
-    keyed(
+    add_key_cases(
         &mut rows,
         &[
             ("/n", "2"),
@@ -525,5 +532,5 @@ fn every_field_of_a_request_for_images_arrives_or_is_refused_or_named() {
             ("/anything_new", "7"),
         ],
     );
-    ask(Operation::ImageGenerate, &base, &rows);
+    check_fields(Operation::ImageGenerate, &base, &rows);
 }

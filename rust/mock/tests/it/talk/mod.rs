@@ -9,30 +9,30 @@ use std::time::{Duration, Instant};
 use penstock_mock::{Entry, Options, Outcome, Server};
 use serde_json::{Value, json};
 
-pub const CHAT: &str = "/v1/chat/completions";
-pub const COMPLETIONS: &str = "/v1/completions";
-pub const MESSAGES: &str = "/v1/messages";
+pub const CHAT_PATH: &str = "/v1/chat/completions";
+pub const COMPLETIONS_PATH: &str = "/v1/completions";
+pub const MESSAGES_PATH: &str = "/v1/messages";
 
 /// How reading ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ReadEnd {
     /// The answer is complete by its own framing.
     Complete,
     Fin,
     Reset,
     /// Nothing more came in time.
-    Silent,
+    TimedOut,
 }
 
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     pub raw: Vec<u8>,
-    pub end: End,
-    pub first_byte: Option<Duration>,
-    pub total: Duration,
+    pub end: ReadEnd,
+    pub time_to_first_byte: Option<Duration>,
+    pub elapsed: Duration,
 }
 
-impl Answer {
+impl Response {
     pub fn head(&self) -> String {
         String::from_utf8_lossy(&self.raw[..self.head_len()]).into_owned()
     }
@@ -50,7 +50,7 @@ impl Answer {
     /// The body without its framing, as far as it came.
     pub fn body(&self) -> Vec<u8> {
         let rest = &self.raw[self.head_len()..];
-        if self.header("transfer-encoding").is_some() { dechunk(rest).0 } else { rest.to_vec() }
+        if self.header("transfer-encoding").is_some() { decode_chunked(rest).0 } else { rest.to_vec() }
     }
 
     pub fn text(&self) -> String {
@@ -83,7 +83,7 @@ impl Answer {
     }
 
     fn head_len(&self) -> usize {
-        find(&self.raw, b"\r\n\r\n").map_or(self.raw.len(), |at| at + 4)
+        find_bytes(&self.raw, b"\r\n\r\n").map_or(self.raw.len(), |at| at + 4)
     }
 
     fn is_complete(&self) -> bool {
@@ -93,18 +93,18 @@ impl Answer {
         }
         match self.header("content-length") {
             Some(expected) => self.raw.len() - length >= expected.parse::<usize>().unwrap(),
-            None => self.header("transfer-encoding").is_some() && dechunk(&self.raw[length..]).1,
+            None => self.header("transfer-encoding").is_some() && decode_chunked(&self.raw[length..]).1,
         }
     }
 }
 
-pub fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
+pub fn find_bytes(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     bytes.windows(needle.len()).position(|window| window == needle)
 }
 
-fn dechunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
+fn decode_chunked(mut rest: &[u8]) -> (Vec<u8>, bool) {
     let mut out = Vec::new();
-    while let Some(at) = find(rest, b"\r\n") {
+    while let Some(at) = find_bytes(rest, b"\r\n") {
         let size = std::str::from_utf8(&rest[..at]).ok().and_then(|size| usize::from_str_radix(size, 16).ok());
         match size {
             Some(0) => return (out, rest.starts_with(b"0\r\n\r\n")),
@@ -118,64 +118,65 @@ fn dechunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
     (out, false)
 }
 
-pub fn server() -> Server {
+pub fn start_server() -> Server {
     Server::start_with_options(&Options::default()).unwrap()
 }
 
 pub struct Client {
     pub stream: TcpStream,
-    asked: Instant,
+    sent_at: Instant,
 }
 
 impl Client {
     pub fn connect(server: &Server) -> Self {
-        Self::over(TcpStream::connect(server.addr).unwrap())
+        Self::from_stream(TcpStream::connect(server.addr).unwrap())
     }
 
-    pub fn over(stream: TcpStream) -> Self {
+    pub fn from_stream(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
-        Self { stream, asked: Instant::now() }
+        Self { stream, sent_at: Instant::now() }
     }
 
     pub fn write(&mut self, bytes: &[u8]) {
-        self.asked = Instant::now();
+        self.sent_at = Instant::now();
         self.stream.write_all(bytes).unwrap();
     }
 
-    pub fn ask(&mut self, method: &str, target: &str, headers: &str, body: &str) {
+    pub fn send_request(&mut self, method: &str, target: &str, headers: &str, body: &str) {
         let length = body.len();
         let request =
             format!("{method} {target} HTTP/1.1\r\nhost: mock\r\n{headers}content-length: {length}\r\n\r\n{body}");
         self.write(request.as_bytes());
     }
 
-    pub fn chat(&mut self, path: &str, model: &str, stream: bool) {
-        self.ask("POST", path, "content-type: application/json\r\n", &chat_body(model, stream));
+    pub fn send_chat(&mut self, path: &str, model: &str, stream: bool) {
+        self.send_request("POST", path, "content-type: application/json\r\n", &chat_body(model, stream));
     }
 
     /// Reads one answer; gives up when nothing came for `patience`.
-    pub fn read(&mut self, patience: Duration) -> Answer {
-        self.read_until(patience, Answer::is_complete)
+    pub fn read_response(&mut self, patience: Duration) -> Response {
+        self.read_until(patience, Response::is_complete)
     }
 
-    pub fn read_until(&mut self, patience: Duration, enough: impl Fn(&Answer) -> bool) -> Answer {
+    pub fn read_until(&mut self, patience: Duration, enough: impl Fn(&Response) -> bool) -> Response {
         self.stream.set_read_timeout(Some(patience)).unwrap();
-        let mut answer = Answer { raw: Vec::new(), end: End::Complete, first_byte: None, total: Duration::ZERO };
+        let mut answer =
+            Response { raw: Vec::new(), end: ReadEnd::Complete, time_to_first_byte: None, elapsed: Duration::ZERO };
         let mut part = vec![0; 256 * 1024];
         while !enough(&answer) {
             match self.stream.read(&mut part) {
-                Ok(0) => answer.end = End::Fin,
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => answer.end = End::Reset,
-                Err(_) => answer.end = End::Silent,
+                Ok(0) => answer.end = ReadEnd::Fin,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => answer.end = ReadEnd::Reset,
+                Err(_) => answer.end = ReadEnd::TimedOut,
                 Ok(got) => {
-                    answer.first_byte.get_or_insert_with(|| self.asked.elapsed());
+                    answer.time_to_first_byte.get_or_insert_with(|| self.sent_at.elapsed());
                     answer.raw.extend_from_slice(&part[..got]);
                     continue;
                 }
             }
             break;
         }
-        answer.total = self.asked.elapsed();
+        answer.elapsed = self.sent_at.elapsed();
         answer
     }
 
@@ -190,20 +191,20 @@ pub fn chat_body(model: &str, stream: bool) -> String {
 }
 
 /// One request on a connection of its own.
-pub fn chat(server: &Server, path: &str, model: &str, stream: bool) -> Answer {
+pub fn request_chat(server: &Server, path: &str, model: &str, stream: bool) -> Response {
     let mut client = Client::connect(server);
-    client.chat(path, model, stream);
-    client.read(Duration::from_millis(400))
+    client.send_chat(path, model, stream);
+    client.read_response(Duration::from_millis(400))
 }
 
-pub fn get(server: &Server, target: &str, headers: &str) -> Answer {
+pub fn get(server: &Server, target: &str, headers: &str) -> Response {
     let mut client = Client::connect(server);
-    client.ask("GET", target, headers, "");
-    client.read(Duration::from_millis(400))
+    client.send_request("GET", target, headers, "");
+    client.read_response(Duration::from_millis(400))
 }
 
 /// The ledger, once the last request's outcome is known.
-pub fn last_entry(server: &Server) -> Entry {
+pub fn wait_for_last_entry(server: &Server) -> Entry {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
         let last = server.ledger_entries().pop();
