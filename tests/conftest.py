@@ -89,7 +89,7 @@ def gateway(tmp_path: Path, mock: Mock) -> Iterator[StartGateway]:
             folder.mkdir()
             running = Gateway(folder, {"mock": {"host": mock.url}, **(tables or {})}, env or {}, options)
             # What it said is shown with a test that fails.
-            started.callback(lambda: print(running.program.output()))
+            started.callback(lambda: print(running.program.read_output()))
             started.callback(running.stop)
             return running
 
@@ -103,5 +103,5 @@ def aimock(tmp_path: Path) -> Iterator[str]:
     node = shutil.which("node") or "node"
     command = [node, folder / "node_modules/.bin/llmock", "--port", "0", "--fixtures", folder / "fixtures.json"]
     program = Program(command, tmp_path / "aimock.log", env={"PATH": os.environ["PATH"]}, cwd=tmp_path)
-    yield program.listening()
+    yield program.wait_until_listening()
     program.kill()

@@ -39,10 +39,10 @@ class DatabaseTemplates:
             return f"sqlite:///{folder}/penstock.db"
         server = self._server()
         if number not in self._names:
-            url = server.database()
+            url = server.create_database()
             create_database(url)
             self._names[number] = url.rpartition("@/")[2].partition("?")[0]
-        return server.database(self._names[number])
+        return server.create_database(self._names[number])
 
 
 def create_database(url: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from tests.processes import Program, free_port, wait
+from tests.processes import Program, free_port, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class Mock:
     def __init__(self, folder: Path, *options: str) -> None:
         command = [find_binary("penstock-mock"), "--host", "127.0.0.1", "--port", "0", *options]
         self.program = Program(command, folder / "mock.log", env={}, cwd=folder)
-        self.url = self.program.listening()
+        self.url = self.program.wait_until_listening()
         # Kept: making one reads the system's certificates, and tests ask often.
         self._client = httpx2.Client(base_url=self.url, timeout=20)
 
@@ -107,18 +107,18 @@ class Gateway:
 
     def is_ready(self) -> bool | None:
         """Ask once."""
-        self.program.must_live()
+        self.program.check_alive()
         try:
             return httpx2.get(f"{self.base_url}/ready", timeout=2).status_code == httpx2.codes.OK or None
         except httpx2.TransportError:
             return None
 
     def wait_until_ready(self, seconds: float = 15.0) -> None:
-        wait(f"{self.base_url}/ready", self.is_ready, seconds)
+        wait_for(f"{self.base_url}/ready", self.is_ready, seconds)
 
     def pids(self) -> dict[int, str]:
         """Every live process of this gateway, the supervisor included, with its command line."""
-        return self.program.members()
+        return self.program.session_processes()
 
     def records(self, count: int = 1, seconds: float = 5.0) -> list[dict[str, Any]]:
         """Wait for that many records, and give all there are."""
@@ -128,14 +128,14 @@ class Gateway:
             lines = self.records_file.read_bytes().split(b"\n")[:-1] if self.records_file.exists() else []
             return [json.loads(line) for line in lines] if len(lines) >= count else None
 
-        return wait(f"{count} records in {self.records_file}", read_records, seconds)
+        return wait_for(f"{count} records in {self.records_file}", read_records, seconds)
 
     def stop(self) -> None:
         """Ask it to end as an operator would, and fail if something of it stays."""
         if self.program.process.poll() is None:
             status = self.program.stop()
-            assert status == 0, f"`penstock serve` ended with {status} after SIGTERM:\n{self.program.output()}"
-        left = self.program.members()
+            assert status == 0, f"`penstock serve` ended with {status} after SIGTERM:\n{self.program.read_output()}"
+        left = self.program.session_processes()
         self.program.kill()
         stray = sorted(path.relative_to(self.temporary) for path in self.temporary.rglob("*"))
         shutil.rmtree(self.temporary)

@@ -12,13 +12,13 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from tests.processes import Program, wait
+from tests.processes import Program, wait_for
 
-NOBODY = pwd.getpwnam("nobody")
-NUMBERS = itertools.count(1)
+NOBODY_USER = pwd.getpwnam("nobody")
+DATABASE_NUMBERS = itertools.count(1)
 
 
-def program(name: str) -> str:
+def find_program(name: str) -> str:
     """Find a program of PostgreSQL: Debian keeps them out of the path."""
     beside = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
     found = shutil.which(name) or (str(beside[0]) if beside else None)
@@ -27,9 +27,9 @@ def program(name: str) -> str:
     return found
 
 
-def dump(url: str) -> bytes:
+def dump_database(url: str) -> bytes:
     """Write down all that is in a database."""
-    return subprocess.run([program("pg_dump"), url], check=True, capture_output=True, timeout=30).stdout
+    return subprocess.run([find_program("pg_dump"), url], check=True, capture_output=True, timeout=30).stdout
 
 
 class Postgres:
@@ -42,10 +42,10 @@ class Postgres:
         # initdb and the server refuse to be run by root.
         as_nobody = []
         if os.geteuid() == 0:
-            as_nobody = ["setpriv", f"--reuid={NOBODY.pw_uid}", f"--regid={NOBODY.pw_gid}", "--clear-groups"]
-            os.chown(self.folder, NOBODY.pw_uid, NOBODY.pw_gid)
+            as_nobody = ["setpriv", f"--reuid={NOBODY_USER.pw_uid}", f"--regid={NOBODY_USER.pw_gid}", "--clear-groups"]
+            os.chown(self.folder, NOBODY_USER.pw_uid, NOBODY_USER.pw_gid)
         init = [
-            program("initdb"),
+            find_program("initdb"),
             "-D",
             data,
             "-U",
@@ -69,41 +69,41 @@ class Postgres:
             "autovacuum": "off",
         }
         given = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        self._server = [*as_nobody, program("postgres"), "-D", data, *given]
+        self._server = [*as_nobody, find_program("postgres"), "-D", data, *given]
         self.start()
 
     def start(self) -> None:
         """Start it, for the first time or after a crash."""
         self.program = Program(self._server, self.folder / "postgres.log", env={}, cwd=self.folder)
-        wait("PostgreSQL", self._ready, 20)
+        wait_for("PostgreSQL", self._is_ready, 20)
 
     def crash(self) -> None:
         """Kill all its processes at once."""
-        self._send(signal.SIGKILL)
+        self._signal_all(signal.SIGKILL)
         self.program.kill()
         # Whatever else it left says that somebody still has the folder.
         (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
-    def database(self, template: str = "template1") -> str:
+    def create_database(self, template: str = "template1") -> str:
         """Make an empty database, or a copy of one that nobody uses, and give its address."""
-        name = f"penstock{next(NUMBERS)}"
+        name = f"penstock{next(DATABASE_NUMBERS)}"
         subprocess.run(
-            [program("createdb"), "-h", self.folder, "-U", "penstock", "-T", template, name],
+            [find_program("createdb"), "-h", self.folder, "-U", "penstock", "-T", template, name],
             check=True,
             capture_output=True,
             timeout=20,
         )
         return f"postgresql://penstock@/{name}?host={self.folder}"
 
-    def set(self, name: str, value: str) -> None:
+    def set_option(self, name: str, value: str) -> None:
         """Change a setting of the server while it runs."""
-        psql = [program("psql"), "-h", self.folder, "-U", "penstock", "-d", "postgres"]
+        psql = [find_program("psql"), "-h", self.folder, "-U", "penstock", "-d", "postgres"]
         for statement in (f"ALTER SYSTEM SET {name} = '{value}'", "SELECT pg_reload_conf()"):
             env = {**os.environ, "PGOPTIONS": "-c default_transaction_read_only=off"}
             command = [*psql, "-c", statement]
             subprocess.run(command, check=True, capture_output=True, timeout=20, env=env)
 
-    def step_aside(self) -> None:
+    def lower_priority(self) -> None:
         """Take the cores only while nobody else wants them, as if it had some of its own."""
         for pid in self._pids():
             # Some of its processes are there for a moment only.
@@ -112,11 +112,11 @@ class Postgres:
 
     def freeze(self) -> None:
         """Stop all its processes where they are."""
-        self._send(signal.SIGSTOP)
+        self._signal_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let them go on."""
-        self._send(signal.SIGCONT)
+        self._signal_all(signal.SIGCONT)
 
     def stop(self) -> None:
         if self.program.process.poll() is None:
@@ -129,12 +129,12 @@ class Postgres:
         children = Path(f"/proc/{self.program.pid}/task/{self.program.pid}/children").read_text()
         return [self.program.pid, *map(int, children.split())]
 
-    def _send(self, number: signal.Signals) -> None:
+    def _signal_all(self, number: signal.Signals) -> None:
         for pid in self._pids():
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def _ready(self) -> bool | None:
-        self.program.must_live()
-        asked = [program("pg_isready"), "-h", self.folder, "-U", "penstock"]
+    def _is_ready(self) -> bool | None:
+        self.program.check_alive()
+        asked = [find_program("pg_isready"), "-h", self.folder, "-U", "penstock"]
         return subprocess.run(asked, check=False, capture_output=True, timeout=10).returncode == 0 or None

@@ -20,10 +20,10 @@ T = TypeVar("T")
 # Below those that the system chooses from; each of those who run tests side by side has a thousand of them.
 FIRST_PORT = 20_000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 PORTS = itertools.cycle(range(FIRST_PORT, FIRST_PORT + 1000))
-LISTENING = re.compile(r"listening on (http://\S+)")
+LISTENING_PATTERN = re.compile(r"listening on (http://\S+)")
 
 
-def wait(what: str, look: Callable[[], T | None], seconds: float = 5.0) -> T:
+def wait_for(what: str, look: Callable[[], T | None], seconds: float = 5.0) -> T:
     """Look until there is something, and say what was missing if there is nothing in time."""
     deadline = time.monotonic() + seconds
     while True:
@@ -63,27 +63,27 @@ class Program:
     def pid(self) -> int:
         return self.process.pid
 
-    def output(self) -> str:
+    def read_output(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def must_live(self) -> None:
+    def check_alive(self) -> None:
         """Fail with its output if it is gone."""
         if (status := self.process.poll()) is not None:
-            raise AssertionError(f"{self.process.args} ended with {status}:\n{self.output()}")
+            raise AssertionError(f"{self.process.args} ended with {status}:\n{self.read_output()}")
 
-    def members(self) -> dict[int, str]:
+    def session_processes(self) -> dict[int, str]:
         """Every live process of its session, by id, with its command line."""
-        return {pid: command for pid, session, command in _processes() if session == self.pid}
+        return {pid: command for pid, session, command in _list_processes() if session == self.pid}
 
-    def listening(self, seconds: float = 10.0) -> str:
+    def wait_until_listening(self, seconds: float = 10.0) -> str:
         """Wait for the line that says where it listens."""
 
-        def look() -> str | None:
-            self.must_live()
-            match = LISTENING.search(self.output())
+        def find_url() -> str | None:
+            self.check_alive()
+            match = LISTENING_PATTERN.search(self.read_output())
             return match.group(1) if match else None
 
-        return wait(f"{self.process.args} listening", look, seconds)
+        return wait_for(f"{self.process.args} listening", find_url, seconds)
 
     def stop(self, seconds: float = 10.0) -> int:
         """Ask it to end; kill what does not."""
@@ -95,13 +95,13 @@ class Program:
 
     def kill(self) -> None:
         """End the whole session at once."""
-        for pid in self.members():
+        for pid in self.session_processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(5)
 
 
-def _processes() -> Iterator[tuple[int, int, str]]:
+def _list_processes() -> Iterator[tuple[int, int, str]]:
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue

@@ -8,7 +8,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING
 
-from tests.processes import Program, free_port, wait
+from tests.processes import Program, free_port, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ class RedisServer:
         given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
         command = [found, *given, "--requirepass", self.PASSWORD]
         self.program = Program(command, self.folder / "redis.log", env={}, cwd=self.folder)
-        wait("Redis", self._ready, 10)
+        wait_for("Redis", self._is_ready, 10)
 
     def freeze(self) -> None:
         """Stop it where it is."""
@@ -47,8 +47,8 @@ class RedisServer:
     def stop(self) -> None:
         self.program.kill()
 
-    def _ready(self) -> bool | None:
-        self.program.must_live()
+    def _is_ready(self) -> bool | None:
+        self.program.check_alive()
         with socket.socket() as probe:
             probe.settimeout(1)
             return probe.connect_ex(("127.0.0.1", self.port)) == 0 or None

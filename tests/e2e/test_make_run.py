@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.gateway import CARGO_TARGET_DIR
-from tests.processes import Program, free_port, wait
-from tests.shape.repository import ROOT, files
+from tests.processes import Program, free_port, wait_for
+from tests.shape.repository import ROOT, repository_files
 
 # The registries' crates need not be compiled again, our own are: cargo tells workspaces apart by their path.
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "CARGO_TARGET_DIR": str(CARGO_TARGET_DIR)}
@@ -27,7 +27,7 @@ COMMAND_PREFIXES = ("curl ", "python3 ", "sdk/bin/")
 @pytest.fixture
 def fresh_copy(tmp_path: Path) -> Path:
     copy = tmp_path / "penstock"
-    for path in files():
+    for path in repository_files():
         (copy / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, copy / path)
     return copy
@@ -67,20 +67,20 @@ def test_make_run_serves_the_commands_that_it_prints(fresh_copy: Path, terminal:
     command = ["make", "run", f"ARGS=--port {free_port()}"]
     program = Program(command, tmp_path / "make.log", env=ENVIRONMENT, cwd=fresh_copy)
     try:
-        wait(
+        wait_for(
             "`make run` ready",
-            lambda: (program.must_live(), READY_MESSAGE in program.output())[1] or None,
+            lambda: (program.check_alive(), READY_MESSAGE in program.read_output())[1] or None,
             BUILD_SECONDS,
         )
-        lines = wait(
+        lines = wait_for(
             "its lines",
-            lambda: [line for line in program.output().splitlines() if line.startswith(COMMAND_PREFIXES)] or None,
+            lambda: [line for line in program.read_output().splitlines() if line.startswith(COMMAND_PREFIXES)] or None,
         )
         whole, streamed, messages, health, _, sdk = (run_line(line, terminal) for line in lines)
         # Ctrl-C reaches everything in the foreground.
         os.killpg(program.pid, signal.SIGINT)
         program.process.wait(30)
-        left = program.members()
+        left = program.session_processes()
     finally:
         program.kill()
     assert '"chat.completion"' in whole

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from tests.processes import Program, free_port, wait
+from tests.processes import Program, free_port, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -23,14 +23,14 @@ def run_moto(folder: Path) -> Generator[str]:
     program, url = Program(command, folder / "moto.log", env={}, cwd=folder), f"http://127.0.0.1:{port}"
 
     def is_ready() -> bool | None:
-        program.must_live()
+        program.check_alive()
         try:
             return httpx2.get(f"{url}/moto-api/", timeout=2).status_code == httpx2.codes.OK or None
         except httpx2.TransportError:
             return None
 
     try:
-        wait("moto", is_ready, 20)
+        wait_for("moto", is_ready, 20)
         yield url
     finally:
         program.kill()

@@ -8,7 +8,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from tests.processes import wait
+from tests.processes import wait_for
 
 
 class RecordingServer:
@@ -84,7 +84,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             status, answer = self._rejection() or self._list_batches(path) or self._route(path, body)
         if self.provider.mute.is_set() and (self.command, path) == ("POST", "/batches"):
             self.close_connection = True
-            wait("the end of who asks", lambda: not self.provider.mute.is_set() or None)
+            wait_for("the end of who asks", lambda: not self.provider.mute.is_set() or None)
             return
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)

@@ -10,8 +10,8 @@ import openai
 
 from tests.gateway import Gateway
 from tests.integration.managed import ADMIN_KEY, Client
-from tests.integration.wire import ask
-from tests.processes import wait
+from tests.integration.wire import send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,9 +52,12 @@ def create_workspace(
     def is_known_at_edge() -> bool | None:
         # Who is meant is found before the body is read, which is none.
         headers = {"x-gateway-api-key": caller.key, "x-gateway-provider": f"@{own}", "content-type": "application/json"}
-        return ask(admin.gateway.base_url, CHAT_PATH, b"{", headers).json()["error"]["code"] == "invalid_json" or None
+        return (
+            send_raw_request(admin.gateway.base_url, CHAT_PATH, b"{", headers).json()["error"]["code"] == "invalid_json"
+            or None
+        )
 
-    wait("key and provider at the edge", is_known_at_edge)
+    wait_for("key and provider at the edge", is_known_at_edge)
     return caller
 
 
@@ -87,7 +90,7 @@ def wait_until_ended(ai: openai.OpenAI, batch_id: str, seconds: float = 20.0) ->
         batch = ai.batches.retrieve(batch_id)
         return batch if batch.status in over else None
 
-    return wait(f"the end of {batch_id}", ended_batch, seconds)
+    return wait_for(f"the end of {batch_id}", ended_batch, seconds)
 
 
 def read_output_lines(ai: openai.OpenAI, file_id: str | None) -> dict[str, Any]:

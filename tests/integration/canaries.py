@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.integration.wire import Answer
+    from tests.integration.wire import Response
 
 FRAGMENT_BYTES = 8
 CANARIES: dict[str, str] = {}
@@ -56,7 +56,7 @@ def find_secrets(sinks: Mapping[str, bytes], secrets: Mapping[str, str]) -> set[
     }
 
 
-def gateway_output(answer: Answer) -> bytes:
+def gateway_output(answer: Response) -> bytes:
     """Every header field of an answer, and the body where it is the gateway's own: the provider repeats what it got."""
-    fields = "\n".join(f"{name}: {value}" for name, value in answer.fields).encode()
+    fields = "\n".join(f"{name}: {value}" for name, value in answer.headers).encode()
     return fields + (answer.body if answer.status != 200 else b"")

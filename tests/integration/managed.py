@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.founded import ADMIN_KEY
-from tests.integration.wire import Answer, ask
+from tests.integration.wire import Response, send_raw_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway
@@ -21,23 +21,23 @@ class Client:
     key: str = ADMIN_KEY
     headers: dict[str, str] = field(default_factory=dict)
 
-    def send(self, method: str, path: str, body: object = None) -> Answer:
+    def send(self, method: str, path: str, body: object = None) -> Response:
         # Who signed in has a cookie among the headers, and no key.
         shown = {"x-gateway-api-key": self.key} if self.key else {}
         headers = {**shown, "content-type": "application/json", **self.headers}
         sent = b"" if body is None else json.dumps(body).encode()
-        return ask(self.gateway.base_url, path, sent, headers, method=method)
+        return send_raw_request(self.gateway.base_url, path, sent, headers, method=method)
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> Response:
         return self.send("GET", path)
 
-    def post(self, path: str, body: object) -> Answer:
+    def post(self, path: str, body: object) -> Response:
         return self.send("POST", path, body)
 
-    def put(self, path: str, body: object) -> Answer:
+    def put(self, path: str, body: object) -> Response:
         return self.send("PUT", path, body)
 
-    def delete(self, path: str, body: object = None) -> Answer:
+    def delete(self, path: str, body: object = None) -> Response:
         return self.send("DELETE", path, body)
 
     def create(self, path: str, body: object) -> dict[str, Any]:
@@ -55,12 +55,12 @@ class Client:
         return Client(self.gateway, made["key"])
 
 
-def expect_ok(answer: Answer) -> dict[str, Any]:
+def expect_ok(answer: Response) -> dict[str, Any]:
     assert answer.status == 200, (answer.status, answer.body)
     return answer.json()
 
 
-def expect_error(answer: Answer, status: int, code: str, *words: str) -> None:
+def expect_error(answer: Response, status: int, code: str, *words: str) -> None:
     """Check that something was refused in the envelope, in these words."""
     assert answer.status == status, (answer.status, answer.body)
     body = answer.json()

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tests.integration.serving import read_metrics
-from tests.integration.wire import CHAT, JSON, Answer, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, Response, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,10 +38,12 @@ def create_node_folders(around: Path) -> tuple[Path, Path]:
 
 def wait_for_redis(node: Gateway, workers: int = 1) -> None:
     """Wait until each worker has its connection to Redis."""
-    wait("Redis", lambda: read_metrics(node).get("penstock_redis_up") == workers or None, 10)
+    wait_for("Redis", lambda: read_metrics(node).get("penstock_redis_up") == workers or None, 10)
 
 
-def send_with_config(node: Gateway, config: object, body: bytes = b"", **headers: str) -> Answer:
+def send_with_config(node: Gateway, config: object, body: bytes = b"", **headers: str) -> Response:
     """Ask by a config that comes along, with further fields of the gateway's own."""
     own = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
-    return ask(node.base_url, CHAT, body or asked(), {"x-gateway-config": json.dumps(config), **own, **JSON})
+    return send_raw_request(
+        node.base_url, CHAT_PATH, body or chat_body(), {"x-gateway-config": json.dumps(config), **own, **JSON_HEADERS}
+    )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.gateway import ROOT, Gateway, find_binary
-from tests.integration.wire import CHAT, MOCK, Answer, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, Response, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,52 +69,54 @@ def run_gateway(
     try:
         yield gateway
     finally:
-        print(gateway.program.output())
+        print(gateway.program.read_output())
         gateway.stop()
 
 
 def get_health(gateway: Gateway) -> Any:
-    return ask(gateway.base_url, "/v1/health", headers={}).json()
+    return send_raw_request(gateway.base_url, "/v1/health", headers={}).json()
 
 
 def edge_pids(gateway: Gateway, count: int = 1) -> list[int]:
     """The edge processes, once that many have told of themselves and all of them live."""
 
     def live_pids() -> list[int] | None:
-        answer = ask(gateway.base_url, "/v1/health", headers={})
+        answer = send_raw_request(gateway.base_url, "/v1/health", headers={})
         if answer.status != 200:
             return None
         pids = [worker["pid"] for worker in answer.json()["workers"]]
         return pids if len(pids) == count and all(Path(f"/proc/{pid}").exists() for pid in pids) else None
 
-    return wait(f"{count} edge processes", live_pids, 15)
+    return wait_for(f"{count} edge processes", live_pids, 15)
 
 
 def control_pid(gateway: Gateway, edge_count: int = 1) -> int:
     """The control process: the one that is neither an edge process nor the supervisor."""
     others = {gateway.program.pid, *edge_pids(gateway, edge_count)}
-    return wait("the control process", lambda: next(iter(set(gateway.pids()) - others), None))
+    return wait_for("the control process", lambda: next(iter(set(gateway.pids()) - others), None))
 
 
 def read_metrics(gateway: Gateway) -> dict[str, float]:
     """Every figure at `/metrics`, summed over workers and labels."""
     sums: dict[str, float] = {}
-    for family in text_string_to_metric_families(ask(gateway.base_url, "/metrics", headers={}).body.decode()):
+    for family in text_string_to_metric_families(
+        send_raw_request(gateway.base_url, "/metrics", headers={}).body.decode()
+    ):
         for sample in family.samples:
             sums[sample.name] = sums.get(sample.name, 0) + sample.value
     return sums
 
 
-def count_settled_records(gateway: Gateway, headers: Mapping[str, str] = MOCK) -> int:
+def count_settled_records(gateway: Gateway, headers: Mapping[str, str] = MOCK_HEADERS) -> int:
     """How many records there are, with those of everything that was over before."""
     model = f"settled-{uuid.uuid4()}"
-    assert ask(gateway.base_url, CHAT, asked(model), headers).status == 200
+    assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(model), headers).status == 200
 
     def settled_count() -> int | None:
         records = gateway.records(0)
         return len(records) if any(record["ai_model"] == model for record in records) else None
 
-    return wait("the records of before", settled_count)
+    return wait_for("the records of before", settled_count)
 
 
 def wait_for_request(mock: Mock, path: str = "", *, ended: bool = False, seconds: float = 5.0) -> dict[str, Any]:
@@ -125,13 +127,13 @@ def wait_for_request(mock: Mock, path: str = "", *, ended: bool = False, seconds
         assert len(seen) <= 1, seen
         return seen[0] if seen and not (ended and seen[0]["outcome"] == "open") else None
 
-    return wait("a request at the provider" + (" and its end" if ended else ""), only_entry, seconds)
+    return wait_for("a request at the provider" + (" and its end" if ended else ""), only_entry, seconds)
 
 
-def provider_headers(answer: Answer) -> dict[str, str]:
+def provider_headers(answer: Response) -> dict[str, str]:
     """The header fields of an answer that must be as the provider sent them."""
     own = {"connection", "transfer-encoding", "content-length", "server", "date", "x-request-id", "request-id"}
-    return {name: value for name, value in answer.fields if name not in own and not name.startswith("x-gateway-")}
+    return {name: value for name, value in answer.headers if name not in own and not name.startswith("x-gateway-")}
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from penstock.ids import mask_secret
 from tests.integration.batch_provider import RecordingServer
 from tests.integration.managed import Client, expect_ok
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT, MOCK, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,8 +206,12 @@ def test_changes_nothing_without_confirmation(admin: Client, tmp_path: Path):
 def test_commands_create_list_rotate_and_delete_keys(admin: Client):
     place = admin.read("/v1/workspaces")["data"][0]["slug"]
     text = run_command(admin, "keys", "create", "app", "--workspace", place, "--scope", "completions.write").strip()
-    headers = {**MOCK, "x-gateway-api-key": text}
-    wait("the key", lambda: ask(admin.gateway.base_url, CHAT, asked(), headers).status == 200 or None, 3)
+    headers = {**MOCK_HEADERS, "x-gateway-api-key": text}
+    wait_for(
+        "the key",
+        lambda: send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None,
+        3,
+    )
     (line,) = run_command(admin, "keys", "list", "--workspace", place).splitlines()
     key_id, masked, kind, status, name = line.split("\t")
     assert (masked, kind, status, name) == (f"{text[:2]}*****{text[-3:]}", "workspace-service", "active", "app")
@@ -277,7 +281,11 @@ def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, 
     text = next(line for line in done.splitlines() if "key of Rockets / api_keys app" in line).split()[-1]
     # The config that the key has by default names a saved provider.
     headers = {"content-type": "application/json", "x-gateway-api-key": text}
-    wait("the key", lambda: ask(two.gateway.base_url, CHAT, asked(), headers).status == 200 or None, 3)
+    wait_for(
+        "the key",
+        lambda: send_raw_request(two.gateway.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None,
+        3,
+    )
     assert run_command(two, "apply", str(file), "--yes", "--prune", **SECRETS).splitlines() == ["nothing to do"]
     again = replace_masks(YAML(typ="safe").load(run_command(two, "export")))
     assert without_generated_ids(again) == without_generated_ids(document)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT, MOCK, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -39,8 +39,12 @@ def body(workspace: str) -> dict[str, Any]:
 def wait_for_status(gateway: Gateway, key: str, status: int = 200, seconds: float = 2) -> float:
     """Wait until the data plane answers a key with a status, and say how long that took."""
     started = time.monotonic()
-    headers = {**MOCK, "x-gateway-api-key": key}
-    wait(f"a {status}", lambda: ask(gateway.base_url, CHAT, asked(), headers).status == status or None, seconds)
+    headers = {**MOCK_HEADERS, "x-gateway-api-key": key}
+    wait_for(
+        f"a {status}",
+        lambda: send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), headers).status == status or None,
+        seconds,
+    )
     return time.monotonic() - started
 
 
@@ -92,18 +96,20 @@ def test_key_without_scope_and_expired_key_are_rejected(admin: Client, body: dic
     wait_for_status(admin.gateway, reader.key, 403)
     for key, why in ((reader.key, "completions.write"), (admin.key, "organisation")):
         for name, value in places:
-            told = ask(admin.gateway.base_url, CHAT, asked(), {**MOCK, name: value.format(key)})
+            told = send_raw_request(
+                admin.gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, name: value.format(key)}
+            )
             expect_error(told, 403, "AB03", why)
     # Neither is a provider's credential: the data plane knows both.
     before = len(provider.ledger())
     for key in (reader.key, admin.key):
-        beside = {**MOCK, "x-gateway-api-key": short.key, "authorization": f"Bearer {key}", "x-note": key}
-        assert ask(admin.gateway.base_url, "/v1/proxy/echo", headers=beside).status == 200
+        beside = {**MOCK_HEADERS, "x-gateway-api-key": short.key, "authorization": f"Bearer {key}", "x-note": key}
+        assert send_raw_request(admin.gateway.base_url, "/v1/proxy/echo", headers=beside).status == 200
     sent = provider.ledger()[before:]
     assert len(sent) == 2
     assert not any(key in json.dumps(entry) for entry in sent for key in (reader.key, admin.key))
     wait_for_status(admin.gateway, short.key, 401, 4)
-    wait("the end", lambda: short.get("/v1/configs").status == 401 or None, 3)
+    wait_for("the end", lambda: short.get("/v1/configs").status == 401 or None, 3)
     expect_error(short.get("/v1/configs"), 401, "AB05", "expired")
     expect_error(
         admin.put(
@@ -118,10 +124,10 @@ def test_key_without_scope_and_expired_key_are_rejected(admin: Client, body: dic
 def test_missing_and_unknown_keys_are_unauthorised(admin: Client):
     unknown = Client(admin.gateway, "nobody")
     expect_error(unknown.get("/v1/configs"), 401, "AB05")
-    answer = ask(admin.gateway.base_url, "/v1/configs", headers={})
+    answer = send_raw_request(admin.gateway.base_url, "/v1/configs", headers={})
     expect_error(answer, 401, "AB05", "x-gateway-api-key")
     for headers in ({"authorization": f"Bearer {admin.key}"}, {"x-portkey-api-key": admin.key}):
-        assert ask(admin.gateway.base_url, "/v1/configs", headers=headers).status == 200
+        assert send_raw_request(admin.gateway.base_url, "/v1/configs", headers=headers).status == 200
 
 
 def test_creates_keys_of_every_type(admin: Client, workspace: str, owner: str):

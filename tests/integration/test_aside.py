@@ -11,8 +11,8 @@ from tests.frames import DATA, END_STREAM, GOAWAY
 from tests.integration.canned import CHUNKED_HEAD, CannedProvider
 from tests.integration.http2 import Http2Connection
 from tests.integration.serving import ENTRY_MODES, count_settled_records, run_gateway
-from tests.integration.wire import CHAT, MESSAGES, MOCK, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, MESSAGES_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,16 +56,16 @@ def wait_until_aborted(provider: Mock, count: int = 1) -> None:
     def are_aborted() -> bool | None:
         return sum(seen["outcome"] == "client_closed" for seen in provider.ledger()) >= count or None
 
-    wait("the stream given up", are_aborted, TIMEOUT_SECONDS)
+    wait_for("the stream given up", are_aborted, TIMEOUT_SECONDS)
 
 
-@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 def test_unread_event_stream_ends_alone_with_an_error(provider: Mock, line: Http2Connection, path: str):
     provider.clear_ledger()
-    line.send_request(1, "POST", path, MOCK, asked(ENDLESS_MODEL, stream=True))
+    line.send_request(1, "POST", path, MOCK_HEADERS, chat_body(ENDLESS_MODEL, stream=True))
     wait_until_aborted(provider)
     for number in (3, 5):
-        line.send_request(number, "POST", CHAT, MOCK, asked())
+        line.send_request(number, "POST", CHAT_PATH, MOCK_HEADERS, chat_body())
         assert json.loads(line.read_until_ended(number)[number])["object"] == "chat.completion"
     line.grant_window(1, LARGE_WINDOW_BYTES)
     told = line.read_until_ended(1)[1]
@@ -73,7 +73,7 @@ def test_unread_event_stream_ends_alone_with_an_error(provider: Mock, line: Http
     assert b"was not read for 400 ms" in last
     assert b"[DONE]" not in told
     assert b"message_stop" not in told
-    line.send_request(7, "POST", CHAT, MOCK, asked(stream=True))
+    line.send_request(7, "POST", CHAT_PATH, MOCK_HEADERS, chat_body(stream=True))
     line.grant_window(7, LARGE_WINDOW_BYTES)
     assert line.read_until_ended(7)[7].endswith(b"data: [DONE]\n\n")
 
@@ -81,7 +81,7 @@ def test_unread_event_stream_ends_alone_with_an_error(provider: Mock, line: Http
 def test_unread_stream_is_recorded_as_cut(stalling: Gateway, provider: Mock, line: Http2Connection):
     provider.clear_ledger()
     before = count_settled_records(stalling)
-    line.send_request(1, "POST", CHAT, MOCK, asked(ENDLESS_MODEL, stream=True))
+    line.send_request(1, "POST", CHAT_PATH, MOCK_HEADERS, chat_body(ENDLESS_MODEL, stream=True))
     wait_until_aborted(provider)
     record = stalling.records(before + 1)[before]
     assert (record["outcome"], record["error"], record["is_success"]) == ("cut", "not_read", False)
@@ -89,14 +89,14 @@ def test_unread_stream_is_recorded_as_cut(stalling: Gateway, provider: Mock, lin
 
 def test_unread_response_of_known_length_ends_alone(provider: Mock, line: Http2Connection):
     provider.clear_ledger()
-    line.send_request(1, "POST", CHAT, MOCK, asked("mock?answer_bytes=16000000"))
+    line.send_request(1, "POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?answer_bytes=16000000"))
     wait_until_aborted(provider)
-    line.send_request(3, "POST", CHAT, MOCK, asked())
+    line.send_request(3, "POST", CHAT_PATH, MOCK_HEADERS, chat_body())
     assert line.read_until_ended(3)[3]
     line.grant_window(1, LARGE_WINDOW_BYTES)
     # Less than was promised: an error of this one stream.
     assert len(line.read_until_ended(1)[1]) < 16_000_000
-    line.send_request(5, "POST", CHAT, MOCK, asked())
+    line.send_request(5, "POST", CHAT_PATH, MOCK_HEADERS, chat_body())
     assert line.read_until_ended(5)[5]
 
 
@@ -105,7 +105,7 @@ def test_unread_chunked_response_ends_connection_when_read_again(line: Http2Conn
     with CannedProvider(CHUNKED_HEAD + LARGE_CHUNK, pause=TIMEOUT_SECONDS) as canned:
         line.send_request(1, "GET", FILE_PATH, canned.headers)
         assert stalling.records(before + 1)[before]["error"] == "not_read"
-        line.send_request(3, "POST", CHAT, MOCK, asked())
+        line.send_request(3, "POST", CHAT_PATH, MOCK_HEADERS, chat_body())
         assert line.read_until_ended(3)[3]
     line.grant_window(1, LARGE_WINDOW_BYTES)
     frames = [(kind, flags) for kind, flags, number, _ in line.read_frames() if number == 1 or kind == GOAWAY]
@@ -115,21 +115,21 @@ def test_unread_chunked_response_ends_connection_when_read_again(line: Http2Conn
 def test_limits_parked_streams_per_connection(provider: Mock, line: Http2Connection, stalling: Gateway):
     provider.clear_ledger()
     for number in range(MAX_PARKED_STREAMS + 1):
-        line.send_request(1 + 2 * number, "POST", CHAT, MOCK, asked(ENDLESS_MODEL, stream=True))
+        line.send_request(1 + 2 * number, "POST", CHAT_PATH, MOCK_HEADERS, chat_body(ENDLESS_MODEL, stream=True))
     wait_until_aborted(provider, MAX_PARKED_STREAMS + 1)
     # To its end.
     assert not [number for kind, flags, number, _ in line.read_frames() if kind == DATA and flags & END_STREAM]
-    assert ask(stalling.base_url, CHAT, asked()).status == 200
+    assert send_raw_request(stalling.base_url, CHAT_PATH, chat_body()).status == 200
 
 
 def test_resetting_parked_streams_frees_their_slots(provider: Mock, line: Http2Connection):
     provider.clear_ledger()
     for number in range(MAX_PARKED_STREAMS):
-        line.send_request(1 + 2 * number, "POST", CHAT, MOCK, asked(ENDLESS_MODEL, stream=True))
+        line.send_request(1 + 2 * number, "POST", CHAT_PATH, MOCK_HEADERS, chat_body(ENDLESS_MODEL, stream=True))
     wait_until_aborted(provider, MAX_PARKED_STREAMS)
     for number in range(MAX_PARKED_STREAMS):
         line.reset_stream(1 + 2 * number)
-    line.send_request(101, "POST", CHAT, MOCK, asked(ENDLESS_MODEL, stream=True))
+    line.send_request(101, "POST", CHAT_PATH, MOCK_HEADERS, chat_body(ENDLESS_MODEL, stream=True))
     wait_until_aborted(provider, MAX_PARKED_STREAMS + 1)
-    line.send_request(103, "POST", CHAT, MOCK, asked())
+    line.send_request(103, "POST", CHAT_PATH, MOCK_HEADERS, chat_body())
     assert line.read_until_ended(103)[103]

@@ -18,12 +18,12 @@ from penstock import resources
 from penstock.app import create_documented_app, openapi_json
 from tests.integration.managed import ADMIN_KEY, Client, expect_ok
 from tests.integration.needed import REQUIRED_SCOPES
-from tests.integration.wire import ask
+from tests.integration.wire import send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.integration.wire import Answer
+    from tests.integration.wire import Response
 
 HEALTH_PATHS = {"/health", "/v1/health", "/admin/health", "/v1/admin/health"}
 PUBLIC_PATHS = {
@@ -223,7 +223,7 @@ class AccessScenario:
     def _sign_in(self, user: str) -> Mapping[str, str]:
         email = self.admin.read(f"/v1/admin/users/{user}")["email"]
         answer = Client(self.admin.gateway, "").post("/v1/auth/sessions", {"email": email, "password": PASSWORD})
-        cookie = (answer.get("set-cookie") or "").split(";")[0]
+        cookie = (answer.get_header("set-cookie") or "").split(";")[0]
         return {"cookie": cookie, "x-csrf-token": expect_ok(answer)["csrf_token"]}
 
     def _user_rights(self, name: str, user: str) -> rights.Caller:
@@ -329,11 +329,11 @@ class AccessScenario:
             case _:
                 pass
 
-    def send(self, name: str, route: Route, path: str, body: object) -> Answer:
+    def send(self, name: str, route: Route, path: str, body: object) -> Response:
         shown, _ = self.callers[name]
         sent = b"" if body is None else json.dumps(body).encode()
         fields = {"content-type": "application/json", **shown}
-        return ask(self.admin.gateway.base_url, path, sent, fields, method=route.method)
+        return send_raw_request(self.admin.gateway.base_url, path, sent, fields, method=route.method)
 
     def is_allowed(self, name: str, route: Route) -> bool:
         """What the rules say, told from the rights alone."""
@@ -414,8 +414,8 @@ def test_workspace_member_cannot_see_another_workspace(scene: AccessScenario):
     ours = scene.admin.create("/v1/integrations", {**INTEGRATION, **scene.workspace_field})["slug"]
     shown, _ = scene.callers["a member"]
 
-    def fetch(path: str) -> Answer:
-        return ask(scene.admin.gateway.base_url, path, b"", shown, method="GET")
+    def fetch(path: str) -> Response:
+        return send_raw_request(scene.admin.gateway.base_url, path, b"", shown, method="GET")
 
     slugs = {row["slug"] for row in json.loads(fetch("/v1/integrations?page_size=100").body)["data"]}
     assert ours in slugs
@@ -500,12 +500,12 @@ def test_path_and_header_tricks_bypass_nothing(scene: AccessScenario):
         base, plain = scene.admin.gateway.base_url, {"content-type": "application/json"} if sent else {}
         before = count_changes(scene)
         for asked in path_tricks(path):
-            answer = ask(base, asked, sent, plain, method=route.method)
+            answer = send_raw_request(base, asked, sent, plain, method=route.method)
             assert answer.status >= 300 or asked.startswith("/v1/health?"), (route.method, asked, answer.status)
             assert secret.encode() not in answer.body
             tried += 1
         for fields in FORGED_HEADERS:
-            answer = ask(base, path, sent, {**plain, **fields}, method=route.method)
+            answer = send_raw_request(base, path, sent, {**plain, **fields}, method=route.method)
             assert answer.status in {400, 401}, (route.method, path, fields, answer.status)
             tried += 1
         assert route.method == "GET" or count_changes(scene) == before, (route.method, path)
@@ -533,7 +533,7 @@ def test_path_tricks_do_not_extend_the_rights_of_a_key(scene: AccessScenario, na
         sent = None if body is None else json.dumps(body).encode()
         before = count_changes(scene)
         for asked in (path, *path_tricks(path)):
-            answer = ask(base, asked, sent, fields, method=route.method)
+            answer = send_raw_request(base, asked, sent, fields, method=route.method)
             assert answer.status >= 300 or asked.startswith("/v1/health?"), (route.method, asked, answer.status)
             assert secret.encode() not in answer.body, (route.method, asked)
             tried += 1
@@ -562,7 +562,7 @@ def test_objects_of_another_workspace_are_not_found(scene: AccessScenario):
         for query in ("", f"?workspace_id={scene.here['id']}", f"?workspace_id={scene.there['id']}"):
             for method, sent in (("GET", None), ("PUT", b'{"name":"stolen"}'), ("DELETE", b'{"name":"here"}')):
                 fields = {"content-type": "application/json", **theirs}
-                answer = ask(scene.admin.gateway.base_url, path + query, sent, fields, method=method)
+                answer = send_raw_request(scene.admin.gateway.base_url, path + query, sent, fields, method=method)
                 assert answer.status in {400, 403, 404, 405}, (method, path, query, answer.status, answer.body)
-    listed = ask(scene.admin.gateway.base_url, f"/v1/api-keys?ids={key['id']}", None, theirs, method="GET")
+    listed = send_raw_request(scene.admin.gateway.base_url, f"/v1/api-keys?ids={key['id']}", None, theirs, method="GET")
     assert listed.json()["total"] == 0

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.canned import CannedProvider
 from tests.integration.serving import edge_pids
-from tests.integration.wire import CHAT, JSON, MESSAGES, Wire, ask, asked
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, MESSAGES_PATH, RawConnection, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway
@@ -49,48 +49,51 @@ def assert_invalid_response_error(answer_json: dict, words: str = "") -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 @pytest.mark.parametrize("status", [0, 1, 42, 99, 1000, 9999, 65636, 4294967295])
 def test_invalid_status_is_a_502_and_the_worker_survives(served: Gateway, path: str, status: int, stream: bool):
     before = edge_pids(served)
-    with Wire(served.base_url) as wire:
-        answer = wire.ask(path, asked(f"mock?status={status}", stream=stream))
-        assert (answer.status, answer.get("x-gateway-provider")) == (502, "mock")
+    with RawConnection(served.base_url) as wire:
+        answer = wire.request(path, chat_body(f"mock?status={status}", stream=stream))
+        assert (answer.status, answer.get_header("x-gateway-provider")) == (502, "mock")
         assert_invalid_response_error(answer.json())
         # The connection is as good as before.
-        assert wire.ask(path, asked()).status == 200
+        assert wire.request(path, chat_body()).status == 200
     assert edge_pids(served) == before
 
 
 @pytest.mark.parametrize("status", [100, 103, 199])
 def test_informational_status_without_a_response_times_out(served: Gateway, status: int):
     before = edge_pids(served)
-    headers = {"x-gateway-provider": "mock", "x-gateway-request-timeout": "300", **JSON}
-    assert ask(served.base_url, CHAT, asked(f"mock?status={status}"), headers).status in {408, 502}
+    headers = {"x-gateway-provider": "mock", "x-gateway-request-timeout": "300", **JSON_HEADERS}
+    assert send_raw_request(served.base_url, CHAT_PATH, chat_body(f"mock?status={status}"), headers).status in {
+        408,
+        502,
+    }
     assert edge_pids(served) == before
 
 
 @pytest.mark.parametrize("status", [203, 299, 418, 499, 529, 599, 600, 799, 999])
 def test_forwards_unknown_status_codes(served: Gateway, status: int):
     before = edge_pids(served)
-    assert ask(served.base_url, CHAT, asked(f"mock?status={status}")).status == status
+    assert send_raw_request(served.base_url, CHAT_PATH, chat_body(f"mock?status={status}")).status == status
     assert edge_pids(served) == before
 
 
 @pytest.mark.parametrize("name", INVALID_RESPONSES)
 def test_invalid_http_is_a_502_and_the_worker_survives(served: Gateway, name: str):
     before = edge_pids(served)
-    with CannedProvider(INVALID_RESPONSES[name]) as canned, Wire(served.base_url) as wire:
-        answer = wire.ask(CHAT, asked(), {**canned.headers, **JSON})
+    with CannedProvider(INVALID_RESPONSES[name]) as canned, RawConnection(served.base_url) as wire:
+        answer = wire.request(CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
         assert answer.status == 502
         assert_invalid_response_error(answer.json())
-        assert ask(served.base_url, CHAT, asked()).status == 200
+        assert send_raw_request(served.base_url, CHAT_PATH, chat_body()).status == 200
     assert edge_pids(served) == before
 
 
 def test_unreachable_provider_is_a_502_with_its_address(served: Gateway):
     with CannedProvider(b"") as canned:
         pass
-    answer = ask(served.base_url, CHAT, asked(), {**canned.headers, **JSON})
+    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
     assert answer.status == 502
     assert canned.url.removeprefix("http://") in answer.json()["error"]["message"]

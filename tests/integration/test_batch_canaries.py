@@ -28,8 +28,8 @@ from tests.integration.serving import run_gateway
 from tests.integration.test_administer import run_command
 from tests.integration.test_bucket_batches import PROVIDER_CASES, success_row, wait_for_job_id
 from tests.integration.test_canaries import read_public_output
-from tests.postgres import dump
-from tests.processes import wait
+from tests.postgres import dump_database
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +106,7 @@ def run_provider_batches(scene: BatchSetup) -> list[Any]:
             scene.direct_provider.batches.clear()
             scene.direct_provider.why = f"no account of {credential}"
             batch = create_batch(ai, to_jsonl(secret_line(1), secret_line(2)), WINDOW_24H)
-            wait("the batch there", lambda: scene.direct_provider.batches or None)
+            wait_for("the batch there", lambda: scene.direct_provider.batches or None)
             scene.direct_provider.finish_batches(status, good=1)
             over.append(wait_until_ended(ai, batch.id))
         scene.direct_provider.echoes = True
@@ -157,7 +157,7 @@ def read_stored_bytes(folder: Path, url: str) -> bytes:
         with suppress(FileNotFoundError):
             pieces.append(b"" if "files" in path.parts else path.read_bytes())
     if url.startswith("postgresql"):
-        pieces.append(dump(url))
+        pieces.append(dump_database(url))
     return b"".join(pieces)
 
 

@@ -24,7 +24,7 @@ from tests.integration.batching import (
 )
 from tests.integration.managed import Client, expect_error
 from tests.integration.serving import control_pid, read_metrics
-from tests.processes import wait
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,7 +104,7 @@ def test_runs_each_line_as_a_request_and_returns_lines(caller: Client, provider:
         found = [record for record in caller.gateway.records() if record["trace_id"] == batch.id]
         return found if len(found) >= 31 else None
 
-    records = wait("the records of the lines", line_records)
+    records = wait_for("the records of the lines", line_records)
     assert len(records) == 31
     assert all(record["metadata"]["value"] == ["nightly"] for record in records)
     assert read_metrics(caller.gateway)["penstock_batch_lines_answered_total"] >= 30
@@ -246,7 +246,7 @@ def test_output_file_of_a_batch_can_be_replaced(caller: Client):
 def test_cancelling_waits_for_running_lines_and_sends_no_more(caller: Client, provider: Mock):
     ai = openai_client(caller, provider="@m-batching")
     batch = create_batch(ai, to_jsonl(*(batch_line(number, model="gpt-mock?first_ms=400") for number in range(60))))
-    wait("the first lines", lambda: provider.ledger() or None)
+    wait_for("the first lines", lambda: provider.ledger() or None)
     expect_error(caller.put(f"/v2/batches/{batch.id}", {"internal_output_file_id": batch.input_file_id}), 409, "AB07")
     with pytest.raises(openai.BadRequestError, match="read by a batch"):
         ai.files.delete(batch.input_file_id)
@@ -286,7 +286,7 @@ def restarted(tmp_path: Path, mock: Mock) -> Iterator[Callable[..., RestartableG
 
     yield start
     for one in started:
-        print(one.gateway.program.output())
+        print(one.gateway.program.read_output())
         one.gateway.stop()
 
 
@@ -307,7 +307,7 @@ def test_batch_resumes_after_kill_9_without_repeating_lines(
     def completed_count() -> int:
         return caller.read(f"/v1/batches/{batch.id}")["request_counts"]["completed"]
 
-    before = wait("some lines", lambda: number if (number := completed_count()) > 5 else None)
+    before = wait_for("some lines", lambda: number if (number := completed_count()) > 5 else None)
     if what == "control":
         os.kill(control_pid(here.gateway), signal.SIGKILL)
     else:
@@ -350,7 +350,7 @@ def test_deleting_a_key_ends_its_batch_requests(restarted: Callable[..., Restart
     )
     lines = (batch_line(number, model="gpt?first_ms=50") for number in range(30))
     batch = create_batch(openai_client(Client(here.gateway, made["key"]), provider="@m-w"), to_jsonl(*lines))
-    wait("a line", lambda: mock.ledger() or None)
+    wait_for("a line", lambda: mock.ledger() or None)
     assert admin.delete(f"/v1/api-keys/{made['id']}").status == 200
     ai = openai_client(caller)
     batch = wait_until_ended(ai, batch.id)
@@ -367,11 +367,11 @@ def test_old_files_and_batches_are_deleted_and_counted(restarted: Callable[..., 
     caller = create_workspace(Client(here.gateway), "w")
     ai = openai_client(caller, provider="@m-w")
     batch = wait_until_ended(ai, create_batch(ai, to_jsonl(batch_line(1))).id)
-    wait("its end", lambda: caller.get(f"/v1/files/{batch.output_file_id}").status == 404 or None)
+    wait_for("its end", lambda: caller.get(f"/v1/files/{batch.output_file_id}").status == 404 or None)
     assert mock.ledger()
     assert len(list((here.folder / "files").iterdir())) == 2
     here.gateway.stop()
     here.start()
-    wait("the purge", lambda: read_metrics(here.gateway)["penstock_files_deleted_total"] == 2 or None)
+    wait_for("the purge", lambda: read_metrics(here.gateway)["penstock_files_deleted_total"] == 2 or None)
     assert list((here.folder / "files").iterdir()) == []
     expect_error(here.client_with_key(caller.key).get(f"/v1/batches/{batch.id}"), 404, "AB08")

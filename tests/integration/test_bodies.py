@@ -10,7 +10,16 @@ import pytest
 
 from tests.integration.canned import CannedProvider
 from tests.integration.serving import count_settled_records, run_gateway, wait_for_request
-from tests.integration.wire import CHAT, MESSAGES, MOCK, Wire, ask, asked, chunked, request
+from tests.integration.wire import (
+    CHAT_PATH,
+    MESSAGES_PATH,
+    MOCK_HEADERS,
+    RawConnection,
+    chat_body,
+    encode_chunks,
+    encode_request,
+    send_raw_request,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,22 +39,24 @@ TABLES = {
         "body_total_ms": 1500,
     },
 }
-CHUNKED_HEADERS = {**MOCK, "transfer-encoding": "chunked"}
+CHUNKED_HEADERS = {**MOCK_HEADERS, "transfer-encoding": "chunked"}
 # What a caller begins with and never ends: head, and part of a body.
 UNFINISHED_REQUESTS = {
-    "no byte of a small one": request("POST", CHAT, {**MOCK, "content-length": "100"}),
-    "half of a small one": request("POST", CHAT, {**MOCK, "content-length": "100"}, b"{" * 50),
-    "half of a small one that passes through": request(
-        "POST", FILES_PATH, {**MOCK, "content-length": "100"}, b"{" * 50
+    "no byte of a small one": encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": "100"}),
+    "half of a small one": encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": "100"}, b"{" * 50),
+    "half of a small one that passes through": encode_request(
+        "POST", FILES_PATH, {**MOCK_HEADERS, "content-length": "100"}, b"{" * 50
     ),
-    "half of a large one": request("POST", CHAT, {**MOCK, "content-length": "2000000"}, b" " * 1_500_000),
-    "half of a large one that passes through": request(
-        "POST", FILES_PATH, {**MOCK, "content-length": "2000000"}, b" " * 1_500_000
+    "half of a large one": encode_request(
+        "POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": "2000000"}, b" " * 1_500_000
     ),
-    "no chunk": request("POST", CHAT, CHUNKED_HEADERS),
-    "half a chunk": request("POST", CHAT, CHUNKED_HEADERS, b"ff\r\n{"),
-    "no last chunk": request("POST", MESSAGES, CHUNKED_HEADERS, b"2\r\n{}\r\n"),
-    "for the management": request("POST", "/v1/health", {"content-length": "10"}, b"{"),
+    "half of a large one that passes through": encode_request(
+        "POST", FILES_PATH, {**MOCK_HEADERS, "content-length": "2000000"}, b" " * 1_500_000
+    ),
+    "no chunk": encode_request("POST", CHAT_PATH, CHUNKED_HEADERS),
+    "half a chunk": encode_request("POST", CHAT_PATH, CHUNKED_HEADERS, b"ff\r\n{"),
+    "no last chunk": encode_request("POST", MESSAGES_PATH, CHUNKED_HEADERS, b"2\r\n{}\r\n"),
+    "for the management": encode_request("POST", "/v1/health", {"content-length": "10"}, b"{"),
 }
 # What is sent in the place of a chunk; `{}` is one that is well.
 INVALID_CHUNKS = {
@@ -59,7 +70,7 @@ INVALID_CHUNKS = {
 }
 
 
-def send_slowly(wire: Wire, piece: bytes, pause: float) -> float:
+def send_slowly(wire: RawConnection, piece: bytes, pause: float) -> float:
     """Send a piece again and again until there is an answer; give the seconds that took."""
     started = time.monotonic()
     wire.socket.settimeout(pause)
@@ -76,10 +87,10 @@ def send_slowly(wire: Wire, piece: bytes, pause: float) -> float:
 @pytest.mark.parametrize("name", UNFINISHED_REQUESTS)
 def test_stalled_body_gets_a_408_and_closes_its_connection(served: Gateway, name: str):
     count = count_settled_records(served)
-    with Wire(served.base_url) as wire:
+    with RawConnection(served.base_url) as wire:
         wire.send(UNFINISHED_REQUESTS[name])
         started = time.monotonic()
-        answer = wire.answer()
+        answer = wire.read_response()
         seconds = time.monotonic() - started
         assert (answer.status, answer.json()["error"]["type"]) == (408, "timeout_error")
         assert "limits.body_idle_ms is 400" in answer.json()["error"]["message"]
@@ -92,14 +103,14 @@ def test_stalled_body_gets_a_408_and_closes_its_connection(served: Gateway, name
 
 
 def test_aborts_the_upstream_request_of_a_stalled_body(served: Gateway, provider: Mock):
-    with Wire(served.base_url) as wire:
+    with RawConnection(served.base_url) as wire:
         wire.send(UNFINISHED_REQUESTS["half of a large one that passes through"])
-        assert wire.answer().status == 408
+        assert wire.read_response().status == 408
     # Its head was there; its body never became complete.
     assert wait_for_request(provider, FILES_PATH, ended=True)["outcome"] == "client_closed"
 
 
-@pytest.mark.parametrize("path", [CHAT, FILES_PATH])
+@pytest.mark.parametrize("path", [CHAT_PATH, FILES_PATH])
 @pytest.mark.parametrize(
     ("piece", "limit", "least", "most"),
     [(b"1\r\n \r\n", "body_rate", 0.5, 2.5), (b"190\r\n%s\r\n" % (b" " * 400), "body_total_ms", 1.3, 3.5)],
@@ -107,10 +118,10 @@ def test_aborts_the_upstream_request_of_a_stalled_body(served: Gateway, provider
 def test_slow_body_is_cut_by_its_rate_or_total_time(
     served: Gateway, path: str, piece: bytes, limit: str, least: float, most: float
 ):
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", path, CHUNKED_HEADERS))
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", path, CHUNKED_HEADERS))
         seconds = send_slowly(wire, piece, 0.1)
-        answer = wire.answer()
+        answer = wire.read_response()
         assert answer.status == 408
         assert f"limits.{limit} is" in answer.json()["error"]["message"]
         assert least < seconds < most
@@ -118,23 +129,23 @@ def test_slow_body_is_cut_by_its_rate_or_total_time(
 
 
 def test_body_in_many_small_writes_is_one_body(served: Gateway):
-    body = asked()
-    with Wire(served.base_url) as wire:
+    body = chat_body()
+    with RawConnection(served.base_url) as wire:
         for pause in (0.0, 0.02, 0.12):
-            wire.send(request("POST", CHAT, {**MOCK, "content-length": str(len(body))}))
+            wire.send(encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": str(len(body))}))
             for start in range(0, len(body), 40):
                 time.sleep(pause)
                 wire.send(body[start : start + 40])
-            assert wire.answer().status == 200
+            assert wire.read_response().status == 200
 
 
 @pytest.mark.parametrize("name", INVALID_CHUNKS)
-@pytest.mark.parametrize("path", [CHAT, FILES_PATH])
+@pytest.mark.parametrize("path", [CHAT_PATH, FILES_PATH])
 def test_invalid_chunks_are_a_client_error(served: Gateway, path: str, name: str):
     count = count_settled_records(served)
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", path, CHUNKED_HEADERS, INVALID_CHUNKS[name]))
-        answer = wire.answer()
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", path, CHUNKED_HEADERS, INVALID_CHUNKS[name]))
+        answer = wire.read_response()
         assert (answer.status, answer.json()["error"]["code"]) == (400, "bad_framing")
         assert wire.is_closed()
     record = served.records(count + 1)[-1]
@@ -147,7 +158,7 @@ def test_disconnect_within_the_body_is_recorded_as_aborted(served: Gateway, name
     if "management" in name:
         return
     count = count_settled_records(served)
-    with Wire(served.base_url) as wire:
+    with RawConnection(served.base_url) as wire:
         wire.send(UNFINISHED_REQUESTS[name])
         time.sleep(0.05)
         getattr(wire, leave)()
@@ -158,12 +169,12 @@ def test_disconnect_within_the_body_is_recorded_as_aborted(served: Gateway, name
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({**MOCK, "content-length": "10000000000"}, 413),
+        ({**MOCK_HEADERS, "content-length": "10000000000"}, 413),
         (CHUNKED_HEADERS, 413),
-        ({**MOCK, "x-gateway-provider": "none"}, 400),
+        ({**MOCK_HEADERS, "x-gateway-provider": "none"}, 400),
     ],
 )
-@pytest.mark.parametrize("path", [CHAT, FILES_PATH])
+@pytest.mark.parametrize("path", [CHAT_PATH, FILES_PATH])
 def test_early_rejection_reaches_a_client_that_is_still_sending(
     served: Gateway, path: str, headers: dict[str, str], status: int
 ):
@@ -171,13 +182,13 @@ def test_early_rejection_reaches_a_client_that_is_still_sending(
     body = b" " * size
     if headers is CHUNKED_HEADERS:
         body = b"%x\r\n%s\r\n" % (size, body)
-    with Wire(served.base_url) as wire:
+    with RawConnection(served.base_url) as wire:
         # All of it is taken, though nobody reads it.
-        wire.send(request("POST", path, headers, body))
-        answer = wire.answer()
+        wire.send(encode_request("POST", path, headers, body))
+        answer = wire.read_response()
         assert answer.status == status
         if status == 400:
-            assert wire.ask(CHAT, asked()).status == 200
+            assert wire.request(CHAT_PATH, chat_body()).status == 200
         else:
             started = time.monotonic()
             assert wire.is_closed()
@@ -185,8 +196,8 @@ def test_early_rejection_reaches_a_client_that_is_still_sending(
 
 
 def test_endless_body_is_cut(served: Gateway):
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", FILES_PATH, CHUNKED_HEADERS))
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", FILES_PATH, CHUNKED_HEADERS))
         piece = b"%x\r\n%s\r\n" % (1_000_000, b" " * 1_000_000)
         sent = 0
         try:
@@ -196,57 +207,65 @@ def test_endless_body_is_cut(served: Gateway):
         except ConnectionError:
             pass
     assert 3 <= sent < 100
-    assert ask(served.base_url, CHAT, asked()).status == 200
+    assert send_raw_request(served.base_url, CHAT_PATH, chat_body()).status == 200
 
 
 def test_expect_continue_is_rejected_before_the_body_is_sent(served: Gateway):
     large = {"content-length": "2000000", "expect": "100-continue"}
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", FILES_PATH, {**MOCK, **large, "x-gateway-provider": "none"}))
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", FILES_PATH, {**MOCK_HEADERS, **large, "x-gateway-provider": "none"}))
         wire.socket.settimeout(2)
         assert wire.socket.recv(12) == b"HTTP/1.1 400"
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", FILES_PATH, {**MOCK, **large}))
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", FILES_PATH, {**MOCK_HEADERS, **large}))
         assert wire.socket.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
         wire.send(b" " * 2_000_000)
-        assert wire.answer().json()["body_bytes"] == 2_000_000
+        assert wire.read_response().json()["body_bytes"] == 2_000_000
 
 
 def test_stalled_bodies_do_not_block_other_requests(served: Gateway):
-    stalled = [Wire(served.base_url) for _ in range(50)]
+    stalled = [RawConnection(served.base_url) for _ in range(50)]
     for number, wire in enumerate(stalled):
         wire.send(list(UNFINISHED_REQUESTS.values())[number % 4])
     for _ in range(20):
-        assert ask(served.base_url, CHAT, asked()).status == 200
+        assert send_raw_request(served.base_url, CHAT_PATH, chat_body()).status == 200
     for wire in stalled:
-        assert wire.answer().status == 408
+        assert wire.read_response().status == 408
         wire.close()
 
 
 def test_joins_valid_chunks(served: Gateway):
-    body = asked()
+    body = chat_body()
     pieces = [body[start : start + 7] for start in range(0, len(body), 7)]
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", CHAT, CHUNKED_HEADERS, chunked(*pieces)))
-        assert json.loads(wire.answer().body)["object"] == "chat.completion"
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", CHAT_PATH, CHUNKED_HEADERS, encode_chunks(*pieces)))
+        assert json.loads(wire.read_response().body)["object"] == "chat.completion"
 
 
 def test_forwards_a_response_that_precedes_the_end_of_the_body(served: Gateway):
     head = (
         b"HTTP/1.1 413 Too Large\r\ncontent-type: text/html\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
     )
-    with CannedProvider(head, b"5\r\nlarge\r\n", b"0\r\n\r\n", pause=0.1) as canned, Wire(served.base_url) as wire:
+    with (
+        CannedProvider(head, b"5\r\nlarge\r\n", b"0\r\n\r\n", pause=0.1) as canned,
+        RawConnection(served.base_url) as wire,
+    ):
         unfinished = b"%x\r\n%s\r\n" % (2_000_000, b" " * 2_000_000)
-        wire.send(request("POST", "/v1/proxy/files", {**canned.headers, "transfer-encoding": "chunked"}, unfinished))
-        answer = wire.answer()
-    assert (answer.status, answer.end, answer.body) == (413, "chunk", b"large")
+        wire.send(
+            encode_request("POST", "/v1/proxy/files", {**canned.headers, "transfer-encoding": "chunked"}, unfinished)
+        )
+        answer = wire.read_response()
+    assert (answer.status, answer.end_reason, answer.body) == (413, "chunk", b"large")
 
 
 def test_rejects_requests_over_the_in_flight_limit(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "limits": {"in_flight": 1}}
-    with run_gateway(tmp_path, tables) as one, Wire(one.base_url) as wire:
-        wire.send(request("POST", CHAT, MOCK, asked("mock?first_ms=3000")))
+    with run_gateway(tmp_path, tables) as one, RawConnection(one.base_url) as wire:
+        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=3000")))
         time.sleep(0.5)
-        refused = ask(one.base_url, CHAT, asked())
+        refused = send_raw_request(one.base_url, CHAT_PATH, chat_body())
         assert (refused.status, refused.json()["error"]["code"]) == (503, "overloaded")
-        assert (wire.answer().status, ask(one.base_url, CHAT, asked()).status) == (200, 200)
+        assert (wire.read_response().status, send_raw_request(one.base_url, CHAT_PATH, chat_body()).status) == (
+            200,
+            200,
+        )

@@ -35,7 +35,7 @@ from tests.integration.bucket_provider import (
     FakeBucketProvider,
 )
 from tests.integration.managed import Client, expect_error, expect_ok
-from tests.processes import wait
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ def here(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[R
     ]
     started = RestartableGateway(tmp_path_factory.mktemp("here"), provider, upstream=trusted, prices=prices, poll_ms=30)
     yield started
-    print(started.gateway.program.output())
+    print(started.gateway.program.read_output())
     started.gateway.stop()
 
 
@@ -150,8 +150,8 @@ def create_client(
 
 def wait_for_job_id(caller: Client, there: FakeBucketProvider, batch_id: str) -> str:
     """What the batch is called there, once that is written here."""
-    wait("the job", lambda: there.jobs or None)
-    return wait("its name there", lambda: caller.read(f"/v1/batches/{batch_id}")["provider_job_id"])
+    wait_for("the job", lambda: there.jobs or None)
+    return wait_for("its name there", lambda: caller.read(f"/v1/batches/{batch_id}")["provider_job_id"])
 
 
 def success_row(kind: ProviderCase, sent: dict[str, Any]) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def wait_for_records(here: RestartableGateway, batch_id: str, count: int) -> lis
         found = [one for one in found if one["operation"] == "chatComplete"]
         return found if len(found) >= count else None
 
-    return wait(f"{count} records", chat_records)
+    return wait_for(f"{count} records", chat_records)
 
 
 def test_lines_go_to_a_bucket_and_return_in_openai_format(
@@ -477,7 +477,7 @@ def test_native_jobs_must_use_an_allowed_model(kind: ProviderCase, here: Restart
     expect_ok(admin.put(f"/v1/integrations/m-{name}/models", allowed))
     there_itself = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     another = native_job(kind, kind.model + "-other")
-    wait("the models at the edge", lambda: there_itself.post("/v1/batch_jobs", another).status == 403 or None)
+    wait_for("the models at the edge", lambda: there_itself.post("/v1/batch_jobs", another).status == 403 or None)
     there.asked.clear()
     there.jobs.clear()
     # What is not read there does not count.
@@ -597,7 +597,7 @@ def test_files_batches_and_tuning_must_use_an_allowed_model(
         return ai.files.create(file=("lines.jsonl", to_jsonl(row)), purpose="batch")
 
     no = (403, "model_not_allowed")
-    wait("the models at the edge", lambda: status_and_code(create_tuning_job) == no or None)
+    wait_for("the models at the edge", lambda: status_and_code(create_tuning_job) == no or None)
     there.asked.clear()
     there.jobs.clear()
     assert status_and_code(lambda: upload_row(batch_line(1, model=other))) == no

@@ -21,10 +21,18 @@ from tests.integration.conftest import run_init
 from tests.integration.managed import ADMIN_KEY, Client
 from tests.integration.nodes import wait_for_redis
 from tests.integration.serving import read_metrics, run_gateway
-from tests.integration.vaults import Vaults
-from tests.integration.wire import CHAT, JSON, MESSAGES, Wire, ask, asked, request
-from tests.postgres import dump
-from tests.processes import wait
+from tests.integration.vaults import MockSecretStores
+from tests.integration.wire import (
+    CHAT_PATH,
+    JSON_HEADERS,
+    MESSAGES_PATH,
+    RawConnection,
+    chat_body,
+    encode_request,
+    send_raw_request,
+)
+from tests.postgres import dump_database
+from tests.processes import wait_for
 from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
@@ -32,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Gateway, Mock
-    from tests.integration.wire import Answer
+    from tests.integration.wire import Response
     from tests.postgres import Postgres
 
     Call = tuple[str, str, bytes | None, dict[str, str]]
@@ -55,7 +63,7 @@ TABLES = {
     "metrics": {"enabled": True},
     "upstream": {"trusted_custom_hosts": ["127.0.0.1"]},
 }
-CLIENT_HEADERS = {"x-gateway-provider": "mock", "x-gateway-api-key": canary("gateway key"), **JSON}
+CLIENT_HEADERS = {"x-gateway-provider": "mock", "x-gateway-api-key": canary("gateway key"), **JSON_HEADERS}
 AWS_CREDENTIALS = {
     "aws_access_key_id": canary("aws id"),
     "aws_secret_access_key": canary("aws"),
@@ -117,11 +125,11 @@ def secret_calls() -> Iterator[Call]:
     """Good calls, refused ones, and each way in which a provider fails, with a secret wherever one may be."""
     for fields in secret_headers():
         headers = {**CLIENT_HEADERS, **fields}
-        yield "POST", CHAT, asked(), headers
-        yield "POST", MESSAGES, asked(stream=True), headers
+        yield "POST", CHAT_PATH, chat_body(), headers
+        yield "POST", MESSAGES_PATH, chat_body(stream=True), headers
         yield "GET", "/v1/proxy/some/where", None, headers
-        yield "POST", CHAT, asked("mock?fault=reset"), headers
-        yield "POST", CHAT, asked("mock?fault=cut", stream=True), headers
+        yield "POST", CHAT_PATH, chat_body("mock?fault=reset"), headers
+        yield "POST", CHAT_PATH, chat_body("mock?fault=cut", stream=True), headers
     for name in (
         "key",
         "api_key",
@@ -136,26 +144,31 @@ def secret_calls() -> Iterator[Call]:
         yield "GET", f"/v1/models?a=b&{name}={canary('query ' + name)}", None, CLIENT_HEADERS
         yield "GET", f"/v1/files?{name}={canary('query ' + name)}&mock-fault=reset", None, CLIENT_HEADERS
     for model in ("mock?status=99", "mock?fault=429", "mock?fault=long_length", "mock?fault=redirect_metadata"):
-        yield "POST", CHAT, asked(model), {**CLIENT_HEADERS, "authorization": f"Bearer {canary('failing ' + model)}"}
+        yield (
+            "POST",
+            CHAT_PATH,
+            chat_body(model),
+            {**CLIENT_HEADERS, "authorization": f"Bearer {canary('failing ' + model)}"},
+        )
     silent = {**CLIENT_HEADERS, "x-gateway-request-timeout": "50", "authorization": f"Bearer {canary('timeout')}"}
-    yield "POST", CHAT, asked("mock?fault=silence"), silent
-    yield "POST", CHAT, b'{"api_key": "' + canary("body").encode(), CLIENT_HEADERS
+    yield "POST", CHAT_PATH, chat_body("mock?fault=silence"), silent
+    yield "POST", CHAT_PATH, b'{"api_key": "' + canary("body").encode(), CLIENT_HEADERS
 
 
 def disconnect_early(gateway: Gateway) -> int:
     """Callers who leave, before the answer and within it."""
     models = ("mock?first_ms=20000", "mock?chunks=100&chunk_ms=50")
     for model in models:
-        with Wire(gateway.base_url) as wire:
+        with RawConnection(gateway.base_url) as wire:
             headers = {**CLIENT_HEADERS, "authorization": f"Bearer {canary('leaving ' + model)}"}
-            wire.send(request("POST", CHAT, headers, asked(model, stream=True)))
+            wire.send(encode_request("POST", CHAT_PATH, headers, chat_body(model, stream=True)))
             time.sleep(0.2)
     return len(models)
 
 
 def reload_invalid_settings(gateway: Gateway) -> None:
     """Files that cannot be used, each with a secret near what is wrong with it."""
-    said = gateway.program.output().count("the old snapshot stays")
+    said = gateway.program.read_output().count("the old snapshot stays")
     row = {"slug": "p", "provider": "mock", "api_key": canary("broken row")}
     good = gateway.config_file.read_text()
     for broken in (
@@ -175,9 +188,9 @@ def reload_invalid_settings(gateway: Gateway) -> None:
     ):
         broken()
         said += 1
-        wait(
+        wait_for(
             "the refusal of a file",
-            lambda count=said: gateway.program.output().count("the old snapshot stays") >= count or None,
+            lambda count=said: gateway.program.read_output().count("the old snapshot stays") >= count or None,
         )
 
 
@@ -201,14 +214,14 @@ def read_public_output(gateway: Gateway) -> bytes:
     """What anyone may look at."""
     fields = {"authorization": f"Bearer {canary('management')}", "cookie": canary("management cookie")}
     paths = ("/metrics", "/v1/health", "/schema/openapi.json", "/v1/nothing", "/live", f"/x?key={canary('lost')}")
-    answers = [ask(gateway.base_url, path, headers=fields) for path in paths]
+    answers = [send_raw_request(gateway.base_url, path, headers=fields) for path in paths]
     return b"".join(gateway_output(answer) + answer.body for answer in answers)
 
 
 def read_response(gateway: Gateway, call: Call) -> bytes:
     method, path, body, headers = call
     with contextlib.suppress(ConnectionError):
-        return gateway_output(ask(gateway.base_url, path, body, headers, method=method))
+        return gateway_output(send_raw_request(gateway.base_url, path, body, headers, method=method))
     return b""
 
 
@@ -244,7 +257,7 @@ def test_no_secret_is_written_shown_or_logged(provider: Mock, tmp_path: Path):
 # ── what is kept in the store ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def bodies_with_secrets(vaults: Vaults) -> dict[str, dict[str, Any]]:
+def bodies_with_secrets(vaults: MockSecretStores) -> dict[str, dict[str, Any]]:
     """What is made over the API, with a secret in each place that is for one."""
     aws = {"aws_auth_type": "accessKey", "aws_region": "eu-west-1", "aws_access_key_id": "AKIDEXAMPLE"}
     service_account = {"client_email": "a@b.test", "private_key": canary("key of a service account")}
@@ -310,7 +323,7 @@ def config_with_secrets(name: str) -> dict[str, Any]:
     }
 
 
-def create_objects(admin: Client, place: dict[str, str], made: Mapping[str, dict[str, Any]]) -> Iterator[Answer]:
+def create_objects(admin: Client, place: dict[str, str], made: Mapping[str, dict[str, Any]]) -> Iterator[Response]:
     """Make it all, and give what is answered to the same with something wrong beside the secret."""
     for name, body in made.items():
         path = name.split()[0]
@@ -367,7 +380,7 @@ def read_all_objects(admin: Client, place: str) -> bytes:
     return b"".join(gateway_output(answer) + answer.body for answer in answers)
 
 
-def sign_in_with_errors(admin: Client, secrets: dict[str, str]) -> Iterator[Answer]:
+def sign_in_with_errors(admin: Client, secrets: dict[str, str]) -> Iterator[Response]:
     """A person who is invited, signs in, and gets some of it wrong."""
     invited = {"email": "new@example.test", "role": "member", "workspaces": []}
     secrets["invitation"] = admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
@@ -380,13 +393,15 @@ def sign_in_with_errors(admin: Client, secrets: dict[str, str]) -> Iterator[Answ
     yield nobody.post("/v1/auth/sessions", {"email": "new@example.test", "password": canary("wrong password")})
     yield nobody.post("/v1/auth/sessions", {"email": "new@example.test", "password": password, "odd": 1})
     session = nobody.post("/v1/auth/sessions", {"email": "new@example.test", "password": password})
-    secrets["cookie"] = (session.get("set-cookie") or "").split(";")[0].partition("=")[2]
+    secrets["cookie"] = (session.get_header("set-cookie") or "").split(";")[0].partition("=")[2]
     secrets["csrf"] = session.json()["csrf_token"]
-    fields = {**JSON, "cookie": f"penstock_session={secrets['cookie']}"}
+    fields = {**JSON_HEADERS, "cookie": f"penstock_session={secrets['cookie']}"}
     change = {"current_password": canary("wrong again"), "new_password": canary("new password")}
     for csrf in ("", secrets["csrf"], canary("csrf")):
         headers = {**fields, "x-csrf-token": csrf}
-        yield ask(admin.gateway.base_url, "/v1/auth/password", json.dumps(change).encode(), headers, method="PUT")
+        yield send_raw_request(
+            admin.gateway.base_url, "/v1/auth/password", json.dumps(change).encode(), headers, method="PUT"
+        )
 
 
 def read_stored_files(folder: Path, url: str) -> dict[str, bytes]:
@@ -394,7 +409,7 @@ def read_stored_files(folder: Path, url: str) -> dict[str, bytes]:
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
     found = {path.name: path.read_bytes() for path in files}
     if url.startswith("postgresql"):
-        found["penstock.db"] = dump(url)
+        found["penstock.db"] = dump_database(url)
     return found
 
 
@@ -402,7 +417,7 @@ def read_stored_files(folder: Path, url: str) -> dict[str, bytes]:
 def test_no_stored_secret_is_written_shown_or_logged(
     kind: str, provider: Mock, tmp_path: Path, request: pytest.FixtureRequest
 ):
-    vaults = Vaults(create_folder(tmp_path, "vaults"))
+    vaults = MockSecretStores(create_folder(tmp_path, "vaults"))
     vaults.kept["secret/app"] = json.dumps({"value": canary("kept elsewhere")})
     signer = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
     # Somebody gave the private part along.
@@ -431,14 +446,26 @@ def test_no_stored_secret_is_written_shown_or_logged(
             token = jws.serialize_compact(head, content, signer, algorithms=["ES256"])
             secrets[name] = token.rpartition(".")[2]
             answers.append(Client(gateway, token).get("/v1/configs"))
-            answers.append(ask(gateway.base_url, CHAT, asked(), {**JSON, "x-gateway-api-key": token}))
-        fields = {**JSON, "x-gateway-api-key": secrets["api key"]}
-        wait("the key", lambda: ask(gateway.base_url, CHAT, asked(), fields).status != 401 or None, 5)
+            answers.append(
+                send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**JSON_HEADERS, "x-gateway-api-key": token})
+            )
+        fields = {**JSON_HEADERS, "x-gateway-api-key": secrets["api key"]}
+        wait_for(
+            "the key",
+            lambda: send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), fields).status != 401 or None,
+            5,
+        )
         for slug in ("plain", "hosted", "aws", "google", "mapped", "own", "nothing"):
             for model in ("mock", "mock?fault=reset"):
-                answers.append(ask(gateway.base_url, CHAT, asked(model), {**fields, "x-gateway-provider": f"@{slug}"}))
+                answers.append(
+                    send_raw_request(
+                        gateway.base_url, CHAT_PATH, chat_body(model), {**fields, "x-gateway-provider": f"@{slug}"}
+                    )
+                )
         for row in admin.read(f"/v1/configs?workspace_id={workspace['id']}")["data"]:
-            answers.append(ask(gateway.base_url, CHAT, asked(), {**fields, "x-gateway-config": row["slug"]}))
+            answers.append(
+                send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**fields, "x-gateway-config": row["slug"]})
+            )
         secrets |= CANARIES
         sinks = {
             "answers": b"\n".join(gateway_output(answer) for answer in answers),
@@ -498,7 +525,7 @@ def failed_start_outputs(folder: Path, url: str, redis: str) -> Iterator[bytes]:
 def test_store_credentials_appear_only_in_operator_settings(provider: Mock, own_postgres: Postgres, tmp_path: Path):
     redis = RedisWithPassword(create_folder(tmp_path, "redis"))
     folder = create_folder(tmp_path, "gateway")
-    url = own_postgres.database().replace("penstock@", f"penstock:{canary('database')}@")
+    url = own_postgres.create_database().replace("penstock@", f"penstock:{canary('database')}@")
     written = base64.b64encode(MASTER_KEY.encode()).decode()
     env = {
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
@@ -521,15 +548,19 @@ def test_store_credentials_appear_only_in_operator_settings(provider: Mock, own_
         place = {"workspace_id": workspace["id"]}
         admin.create("/v1/virtual-keys", {"name": "own", "provider": "mock", "key": "sk-plain", **place})
         key = admin.create("/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **place})
-        fields = {**JSON, "x-gateway-api-key": key["key"], "x-gateway-provider": "@own"}
-        wait("the key", lambda: ask(gateway.base_url, CHAT, asked(), fields).status == 200 or None, 5)
+        fields = {**JSON_HEADERS, "x-gateway-api-key": key["key"], "x-gateway-provider": "@own"}
+        wait_for(
+            "the key",
+            lambda: send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), fields).status == 200 or None,
+            5,
+        )
         sinks = {"reads": read_all_objects(admin, workspace["id"]) + read_public_output(gateway)}
         # Both go away, which is told in each way that there is; calls go on.
         redis.stop()
         own_postgres.crash()
         answers = [admin.get("/v1/configs"), admin.post("/v1/workspaces", {"name": "x"}), admin.get("/ready")]
-        answers += [ask(gateway.base_url, CHAT, asked(), fields) for _ in range(3)]
-        wait("Redis is missed", lambda: read_metrics(gateway).get("penstock_redis_up") == 0 or None, 10)
+        answers += [send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), fields) for _ in range(3)]
+        wait_for("Redis is missed", lambda: read_metrics(gateway).get("penstock_redis_up") == 0 or None, 10)
         sinks |= {
             "answers": b"\n".join(gateway_output(answer) + answer.body for answer in answers),
             "metrics": read_public_output(gateway),
@@ -538,7 +569,7 @@ def test_store_credentials_appear_only_in_operator_settings(provider: Mock, own_
         }
         gateway.records(4)
         own_postgres.start()
-        wait("the database", lambda: admin.get("/v1/configs").status == 200 or None, 20)
+        wait_for("the database", lambda: admin.get("/v1/configs").status == 200 or None, 20)
     assert {200, 503} <= {answer.status for answer in answers}
     sinks |= read_stored_files(folder, url)
     sinks["refusals"] = b"\n".join(failed_start_outputs(tmp_path / "refused", url, redis.url))

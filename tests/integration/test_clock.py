@@ -19,15 +19,15 @@ from tests.integration import nodes
 from tests.integration.managed import Client
 from tests.integration.nodes import CACHED_CONFIG, breaker_config, create_node_folders, wait_for_redis
 from tests.integration.serving import run_gateway
-from tests.integration.wire import asked
-from tests.processes import wait
+from tests.integration.wire import chat_body
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from tests.gateway import Gateway, Mock
     from tests.integration.conftest import StoreFactory
-    from tests.integration.wire import Answer
+    from tests.integration.wire import Response
     from tests.redis_server import RedisServer
 
 HOUR, DAY = 3600, 86_400
@@ -89,7 +89,7 @@ class TokenSigner:
         return jws.serialize_compact(head, json.dumps(said), self.key, algorithms=["RS256"])
 
 
-def send_as_user(gateway: Gateway, config: object, body: bytes, key: str = STEADY) -> Answer:
+def send_as_user(gateway: Gateway, config: object, body: bytes, key: str = STEADY) -> Response:
     return nodes.send_with_config(gateway, config, body, metadata='{"user": "ann"}', api_key=key)
 
 
@@ -101,23 +101,26 @@ class LoadGenerator:
         self.sent = 0
         self.wrong: list[object] = []
         self._over = threading.Event()
-        self._sticks = {self._used_option(send_as_user(node, STICKY_CONFIG, asked())) for node in nodes}
+        self._sticks = {self._used_option(send_as_user(node, STICKY_CONFIG, chat_body())) for node in nodes}
 
     @staticmethod
-    def _used_option(answer: Answer) -> str | None:
-        return answer.get("x-gateway-last-used-option-index")
+    def _used_option(answer: Response) -> str | None:
+        return answer.get_header("x-gateway-last-used-option-index")
 
     def _send_round(self, node: Gateway) -> None:
-        plain, stream = send_as_user(node, MOCK_CONFIG, asked()), send_as_user(node, MOCK_CONFIG, asked(stream=True))
+        plain, stream = (
+            send_as_user(node, MOCK_CONFIG, chat_body()),
+            send_as_user(node, MOCK_CONFIG, chat_body(stream=True)),
+        )
         kept, guarded, stuck = (
-            send_as_user(node, CACHED_CONFIG, asked()),
-            send_as_user(node, BREAKER_CONFIG, asked()),
-            send_as_user(node, STICKY_CONFIG, asked()),
+            send_as_user(node, CACHED_CONFIG, chat_body()),
+            send_as_user(node, BREAKER_CONFIG, chat_body()),
+            send_as_user(node, STICKY_CONFIG, chat_body()),
         )
         said = {
             "statuses": [answer.status for answer in (plain, stream, kept, guarded, stuck)],
             "stream": stream.events[-1],
-            "kept": kept.get("x-gateway-cache-status"),
+            "kept": kept.get_header("x-gateway-cache-status"),
             "guarded": self._used_option(guarded),
             "stuck": {self._used_option(stuck)},
         }
@@ -152,7 +155,7 @@ class LoadGenerator:
 def measure_retry_wait(gateway: Gateway) -> float:
     """How long a provider's `retry-after` is waited for."""
     began = time.monotonic()
-    assert send_as_user(gateway, RETRY_AFTER_CONFIG, asked("mock?status=429&retry_after=0.3")).status == 429
+    assert send_as_user(gateway, RETRY_AFTER_CONFIG, chat_body("mock?status=429&retry_after=0.3")).status == 429
     return time.monotonic() - began
 
 
@@ -165,7 +168,7 @@ def check_expiry(one: Gateway, date: FakeClock, born: float, tokens: TokenSigner
     """What ends, or begins, by the date: keys and tokens, alike on both planes."""
     half_an_hour = born + HOUR / 2
     is_over, is_early = date.now() > half_an_hour, date.now() < born - HOUR / 2
-    assert send_as_user(one, MOCK_CONFIG, asked(), BRIEF).status == (401 if is_over else 200)
+    assert send_as_user(one, MOCK_CONFIG, chat_body(), BRIEF).status == (401 if is_over else 200)
     for claims, status in (
         ({"exp": date.now() + 120}, 200),
         ({"exp": date.now() - 30}, 200),
@@ -174,9 +177,9 @@ def check_expiry(one: Gateway, date: FakeClock, born: float, tokens: TokenSigner
         ({"exp": born + 10 * DAY, "nbf": born}, 401 if is_early else 200),
     ):
         token = tokens.sign(**claims)
-        assert send_as_user(one, MOCK_CONFIG, asked(), token).status == status, (claims, date.ahead)
+        assert send_as_user(one, MOCK_CONFIG, chat_body(), token).status == status, (claims, date.ahead)
         # It remembers for a second whom it knows.
-        wait(
+        wait_for(
             f"{status} for {claims} {date.ahead}",
             lambda token=token, status=status: management_status(one, token) == status or None,
             2,
@@ -206,12 +209,12 @@ def test_clock_jumps_under_load_affect_only_expiry(
         claims = {"organisation_id": workspace["organisation_id"], "workspace_slug": workspace["slug"], "sub": "m"}
         tokens = TokenSigner(key, {**claims, "scope": "completions.write configs.list"})
         token = tokens.sign(exp=born + DAY)
-        wait("the workspace", lambda: send_as_user(one, MOCK_CONFIG, asked(), token).status == 200 or None, 5)
+        wait_for("the workspace", lambda: send_as_user(one, MOCK_CONFIG, chat_body(), token).status == 200 or None, 5)
         for node in (one, two):
             wait_for_redis(node)
-            wait("an answer", lambda node=node: is_cache_hit(node), 5)
+            wait_for("an answer", lambda node=node: is_cache_hit(node), 5)
             for _ in range(3):
-                assert send_as_user(node, BREAKER_CONFIG, asked()).status == 200
+                assert send_as_user(node, BREAKER_CONFIG, chat_body()).status == 200
         failed = len(failed_requests(provider))
         load = LoadGenerator([one, two])
         with load.run_in_background():
@@ -220,17 +223,17 @@ def test_clock_jumps_under_load_affect_only_expiry(
                 sent = load.sent
                 check_expiry(one, date, born, tokens)
                 assert admin.get("/v1/workspaces").status == 200
-                wait("some load", lambda sent=sent: load.sent > sent + 20 or None, 20)
+                wait_for("some load", lambda sent=sent: load.sent > sent + 20 or None, 20)
         assert not load.wrong, load.wrong[:3]
         # The one who tries comes after half a minute of real time, and no leap is one.
         assert len(failed_requests(provider)) == failed
         date.set_offset(DAY)
-        send_as_user(one, MOCK_CONFIG, asked())
+        send_as_user(one, MOCK_CONFIG, chat_body())
         check_record_times(one, load.sent // 2, date)
 
 
 def is_cache_hit(node: Gateway) -> bool | None:
-    return send_as_user(node, CACHED_CONFIG, asked()).get("x-gateway-cache-status") == "HIT" or None
+    return send_as_user(node, CACHED_CONFIG, chat_body()).get_header("x-gateway-cache-status") == "HIT" or None
 
 
 def failed_requests(provider: Mock) -> list[dict[str, Any]]:

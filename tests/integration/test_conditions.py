@@ -13,7 +13,7 @@ from tests.integration.managed import Client, expect_error, expect_ok, row_state
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.integration.wire import Answer
+    from tests.integration.wire import Response
 
 COUNTER = itertools.count(1)
 
@@ -28,7 +28,7 @@ def key() -> str:
     return f"key {next(COUNTER)} of a test"
 
 
-def post_once(client: Client, key: str, path: str, body: object) -> Answer:
+def post_once(client: Client, key: str, path: str, body: object) -> Response:
     return Client(client.gateway, client.key, {"idempotency-key": key}).post(path, body)
 
 
@@ -38,7 +38,7 @@ def test_repeated_idempotency_key_replays_the_response(admin: Client, workspace:
     first, again = (post_once(admin, key, "/v1/api-keys/workspace/service", body) for _ in range(2))
     assert expect_ok(first) == expect_ok(again)
     assert expect_ok(first)["key"]
-    assert (first.get("idempotency-replayed"), again.get("idempotency-replayed")) == (None, "true")
+    assert (first.get_header("idempotency-replayed"), again.get_header("idempotency-replayed")) == (None, "true")
     assert admin.read("/v1/api-keys")["total"] == before + 1
     assert expect_ok(post_once(admin, key + "!", "/v1/api-keys/workspace/service", body)) != expect_ok(first)
 
@@ -149,26 +149,28 @@ def create_change_cases(admin: Client, workspace: dict[str, Any]) -> list[Change
 def test_if_match_allows_changes_only_to_the_read_state(admin: Client, workspace: dict[str, Any]):
     for thing in create_change_cases(admin, workspace):
         path = thing.path
-        read = admin.get(path).get("etag")
+        read = admin.get(path).get_header("etag")
         assert read, path
-        assert admin.get(path).get("etag") == read
+        assert admin.get(path).get_header("etag") == read
         careful = Client(admin.gateway, admin.key, {"if-match": read})
         changed = careful.put(path, thing.change)
         expect_ok(changed)
-        now = admin.get(path).get("etag")
+        now = admin.get(path).get_header("etag")
         assert now not in {read, None}
-        assert row_state(changed.get("etag")) == row_state(now)
+        assert row_state(changed.get_header("etag")) == row_state(now)
         expect_error(careful.put(path, thing.rejected_change), 412, "AB01", "read it again")
         (name, value), *_ = thing.change.items()
         assert admin.read(path)[name] == value
-        assert admin.get(path).get("etag") == now
+        assert admin.get(path).get_header("etag") == now
         if thing.is_deletable:
             expect_error(careful.delete(path, thing.delete_body), 412, "AB01")
         for template in ("*", '"other", {}'):
-            now_careful = Client(admin.gateway, admin.key, {"if-match": template.format(admin.get(path).get("etag"))})
+            now_careful = Client(
+                admin.gateway, admin.key, {"if-match": template.format(admin.get(path).get_header("etag"))}
+            )
             expect_ok(now_careful.put(path, thing.change))
         if thing.is_deletable:
-            last = Client(admin.gateway, admin.key, {"if-match": admin.get(path).get("etag") or ""})
+            last = Client(admin.gateway, admin.key, {"if-match": admin.get(path).get_header("etag") or ""})
             expect_ok(last.delete(path, thing.delete_body))
 
 
@@ -184,7 +186,7 @@ def test_if_match_covers_models_and_workspaces_of_integrations(admin: Client):
         ),
     ):
         path = f"/v1/integrations/{slug}/{below}"
-        careful = Client(admin.gateway, admin.key, {"if-match": admin.get(path).get("etag") or ""})
+        careful = Client(admin.gateway, admin.key, {"if-match": admin.get(path).get_header("etag") or ""})
         expect_ok(careful.put(path, first))
         expect_error(careful.put(path, second), 412, "AB01", "read it again")
         (row,) = [row for row in admin.read(path)[below] if row.get("slug", row.get("id")) in {"a", place}]
@@ -193,7 +195,7 @@ def test_if_match_covers_models_and_workspaces_of_integrations(admin: Client):
 
 def test_only_one_of_concurrent_if_match_changes_succeeds(admin: Client):
     path = f"/v1/workspaces/{admin.create('/v1/workspaces', {'name': 'two'})['id']}"
-    careful = Client(admin.gateway, admin.key, {"if-match": admin.get(path).get("etag") or ""})
+    careful = Client(admin.gateway, admin.key, {"if-match": admin.get(path).get_header("etag") or ""})
     with ThreadPoolExecutor(6) as many:
         answers = list(many.map(lambda number: careful.put(path, {"name": f"by {number}"}), range(6)))
     assert sorted(answer.status for answer in answers) == [200, 412, 412, 412, 412, 412]
@@ -215,7 +217,7 @@ def test_rejects_invalid_or_unsatisfiable_if_match(
     admin: Client, workspace: dict[str, Any], header: str, status: int, code: str
 ):
     careful = Client(admin.gateway, admin.key, {"if-match": header})
-    ways: list[Callable[[], Answer]] = [
+    ways: list[Callable[[], Response]] = [
         lambda: careful.put(f"/v1/workspaces/{workspace['id']}", {"name": "x"}),
         lambda: careful.post("/v1/workspaces", {"name": "x"}),
     ]
@@ -249,18 +251,18 @@ def test_if_none_match_returns_304_for_unchanged_objects(admin: Client, workspac
     body = {"name": "read", "config": {"provider": "mock"}, "workspace_id": workspace["id"]}
     path = f"/v1/configs/{admin.create('/v1/configs', body)['slug']}"
     first = admin.get(path)
-    tag = first.get("etag")
+    tag = first.get_header("etag")
     assert tag
     for sent in (tag, f"W/{tag}", f'"other", {tag}', "*"):
         again = Client(admin.gateway, admin.key, {"if-none-match": sent}).get(path)
-        assert (again.status, again.body, again.get("etag")) == (304, b"", tag), sent
+        assert (again.status, again.body, again.get_header("etag")) == (304, b"", tag), sent
     for sent in ('"other"', tag.strip('"'), ""):
         again = Client(admin.gateway, admin.key, {"if-none-match": sent}).get(path)
         assert (again.status, again.body) == (200, first.body), sent
     expect_ok(admin.put(path, {"name": "changed"}))
     changed = Client(admin.gateway, admin.key, {"if-none-match": tag}).get(path)
     assert expect_ok(changed)["name"] == "changed"
-    assert changed.get("etag") != tag
+    assert changed.get_header("etag") != tag
 
 
 def test_if_none_match_does_not_bypass_authentication(admin: Client, workspace: dict[str, Any]):

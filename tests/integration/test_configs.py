@@ -9,8 +9,8 @@ import pytest
 
 from tests.integration.managed import ADMIN_KEY, Client, expect_error, expect_ok
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,7 @@ def test_default_config_is_unique_and_not_applied_to_requests(admin: Client):
     # Who names no config and no provider has none.
     key = admin.with_new_key(workspace_id=place, scopes=["completions.write"]).key
     fields = {"content-type": "application/json", "x-gateway-api-key": key}
-    assert ask(admin.gateway.base_url, CHAT, asked(), fields).status == 400
+    assert send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), fields).status == 400
     expect_ok(admin.put(f"/v1/configs/{one}", {"isDefault": 0}))
     assert default_slugs(place) == []
     expect_error(admin.put(f"/v1/configs/{one}", {"isDefault": 2}), 400, "AB01", "isDefault")
@@ -121,9 +121,13 @@ def test_requests_are_served_by_the_saved_config(admin: Client, workspace: str, 
         "/v1/api-keys/workspace/service", {"name": "app", "scopes": ["completions.write"], "workspace_id": workspace}
     )["key"]
     headers = {"x-gateway-api-key": key, "x-gateway-config": config["slug"], "content-type": "application/json"}
-    answer = wait(
+    answer = wait_for(
         "the key",
-        lambda: found if (found := ask(admin.gateway.base_url, CHAT, asked(), headers)).status == 200 else None,
+        lambda: (
+            found
+            if (found := send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers)).status == 200
+            else None
+        ),
         2,
     )
     assert answer.status == 200
@@ -190,20 +194,20 @@ def test_masked_credentials_round_trip_and_reach_the_provider(admin: Client, wor
 
     def first_sent_key() -> str | None:
         provider.clear_ledger()
-        ask(admin.gateway.base_url, CHAT, asked(), headers)
+        send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers)
         return next(iter(sent_keys(provider)), None)
 
-    wait("the key", lambda: first_sent_key() == SECRET or None, 5)
+    wait_for("the key", lambda: first_sent_key() == SECRET or None, 5)
     # The targets change places; nobody sends their credentials again.
     turned = {**shown, "targets": shown["targets"][::-1]}
     version = save_config(admin, path, turned)
     assert version != made["version_id"]
-    wait("the other target", lambda: first_sent_key() == OTHER or None, 5)
+    wait_for("the other target", lambda: first_sent_key() == OTHER or None, 5)
     save_config(admin, path, fallback_config("sk-a-third-credential"))
     # An older version, as it was shown, brings its credentials back.
     kept = admin.read(f"{path}/versions")["data"][-1]
     save_config(admin, path, json.loads(kept["config"]))
-    wait("the first again", lambda: first_sent_key() == SECRET or None, 5)
+    wait_for("the first again", lambda: first_sent_key() == SECRET or None, 5)
     admin.put(path, {"name": "Renamed"})
     assert first_sent_key() == SECRET
     # Another credential whose ends are the same is another version; nobody knows any more which one a mask means.

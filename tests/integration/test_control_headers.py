@@ -9,7 +9,7 @@ import pytest
 
 from penstock import engine
 from tests.integration.serving import count_settled_records
-from tests.integration.wire import CHAT, MOCK, ask, asked
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -21,7 +21,7 @@ TABLES = {
     "configs": [{"slug": "pc-saved", "config": {"provider": "mock", "override_params": {"model": "saved"}}}],
     "providers": [{"slug": "own", "provider": "mock", "api_key": "sk-own"}],
 }
-HEADERS = {**MOCK, "x-gateway-api-key": KEY}
+HEADERS = {**MOCK_HEADERS, "x-gateway-api-key": KEY}
 OVERRIDE_CONFIG = json.dumps({"provider": "mock", "override_params": {"model": "overridden"}})
 CACHE_CONFIG = json.dumps({"provider": "mock", "cache": {"mode": "simple"}})
 TRACEPARENT = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
@@ -120,8 +120,11 @@ def test_control_header_works_under_both_prefixes(
     provider.clear_ledger()
     headers = {**HEADERS, **more}
     headers = {key: said for key, said in headers.items() if said and key != f"x-gateway-{name}"}
-    answer = ask(
-        served.base_url, CHAT, asked("mock?first_ms=30"), {**headers, prefix + name: value.replace("{prefix}", prefix)}
+    answer = send_raw_request(
+        served.base_url,
+        CHAT_PATH,
+        chat_body("mock?first_ms=30"),
+        {**headers, prefix + name: value.replace("{prefix}", prefix)},
     )
     (record,) = served.records(known + 1)[known:]
     seen = provider.ledger()
@@ -137,7 +140,7 @@ def test_control_header_works_under_both_prefixes(
 def test_custom_host_receives_the_request(served: Gateway, provider: Mock):
     provider.clear_ledger()
     headers = {**HEADERS, "x-gateway-provider": "openai", "x-gateway-custom-host": f"{provider.url}/own/v1"}
-    assert ask(served.base_url, "/v1/proxy/some/where", asked(), headers).status == 200
+    assert send_raw_request(served.base_url, "/v1/proxy/some/where", chat_body(), headers).status == 200
     assert [entry["path"] for entry in provider.ledger()] == ["/own/v1/some/where"]
 
 
@@ -145,7 +148,7 @@ def test_custom_host_receives_the_request(served: Gateway, provider: Mock):
 def test_without_strict_compliance_keeps_native_finish_reason(served: Gateway, provider: Mock, strict: str, said: str):
     host = {"x-gateway-provider": "anthropic", "x-gateway-custom-host": f"{provider.url}/v1"}
     headers = {**HEADERS, **host, "x-gateway-strict-open-ai-compliance": strict}
-    answer = ask(served.base_url, CHAT, asked(), headers)
+    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(), headers)
     assert answer.json()["choices"][0]["finish_reason"] == said
 
 

@@ -14,8 +14,17 @@ from tests.integration.canned import CHUNKED_HEAD, CannedProvider
 from tests.integration.http2 import Http2Connection
 from tests.integration.serving import count_settled_records
 from tests.integration.test_chat import requires_http2_curl
-from tests.integration.wire import CHAT, JSON, MESSAGES, MOCK, Wire, ask, asked, request
-from tests.processes import wait
+from tests.integration.wire import (
+    CHAT_PATH,
+    JSON_HEADERS,
+    MESSAGES_PATH,
+    MOCK_HEADERS,
+    RawConnection,
+    chat_body,
+    encode_request,
+    send_raw_request,
+)
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -40,30 +49,30 @@ def final_error(path: str, body: bytes) -> dict:
     """The error that a stream ends with, out of what its dialect wraps it in."""
     last = body.rstrip(b"\n").rsplit(b"\n\n", 1)[-1]
     name, _, data = last.rpartition(b"data: ")
-    assert name == (b"event: error\n" if path == MESSAGES else b""), last
+    assert name == (b"event: error\n" if path == MESSAGES_PATH else b""), last
     return json.loads(data)["error"]
 
 
-@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
 def test_cut_stream_ends_in_an_error_event(served: Gateway, path: str, fault: str):
-    with Wire(served.base_url) as wire:
-        answer = wire.ask(path, asked(f"mock?chunks=8&after=4&chunk_ms=5&fault={fault}", stream=True))
-        assert (answer.status, answer.end) == (200, "chunk")
+    with RawConnection(served.base_url) as wire:
+        answer = wire.request(path, chat_body(f"mock?chunks=8&after=4&chunk_ms=5&fault={fault}", stream=True))
+        assert (answer.status, answer.end_reason) == (200, "chunk")
         error = final_error(path, answer.body)
-        assert error["type"] == ("api_error" if path == MESSAGES else "server_error")
+        assert error["type"] == ("api_error" if path == MESSAGES_PATH else "server_error")
         assert "the provider's answer broke off" in error["message"]
         # What came before it is the provider's own.
         assert answer.body.count(b"\n\n") >= 5
-        assert wire.ask(path, asked()).status == 200
+        assert wire.request(path, chat_body()).status == 200
 
 
 def test_missing_last_event_is_an_error_for_messages_only(served: Gateway):
-    with Wire(served.base_url) as wire:
-        chat = wire.ask(CHAT, asked("mock?chunks=2&fault=no_done", stream=True))
+    with RawConnection(served.base_url) as wire:
+        chat = wire.request(CHAT_PATH, chat_body("mock?chunks=2&fault=no_done", stream=True))
         assert chat.body.rstrip().endswith(b'"finish_reason":"stop"}]}')
-        messages = wire.ask(MESSAGES, asked("mock?chunks=2&fault=no_done", stream=True))
-        assert "the provider's answer broke off" in final_error(MESSAGES, messages.body)["message"]
+        messages = wire.request(MESSAGES_PATH, chat_body("mock?chunks=2&fault=no_done", stream=True))
+        assert "the provider's answer broke off" in final_error(MESSAGES_PATH, messages.body)["message"]
 
 
 @pytest.mark.parametrize("mode", ["hold", "continue"])
@@ -73,11 +82,11 @@ def test_cut_stream_is_recovered_if_its_config_says_so(served: Gateway, mode: st
         for does in ("fault=cut&after=10", "prefix=on")
     ]
     config = {"strategy": {"mode": "fallback"}, "recovery": mode, "targets": targets}
-    with Wire(served.base_url) as wire:
-        whole = wire.ask(CHAT, asked("mock?chunks=24"))
-        headers = {**MOCK, "x-gateway-config": json.dumps(config)}
-        answer = wire.ask(CHAT, asked(stream=True), headers)
-        assert (answer.status, answer.end) == (200, "chunk")
+    with RawConnection(served.base_url) as wire:
+        whole = wire.request(CHAT_PATH, chat_body("mock?chunks=24"))
+        headers = {**MOCK_HEADERS, "x-gateway-config": json.dumps(config)}
+        answer = wire.request(CHAT_PATH, chat_body(stream=True), headers)
+        assert (answer.status, answer.end_reason) == (200, "chunk")
         *events, last = answer.body.decode().strip().split("\n\n")
         assert last == "data: [DONE]"
         deltas = [json.loads(event.removeprefix("data: "))["choices"][0]["delta"] for event in events]
@@ -85,37 +94,42 @@ def test_cut_stream_is_recovered_if_its_config_says_so(served: Gateway, mode: st
         assert said == json.loads(whole.body)["choices"][0]["message"]["content"]
 
 
-@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 def test_stream_shorter_than_its_content_length_is_an_error(served: Gateway, path: str):
     event = b'event: ping\ndata: {"type": "ping"}\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 100000\r\n\r\n"
     with CannedProvider(head, event, pause=0.1) as canned:
-        provider = {"x-gateway-provider": "anthropic" if path == MESSAGES else "openai"}
-        answer = ask(served.base_url, path, asked(stream=True), {**canned.headers, **provider, **JSON})
+        provider = {"x-gateway-provider": "anthropic" if path == MESSAGES_PATH else "openai"}
+        answer = send_raw_request(
+            served.base_url, path, chat_body(stream=True), {**canned.headers, **provider, **JSON_HEADERS}
+        )
     assert answer.body.startswith(event)
-    if answer.end != "broken":
+    if answer.end_reason != "broken":
         assert "the provider's answer broke off" in final_error(path, answer.body)["message"]
 
 
-@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 def test_stream_cut_after_its_last_event_is_complete(served: Gateway, provider: Mock, path: str):
-    body = asked("mock?fault=long_length", stream=True)
-    direct, answer = ask(provider.url, path, body, JSON), ask(served.base_url, path, body)
-    assert (direct.end, answer.end) == ("broken", "chunk")
-    assert answer.lasting.startswith(direct.lasting)
+    body = chat_body("mock?fault=long_length", stream=True)
+    direct, answer = (
+        send_raw_request(provider.url, path, body, JSON_HEADERS),
+        send_raw_request(served.base_url, path, body),
+    )
+    assert (direct.end_reason, answer.end_reason) == ("broken", "chunk")
+    assert answer.stable_body.startswith(direct.stable_body)
 
 
 @pytest.mark.parametrize("name", CUT_RESPONSES)
 def test_other_cut_responses_break_the_connection(served: Gateway, name: str):
     count = count_settled_records(served)
-    with CannedProvider(*CUT_RESPONSES[name]) as canned, Wire(served.base_url) as wire:
-        answer = wire.ask(FILE_PATH, headers=canned.headers)
+    with CannedProvider(*CUT_RESPONSES[name]) as canned, RawConnection(served.base_url) as wire:
+        answer = wire.request(FILE_PATH, headers=canned.headers)
     if answer.status == 502:
         # It broke off before anything was passed on.
         assert answer.json()["error"]["code"] == "upstream_broke"
     else:
         # What came together with its cut may be left out, the head too; a good end may not be made up.
-        assert (answer.status or 200, answer.end) == (200, "broken")
+        assert (answer.status or 200, answer.end_reason) == (200, "broken")
         assert b"hello".startswith(answer.body[:5])
     record = served.records(count + 1)[-1]
     assert record["outcome"] in ({"cut", "refused"} if answer.status == 502 else {"cut"})
@@ -125,8 +139,8 @@ def test_other_cut_responses_break_the_connection(served: Gateway, name: str):
 
 def test_bytes_from_long_before_the_cut_are_forwarded(served: Gateway):
     with CannedProvider(*CUT_RESPONSES["between chunks"], pause=0.3) as canned:
-        answer = ask(served.base_url, FILE_PATH, headers=canned.headers)
-    assert (answer.status, answer.end, answer.body) == (200, "broken", b"hello")
+        answer = send_raw_request(served.base_url, FILE_PATH, headers=canned.headers)
+    assert (answer.status, answer.end_reason, answer.body) == (200, "broken", b"hello")
 
 
 @pytest.mark.parametrize("name", CUT_RESPONSES)
@@ -134,41 +148,41 @@ def test_cut_json_response_is_a_502_if_nothing_was_sent(served: Gateway, name: s
     head, rest = CUT_RESPONSES[name]
     head = head.replace(b"application/octet-stream", b"application/json").replace(b"3000000", b"30000")
     with CannedProvider(head, rest) as canned:
-        answer = ask(served.base_url, CHAT, asked(), {**canned.headers, **JSON})
+        answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(), {**canned.headers, **JSON_HEADERS})
     if name == "in a large chunked body":
-        assert (answer.status, answer.end) == (200, "broken")
+        assert (answer.status, answer.end_reason) == (200, "broken")
     else:
-        assert (answer.status, answer.end) == (502, "length")
+        assert (answer.status, answer.end_reason) == (502, "length")
         assert answer.json()["error"]["code"] == "upstream_broke"
 
 
 @pytest.mark.parametrize("fault", ["cut", "cut_reset", "long_length", "bad_framing", "half_close"])
 def test_cut_non_streamed_response_is_a_502(served: Gateway, fault: str):
-    answer = ask(served.base_url, CHAT, asked(f"mock?fault={fault}"))
+    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(f"mock?fault={fault}"))
     assert (answer.status, answer.json()["error"]["code"]) == (502, "upstream_broke")
 
 
 def test_cut_large_response_breaks_the_connection(served: Gateway):
-    answer = ask(served.base_url, CHAT, asked("mock?fault=cut&answer_bytes=4000000"))
-    assert (answer.status, answer.end) == (200, "broken")
+    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=cut&answer_bytes=4000000"))
+    assert (answer.status, answer.end_reason) == (200, "broken")
     assert 0 < len(answer.body) < 4_000_000
 
 
 def test_body_without_length_ends_with_its_connection(served: Gateway):
     with CannedProvider(b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\n\r\n", b"all of it") as canned:
-        answer = ask(served.base_url, FILE_PATH, headers=canned.headers)
-    assert (answer.status, answer.end, answer.body) == (200, "chunk", b"all of it")
+        answer = send_raw_request(served.base_url, FILE_PATH, headers=canned.headers)
+    assert (answer.status, answer.end_reason, answer.body) == (200, "chunk", b"all of it")
 
 
 def test_cut_does_not_affect_other_connections(served: Gateway):
-    with Wire(served.base_url) as slow, CannedProvider(*CUT_RESPONSES["in a chunk"]) as canned:
-        body = asked("mock?chunks=40&chunk_ms=25", stream=True)
-        slow.send(request("POST", CHAT, MOCK, body))
-        head = slow.head()
+    with RawConnection(served.base_url) as slow, CannedProvider(*CUT_RESPONSES["in a chunk"]) as canned:
+        body = chat_body("mock?chunks=40&chunk_ms=25", stream=True)
+        slow.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, body))
+        head = slow.read_head()
         for _ in range(5):
-            assert ask(served.base_url, FILE_PATH, headers=canned.headers).end == "broken"
-        rest = b"".join(slow.pieces(head))
-    assert (head.end, rest.count(b"data: ")) == ("chunk", 43)
+            assert send_raw_request(served.base_url, FILE_PATH, headers=canned.headers).end_reason == "broken"
+        rest = b"".join(slow.iter_body(head))
+    assert (head.end_reason, rest.count(b"data: ")) == ("chunk", 43)
 
 
 @requires_http2_curl
@@ -185,7 +199,7 @@ def test_http_2_reports_a_cut_as_an_error(served: Gateway, name: str):
 def test_http_2_cut_of_known_length_ends_no_other_stream(served: Gateway):
     canned_head, piece = CUT_RESPONSES["in a known length"]
     with CannedProvider(canned_head, piece, pause=0.3) as canned, Http2Connection(served.base_url) as line:
-        line.send_request(1, "POST", CHAT, MOCK, asked("mock?chunks=40&chunk_ms=25", stream=True))
+        line.send_request(1, "POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=40&chunk_ms=25", stream=True))
         line.send_request(3, "GET", FILE_PATH, canned.headers)
         ended = line.read_until_ended(1)
     assert ended[3] == piece
@@ -199,7 +213,7 @@ def test_http_2_streams_finish_before_a_cut_ends_connection(
         CannedProvider(*CUT_RESPONSES["between chunks"], pause=0.2) as canned,
         Http2Connection(served.base_url) as line,
     ):
-        line.send_request(1, "POST", CHAT, MOCK, asked("mock?chunks=40&chunk_ms=25", stream=True))
+        line.send_request(1, "POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=40&chunk_ms=25", stream=True))
         for stream in (3, 5):
             line.send_request(stream, "GET", FILE_PATH, canned.headers)
         ended = line.read_until_ended(1)
@@ -214,5 +228,5 @@ def test_http_2_streams_finish_before_a_cut_ends_connection(
 def test_gateway_still_serves_after_many_cuts(served: Gateway):
     for _ in range(20):
         with CannedProvider(*CUT_RESPONSES["between chunks"]) as canned:
-            ask(served.base_url, FILE_PATH, headers=canned.headers)
-    wait("the next answer", lambda: ask(served.base_url, CHAT, asked()).status == 200 or None)
+            send_raw_request(served.base_url, FILE_PATH, headers=canned.headers)
+    wait_for("the next answer", lambda: send_raw_request(served.base_url, CHAT_PATH, chat_body()).status == 200 or None)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.gateway import find_binary
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT, MOCK, ask, asked
-from tests.processes import Program, free_port, wait
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.processes import Program, free_port, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,11 +36,11 @@ def start_serve(folder: Path, *options: str, env: Mapping[str, str] | None = Non
     program = Program(command, folder / "serve.log", env=env or {}, cwd=folder)
 
     def is_listening() -> bool | None:
-        program.must_live()
-        return "listens on" in program.output() or None
+        program.check_alive()
+        return "listens on" in program.read_output() or None
 
     try:
-        wait("the gateway", is_listening, 15)
+        wait_for("the gateway", is_listening, 15)
     except BaseException:
         program.kill()
         raise
@@ -50,11 +50,11 @@ def start_serve(folder: Path, *options: str, env: Mapping[str, str] | None = Non
 def test_serves_loopback_without_a_key_by_default(tmp_path: Path):
     program, url = start_serve(tmp_path)
     try:
-        assert ask(url, "/ready", headers={}).status == 200
-        answer = ask(url, CHAT, asked(), {"content-type": "application/json"})
+        assert send_raw_request(url, "/ready", headers={}).status == 200
+        answer = send_raw_request(url, CHAT_PATH, chat_body(), {"content-type": "application/json"})
         assert (answer.status, answer.json()["error"]["code"]) == (400, "provider_needed")
         # Records go where the documentation says, and nothing else is left about.
-        wait("the records", lambda: (tmp_path / "logs/records.jsonl").exists() or None)
+        wait_for("the records", lambda: (tmp_path / "logs/records.jsonl").exists() or None)
     finally:
         status = program.stop()
     assert status == 0
@@ -64,7 +64,7 @@ def test_serves_loopback_without_a_key_by_default(tmp_path: Path):
 def test_mock_provider_is_off_by_default(tmp_path: Path):
     program, url = start_serve(tmp_path)
     try:
-        assert ask(url, CHAT, asked()).status in {400, 502}
+        assert send_raw_request(url, CHAT_PATH, chat_body()).status in {400, 502}
     finally:
         program.stop()
 
@@ -72,13 +72,13 @@ def test_mock_provider_is_off_by_default(tmp_path: Path):
 def test_mock_option_prints_working_example_commands(tmp_path: Path):
     program, url = start_serve(tmp_path, "--mock", str(find_binary("penstock-mock")))
     try:
-        assert url in program.output()
-        wait("lines to try", lambda: "curl" in program.output() or None)
-        answer = ask(url, CHAT, asked(stream=True))
+        assert url in program.read_output()
+        wait_for("lines to try", lambda: "curl" in program.read_output() or None)
+        answer = send_raw_request(url, CHAT_PATH, chat_body(stream=True))
         assert answer.events[-1] == b"data: [DONE]"
     finally:
         assert program.stop() == 0
-    assert not program.members()
+    assert not program.session_processes()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
@@ -92,8 +92,13 @@ def test_serves_other_machines_with_a_key(provider: Mock, tmp_path: Path):
     key = "pk-0123456789"
     tables = {"mock": {"host": provider.url}, "server": {"host": "0.0.0.0"}, "keys": [{"name": "k", "key": key}]}
     with run_gateway(tmp_path, tables) as gateway:
-        assert ask(gateway.base_url, CHAT, asked()).status == 401
-        assert ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key}).status == 200
+        assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body()).status == 401
+        assert (
+            send_raw_request(
+                gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-api-key": key}
+            ).status
+            == 200
+        )
 
 
 def test_removing_all_keys_keeps_authentication_on(provider: Mock, tmp_path: Path):
@@ -101,9 +106,12 @@ def test_removing_all_keys_keeps_authentication_on(provider: Mock, tmp_path: Pat
     tables = {"mock": {"host": provider.url}, "server": {"host": "0.0.0.0"}, "keys": [key]}
     with run_gateway(tmp_path, tables) as gateway:
         gateway.configure({name: table for name, table in tables.items() if name != "keys"})
-        headers = {**MOCK, "x-gateway-api-key": key["key"]}
-        wait("the key gone", lambda: ask(gateway.base_url, CHAT, asked(), headers).status == 401 or None)
-        assert ask(gateway.base_url, CHAT, asked()).status == 401
+        headers = {**MOCK_HEADERS, "x-gateway-api-key": key["key"]}
+        wait_for(
+            "the key gone",
+            lambda: send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), headers).status == 401 or None,
+        )
+        assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body()).status == 401
 
 
 @pytest.mark.parametrize(
@@ -139,26 +147,31 @@ def test_environment_error_names_the_variable(tmp_path: Path, env: dict[str, str
 def test_environment_overrides_the_config_file(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "upstream": {"request_timeout_ms": 60_000}}
     with run_gateway(tmp_path, tables, env={"REQUEST_TIMEOUT": "80"}) as gateway:
-        assert ask(gateway.base_url, CHAT, asked("mock?first_ms=20000")).status == 408
+        assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body("mock?first_ms=20000")).status == 408
 
 
 def test_block_inline_config_rejects_inline_providers(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "providers": [{"slug": "mine", "provider": "mock"}]}
     with run_gateway(tmp_path, tables, env={"BLOCK_INLINE_CONFIG": "true"}) as gateway:
-        assert ask(gateway.base_url, CHAT, asked()).status >= 400
-        assert ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-provider": "@mine"}).status == 200
+        assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body()).status >= 400
+        assert (
+            send_raw_request(
+                gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-provider": "@mine"}
+            ).status
+            == 200
+        )
 
 
 def test_private_custom_hosts_must_be_trusted(provider: Mock, tmp_path: Path):
-    headers = {**MOCK, "x-gateway-provider": "openai", "x-gateway-custom-host": f"{provider.url}/v1"}
+    headers = {**MOCK_HEADERS, "x-gateway-provider": "openai", "x-gateway-custom-host": f"{provider.url}/v1"}
     (tmp_path / "closed").mkdir()
     with run_gateway(tmp_path / "closed", {}) as gateway:
-        answer = ask(gateway.base_url, CHAT, asked(), headers)
+        answer = send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), headers)
         assert answer.status == 400
         assert "TRUSTED_CUSTOM_HOSTS" in answer.json()["error"]["message"]
     assert not provider.ledger()
     (tmp_path / "open").mkdir()
     with run_gateway(tmp_path / "open", {}, env={"TRUSTED_CUSTOM_HOSTS": "127.0.0.1"}) as gateway:
-        assert ask(gateway.base_url, CHAT, asked(), headers).status == 200
+        assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), headers).status == 200
         named = {**headers, "x-gateway-custom-host": "http://169.254.169.254/latest"}
-        assert ask(gateway.base_url, CHAT, asked(), named).status == 400
+        assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), named).status == 400

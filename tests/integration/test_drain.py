@@ -13,9 +13,9 @@ from tests.frames import DATA, GOAWAY, HEADERS
 from tests.integration.balancer import LoadBalancer
 from tests.integration.http2 import Http2Connection
 from tests.integration.serving import run_gateway, run_load
-from tests.integration.test_slow_reader import ENDLESS, SMALL_BUFFER, wait_pushed_back
-from tests.integration.wire import CHAT, MOCK, Wire, ask, asked, request
-from tests.processes import wait
+from tests.integration.test_slow_reader import LARGE_STREAM_MODEL, SMALL_BUFFER_BYTES, wait_for_backpressure
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, RawConnection, chat_body, encode_request, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,14 +45,14 @@ def send_sigterm(gateway: Gateway) -> float:
 def draining(gateway: Gateway) -> Iterator[None]:
     """Tell it to end, once it has said no to new connections."""
     send_sigterm(gateway)
-    wait("not ready", lambda: ask(gateway.base_url, "/ready").status == 503 or None, 2)
+    wait_for("not ready", lambda: send_raw_request(gateway.base_url, "/ready").status == 503 or None, 2)
     yield
     assert gateway.program.process.wait(DRAIN + 2) == 0
 
 
 def test_rolling_restart_under_load_fails_no_request(provider: Mock, tmp_path: Path):
     rate, seconds, streams = 500, 14, 40
-    headers = {**MOCK, **AUTH_HEADERS}
+    headers = {**MOCK_HEADERS, **AUTH_HEADERS}
     with LoadBalancer() as balancer, contextlib.ExitStack() as stack:
 
         def start_gateway(name: str) -> Gateway:
@@ -60,15 +60,17 @@ def test_rolling_restart_under_load_fails_no_request(provider: Mock, tmp_path: P
             folder.mkdir()
             gateway = stack.enter_context(run_gateway(folder, config_tables(provider)))
             balancer.add_gateway(gateway.port)
-            wait("a gateway at the balancer", lambda: balancer.is_ready(gateway.port) or None)
+            wait_for("a gateway at the balancer", lambda: balancer.is_ready(gateway.port) or None)
             return gateway
 
         first = [start_gateway("a"), start_gateway("b")]
         with (
-            run_load("rate", balancer.url + CHAT, rate=rate, seconds=seconds, connections=16, headers=headers) as calls,
+            run_load(
+                "rate", balancer.url + CHAT_PATH, rate=rate, seconds=seconds, connections=16, headers=headers
+            ) as calls,
             run_load(
                 "stream",
-                balancer.url + CHAT,
+                balancer.url + CHAT_PATH,
                 streams=streams,
                 seconds=seconds,
                 model="mock?chunks=40&chunk_ms=50",
@@ -93,15 +95,15 @@ def test_rolling_restart_under_load_fails_no_request(provider: Mock, tmp_path: P
 def test_drain_closes_keep_alive_connections(provider: Mock, tmp_path: Path):
     with (
         run_gateway(tmp_path, config_tables(provider)) as gateway,
-        Wire(gateway.base_url) as kept,
-        Wire(gateway.base_url) as idle,
+        RawConnection(gateway.base_url) as kept,
+        RawConnection(gateway.base_url) as idle,
     ):
-        headers = {**MOCK, **AUTH_HEADERS}
-        assert kept.ask(CHAT, asked(), headers).get("connection") is None
-        assert idle.ask(CHAT, asked(), headers).status == 200
+        headers = {**MOCK_HEADERS, **AUTH_HEADERS}
+        assert kept.request(CHAT_PATH, chat_body(), headers).get_header("connection") is None
+        assert idle.request(CHAT_PATH, chat_body(), headers).status == 200
         with draining(gateway):
-            answer = kept.ask(CHAT, asked(), headers)
-            assert (answer.status, answer.get("connection")) == (200, "close")
+            answer = kept.request(CHAT_PATH, chat_body(), headers)
+            assert (answer.status, answer.get_header("connection")) == (200, "close")
             assert kept.is_closed()
             since = time.monotonic()
             assert idle.is_closed()
@@ -110,7 +112,9 @@ def test_drain_closes_keep_alive_connections(provider: Mock, tmp_path: Path):
 
 def test_http2_drain_sends_goaway_and_finishes_open_streams(provider: Mock, tmp_path: Path):
     with run_gateway(tmp_path, config_tables(provider)) as gateway, Http2Connection(gateway.base_url) as line:
-        line.send_request(1, "POST", CHAT, {**MOCK, **AUTH_HEADERS}, asked("mock?chunks=40&chunk_ms=50", stream=True))
+        line.send_request(
+            1, "POST", CHAT_PATH, {**MOCK_HEADERS, **AUTH_HEADERS}, chat_body("mock?chunks=40&chunk_ms=50", stream=True)
+        )
         frames = line.read_frames()
         # The stream has begun.
         assert next(kind for kind, _, stream, _ in frames if stream == 1) == HEADERS
@@ -124,16 +128,21 @@ def test_http2_drain_sends_goaway_and_finishes_open_streams(provider: Mock, tmp_
 def test_endless_streams_end_at_drain_deadline_with_error_event(provider: Mock, tmp_path: Path):
     drain, count = 2.0, 200
     with run_gateway(tmp_path, config_tables(provider, drain)) as gateway, contextlib.ExitStack() as stack:
-        wires = [stack.enter_context(Wire(gateway.base_url)) for _ in range(count)]
+        wires = [stack.enter_context(RawConnection(gateway.base_url)) for _ in range(count)]
         for wire in wires:
             wire.send(
-                request("POST", CHAT, {**MOCK, **AUTH_HEADERS}, asked("mock?chunks=100000&chunk_ms=250", stream=True))
+                encode_request(
+                    "POST",
+                    CHAT_PATH,
+                    {**MOCK_HEADERS, **AUTH_HEADERS},
+                    chat_body("mock?chunks=100000&chunk_ms=250", stream=True),
+                )
             )
-        heads = [wire.head() for wire in wires]
+        heads = [wire.read_head() for wire in wires]
         bodies: dict[int, bytes] = {}
 
         def read_body(number: int) -> None:
-            bodies[number] = b"".join(wires[number].pieces(heads[number]))
+            bodies[number] = b"".join(wires[number].iter_body(heads[number]))
 
         readers = [threading.Thread(target=read_body, args=(number,)) for number in range(count)]
         for reader in readers:
@@ -143,7 +152,7 @@ def test_endless_streams_end_at_drain_deadline_with_error_event(provider: Mock, 
             reader.join(drain + 10)
         assert gateway.program.process.wait(drain + 10) == 0
         assert time.monotonic() - began < drain + 1
-    assert {head.end for head in heads} == {"chunk"}
+    assert {head.end_reason for head in heads} == {"chunk"}
     assert all(b"shutting down" in body.rstrip().rsplit(b"\n\n", 1)[-1] for body in bodies.values())
     records = gateway.records(count)
     assert [(record["outcome"], record["error"]) for record in records] == [("cut", "draining")] * count
@@ -153,24 +162,26 @@ def test_stalled_readers_are_aborted_at_the_drain_deadline(provider: Mock, tmp_p
     drain, silent, quiet = 2.0, 100, 600
     with run_gateway(tmp_path, config_tables(provider, drain)) as gateway, contextlib.ExitStack() as stack:
 
-        def open_stream(model: str, receive_buffer: int | None = None) -> Wire:
-            wire = stack.enter_context(Wire(gateway.base_url, receive_buffer=receive_buffer))
-            wire.send(request("POST", CHAT, {**MOCK, **AUTH_HEADERS}, asked(model, stream=True)))
+        def open_stream(model: str, receive_buffer: int | None = None) -> RawConnection:
+            wire = stack.enter_context(RawConnection(gateway.base_url, receive_buffer=receive_buffer))
+            wire.send(
+                encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, **AUTH_HEADERS}, chat_body(model, stream=True))
+            )
             return wire
 
-        stuck = [open_stream(ENDLESS, SMALL_BUFFER) for _ in range(silent)]
-        wait_pushed_back(provider, silent)
+        stuck = [open_stream(LARGE_STREAM_MODEL, SMALL_BUFFER_BYTES) for _ in range(silent)]
+        wait_for_backpressure(provider, silent)
         # Each holds two open files, among which those of the silent ones have to be found.
         others = [open_stream("mock?chunks=100000&chunk_ms=60000") for _ in range(quiet)]
-        heads = [wire.head() for wire in others]
+        heads = [wire.read_head() for wire in others]
         began = send_sigterm(gateway)
         for wire, head in zip(others, heads, strict=True):
-            head.body = b"".join(wire.pieces(head))
+            head.body = b"".join(wire.iter_body(head))
         assert gateway.program.process.wait(drain + 10) == 0
         took = time.monotonic() - began
-        assert Counter(head.end for head in heads) == {"chunk": quiet}
+        assert Counter(head.end_reason for head in heads) == {"chunk": quiet}
         assert all(b"shutting down" in head.body for head in heads)
-        assert Counter(wire.answer().end for wire in stuck) == {"broken": silent}
+        assert Counter(wire.read_response().end_reason for wire in stuck) == {"broken": silent}
         records = gateway.records(silent + quiet)
     assert len(records) == silent + quiet
     assert sum(record["outcome"] == "aborted" for record in records) == silent

@@ -21,7 +21,7 @@ from tests.integration.batching import (
 )
 from tests.integration.bucket_provider import FakeBucketProvider
 from tests.integration.managed import Client, expect_ok
-from tests.processes import wait
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def restarted_gateway(tmp_path_factory: pytest.TempPathFactory, provider: Mock) 
     trusted: dict[str, object] = {"trusted_custom_hosts": ["127.0.0.1"]}
     started = RestartableGateway(tmp_path_factory.mktemp("here"), provider, upstream=trusted)
     yield started
-    print(started.gateway.program.output())
+    print(started.gateway.program.read_output())
     started.gateway.stop()
 
 
@@ -214,7 +214,7 @@ def test_model_allowlist_applies_to_embed_jobs(
     allowed = {"models": [{"slug": MODEL, "enabled": True, "is_custom": True}], "allow_all_models": False}
     expect_ok(admin.put(f"/v1/integrations/m-{name}/models", allowed))
     file, no = upload_file(ai, embedding_line(1)).id, (403, "model_not_allowed")
-    wait(
+    wait_for(
         "the models at the edge",
         lambda: status_and_code(lambda: create_batch(ai, file, model="embed-other")) == no or None,
     )

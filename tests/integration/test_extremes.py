@@ -13,13 +13,13 @@ import pytest
 from penstock.app import openapi_json
 from tests.integration.batching import batch_line, create_workspace, to_jsonl
 from tests.integration.test_authorisation import CANONICAL_ROUTES, AccessScenario, Route
-from tests.integration.wire import CHAT, JSON, ask
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.integration.managed import Client
-    from tests.integration.wire import Answer
+    from tests.integration.wire import Response
 
 DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 # As they stand in a body.
@@ -162,11 +162,11 @@ def scene(admin: Client) -> AccessScenario:
     return AccessScenario(admin)
 
 
-def send_case(scene: AccessScenario, route: Route, tried: RequestCase) -> Answer:
+def send_case(scene: AccessScenario, route: Route, tried: RequestCase) -> Response:
     who = "an admin of the organisation" if route.required_scopes is None else "organisation-service with all scopes"
-    headers = {**JSON, **scene.callers[who][0]}
+    headers = {**JSON_HEADERS, **scene.callers[who][0]}
     for _ in range(3):
-        answer = ask(scene.admin.gateway.base_url, tried.path, tried.body, headers, method=tried.method)
+        answer = send_raw_request(scene.admin.gateway.base_url, tried.path, tried.body, headers, method=tried.method)
         # On a busy machine a store may be too slow for its time, and says so; what is asked again must be answered.
         if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
             break
@@ -206,17 +206,17 @@ def test_no_batch_or_file_value_causes_a_server_error(admin: Client):
     caller = create_workspace(admin, "extremes")
     url, key = admin.gateway.base_url, {"x-gateway-api-key": caller.key}
     formed = {**key, "content-type": "multipart/form-data; boundary=b"}
-    file = ask(url, "/v1/files", upload_form(b"lines.jsonl"), formed).json()["id"]
-    made = {"input_file_id": file, "endpoint": CHAT, "completion_window": "immediate"}
+    file = send_raw_request(url, "/v1/files", upload_form(b"lines.jsonl"), formed).json()["id"]
+    made = {"input_file_id": file, "endpoint": CHAT_PATH, "completion_window": "immediate"}
     batch = caller.create("/v1/batches", made)["id"]
-    tries: list[tuple[str, Answer]] = []
+    tries: list[tuple[str, Response]] = []
     for method, path, body in (
         ("POST", "/v1/batches", made),
         ("PUT", "/v1/batches/{batch_id}", {"internal_output_file_id": file}),
     ):
         route, filled = Route(method, path, frozenset()), path.replace("{batch_id}", batch)
         for tried in [*iter_url_cases(route, filled, body), *iter_body_cases(route, filled, body)]:
-            answer = ask(url, tried.path, tried.body, {**JSON, **key}, method=method)
+            answer = send_raw_request(url, tried.path, tried.body, {**JSON_HEADERS, **key}, method=method)
             tries.append((f"{route.id} {tried.location} {tried.value[:40]!r}", answer))
     for value in (b"\xff", b"\xed\xa0\x80", b"x" * 256, b"x" * 3000, b"\0", "\U0001f6b0".encode() * 300):
         forms = (
@@ -224,7 +224,7 @@ def test_no_batch_or_file_value_causes_a_server_error(admin: Client):
             upload_form(b"a", value),
             upload_form(b"a").replace(b'"purpose"', b'"purpose"\r\ncontent-type: a/b; charset=no'),
         )
-        tries += [(f"file {value[:9]!r}", ask(url, "/v1/files", sent, formed)) for sent in forms]
+        tries += [(f"file {value[:9]!r}", send_raw_request(url, "/v1/files", sent, formed)) for sent in forms]
     failed = [(what, answer.status, answer.body[:200]) for what, answer in tries if answer.status >= 500]
     assert not failed, "\n".join(map(str, failed))
     assert {answer.status for _, answer in tries} >= {200, 400}

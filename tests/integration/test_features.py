@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT, JSON, Answer, ask, asked
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, Response, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,15 +34,17 @@ def strategy_config(mode: str, *targets: dict[str, Any], **more: object) -> dict
     return {"strategy": {"mode": mode, **more}, "targets": list(targets)}
 
 
-def send_request(gateway: Gateway, config: object, body: bytes = b"", path: str = CHAT, **more: str) -> Answer:
+def send_request(gateway: Gateway, config: object, body: bytes = b"", path: str = CHAT_PATH, **more: str) -> Response:
     said = {f"x-gateway-{name.replace('_', '-')}": value for name, value in more.items()}
     text = config if isinstance(config, str) else json.dumps(config)
-    return ask(gateway.base_url, path, body or asked(), {"x-gateway-config": text, **said, **JSON})
+    return send_raw_request(
+        gateway.base_url, path, body or chat_body(), {"x-gateway-config": text, **said, **JSON_HEADERS}
+    )
 
 
-def routing_outcome(answer: Answer) -> tuple[int, str | None, str | None]:
+def routing_outcome(answer: Response) -> tuple[int, str | None, str | None]:
     names = ("x-gateway-last-used-option-index", "x-gateway-retry-attempt-count")
-    return (answer.status, *(answer.get(name) for name in names))
+    return (answer.status, *(answer.get_header(name) for name in names))
 
 
 PAID_CONDITION = {"query": {"$or": [{"metadata.plan": "paid"}], "params.max_tokens": {"$lte": 64}}, "then": "b"}
@@ -107,14 +109,14 @@ def test_strategy_sends_request_to_the_expected_target(
 ):
     # Whether it streams makes no difference before the first byte.
     for number, stream in enumerate((False, True), 1):
-        body = asked(f"m-{served.port}-{number}", stream=stream)
+        body = chat_body(f"m-{served.port}-{number}", stream=stream)
         answer = send_request(served, config, body, metadata='{"plan": "paid"}', explain="true")
         assert routing_outcome(answer) == expected, answer
-        told = json.loads(answer.get("x-gateway-explanation") or "")
+        told = json.loads(answer.get_header("x-gateway-explanation") or "")
         assert (told["option"], told["target"]["target"]) == (expected[1], expected[1])
         assert len(provider.ledger()) == number * attempts
         is_persistent = "retry" in config or config.get("strategy", {}).get("mode") == "fallback"
-        assert answer.get("x-should-retry") == ("false" if expected[0] >= 400 and is_persistent else None)
+        assert answer.get_header("x-should-retry") == ("false" if expected[0] >= 400 and is_persistent else None)
 
 
 def test_response_reports_the_retry_count(served: Gateway, provider: Mock):
@@ -132,12 +134,12 @@ def test_circuit_breaker_skips_a_failing_target(served: Gateway, provider: Mock)
 def test_cache_hits_refreshes_and_separates_namespaces(served: Gateway):
     config = mock_target(f"chunks=2&chunk_bytes={served.port % 97 + 8}", cache={"mode": "simple", "max_age": 60})
     for stream in (False, True):
-        body = asked(stream=stream)
+        body = chat_body(stream=stream)
         seen = [
             send_request(served, config, body, **more)
             for more in ({}, {}, {"cache_force_refresh": "true"}, {"cache_namespace": "n"})
         ]
-        assert [one.get("x-gateway-cache-status") for one in seen] == ["MISS", "HIT", "REFRESH", "MISS"]
+        assert [one.get_header("x-gateway-cache-status") for one in seen] == ["MISS", "HIT", "REFRESH", "MISS"]
         assert seen[0].body == seen[1].body
 
 
@@ -157,23 +159,23 @@ def test_config_changes_parameters_and_headers(served: Gateway, provider: Mock):
         "messages": [{"role": "user", "content": "é", "name": "n"}],
         "tools": tools,
     }
-    headers = {"x-gateway-config": json.dumps(config), "x-team": "blue", "x-gateway-explain": "true", **JSON}
-    answer = ask(served.base_url, CHAT, json.dumps(body, ensure_ascii=False).encode(), headers)
+    headers = {"x-gateway-config": json.dumps(config), "x-team": "blue", "x-gateway-explain": "true", **JSON_HEADERS}
+    answer = send_raw_request(served.base_url, CHAT_PATH, json.dumps(body, ensure_ascii=False).encode(), headers)
     assert answer.status == 200
-    told = json.loads(answer.get("x-gateway-explanation") or "")["target"]["body"]
+    told = json.loads(answer.get_header("x-gateway-explanation") or "")["target"]["body"]
     del body["messages"][0]["name"], tools[0]["function"]["strict"]
     assert list(told.items()) == [*body.items(), ("seed", 7), ("user", "ann")]
     (seen,) = provider.ledger()
     assert seen["headers"]["x-team"] == "blue"
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/responses"])
+@pytest.mark.parametrize("path", [CHAT_PATH, "/v1/messages", "/v1/responses"])
 def test_broken_stream_is_held_or_continued(served: Gateway, path: str):
     body = {"model": "m", "max_tokens": 99, "stream": True}
     body["input" if path == "/v1/responses" else "messages"] = [{"role": "user", "content": "hi"}]
     whole = send_request(served, mock_target("chunks=30"), json.dumps(body).encode(), path)
 
-    def stream_text(answer: Answer) -> str:
+    def stream_text(answer: Response) -> str:
         read = [json.loads(event.partition(b"data: ")[2]) for event in answer.events if b"data: {" in event]
         said = [
             one["choices"][0]["delta"].get("content") if one.get("choices") else one.get("delta")

@@ -11,7 +11,16 @@ from penstock.app import openapi_json
 from penstock.ids import mask_secret
 from tests.integration.answered import CREATED_FIELDS, READ_ROUTES, WORKSPACE_FIELDS, mismatched_fields
 from tests.integration.managed import expect_ok
-from tests.integration.written import RATES, USAGE, Scene, holds, samples, sent, set_scene, unread
+from tests.integration.written import (
+    RATE_LIMITS,
+    USAGE_LIMITS,
+    SampleObjects,
+    contains_value,
+    create_sample_objects,
+    find_mismatches,
+    sample_bodies,
+    to_request_body,
+)
 
 if TYPE_CHECKING:
     from tests.integration.managed import Client
@@ -20,23 +29,23 @@ DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 
 
 @pytest.fixture(scope="module")
-def scene(admin: Client) -> Scene:
-    return set_scene(admin)
+def scene(admin: Client) -> SampleObjects:
+    return create_sample_objects(admin)
 
 
 @pytest.mark.parametrize(
     ("path", "below", "table"), READ_ROUTES, ids=[f"{path} {below}" for path, below, _ in READ_ROUTES]
 )
-def test_read_fields_have_their_documented_types(scene: Scene, path: str, below: str, table: dict[str, str]):
+def test_read_fields_have_their_documented_types(scene: SampleObjects, path: str, below: str, table: dict[str, str]):
     answer = scene.admin.read(path.format(**scene._asdict()))
     rows: list[dict[str, Any]] = answer[below] if below else [answer]
     assert rows
     assert not [found for row in rows if (found := mismatched_fields(row, table))]
 
 
-def test_create_and_update_responses_have_documented_types(scene: Scene):
-    admin, place = scene.admin, {"workspace_id": scene.place}
-    inside = f"?workspace_id={scene.place}"
+def test_create_and_update_responses_have_documented_types(scene: SampleObjects):
+    admin, place = scene.admin, {"workspace_id": scene.workspace_id}
+    inside = f"?workspace_id={scene.workspace_id}"
     key = {"name": "k", "scopes": ["completions.write"], **place}
     made = admin.create("/v1/api-keys/workspace/service", key)
     rotated = {"id": "text", "key": "text", "key_transition_expires_at": "text"}
@@ -74,7 +83,7 @@ def test_create_and_update_responses_have_documented_types(scene: Scene):
         ),
         (expect_ok(admin.post(f"/v1/admin/users/invites/{scene.invite}/resend", {})), {"inviteLink": "text"}),
         (admin.create("/v1/admin/workspaces", {"name": "w"}), {**WORKSPACE_FIELDS, "users": "list"}),
-        (expect_ok(admin.put(f"/v1/admin/workspaces/{scene.place}", {"name": "Fields"})), WORKSPACE_FIELDS),
+        (expect_ok(admin.put(f"/v1/admin/workspaces/{scene.workspace_id}", {"name": "Fields"})), WORKSPACE_FIELDS),
     ]
     assert not [found for answer, table in answers if (found := mismatched_fields(answer, table))]
     # What was changed or deleted says nothing else, or nothing at all.
@@ -103,13 +112,13 @@ CREATE_ROUTES = [
 
 
 @pytest.mark.parametrize(("described", "path", "reading"), CREATE_ROUTES, ids=[row[0] for row in CREATE_ROUTES])
-def test_each_create_field_is_read_back(scene: Scene, described: str, path: str, reading: str):
+def test_each_create_field_is_read_back(scene: SampleObjects, described: str, path: str, reading: str):
     name, fields = body_fields(described, "post")
-    given = samples(scene)[name]
+    given = sample_bodies(scene)[name]
     assert fields == set(given), "each field has its sample"
     given = {field: sample for field, sample in given.items() if sample is not None}
-    made = scene.admin.create(path, sent(given))
-    assert not unread(scene.admin.read(reading.format(id=made["id"], place=scene.place)), given)
+    made = scene.admin.create(path, to_request_body(given))
+    assert not find_mismatches(scene.admin.read(reading.format(id=made["id"], place=scene.workspace_id)), given)
 
 
 # Where each kind is changed, and where it is read if that is elsewhere.
@@ -129,38 +138,38 @@ UPDATE_ROUTES = [
 
 
 @pytest.mark.parametrize(("described", "path"), UPDATE_ROUTES, ids=[row[0] for row in UPDATE_ROUTES])
-def test_single_field_update_is_read_back_and_changes_no_other(scene: Scene, described: str, path: str):
+def test_single_field_update_is_read_back_and_changes_no_other(scene: SampleObjects, described: str, path: str):
     name, fields = body_fields(described, "put")
-    given = samples(scene)[name]
+    given = sample_bodies(scene)[name]
     assert fields == set(given) - ({"workspace_id"} - fields), "each field has its sample"
     where = path.format(**scene._asdict())
     for field in sorted(fields):
         before = scene.admin.read(where)
         # Where another address is named the credential is sent anew.
         along = {"key": given["key"]} if field in {"configurations", "model_config"} else {}
-        expect_ok(scene.admin.put(where, sent({**along, field: given[field]})))
+        expect_ok(scene.admin.put(where, to_request_body({**along, field: given[field]})))
         after = scene.admin.read(where)
-        assert not unread(after, {field: given[field]})
+        assert not find_mismatches(after, {field: given[field]})
         others = fields - {field} - {"reset_usage", "allow_all_workspaces", "allowed_workspaces", "deploymentConfig"}
         same = [other for other in others if other in before and other != "model_config"]
         assert {other: after[other] for other in same} == {other: before[other] for other in same}
 
 
 @pytest.fixture(scope="module")
-def other_scene(admin: Client) -> Scene:
-    return set_scene(admin, "at-once")
+def other_scene(admin: Client) -> SampleObjects:
+    return create_sample_objects(admin, "at-once")
 
 
 @pytest.mark.parametrize(("described", "path"), UPDATE_ROUTES, ids=[row[0] for row in UPDATE_ROUTES])
-def test_all_fields_updated_at_once_are_read_back(other_scene: Scene, described: str, path: str):
+def test_all_fields_updated_at_once_are_read_back(other_scene: SampleObjects, described: str, path: str):
     name, fields = body_fields(described, "put")
-    given = {field: sample for field, sample in samples(other_scene)[name].items() if field in fields}
+    given = {field: sample for field, sample in sample_bodies(other_scene)[name].items() if field in fields}
     where = path.format(**other_scene._asdict())
-    expect_ok(other_scene.admin.put(where, sent(given)))
-    assert not unread(other_scene.admin.read(where), given)
+    expect_ok(other_scene.admin.put(where, to_request_body(given)))
+    assert not find_mismatches(other_scene.admin.read(where), given)
 
 
-def test_integration_models_and_workspaces_are_read_back(scene: Scene):
+def test_integration_models_and_workspaces_are_read_back(scene: SampleObjects):
     own = {"custom_host": "https://one.test", "custom_headers": {"x-model": "a-secret-field"}}
     model = {
         "slug": "finer",
@@ -179,25 +188,25 @@ def test_integration_models_and_workspaces_are_read_back(scene: Scene):
     shown = scene.admin.read(f"{path}/models")
     (row,) = [row for row in shown["models"] if row["slug"] == "finer"]
     hidden = {**own, "custom_headers": {"x-model": mask_secret("a-secret-field")}}
-    assert (holds(row, {**model, "configurations": hidden}), shown["allow_all_models"]) == (True, False)
+    assert (contains_value(row, {**model, "configurations": hidden}), shown["allow_all_models"]) == (True, False)
     access = {
-        "id": scene.place,
+        "id": scene.workspace_id,
         "enabled": False,
-        "usage_limits": [USAGE],
-        "rate_limits": RATES,
+        "usage_limits": [USAGE_LIMITS],
+        "rate_limits": RATE_LIMITS,
         "reset_usage": True,
         "create_default_provider": False,
         "default_provider_slug": None,
     }
     assert set(schemas["AccessGiven"]["properties"]) == set(access)
-    everybody = {"enabled": True, "usage_limits": [USAGE], "rate_limits": RATES}
+    everybody = {"enabled": True, "usage_limits": [USAGE_LIMITS], "rate_limits": RATE_LIMITS}
     assert set(schemas["GlobalAccess"]["properties"]) == set(everybody)
     rules = {"global_workspace_access": everybody, "create_default_provider": False}
     expect_ok(scene.admin.put(f"{path}/workspaces", {"workspaces": [access], **rules}))
     shown = scene.admin.read(f"{path}/workspaces")
     (row,) = shown["workspaces"]
     read_back = ("enabled", "usage_limits", "rate_limits")
-    assert holds(row, {name: access[name] for name in read_back})
-    assert (row["workspace_id"], bool(row["last_reset_at"])) == (scene.place, True)
-    assert holds(shown["global_workspace_access"], everybody)
+    assert contains_value(row, {name: access[name] for name in read_back})
+    assert (row["workspace_id"], bool(row["last_reset_at"])) == (scene.workspace_id, True)
+    assert contains_value(shown["global_workspace_access"], everybody)
     expect_ok(scene.admin.put(f"{path}/workspaces", {"workspaces": [{**access, "enabled": True}]}))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration import memory
 from tests.integration.serving import BackgroundThread, edge_pids, run_gateway, run_load
-from tests.integration.wire import CHAT, Wire, ask, asked, request
+from tests.integration.wire import CHAT_PATH, RawConnection, chat_body, encode_request, send_raw_request
 from tests.processes import Program, free_port
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def measure_start_seconds(folder: Path) -> float:
     try:
         while time.monotonic() - began < 20:
             try:
-                if ask(f"http://127.0.0.1:{port}", "/ready", headers={}).status == 200:
+                if send_raw_request(f"http://127.0.0.1:{port}", "/ready", headers={}).status == 200:
                     return time.monotonic() - began
             except OSError:
                 time.sleep(0.005)
-        raise TimeoutError(program.output())
+        raise TimeoutError(program.read_output())
     finally:
         program.stop()
 
@@ -61,9 +61,9 @@ def test_responds_within_a_second_of_its_start(tmp_path: Path):
 def test_idle_memory_is_at_most_80_mb(provider: Mock, tmp_path: Path):
     with run_gateway(tmp_path, {"mock": {"host": provider.url}}) as gateway:
         edge_pids(gateway)
-        for path in (CHAT, "/v1/messages"):
+        for path in (CHAT_PATH, "/v1/messages"):
             # Who is told what it cost counts nothing, and needs no vocabulary.
-            ask(gateway.base_url, path, asked("mock?usage=on", stream=True))
+            send_raw_request(gateway.base_url, path, chat_body("mock?usage=on", stream=True))
         held = {pid: memory.pss(pid) for pid in gateway.pids()}
     assert len(held) == 3
     total = sum(held.values())
@@ -96,10 +96,14 @@ class OpenStreams:
     """Callers of streams, all opened at once, whose beginnings are over."""
 
     def __init__(self, url: str, count: int) -> None:
-        self._wires = [Wire(url) for _ in range(count)]
+        self._wires = [RawConnection(url) for _ in range(count)]
         for wire in self._wires:
-            wire.send(request("POST", CHAT, _mock_headers(), asked("mock?chunks=3&chunk_ms=3000", stream=True)))
-        self._heads = [wire.head() for wire in self._wires]
+            wire.send(
+                encode_request(
+                    "POST", CHAT_PATH, _mock_headers(), chat_body("mock?chunks=3&chunk_ms=3000", stream=True)
+                )
+            )
+        self._heads = [wire.read_head() for wire in self._wires]
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +114,9 @@ class OpenStreams:
 
     def completion_states(self) -> set[bool]:
         """Whether they end well, each of them."""
-        return {b"[DONE]" in b"".join(wire.pieces(head)) for wire, head in zip(self._wires, self._heads, strict=True)}
+        return {
+            b"[DONE]" in b"".join(wire.iter_body(head)) for wire, head in zip(self._wires, self._heads, strict=True)
+        }
 
 
 def _mock_headers() -> dict[str, str]:
@@ -124,11 +130,11 @@ def test_busy_management_interpreter_hardly_delays_requests(provider: Mock, tmp_
         edge_pids(gateway)
         # What else this machine does comes and goes; an interpreter that is shared disturbs every time.
         while len(rises) < MAX_ROUNDS and (not rises or min(rises) > MAX_P99_RISE_MS):
-            with run_load("rate", gateway.base_url + CHAT, **options) as calm:
+            with run_load("rate", gateway.base_url + CHAT_PATH, **options) as calm:
                 pass
             with (
                 ManagementLoad(gateway.base_url) as burning,
-                run_load("rate", gateway.base_url + CHAT, **options) as busy,
+                run_load("rate", gateway.base_url + CHAT_PATH, **options) as busy,
             ):
                 pass
             assert (calm["errors"], busy["errors"]) == (0, 0)
@@ -145,9 +151,9 @@ class ManagementLoad(BackgroundThread):
         self.url, self.answers = url, 0
 
     def _run(self) -> None:
-        with Wire(self.url) as wire:
+        with RawConnection(self.url) as wire:
             while not self._ended.is_set():
-                assert wire.ask("/v1/health/burn", headers={}).body == b"burnt"
+                assert wire.request("/v1/health/burn", headers={}).body == b"burnt"
                 self.answers += 1
 
 
@@ -157,7 +163,7 @@ def test_management_flood_fails_no_request(provider: Mock, tmp_path: Path):
     with run_gateway(tmp_path, {"mock": {"host": provider.url}}) as gateway, contextlib.ExitStack() as floods:
         flood = {"connections": 4, "seconds": 2, "method": "GET"}
         reports = [floods.enter_context(run_load("whole", gateway.base_url + url, **flood)) for url in urls]
-        with run_load("rate", gateway.base_url + CHAT, **options) as calls:
+        with run_load("rate", gateway.base_url + CHAT_PATH, **options) as calls:
             pass
         floods.close()
     assert calls["errors"] == 0

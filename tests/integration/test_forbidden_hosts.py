@@ -18,17 +18,17 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from penstock import engine
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT, JSON, MOCK, Wire, asked, request
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, RawConnection, chat_body, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.gateway import Gateway, Mock
-    from tests.integration.wire import Answer
+    from tests.integration.wire import Response
 
 CANARY = "sk-canary-of-a-provider"
-OPENAI_HEADERS = {"x-gateway-provider": "openai", "authorization": f"Bearer {CANARY}", **JSON}
+OPENAI_HEADERS = {"x-gateway-provider": "openai", "authorization": f"Bearer {CANARY}", **JSON_HEADERS}
 UPGRADE_HEADERS = {
     "connection": "upgrade",
     "upgrade": "websocket",
@@ -104,21 +104,21 @@ def forbidden_urls(port: int) -> Iterator[str]:
 
 
 REQUESTS_BY_SURFACE: dict[str, Callable[[str], tuple[str, dict[str, str]]]] = {
-    "header": lambda url: (CHAT, {**OPENAI_HEADERS, "x-gateway-custom-host": url}),
-    "alias": lambda url: (CHAT, {**OPENAI_HEADERS, "x-portkey-custom-host": url}),
-    "inline-config": lambda url: (CHAT, {**OPENAI_HEADERS, "x-gateway-config": json.dumps({"custom_host": url})}),
+    "header": lambda url: (CHAT_PATH, {**OPENAI_HEADERS, "x-gateway-custom-host": url}),
+    "alias": lambda url: (CHAT_PATH, {**OPENAI_HEADERS, "x-portkey-custom-host": url}),
+    "inline-config": lambda url: (CHAT_PATH, {**OPENAI_HEADERS, "x-gateway-config": json.dumps({"custom_host": url})}),
     "proxy": lambda url: ("/v1/proxy/files", {**OPENAI_HEADERS, "x-gateway-custom-host": url}),
     "form": lambda url: (
         "/v1/files",
         {**OPENAI_HEADERS, "x-gateway-custom-host": url, "content-type": "multipart/form-data"},
     ),
-    "target": lambda url: (CHAT, {**OPENAI_HEADERS, "x-gateway-config": json.dumps(nested_config(url))}),
+    "target": lambda url: (CHAT_PATH, {**OPENAI_HEADERS, "x-gateway-config": json.dumps(nested_config(url))}),
     "foundry": lambda url: (
-        CHAT,
+        CHAT_PATH,
         {**OPENAI_HEADERS, "x-gateway-provider": "azure-ai", "x-gateway-azure-foundry-url": https_url(url)},
     ),
     "hugging-face": lambda url: (
-        CHAT,
+        CHAT_PATH,
         {**OPENAI_HEADERS, "x-gateway-provider": "huggingface", "x-gateway-huggingface-base-url": url},
     ),
     "socket": lambda url: ("/v1/realtime?model=m", {**OPENAI_HEADERS, **UPGRADE_HEADERS, "x-gateway-custom-host": url}),
@@ -189,18 +189,18 @@ def closed(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @contextlib.contextmanager
-def request_sender(gateway: Gateway) -> Iterator[Callable[[str, dict[str, str]], Answer]]:
+def request_sender(gateway: Gateway) -> Iterator[Callable[[str, dict[str, str]], Response]]:
     """Many requests over one connection; header values as the bytes of their UTF-8."""
-    with Wire(gateway.base_url) as wire:
+    with RawConnection(gateway.base_url) as wire:
 
-        def send_request(path: str, headers: dict[str, str]) -> Answer:
+        def send_request(path: str, headers: dict[str, str]) -> Response:
             fields = {name: value.encode().decode("latin-1") for name, value in headers.items()}
-            return wire.ask(path, None if "upgrade" in headers else asked(), fields)
+            return wire.request(path, None if "upgrade" in headers else chat_body(), fields)
 
         yield send_request
 
 
-def assert_refused(answer: Answer, url: str) -> None:
+def assert_refused(answer: Response, url: str) -> None:
     assert answer.status == 400, (url, answer)
     code = answer.json()["error"]["code"]
     is_ones_own = code == "invalid_provider_option" or (code == "invalid_config" and b"custom_host" in answer.body)
@@ -227,7 +227,7 @@ def test_forbidden_host_in_provider_option_is_not_dialled(closed: Gateway, silen
         for part in parts:
             told = service_account_json(part) if option == "vertex-service-account-json" else part
             config = {**HOST_OPTIONS[option], option.replace("-", "_"): told}
-            answer = send(CHAT, {**JSON, "x-gateway-config": json.dumps(config)})
+            answer = send(CHAT_PATH, {**JSON_HEADERS, "x-gateway-config": json.dumps(config)})
             refused = {"invalid_provider_option", "invalid_config", "invalid_custom_host", "credential_unavailable"}
             assert answer.status in (400, 502), (part, answer)
             assert answer.json()["error"]["code"] in refused, (part, answer)
@@ -239,7 +239,7 @@ def test_raw_proxy_path_cannot_reach_another_host(closed: Gateway, provider: Moc
         url for url in forbidden_urls(silent.getsockname()[1]) if url.isascii() and " " not in url and "#" not in url
     ]
     with request_sender(closed) as send:
-        assert {send(f"/v1/proxy/{url}", MOCK).status for url in urls} <= {200, 400}
+        assert {send(f"/v1/proxy/{url}", MOCK_HEADERS).status for url in urls} <= {200, 400}
     assert provider.ledger()
 
 
@@ -263,8 +263,12 @@ def test_forbidden_host_in_saved_provider_is_not_dialled(tmp_path: Path, silent:
         request_sender(gateway) as send,
     ):
         for row in providers:
-            assert_refused(send(CHAT, {"x-gateway-provider": f"@{row['slug']}", **JSON}), row["custom_host"])
-            assert_refused(send(CHAT, {"x-gateway-config": f"c-{row['slug']}", **OPENAI_HEADERS}), row["custom_host"])
+            assert_refused(
+                send(CHAT_PATH, {"x-gateway-provider": f"@{row['slug']}", **JSON_HEADERS}), row["custom_host"]
+            )
+            assert_refused(
+                send(CHAT_PATH, {"x-gateway-config": f"c-{row['slug']}", **OPENAI_HEADERS}), row["custom_host"]
+            )
 
 
 def test_trusted_host_is_dialled_from_every_surface(provider: Mock, tmp_path: Path):
@@ -278,11 +282,11 @@ def test_trusted_host_is_dialled_from_every_surface(provider: Mock, tmp_path: Pa
         for url, surface in itertools.product(urls, plain):
             assert send(*REQUESTS_BY_SURFACE[surface](url)).status == 200, (url, surface)
         path, headers = REQUESTS_BY_SURFACE["socket"](urls[0])
-        with Wire(gateway.base_url) as wire:
-            wire.send(request("GET", path, headers))
-            assert wire.head().status == 101
+        with RawConnection(gateway.base_url) as wire:
+            wire.send(encode_request("GET", path, headers))
+            assert wire.read_head().status == 101
         dialled = send(*REQUESTS_BY_SURFACE["foundry"](urls[0]))
         assert (dialled.status, dialled.json()["error"]["code"]) == (502, "upstream_connect_failed")
-        assert send(CHAT, {**OPENAI_HEADERS, "x-gateway-provider": "@near"}).status == 200
+        assert send(CHAT_PATH, {**OPENAI_HEADERS, "x-gateway-provider": "@near"}).status == 200
     # The socket and the saved one besides.
     assert len(provider.ledger()) == len(urls) * len(plain) + 2

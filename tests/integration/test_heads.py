@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.wire import CHAT, MESSAGES, MOCK, Wire, ask, asked
+from tests.integration.wire import CHAT_PATH, MESSAGES_PATH, MOCK_HEADERS, RawConnection, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -21,42 +21,44 @@ WEBSOCKET_HEADERS = {
 
 
 def long_headers(length: int) -> dict[str, str]:
-    return {**MOCK, "x-long": "a" * length}
+    return {**MOCK_HEADERS, "x-long": "a" * length}
 
 
 def test_accepts_a_head_up_to_the_limit(served: Gateway, provider: Mock):
-    assert ask(served.base_url, CHAT, asked(), long_headers(MAX_HEAD_BYTES - 1_000)).status == 200
+    assert send_raw_request(served.base_url, CHAT_PATH, chat_body(), long_headers(MAX_HEAD_BYTES - 1_000)).status == 200
     assert len(provider.ledger()) == 1
 
 
 @pytest.mark.parametrize("over", [1_000, 60_000])
 def test_rejects_a_longer_head_and_keeps_the_connection(served: Gateway, provider: Mock, over: int):
-    with Wire(served.base_url) as wire:
-        for path in (CHAT, MESSAGES, "/v1/proxy/anything", "/v1/api-keys", "/nowhere"):
-            answer = wire.ask(path, asked(), long_headers(MAX_HEAD_BYTES + over))
+    with RawConnection(served.base_url) as wire:
+        for path in (CHAT_PATH, MESSAGES_PATH, "/v1/proxy/anything", "/v1/api-keys", "/nowhere"):
+            answer = wire.request(path, chat_body(), long_headers(MAX_HEAD_BYTES + over))
             assert answer.status == 431, path
             told = answer.json()["error"]
             assert (
                 told["message"] == f"the request's headers are larger than {MAX_HEAD_BYTES} bytes (server.header_bytes)"
             )
             assert told["type"] == "invalid_request_error"
-            assert path == MESSAGES or told["code"] == "headers_too_large"
-        assert wire.ask(CHAT, asked(), MOCK).status == 200
+            assert path == MESSAGES_PATH or told["code"] == "headers_too_large"
+        assert wire.request(CHAT_PATH, chat_body(), MOCK_HEADERS).status == 200
     assert len(provider.ledger()) == 1
 
 
 def test_limit_counts_all_fields_the_path_and_websocket_heads(served: Gateway, provider: Mock):
-    many = {**MOCK, **{f"x-{number}": "a" * 1_000 for number in range(70)}}
-    assert ask(served.base_url, CHAT, asked(), many).status == 431
-    path = f"{CHAT}?a={'a' * (MAX_HEAD_BYTES // 2)}"
-    assert ask(served.base_url, path, asked(), long_headers(MAX_HEAD_BYTES // 2)).status == 431
+    many = {**MOCK_HEADERS, **{f"x-{number}": "a" * 1_000 for number in range(70)}}
+    assert send_raw_request(served.base_url, CHAT_PATH, chat_body(), many).status == 431
+    path = f"{CHAT_PATH}?a={'a' * (MAX_HEAD_BYTES // 2)}"
+    assert send_raw_request(served.base_url, path, chat_body(), long_headers(MAX_HEAD_BYTES // 2)).status == 431
     assert (
-        ask(served.base_url, "/v1/realtime?model=m", None, {**long_headers(MAX_HEAD_BYTES), **WEBSOCKET_HEADERS}).status
+        send_raw_request(
+            served.base_url, "/v1/realtime?model=m", None, {**long_headers(MAX_HEAD_BYTES), **WEBSOCKET_HEADERS}
+        ).status
         == 431
     )
     assert provider.ledger() == []
 
 
 def test_server_rejects_a_head_far_over_the_limit(served: Gateway, provider: Mock):
-    assert ask(served.base_url, CHAT, asked(), long_headers(1_000_000)).status == 431
+    assert send_raw_request(served.base_url, CHAT_PATH, chat_body(), long_headers(1_000_000)).status == 431
     assert provider.ledger() == []

@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.integration.wire import CHAT, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -120,9 +120,12 @@ def test_integration_uses_a_machine_identity_token(
 
     def reaches_provider() -> bool | None:
         # The way there is no path of the pretend provider's: what matters is with what it is asked.
-        return ask(admin.gateway.base_url, CHAT, asked("mock"), sent).status not in {400, 401} or None
+        return (
+            send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body("mock"), sent).status not in {400, 401}
+            or None
+        )
 
-    wait("the provider", reaches_provider, 5)
+    wait_for("the provider", reaches_provider, 5)
     reaches_provider()
     entries = [entry["headers"]["authorization"] for entry in provider.ledger()]
     assert set(entries) == {f"Bearer {token}"}
@@ -136,8 +139,12 @@ def test_inline_request_cannot_use_the_machine_identity(admin: Client, azure: Mo
     fields = {f"x-gateway-azure-{name}": "x" for name in ("resource-name", "api-version", "deployment-id")}
     sent = {"x-gateway-api-key": key, "content-type": "application/json", "x-gateway-provider": "azure-openai"}
     host = {"x-gateway-custom-host": provider.url, "x-gateway-azure-auth-mode": "managed"}
-    wait("the key", lambda: ask(admin.gateway.base_url, CHAT, asked("mock"), sent).status != 401 or None, 5)
-    told = ask(admin.gateway.base_url, CHAT, asked("mock"), {**sent, **fields, **host})
+    wait_for(
+        "the key",
+        lambda: send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body("mock"), sent).status != 401 or None,
+        5,
+    )
+    told = send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body("mock"), {**sent, **fields, **host})
     assert (told.status, b"only a stored provider" in told.body) == (400, True)
     assert not azure.asked
     assert not provider.ledger()

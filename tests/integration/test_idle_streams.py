@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration import memory
 from tests.integration.serving import edge_pids, run_gateway, run_load
-from tests.integration.wire import CHAT, MOCK
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,18 +28,18 @@ def test_hundreds_of_idle_streams_do_not_delay_new_requests(provider: Mock, tmp_
     tables = {"mock": {"host": provider.url}, "server": {"heartbeat_seconds": BEATS_SECONDS}}
     model = f"mock?chunks=2&chunk_ms={QUIET_SECONDS * 1000}"
     with run_gateway(tmp_path, tables) as served:
-        url, (edge,) = served.base_url + CHAT, edge_pids(served)
-        with run_load("stream", url, streams=50, rounds=4, seconds=5, headers=MOCK) as warm:
+        url, (edge,) = served.base_url + CHAT_PATH, edge_pids(served)
+        with run_load("stream", url, streams=50, rounds=4, seconds=5, headers=MOCK_HEADERS) as warm:
             pass
         assert warm["errors"] == 0
         # With their records their tokens are counted, and the vocabulary is there that takes its memory once.
         served.records(200)
         before = memory.rss(edge)
         with run_load(
-            "hold", url, streams=STREAMS, seconds=QUIET_SECONDS + 10, model=model, expect_chunks=5, headers=MOCK
+            "hold", url, streams=STREAMS, seconds=QUIET_SECONDS + 10, model=model, expect_chunks=5, headers=MOCK_HEADERS
         ) as held:
             time.sleep(QUIET_SECONDS / 4)
-            with run_load("rate", url, rate=50, seconds=QUIET_SECONDS / 2, connections=8, headers=MOCK) as new:
+            with run_load("rate", url, rate=50, seconds=QUIET_SECONDS / 2, connections=8, headers=MOCK_HEADERS) as new:
                 pass
             grown = (memory.rss(edge) - before) / STREAMS
         print(held, new, f"{grown / memory.KIB:.0f} KiB for each")

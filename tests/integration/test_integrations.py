@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT, Answer, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, Response, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from tests.gateway import Mock
@@ -47,14 +47,16 @@ def body() -> dict[str, Any]:
     return {"name": "My Mock", "ai_provider_id": "mock", "key": CANARY, "description": "d"}
 
 
-def send_chat(client: Client, model: str = "mock", **headers: str) -> Answer:
+def send_chat(client: Client, model: str = "mock", **headers: str) -> Response:
     sent = {"x-gateway-api-key": client.key, "content-type": "application/json"}
-    return ask(client.gateway.base_url, CHAT, asked(model), {**sent, **headers})
+    return send_raw_request(client.gateway.base_url, CHAT_PATH, chat_body(model), {**sent, **headers})
 
 
 def wait_for_status(client: Client, slug: str, status: int, model: str = "mock") -> None:
     """Wait until requests to a provider are answered so."""
-    wait(f"@{slug}", lambda: send_chat(client, model, **{"x-gateway-provider": f"@{slug}"}).status == status or None, 3)
+    wait_for(
+        f"@{slug}", lambda: send_chat(client, model, **{"x-gateway-provider": f"@{slug}"}).status == status or None, 3
+    )
 
 
 def share_integration(admin: Client, slug: str, workspace: dict[str, Any], **more: object) -> None:
@@ -116,7 +118,7 @@ def test_update_changes_fields_and_keeps_masked_values(
         found = provider.ledger()[-1]["headers"]
         return found if found.get("x-plain") == "new-value" else None
 
-    found = wait("the header field", find_updated_headers, 3)
+    found = wait_for("the header field", find_updated_headers, 3)
     assert (found["authorization"], found["x-token"]) == (f"Bearer {CANARY}", HEADER_CANARY)
 
 
@@ -241,14 +243,16 @@ def test_model_prefix_selects_the_provider(
     admin: Client, workspace: dict[str, Any], app: Client, other_app: Client, body: dict[str, Any], provider: Mock
 ):
     admin.create("/v1/integrations", {**body, "slug": "named", "workspace_id": workspace["id"]})
-    wait("@named", lambda: send_chat(app, "@named/mock").status == 200 or None, 3)
+    wait_for("@named", lambda: send_chat(app, "@named/mock").status == 200 or None, 3)
     entry = provider.ledger()[-1]
     assert entry["headers"]["authorization"] == f"Bearer {CANARY}"
     assert entry["model"] == "mock"
     assert send_chat(other_app, "@named/mock").status == 400
     pinned = {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace["id"]}
     config = admin.create("/v1/configs", pinned)["slug"]
-    wait("the config", lambda: send_chat(app, "@named/mock", **{"x-gateway-config": config}).status == 200 or None, 3)
+    wait_for(
+        "the config", lambda: send_chat(app, "@named/mock", **{"x-gateway-config": config}).status == 200 or None, 3
+    )
     entry = provider.ledger()[-1]
     assert "authorization" not in entry["headers"]
     assert entry["model"] == "mock"
@@ -260,7 +264,7 @@ def test_config_target_cannot_use_a_disabled_model(
     admin.create("/v1/integrations", {**body, "slug": "bound", "workspace_id": workspace["id"]})
     expect_ok(admin.put("/v1/integrations/bound/models", {"models": [{"slug": "mock?chunks=2", "enabled": False}]}))
     wait_for_status(app, "bound", 200)
-    wait(
+    wait_for(
         "the model",
         lambda: send_chat(app, "mock?chunks=2", **{"x-gateway-provider": "@bound"}).status == 403 or None,
         3,

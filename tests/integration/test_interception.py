@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.serving import ENTRY_MODES, read_metrics, run_gateway, wait_for_request
-from tests.integration.wire import CHAT, MOCK, Wire, ask, asked, chunked, request
-from tests.processes import wait
+from tests.integration.wire import (
+    CHAT_PATH,
+    MOCK_HEADERS,
+    RawConnection,
+    chat_body,
+    encode_chunks,
+    encode_request,
+    send_raw_request,
+)
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,24 +47,34 @@ def wait_for_counts(gateway: Gateway, count: int) -> tuple[float, float]:
         intercepted, plain = figures.get(INTERCEPTED, 0), figures.get(PLAIN, 0)
         return (intercepted, plain) if intercepted + plain >= count else None
 
-    return wait("the engine's figures", read_counts, 10)
+    return wait_for("the engine's figures", read_counts, 10)
 
 
 def send_every_kind(gateway: Gateway, provider: Mock) -> None:
     """Whole, streamed, uploads of both framings, a refusal, a provider's error, a management path, a caller who leaves."""
     url = gateway.base_url
-    assert ask(url, CHAT, asked()).status == 200
-    assert ask(url, CHAT, asked(stream=True)).events[-1] == b"data: [DONE]"
-    assert ask(url, "/v1/files", b"x" * 100_000, {**MOCK, "content-type": "text/plain"}).json()["body_bytes"] == 100_000
+    assert send_raw_request(url, CHAT_PATH, chat_body()).status == 200
+    assert send_raw_request(url, CHAT_PATH, chat_body(stream=True)).events[-1] == b"data: [DONE]"
+    assert (
+        send_raw_request(url, "/v1/files", b"x" * 100_000, {**MOCK_HEADERS, "content-type": "text/plain"}).json()[
+            "body_bytes"
+        ]
+        == 100_000
+    )
     framing = {"transfer-encoding": "chunked", "content-type": "text/plain"}
-    assert ask(url, "/v1/files", chunked(b"a", b"bc"), {**MOCK, **framing}).json()["body_bytes"] == 3
-    assert ask(url, CHAT, b"{").status == 400
-    assert ask(url, CHAT, asked("mock?fault=429")).status == 429
-    assert ask(url, "/v1/version", headers={}).status == 200
+    assert (
+        send_raw_request(url, "/v1/files", encode_chunks(b"a", b"bc"), {**MOCK_HEADERS, **framing}).json()["body_bytes"]
+        == 3
+    )
+    assert send_raw_request(url, CHAT_PATH, b"{").status == 400
+    assert send_raw_request(url, CHAT_PATH, chat_body("mock?fault=429")).status == 429
+    assert send_raw_request(url, "/v1/version", headers={}).status == 200
     provider.clear_ledger()
-    with Wire(url) as wire:
-        wire.send(request("POST", CHAT, MOCK, asked("mock?chunk_ms=50&chunks=1000", stream=True)))
-        wire.events(wire.head(), 2)
+    with RawConnection(url) as wire:
+        wire.send(
+            encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunk_ms=50&chunks=1000", stream=True))
+        )
+        wire.read_events(wire.read_head(), 2)
     assert wait_for_request(provider, ended=True)["outcome"] == "client_closed"
 
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.wire import CHAT, MESSAGES, MOCK, Wire, asked, request
+from tests.integration.wire import CHAT_PATH, MESSAGES_PATH, MOCK_HEADERS, RawConnection, chat_body, encode_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 TABLES = {"limits": {"body_bytes": 60_000_000}}
 JSON_ROUTES = [
-    CHAT,
-    MESSAGES,
+    CHAT_PATH,
+    MESSAGES_PATH,
     "/v1/completions",
     "/v1/embeddings",
     "/v1/responses",
@@ -62,11 +62,11 @@ def embed_in_request(value: bytes) -> bytes:
 @pytest.mark.parametrize("path", JSON_ROUTES)
 def test_json_test_suite_is_accepted_or_rejected_as_specified(served: Gateway, provider: Mock, path: str):
     forwarded, slowest = [], 0.0
-    with Wire(served.base_url) as wire:
+    with RawConnection(served.base_url) as wire:
         for name, text in load_cases():
             for body in (text, embed_in_request(text)):
                 started = time.monotonic()
-                answer = wire.ask(path, body)
+                answer = wire.request(path, body)
                 slowest = max(slowest, time.monotonic() - started)
                 refused = answer.status == 400 and re.search(rb"invalid JSON body at byte \d+: ", answer.body)
                 if not refused:
@@ -85,10 +85,10 @@ def test_json_test_suite_is_accepted_or_rejected_as_specified(served: Gateway, p
 
 @pytest.mark.parametrize("path", TRANSLATED_ROUTES)
 def test_json_test_suite_causes_no_error_on_translated_routes(served: Gateway, path: str):
-    with Wire(served.base_url) as wire:
+    with RawConnection(served.base_url) as wire:
         for name, text in load_cases():
             for body in (text, embed_in_request(text)):
-                answer = wire.ask(path, body)
+                answer = wire.request(path, body)
                 assert answer.status < 500, (name, answer)
                 assert answer.status == 400 or not name.startswith("n"), (name, answer)
 
@@ -98,12 +98,12 @@ def test_passthrough_routes_forward_any_body_unchanged(served: Gateway, provider
     # What a config sets is set in objects; the pretend provider refuses a body that it cannot read, never the gateway.
     config = {"x-gateway-config": '{"provider":"mock","override_params":{"y":1}}'}
     bodies = [body for _, text in load_cases() for body in (text, embed_in_request(text))]
-    with Wire(served.base_url) as wire:
+    with RawConnection(served.base_url) as wire:
         for body in bodies:
-            assert wire.ask(path, body).status < 500, body[:99]
+            assert wire.request(path, body).status < 500, body[:99]
         assert [entry["body_bytes"] for entry in provider.ledger()] == [len(body) for body in bodies]
         for body in bodies:
-            assert wire.ask(path, body, {**MOCK, **config}).status < 500, body[:99]
+            assert wire.request(path, body, {**MOCK_HEADERS, **config}).status < 500, body[:99]
 
 
 HARD_CASES = {
@@ -130,18 +130,18 @@ HARD_CASES = {
 @pytest.mark.parametrize("name", HARD_CASES)
 def test_hard_cases_are_accepted_or_rejected_without_failure(served: Gateway, provider: Mock, name: str):
     body, status = HARD_CASES[name]
-    with Wire(served.base_url) as wire:
-        answer = wire.ask(CHAT, body)
+    with RawConnection(served.base_url) as wire:
+        answer = wire.request(CHAT_PATH, body)
         assert answer.status == status, answer
-        assert wire.ask(CHAT, asked()).status == 200
+        assert wire.request(CHAT_PATH, chat_body()).status == 200
     if status == 200:
         assert provider.ledger()[0]["body_bytes"] == len(body)
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "application/jsonl", "x"])
 def test_operations_accept_only_json_content_types(served: Gateway, kind: str):
-    with Wire(served.base_url) as wire:
-        answer = wire.ask(CHAT, asked(), {**MOCK, "content-type": kind})
+    with RawConnection(served.base_url) as wire:
+        answer = wire.request(CHAT_PATH, chat_body(), {**MOCK_HEADERS, "content-type": kind})
         assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_header")
         assert "content-type" in answer.json()["error"]["message"]
 
@@ -150,18 +150,24 @@ def test_operations_accept_only_json_content_types(served: Gateway, kind: str):
     "kind", ["application/octet-stream", "application/jsonl", "application/sdp", "text/csv", "audio/wav", ""]
 )
 def test_passthrough_routes_accept_any_content_type(served: Gateway, provider: Mock, kind: str):
-    with Wire(served.base_url) as wire:
-        fields = {name: value for name, value in MOCK.items() if name != "content-type"}
+    with RawConnection(served.base_url) as wire:
+        fields = {name: value for name, value in MOCK_HEADERS.items() if name != "content-type"}
         assert (
-            wire.ask("/v1/proxy/anything", b"\x00\xff{", {**fields, **({"content-type": kind} if kind else {})}).status
+            wire.request(
+                "/v1/proxy/anything", b"\x00\xff{", {**fields, **({"content-type": kind} if kind else {})}
+            ).status
             == 200
         )
     assert provider.ledger()[0]["body_bytes"] == 3
 
 
 def test_rejects_a_compressed_body(served: Gateway):
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", CHAT, {**MOCK, "content-encoding": "gzip"}, b"\x1f\x8b\x08\x00\x00\x00\x00\x00"))
-        answer = wire.answer()
+    with RawConnection(served.base_url) as wire:
+        wire.send(
+            encode_request(
+                "POST", CHAT_PATH, {**MOCK_HEADERS, "content-encoding": "gzip"}, b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
+            )
+        )
+        answer = wire.read_response()
     assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_header")
     assert "content-encoding" in answer.json()["error"]["message"]

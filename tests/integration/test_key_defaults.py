@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.managed import Client, expect_ok
-from tests.integration.wire import CHAT, Answer, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, Response, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from tests.gateway import Mock
@@ -27,14 +27,14 @@ def config(admin: Client, workspace: str) -> dict[str, Any]:
     return admin.create("/v1/configs", body)
 
 
-def send_chat(client: Client, **headers: str) -> Answer:
+def send_chat(client: Client, **headers: str) -> Response:
     sent = {"x-gateway-api-key": client.key, "content-type": "application/json", **headers}
-    return ask(client.gateway.base_url, CHAT, asked(), sent)
+    return send_raw_request(client.gateway.base_url, CHAT_PATH, chat_body(), sent)
 
 
 def create_key_with_defaults(admin: Client, workspace: str, **defaults: object) -> Client:
     key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"], defaults=defaults)
-    wait("the key", lambda: send_chat(key, **{"x-gateway-provider": "mock"}).status == 200 or None, 3)
+    wait_for("the key", lambda: send_chat(key, **{"x-gateway-provider": "mock"}).status == 200 or None, 3)
     return key
 
 
@@ -74,7 +74,7 @@ def test_workspace_metadata_overrides_key_then_request(admin: Client, workspace:
 
 def test_config_header_accepts_an_id(admin: Client, workspace: str, config: dict[str, Any]):
     key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
-    wait("the config", lambda: send_chat(key, **{"x-gateway-config": config["id"]}).status == 200 or None, 3)
+    wait_for("the config", lambda: send_chat(key, **{"x-gateway-config": config["id"]}).status == 200 or None, 3)
 
 
 def test_changed_default_takes_effect_at_once(admin: Client, workspace: str, config: dict[str, Any]):
@@ -82,10 +82,10 @@ def test_changed_default_takes_effect_at_once(admin: Client, workspace: str, con
         "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], "workspace_id": workspace}
     )
     key = Client(admin.gateway, made["key"])
-    wait("the key", lambda: send_chat(key, **{"x-gateway-provider": "mock"}).status == 200 or None, 3)
+    wait_for("the key", lambda: send_chat(key, **{"x-gateway-provider": "mock"}).status == 200 or None, 3)
     assert send_chat(key).status == 400
     expect_ok(admin.put(f"/v1/api-keys/{made['id']}", {"defaults": {"config_id": config["slug"]}}))
-    wait("the default", lambda: send_chat(key).status == 200 or None, 3)
+    wait_for("the default", lambda: send_chat(key).status == 200 or None, 3)
 
 
 def test_any_key_name_reaches_the_data_plane_intact(admin: Client, workspace: str, config: dict[str, Any]):
@@ -94,9 +94,9 @@ def test_any_key_name_reaches_the_data_plane_intact(admin: Client, workspace: st
     scopes = ["completions.write"]
     body = {"name": odd, "scopes": scopes, "workspace_id": workspace, "defaults": {"metadata": {"n": odd}}}
     named = Client(admin.gateway, admin.create("/v1/api-keys/workspace/service", body)["key"])
-    wait("the key", lambda: send_chat(named, **{"x-gateway-config": config["slug"]}).status == 200 or None, 3)
+    wait_for("the key", lambda: send_chat(named, **{"x-gateway-config": config["slug"]}).status == 200 or None, 3)
 
     def has_metadata_record() -> bool | None:
         return any(odd in record.get("metadata", {}).get("value", ()) for record in admin.gateway.records(0)) or None
 
-    wait("its metadata in a record", has_metadata_record)
+    wait_for("its metadata in a record", has_metadata_record)

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.serving import count_settled_records, wait_for_request
-from tests.integration.wire import CHAT, JSON, MESSAGES, Answer, Wire, ask, asked, request
+from tests.integration.wire import (
+    CHAT_PATH,
+    JSON_HEADERS,
+    MESSAGES_PATH,
+    RawConnection,
+    Response,
+    chat_body,
+    encode_request,
+    send_raw_request,
+)
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -26,15 +35,15 @@ TABLES = {
     "providers": [{"slug": "mine", "provider": "mock", "api_key": STORED_CREDENTIAL}],
     "configs": [{"slug": "pc-mine", "config": {"provider": "@mine"}}],
 }
-PROVIDER_HEADERS = {"x-gateway-provider": "mock", **JSON}
+PROVIDER_HEADERS = {"x-gateway-provider": "mock", **JSON_HEADERS}
 
 
-def send_request(served: Gateway, path: str = CHAT, **fields: str) -> Answer:
+def send_request(served: Gateway, path: str = CHAT_PATH, **fields: str) -> Response:
     """A call with these header fields; an underscore stands for a dash."""
-    return ask(
+    return send_raw_request(
         served.base_url,
         path,
-        asked(),
+        chat_body(),
         {**PROVIDER_HEADERS, **{name.replace("_", "-"): text for name, text in fields.items()}},
     )
 
@@ -64,7 +73,7 @@ def test_accepts_a_key_in_authorization_and_does_not_forward_it(served: Gateway,
         {"sec_websocket_protocol": f"realtime, openai-insecure-api-key.{KEY}"},
     ],
 )
-@pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/files", "/v1/proxy/x"])
+@pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH, "/v1/files", "/v1/proxy/x"])
 def test_accepts_a_key_wherever_clients_put_it(served: Gateway, provider: Mock, path: str, fields: dict[str, str]):
     assert send_request(served, path, **fields).status == 200
     assert KEY not in str(wait_for_request(provider)["headers"])
@@ -90,7 +99,7 @@ def test_accepts_a_key_wherever_clients_put_it(served: Gateway, provider: Mock, 
         {"sec_websocket_protocol": KEY},
     ],
 )
-@pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/files", "/v1/proxy/x"])
+@pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH, "/v1/files", "/v1/proxy/x"])
 def test_forwards_nothing_without_a_valid_key(served: Gateway, provider: Mock, path: str, fields: dict[str, str]):
     answer = send_request(served, path, **fields)
     assert answer.status == 401
@@ -100,28 +109,35 @@ def test_forwards_nothing_without_a_valid_key(served: Gateway, provider: Mock, p
 
 
 def test_rejects_a_large_body_without_a_key_before_it_arrives(served: Gateway, provider: Mock):
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", "/v1/files", {**PROVIDER_HEADERS, "content-length": "50000000"}, b"only the start"))
-        assert wire.answer().status == 401
+    with RawConnection(served.base_url) as wire:
+        wire.send(
+            encode_request("POST", "/v1/files", {**PROVIDER_HEADERS, "content-length": "50000000"}, b"only the start")
+        )
+        assert wire.read_response().status == 401
     assert not provider.ledger()
 
 
 def test_saved_provider_uses_its_own_credential(served: Gateway, provider: Mock):
     for fields in ({"x-gateway-provider": "@mine"}, {"x-gateway-config": "pc-mine"}, {"x-gateway-virtual-key": "mine"}):
         provider.clear_ledger()
-        assert ask(served.base_url, CHAT, asked(), {**fields, "x-gateway-api-key": KEY, **JSON}).status == 200
+        assert (
+            send_raw_request(
+                served.base_url, CHAT_PATH, chat_body(), {**fields, "x-gateway-api-key": KEY, **JSON_HEADERS}
+            ).status
+            == 200
+        )
         assert wait_for_request(provider)["headers"]["authorization"] == f"Bearer {STORED_CREDENTIAL}"
 
 
 def test_inline_config_sets_provider_and_credential(served: Gateway, provider: Mock):
     fields = {"x-gateway-config": '{"provider":"mock","api_key":"sk-inline"}', "x-gateway-api-key": KEY}
-    assert ask(served.base_url, CHAT, asked(), {**fields, **JSON}).status == 200
+    assert send_raw_request(served.base_url, CHAT_PATH, chat_body(), {**fields, **JSON_HEADERS}).status == 200
     assert wait_for_request(provider)["headers"]["authorization"] == "Bearer sk-inline"
 
 
 def test_stored_credential_is_not_sent_to_a_custom_host(served: Gateway, provider: Mock):
     fields = {"x-gateway-provider": "@mine", "x-gateway-custom-host": provider.url, "x-gateway-api-key": KEY}
-    assert ask(served.base_url, CHAT, asked(), {**fields, **JSON}).status == 400
+    assert send_raw_request(served.base_url, CHAT_PATH, chat_body(), {**fields, **JSON_HEADERS}).status == 400
     assert not provider.ledger()
 
 

@@ -26,9 +26,9 @@ from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from tests.integration.managed import ADMIN_KEY, Client
 from tests.integration.serving import control_pid, run_gateway, run_load
-from tests.integration.wire import CHAT, MOCK
-from tests.postgres import program
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS
+from tests.postgres import find_program
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,7 +109,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/penstock.db"
     postgres: Postgres = request.getfixturevalue("postgres")
-    return postgres.database()
+    return postgres.create_database()
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def read_stored_slugs(address: str) -> set[str]:
         finally:
             connection.close()
     name, _, host = address.removeprefix("postgresql://penstock@/").partition("?host=")
-    command = [program("psql"), "-h", host, "-U", "penstock", "-d", name, "-Atc", query]
+    command = [find_program("psql"), "-h", host, "-U", "penstock", "-d", name, "-Atc", query]
     return set(subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.split())
 
 
@@ -217,17 +217,17 @@ def test_repeated_control_process_kills_fail_no_request(
         (place,) = admin.read("/v1/workspaces")["data"]
         body = {"name": "app", "scopes": ["completions.write"], "workspace_id": place["id"]}
         key = admin.create("/v1/api-keys/workspace/service", body)["key"]
-        headers = {**MOCK, "x-gateway-api-key": key}
+        headers = {**MOCK_HEADERS, "x-gateway-api-key": key}
         time.sleep(0.5)
         with (
-            run_load("rate", gateway.base_url + CHAT, rate=50, connections=4, seconds=4, headers=headers) as calls,
+            run_load("rate", gateway.base_url + CHAT_PATH, rate=50, connections=4, seconds=4, headers=headers) as calls,
             ConfigWriters(admin, place["id"]) as writers,
         ):
             for _ in range(3):
                 before = len(writers.said)
-                wait("writes", lambda before=before: len(writers.said) > before + 5 or None, 10)
+                wait_for("writes", lambda before=before: len(writers.said) > before + 5 or None, 10)
                 os.kill(control_pid(gateway), signal.SIGKILL)
         assert calls["errors"] == 0, calls
         assert writers.statuses <= {200, 503}, writers.statuses
-        wait("the control process", lambda: admin.get("/v1/workspaces").status == 200 or None, 15)
+        wait_for("the control process", lambda: admin.get("/v1/workspaces").status == 200 or None, 15)
     assert not set(writers.said) - read_stored_slugs(address)

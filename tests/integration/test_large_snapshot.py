@@ -21,9 +21,9 @@ from tests.integration import memory
 from tests.integration.conftest import run_init
 from tests.integration.managed import ADMIN_KEY, Client
 from tests.integration.serving import edge_pids, run_gateway, run_load
-from tests.integration.wire import CHAT, ask, asked
+from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
 from tests.postgres import Postgres
-from tests.processes import wait
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -107,8 +107,8 @@ def large(
     server = Postgres() if request.param == "postgresql" else None
     if server:
         # What it does is done on a machine of its own; here it would be measured with ours.
-        server.step_aside()
-        url = server.database()
+        server.lower_priority()
+        url = server.create_database()
     env: Mapping[str, str] = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url}
     run_init(folder, env)
     workspace = asyncio.run(insert_keys_and_configs(url))
@@ -120,7 +120,7 @@ def large(
 
 def request_status(client: Client, key: str, config: str) -> int:
     headers = {"x-gateway-api-key": key, "x-gateway-config": config, "content-type": "application/json"}
-    return ask(client.gateway.base_url, CHAT, asked(), headers).status
+    return send_raw_request(client.gateway.base_url, CHAT_PATH, chat_body(), headers).status
 
 
 def measure_activation_seconds(client: Client, workspace: str, pause: float = 0.02) -> float:
@@ -135,7 +135,7 @@ def measure_activation_seconds(client: Client, workspace: str, pause: float = 0.
 
 def test_saved_config_is_used_in_time(large: tuple[Client, str]):
     client, workspace = large
-    wait("the last key", lambda: request_status(client, key_text(KEYS - 1), f"pc-{CONFIGS - 1}") == 200 or None, 15)
+    wait_for("the last key", lambda: request_status(client, key_text(KEYS - 1), f"pc-{CONFIGS - 1}") == 200 or None, 15)
     times = [measure_activation_seconds(client, workspace) for _ in range(5)]
     print("seconds until it was used:", [round(seconds, 2) for seconds in times])
     assert statistics.median(times) <= MAX_ACTIVATION_SECONDS, times
@@ -155,13 +155,13 @@ def test_snapshot_swap_hardly_delays_requests(large: tuple[Client, str]):
     client, workspace = large
     headers = {"x-gateway-api-key": key_text(0), "x-gateway-config": "pc-0"}
     options = {"rate": 200, "connections": 8, "seconds": 3, "headers": headers}
-    wait("the key", lambda: request_status(client, key_text(0), "pc-0") == 200 or None, 15)
+    wait_for("the key", lambda: request_status(client, key_text(0), "pc-0") == 200 or None, 15)
     rises: list[float] = []
     # What else this machine does comes and goes.
     while len(rises) < MAX_ROUNDS and (not rises or min(rises) > MAX_P99_RISE_MS):
-        with run_load("rate", client.gateway.base_url + CHAT, **options) as calm:
+        with run_load("rate", client.gateway.base_url + CHAT_PATH, **options) as calm:
             pass
-        with run_load("rate", client.gateway.base_url + CHAT, **options) as busy:
+        with run_load("rate", client.gateway.base_url + CHAT_PATH, **options) as busy:
             # To ask takes a core too, and is none of the swap's doing.
             measure_activation_seconds(client, workspace, POLL_SECONDS)
             measure_activation_seconds(client, workspace, POLL_SECONDS)

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.serving import count_settled_records, wait_for_request
-from tests.integration.wire import CHAT, MESSAGES, MOCK, Wire, ask, asked, request
-from tests.processes import wait
+from tests.integration.wire import (
+    CHAT_PATH,
+    MESSAGES_PATH,
+    MOCK_HEADERS,
+    RawConnection,
+    chat_body,
+    encode_request,
+    send_raw_request,
+)
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,12 +26,12 @@ if TYPE_CHECKING:
 
 # The promise is 100 ms at most; a machine that is busy compiling gets more.
 MAX_DETECTION_SECONDS = 2.0
-UPLOAD_HEADERS = {**MOCK, "content-type": "application/octet-stream", "content-length": "50000000"}
+UPLOAD_HEADERS = {**MOCK_HEADERS, "content-type": "application/octet-stream", "content-length": "50000000"}
 
 
 @pytest.fixture(params=["FIN", "RST"])
-def leave(request: pytest.FixtureRequest) -> Callable[[Wire], None]:
-    return Wire.close if request.param == "FIN" else Wire.reset
+def leave(request: pytest.FixtureRequest) -> Callable[[RawConnection], None]:
+    return RawConnection.close if request.param == "FIN" else RawConnection.reset
 
 
 @pytest.fixture
@@ -38,25 +46,25 @@ def assert_one_aborted_record(served: Gateway, before: int, model: str = "") -> 
     """One record more than before, and no second one after it."""
     served.records(before + 1)
     # A later record stands behind whatever could still be on its way.
-    ask(served.base_url, CHAT, asked("after-it"))
+    send_raw_request(served.base_url, CHAT_PATH, chat_body("after-it"))
 
     def read_new_records() -> list[dict[str, Any]] | None:
         records = served.records(0)[before:]
         return records if records[-1]["ai_model"] == "after-it" else None
 
-    record, _ = wait("the record after it", read_new_records)
+    record, _ = wait_for("the record after it", read_new_records)
     assert (record["outcome"], record["is_success"], record["ai_model"]) == ("aborted", False, model)
     return record
 
 
-@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 @pytest.mark.parametrize("stream", [False, True])
 def test_disconnect_while_waiting_for_the_first_byte(
-    served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None], path: str, stream: bool
+    served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None], path: str, stream: bool
 ):
     model = "mock?first_ms=30000"
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", path, MOCK, asked(model, stream=stream)))
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", path, MOCK_HEADERS, chat_body(model, stream=stream)))
         wait_for_request(provider)
         left = time.monotonic()
         leave(wire)
@@ -67,15 +75,15 @@ def test_disconnect_while_waiting_for_the_first_byte(
     assert record["response_status_code"] == 499
 
 
-@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 @pytest.mark.parametrize("chunk_ms", [10, 20_000])
 def test_disconnect_during_a_stream(
-    served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None], path: str, chunk_ms: int
+    served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None], path: str, chunk_ms: int
 ):
     model = f"mock?chunks=5000&chunk_ms={chunk_ms}"
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", path, MOCK, asked(model, stream=True)))
-        wire.events(wire.head(), 2)
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", path, MOCK_HEADERS, chat_body(model, stream=True)))
+        wire.read_events(wire.read_head(), 2)
         leave(wire)
     seen = wait_for_request(provider, ended=True, seconds=MAX_DETECTION_SECONDS)
     assert seen["outcome"] == "client_closed"
@@ -85,22 +93,24 @@ def test_disconnect_during_a_stream(
 
 
 def test_disconnect_during_a_large_response(
-    served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None]
+    served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None]
 ):
     model = "mock?answer_bytes=50000000"
-    with Wire(served.base_url, receive_buffer=4096) as wire:
-        wire.send(request("POST", CHAT, MOCK, asked(model)))
-        wire.head()
+    with RawConnection(served.base_url, receive_buffer=4096) as wire:
+        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body(model)))
+        wire.read_head()
         leave(wire)
     assert wait_for_request(provider, ended=True, seconds=MAX_DETECTION_SECONDS)["outcome"] == "client_closed"
     assert_one_aborted_record(served, before, model)
 
 
-def test_disconnect_during_an_upload(served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None]):
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", "/v1/files", UPLOAD_HEADERS, b"x" * 3_000_000))
+def test_disconnect_during_an_upload(
+    served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None]
+):
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", "/v1/files", UPLOAD_HEADERS, b"x" * 3_000_000))
         # The provider has seen nothing that it could show yet: its ledger is written when a request is complete or broken off.
-        assert ask(served.base_url, CHAT, asked("after-it")).status == 200
+        assert send_raw_request(served.base_url, CHAT_PATH, chat_body("after-it")).status == 200
         leave(wire)
     seen = wait_for_request(provider, "/v1/files", ended=True, seconds=MAX_DETECTION_SECONDS)
     assert seen["outcome"] == "client_closed"
@@ -110,12 +120,12 @@ def test_disconnect_during_an_upload(served: Gateway, provider: Mock, before: in
 
 
 def test_disconnect_during_a_chunked_upload(
-    served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None]
+    served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None]
 ):
-    headers = {**MOCK, "content-type": "application/octet-stream", "transfer-encoding": "chunked"}
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", "/v1/files", headers, b"%x\r\n%s\r\n" % (2_000_000, b"x" * 2_000_000)))
-        assert ask(served.base_url, CHAT, asked("after-it")).status == 200
+    headers = {**MOCK_HEADERS, "content-type": "application/octet-stream", "transfer-encoding": "chunked"}
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", "/v1/files", headers, b"%x\r\n%s\r\n" % (2_000_000, b"x" * 2_000_000)))
+        assert send_raw_request(served.base_url, CHAT_PATH, chat_body("after-it")).status == 200
         leave(wire)
     seen = wait_for_request(provider, "/v1/files", ended=True, seconds=MAX_DETECTION_SECONDS)
     assert seen["outcome"] == "client_closed"
@@ -125,11 +135,11 @@ def test_disconnect_during_a_chunked_upload(
 
 
 def test_disconnect_before_a_small_body_is_complete(
-    served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None]
+    served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None]
 ):
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", CHAT, {**MOCK, "content-length": "1000"}, b'{"model":'))
-        assert ask(served.base_url, CHAT, asked("between")).status == 200
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": "1000"}, b'{"model":'))
+        assert send_raw_request(served.base_url, CHAT_PATH, chat_body("between")).status == 200
         leave(wire)
     assert wait_for_request(provider)["model"] == "between"
     records = served.records(before + 2)[before:]
@@ -139,38 +149,38 @@ def test_disconnect_before_a_small_body_is_complete(
 
 
 def test_disconnect_on_a_keep_alive_connection(
-    served: Gateway, provider: Mock, before: int, leave: Callable[[Wire], None]
+    served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None]
 ):
     model = "mock?chunks=5000&chunk_ms=10"
-    with Wire(served.base_url) as wire:
+    with RawConnection(served.base_url) as wire:
         for _ in range(3):
-            wire.ask(CHAT, asked("first", stream=True))
-        wire.send(request("POST", CHAT, MOCK, asked(model, stream=True)))
-        wire.events(wire.head(), 2)
+            wire.request(CHAT_PATH, chat_body("first", stream=True))
+        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body(model, stream=True)))
+        wire.read_events(wire.read_head(), 2)
         served.records(before + 3)
         provider.clear_ledger()
         leave(wire)
-    wait("its record", lambda: len(served.records(0)) == before + 4 or None, MAX_DETECTION_SECONDS)
+    wait_for("its record", lambda: len(served.records(0)) == before + 4 or None, MAX_DETECTION_SECONDS)
     record = assert_one_aborted_record(served, before + 3, model)
     assert record["outcome"] == "aborted"
 
 
 def test_a_hundred_disconnects_at_once(served: Gateway, provider: Mock, before: int):
-    wires = [Wire(served.base_url) for _ in range(100)]
+    wires = [RawConnection(served.base_url) for _ in range(100)]
     for wire in wires:
-        wire.send(request("POST", CHAT, MOCK, asked("mock?first_ms=30000", stream=True)))
-    wait("all at the provider", lambda: len(provider.ledger()) == 100 or None, 10)
+        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=30000", stream=True)))
+    wait_for("all at the provider", lambda: len(provider.ledger()) == 100 or None, 10)
     for wire in wires:
         wire.close()
-    wait("all gone", lambda: all(seen["outcome"] == "client_closed" for seen in provider.ledger()) or None, 5)
+    wait_for("all gone", lambda: all(seen["outcome"] == "client_closed" for seen in provider.ledger()) or None, 5)
     records = served.records(before + 100)[before:]
     assert [record["outcome"] for record in records] == ["aborted"] * 100
     assert len({record["id"] for record in records}) == 100
 
 
 def test_connected_client_is_not_reported_as_disconnected(served: Gateway, provider: Mock, before: int):
-    with Wire(served.base_url) as wire:
+    with RawConnection(served.base_url) as wire:
         for model in ("mock?first_ms=400", "mock?chunks=10&chunk_ms=50"):
-            assert wire.ask(CHAT, asked(model, stream=True)).events[-1] == b"data: [DONE]"
+            assert wire.request(CHAT_PATH, chat_body(model, stream=True)).events[-1] == b"data: [DONE]"
     assert [record["outcome"] for record in served.records(before + 2)[before:]] == ["complete"] * 2
     assert [seen["outcome"] for seen in provider.ledger()] == ["complete"] * 2

@@ -14,8 +14,8 @@ from loadtests.leaving.callers import Http2Client
 from loadtests.leaving.measure import DisconnectResults, make_clients, measure_disconnects, wait_until
 from loadtests.leaving.provider import PHASES, TAG_HEADER, Provider
 from tests.integration.serving import ENTRY_MODES, run_gateway
-from tests.integration.wire import CHAT, MOCK, Wire, asked, request
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, RawConnection, chat_body, encode_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -99,9 +99,9 @@ def test_closing_an_http2_connection_ends_all_its_streams(tmp_path: Path):
 
 def test_half_closed_connection_counts_as_disconnected(served: Gateway, provider: Mock):
     """The server tells no difference between a caller who has no more to say and one who has left; docs/time.md says so."""
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", CHAT, MOCK, asked("mock?first_ms=30000")))
-        wait("it at the provider", lambda: provider.ledger() or None)
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=30000")))
+        wait_for("it at the provider", lambda: provider.ledger() or None)
         wire.socket.shutdown(socket.SHUT_WR)
-        assert wire.answer().status == 0
-    wait("its end", lambda: provider.ledger()[0]["outcome"] == "client_closed" or None)
+        assert wire.read_response().status == 0
+    wait_for("its end", lambda: provider.ledger()[0]["outcome"] == "client_closed" or None)

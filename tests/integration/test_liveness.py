@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.wire import CHAT, Wire, asked
+from tests.integration.wire import CHAT_PATH, RawConnection, chat_body
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway
@@ -17,18 +17,18 @@ pytestmark = pytest.mark.alone
 
 MEGABYTES = 20
 LARGE_BODIES = {
-    "one picture": asked(x="QUJD" * (MEGABYTES * 250_000)),
-    "many numbers": asked(x=[0.125] * (MEGABYTES * 140_000)),
-    "much that is deep": asked(x="x" * 30).replace(
+    "one picture": chat_body(x="QUJD" * (MEGABYTES * 250_000)),
+    "many numbers": chat_body(x=[0.125] * (MEGABYTES * 140_000)),
+    "much that is deep": chat_body(x="x" * 30).replace(
         b'"' + b"x" * 30 + b'"', b"[" + (b"[" * 100 + b"]" * 100 + b",") * (MEGABYTES * 5_000) + b"0]"
     ),
 }
 
 
 def send_until_over(url: str, body: bytes, over: threading.Event) -> None:
-    with Wire(url, timeout=60) as wire:
+    with RawConnection(url, timeout=60) as wire:
         while not over.is_set():
-            assert wire.ask(CHAT, body).status == 200
+            assert wire.request(CHAT_PATH, body).status == 200
 
 
 def test_probes_respond_while_large_bodies_are_parsed(served: Gateway):
@@ -40,11 +40,11 @@ def test_probes_respond_while_large_bodies_are_parsed(served: Gateway):
         sender.start()
     took = []
     try:
-        with Wire(served.base_url) as wire:
+        with RawConnection(served.base_url) as wire:
             for _ in range(100):
                 for path in ("/live", "/ready"):
                     started = time.monotonic()
-                    assert wire.ask(path, headers={}).status == 200
+                    assert wire.request(path, headers={}).status == 200
                     took.append(time.monotonic() - started)
                 time.sleep(0.02)
     finally:

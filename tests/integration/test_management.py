@@ -12,8 +12,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import MANAGEMENT_API_VERSION, __version__
 from tests.integration.serving import edge_pids, read_metrics, run_gateway
-from tests.integration.wire import CHAT, MOCK, Answer, Wire, ask, asked, request
-from tests.processes import wait
+from tests.integration.wire import (
+    CHAT_PATH,
+    MOCK_HEADERS,
+    RawConnection,
+    Response,
+    chat_body,
+    encode_request,
+    send_raw_request,
+)
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,8 +31,8 @@ if TYPE_CHECKING:
 INTERNAL_PATHS = ("/internal/records", "/internal/metrics", "/internal/snapshot")
 
 
-def get_path(gateway: Gateway, path: str, **headers: str) -> Answer:
-    return ask(gateway.base_url, path, headers=headers)
+def get_path(gateway: Gateway, path: str, **headers: str) -> Response:
+    return send_raw_request(gateway.base_url, path, headers=headers)
 
 
 def test_health_lists_the_workers(served: Gateway):
@@ -46,12 +54,12 @@ def test_edge_responds_to_its_own_routes(served: Gateway):
         b"ready",
         b"Penstock says hey!",
     ]
-    assert ask(served.base_url, "/ready", headers={}, method="HEAD").status == 200
+    assert send_raw_request(served.base_url, "/ready", headers={}, method="HEAD").status == 200
 
 
 def test_description_is_openapi_with_every_public_route(served: Gateway):
     answer = get_path(served, "/schema/openapi.json")
-    assert (answer.get("content-type") or "").startswith("application/")
+    assert (answer.get_header("content-type") or "").startswith("application/")
     description = answer.json()
     assert description["openapi"].startswith("3.1")
     assert {"/v1/health", "/v1/version", "/metrics"} <= set(description["paths"])
@@ -60,8 +68,8 @@ def test_description_is_openapi_with_every_public_route(served: Gateway):
 
 def test_schema_page_loads_no_external_resources(served: Gateway):
     answer = get_path(served, "/schema")
-    assert (answer.get("content-type") or "").startswith("text/html")
-    assert "default-src 'none'" in (answer.get("content-security-policy") or "")
+    assert (answer.get_header("content-type") or "").startswith("text/html")
+    assert "default-src 'none'" in (answer.get_header("content-security-policy") or "")
     assert b"openapi.json" in answer.body
     assert b"src=" not in answer.body.replace(b"default-src=", b"")
     assert b"https://" not in answer.body.replace(b"https://www.w3.org", b"")
@@ -73,21 +81,25 @@ def test_unknown_path_returns_404_in_the_envelope(served: Gateway):
 
 
 def test_wrong_method_returns_405(served: Gateway):
-    assert ask(served.base_url, "/v1/version", b"{}", {}).status == 405
+    assert send_raw_request(served.base_url, "/v1/version", b"{}", {}).status == 405
 
 
 def test_health_needs_no_key_and_is_not_forwarded(served: Gateway, provider: Mock):
-    assert ask(served.base_url, "/v1/health", headers=MOCK).status == 200
+    assert send_raw_request(served.base_url, "/v1/health", headers=MOCK_HEADERS).status == 200
     assert not provider.ledger()
 
 
 def test_one_connection_serves_management_and_model_requests(served: Gateway):
-    with Wire(served.base_url) as wire:
+    with RawConnection(served.base_url) as wire:
         for _ in range(10):
-            assert wire.ask("/v1/health", headers={}).json()["status"] == "success"
-            assert wire.ask(CHAT, asked()).status == 200
-        wire.send(request("GET", "/v1/version") + request("POST", CHAT, MOCK, asked()) + request("GET", "/live"))
-        assert [wire.answer().status for _ in range(3)] == [200, 200, 200]
+            assert wire.request("/v1/health", headers={}).json()["status"] == "success"
+            assert wire.request(CHAT_PATH, chat_body()).status == 200
+        wire.send(
+            encode_request("GET", "/v1/version")
+            + encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body())
+            + encode_request("GET", "/live")
+        )
+        assert [wire.read_response().status for _ in range(3)] == [200, 200, 200]
 
 
 # ── metrics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -103,13 +115,13 @@ def test_metrics_are_off_without_enable_prometheus(served: Gateway):
 def test_metrics_are_valid_for_prometheus(provider: Mock, tmp_path: Path):
     with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env={"ENABLE_PROMETHEUS": "true"}) as gateway:
         for _ in range(7):
-            ask(gateway.base_url, CHAT, asked())
-        ask(gateway.base_url, CHAT, asked("mock?fault=429"))
-        ask(gateway.base_url, CHAT, asked("mock?fault=cut", stream=True))
-        wait("the figures", lambda: read_metrics(gateway).get("penstock_records_total", 0) >= 9 or None, 5)
+            send_raw_request(gateway.base_url, CHAT_PATH, chat_body())
+        send_raw_request(gateway.base_url, CHAT_PATH, chat_body("mock?fault=429"))
+        send_raw_request(gateway.base_url, CHAT_PATH, chat_body("mock?fault=cut", stream=True))
+        wait_for("the figures", lambda: read_metrics(gateway).get("penstock_records_total", 0) >= 9 or None, 5)
         answer = get_path(gateway, "/metrics")
         assert get_path(gateway, "/dataservice/metrics").status == 200
-    assert answer.get("content-type") == "text/plain; version=0.0.4; charset=utf-8"
+    assert answer.get_header("content-type") == "text/plain; version=0.0.4; charset=utf-8"
     families = {family.name: family for family in text_string_to_metric_families(answer.body.decode())}
     requests = {sample.labels["status"]: sample.value for sample in families["penstock_requests"].samples}
     assert (requests["2xx"], requests["4xx"], requests["5xx"]) == (8, 1, 0)
@@ -163,12 +175,12 @@ def test_internal_paths_are_not_reachable(served: Gateway, path: str):
     before = served.records_file.read_bytes() if served.records_file.exists() else b""
     planted = {"worker": 77, "pid": 4242, "requests": {}}
     for method, body in (("GET", None), ("POST", json.dumps(planted).encode())):
-        answer = ask(served.base_url, path, body, {}, method=method)
+        answer = send_raw_request(served.base_url, path, body, {}, method=method)
         if path.split("?", maxsplit=1)[0] != "/v1/health":
             # 400 or 404, or 401 in time: nothing that did something, and no snapshot.
             assert 400 <= answer.status < 500, answer
         assert b"epoch" not in answer.body
-        assert answer.get("x-penstock-epoch") is None
+        assert answer.get_header("x-penstock-epoch") is None
     after = served.records_file.read_bytes() if served.records_file.exists() else b""
     assert b"4242" not in after.removeprefix(before)
     assert 4242 not in edge_pids(served)
@@ -195,25 +207,25 @@ def test_headers_do_not_reach_internal_paths(served: Gateway, headers: dict[str,
 
 @pytest.mark.parametrize("target", ["http://control/internal/snapshot", "http://gateway.test/internal/records"])
 def test_absolute_form_target_does_not_reach_internal_paths(served: Gateway, target: str):
-    with Wire(served.base_url) as wire:
-        wire.send(request("GET", target))
-        answer = wire.answer()
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("GET", target))
+        answer = wire.read_response()
     assert 400 <= answer.status < 500
     assert b"epoch" not in answer.body
 
 
 def test_request_smuggled_in_a_body_is_not_executed(served: Gateway):
     """What would be a second request to a server that reads the length otherwise."""
-    hidden = request("POST", "/internal/records", {}, b'{"smuggled": 4242}')
+    hidden = encode_request("POST", "/internal/records", {}, b'{"smuggled": 4242}')
     for path in ("/v1/health", "/v1/version"):
-        with Wire(served.base_url) as wire:
-            answer = wire.ask(path, hidden, {})
+        with RawConnection(served.base_url) as wire:
+            answer = wire.request(path, hidden, {})
             assert answer.status == 405
-            assert wire.ask("/live", headers={}).status == 200
+            assert wire.request("/live", headers={}).status == 200
         both = {"transfer-encoding": "chunked", "content-length": "4"}
-        with Wire(served.base_url) as wire:
-            wire.send(request("GET", path, both, b"0\r\n\r\n" + hidden))
-            wire.answer()
+        with RawConnection(served.base_url) as wire:
+            wire.send(encode_request("GET", path, both, b"0\r\n\r\n" + hidden))
+            wire.read_response()
     assert not [record for record in served.records(0) if "smuggled" in record]
 
 

@@ -67,7 +67,7 @@ def test_one_core_serves_the_promised_reads_per_second(admin: Client):
 
 def test_page_1000_costs_at_most_half_more_than_page_1(postgres: Postgres):
     async def measure_pages() -> tuple[float, float]:
-        database = Database(Store(), Secret(postgres.database()))
+        database = Database(Store(), Secret(postgres.create_database()))
         await migrate(database)
         await bootstrap_organisation(database, None)
         async with database.write_transaction() as connection:

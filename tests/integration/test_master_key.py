@@ -23,9 +23,9 @@ from tests.integration import vaults as fakes
 from tests.integration.conftest import run_init
 from tests.integration.managed import ADMIN_KEY, Client
 from tests.integration.serving import control_pid, run_gateway
-from tests.integration.vaults import Vaults
-from tests.integration.wire import CHAT, MOCK, ask, asked
-from tests.processes import wait
+from tests.integration.vaults import MockSecretStores
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,16 +39,16 @@ CREDENTIAL = "sk-sealed-0123456789"
 
 
 @pytest.fixture
-def vaults(tmp_path: Path) -> Iterator[Vaults]:
+def vaults(tmp_path: Path) -> Iterator[MockSecretStores]:
     folder = tmp_path / "vaults"
     folder.mkdir()
-    fake = Vaults(folder)
+    fake = MockSecretStores(folder)
     fake.kept |= {"/prod/key": MASTER_KEY, "secret/app": json.dumps({"master": f"{MASTER_KEY}\n", "other": "x"})}
     yield fake
     fake.stop()
 
 
-def secret_references(vaults: Vaults) -> dict[str, dict[str, Any]]:
+def secret_references(vaults: MockSecretStores) -> dict[str, dict[str, Any]]:
     aws = {"aws_auth_type": "accessKey", "aws_access_key_id": fakes.AWS_KEY, "aws_region": "eu-west-1"}
     vault = {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, "vault_addr": vaults.url}
     return {
@@ -60,7 +60,7 @@ def secret_references(vaults: Vaults) -> dict[str, dict[str, Any]]:
     }
 
 
-def store_env(vaults: Vaults, folder: Path, place: str, **more: object) -> Mapping[str, str]:
+def store_env(vaults: MockSecretStores, folder: Path, place: str, **more: object) -> Mapping[str, str]:
     reference = {"manager_type": place, **secret_references(vaults)[place], **more}
     return {
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
@@ -73,12 +73,19 @@ def store_env(vaults: Vaults, folder: Path, place: str, **more: object) -> Mappi
 
 def sent_credential(gateway: Gateway, provider: Mock, key: str) -> str | None:
     provider.clear_ledger()
-    ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key, "x-gateway-provider": "@vk"})
+    send_raw_request(
+        gateway.base_url,
+        CHAT_PATH,
+        chat_body(),
+        {**MOCK_HEADERS, "x-gateway-api-key": key, "x-gateway-provider": "@vk"},
+    )
     return provider.ledger()[-1]["headers"].get("authorization") if provider.ledger() else None
 
 
 @pytest.mark.parametrize("place", ["aws_sm", "hashicorp_vault"])
-def test_external_master_key_encrypts_and_is_never_on_disk(provider: Mock, tmp_path: Path, vaults: Vaults, place: str):
+def test_external_master_key_encrypts_and_is_never_on_disk(
+    provider: Mock, tmp_path: Path, vaults: MockSecretStores, place: str
+):
     folder = tmp_path / "gateway"
     folder.mkdir()
     env, tables = store_env(vaults, folder, place), {"mock": {"host": provider.url}}
@@ -92,7 +99,7 @@ def test_external_master_key_encrypts_and_is_never_on_disk(provider: Mock, tmp_p
         # Whoever is started anew in place of what was killed has it still.
         vaults.away = True
         os.kill(control_pid(gateway), signal.SIGKILL)
-        wait("another control process", lambda: admin.get("/v1/workspaces").status == 200 or None, 15)
+        wait_for("another control process", lambda: admin.get("/v1/workspaces").status == 200 or None, 15)
         admin.create("/v1/virtual-keys", {"name": "v2", "provider": "mock", "key": CREDENTIAL, **inside})
         vaults.away = False
     with run_gateway(folder, tables, env=env) as gateway:
@@ -114,7 +121,7 @@ def test_external_master_key_encrypts_and_is_never_on_disk(provider: Mock, tmp_p
     ],
 )
 def test_start_without_master_key_reports_why_and_no_secrets(
-    tmp_path: Path, vaults: Vaults, place: str, change: dict[str, Any], words: str
+    tmp_path: Path, vaults: MockSecretStores, place: str, change: dict[str, Any], words: str
 ):
     env = store_env(vaults, tmp_path, place, **change)
     command = [sys.executable, "-m", "penstock", "serve", "--port", "0"]
@@ -126,7 +133,7 @@ def test_start_without_master_key_reports_why_and_no_secrets(
         assert canary not in done.stdout + done.stderr
 
 
-def test_migration_that_encrypts_nothing_needs_no_master_key(tmp_path: Path, vaults: Vaults):
+def test_migration_that_encrypts_nothing_needs_no_master_key(tmp_path: Path, vaults: MockSecretStores):
     vaults.away = True
     command = [sys.executable, "-m", "penstock", "migrate"]
     env = store_env(vaults, tmp_path, "hashicorp_vault")
@@ -137,7 +144,7 @@ def test_migration_that_encrypts_nothing_needs_no_master_key(tmp_path: Path, vau
 def test_failed_migration_stops_the_start_but_an_outage_does_not(
     provider: Mock, tmp_path: Path, own_postgres: Postgres
 ):
-    url = own_postgres.database()
+    url = own_postgres.create_database()
     env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url, "PENSTOCK_STORE_MASTER_KEY": MASTER_KEY}
     tables = {"mock": {"host": provider.url}}
     run_init(tmp_path, env)
@@ -159,7 +166,10 @@ def test_failed_migration_stops_the_start_but_an_outage_does_not(
     assert "changed" in done.stderr
     own_postgres.crash()
     gateway = Gateway(tmp_path, tables, env, ("--migrate",))
-    assert ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": app}).status == 200
+    assert (
+        send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-api-key": app}).status
+        == 200
+    )
     gateway.stop()
 
 
@@ -168,7 +178,7 @@ def first_workspace_id(gateway: Gateway) -> str:
 
 
 def test_serve_migrates_a_shared_database_only_on_request(provider: Mock, tmp_path: Path, postgres: Postgres):
-    url = postgres.database()
+    url = postgres.create_database()
     env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url, "PENSTOCK_STORE_MASTER_KEY": MASTER_KEY}
     run_init(tmp_path, env)
 
@@ -193,7 +203,7 @@ def test_serve_migrates_a_shared_database_only_on_request(provider: Mock, tmp_pa
 def test_first_migrating_start_creates_the_organisation(tmp_path: Path, postgres: Postgres):
     env = {
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
-        "PENSTOCK_STORE_URL": postgres.database(),
+        "PENSTOCK_STORE_URL": postgres.create_database(),
         "PENSTOCK_STORE_MASTER_KEY": MASTER_KEY,
     }
     gateway = Gateway(tmp_path, {}, env, ("--migrate",))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.serving import count_settled_records
-from tests.integration.wire import JSON, MOCK, ask
+from tests.integration.wire import JSON_HEADERS, MOCK_HEADERS, send_raw_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
@@ -64,11 +64,13 @@ FORM_ROUTES = {"/images/edits", "/images/variations", "/audio/transcriptions", "
 def test_route_records_its_operation_and_reaches_the_provider(served: Gateway, provider: Mock, path: str):
     known = count_settled_records(served)
     provider.clear_ledger()
-    kind, body = (FORM_HEADERS, FORM_BODY) if path in FORM_ROUTES else (JSON, JSON_BODY)
+    kind, body = (FORM_HEADERS, FORM_BODY) if path in FORM_ROUTES else (JSON_HEADERS, JSON_BODY)
     for method in METHODS:
         has_body = method in {"POST", "PUT", "PATCH"}
-        headers = {**MOCK, **(kind if has_body else {})}
-        answer = ask(served.base_url, f"/v1{path}?after=x&limit=2", body if has_body else None, headers, method=method)
+        headers = {**MOCK_HEADERS, **(kind if has_body else {})}
+        answer = send_raw_request(
+            served.base_url, f"/v1{path}?after=x&limit=2", body if has_body else None, headers, method=method
+        )
         assert answer.status < 500, (method, answer)
     records = served.records(known + len(METHODS))[known:]
     assert {record["request_method"]: record["operation"] for record in records} == {
@@ -84,7 +86,7 @@ def test_route_records_its_operation_and_reaches_the_provider(served: Gateway, p
 def test_batch_output_wildcard_matches_one_path_segment(served: Gateway, provider: Mock):
     known = count_settled_records(served)
     provider.clear_ledger()
-    ask(served.base_url, "/v1/batches/b-1/more/output", None, MOCK, method="GET")
+    send_raw_request(served.base_url, "/v1/batches/b-1/more/output", None, MOCK_HEADERS, method="GET")
     (record,) = served.records(known + 1)[known:]
     assert record["operation"] == "proxy"
     assert [seen["path"] for seen in provider.ledger()] == ["/v1/batches/b-1/more/output"]
@@ -92,14 +94,14 @@ def test_batch_output_wildcard_matches_one_path_segment(served: Gateway, provide
 
 @pytest.mark.parametrize(("path", "said"), [("/", b"hey"), ("/live", b"live"), ("/ready", b"ready")])
 def test_gateway_responds_to_its_own_routes(served: Gateway, path: str, said: bytes):
-    answer = ask(served.base_url, path, None, {}, method="GET")
+    answer = send_raw_request(served.base_url, path, None, {}, method="GET")
     assert (answer.status, said in answer.body) == (200, True)
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/", "/v2/chat/completions", "/chat/completions"])
 @pytest.mark.parametrize("method", METHODS)
 def test_unknown_route_returns_404(served: Gateway, path: str, method: str):
-    answer = ask(served.base_url, path, None, MOCK, method=method)
+    answer = send_raw_request(served.base_url, path, None, MOCK_HEADERS, method=method)
     assert answer.status == 404
     if method != "HEAD":
         assert answer.json() == {"message": "Not Found", "ok": False}

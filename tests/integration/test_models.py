@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import ask
-from tests.processes import wait
+from tests.integration.wire import send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from tests.gateway import Mock
@@ -46,7 +46,7 @@ def app(admin: Client, workspace: dict[str, Any]) -> Client:
         expect_ok(admin.put(f"/v1/integrations/{slug}/models", {"models": rows, "allow_all_models": False}))
     admin.create("/v1/integrations", {**given, "name": "o", "slug": "o", "ai_provider_id": "openai"})
     app = admin.with_new_key(workspace_id=workspace["id"], scopes=["completions.write"])
-    wait("the key", lambda: app.get("/v1/models").status == 200 or None, 3)
+    wait_for("the key", lambda: app.get("/v1/models").status == 200 or None, 3)
     return app
 
 
@@ -119,7 +119,7 @@ def test_saved_config_can_select_the_catalogue(admin: Client, app: Client, works
     }
     slug = admin.create("/v1/configs", body)["slug"]
     asker = Client(app.gateway, app.key, {"x-gateway-config": slug})
-    listed = wait(
+    listed = wait_for(
         "the config", lambda: found if "total_count" in (found := asker.get("/v1/models").json()) else None, 3
     )
     assert [model["id"] for model in listed["data"]] == ["@one/a", "@one/b"]
@@ -145,32 +145,40 @@ def test_default_config_of_a_key_filters_the_catalogue(admin: Client, app: Clien
 def test_prices_need_no_key(admin: Client):
     url = admin.gateway.base_url
     for prefix in ("", "/v1"):
-        found = ask(url, f"{prefix}/model-configs/pricing/openai/gpt-4o", headers={}, method="GET").json()
+        found = send_raw_request(url, f"{prefix}/model-configs/pricing/openai/gpt-4o", headers={}, method="GET").json()
         assert found["pay_as_you_go"]["request_token"]["price"] == pytest.approx(0.00025)
         assert found["pay_as_you_go"]["cache_read_input_token"]["price"] == pytest.approx(0.000125)
         assert found["calculate"]["request"]["operation"] == "sum"
         assert found["currency"] == "USD"
-    whole = ask(url, "/pricing/openai.json", headers={}, method="GET").json()
+    whole = send_raw_request(url, "/pricing/openai.json", headers={}, method="GET").json()
     assert whole["gpt-4o"]["pricing_config"] == found
-    assert ask(url, "/model-configs/pricing/openai/none", headers={}, method="GET").status == 404
-    assert ask(url, "/pricing/none.json", headers={}, method="GET").status == 404
+    assert send_raw_request(url, "/model-configs/pricing/openai/none", headers={}, method="GET").status == 404
+    assert send_raw_request(url, "/pricing/none.json", headers={}, method="GET").status == 404
 
 
 def test_model_parameters_need_no_key(admin: Client):
     for prefix in ("", "/v1"):
         path = f"{prefix}/model-configs/general/openai/gpt-4o"
-        found = ask(admin.gateway.base_url, path, headers={}, method="GET").json()
+        found = send_raw_request(admin.gateway.base_url, path, headers={}, method="GET").json()
         assert (found["model"], found["provider"], found["context_window"]) == ("gpt-4o", "openai", 128_000)
         assert found["params"] == [{"key": "max_tokens", "minValue": 1, "maxValue": 128_000}]
     for model, kind in (("openai/gpt-3.5-turbo-instruct", "text"), ("bedrock/meta.llama3-1-8b-instruct-v1:0", "chat")):
         path = f"/model-configs/general/{model}"
-        assert ask(admin.gateway.base_url, path, headers={}, method="GET").json()["type"]["primary"] == kind
-    assert ask(admin.gateway.base_url, "/model-configs/general/openai/none", headers={}, method="GET").status == 404
-    assert ask(admin.gateway.base_url, "/model-configs/general/none/m", headers={}, method="GET").status == 404
+        assert (
+            send_raw_request(admin.gateway.base_url, path, headers={}, method="GET").json()["type"]["primary"] == kind
+        )
+    assert (
+        send_raw_request(admin.gateway.base_url, "/model-configs/general/openai/none", headers={}, method="GET").status
+        == 404
+    )
+    assert (
+        send_raw_request(admin.gateway.base_url, "/model-configs/general/none/m", headers={}, method="GET").status
+        == 404
+    )
 
 
 def test_operator_price_applies_from_its_start_date(admin: Client):
-    found = ask(admin.gateway.base_url, "/model-configs/pricing/mock/m", headers={}, method="GET").json()
+    found = send_raw_request(admin.gateway.base_url, "/model-configs/pricing/mock/m", headers={}, method="GET").json()
     assert found["pay_as_you_go"] == {"request_token": {"price": 2.0}}
 
 
@@ -185,7 +193,9 @@ def test_operator_price_applies_from_its_start_date(admin: Client):
 )
 def test_catalogue_accepts_a_key_in_any_client_header(app: Client, fields: dict[str, str]):
     sent = {name: value.replace("KEY", app.key) if "OPENAI" not in value else value for name, value in fields.items()}
-    told = ask(app.gateway.base_url, "/v1/models?ai_service=mock", headers=sent, method="GET")
+    told = send_raw_request(app.gateway.base_url, "/v1/models?ai_service=mock", headers=sent, method="GET")
     assert told.status == 200, told.body
     wrong = dict.fromkeys(fields, "pk-nobody")
-    assert ask(app.gateway.base_url, "/v1/models?ai_service=mock", headers=wrong, method="GET").status == 401
+    assert (
+        send_raw_request(app.gateway.base_url, "/v1/models?ai_service=mock", headers=wrong, method="GET").status == 401
+    )

@@ -11,14 +11,14 @@ import pytest
 from penstock.app import openapi_json
 from tests.integration.batching import TABLES, create_workspace  # noqa: F401 - the fixture `admin` reads the tables here
 from tests.integration.managed import Client, expect_error, expect_ok, row_state
-from tests.integration.wire import ask
-from tests.integration.written import Scene, set_scene
-from tests.processes import wait
+from tests.integration.wire import send_raw_request
+from tests.integration.written import SampleObjects, create_sample_objects
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.wire import Answer
+    from tests.integration.wire import Response
 
 DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 FINAL_STATUSES = {"completed", "failed", "cancelled", "expired"}
@@ -67,19 +67,19 @@ class UpdateCase(NamedTuple):
 class WorkspaceScene(NamedTuple):
     """A scene with what stands in a workspace of its own: the key that calls, a file and a batch."""
 
-    scene: Scene
+    scene: SampleObjects
     caller: Client
     names: dict[str, str]
 
 
 @pytest.fixture(scope="module")
 def place(admin: Client) -> WorkspaceScene:
-    scene = set_scene(admin)
+    scene = create_sample_objects(admin)
     caller = create_workspace(admin, "once")
     file, spare = (expect_ok(upload_file(caller, UPLOAD_FORM))["id"] for _ in range(2))
     slow = expect_ok(upload_file(caller, UPLOAD_FORM.replace(b'"mock"', b'"mock?first_ms=20000"')))["id"]
     done, going = (caller.create("/v1/batches", batch_request(name))["id"] for name in (file, slow))
-    wait("the end of the batch", lambda: caller.read(f"/v1/batches/{done}")["status"] in FINAL_STATUSES or None)
+    wait_for("the end of the batch", lambda: caller.read(f"/v1/batches/{done}")["status"] in FINAL_STATUSES or None)
     made = {
         "file": file,
         "spare": spare,
@@ -104,11 +104,11 @@ def fill_placeholders(value: Any, names: dict[str, str]) -> Any:
     return value
 
 
-def upload_file(caller: Client, form: bytes, path: str = "/v1/files") -> Answer:
+def upload_file(caller: Client, form: bytes, path: str = "/v1/files") -> Response:
     """Send a form; it says itself where its parts end."""
     kind = f"multipart/form-data; boundary={form[2:3].decode()}"
     headers = {"content-type": kind, "x-gateway-provider": "gateway", "x-gateway-api-key": caller.key}
-    return ask(caller.gateway.base_url, path, form, {**headers, **caller.headers})
+    return send_raw_request(caller.gateway.base_url, path, form, {**headers, **caller.headers})
 
 
 def batch_request(file: str) -> dict[str, Any]:
@@ -193,13 +193,13 @@ def test_repeated_idempotency_key_acts_once_and_replays(place: WorkspaceScene, p
     again_body = body.replace(b"--b", b"--c") if isinstance(body, bytes) else body
     first, again = (send_create(once, where, one) for one in (body, again_body))
     assert expect_ok(first) == expect_ok(again)
-    assert (first.get("idempotency-replayed"), again.get("idempotency-replayed")) == (None, "true")
+    assert (first.get_header("idempotency-replayed"), again.get_header("idempotency-replayed")) == (None, "true")
     if counted:
         assert count_rows(client, counted) == before + 1
     expect_error(send_create(once, where + "?another", body), 409, "AB07", "another request")
 
 
-def send_create(client: Client, path: str, body: Any) -> Answer:
+def send_create(client: Client, path: str, body: Any) -> Response:
     return upload_file(client, body, path) if isinstance(body, bytes) else client.post(path, body)
 
 
@@ -210,7 +210,7 @@ def test_repeated_upload_leaves_no_extra_file(place: WorkspaceScene):
     expect_error(upload_file(once, UPLOAD_FORM.replace(b"mock", b"moct")), 409, "AB07", "another request")
     assert len(set(made)) == 1
     listed = {row["id"].removeprefix("gw_file_") for row in place.caller.read("/v1/files?limit=100")["data"]}
-    wait("what was kept", lambda: {path.name for path in files_folder(place).iterdir()} <= listed or None)
+    wait_for("what was kept", lambda: {path.name for path in files_folder(place).iterdir()} <= listed or None)
 
 
 def files_folder(place: WorkspaceScene) -> Path:
@@ -259,7 +259,7 @@ def read_etag(client: Client, path: str) -> str:
     """The state that something is in."""
     answer = client.get(path)
     expect_ok(answer)
-    found = answer.get("etag")
+    found = answer.get_header("etag")
     assert found, path
     return found
 
@@ -268,7 +268,7 @@ def client_with_if_match(client: Client, state: str) -> Client:
     return Client(client.gateway, client.key, {"if-match": state})
 
 
-def assert_precondition_failed(answer: Answer) -> None:
+def assert_precondition_failed(answer: Response) -> None:
     expect_error(answer, 412, "AB01", "read it again")
     assert answer.json()["data"]["errors"][0]["path"] == "If-Match"
 
@@ -281,7 +281,7 @@ def test_update_with_if_match_fails_after_another_change(place: WorkspaceScene, 
     done = client_with_if_match(client, before).put(where, change["first"])
     expect_ok(done)
     after = read_etag(client, where)
-    assert (after != before, row_state(done.get("etag"))) == (True, row_state(after))
+    assert (after != before, row_state(done.get_header("etag"))) == (True, row_state(after))
     assert_precondition_failed(client_with_if_match(client, before).put(where, change["second"]))
     assert read_etag(client, where) == after
     expect_ok(client_with_if_match(client, after).put(where, change["second"]))
@@ -321,12 +321,15 @@ def test_delete_with_if_match_fails_with_a_stale_etag(place: WorkspaceScene, pat
 def test_routes_without_an_etag_reject_if_match(admin: Client):
     session = admin.post("/v1/auth/sessions", {"api_key": admin.key})
     fields = {
-        "cookie": (session.get("set-cookie") or "").split(";")[0],
+        "cookie": (session.get_header("set-cookie") or "").split(";")[0],
         "x-csrf-token": expect_ok(session)["csrf_token"],
     }
     headers = {**fields, "if-match": '"a"'}
     expect_error(
-        ask(admin.gateway.base_url, "/v1/auth/sessions", headers=headers, method="DELETE"), 412, "AB01", "If-Match"
+        send_raw_request(admin.gateway.base_url, "/v1/auth/sessions", headers=headers, method="DELETE"),
+        412,
+        "AB01",
+        "If-Match",
     )
     expect_error(
         Client(admin.gateway, admin.key, {"if-match": '"a"'}).post("/v1/workspaces", {"name": "n"}), 412, "AB01"

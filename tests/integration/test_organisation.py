@@ -8,13 +8,13 @@ import pytest
 
 from penstock.kit.roles import DEFAULT_FLAGS
 from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT, JSON, MOCK, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.integration.wire import Answer
+    from tests.integration.wire import Response
 
 SETTINGS_PATH = "/v1/admin/organisation/settings"
 DEFAULTS_PATH = "/v1/admin/organisation/defaults"
@@ -28,13 +28,15 @@ def cleared(admin: Client) -> Iterator[Client]:
     )
 
 
-def send_chat(admin: Client, key: str, fields: Mapping[str, str]) -> Answer:
-    return ask(admin.gateway.base_url, CHAT, asked(), {**JSON, "x-gateway-api-key": key, **fields})
+def send_chat(admin: Client, key: str, fields: Mapping[str, str]) -> Response:
+    return send_raw_request(
+        admin.gateway.base_url, CHAT_PATH, chat_body(), {**JSON_HEADERS, "x-gateway-api-key": key, **fields}
+    )
 
 
 def create_workspace_key(admin: Client, workspace: str) -> str:
     key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"]).key
-    wait("the key", lambda: send_chat(admin, key, MOCK).status != 401 or None, 3)
+    wait_for("the key", lambda: send_chat(admin, key, MOCK_HEADERS).status != 401 or None, 3)
     return key
 
 
@@ -148,7 +150,7 @@ def test_blocked_inline_options_are_rejected_saved_ones_work(cleared: Client, of
         assert cleared.read(f"/v1/workspaces/{place}")["settings"] == {"block_inline_config": True}
     else:
         expect_ok(cleared.put(SETTINGS_PATH, {"block_inline_config": True}))
-    wait("the rule", lambda: send_chat(cleared, key, MOCK).status == 400 or None, 2)
+    wait_for("the rule", lambda: send_chat(cleared, key, MOCK_HEADERS).status == 400 or None, 2)
     for fields, code in (
         ({"x-gateway-config": '{"provider":"mock"}', "x-gateway-provider": "mock"}, "inline_config_blocked"),
         ({"x-gateway-provider": "mock", "x-gateway-custom-host": "https://a.test"}, "inline_provider_blocked"),
@@ -161,7 +163,7 @@ def test_blocked_inline_options_are_rejected_saved_ones_work(cleared: Client, of
         assert answer.json()["status"] == "failure"
     for fields in ({"x-gateway-virtual-key": slug}, {"x-gateway-provider": f"@{slug}"}):
         assert send_chat(cleared, key, fields).status == 200
-    assert send_chat(cleared, free, MOCK).status == (200 if of == "workspace" else 400)
+    assert send_chat(cleared, free, MOCK_HEADERS).status == (200 if of == "workspace" else 400)
 
 
 def test_default_guardrails_are_stored_and_can_be_cleared(admin: Client):

@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.serving import ENTRY_MODES, BackgroundThread, control_pid, edge_pids, read_metrics, run_gateway
-from tests.integration.wire import CHAT, MESSAGES, MOCK, Wire, ask, asked, request
-from tests.processes import wait
+from tests.integration.wire import (
+    CHAT_PATH,
+    MESSAGES_PATH,
+    MOCK_HEADERS,
+    RawConnection,
+    chat_body,
+    encode_request,
+    send_raw_request,
+)
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,12 +65,12 @@ class RequestLoop(BackgroundThread):
     def wait_for_more(self, count: int) -> None:
         """Wait until that many more were answered."""
         goal = len(self.statuses) + count
-        wait(f"{count} more calls", lambda: len(self.statuses) >= goal or None, 20)
+        wait_for(f"{count} more calls", lambda: len(self.statuses) >= goal or None, 20)
 
     def _run(self) -> None:
         while not self._ended.wait(self.pause):
             try:
-                self.statuses.append(ask(self.url, CHAT, asked()).status)
+                self.statuses.append(send_raw_request(self.url, CHAT_PATH, chat_body()).status)
             except OSError:
                 self.statuses.append(-1)
 
@@ -91,7 +99,7 @@ def test_killed_edge_process_restarts_and_port_never_refuses(fresh: Gateway):
             (edge,) = edge_pids(fresh)
             os.kill(edge, signal.SIGKILL)
             killed = time.monotonic()
-            wait("another edge process", lambda dead=edge: edge_pids(fresh) != [dead] or None, 15)
+            wait_for("another edge process", lambda dead=edge: edge_pids(fresh) != [dead] or None, 15)
             calls.wait_for_more(20)
             took = time.monotonic() - killed
     assert not probes.refused, probes.refused[:5]
@@ -103,16 +111,18 @@ def test_killed_edge_process_restarts_and_port_never_refuses(fresh: Gateway):
 
 def test_killed_edge_process_loses_only_its_open_streams(fresh: Gateway):
     with contextlib.ExitStack() as stack:
-        wires = [stack.enter_context(Wire(fresh.base_url)) for _ in range(5)]
+        wires = [stack.enter_context(RawConnection(fresh.base_url)) for _ in range(5)]
         for wire in wires:
-            wire.send(request("POST", CHAT, MOCK, asked("mock?chunks=5000&chunk_ms=20", stream=True)))
-        heads = [wire.head() for wire in wires]
+            wire.send(
+                encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=5000&chunk_ms=20", stream=True))
+            )
+        heads = [wire.read_head() for wire in wires]
         (edge,) = edge_pids(fresh)
         os.kill(edge, signal.SIGKILL)
-        answers = [b"".join(wire.pieces(head)) for wire, head in zip(wires, heads, strict=True)]
-    assert {head.end for head in heads} == {"broken"}
+        answers = [b"".join(wire.iter_body(head)) for wire, head in zip(wires, heads, strict=True)]
+    assert {head.end_reason for head in heads} == {"broken"}
     assert all(answers)
-    assert ask(fresh.base_url, CHAT, asked()).status == 200
+    assert send_raw_request(fresh.base_url, CHAT_PATH, chat_body()).status == 200
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it tells the kernel of Linux when to look")
@@ -123,7 +133,7 @@ def test_preemption_ticker_wakes_often_only_under_load(fresh: Gateway):
     def read_pages() -> None:
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
-            assert ask(fresh.base_url, "/schema/openapi.json", headers={}).status == 200
+            assert send_raw_request(fresh.base_url, "/schema/openapi.json", headers={}).status == 200
 
     busy = _wakeups_per_second(taker, "penstock-turns", read_pages)
     assert calm < 150
@@ -150,7 +160,7 @@ def test_killed_control_process_fails_no_request(fresh: Gateway):
         first = control_pid(fresh)
         os.kill(first, signal.SIGKILL)
         calls.wait_for_more(50)
-        second = wait("another control process", lambda: ((pid := control_pid(fresh)) != first and pid) or None, 15)
+        second = wait_for("another control process", lambda: ((pid := control_pid(fresh)) != first and pid) or None, 15)
         calls.wait_for_more(20)
     assert not probes.refused
     assert set(calls.statuses) == {200}
@@ -161,24 +171,24 @@ def test_killed_control_process_fails_no_request(fresh: Gateway):
 
 
 def test_requests_continue_while_management_returns_503(fresh: Gateway):
-    assert ask(fresh.base_url, "/v1/health", headers={}).status == 200
+    assert send_raw_request(fresh.base_url, "/v1/health", headers={}).status == 200
     before = len(fresh.records(0))
     first = control_pid(fresh)
     os.kill(first, signal.SIGSTOP)
-    asked_in_vain = Wire(fresh.base_url)
+    asked_in_vain = RawConnection(fresh.base_url)
     try:
-        asked_in_vain.send(request("POST", "/v1/health"))
+        asked_in_vain.send(encode_request("POST", "/v1/health"))
         for _ in range(20):
-            assert ask(fresh.base_url, CHAT, asked()).status == 200
+            assert send_raw_request(fresh.base_url, CHAT_PATH, chat_body()).status == 200
     finally:
         os.kill(first, signal.SIGKILL)
     # Sent to the process that died; what is not sure to be harmless twice is not sent twice.
     with asked_in_vain:
-        answer = asked_in_vain.answer()
+        answer = asked_in_vain.read_response()
     assert answer.status == 503
-    assert answer.get("retry-after") == "1"
+    assert answer.get_header("retry-after") == "1"
     assert "restarting" in answer.json()["error"]["message"]
-    wait("management", lambda: ask(fresh.base_url, "/v1/health", headers={}).status == 200 or None, 10)
+    wait_for("management", lambda: send_raw_request(fresh.base_url, "/v1/health", headers={}).status == 200 or None, 10)
     assert len(fresh.records(before + 20, 15)) == before + 20
 
 
@@ -189,7 +199,7 @@ def test_repeated_control_process_kills_affect_no_other_process(fresh: Gateway):
             first = control_pid(fresh)
             os.kill(first, signal.SIGKILL)
             calls.wait_for_more(5)
-            wait(
+            wait_for(
                 "another control process", lambda dead=first: ((pid := control_pid(fresh)) != dead and pid) or None, 15
             )
     assert set(calls.statuses) == {200}
@@ -199,15 +209,17 @@ def test_repeated_control_process_kills_affect_no_other_process(fresh: Gateway):
 def test_a_killed_supervisor_leaves_no_process_behind(provider: Mock, tmp_path: Path):
     with run_gateway(tmp_path, config_tables(provider)) as gateway:
         edge_pids(gateway)
-        with Wire(gateway.base_url) as wire:
-            wire.send(request("POST", CHAT, MOCK, asked("mock?chunks=10&chunk_ms=50", stream=True)))
-            head = wire.head()
+        with RawConnection(gateway.base_url) as wire:
+            wire.send(
+                encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=10&chunk_ms=50", stream=True))
+            )
+            head = wire.read_head()
             gateway.program.process.kill()
             gateway.program.process.wait()
-            body = b"".join(wire.pieces(head))
-        assert head.end == "chunk"
+            body = b"".join(wire.iter_body(head))
+        assert head.end_reason == "chunk"
         assert b"[DONE]" in body
-        wait("its children gone", lambda: None if gateway.pids() else True, DRAIN_SECONDS + 8)
+        wait_for("its children gone", lambda: None if gateway.pids() else True, DRAIN_SECONDS + 8)
         assert [record["outcome"] for record in gateway.records(1)] == ["complete"]
 
 
@@ -221,7 +233,7 @@ def send_exit_signal(gateway: Gateway, number: int = signal.SIGTERM) -> float:
 
 def wait_for_exit(gateway: Gateway, since: float, at_most: float) -> float:
     """Wait for its end, and give the time it took."""
-    assert gateway.program.process.wait(at_most + 10) == 0, gateway.program.output()
+    assert gateway.program.process.wait(at_most + 10) == 0, gateway.program.read_output()
     took = time.monotonic() - since
     assert not gateway.pids()
     assert took < at_most, took
@@ -235,37 +247,41 @@ def test_idle_gateway_exits_at_once(fresh: Gateway, number: int):
 
 
 def test_open_connections_do_not_delay_the_exit(fresh: Gateway):
-    with Wire(fresh.base_url) as idle, Wire(fresh.base_url):
-        assert idle.ask(CHAT, asked()).status == 200
+    with RawConnection(fresh.base_url) as idle, RawConnection(fresh.base_url):
+        assert idle.request(CHAT_PATH, chat_body()).status == 200
         wait_for_exit(fresh, send_exit_signal(fresh), DRAIN_SECONDS + 1)
 
 
 def test_running_requests_finish_during_the_drain(fresh: Gateway):
-    with Wire(fresh.base_url) as streaming, Wire(fresh.base_url) as waiting:
-        streaming.send(request("POST", CHAT, MOCK, asked("mock?chunks=20&chunk_ms=50", stream=True)))
-        waiting.send(request("POST", CHAT, MOCK, asked("mock?first_ms=800")))
-        head = streaming.head()
+    with RawConnection(fresh.base_url) as streaming, RawConnection(fresh.base_url) as waiting:
+        streaming.send(
+            encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=20&chunk_ms=50", stream=True))
+        )
+        waiting.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=800")))
+        head = streaming.read_head()
         began = send_exit_signal(fresh)
-        body = b"".join(streaming.pieces(head))
-        answer = waiting.answer()
+        body = b"".join(streaming.iter_body(head))
+        answer = waiting.read_response()
         wait_for_exit(fresh, began, DRAIN_SECONDS + 1)
-    assert (head.end, body.count(b"data: ")) == ("chunk", 23)
-    assert (answer.status, answer.end) == (200, "length")
+    assert (head.end_reason, body.count(b"data: ")) == ("chunk", 23)
+    assert (answer.status, answer.end_reason) == (200, "length")
     assert sorted(record["outcome"] for record in fresh.records(2)) == ["complete", "complete"]
 
 
-@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 def test_endless_stream_ends_at_drain_deadline_with_error_event(fresh: Gateway, path: str):
-    with Wire(fresh.base_url) as wire, Wire(fresh.base_url) as quiet:
-        wire.send(request("POST", path, MOCK, asked("mock?chunks=100000&chunk_ms=50", stream=True)))
-        quiet.send(request("POST", path, MOCK, asked("mock?chunks=100000&chunk_ms=60000", stream=True)))
-        head, quiet_head = wire.head(), quiet.head()
+    with RawConnection(fresh.base_url) as wire, RawConnection(fresh.base_url) as quiet:
+        wire.send(encode_request("POST", path, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_ms=50", stream=True)))
+        quiet.send(
+            encode_request("POST", path, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_ms=60000", stream=True))
+        )
+        head, quiet_head = wire.read_head(), quiet.read_head()
         began = send_exit_signal(fresh)
-        bodies = [b"".join(wire.pieces(head)), b"".join(quiet.pieces(quiet_head))]
+        bodies = [b"".join(wire.iter_body(head)), b"".join(quiet.iter_body(quiet_head))]
         told = time.monotonic() - began
         wait_for_exit(fresh, began, DRAIN_SECONDS + 1)
     assert DRAIN_SECONDS - 0.2 < told < DRAIN_SECONDS + 1
-    assert (head.end, quiet_head.end) == ("chunk", "chunk")
+    assert (head.end_reason, quiet_head.end_reason) == ("chunk", "chunk")
     for body in bodies:
         last = body.rstrip(b"\n").rsplit(b"\n\n", 1)[-1]
         assert "shutting down" in json.loads(last.rpartition(b"data: ")[2])["error"]["message"]
@@ -274,32 +290,36 @@ def test_endless_stream_ends_at_drain_deadline_with_error_event(fresh: Gateway, 
 
 
 def test_unanswered_request_is_rejected_at_the_drain_deadline(fresh: Gateway):
-    with Wire(fresh.base_url) as wire:
-        wire.send(request("POST", CHAT, MOCK, asked("mock?fault=silence")))
+    with RawConnection(fresh.base_url) as wire:
+        wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?fault=silence")))
         began = send_exit_signal(fresh)
-        answer = wire.answer()
+        answer = wire.read_response()
         wait_for_exit(fresh, began, DRAIN_SECONDS + 1)
     assert (answer.status, answer.json()["error"]["code"]) == (503, "draining")
     assert [record["outcome"] for record in fresh.records(1)] == ["refused"]
 
 
 def test_stalled_reader_does_not_delay_the_exit(fresh: Gateway):
-    with Wire(fresh.base_url, receive_buffer=4096) as wire:
-        wire.send(request("POST", CHAT, MOCK, asked("mock?chunks=100000&chunk_bytes=4096", stream=True)))
-        head = wire.head()
+    with RawConnection(fresh.base_url, receive_buffer=4096) as wire:
+        wire.send(
+            encode_request(
+                "POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_bytes=4096", stream=True)
+            )
+        )
+        head = wire.read_head()
         wait_for_exit(fresh, send_exit_signal(fresh), DRAIN_SECONDS + 1)
-        assert b"[DONE]" not in b"".join(wire.pieces(head))
+        assert b"[DONE]" not in b"".join(wire.iter_body(head))
     (record,) = fresh.records(1)
     assert record["outcome"] in {"aborted", "cut"}
 
 
 def test_stalled_upload_does_not_delay_the_exit(fresh: Gateway):
-    upload = {**MOCK, "content-type": "text/plain", "content-length": "9000000"}
-    with Wire(fresh.base_url) as wire:
-        wire.send(request("POST", "/v1/files", upload, b"only the start"))
-        ask(fresh.base_url, CHAT, asked())
+    upload = {**MOCK_HEADERS, "content-type": "text/plain", "content-length": "9000000"}
+    with RawConnection(fresh.base_url) as wire:
+        wire.send(encode_request("POST", "/v1/files", upload, b"only the start"))
+        send_raw_request(fresh.base_url, CHAT_PATH, chat_body())
         wait_for_exit(fresh, send_exit_signal(fresh), DRAIN_SECONDS + 1)
-        assert wire.answer().status in {0, 503}
+        assert wire.read_response().status in {0, 503}
     assert len(fresh.records(2)) == 2
 
 
@@ -312,15 +332,20 @@ def test_is_not_ready_during_the_drain(provider: Mock, tmp_path: Path):
     with run_gateway(tmp_path, chosen) as gateway:
         began = send_exit_signal(gateway)
         with ConnectionProbes(gateway) as probes:
-            wait("not ready", lambda: ask(gateway.base_url, "/ready").status == 503 or None, 2)
-            assert ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": "pk-of-one"}).status == 200
+            wait_for("not ready", lambda: send_raw_request(gateway.base_url, "/ready").status == 503 or None, 2)
+            assert (
+                send_raw_request(
+                    gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-api-key": "pk-of-one"}
+                ).status
+                == 200
+            )
         assert not probes.refused
         assert wait_for_exit(gateway, began, DRAIN_SECONDS + 1) >= 1.0
 
 
 def test_last_records_are_written_at_shutdown(fresh: Gateway):
     for number in range(200):
-        ask(fresh.base_url, CHAT, asked(f"mock-{number}"))
+        send_raw_request(fresh.base_url, CHAT_PATH, chat_body(f"mock-{number}"))
     wait_for_exit(fresh, send_exit_signal(fresh), DRAIN_SECONDS + 1)
     assert [record["ai_model"] for record in fresh.records(0)] == [f"mock-{number}" for number in range(200)]
 
@@ -332,7 +357,7 @@ def test_records_in_transit_at_shutdown_are_written_once(fresh: Gateway):
     os.kill(taker, signal.SIGSTOP)
     try:
         for number in range(40):
-            ask(fresh.base_url, CHAT, asked(f"mock-{number}"))
+            send_raw_request(fresh.base_url, CHAT_PATH, chat_body(f"mock-{number}"))
             time.sleep(0.01)
         began = send_exit_signal(fresh)
         time.sleep(0.3)
@@ -344,18 +369,20 @@ def test_records_in_transit_at_shutdown_are_written_once(fresh: Gateway):
 
 
 def test_second_signal_ends_the_drain_early(fresh: Gateway):
-    with Wire(fresh.base_url) as wire:
-        wire.send(request("POST", CHAT, MOCK, asked("mock?chunks=100000&chunk_ms=50", stream=True)))
-        wire.head()
+    with RawConnection(fresh.base_url) as wire:
+        wire.send(
+            encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_ms=50", stream=True))
+        )
+        wire.read_head()
         began = send_exit_signal(fresh)
-        wait("no longer listening", lambda: is_not_serving(fresh) or None, 3)
+        wait_for("no longer listening", lambda: is_not_serving(fresh) or None, 3)
         send_exit_signal(fresh)
         wait_for_exit(fresh, began, DRAIN_SECONDS)
 
 
 def is_not_serving(gateway: Gateway) -> bool:
     try:
-        return ask(gateway.base_url, "/ready").status != 200
+        return send_raw_request(gateway.base_url, "/ready").status != 200
     except ConnectionRefusedError:
         return True
 
@@ -368,16 +395,16 @@ def test_two_edge_processes_share_the_port(provider: Mock, tmp_path: Path):
         pids = edge_pids(gateway, 2)
         with ConnectionProbes(gateway) as probes:
             for _ in range(100):
-                assert ask(gateway.base_url, CHAT, asked()).status == 200
+                assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body()).status == 200
         assert not probes.refused
         records = gateway.records(100)
         assert {record["worker"] for record in records} == {1, 2}
-        wait("both workers' figures", lambda: read_metrics(gateway)["penstock_records_total"] >= 100 or None, 5)
+        wait_for("both workers' figures", lambda: read_metrics(gateway)["penstock_records_total"] >= 100 or None, 5)
         os.kill(pids[0], signal.SIGKILL)
-        wait("another edge process", lambda: edge_pids(gateway, 2) != pids or None, 15)
+        wait_for("another edge process", lambda: edge_pids(gateway, 2) != pids or None, 15)
         assert pids[1] in edge_pids(gateway, 2)
         for _ in range(20):
-            assert ask(gateway.base_url, CHAT, asked()).status == 200
+            assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body()).status == 200
 
 
 def run_failing_serve(gateway_file: Path, folder: Path, *options: str) -> str:
@@ -396,4 +423,4 @@ def test_port_in_use_is_reported_clearly(gateway: Callable[..., Gateway], tmp_pa
     file.write_text(f"[server]\nport = {first.port}\nworkers = {workers}\n")
     said = run_failing_serve(file, tmp_path)
     assert said == f"penstock: cannot listen on 127.0.0.1:{first.port}: address already in use\n"
-    assert ask(first.base_url, CHAT, asked()).status == 200
+    assert send_raw_request(first.base_url, CHAT_PATH, chat_body()).status == 200

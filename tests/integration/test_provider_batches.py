@@ -24,7 +24,7 @@ from tests.integration.batching import (
 )
 from tests.integration.managed import Client, expect_error
 from tests.integration.serving import edge_pids
-from tests.processes import wait
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ def restarted_gateway(tmp_path_factory: pytest.TempPathFactory, provider: Mock) 
     trusted: dict[str, object] = {"trusted_custom_hosts": ["127.0.0.1"]}
     started = RestartableGateway(tmp_path_factory.mktemp("here"), provider, upstream=trusted, poll_ms=30)
     yield started
-    print(started.gateway.program.output())
+    print(started.gateway.program.read_output())
     started.gateway.stop()
 
 
@@ -70,7 +70,7 @@ def is_anthropic(stub_provider: FakeBatchProvider) -> bool:
 
 
 def wait_for_submission(stub_provider: FakeBatchProvider) -> None:
-    wait("the batch at its provider", lambda: stub_provider.batches or None)
+    wait_for("the batch at its provider", lambda: stub_provider.batches or None)
 
 
 def _batch_records(restarted_gateway: RestartableGateway, batch_id: str, count: int) -> list[dict[str, Any]] | None:
@@ -89,7 +89,7 @@ def test_provider_batch_results_are_returned_in_openai_format(
     wait_for_submission(stub_provider)
     assert ai.batches.retrieve(batch.id).status == "in_progress"
     name = next(iter(stub_provider.batches))
-    wait("its name there", lambda: caller.read(f"/v1/batches/{batch.id}")["provider_job_id"] == name or None)
+    wait_for("its name there", lambda: caller.read(f"/v1/batches/{batch.id}")["provider_job_id"] == name or None)
     stub_provider.finish_batches(good=3)
     batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.completion_window, batch.metadata) == ("completed", COMPLETION_WINDOW, {"a": "b"})
@@ -112,7 +112,7 @@ def test_provider_batch_results_are_returned_in_openai_format(
     else:
         assert stub_provider.batches["b-1"]["made"]["metadata"] == {"gateway_batch": batch.id}
         assert (bad["mine: 4"]["response"]["status_code"], stub_provider.credentials) == (400, {"Bearer sk-provider"})
-    recorded = wait("a record of each line", lambda: _batch_records(restarted_gateway, batch.id, 4))
+    recorded = wait_for("a record of each line", lambda: _batch_records(restarted_gateway, batch.id, 4))
     assert sorted(record["response_status_code"] for record in recorded)[:3] == [200] * 3
     assert {record["ai_model"] for record in recorded} == {"gpt-mock"}
     # What was put together to be sent, and what came back, is gone.
@@ -128,7 +128,7 @@ def test_submitted_batch_is_not_resubmitted_after_kill_9(
     wait_for_submission(stub_provider)
     path = "/messages/batches" if is_anthropic(stub_provider) else "/batches"
     name = "m-1" if is_anthropic(stub_provider) else "b-1"
-    wait("a question after it", lambda: stub_provider.count_requests("GET", f"{path}/{name}") or None)
+    wait_for("a question after it", lambda: stub_provider.count_requests("GET", f"{path}/{name}") or None)
     restarted_gateway.kill()
     stub_provider.finish_batches()
     restarted_gateway.start()
@@ -170,7 +170,7 @@ def test_batch_survives_the_worker_that_submitted_it(
     os.kill(worker, signal.SIGKILL)
     stub_provider.mute.clear()
     stub_provider.finish_batches()
-    wait("another worker", lambda: edge_pids(restarted_gateway.gateway) != [worker] or None)
+    wait_for("another worker", lambda: edge_pids(restarted_gateway.gateway) != [worker] or None)
     batch = wait_until_ended(openai_client(caller), batch.id)
     assert (batch.status, batch.request_counts.completed) == ("completed", 2), batch.errors
     assert stub_provider.count_requests("POST", "/batches") == 1
@@ -199,7 +199,7 @@ def test_cancel_is_forwarded_and_returns_partial_results(caller: Client, stub_pr
     wait_for_submission(stub_provider)
     name = next(iter(stub_provider.batches))
     path = f"{'/messages' if is_anthropic(stub_provider) else ''}/batches/{name}"
-    wait("a question after it", lambda: stub_provider.count_requests("GET", path) or None)
+    wait_for("a question after it", lambda: stub_provider.count_requests("GET", path) or None)
     assert ai.batches.cancel(batch.id).status == "cancelling"
     batch = wait_until_ended(ai, batch.id)
     assert (batch.status, batch.request_counts.completed) == ("cancelled", 1)
@@ -263,7 +263,7 @@ def test_model_allowlist_applies_to_files_and_batches(
             return str(error.code)
         return None
 
-    assert wait("the models at the edge", get_upload_error_code) == "model_not_allowed"
+    assert wait_for("the models at the edge", get_upload_error_code) == "model_not_allowed"
     with stub_provider.lock:
         stub_provider.files.clear()
         stub_provider.files["file-in"] = wrong
@@ -394,7 +394,7 @@ def test_batch_output_at_the_provider_takes_one_request(restarted_gateway: Resta
     assert jobs.list_events("ft-1").data[0].message == "ft-1"
     assert jobs.checkpoints.list("ft-1", limit=3).data[0].fine_tuning_job_id == "ft-1"
     wanted = {"listFinetuneEvents", "listFinetuneCheckpoints", "retrieveFileContent"}
-    wait(
+    wait_for(
         "the records", lambda: wanted <= {record["operation"] for record in restarted_gateway.gateway.records()} or None
     )
     with pytest.raises(openai.BadRequestError):

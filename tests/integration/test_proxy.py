@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.integration.canned import CannedProvider
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT, JSON, ask, asked
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
 
 PROXY_RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
-OPENAI_HEADERS = {"x-gateway-provider": "openai", "authorization": "Bearer sk-1", **JSON}
+OPENAI_HEADERS = {"x-gateway-provider": "openai", "authorization": "Bearer sk-1", **JSON_HEADERS}
 
 
 def test_environment_proxy_is_used_and_its_password_hidden(provider: Mock, tmp_path: Path):
@@ -24,11 +24,16 @@ def test_environment_proxy_is_used_and_its_password_hidden(provider: Mock, tmp_p
         env["TRUSTED_CUSTOM_HOSTS"] = "llm.example"
         with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
             to = {**OPENAI_HEADERS, "x-gateway-custom-host": "http://llm.example/v1"}
-            assert ask(gateway.base_url, CHAT, asked(), to).body == b"{}"
+            assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), to).body == b"{}"
             # What this machine serves to itself is reached directly.
-            assert ask(gateway.base_url, CHAT, asked(), {**OPENAI_HEADERS, "x-gateway-provider": "mock"}).status == 200
+            assert (
+                send_raw_request(
+                    gateway.base_url, CHAT_PATH, chat_body(), {**OPENAI_HEADERS, "x-gateway-provider": "mock"}
+                ).status
+                == 200
+            )
             assert len(gateway.records(2)) >= 2
-            said = gateway.program.output()
+            said = gateway.program.read_output()
     assert len(proxy.heads) == 1
     head = proxy.heads[0].split(b"\r\n")
     assert head[0] == b"POST http://llm.example/v1/chat/completions HTTP/1.1"

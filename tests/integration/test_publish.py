@@ -30,7 +30,7 @@ from penstock.store.database import Database
 from penstock.store.migrate import migrate
 from penstock.store.tables import configs, integration_models, integrations
 from tests.integration.managed import ADMIN_KEY
-from tests.unit.asgi import Answer, ask, living
+from tests.unit.asgi import Response, run_lifespan, send_request
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     url = f"sqlite:///{tmp_path}/penstock.db"
     if request.param == "postgresql":
         postgres: Postgres = request.getfixturevalue("postgres")
-        url = postgres.database()
+        url = postgres.create_database()
     key = base64.b64encode(bytes(32)).decode()
     return Settings(store=Store(url=Secret(url), master_key=Secret(key)))
 
@@ -75,7 +75,9 @@ class ManagementPlane:
 
     async def send_request(self, method: str, path: str, body: object = None) -> Any:
         fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
-        answer = await ask(self._app, method, path, json.dumps(body).encode() if body is not None else b"", fields)
+        answer = await send_request(
+            self._app, method, path, json.dumps(body).encode() if body is not None else b"", fields
+        )
         assert answer.status == 200, answer.body
         return answer.json()
 
@@ -114,14 +116,14 @@ def test_dead_worker_delays_one_response_but_not_its_retry(settings: Settings):
     published = SnapshotChannel(Snapshot())
     fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
 
-    async def create_config(app: Litestar, name: str) -> tuple[Answer, float]:
+    async def create_config(app: Litestar, name: str) -> tuple[Response, float]:
         loop = asyncio.get_running_loop()
         began = loop.time()
         body = json.dumps({"name": name, "config": {"provider": "openai"}, "workspace_id": place}).encode()
-        answer = await ask(app, "POST", "/v1/configs", body, {**fields, "idempotency-key": name})
+        answer = await send_request(app, "POST", "/v1/configs", body, {**fields, "idempotency-key": name})
         return answer, loop.time() - began
 
-    async def wait_for_replay(app: Litestar, name: str) -> Answer:
+    async def wait_for_replay(app: Litestar, name: str) -> Response:
         """Ask until it is done."""
         async with asyncio.timeout(10):
             while "idempotency-replayed" not in (answer := (await create_config(app, name))[0]).headers:
@@ -132,8 +134,8 @@ def test_dead_worker_delays_one_response_but_not_its_retry(settings: Settings):
     async def run_scenario() -> None:
         nonlocal place
         app = await create_migrated_app(settings, published)
-        async with living(app):
-            (first,) = (await ask(app, "GET", "/v1/workspaces", headers=fields)).json()["data"]
+        async with run_lifespan(app):
+            (first,) = (await send_request(app, "GET", "/v1/workspaces", headers=fields)).json()["data"]
             place = first["id"]
             # Before it publishes, nobody is waited for.
             assert await published.wait_for_newer("", 10)
@@ -141,7 +143,7 @@ def test_dead_worker_delays_one_response_but_not_its_retry(settings: Settings):
             held = asyncio.create_task(create_config(app, "a"))
             async with asyncio.timeout(10):
                 while not published.running.waits:
-                    await ask(app, "GET", "/v1/workspaces", headers=fields)
+                    await send_request(app, "GET", "/v1/workspaces", headers=fields)
             again = await wait_for_replay(app, "a")
             assert not held.done()
             answer, seconds = await held
@@ -227,7 +229,7 @@ def test_published_snapshot_equals_the_database_after_any_write(settings: Settin
     async def run_scenario() -> None:
         app = await create_migrated_app(settings)
         plane = ManagementPlane(app, settings)
-        async with living(app):
+        async with run_lifespan(app):
             writer = RandomWriter(plane, random.Random(7))  # noqa: S311 - what is written is no secret
             await plane.publish()
             for number in range(WRITE_COUNT):
@@ -249,7 +251,7 @@ def test_invalid_row_is_left_out_and_logged(settings: Settings, caplog: pytest.L
     async def run_scenario() -> None:
         app = await create_migrated_app(settings)
         plane = ManagementPlane(app, settings)
-        async with living(app):
+        async with run_lifespan(app):
             (workspace, *_) = (await plane.send_request("GET", "/v1/workspaces"))["data"]
             inside = {"workspace_id": workspace["id"], "provider": "openai", "key": "sk-01234567"}
             query, text = {"custom_host": "https://a.example/?query"}, {"deploymentConfig": "none"}
@@ -302,7 +304,7 @@ def test_undecryptable_credential_leaves_out_only_its_dependents(settings: Setti
     async def run_scenario() -> None:
         app = await create_migrated_app(settings)
         plane = ManagementPlane(app, settings)
-        async with living(app):
+        async with run_lifespan(app):
             (workspace, *_) = (await plane.send_request("GET", "/v1/workspaces"))["data"]
             inside = {"workspace_id": workspace["id"]}
             headers = {"custom_headers": {"x-team": "a-secret-of-the-team"}}
@@ -348,9 +350,11 @@ def test_start_encrypts_data_keys_with_the_new_master_key(settings: Settings):
     async def run_scenario() -> None:
         app = await create_migrated_app(settings_with_keys(old))
         fields = {"x-gateway-api-key": ADMIN_KEY, "content-type": "application/json"}
-        async with living(app):
+        async with run_lifespan(app):
             body = {"name": "i", "ai_provider_id": "openai", "key": "sk-01234567"}
-            assert (await ask(app, "POST", "/v1/integrations", json.dumps(body).encode(), fields)).status == 200
+            assert (
+                await send_request(app, "POST", "/v1/integrations", json.dumps(body).encode(), fields)
+            ).status == 200
         database = Database(settings.store, settings.store.url or Secret(""))
         if database.embedded:
             await _prepare_for_start(settings_with_keys(f"{new},{old}"))
@@ -371,7 +375,7 @@ def test_only_the_changed_part_of_a_large_table_is_queried(settings: Settings):
     async def run_scenario() -> None:
         app = await create_migrated_app(settings)
         plane = ManagementPlane(app, settings)
-        async with living(app):
+        async with run_lifespan(app):
             (place, *_) = (await plane.send_request("GET", "/v1/workspaces"))["data"]
             inside = {"name": "n", "workspace_id": place["id"]}
             assert await plane.publish() == ["api_keys", "configs"]
@@ -399,7 +403,7 @@ def test_restart_from_saved_snapshot_reads_changes_then_all_rows(settings: Setti
     async def run_scenario() -> None:
         app = await create_migrated_app(settings)
         first = ManagementPlane(app, settings)
-        async with living(app):
+        async with run_lifespan(app):
             (place, *_) = (await first.send_request("GET", "/v1/workspaces"))["data"]
             key = {"name": "k", "workspace_id": place["id"], "scopes": ["completions.write"]}
             # Later than all that is looked at before, on a busy machine too.
@@ -456,7 +460,7 @@ def test_snapshot_is_saved_before_it_is_published(settings: Settings, monkeypatc
             publish(snapshot)
 
         monkeypatch.setattr(plane.published, "publish", check_and_publish)
-        async with living(app):
+        async with run_lifespan(app):
             (place, *_) = (await plane.send_request("GET", "/v1/workspaces"))["data"]
             for number in range(3):
                 body = {"name": f"n{number}", "workspace_id": place["id"], "config": {"provider": "openai"}}

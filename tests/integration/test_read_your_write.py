@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.managed import Client, expect_ok
-from tests.integration.wire import CHAT, MOCK, ask, asked
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,13 +28,13 @@ def workspace(admin: Client) -> str:
 
 
 def read_metric(gateway: Gateway, name: str) -> int:
-    lines = ask(gateway.base_url, "/metrics").body.decode().splitlines()
+    lines = send_raw_request(gateway.base_url, "/metrics").body.decode().splitlines()
     return next(int(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 def collect_statuses(client: Client, **headers: str) -> set[int]:
-    fields = {**MOCK, "x-gateway-api-key": client.key, **headers}
-    return {ask(client.gateway.base_url, CHAT, asked(), fields).status for _ in range(ATTEMPTS)}
+    fields = {**MOCK_HEADERS, "x-gateway-api-key": client.key, **headers}
+    return {send_raw_request(client.gateway.base_url, CHAT_PATH, chat_body(), fields).status for _ in range(ATTEMPTS)}
 
 
 def test_acknowledged_change_applies_to_the_next_request(admin: Client, workspace: str):

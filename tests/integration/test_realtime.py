@@ -14,8 +14,8 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from tests.integration.serving import count_settled_records, run_gateway
-from tests.integration.wire import MOCK
-from tests.processes import wait
+from tests.integration.wire import MOCK_HEADERS
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ TABLES = {
         }
     ],
 }
-HEADERS = {**MOCK, "x-gateway-api-key": API_KEY}
+HEADERS = {**MOCK_HEADERS, "x-gateway-api-key": API_KEY}
 REALTIME_PATH = "/v1/realtime?model=gpt-realtime"
 
 
@@ -133,7 +133,7 @@ def test_lost_client_leaves_one_aborted_record(served: Gateway, new_records: Cal
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
-        (REALTIME_PATH, MOCK, 401),
+        (REALTIME_PATH, MOCK_HEADERS, 401),
         (REALTIME_PATH, {"x-gateway-api-key": API_KEY}, 400),
         (REALTIME_PATH, {**HEADERS, "x-gateway-provider": "groq"}, 500),
         (f"{REALTIME_PATH}&mock-status=429", HEADERS, 429),
@@ -149,7 +149,7 @@ def test_rejected_handshake_returns_its_status(served: Gateway, path: str, heade
 
 def test_accepts_a_key_in_the_websocket_subprotocols(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     offered = [Subprotocol("realtime"), Subprotocol(f"openai-insecure-api-key.{API_KEY}")]
-    with open_session(served, headers=MOCK, subprotocols=offered) as socket:
+    with open_session(served, headers=MOCK_HEADERS, subprotocols=offered) as socket:
         assert socket.subprotocol == "realtime"
         receive_until(socket, "session.created")
     (record,) = new_records()
@@ -173,7 +173,7 @@ def test_disconnect_during_handshake_closes_the_provider_side(tmp_path: Path):
     with create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(10)
         with run_gateway(tmp_path, {"mock": {"host": f"http://127.0.0.1:{silent.getsockname()[1]}"}}) as gateway:
-            fields = {**MOCK, "host": "a", "connection": "Upgrade", "upgrade": "websocket"}
+            fields = {**MOCK_HEADERS, "host": "a", "connection": "Upgrade", "upgrade": "websocket"}
             fields |= {"sec-websocket-version": "13", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
             head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
             at = urlsplit(gateway.base_url)
@@ -184,7 +184,7 @@ def test_disconnect_during_handshake_closes_the_provider_side(tmp_path: Path):
             provider.settimeout(5)
             with provider:
                 assert provider.recv(65_536) == b""
-            wait(
+            wait_for(
                 "the record", lambda: gateway.records_file.exists() and "aborted" in gateway.records_file.read_text(), 5
             )
 
@@ -197,14 +197,14 @@ def own_gateway(provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
 
 
 def test_shutdown_closes_open_sessions_with_code_1012(own_gateway: Gateway):
-    with open_session(own_gateway, headers=MOCK) as socket:
+    with open_session(own_gateway, headers=MOCK_HEADERS) as socket:
         receive_until(socket, "session.created")
         own_gateway.program.process.terminate()
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(timeout=20)
     assert closed.value.rcvd
     assert closed.value.rcvd.code == 1012
-    wait(
+    wait_for(
         "the record",
         lambda: own_gateway.records_file.exists() and "draining" in own_gateway.records_file.read_text(),
         10,
@@ -215,8 +215,8 @@ def test_silent_session_is_not_closed_as_idle(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "server": {"header_timeout_ms": 400, "keep_alive_ms": 800}}
     with (
         run_gateway(tmp_path, tables) as gateway,
-        open_session(gateway, headers=MOCK) as quiet,
-        open_session(gateway, headers=MOCK) as says,
+        open_session(gateway, headers=MOCK_HEADERS) as quiet,
+        open_session(gateway, headers=MOCK_HEADERS) as says,
     ):
         receive_until(quiet, "session.created")
         receive_until(says, "session.created")

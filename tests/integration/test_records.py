@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.serving import count_settled_records, run_gateway
-from tests.integration.wire import CHAT, JSON, MESSAGES, MOCK, Wire, ask, asked, request
+from tests.integration.wire import (
+    CHAT_PATH,
+    JSON_HEADERS,
+    MESSAGES_PATH,
+    MOCK_HEADERS,
+    RawConnection,
+    chat_body,
+    encode_request,
+    send_raw_request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +27,7 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 TABLES = {"keys": [{"name": "k", "id": "k-1", "key": "pk-0123456789"}], "records": {"sensitive_headers": ["x-team"]}}
-HEADERS = {**MOCK, "x-gateway-api-key": "pk-0123456789"}
+HEADERS = {**MOCK_HEADERS, "x-gateway-api-key": "pk-0123456789"}
 
 
 @pytest.fixture
@@ -29,11 +38,11 @@ def new_records(served: Gateway) -> Callable[..., list[dict[str, Any]]]:
 
 
 def test_buffered_request_is_recorded(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    answer = ask(served.base_url, CHAT, asked(), HEADERS)
+    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(), HEADERS)
     (record,) = new_records()
     expected = {
         "request_method": "POST",
-        "request_url": CHAT,
+        "request_url": CHAT_PATH,
         "response_status_code": 200,
         "is_success": True,
         "outcome": "complete",
@@ -54,19 +63,19 @@ def test_buffered_request_is_recorded(served: Gateway, new_records: Callable[...
         "worker": 1,
     }
     assert {name: record.get(name) for name in expected} == expected
-    assert record["trace_id"] == record["id"] == answer.get("x-gateway-trace-id")
+    assert record["trace_id"] == record["id"] == answer.get_header("x-gateway-trace-id")
     assert 0 < record["upstream_response_time"] <= record["time_to_first_byte"] <= record["response_time"] < 20_000
     created = dt.datetime.fromisoformat(record["created_at"])
     assert abs((dt.datetime.now(dt.UTC) - created).total_seconds()) < 60
 
 
-@pytest.mark.parametrize(("path", "operation"), [(CHAT, "chatComplete"), (MESSAGES, "messages")])
+@pytest.mark.parametrize(("path", "operation"), [(CHAT_PATH, "chatComplete"), (MESSAGES_PATH, "messages")])
 def test_stream_is_recorded(
     served: Gateway, new_records: Callable[..., list[dict[str, Any]]], path: str, operation: str
 ):
-    options = {"include_usage": True} if path == CHAT else {}
-    answer = ask(
-        served.base_url, path, asked("mock?chunks=5&chunk_ms=20", stream=True, stream_options=options), HEADERS
+    options = {"include_usage": True} if path == CHAT_PATH else {}
+    answer = send_raw_request(
+        served.base_url, path, chat_body("mock?chunks=5&chunk_ms=20", stream=True, stream_options=options), HEADERS
     )
     (record,) = new_records()
     assert (record["outcome"], record["stream_mode"], record["operation"]) == ("complete", True, operation)
@@ -76,7 +85,7 @@ def test_stream_is_recorded(
 
 
 def test_raw_proxy_request_is_recorded(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    ask(served.base_url, "/v1/proxy/some/where?page=2", headers=HEADERS)
+    send_raw_request(served.base_url, "/v1/proxy/some/where?page=2", headers=HEADERS)
     (record,) = new_records()
     assert (record["is_proxy_call"], record["request_url"]) == (True, "/v1/proxy/some/where?page=2")
 
@@ -86,25 +95,27 @@ def test_record_has_trace_ids_and_metadata_of_the_client(
 ):
     own = {"trace-id": "t-1", "span-id": "s-1", "span-name": "ask", "parent-span-id": "p-1"}
     fields = {f"x-gateway-{name}": value for name, value in own.items()}
-    answer = ask(served.base_url, CHAT, asked(), {**HEADERS, **fields, "x-gateway-metadata": '{"_user":"ann","n":"1"}'})
+    answer = send_raw_request(
+        served.base_url, CHAT_PATH, chat_body(), {**HEADERS, **fields, "x-gateway-metadata": '{"_user":"ann","n":"1"}'}
+    )
     (record,) = new_records()
     assert {name: record[name.replace("-", "_")] for name in own} == own
     assert record["metadata"] == {"key": ["_user", "n"], "value": ["ann", "1"]}
-    assert answer.get("x-gateway-trace-id") == "t-1"
+    assert answer.get_header("x-gateway-trace-id") == "t-1"
 
 
 def test_each_rejected_request_writes_one_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     refusals = [
-        (401, CHAT, asked(), {**HEADERS, "x-gateway-api-key": "pk-wrong"}),
-        (400, CHAT, b"{", HEADERS),
-        (400, CHAT, asked(), {"x-gateway-api-key": "pk-0123456789", **JSON}),
-        (400, CHAT, asked(), {**HEADERS, "x-gateway-provider": "nobody"}),
-        (400, CHAT, asked(), {**HEADERS, "x-gateway-config": "pc-nothing"}),
-        (408, CHAT, asked("mock?first_ms=5000"), {**HEADERS, "x-gateway-request-timeout": "50"}),
-        (502, CHAT, asked("mock?fault=reset"), HEADERS),
+        (401, CHAT_PATH, chat_body(), {**HEADERS, "x-gateway-api-key": "pk-wrong"}),
+        (400, CHAT_PATH, b"{", HEADERS),
+        (400, CHAT_PATH, chat_body(), {"x-gateway-api-key": "pk-0123456789", **JSON_HEADERS}),
+        (400, CHAT_PATH, chat_body(), {**HEADERS, "x-gateway-provider": "nobody"}),
+        (400, CHAT_PATH, chat_body(), {**HEADERS, "x-gateway-config": "pc-nothing"}),
+        (408, CHAT_PATH, chat_body("mock?first_ms=5000"), {**HEADERS, "x-gateway-request-timeout": "50"}),
+        (502, CHAT_PATH, chat_body("mock?fault=reset"), HEADERS),
     ]
     for status, path, body, headers in refusals:
-        assert ask(served.base_url, path, body, headers).status == status
+        assert send_raw_request(served.base_url, path, body, headers).status == status
     records = new_records(len(refusals))
     assert [record["response_status_code"] for record in records] == [status for status, *_ in refusals]
     assert {(record["outcome"], record["is_success"]) for record in records} == {("refused", False)}
@@ -112,31 +123,31 @@ def test_each_rejected_request_writes_one_record(served: Gateway, new_records: C
 
 
 def test_provider_error_is_recorded_as_complete(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    ask(served.base_url, CHAT, asked("mock?fault=429"), HEADERS)
+    send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=429"), HEADERS)
     (record,) = new_records()
     assert (record["response_status_code"], record["outcome"], record["is_success"]) == (429, "complete", False)
 
 
 def test_cut_and_aborted_streams_are_recorded(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    ask(served.base_url, CHAT, asked("mock?fault=cut", stream=True), HEADERS)
-    with Wire(served.base_url) as wire:
-        wire.send(request("POST", CHAT, HEADERS, asked("mock?chunks=1000&chunk_ms=20", stream=True)))
-        wire.events(wire.head(), 2)
+    send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=cut", stream=True), HEADERS)
+    with RawConnection(served.base_url) as wire:
+        wire.send(encode_request("POST", CHAT_PATH, HEADERS, chat_body("mock?chunks=1000&chunk_ms=20", stream=True)))
+        wire.read_events(wire.read_head(), 2)
     records = new_records(2)
     assert [(record["outcome"], record["is_success"]) for record in records] == [("cut", False), ("aborted", False)]
 
 
 def test_non_model_requests_write_no_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     for path in ("/", "/live", "/ready", "/v1/health", "/v1/version", "/schema", "/nothing", "/metrics"):
-        ask(served.base_url, path, headers={})
-    ask(served.base_url, CHAT, asked("last"), HEADERS)
+        send_raw_request(served.base_url, path, headers={})
+    send_raw_request(served.base_url, CHAT_PATH, chat_body("last"), HEADERS)
     assert [record["ai_model"] for record in new_records()] == ["last"]
 
 
 def test_many_requests_write_one_record_each(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    with Wire(served.base_url) as wire:
+    with RawConnection(served.base_url) as wire:
         for number in range(500):
-            wire.ask(CHAT, asked(f"mock-{number}"), HEADERS)
+            wire.request(CHAT_PATH, chat_body(f"mock-{number}"), HEADERS)
     records = new_records(500)
     assert [record["ai_model"] for record in records] == [f"mock-{number}" for number in range(500)]
     assert len({record["id"] for record in records}) == 500
@@ -144,35 +155,37 @@ def test_many_requests_write_one_record_each(served: Gateway, new_records: Calla
 
 def test_special_characters_stay_in_one_json_line(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     headers = {**HEADERS, "user-agent": 'quote " back \\ \xe9 \xff', "x-gateway-metadata": '{"a":"line\\nend\\u2028"}'}
-    ask(served.base_url, CHAT, b'{"model":"a\\n\\"b\\u0000\\ud83d\\ude00","messages":[]}', headers)
+    send_raw_request(served.base_url, CHAT_PATH, b'{"model":"a\\n\\"b\\u0000\\ud83d\\ude00","messages":[]}', headers)
     (record,) = new_records()
     assert record["ai_model"].startswith('a\n"b\0')
     assert record["metadata"]["value"] == ["line\nend\u2028"]
 
 
 def test_file_is_accessible_only_to_its_owner(served: Gateway):
-    ask(served.base_url, CHAT, asked(), HEADERS)
+    send_raw_request(served.base_url, CHAT_PATH, chat_body(), HEADERS)
     served.records(1)
     assert stat.S_IMODE(served.records_file.stat().st_mode) == 0o600
 
 
 def test_disabled_records_create_no_file(provider: Mock, tmp_path: Path):
     with run_gateway(tmp_path, {"mock": {"host": provider.url}, "records": {"enabled": False}}) as gateway:
-        assert ask(gateway.base_url, CHAT, asked()).status == 200
+        assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body()).status == 200
     assert not gateway.records_file.exists()
 
 
 def test_moved_file_is_created_again(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
-    ask(served.base_url, CHAT, asked("before"), HEADERS)
+    send_raw_request(served.base_url, CHAT_PATH, chat_body("before"), HEADERS)
     new_records()
     served.records_file.rename(served.folder / "moved.jsonl")
-    ask(served.base_url, CHAT, asked("after"), HEADERS)
+    send_raw_request(served.base_url, CHAT_PATH, chat_body("after"), HEADERS)
     assert [record["ai_model"] for record in served.records(1)] == ["after"]
 
 
 def test_debug_off_omits_headers_from_the_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     for said in ("false", "False", "true", "0"):
-        ask(served.base_url, CHAT, asked(), {**HEADERS, "x-gateway-debug": said, "x-note": "private-17"})
+        send_raw_request(
+            served.base_url, CHAT_PATH, chat_body(), {**HEADERS, "x-gateway-debug": said, "x-note": "private-17"}
+        )
     *discreet, usual, other = new_records(4)
     for record in discreet:
         assert (record["debug"], record["total_units"], "request_headers" in record) == (False, 20, False)
@@ -192,7 +205,7 @@ def test_debug_off_omits_headers_from_the_record(served: Gateway, new_records: C
         ("/v1/audio/transcriptions", "1e300", None),
         ("/v1/audio/transcriptions", "long", None),
         ("/v1/audio/speech", "61500", None),
-        (CHAT, "61500", None),
+        (CHAT_PATH, "61500", None),
     ],
 )
 def test_audio_file_duration_is_recorded(
@@ -201,6 +214,11 @@ def test_audio_file_duration_is_recorded(
     form = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nmock\r\n--b--\r\n'
     is_form = "/trans" in path
     kind = {"content-type": "multipart/form-data; boundary=b"} if is_form else {}
-    ask(served.base_url, path, form if is_form else asked(), {**HEADERS, **kind, "x-gateway-audio-file-duration": said})
+    send_raw_request(
+        served.base_url,
+        path,
+        form if is_form else chat_body(),
+        {**HEADERS, **kind, "x-gateway-audio-file-duration": said},
+    )
     (record,) = new_records()
     assert record.get("audio_file_duration") == kept

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.serving import control_pid, edge_pids, run_gateway, run_load
-from tests.integration.wire import CHAT, JSON, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,19 +34,21 @@ def fresh(provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
 
 
 def request_status(gateway: Gateway, key: dict[str, Any], **fields: str) -> int:
-    headers = {"x-gateway-provider": "mock", "x-gateway-api-key": key["key"], **JSON, **fields}
-    return ask(gateway.base_url, CHAT, asked(), headers).status
+    headers = {"x-gateway-provider": "mock", "x-gateway-api-key": key["key"], **JSON_HEADERS, **fields}
+    return send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), headers).status
 
 
 def wait_for_status(gateway: Gateway, key: dict[str, Any], expected: int) -> float:
     """Wait until a key is answered so; give the seconds it took."""
     began = time.monotonic()
-    wait(f"{expected} for {key['name']}", lambda: request_status(gateway, key) == expected or None, PROMISE + LEEWAY)
+    wait_for(
+        f"{expected} for {key['name']}", lambda: request_status(gateway, key) == expected or None, PROMISE + LEEWAY
+    )
     return time.monotonic() - began
 
 
 def count_in_output(gateway: Gateway, words: str) -> int:
-    return gateway.program.output().count(words)
+    return gateway.program.read_output().count(words)
 
 
 def test_key_changes_take_effect_within_a_second(fresh: Gateway):
@@ -63,7 +65,7 @@ def test_key_changes_take_effect_within_a_second(fresh: Gateway):
 
 def test_file_changes_fail_no_request(fresh: Gateway):
     headers = {"x-gateway-provider": "mock", "x-gateway-api-key": KEPT_KEY["key"]}
-    with run_load("rate", fresh.base_url + CHAT, rate=300, connections=16, seconds=5, headers=headers) as report:
+    with run_load("rate", fresh.base_url + CHAT_PATH, rate=300, connections=16, seconds=5, headers=headers) as report:
         for number in range(12):
             more = [{"name": f"more-{index}", "key": f"pk-more-{number}-{index}"} for index in range(200)]
             fresh.configure({"keys": [KEPT_KEY, *more]})
@@ -79,7 +81,7 @@ def test_open_stream_outlives_its_revoked_key(fresh: Gateway):
     fresh.configure({"keys": [KEPT_KEY, OTHER_KEY]})
     wait_for_status(fresh, OTHER_KEY, 200)
     options = {"streams": 5, "seconds": 3, "rounds": 1, "model": "mock?chunks=60&chunk_ms=25", "expect_chunks": 63}
-    with run_load("stream", fresh.base_url + CHAT, headers=headers, **options) as report:
+    with run_load("stream", fresh.base_url + CHAT_PATH, headers=headers, **options) as report:
         time.sleep(0.3)
         fresh.configure({"keys": [KEPT_KEY]})
         wait_for_status(fresh, OTHER_KEY, 401)
@@ -103,8 +105,8 @@ def test_invalid_file_is_rejected_as_a_whole_and_logged_once(fresh: Gateway, bro
     good = fresh.config_file.read_text()
     extra = "" if broken.startswith("keys") else f'keys = [{{name = "new", key = "{OTHER_KEY["key"]}"}}]\n'
     fresh.config_file.write_text(extra + broken)
-    wait("its problems", lambda: count_in_output(fresh, REJECTED_MESSAGE) or None)
-    assert words in fresh.program.output()
+    wait_for("its problems", lambda: count_in_output(fresh, REJECTED_MESSAGE) or None)
+    assert words in fresh.program.read_output()
     # Several looks later it is still said once, and the key that stood in the same file is not in force.
     time.sleep(0.7)
     assert (count_in_output(fresh, REJECTED_MESSAGE), count_in_output(fresh, words)) == (1, 1)
@@ -129,7 +131,7 @@ def test_slowly_written_file_is_applied_once_complete(fresh: Gateway):
             file.write(line)
             file.flush()
             assert request_status(fresh, KEPT_KEY) == 200
-    wait("the config", lambda: request_status(fresh, KEPT_KEY, **{"x-gateway-config": "late"}) == 200 or None)
+    wait_for("the config", lambda: request_status(fresh, KEPT_KEY, **{"x-gateway-config": "late"}) == 200 or None)
 
 
 def test_sighup_reloads_the_file(fresh: Gateway):
@@ -148,8 +150,8 @@ def test_restarted_control_process_applies_missed_changes(fresh: Gateway):
     fresh.configure({"keys": [OTHER_KEY]})
     assert request_status(fresh, KEPT_KEY) == 200
     os.kill(first, signal.SIGKILL)
-    wait("the new key", lambda: request_status(fresh, OTHER_KEY) == 200 or None, 10)
-    wait("the old key gone", lambda: request_status(fresh, KEPT_KEY) == 401 or None, 10)
+    wait_for("the new key", lambda: request_status(fresh, OTHER_KEY) == 200 or None, 10)
+    wait_for("the old key gone", lambda: request_status(fresh, KEPT_KEY) == 401 or None, 10)
 
 
 def test_restarted_edge_process_has_the_current_keys(fresh: Gateway):
@@ -157,5 +159,5 @@ def test_restarted_edge_process_has_the_current_keys(fresh: Gateway):
     wait_for_status(fresh, OTHER_KEY, 200)
     (edge,) = edge_pids(fresh)
     os.kill(edge, signal.SIGKILL)
-    wait("another edge process", lambda: edge_pids(fresh) != [edge] or None, 15)
+    wait_for("another edge process", lambda: edge_pids(fresh) != [edge] or None, 15)
     assert (request_status(fresh, OTHER_KEY), request_status(fresh, KEPT_KEY)) == (200, 401)

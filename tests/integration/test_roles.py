@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.integration.wire import Answer
+    from tests.integration.wire import Response
 
 NUMBERS = itertools.count(1)
 PASSWORD = "a password of twelve"
@@ -43,13 +43,13 @@ class WorkspaceWithRoles:
         given = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
         self.ids[role] = expect_ok(nobody.post("/v1/auth/invites", given))["id"]
         answer = nobody.post("/v1/auth/sessions", {"email": email, "password": PASSWORD})
-        cookie = (answer.get("set-cookie") or "").split(";")[0]
+        cookie = (answer.get_header("set-cookie") or "").split(";")[0]
         return Client(self.admin.gateway, "", {"cookie": cookie, "x-csrf-token": expect_ok(answer)["csrf_token"]})
 
     def set_security_settings(self, **flags: bool | None) -> dict[str, Any]:
         return expect_ok(self.admin.put(self.path, {"security_settings": flags}))["security_settings"]
 
-    def create_as(self, who: Client, path: str, body: dict[str, Any]) -> Answer:
+    def create_as(self, who: Client, path: str, body: dict[str, Any]) -> Response:
         return who.post(path, {**body, "workspace_id": self.id})
 
 
@@ -322,14 +322,14 @@ def test_organisation_can_lock_block_inline_config(place: WorkspaceWithRoles, ab
     caller = {"x-gateway-api-key": key.key, "content-type": "application/json", "x-gateway-provider": "mock"}
 
     def is_blocked() -> bool:
-        answer = ask(place.admin.gateway.base_url, CHAT, asked(), caller)
+        answer = send_raw_request(place.admin.gateway.base_url, CHAT_PATH, chat_body(), caller)
         assert answer.status in {200, 400}, answer.body
         return answer.status != 200
 
-    def set_block_inline_config(says: bool | None) -> Answer:
+    def set_block_inline_config(says: bool | None) -> Response:
         return place.admin.put(place.path, {"settings": {"block_inline_config": says}})
 
-    wait("the key", lambda: not is_blocked() or None, 5)
+    wait_for("the key", lambda: not is_blocked() or None, 5)
     name = "data_plane_security_settings"
     above(block_inline_config=True, security_settings_overrides={name: True})
     # Passed down, and then the workspace's own.

@@ -9,12 +9,12 @@ import pytest
 
 from tests.integration import memory
 from tests.integration.serving import count_settled_records, edge_pids, provider_headers
-from tests.integration.wire import JSON, MOCK, Wire, ask, request
+from tests.integration.wire import JSON_HEADERS, MOCK_HEADERS, RawConnection, encode_request, send_raw_request
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
-FORM_HEADERS = {**MOCK, "content-type": "multipart/form-data; boundary=b0undary"}
+FORM_HEADERS = {**MOCK_HEADERS, "content-type": "multipart/form-data; boundary=b0undary"}
 LARGE_BYTES = 100_000_000
 
 
@@ -35,8 +35,8 @@ STREAM_PART = form_part("stream", b"true")
 @pytest.mark.parametrize(
     ("method", "path", "kind", "body"),
     [
-        ("POST", "/v1/audio/speech", JSON, b'{"model": "mock", "voice": "alloy", "input": "hi"}'),
-        ("POST", "/v1/audio/speech", JSON, b'{"model": "mock", "input": "hi", "stream_format": "sse"}'),
+        ("POST", "/v1/audio/speech", JSON_HEADERS, b'{"model": "mock", "voice": "alloy", "input": "hi"}'),
+        ("POST", "/v1/audio/speech", JSON_HEADERS, b'{"model": "mock", "input": "hi", "stream_format": "sse"}'),
         ("POST", "/v1/audio/transcriptions", FORM_HEADERS, form_body(AUDIO_PART, STREAM_PART, MODEL_PART)),
         ("GET", "/v1/files/file-1/content", {}, None),
         ("GET", "/v1/files/file-1/content?mock-answer_bytes=3000000", {}, None),
@@ -51,9 +51,9 @@ STREAM_PART = form_part("stream", b"true")
 def test_response_of_any_kind_equals_the_providers(
     served: Gateway, provider: Mock, method: str, path: str, kind: dict[str, str], body: bytes | None
 ):
-    direct = ask(provider.url, path.replace("/proxy", ""), body, kind, method=method)
-    answer = ask(served.base_url, path, body, {**MOCK, **kind}, method=method)
-    assert (answer.status, answer.lasting) == (direct.status, direct.lasting)
+    direct = send_raw_request(provider.url, path.replace("/proxy", ""), body, kind, method=method)
+    answer = send_raw_request(served.base_url, path, body, {**MOCK_HEADERS, **kind}, method=method)
+    assert (answer.status, answer.stable_body) == (direct.status, direct.stable_body)
     assert provider_headers(answer) == provider_headers(direct)
 
 
@@ -62,7 +62,7 @@ def test_response_of_any_kind_equals_the_providers(
 )
 def test_record_contains_values_of_a_form(served: Gateway, parts: tuple[bytes, ...]):
     known = count_settled_records(served)
-    assert ask(served.base_url, "/v1/audio/transcriptions", form_body(*parts), FORM_HEADERS).status == 200
+    assert send_raw_request(served.base_url, "/v1/audio/transcriptions", form_body(*parts), FORM_HEADERS).status == 200
     record = served.records(known + 1)[-1]
     seen = [record[name] for name in ("operation", "ai_model", "stream_mode", "is_proxy_call")]
     assert seen == ["createTranscription", "whisper-1", True, False]
@@ -76,14 +76,16 @@ def test_upload_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
     pieces = [head, *[block] * (filler // len(block)), block[: filler % len(block)], tail]
     known = count_settled_records(served)
     # So that what a first large upload makes the process keep is there before.
-    ask(served.base_url, "/v1/files", form_body(form_part("file", block * 2, '; filename="b"')), FORM_HEADERS)
+    send_raw_request(
+        served.base_url, "/v1/files", form_body(form_part("file", block * 2, '; filename="b"')), FORM_HEADERS
+    )
     before = memory.rss(edge)
     memory.reset_peak_rss(edge)
-    with Wire(served.base_url, timeout=50) as wire:
-        wire.send(request("POST", "/v1/files", {**FORM_HEADERS, "content-length": str(LARGE_BYTES)}))
+    with RawConnection(served.base_url, timeout=50) as wire:
+        wire.send(encode_request("POST", "/v1/files", {**FORM_HEADERS, "content-length": str(LARGE_BYTES)}))
         for piece in pieces:
             wire.send(piece)
-        answer = wire.answer()
+        answer = wire.read_response()
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
@@ -97,18 +99,18 @@ def test_upload_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
 def test_download_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
     (edge,) = edge_pids(served)
     path = "/v1/files/file-1/content"
-    row = ask(provider.url, path, None, {}).body
-    ask(served.base_url, f"{path}?mock-answer_bytes=2000000", None, MOCK)
+    row = send_raw_request(provider.url, path, None, {}).body
+    send_raw_request(served.base_url, f"{path}?mock-answer_bytes=2000000", None, MOCK_HEADERS)
     before = memory.rss(edge)
     memory.reset_peak_rss(edge)
     got, length = hashlib.sha256(), 0
-    with Wire(served.base_url, timeout=50) as wire:
-        wire.send(request("GET", f"{path}?mock-answer_bytes={LARGE_BYTES}", MOCK))
-        answer = wire.head()
-        for piece in wire.pieces(answer):
+    with RawConnection(served.base_url, timeout=50) as wire:
+        wire.send(encode_request("GET", f"{path}?mock-answer_bytes={LARGE_BYTES}", MOCK_HEADERS))
+        answer = wire.read_head()
+        for piece in wire.iter_body(answer):
             got.update(piece)
             length += len(piece)
-    assert (answer.status, answer.end, length) == (200, "length", LARGE_BYTES)
+    assert (answer.status, answer.end_reason, length) == (200, "length", LARGE_BYTES)
     assert got.hexdigest() == hashlib.sha256((row * (LARGE_BYTES // len(row) + 1))[:LARGE_BYTES]).hexdigest()
     grown = memory.peak_rss(edge) - before
     assert grown < 8 * memory.MIB, f"{grown / memory.MIB:.1f} MiB for a download of 100 MB"
@@ -116,5 +118,5 @@ def test_download_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
 
 @pytest.mark.parametrize("method", ["PROPFIND", "REPORT", "QUERY", "M-SEARCH"])
 def test_http_extension_methods_reach_the_provider(served: Gateway, method: str):
-    echo = ask(served.base_url, "/v1/proxy/echo", b"what", MOCK, method=method)
+    echo = send_raw_request(served.base_url, "/v1/proxy/echo", b"what", MOCK_HEADERS, method=method)
     assert (echo.status, echo.json()["method"], echo.json()["body_bytes"]) == (200, method, 4)

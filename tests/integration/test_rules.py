@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT, JSON, MOCK, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, MOCK_HEADERS, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,13 +71,13 @@ def test_debug_log_setting_omits_headers_from_records(admin: Client):
 
     def send_and_get_record(**more: str) -> dict[str, Any]:
         model = f"noted-{next(NUMBERS)}"
-        sent = {**MOCK, "x-gateway-api-key": made["key"], **more}
-        assert ask(admin.gateway.base_url, CHAT, asked(model), sent).status == 200
+        sent = {**MOCK_HEADERS, "x-gateway-api-key": made["key"], **more}
+        assert send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(model), sent).status == 200
 
         def find_record() -> dict[str, Any] | None:
             return next((one for one in admin.gateway.records(0) if one.get("ai_model") == model), None)
 
-        return wait("the record", find_record)
+        return wait_for("the record", find_record)
 
     def lacks_headers(record: dict[str, Any]) -> bool:
         return (record.get("debug"), "request_headers" in record) == (False, False)
@@ -138,10 +138,10 @@ def test_default_expiry_applies_to_user_keys_only(admin: Client):
 def test_key_expires_on_the_data_plane_by_rule(admin: Client):
     place = RuledWorkspace(admin, user_api_key_ttl=2)
     key = admin.create(USER_KEYS_PATH, place.key_body())["key"]
-    base, fields = admin.gateway.base_url, {**JSON, **MOCK, "x-gateway-api-key": key}
-    assert ask(base, CHAT, asked(), fields).status == 200
+    base, fields = admin.gateway.base_url, {**JSON_HEADERS, **MOCK_HEADERS, "x-gateway-api-key": key}
+    assert send_raw_request(base, CHAT_PATH, chat_body(), fields).status == 200
     time.sleep(2)
-    wait("the end", lambda: ask(base, CHAT, asked(), fields).status == 401 or None, 2)
+    wait_for("the end", lambda: send_raw_request(base, CHAT_PATH, chat_body(), fields).status == 401 or None, 2)
 
 
 def test_maximum_ttl_bounds_the_expiry_and_is_its_default(admin: Client):

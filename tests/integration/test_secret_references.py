@@ -10,9 +10,9 @@ import pytest
 
 from tests.integration import vaults as fakes
 from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.vaults import Vaults
-from tests.integration.wire import CHAT, ask, asked
-from tests.processes import wait
+from tests.integration.vaults import MockSecretStores
+from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,14 +23,14 @@ CANARIES = (fakes.AWS_SECRET, fakes.ENTRA_SECRET, fakes.VAULT_TOKEN, fakes.VAULT
 
 
 @pytest.fixture(scope="module")
-def vaults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vaults]:
-    fake = Vaults(tmp_path_factory.mktemp("vaults"))
+def vaults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockSecretStores]:
+    fake = MockSecretStores(tmp_path_factory.mktemp("vaults"))
     yield fake
     fake.stop()
 
 
 @pytest.fixture(scope="module")
-def surroundings(vaults: Vaults) -> Mapping[str, str]:
+def surroundings(vaults: MockSecretStores) -> Mapping[str, str]:
     return {
         "TLS_CA": str(vaults.ca),
         "PENSTOCK_SECRETS_REFRESH_SECONDS": "1",
@@ -66,7 +66,7 @@ def aws_reference(**more: object) -> dict[str, Any]:
     return {"name": "My Secret", "manager_type": "aws_sm", "auth_config": auth, "secret_path": "a/b", **more}
 
 
-def auth_cases(vaults: Vaults) -> dict[str, tuple[str, dict[str, Any], str]]:
+def auth_cases(vaults: MockSecretStores) -> dict[str, tuple[str, dict[str, Any], str]]:
     """Each way of signing in: the kind of place, what is said of it, and a path there."""
     azure = {"azure_vault_url": vaults.url, "azure_entra_tenant_id": "tenant", "azure_entra_client_id": "client"}
     vault = {"vault_addr": vaults.url}
@@ -102,7 +102,7 @@ def credential_if_used(client: Client, provider: Mock, slug: str, wanted: str) -
     """Ask the provider, and say with which credential it was asked, should that be the wanted one."""
     provider.clear_ledger()
     headers = {"x-gateway-api-key": client.key, "content-type": "application/json", "x-gateway-provider": f"@{slug}"}
-    if ask(client.gateway.base_url, CHAT, asked(), headers).status != 200:
+    if send_raw_request(client.gateway.base_url, CHAT_PATH, chat_body(), headers).status != 200:
         return None
     sent = provider.ledger()[-1]["headers"].get("authorization")
     return sent if sent == f"Bearer {wanted}" else None
@@ -178,7 +178,7 @@ def test_access_is_either_for_all_or_for_listed_workspaces(admin: Client, worksp
 
 @pytest.mark.parametrize("way", ["accessKey", "assumedRole", "serviceRole", "entra", "token", "approle", "narrow"])
 def test_a_secret_is_fetched_used_and_refreshed(
-    admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock, way: str
+    admin: Client, workspace: dict[str, Any], app: Client, vaults: MockSecretStores, provider: Mock, way: str
 ):
     kind, auth, path = auth_cases(vaults)[way]
 
@@ -202,9 +202,9 @@ def test_a_secret_is_fetched_used_and_refreshed(
     shown = admin.read(f"/v1/integrations/{slug}")
     assert shown["secret_mappings"][0]["secret_reference_id"] == made["id"]
     assert shown["masked_key"] is None
-    wait("the secret", lambda: credential_if_used(app, provider, slug, f"sk-first-{way}-0123456789"), 10)
+    wait_for("the secret", lambda: credential_if_used(app, provider, slug, f"sk-first-{way}-0123456789"), 10)
     store_secret(f"sk-second-{way}-0123456789")
-    wait("the new secret", lambda: credential_if_used(app, provider, slug, f"sk-second-{way}-0123456789"), 10)
+    wait_for("the new secret", lambda: credential_if_used(app, provider, slug, f"sk-second-{way}-0123456789"), 10)
     expect_error(admin.delete(f"/v1/secret-references/{made['id']}"), 409, "AB07", slug)
     expect_ok(admin.delete(f"/v1/integrations/{slug}"))
     assert expect_ok(admin.delete(f"/v1/secret-references/{made['id']}")) == {}
@@ -212,7 +212,7 @@ def test_a_secret_is_fetched_used_and_refreshed(
 
 
 def test_secret_field_fills_an_option_and_survives_an_outage(
-    admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock
+    admin: Client, workspace: dict[str, Any], app: Client, vaults: MockSecretStores, provider: Mock
 ):
     vaults.kept["plain/all"] = json.dumps({"key": "sk-part-0123456789", "organisation": "org-secret", "n": 1})
     auth = {
@@ -230,30 +230,30 @@ def test_secret_field_fills_an_option_and_survives_an_outage(
     given = {"name": "vk", "slug": "parted", "provider": "mock", "workspace_id": workspace["id"]}
     admin.create("/v1/virtual-keys", {**given, "secret_mappings": mappings[:1]})
     assert admin.read("/v1/virtual-keys/parted")["secret_mappings"][0]["target_field"] == "key"
-    wait("the part", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789"), 10)
+    wait_for("the part", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789"), 10)
     assert ("vault", "ns plain/all") in vaults.asked
     # What is not there is not made up: without its part the provider is left out.
     expect_ok(admin.put("/v1/virtual-keys/parted", {"secret_mappings": mappings}))
-    wait("its end", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789") is None or None, 10)
+    wait_for("its end", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789") is None or None, 10)
     expect_ok(admin.put("/v1/virtual-keys/parted", {"secret_mappings": mappings[:1]}))
-    wait("the part", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789"), 10)
+    wait_for("the part", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789"), 10)
     vaults.away = True
     try:
         admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": workspace["id"]})
-        wait("a refused refresh", lambda: "secret 'parts'" in admin.gateway.program.output() or None, 10)
+        wait_for("a refused refresh", lambda: "secret 'parts'" in admin.gateway.program.read_output() or None, 10)
         assert credential_if_used(app, provider, "parted", "sk-part-0123456789")
     finally:
         vaults.away = False
 
 
 def test_provider_stays_usable_while_its_key_is_remapped(
-    admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock
+    admin: Client, workspace: dict[str, Any], app: Client, vaults: MockSecretStores, provider: Mock
 ):
     auth = {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, "vault_addr": vaults.url}
     place = {"name": "soon", "manager_type": "hashicorp_vault", "auth_config": auth}
     given = {"name": "used", "slug": "used", "provider": "mock", "key": "sk-of-before", "workspace_id": workspace["id"]}
     admin.create("/v1/virtual-keys", given)
-    wait("the key", lambda: credential_if_used(app, provider, "used", "sk-of-before"), 3)
+    wait_for("the key", lambda: credential_if_used(app, provider, "used", "sk-of-before"), 3)
     for turn in range(3):
         secret = f"sk-mapped-{turn}-0123456789"
         vaults.kept[f"plain/{turn}"] = json.dumps({"key": secret})
@@ -264,7 +264,7 @@ def test_provider_stays_usable_while_its_key_is_remapped(
 
 
 def test_single_field_of_a_secret_needs_no_name(
-    admin: Client, workspace: dict[str, Any], app: Client, vaults: Vaults, provider: Mock
+    admin: Client, workspace: dict[str, Any], app: Client, vaults: MockSecretStores, provider: Mock
 ):
     vaults.kept["plain/one"] = json.dumps({"password": "sk-sole-0123456789"})
     auth = {"vault_auth_type": "token", "vault_token": fakes.VAULT_TOKEN, "vault_addr": vaults.url}
@@ -279,7 +279,7 @@ def test_single_field_of_a_secret_needs_no_name(
         mappings = [{"target_field": "key", **mapping}]
         given = {"name": slug, "slug": slug, "provider": "mock", "workspace_id": workspace["id"]}
         admin.create("/v1/virtual-keys", {**given, "secret_mappings": mappings})
-        wait(slug, lambda slug=slug: credential_if_used(app, provider, slug, "sk-sole-0123456789"), 10)
+        wait_for(slug, lambda slug=slug: credential_if_used(app, provider, slug, "sk-sole-0123456789"), 10)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from tests.integration.amazon import run_moto
-from tests.integration.wire import CHAT, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -83,11 +83,11 @@ def test_stored_and_rotated_secrets_reach_the_provider(
 
     def is_secret_used(secret: str) -> bool | None:
         headers = {"x-gateway-api-key": key, "x-gateway-provider": f"@{name}", "content-type": "application/json"}
-        answer = ask(admin.gateway.base_url, CHAT, asked(), headers)
+        answer = send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers)
         if answer.status != 200:
             return None
         return provider.ledger()[-1]["headers"].get("authorization") == f"Bearer {secret}" or None
 
-    wait("the secret", lambda: is_secret_used(f"sk-first-{name}"), 10)
+    wait_for("the secret", lambda: is_secret_used(f"sk-first-{name}"), 10)
     secrets_manager.put_secret_value(SecretId=arn, SecretString=secret_text(f"sk-second-{name}"))
-    wait("the new secret", lambda: is_secret_used(f"sk-second-{name}"), 10)
+    wait_for("the new secret", lambda: is_secret_used(f"sk-second-{name}"), 10)

@@ -11,8 +11,8 @@ from tests.integration.conftest import run_init
 from tests.integration.managed import ADMIN_KEY, Client
 from tests.integration.nodes import CACHED_CONFIG, breaker_config, create_node_folders, send_with_config, wait_for_redis
 from tests.integration.serving import edge_pids, read_metrics, run_gateway
-from tests.integration.wire import CHAT, JSON, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.postgres import Postgres
     from tests.redis_server import RedisServer
 
-GUARDED = breaker_config(3)
+BREAKER_CONFIG = breaker_config(3)
 
 
 @pytest.fixture
@@ -38,49 +38,51 @@ def nodes(tmp_path: Path, provider: Mock, redis: RedisServer) -> Iterator[list[G
         yield [one, two]
 
 
-def question(number: int) -> bytes:
-    return asked("mock?chunks=1", seed=number)
+def seeded_chat_body(number: int) -> bytes:
+    return chat_body("mock?chunks=1", seed=number)
 
 
 @pytest.mark.alone
-def test_an_answer_and_a_breaker_are_every_workers(nodes: list[Gateway], provider: Mock, redis: RedisServer):
-    assert send_with_config(nodes[0], CACHED_CONFIG, question(1)).get("x-gateway-cache-status") == "MISS"
+def test_all_workers_share_cached_responses_and_circuit_breakers(
+    nodes: list[Gateway], provider: Mock, redis: RedisServer
+):
+    assert send_with_config(nodes[0], CACHED_CONFIG, seeded_chat_body(1)).get_header("x-gateway-cache-status") == "MISS"
 
     def is_shared() -> bool | None:
         # Each answer is for other workers too: twenty connections reach all of them.
-        answers = [send_with_config(node, CACHED_CONFIG, question(1)) for node in nodes for _ in range(10)]
-        return all(answer.get("x-gateway-cache-status") == "HIT" for answer in answers) or None
+        answers = [send_with_config(node, CACHED_CONFIG, seeded_chat_body(1)) for node in nodes for _ in range(10)]
+        return all(answer.get_header("x-gateway-cache-status") == "HIT" for answer in answers) or None
 
-    wait("the answer at all workers", is_shared)
+    wait_for("the answer at all workers", is_shared)
     before = len(provider.ledger())
     assert before <= 2
     for turn in range(40):
-        answer = send_with_config(nodes[turn % 2], GUARDED)
-        assert (answer.status, answer.get("x-gateway-last-used-option-index")) == (200, "config.targets[1]")
+        answer = send_with_config(nodes[turn % 2], BREAKER_CONFIG)
+        assert (answer.status, answer.get_header("x-gateway-last-used-option-index")) == (200, "config.targets[1]")
         # What one worker has seen takes its time to the others, on a busy machine more.
         time.sleep(0.05)
     failed = [entry for entry in provider.ledger() if entry["model"] == "mock?status=503"]
     # Three open it, and each other worker may have one on its way; were it each worker's own there would be twelve.
     assert 3 <= len(failed) <= 6
-    wait("it is open everywhere", lambda: all(open_breakers(node) == 2 for node in nodes) or None)
+    wait_for("it is open everywhere", lambda: all(count_open_breakers(node) == 2 for node in nodes) or None)
     figures = read_metrics(nodes[1])
     assert figures["penstock_redis_lookups_total"] >= figures["penstock_redis_hits_total"] >= 1
     assert figures["penstock_cache_hits_total"] >= 10
     assert figures["penstock_circuit_breaker_skips_total"] >= 10
     for node in nodes:
-        assert redis.PASSWORD not in node.program.output()
+        assert redis.PASSWORD not in node.program.read_output()
 
 
-def open_breakers(node: Gateway) -> float:
+def count_open_breakers(node: Gateway) -> float:
     return read_metrics(node).get("penstock_circuit_breakers_open", 0)
 
 
-def test_what_is_saved_on_one_node_is_used_on_the_other_at_once_and_without_redis_soon(
+def test_saved_config_reaches_the_other_node_at_once_with_redis(
     tmp_path: Path, provider: Mock, postgres: Postgres, redis: RedisServer
 ):
     env = {
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
-        "PENSTOCK_STORE_URL": postgres.database(),
+        "PENSTOCK_STORE_URL": postgres.create_database(),
         "PENSTOCK_STORE_MASTER_KEY": "A" * 43 + "=",
         "REDIS_URL": redis.url,
     }
@@ -93,19 +95,19 @@ def test_what_is_saved_on_one_node_is_used_on_the_other_at_once_and_without_redi
         inside = {"workspace_id": workspace["id"]}
         caller = admin.with_new_key(scopes=["completions.write"], **inside)
 
-        def used(slug: str) -> bool | None:
-            headers = {"x-gateway-api-key": caller.key, "x-gateway-config": slug, **JSON}
-            return ask(two.base_url, CHAT, asked(), headers).status == 200 or None
+        def is_usable(slug: str) -> bool | None:
+            headers = {"x-gateway-api-key": caller.key, "x-gateway-config": slug, **JSON_HEADERS}
+            return send_raw_request(two.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None
 
-        def save(name: str) -> float:
+        def save_and_measure_seconds(name: str) -> float:
             slug = admin.create("/v1/configs", {"name": name, "config": {"provider": "mock"}, **inside})["slug"]
             began = time.monotonic()
-            wait(f"{name} at the other node", lambda: used(slug), 6)
+            wait_for(f"{name} at the other node", lambda: is_usable(slug), 6)
             return time.monotonic() - began
 
-        save("first")
-        took = [save(f"config {number}") for number in range(8)]
+        save_and_measure_seconds("first")
+        took = [save_and_measure_seconds(f"config {number}") for number in range(8)]
         # The other node looks by itself once a second: half a second each time is no accident.
         assert max(took) < 0.5, took
         redis.stop()
-        assert save("without") < 5
+        assert save_and_measure_seconds("without") < 5

@@ -14,44 +14,44 @@ from tests.integration.conftest import run_init
 from tests.integration.managed import ADMIN_KEY, Client, expect_ok
 from tests.integration.nodes import create_node_folders, wait_for_redis
 from tests.integration.serving import BackgroundThread, edge_pids, run_gateway
-from tests.integration.wire import CHAT, JSON, Wire, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, JSON_HEADERS, RawConnection, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from tests.gateway import Gateway, Mock
-    from tests.integration.wire import Answer
+    from tests.integration.wire import Response
     from tests.postgres import Postgres
     from tests.redis_server import RedisServer
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(180)]
 
-TIMES = 100
+CHANGE_COUNT = 100
 # Between two changes, and of each node.
 PAUSE, CONNECTIONS = 0.12, 10
 
 
-class Scene(NamedTuple):
+class TwoNodeSetup(NamedTuple):
     """Two nodes of two workers each, and connections that stay where they are and reach all of them."""
 
     admin: Client
     nodes: list[Gateway]
-    wires: list[Wire]
-    place: str
+    connections: list[RawConnection]
+    workspace_id: str
     is_shared: bool
 
     @property
-    def bound(self) -> float:
+    def max_seconds(self) -> float:
         return 1.0 if self.is_shared else 5.0
 
 
 @pytest.fixture(params=["with Redis", "without Redis"])
-def scene(request: pytest.FixtureRequest, tmp_path: Path, provider: Mock, postgres: Postgres) -> Iterator[Scene]:
+def scene(request: pytest.FixtureRequest, tmp_path: Path, provider: Mock, postgres: Postgres) -> Iterator[TwoNodeSetup]:
     env = {
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
-        "PENSTOCK_STORE_URL": postgres.database(),
+        "PENSTOCK_STORE_URL": postgres.create_database(),
         "PENSTOCK_STORE_MASTER_KEY": "A" * 43 + "=",
     }
     is_shared = request.param == "with Redis"
@@ -68,13 +68,13 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, provider: Mock, postgr
                 wait_for_redis(node, workers=2)
         admin = Client(one)
         (workspace,) = admin.read("/v1/workspaces")["data"]
-        wires = [stack.enter_context(Wire(node.base_url)) for _ in range(CONNECTIONS) for node in (one, two)]
-        yield Scene(admin, [one, two], wires, workspace["id"], is_shared)
+        wires = [stack.enter_context(RawConnection(node.base_url)) for _ in range(CONNECTIONS) for node in (one, two)]
+        yield TwoNodeSetup(admin, [one, two], wires, workspace["id"], is_shared)
 
 
-def asked_by_worker(node: Gateway) -> dict[str, float]:
+def count_requests_by_worker(node: Gateway) -> dict[str, float]:
     """How many requests each worker has answered."""
-    text = ask(node.base_url, "/metrics", headers={}).body.decode()
+    text = send_raw_request(node.base_url, "/metrics", headers={}).body.decode()
     found: dict[str, float] = {}
     for worker, count in re.findall(
         r'^penstock_requests_total\{[^}]*worker="(\d+)"[^}]*\} ([\d.]+)', text, re.MULTILINE
@@ -83,7 +83,7 @@ def asked_by_worker(node: Gateway) -> dict[str, float]:
     return found
 
 
-class Changes(BackgroundThread):
+class ChangeThread(BackgroundThread):
     """Change something again and again, and note when each change was answered."""
 
     def __init__(self, change: Callable[[int], str]) -> None:
@@ -92,7 +92,7 @@ class Changes(BackgroundThread):
         self._change = change
 
     def _run(self) -> None:
-        for number in range(TIMES):
+        for number in range(CHANGE_COUNT):
             if self._ended.is_set():
                 return
             name = self._change(number)
@@ -100,23 +100,25 @@ class Changes(BackgroundThread):
             time.sleep(PAUSE)
 
 
-def took(
-    scene: Scene, change: Callable[[int], str], fields: Callable[[str], Mapping[str, str]], wanted: int
+def measure_propagation_seconds(
+    scene: TwoNodeSetup, change: Callable[[int], str], fields: Callable[[str], Mapping[str, str]], wanted: int
 ) -> list[float]:
     """Make the changes, and say for each how long it took from its answer until the last worker went by it."""
     last: dict[str, float] = {}
-    left: dict[str, list[Wire]] = {}
+    left: dict[str, list[RawConnection]] = {}
     began, taken = {}, 0
-    with Changes(change) as changes:
+    with ChangeThread(change) as changes:
         deadline = time.monotonic() + 90
-        while len(last) < TIMES:
-            assert time.monotonic() < deadline, f"{len(last)} of {TIMES}"
+        while len(last) < CHANGE_COUNT:
+            assert time.monotonic() < deadline, f"{len(last)} of {CHANGE_COUNT}"
             for name, moment in changes.when[taken:]:
-                began[name], left[name] = moment, list(scene.wires)
+                began[name], left[name] = moment, list(scene.connections)
                 taken += 1
             for name, wires in list(left.items()):
                 left[name] = [
-                    wire for wire in wires if wire.ask(CHAT, asked(), {**JSON, **fields(name)}).status != wanted
+                    wire
+                    for wire in wires
+                    if wire.request(CHAT_PATH, chat_body(), {**JSON_HEADERS, **fields(name)}).status != wanted
                 ]
                 if not left[name]:
                     last[name] = time.monotonic() - began[name]
@@ -125,47 +127,61 @@ def took(
     return sorted(last.values())
 
 
-def told(what: str, seconds: list[float], scene: Scene) -> None:
+def check_propagation_seconds(what: str, seconds: list[float], scene: TwoNodeSetup) -> None:
     p99 = seconds[int(len(seconds) * 0.99) - 1]
     median = statistics.median(seconds)
     print(f"{what} {'with' if scene.is_shared else 'without'} Redis: median {median:.3f} s, p99 {p99:.3f} s")
-    assert p99 <= scene.bound, (median, p99, seconds[-1])
+    assert p99 <= scene.max_seconds, (median, p99, seconds[-1])
     # All of them were asked: a connection stays at its worker.
     for node in scene.nodes:
-        wait("figures of both workers", lambda node=node: len(asked_by_worker(node)) == 2 or None, 5)
-        assert min(asked_by_worker(node).values()) >= TIMES
+        wait_for("figures of both workers", lambda node=node: len(count_requests_by_worker(node)) == 2 or None, 5)
+        assert min(count_requests_by_worker(node).values()) >= CHANGE_COUNT
 
 
-def test_of_a_hundred_configs_that_are_saved_each_is_used_by_every_worker_soon(scene: Scene):
-    inside = {"workspace_id": scene.place}
+def test_every_worker_uses_each_saved_config_soon(scene: TwoNodeSetup):
+    inside = {"workspace_id": scene.workspace_id}
     key = scene.admin.with_new_key(scopes=["completions.write"], **inside).key
     shown = {"x-gateway-api-key": key}
 
-    def save(number: int) -> str:
+    def save_config(number: int) -> str:
         body = {"name": f"c{number}", "config": {"provider": "mock"}, **inside}
         return scene.admin.create("/v1/configs", body)["slug"]
 
-    def knows(answer: Answer) -> bool:
+    def is_authenticated(answer: Response) -> bool:
         return answer.status != 401
 
-    for wire in scene.wires:
-        wait("the key", lambda wire=wire: knows(wire.ask(CHAT, asked(), {**JSON, **shown})) or None, 6)
-    told("a config is used", took(scene, save, lambda slug: {**shown, "x-gateway-config": slug}, 200), scene)
+    for wire in scene.connections:
+        wait_for(
+            "the key",
+            lambda wire=wire: is_authenticated(wire.request(CHAT_PATH, chat_body(), {**JSON_HEADERS, **shown})) or None,
+            6,
+        )
+    check_propagation_seconds(
+        "a config is used",
+        measure_propagation_seconds(scene, save_config, lambda slug: {**shown, "x-gateway-config": slug}, 200),
+        scene,
+    )
 
 
-def test_of_a_hundred_keys_that_are_taken_away_each_is_dead_at_every_worker_soon(scene: Scene):
-    body = {"name": "k", "scopes": ["completions.write"], "workspace_id": scene.place}
-    made = [scene.admin.create("/v1/api-keys/workspace/service", body) for _ in range(TIMES)]
+def test_every_worker_rejects_each_deleted_key_soon(scene: TwoNodeSetup):
+    body = {"name": "k", "scopes": ["completions.write"], "workspace_id": scene.workspace_id}
+    made = [scene.admin.create("/v1/api-keys/workspace/service", body) for _ in range(CHANGE_COUNT)]
     fields = {"x-gateway-provider": "mock"}
-    for wire in scene.wires:
+    for wire in scene.connections:
         for key in (made[0], made[-1]):
-            headers = {**JSON, **fields, "x-gateway-api-key": key["key"]}
-            wait(
-                "the keys", lambda wire=wire, headers=headers: wire.ask(CHAT, asked(), headers).status == 200 or None, 6
+            headers = {**JSON_HEADERS, **fields, "x-gateway-api-key": key["key"]}
+            wait_for(
+                "the keys",
+                lambda wire=wire, headers=headers: wire.request(CHAT_PATH, chat_body(), headers).status == 200 or None,
+                6,
             )
 
-    def revoke(number: int) -> str:
+    def delete_key(number: int) -> str:
         expect_ok(scene.admin.delete(f"/v1/api-keys/{made[number]['id']}"))
         return made[number]["key"]
 
-    told("a key is dead", took(scene, revoke, lambda key: {**fields, "x-gateway-api-key": key}, 401), scene)
+    check_propagation_seconds(
+        "a key is dead",
+        measure_propagation_seconds(scene, delete_key, lambda key: {**fields, "x-gateway-api-key": key}, 401),
+        scene,
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT, MOCK, Wire, ask, asked, request
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, RawConnection, chat_body, encode_request, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,31 +22,39 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.alone
 
-EACH = 150
+ATTACKER_COUNT = 150
 LIMIT_SECONDS = 2.0
 LIMIT_MS = int(LIMIT_SECONDS * 1000)
-LARGE = asked("mock?answer_bytes=20000000")
+LARGE_RESPONSE_BODY = chat_body("mock?answer_bytes=20000000")
 
 
 @dataclass
-class Attack:
+class SlowAttack:
     """What is sent at once, what each second after it, and whether answers are read."""
 
-    first: bytes
-    then: bytes = b""
-    reads: bool = True
+    initial_bytes: bytes
+    repeated_bytes: bytes = b""
+    reads_response: bool = True
 
 
 ATTACKS = {
-    "nothing is sent": Attack(b""),
-    "a preface that never ends": Attack(b"PRI"),
-    "slow headers": Attack(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n", b"x-a: b\r\n"),
-    "a slow body": Attack(request("POST", CHAT, {**MOCK, "content-length": "4096"}, b"{"), b" "),
-    "a body of which nothing comes": Attack(request("POST", CHAT, {**MOCK, "content-length": "4096"})),
-    "slow chunks": Attack(request("POST", "/v1/files", {**MOCK, "transfer-encoding": "chunked"}), b"1\r\n \r\n"),
-    "slow reading": Attack(request("POST", CHAT, MOCK, LARGE), reads=False),
-    "ranges": Attack(
-        request("GET", "/live", {"range": "bytes=0-," + ",".join(f"5-{end}" for end in range(5, 1000))}) * 5
+    "nothing is sent": SlowAttack(b""),
+    "a preface that never ends": SlowAttack(b"PRI"),
+    "slow headers": SlowAttack(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n", b"x-a: b\r\n"),
+    "a slow body": SlowAttack(
+        encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": "4096"}, b"{"), b" "
+    ),
+    "a body of which nothing comes": SlowAttack(
+        encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": "4096"})
+    ),
+    "slow chunks": SlowAttack(
+        encode_request("POST", "/v1/files", {**MOCK_HEADERS, "transfer-encoding": "chunked"}), b"1\r\n \r\n"
+    ),
+    "slow reading": SlowAttack(
+        encode_request("POST", CHAT_PATH, MOCK_HEADERS, LARGE_RESPONSE_BODY), reads_response=False
+    ),
+    "ranges": SlowAttack(
+        encode_request("GET", "/live", {"range": "bytes=0-," + ",".join(f"5-{end}" for end in range(5, 1000))}) * 5
     ),
 }
 
@@ -64,41 +72,41 @@ def limited(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @contextlib.contextmanager
-def attackers(url: str, attack: Attack, count: int) -> Iterator[list[Wire]]:
+def open_attackers(url: str, attack: SlowAttack, count: int) -> Iterator[list[RawConnection]]:
     """Connections that have begun to attack."""
     with contextlib.ExitStack() as opened:
-        wires = [opened.enter_context(Wire(url, receive_buffer=4096)) for _ in range(count)]
+        wires = [opened.enter_context(RawConnection(url, receive_buffer=4096)) for _ in range(count)]
         for wire in wires:
-            wire.send(attack.first)
+            wire.send(attack.initial_bytes)
             wire.socket.setblocking(False)
         yield wires
 
 
-def cut_after(wires: list[Wire], attack: Attack, at_most: float) -> list[float]:
+def measure_close_seconds(wires: list[RawConnection], attack: SlowAttack, at_most: float) -> list[float]:
     """Go on as the attack does, and note when each connection was ended by the other side."""
     started = time.monotonic()
     ended: dict[socket.socket, float] = {}
     with selectors.DefaultSelector() as selector:
         for wire in wires:
             # Who does not read learns of the end from the socket's error alone.
-            selector.register(wire.socket, selectors.EVENT_READ if attack.reads else 0)
+            selector.register(wire.socket, selectors.EVENT_READ if attack.reads_response else 0)
         following = started + 1
         while len(ended) < len(wires) and (now := time.monotonic()) < started + at_most:
             for key, _ in selector.select(min(0.1, following - now) if following > now else 0):
                 with contextlib.suppress(BlockingIOError):
-                    if is_over(key.fileobj):
+                    if is_closed(key.fileobj):
                         ended[key.fileobj] = time.monotonic() - started
                         selector.unregister(key.fileobj)
             if time.monotonic() >= following:
                 following += 1
                 for wire in wires:
-                    if attack.then and wire.socket not in ended:
+                    if attack.repeated_bytes and wire.socket not in ended:
                         with contextlib.suppress(OSError):
-                            wire.socket.send(attack.then)
+                            wire.socket.send(attack.repeated_bytes)
     return list(ended.values())
 
 
-def is_over(end: object) -> bool:
+def is_closed(end: object) -> bool:
     assert isinstance(end, socket.socket)
     try:
         return not end.recv(65536)
@@ -106,36 +114,36 @@ def is_over(end: object) -> bool:
         return True
 
 
-def healthy(url: str, count: int) -> list[float]:
+def measure_request_seconds(url: str, count: int) -> list[float]:
     """How long ordinary requests take."""
     took = []
     for _ in range(count):
         started = time.monotonic()
-        assert ask(url, CHAT, asked()).status == 200
+        assert send_raw_request(url, CHAT_PATH, chat_body()).status == 200
         took.append(time.monotonic() - started)
     return sorted(took)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_attackers_are_cut_and_others_are_served(limited: Gateway, name: str):
+def test_closes_slow_clients_and_serves_others(limited: Gateway, name: str):
     attack = ATTACKS[name]
-    count = 20 if not attack.reads else EACH
-    alone = healthy(limited.base_url, 60)
-    with attackers(limited.base_url, attack, count) as wires:
-        beside = healthy(limited.base_url, 60)
+    count = 20 if not attack.reads_response else ATTACKER_COUNT
+    alone = measure_request_seconds(limited.base_url, 60)
+    with open_attackers(limited.base_url, attack, count) as wires:
+        beside = measure_request_seconds(limited.base_url, 60)
         # A second connection must not be what is waited for; figures of a busy machine are rough.
         assert beside[int(len(beside) * 0.95)] < max(4 * alone[int(len(alone) * 0.95)], 0.1)
-        if attack.reads:
-            ended = cut_after(wires, attack, LIMIT_SECONDS * 2 + 4)
+        if attack.reads_response:
+            ended = measure_close_seconds(wires, attack, LIMIT_SECONDS * 2 + 4)
             assert len(ended) == count
             assert max(ended) < LIMIT_SECONDS * 2 + 3
-    assert ask(limited.base_url, CHAT, asked()).status == 200
+    assert send_raw_request(limited.base_url, CHAT_PATH, chat_body()).status == 200
 
 
-def test_many_idle_connections_stay_within_their_limit_while_they_are_used(limited: Gateway):
+def test_connections_in_use_stay_open_past_the_idle_limit(limited: Gateway):
     with contextlib.ExitStack() as opened:
-        wires = [opened.enter_context(Wire(limited.base_url)) for _ in range(50)]
+        wires = [opened.enter_context(RawConnection(limited.base_url)) for _ in range(50)]
         for _ in range(3):
             for wire in wires:
-                assert wire.ask(CHAT, asked()).status == 200
+                assert wire.request(CHAT_PATH, chat_body()).status == 200
             time.sleep(LIMIT_SECONDS / 2)

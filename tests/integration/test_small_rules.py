@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT, MOCK, ask, asked
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SPAN = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
-NUL = "a\0b"
+TIME_RANGE_QUERY = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
+TEXT_WITH_NUL = "a\0b"
 
 
 @pytest.fixture(scope="module")
@@ -22,31 +22,29 @@ def place(admin: Client) -> Mapping[str, Any]:
     return admin.create("/v1/workspaces", {"name": "Rules"})
 
 
-def audit(admin: Client, place: Mapping[str, Any], query: str) -> dict[str, Any]:
-    return admin.read(f"/v1/audit-logs?{SPAN}&organisation_id={place['organisation_id']}&{query}")
+def read_audit_logs(admin: Client, place: Mapping[str, Any], query: str) -> dict[str, Any]:
+    return admin.read(f"/v1/audit-logs?{TIME_RANGE_QUERY}&organisation_id={place['organisation_id']}&{query}")
 
 
 @pytest.mark.parametrize(
     ("body", "path"),
     [
-        ({"name": NUL}, "name"),
+        ({"name": TEXT_WITH_NUL}, "name"),
         (
-            {"name": "n", "config": {"targets": [{"provider": "mock", "override_params": {"x": NUL}}]}},
+            {"name": "n", "config": {"targets": [{"provider": "mock", "override_params": {"x": TEXT_WITH_NUL}}]}},
             "config.targets[0]",
         ),
-        ({"name": "n", "config": {"override_params": {NUL: 1}}}, "config.override_params.ab"),
+        ({"name": "n", "config": {"override_params": {TEXT_WITH_NUL: 1}}}, "config.override_params.ab"),
     ],
 )
-def test_a_nul_in_a_body_is_refused_by_its_place(
+def test_rejects_nul_in_a_body_with_its_json_path(
     admin: Client, place: Mapping[str, Any], body: dict[str, Any], path: str
 ):
     sent = {"config": {"provider": "mock"}, **body, "workspace_id": place["id"]}
     expect_error(admin.post("/v1/configs", sent), 400, "AB01", path, "U+0000")
 
 
-def test_a_nul_in_the_path_or_the_query_is_refused_and_one_that_is_only_spelled_is_taken(
-    admin: Client, place: Mapping[str, Any]
-):
+def test_rejects_nul_in_path_and_query_but_accepts_the_escape_text(admin: Client, place: Mapping[str, Any]):
     expect_error(admin.get("/v1/configs?workspace_id=a%00b"), 400, "AB01", "workspace_id", "U+0000")
     expect_error(admin.get("/v1/workspaces?name=%00"), 400, "AB01", "name", "U+0000")
     expect_error(admin.get("/v1/configs/a%00b"), 400, "AB01", "path", "U+0000")
@@ -59,63 +57,64 @@ def test_a_nul_in_the_path_or_the_query_is_refused_and_one_that_is_only_spelled_
 @pytest.mark.parametrize(
     "kind", [None, "", "Application/JSON", "text/plain", "application/vnd.api+json", "multipart/form-data; boundary=b"]
 )
-def test_a_nul_in_a_body_is_refused_whatever_the_body_is_called(
-    admin: Client, place: Mapping[str, Any], kind: str | None
-):
-    sent = json.dumps({"name": NUL, "config": {"provider": "mock"}, "workspace_id": place["id"]}).encode()
+def test_rejects_nul_in_a_body_of_any_content_type(admin: Client, place: Mapping[str, Any], kind: str | None):
+    sent = json.dumps({"name": TEXT_WITH_NUL, "config": {"provider": "mock"}, "workspace_id": place["id"]}).encode()
     fields = {"x-gateway-api-key": admin.key, **({} if kind is None else {"content-type": kind})}
-    expect_error(ask(admin.gateway.base_url, "/v1/configs", sent, fields), 400, "AB01", "name", "U+0000")
+    expect_error(send_raw_request(admin.gateway.base_url, "/v1/configs", sent, fields), 400, "AB01", "name", "U+0000")
 
 
 @pytest.mark.parametrize("text", [b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xed\xa0\x80"', b'"\xff"', b'"\xc3"'])
-def test_what_is_no_unicode_is_refused_by_its_place(admin: Client, place: Mapping[str, Any], text: bytes):
+def test_rejects_invalid_unicode_with_its_json_path(admin: Client, place: Mapping[str, Any], text: bytes):
     body = {"name": "n", "config": {"targets": [{"provider": "HERE"}]}, "workspace_id": place["id"]}
     fields = {"x-gateway-api-key": admin.key, "content-type": "application/json"}
     sent = json.dumps(body).encode().replace(b'"HERE"', text)
-    answer = ask(admin.gateway.base_url, "/v1/configs", sent, fields)
+    answer = send_raw_request(admin.gateway.base_url, "/v1/configs", sent, fields)
     expect_error(answer, 400, "AB01", "config.targets[0].provider", "must be Unicode text")
 
 
-def test_a_body_that_is_neither_text_nor_json_is_refused_and_a_pair_of_halves_is_taken(
-    admin: Client, place: Mapping[str, Any]
-):
+def test_rejects_invalid_utf8_and_accepts_a_surrogate_pair(admin: Client, place: Mapping[str, Any]):
     fields = {"x-gateway-api-key": admin.key, "content-type": "application/json"}
-    expect_error(ask(admin.gateway.base_url, "/v1/configs", b"\xff{", fields), 400, "AB01", "must be Unicode text")
+    expect_error(
+        send_raw_request(admin.gateway.base_url, "/v1/configs", b"\xff{", fields), 400, "AB01", "must be Unicode text"
+    )
     body = json.dumps({"name": "\U0001f6b0", "config": {"provider": "mock"}, "workspace_id": place["id"]}).encode()
     assert b"\\ud83d\\udeb0" in body
-    slug = expect_ok(ask(admin.gateway.base_url, "/v1/configs", body, fields))["slug"]
+    slug = expect_ok(send_raw_request(admin.gateway.base_url, "/v1/configs", body, fields))["slug"]
     assert admin.read(f"/v1/configs/{slug}")["name"] == "\U0001f6b0"
 
 
-def test_a_nul_in_the_name_of_a_file_is_refused(admin: Client, place: Mapping[str, Any]):
+def test_rejects_nul_in_a_file_name(admin: Client, place: Mapping[str, Any]):
     caller = admin.with_new_key(workspace_id=place["id"], scopes=["completions.write"])
     part = b'--b\r\ncontent-disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
     fields = {"x-gateway-api-key": caller.key, "content-type": "multipart/form-data; boundary=b"}
     for name, status in ((b'; filename="a.jsonl"', 200), (b'; filename="a\0.jsonl"', 400)):
         # What is in a file is anybody's affair.
         sent = part % (b"purpose", b"", b"batch") + part % (b"file", name, b'"\\u0000"\0') + b"--b--\r\n"
-        answer = ask(caller.gateway.base_url, "/v1/files", sent, fields)
+        answer = send_raw_request(caller.gateway.base_url, "/v1/files", sent, fields)
         assert answer.status == status, answer.body
         assert status == 200 or "U+0000" in answer.json()["error"]["message"]
 
 
-def test_health_is_there_under_every_name(admin: Client):
+def test_serves_health_on_every_path_alias(admin: Client):
     for path in ("/health", "/v1/health", "/admin/health", "/v1/admin/health"):
-        answer = ask(admin.gateway.base_url, path, headers={})
+        answer = send_raw_request(admin.gateway.base_url, path, headers={})
         assert (answer.status, answer.json()["status"]) == (200, "success"), path
 
 
-def test_audit_logs_are_found_by_the_workspaces_slug_and_counted_without_rows(admin: Client, place: Mapping[str, Any]):
+def test_audit_logs_filter_by_workspace_slug_and_count_without_rows(admin: Client, place: Mapping[str, Any]):
     admin.create("/v1/configs", {"name": "seen", "config": {"provider": "mock"}, "workspace_id": place["id"]})
-    by_id, by_slug = (audit(admin, place, f"workspace_id={place[name]}") for name in ("id", "slug"))
+    by_id, by_slug = (read_audit_logs(admin, place, f"workspace_id={place[name]}") for name in ("id", "slug"))
     assert by_id == by_slug
     assert by_id["total"] > 0
-    assert audit(admin, place, "page_size=0") == {**audit(admin, place, "page_size=1"), "records": []}
-    answer = admin.get(f"/v1/audit-logs?{SPAN}&organisation_id={place['organisation_id']}&page_size=101")
+    assert read_audit_logs(admin, place, "page_size=0") == {
+        **read_audit_logs(admin, place, "page_size=1"),
+        "records": [],
+    }
+    answer = admin.get(f"/v1/audit-logs?{TIME_RANGE_QUERY}&organisation_id={place['organisation_id']}&page_size=101")
     expect_error(answer, 400, "AB01", "page_size")
 
 
-def test_nothing_is_opened_to_an_archived_workspace(admin: Client):
+def test_rejects_access_for_an_archived_workspace(admin: Client):
     old = admin.create("/v1/workspaces", {"name": "Old"})
     expect_ok(admin.delete(f"/v1/workspaces/{old['id']}", {"name": "Old"}))
     slug = admin.create("/v1/integrations", {"name": "i", "ai_provider_id": "mock", "key": "sk-0123456789"})["slug"]
@@ -123,7 +122,7 @@ def test_nothing_is_opened_to_an_archived_workspace(admin: Client):
     expect_error(admin.put(f"/v1/integrations/{slug}/workspaces", opened), 404, "AB02", "workspaces[0].id", "archived")
 
 
-def test_what_goes_with_an_integration_is_in_the_audit_log(admin: Client, place: Mapping[str, Any]):
+def test_audit_log_lists_objects_deleted_with_an_integration(admin: Client, place: Mapping[str, Any]):
     made = admin.create("/v1/integrations", {"name": "gone", "ai_provider_id": "mock", "key": "sk-0123456789"})
     path = f"/v1/integrations/{made['slug']}"
     expect_ok(admin.put(f"{path}/models", {"models": [{"slug": "m", "enabled": True, "is_custom": True}]}))
@@ -132,16 +131,14 @@ def test_what_goes_with_an_integration_is_in_the_audit_log(admin: Client, place:
     said = {
         kind: [
             row["before"]["integration_id"]
-            for row in audit(admin, place, f"action=delete&resource_type={kind}")["records"]
+            for row in read_audit_logs(admin, place, f"action=delete&resource_type={kind}")["records"]
         ]
         for kind in ("integration_models", "integration_workspaces", "providers")
     }
     assert said == {kind: [made["id"]] for kind in said}
 
 
-def test_a_mapping_to_a_field_that_the_provider_has_not_is_refused_and_says_which_it_has(
-    admin: Client, place: Mapping[str, Any]
-):
+def test_rejects_mapping_to_an_unknown_provider_field(admin: Client, place: Mapping[str, Any]):
     vault = {"vault_addr": "https://vault.example.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     reference = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
     secret = admin.create("/v1/secret-references", reference)["id"]
@@ -162,9 +159,7 @@ def test_a_mapping_to_a_field_that_the_provider_has_not_is_refused_and_says_whic
     expect_ok(admin.put(f"/v1/secret-references/{secret}", narrower))
 
 
-def test_a_field_that_the_provider_takes_without_a_form_may_come_from_elsewhere(
-    admin: Client, place: Mapping[str, Any]
-):
+def test_maps_secrets_to_provider_fields_without_a_form(admin: Client, place: Mapping[str, Any]):
     vault = {"vault_addr": "https://vault.example.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     reference = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
     secret = admin.create("/v1/secret-references", reference)["id"]
@@ -178,7 +173,7 @@ def test_a_field_that_the_provider_takes_without_a_form_may_come_from_elsewhere(
         assert admin.read(f"/v1/integrations/{made}")["secret_mappings"][0]["target_field"] == f"configurations.{field}"
 
 
-def test_there_may_be_a_rate_limit_of_each_type_in_each_unit(admin: Client, place: Mapping[str, Any]):
+def test_allows_one_rate_limit_per_type_and_unit(admin: Client, place: Mapping[str, Any]):
     limits = [
         {"type": kind, "unit": unit, "value": 5} for kind in ("requests", "tokens") for unit in ("rpm", "rph", "rpd")
     ]
@@ -197,7 +192,7 @@ def test_there_may_be_a_rate_limit_of_each_type_in_each_unit(admin: Client, plac
     expect_error(admin.post("/v1/api-keys/workspace/service", twice), 400, "AB01", "rate_limits[6]")
 
 
-def test_a_moment_of_rotation_alone_leaves_the_period_as_it_was(admin: Client, place: Mapping[str, Any]):
+def test_next_rotation_time_alone_leaves_the_period_unchanged(admin: Client, place: Mapping[str, Any]):
     policy = {"rotation_period_days": 30, "key_transition_period_ms": 3_600_000}
     key = {"name": "k", "scopes": ["completions.write"], "workspace_id": place["id"], "rotation_policy": policy}
     path = f"/v1/api-keys/{admin.create('/v1/api-keys/workspace/service', key)['id']}"
@@ -212,29 +207,35 @@ def test_a_moment_of_rotation_alone_leaves_the_period_as_it_was(admin: Client, p
     shown = admin.read(path)["rotation_policy"]
     assert (shown["rotation_period"], shown["rotation_period_days"]) == ("weekly", None)
     for moment in ("9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00"):
-        for body in ({"rotation_policy": {"next_rotation_at": moment}}, {"expires_at": moment}, limit(moment)):
+        for body in (
+            {"rotation_policy": {"next_rotation_at": moment}},
+            {"expires_at": moment},
+            usage_limit_with_reset(moment),
+        ):
             assert admin.put(path, body).status in {200, 400}, body
             assert admin.get(path).status == 200
 
 
-def limit(moment: str) -> dict[str, Any]:
+def usage_limit_with_reset(moment: str) -> dict[str, Any]:
     return {"usage_limits": {"credit_limit": 5, "next_usage_reset_at": moment}}
 
 
-def test_a_key_says_whether_a_person_or_a_program_made_it(admin: Client, place: Mapping[str, Any]):
+def test_creation_mode_of_a_key_distinguishes_ui_and_api(admin: Client, place: Mapping[str, Any]):
     body = {"name": "k", "scopes": ["completions.write"], "workspace_id": place["id"]}
     made = admin.create("/v1/api-keys/workspace/service", body)["id"]
     assert admin.read(f"/v1/api-keys/{made}")["creation_mode"] == "api"
     session = Client(admin.gateway, "").post("/v1/auth/sessions", {"api_key": admin.key})
-    cookie = (session.get("set-cookie") or "").partition(";")[0]
+    cookie = (session.get_header("set-cookie") or "").partition(";")[0]
     fields = {"cookie": cookie, "x-csrf-token": session.json()["csrf_token"], "content-type": "application/json"}
-    by_hand = ask(admin.gateway.base_url, "/v1/api-keys/workspace/service", json.dumps(body).encode(), fields).json()
+    by_hand = send_raw_request(
+        admin.gateway.base_url, "/v1/api-keys/workspace/service", json.dumps(body).encode(), fields
+    ).json()
     assert admin.read(f"/v1/api-keys/{by_hand['id']}")["creation_mode"] == "ui"
     founding = admin.read("/v1/api-keys")["data"]
     assert "auto" in {row["creation_mode"] for row in founding}
 
 
-def test_members_are_paged_and_sorted_like_every_list(admin: Client):
+def test_pages_sorts_and_filters_workspace_members(admin: Client):
     place = admin.create("/v1/workspaces", {"name": "Crowd"})
     path = f"/v1/admin/workspaces/{place['id']}/users"
     for number in range(5):
@@ -260,7 +261,7 @@ def test_members_are_paged_and_sorted_like_every_list(admin: Client):
     assert admin.read(f"{path}?role=manager")["total"] == 1
 
 
-def test_a_price_list_has_a_default_and_a_model_says_what_it_is_for(admin: Client):
+def test_price_list_has_a_default_and_models_have_a_primary_type(admin: Client):
     listed = admin.read("/v1/pricing/openai.json")
     default = listed["default"]["pricing_config"]
     assert default["pay_as_you_go"]["request_token"] == {"price": 0.0}
@@ -273,7 +274,7 @@ def test_a_price_list_has_a_default_and_a_model_says_what_it_is_for(admin: Clien
     assert (embedding["type"]["primary"], embedding["messages"], embedding["params"]) == ("embedding", None, [])
 
 
-def test_a_contracts_factors_of_prices_are_in_what_requests_cost(admin: Client, place: Mapping[str, Any]):
+def test_pricing_adjustments_change_the_cost_of_requests(admin: Client, place: Mapping[str, Any]):
     made = admin.create(
         "/v1/integrations", {"name": "ours", "slug": "ours", "ai_provider_id": "mock", "key": "sk-0123456789"}
     )
@@ -283,25 +284,25 @@ def test_a_contracts_factors_of_prices_are_in_what_requests_cost(admin: Client, 
     priced = {"slug": model, "enabled": True, "is_custom": True, "pricing_config": price}
     expect_ok(admin.put(f"{path}/models", {"models": [priced]}))
     app = admin.with_new_key(workspace_id=place["id"], scopes=["completions.write"])
-    fields = {**MOCK, "x-gateway-api-key": app.key, "x-gateway-provider": "@ours"}
+    fields = {**MOCK_HEADERS, "x-gateway-api-key": app.key, "x-gateway-provider": "@ours"}
 
-    def cost() -> tuple[int, str]:
+    def send_and_read_cost() -> tuple[int, str]:
         before = len(admin.gateway.records(0))
-        assert ask(admin.gateway.base_url, CHAT, asked(model), fields).status == 200
+        assert send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(model), fields).status == 200
         record = admin.gateway.records(before + 1)[-1]
         return record["cost_nanodollars"], record["price_version"]
 
-    usual, version = cost()
+    usual, version = send_and_read_cost()
     assert usual > 0
     expect_ok(admin.put(path, {"pricing_adjustments": {"multiplier": {"default": 0.5}}}))
-    half, changed = cost()
+    half, changed = send_and_read_cost()
     assert 2 * half == usual
     assert changed.startswith(f"{version}*")
     expect_ok(admin.put(path, {"pricing_adjustments": None}))
-    assert cost() == (usual, version)
+    assert send_and_read_cost() == (usual, version)
 
 
-def test_what_was_open_to_a_workspace_that_is_archived_meanwhile_is_taken_back_as_it_is_shown(admin: Client):
+def test_accepts_back_shown_access_of_an_archived_workspace(admin: Client):
     old, new = (admin.create("/v1/workspaces", {"name": name}) for name in ("Leaving", "Staying"))
     path = f"/v1/integrations/{admin.create('/v1/integrations', {'name': 'i', 'ai_provider_id': 'mock'})['slug']}"
     both = [{"id": place["id"], "enabled": True, "usage_limits": [{"credit_limit": 5}]} for place in (old, new)]
@@ -329,7 +330,7 @@ def test_what_was_open_to_a_workspace_that_is_archived_meanwhile_is_taken_back_a
     expect_error(admin.put(secret, named), 404, "AB02", "allowed_workspaces[0]", "archived")
 
 
-def test_a_reference_that_would_be_fetched_as_this_machine_is_not_kept_unless_that_is_lent(admin: Client):
+def test_rejects_machine_identity_references_unless_allowed(admin: Client):
     body = {"name": "mine", "manager_type": "aws_sm", "secret_path": "a/b"}
     role = {"aws_auth_type": "serviceRole", "aws_region": "eu-west-1"}
     words = ("auth_config.aws_auth_type", "identity.lend")

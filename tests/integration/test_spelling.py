@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.integration.managed import Client
 
 
-def test_what_a_path_says_may_be_said_again_and_names_may_be_spelt_otherwise(admin: Client):
+def test_accepts_path_values_in_the_body_and_field_aliases(admin: Client):
     workspace = admin.create("/v1/admin/workspaces", {"name": "again"})["id"]
     key = {"name": "k", "scopes": ["completions.write"], "workspace_id": workspace}
     made = admin.create("/v1/api-keys/workspace/service", {**key, "type": "workspace", "sub-type": "service"})
@@ -24,7 +24,7 @@ def test_what_a_path_says_may_be_said_again_and_names_may_be_spelt_otherwise(adm
     admin.create("/v1/virtual-keys", given)
 
 
-def test_workspaces_and_their_members_are_kept_as_the_clients_do_it(admin: Client):
+def test_clients_manage_workspaces_and_members_with_path_values(admin: Client):
     """They say in each body what the path says too."""
     user = admin.read("/v1/admin/users")["data"][0]["id"]
     made = admin.create("/v1/admin/workspaces", {"name": "mine", "description": "d", "defaults": {}, "users": [user]})

@@ -29,8 +29,8 @@ from penstock.store.tables import audit_log, configs, versions, workspaces
 from tests.integration.conftest import run_init
 from tests.integration.managed import ADMIN_KEY, Client, expect_error
 from tests.integration.serving import run_gateway
-from tests.integration.wire import CHAT, MOCK, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,31 +46,31 @@ def tables(provider: Mock) -> SettingsTables:
     return {"mock": {"host": provider.url}}
 
 
-def key_of_an_app(admin: Client) -> str:
+def create_app_key(admin: Client) -> str:
     (workspace,) = admin.read("/v1/workspaces")["data"]
     body = {"name": "app", "scopes": ["completions.write"], "workspace_id": workspace["id"]}
     key = admin.create("/v1/api-keys/workspace/service", body)["key"]
-    wait("the key", lambda: chat(admin.gateway, key) == 200 or None, 3)
+    wait_for("the key", lambda: chat_status(admin.gateway, key) == 200 or None, 3)
     return key
 
 
-def chat(gateway: Gateway, key: str) -> int:
-    return ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key}).status
+def chat_status(gateway: Gateway, key: str) -> int:
+    return send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-api-key": key}).status
 
 
-def test_who_leaves_while_waiting_for_a_connection_keeps_none(postgres: Postgres):
+def test_cancelled_wait_for_a_connection_leaks_none(postgres: Postgres):
     settings = Store(connections=2)
 
-    async def read(database: Database) -> None:
+    async def run_query(database: Database) -> None:
         async with database.read_connection() as connection:
             await connection.execute(text("select 1"))
 
-    async def scene() -> None:
-        database = Database(settings, Secret(postgres.database()))
+    async def run_scenario() -> None:
+        database = Database(settings, Secret(postgres.create_database()))
         for turns in range(60):
             # Connections that are there already are given within few turns.
-            await asyncio.gather(*(read(database) for _ in range(settings.connections)))
-            leaving = [asyncio.create_task(read(database)) for _ in range(settings.connections)]
+            await asyncio.gather(*(run_query(database) for _ in range(settings.connections)))
+            leaving = [asyncio.create_task(run_query(database)) for _ in range(settings.connections)]
             # Each time somewhere else on the way: a turn of the loop is the smallest step there is.
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -79,11 +79,11 @@ def test_who_leaves_while_waiting_for_a_connection_keeps_none(postgres: Postgres
             await asyncio.gather(*leaving, return_exceptions=True)
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(run_scenario())
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_what_older_releases_kept_in_clear_is_sealed_and_can_be_opened_again(
+def test_migration_encrypts_plaintext_of_older_releases_reversibly(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ):
     url = f"sqlite:///{tmp_path}/old.db" if kind == "sqlite" else request.getfixturevalue("postgres").database()
@@ -92,23 +92,23 @@ def test_what_older_releases_kept_in_clear_is_sealed_and_can_be_opened_again(
     config: dict[str, object] = {"strategy": {"mode": "fallback"}, "targets": targets}
     key = MasterKeys([bytes(32)])
 
-    async def kept(database: Database) -> str:
+    async def dump_rows(database: Database) -> str:
         async with database.read_connection() as connection:
             rows = [
                 (await connection.execute(select(table))).mappings().all() for table in (configs, versions, audit_log)
             ]
         return repr([dict(row) for found in rows for row in found])
 
-    async def scene() -> None:
+    async def run_scenario() -> None:
         database = Database(Store(), Secret(url))
         sealing = MigrationSealer.from_key(key)
         await migrate(database, sealing=sealing)
         await bootstrap_organisation(database, Secret(ADMIN_KEY))
         await migrate(database, "0006_changed", sealing)
         async with database.write_transaction() as connection:
-            await older(connection, config)
+            await insert_plaintext_config(connection, config)
         await migrate(database, sealing=sealing)
-        assert secret not in await kept(database)
+        assert secret not in await dump_rows(database)
         if kind == "sqlite":
             assert secret.encode() not in (tmp_path / "old.db").read_bytes()
         async with database.read_connection() as connection:
@@ -123,10 +123,10 @@ def test_what_older_releases_kept_in_clear_is_sealed_and_can_be_opened_again(
         assert json.loads((json.loads(content) if isinstance(content, str) else content)["config"]) == config
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(run_scenario())
 
 
-async def older(connection: AsyncConnection, config: dict[str, object]) -> None:
+async def insert_plaintext_config(connection: AsyncConnection, config: dict[str, object]) -> None:
     """Save a config as the release before did."""
     (workspace,) = (await connection.execute(select(workspaces))).mappings()
     written = json.dumps(config)
@@ -141,42 +141,40 @@ async def older(connection: AsyncConnection, config: dict[str, object]) -> None:
     await connection.execute(insert(audit_log).values({"id": new_id(), **own, **empty, **noted}))
 
 
-def test_without_a_store_management_says_so_and_nothing_reaches_a_provider(
-    tmp_path: Path, tables: SettingsTables, provider: Mock
-):
+def test_management_without_a_database_returns_404_with_a_hint(tmp_path: Path, tables: SettingsTables, provider: Mock):
     with run_gateway(tmp_path, tables) as gateway:
         for path in ("/v1/configs", "/v1/api-keys/x", "/v2/workspaces", "/v1/virtual-keys"):
             for method in ("GET", "POST", "PUT", "DELETE"):
-                answer = ask(gateway.base_url, path, b"{}", MOCK, method=method)
+                answer = send_raw_request(gateway.base_url, path, b"{}", MOCK_HEADERS, method=method)
                 expect_error(answer, 404, "AB08", "penstock init")
     assert not provider.ledger()
 
 
-def test_a_migration_may_take_longer_than_a_statement_and_waits_for_another_that_is_under_way(postgres: Postgres):
-    url, key = Secret(postgres.database()), MasterKeys([bytes(32)])
+def test_migration_ignores_statement_timeout_and_waits_for_the_lock(postgres: Postgres):
+    url, key = Secret(postgres.create_database()), MasterKeys([bytes(32)])
 
-    class Slow(MigrationSealer):
+    class SlowSealer(MigrationSealer):
         async def seal(self, connection: AsyncConnection, config: str, owner: str) -> tuple[str, str | None]:
             await connection.execute(text("select pg_sleep(0.4)"))
             return await super().seal(connection, config, owner)
 
-    async def holding(database: Database, held: asyncio.Event) -> None:
+    async def hold_migration_lock(database: Database, held: asyncio.Event) -> None:
         async with database.write_transaction() as connection:
             await connection.execute(text(f"select pg_advisory_xact_lock({MIGRATION_LOCK_ID})"))
             held.set()
             await asyncio.sleep(0.5)
 
-    async def scene() -> None:
+    async def run_scenario() -> None:
         patient, hurried = Database(Store(), url), Database(Store(statement_ms=100), url)
         await migrate(patient)
         await bootstrap_organisation(patient, Secret(ADMIN_KEY))
         await migrate(patient, "0006_changed", MigrationSealer.from_key(key))
         async with patient.write_transaction() as connection:
-            await older(connection, {"provider": "mock"})
+            await insert_plaintext_config(connection, {"provider": "mock"})
         held = asyncio.Event()
-        other = asyncio.create_task(holding(patient, held))
+        other = asyncio.create_task(hold_migration_lock(patient, held))
         await held.wait()
-        assert await migrate(hurried, sealing=Slow.from_key(key)) == ("0006_changed", newest_revision())
+        assert await migrate(hurried, sealing=SlowSealer.from_key(key)) == ("0006_changed", newest_revision())
         assert other.done()
         await other
         # All others are hurried as before.
@@ -186,13 +184,13 @@ def test_a_migration_may_take_longer_than_a_statement_and_waits_for_another_that
         await patient.close()
         await hurried.close()
 
-    asyncio.run(scene())
+    asyncio.run(run_scenario())
 
 
-def test_a_migration_that_fails_says_so_and_leaves_all_as_it_was(postgres: Postgres):
-    url = Secret(postgres.database())
+def test_failed_migration_reports_the_error_and_changes_nothing(postgres: Postgres):
+    url = Secret(postgres.create_database())
 
-    async def scene() -> None:
+    async def run_scenario() -> None:
         database = Database(Store(), url)
         await migrate(database)
         await migrate(database, "0005_files")
@@ -207,10 +205,10 @@ def test_a_migration_that_fails_says_so_and_leaves_all_as_it_was(postgres: Postg
             await migrate(database)
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(run_scenario())
 
 
-def test_init_makes_a_store_beside_the_settings_and_prints_the_admin_key_once(tmp_path: Path, tables: SettingsTables):
+def test_init_creates_a_database_and_prints_the_admin_key_once(tmp_path: Path, tables: SettingsTables):
     (tmp_path / "penstock.toml").touch()
     said = run_init(tmp_path, {})
     key = said.strip().rpartition(" ")[2]
@@ -220,22 +218,22 @@ def test_init_makes_a_store_beside_the_settings_and_prints_the_admin_key_once(tm
     assert key not in again
     with run_gateway(tmp_path, tables) as gateway:
         admin = Client(gateway, key)
-        assert chat(gateway, key_of_an_app(admin)) == 200
-        assert "admin key" not in gateway.program.output()
+        assert chat_status(gateway, create_app_key(admin)) == 200
+        assert "admin key" not in gateway.program.read_output()
     # What was acknowledged is there after a restart, and so is what the data plane needs.
     with run_gateway(tmp_path, tables) as gateway:
         assert Client(gateway, key).read("/v1/api-keys")["total"] == 2
 
 
-def test_a_first_start_with_an_embedded_store_prints_the_admin_key(tmp_path: Path, tables: SettingsTables):
+def test_first_start_with_an_embedded_database_prints_the_admin_key(tmp_path: Path, tables: SettingsTables):
     env = {"PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/own.db"}
     with run_gateway(tmp_path, tables, env=env) as gateway:
-        (line,) = [line for line in gateway.program.output().splitlines() if "admin key" in line]
+        (line,) = [line for line in gateway.program.read_output().splitlines() if "admin key" in line]
         assert Client(gateway, line.rpartition(" ")[2]).read("/v1/workspaces")["total"] == 1
 
 
-def test_a_cluster_node_migrates_nothing_at_its_start(tmp_path: Path, tables: SettingsTables, postgres: Postgres):
-    env = {"PENSTOCK_STORE_URL": postgres.database(), "PENSTOCK_STORE_MASTER_KEY": "A" * 43 + "="}
+def test_cluster_node_does_not_migrate_at_startup(tmp_path: Path, tables: SettingsTables, postgres: Postgres):
+    env = {"PENSTOCK_STORE_URL": postgres.create_database(), "PENSTOCK_STORE_MASTER_KEY": "A" * 43 + "="}
     with run_gateway(tmp_path, tables, env=env) as gateway:
         expect_error(Client(gateway).get("/v1/configs"), 503, "AB04", "penstock migrate")
         command = [sys.executable, "-m", "penstock", "migrate"]
@@ -245,7 +243,7 @@ def test_a_cluster_node_migrates_nothing_at_its_start(tmp_path: Path, tables: Se
         assert Client(gateway).read("/v1/configs")["total"] == 0
 
 
-def test_an_admin_key_that_could_be_guessed_is_refused(tmp_path: Path):
+def test_rejects_a_guessable_admin_key(tmp_path: Path):
     command = [sys.executable, "-m", "penstock", "init"]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, env={"PENSTOCK_ADMIN_KEY": "canary"}, cwd=tmp_path
@@ -255,14 +253,14 @@ def test_an_admin_key_that_could_be_guessed_is_refused(tmp_path: Path):
     assert "canary" not in done.stderr
 
 
-def test_with_the_database_frozen_or_gone_requests_go_on_and_writes_say_503(
+def test_serves_requests_and_returns_503_for_writes_without_database(
     tmp_path: Path, tables: SettingsTables, own_postgres: Postgres
 ):
-    env = {"PENSTOCK_STORE_URL": own_postgres.database(), "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
+    env = {"PENSTOCK_STORE_URL": own_postgres.create_database(), "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     run_init(tmp_path, env)
     with run_gateway(tmp_path, tables, env=env) as gateway:
         admin = Client(gateway)
-        key = key_of_an_app(admin)
+        key = create_app_key(admin)
         own_postgres.freeze()
         time.sleep(1.1)
         for _ in range(3):
@@ -270,34 +268,32 @@ def test_with_the_database_frozen_or_gone_requests_go_on_and_writes_say_503(
             answer = admin.post("/v1/workspaces", {"name": "x"})
             assert time.monotonic() - started < 3
             expect_error(answer, 503, "AB04")
-            assert answer.get("retry-after") == "1"
-            assert chat(gateway, key) == 200
+            assert answer.get_header("retry-after") == "1"
+            assert chat_status(gateway, key) == 200
         own_postgres.thaw()
-        wait("the database", lambda: admin.get("/v1/workspaces").status == 200 or None, 10)
+        wait_for("the database", lambda: admin.get("/v1/workspaces").status == 200 or None, 10)
         own_postgres.program.kill()
         with ThreadPoolExecutor(20) as many:
             answers = list(many.map(lambda _: admin.get("/v1/workspaces").status, range(40)))
         # The key may still be known for a moment; what it asks for is not.
         assert set(answers) == {503}
-        assert chat(gateway, key) == 200
+        assert chat_status(gateway, key) == 200
     started = time.monotonic()
     with run_gateway(tmp_path, tables, env=env) as gateway:
         assert time.monotonic() - started < 2
-        assert chat(gateway, key) == 200
-        assert chat(gateway, "nobody") == 401
+        assert chat_status(gateway, key) == 200
+        assert chat_status(gateway, "nobody") == 401
         expect_error(Client(gateway).get("/v1/workspaces"), 503, "AB04")
 
 
-def test_a_database_that_takes_no_writes_is_a_503_for_writes_alone(
-    tmp_path: Path, tables: SettingsTables, own_postgres: Postgres
-):
-    env = {"PENSTOCK_STORE_URL": own_postgres.database(), "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
+def test_read_only_database_gives_503_for_writes_only(tmp_path: Path, tables: SettingsTables, own_postgres: Postgres):
+    env = {"PENSTOCK_STORE_URL": own_postgres.create_database(), "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     run_init(tmp_path, env)
     with run_gateway(tmp_path, tables, env=env) as gateway:
         admin = Client(gateway)
-        key = key_of_an_app(admin)
-        own_postgres.set("default_transaction_read_only", "on")
-        wait("the database to refuse", lambda: admin.post("/v1/workspaces", {"name": "x"}).status == 503 or None, 5)
+        key = create_app_key(admin)
+        own_postgres.set_option("default_transaction_read_only", "on")
+        wait_for("the database to refuse", lambda: admin.post("/v1/workspaces", {"name": "x"}).status == 503 or None, 5)
         for method, path, body in (
             ("POST", "/v1/workspaces", {"name": "x"}),
             ("PUT", "/v1/admin/organisation/settings", {"block_inline_config": True}),
@@ -305,40 +301,40 @@ def test_a_database_that_takes_no_writes_is_a_503_for_writes_alone(
         ):
             answer = admin.send(method, path, body)
             expect_error(answer, 503, "AB04")
-            assert answer.get("retry-after") == "1"
+            assert answer.get_header("retry-after") == "1"
         assert admin.get("/v1/workspaces").status == 200
-        assert chat(gateway, key) == 200
-        own_postgres.set("default_transaction_read_only", "off")
-        wait("the database", lambda: admin.post("/v1/workspaces", {"name": "x"}).status == 200 or None, 5)
+        assert chat_status(gateway, key) == 200
+        own_postgres.set_option("default_transaction_read_only", "off")
+        wait_for("the database", lambda: admin.post("/v1/workspaces", {"name": "x"}).status == 200 or None, 5)
 
 
-def test_with_the_embedded_database_spoilt_the_kept_snapshot_serves(tmp_path: Path, tables: SettingsTables):
+def test_serves_from_the_stored_snapshot_if_the_database_is_broken(tmp_path: Path, tables: SettingsTables):
     env = {"PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db", "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     with run_gateway(tmp_path, tables, env=env) as gateway:
-        key = key_of_an_app(Client(gateway))
+        key = create_app_key(Client(gateway))
     for left in tmp_path.glob("penstock.db*"):
         left.unlink()
     (tmp_path / "penstock.db").mkdir()
     with run_gateway(tmp_path, tables, env=env) as gateway:
-        assert chat(gateway, key) == 200
+        assert chat_status(gateway, key) == 200
         expect_error(Client(gateway).get("/v1/workspaces"), 503, "AB04")
     shutil.rmtree(tmp_path / "penstock.db")
 
 
-def test_keys_of_the_settings_file_go_on_beside_the_store(tmp_path: Path, tables: SettingsTables):
+def test_keys_of_the_settings_file_work_alongside_the_database(tmp_path: Path, tables: SettingsTables):
     env = {"PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db", "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     with run_gateway(tmp_path, {**tables, "keys": [{"name": "file", "key": "pk-of-file"}]}, env=env) as gateway:
-        key = key_of_an_app(Client(gateway))
-        assert (chat(gateway, "pk-of-file"), chat(gateway, key)) == (200, 200)
+        key = create_app_key(Client(gateway))
+        assert (chat_status(gateway, "pk-of-file"), chat_status(gateway, key)) == (200, 200)
         expect_error(Client(gateway, "pk-of-file").get("/v1/configs"), 401, "AB05")
         gateway.configure({**tables, "keys": [{"name": "file", "key": "pk-of-new"}]})
-        wait("the new key", lambda: chat(gateway, "pk-of-new") == 200 or None, 3)
-        assert (chat(gateway, "pk-of-file"), chat(gateway, key)) == (401, 200)
+        wait_for("the new key", lambda: chat_status(gateway, "pk-of-new") == 200 or None, 3)
+        assert (chat_status(gateway, "pk-of-file"), chat_status(gateway, key)) == (401, 200)
 
 
-def test_a_change_that_another_node_made_is_noticed(tmp_path: Path, tables: SettingsTables, postgres: Postgres):
+def test_applies_a_change_made_on_another_node(tmp_path: Path, tables: SettingsTables, postgres: Postgres):
     env = {
-        "PENSTOCK_STORE_URL": postgres.database(),
+        "PENSTOCK_STORE_URL": postgres.create_database(),
         "PENSTOCK_ADMIN_KEY": ADMIN_KEY,
         "PENSTOCK_STORE_MASTER_KEY": "A" * 43 + "=",
     }
@@ -347,16 +343,16 @@ def test_a_change_that_another_node_made_is_noticed(tmp_path: Path, tables: Sett
         folder.mkdir()
     run_init(folders[0], env)
     with run_gateway(folders[0], tables, env=env) as one, run_gateway(folders[1], tables, env=env) as two:
-        key = key_of_an_app(Client(one))
-        wait("the key at the other node", lambda: chat(two, key) == 200 or None, 5)
+        key = create_app_key(Client(one))
+        wait_for("the key at the other node", lambda: chat_status(two, key) == 200 or None, 5)
         made = Client(two).read("/v1/api-keys")["data"][0]
         assert Client(one).delete(f"/v1/api-keys/{made['id']}").status == 200
-        wait("its end at the other node", lambda: chat(two, key) == 401 or None, 5)
+        wait_for("its end at the other node", lambda: chat_status(two, key) == 401 or None, 5)
 
 
-def test_a_statement_that_takes_too_long_is_told_in_time(postgres: Postgres):
-    async def scene() -> None:
-        database = Database(Store(statement_ms=200), Secret(postgres.database()))
+def test_slow_statement_fails_at_its_timeout(postgres: Postgres):
+    async def run_scenario() -> None:
+        database = Database(Store(statement_ms=200), Secret(postgres.create_database()))
         started = time.monotonic()
         with pytest.raises(UnavailableError):
             async with database.read_connection() as connection:
@@ -366,4 +362,4 @@ def test_a_statement_that_takes_too_long_is_told_in_time(postgres: Postgres):
             assert (await connection.execute(text("SELECT 1"))).scalar() == 1
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(run_scenario())

@@ -18,9 +18,9 @@ from penstock.snapshot.publisher import KEPT_FILES
 from tests.integration.conftest import run_init
 from tests.integration.managed import ADMIN_KEY, Client, expect_ok
 from tests.integration.serving import control_pid, run_gateway, run_load
-from tests.integration.wire import CHAT, MOCK, ask, asked
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.postgres import Postgres
-from tests.processes import wait
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -29,13 +29,18 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.alone
 
-SECONDS = 3
-LONGEST_ANSWER = 8
+LOAD_SECONDS = 3
+MAX_RESPONSE_SECONDS = 8
 DISK_BYTES = 128 << 20
-STORELESS = ("/v1/health", "/v1/version", "/v1/pricing/openai.json", "/v1/model-configs/pricing/openai/gpt-4o")
+PATHS_WITHOUT_DATABASE = (
+    "/v1/health",
+    "/v1/version",
+    "/v1/pricing/openai.json",
+    "/v1/model-configs/pricing/openai/gpt-4o",
+)
 
 
-class Scene:
+class DatabaseFaultScenario:
     """A gateway with a key of an app, under load while something is wrong with its store."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -44,73 +49,73 @@ class Scene:
         (self.place,) = self.admin.read("/v1/workspaces")["data"]
         body = {"name": "app", "scopes": ["completions.write"], "workspace_id": self.place["id"]}
         self.key = self.admin.create("/v1/api-keys/workspace/service", body)["key"]
-        wait("the key", lambda: self.call() == 200 or None)
+        wait_for("the key", lambda: self.chat_status() == 200 or None)
 
-    def call(self) -> int:
-        headers = {**MOCK, "x-gateway-api-key": self.key}
-        return ask(self.gateway.base_url, CHAT, asked(), headers).status
+    def chat_status(self) -> int:
+        headers = {**MOCK_HEADERS, "x-gateway-api-key": self.key}
+        return send_raw_request(self.gateway.base_url, CHAT_PATH, chat_body(), headers).status
 
-    def writes(self) -> Iterator[tuple[str, str, object]]:
+    def iter_writes(self) -> Iterator[tuple[str, str, object]]:
         """A create, a change, a sign-in: with a key that is known, and with one that is to be looked up."""
         yield "POST", "/v1/workspaces", {"name": "x"}
         yield "POST", "/v1/configs", {"name": "x", "config": {"provider": "mock"}, "workspace_id": self.place["id"]}
         yield "PUT", "/v1/admin/organisation/settings", {"block_inline_config": False}
         yield "POST", "/v1/auth/sessions", {"api_key": ADMIN_KEY}
 
-    def refused(self) -> None:
+    def check_writes_rejected(self) -> None:
         """Every write says 503 and when to ask again, in time, and never that nobody is known."""
-        for method, path, body in self.writes():
+        for method, path, body in self.iter_writes():
             began = time.monotonic()
             answer = self.admin.send(method, path, body)
             assert answer.status == 503, (method, path, answer.status, answer.body)
-            assert answer.get("retry-after") == "1"
+            assert answer.get_header("retry-after") == "1"
             assert answer.json()["data"]["errorCode"] == "AB04"
-            assert time.monotonic() - began < LONGEST_ANSWER
+            assert time.monotonic() - began < MAX_RESPONSE_SECONDS
 
-    def read(self) -> None:
+    def check_reads(self) -> None:
         """What stands on no rows is read as ever; of the rest no read says that nobody is known, whoever asks."""
-        for path in STORELESS:
+        for path in PATHS_WITHOUT_DATABASE:
             assert self.admin.get(path).status == 200, path
         for path in ("/v1/workspaces", "/v1/configs", f"/v1/workspaces/{self.place['id']}"):
             answer = self.admin.get(path)
             assert answer.status in {200, 503}, (path, answer.status, answer.body)
-            assert answer.status == 200 or answer.get("retry-after") == "1"
+            assert answer.status == 200 or answer.get_header("retry-after") == "1"
 
-    def under_load(self, spoil: Callable[[], None], mend: Callable[[], None]) -> dict[str, Any]:
-        headers = {**MOCK, "x-gateway-api-key": self.key}
-        url = self.gateway.base_url + CHAT
-        with run_load("rate", url, rate=50, connections=4, seconds=SECONDS, headers=headers) as calls:
+    def run_under_load(self, spoil: Callable[[], None], mend: Callable[[], None]) -> dict[str, Any]:
+        headers = {**MOCK_HEADERS, "x-gateway-api-key": self.key}
+        url = self.gateway.base_url + CHAT_PATH
+        with run_load("rate", url, rate=50, connections=4, seconds=LOAD_SECONDS, headers=headers) as calls:
             spoil()
             try:
-                wait("a write to be refused", lambda: self._is_refused() or None, 10)
-                self.refused()
-                self.read()
+                wait_for("a write to be refused", lambda: self._is_write_rejected() or None, 10)
+                self.check_writes_rejected()
+                self.check_reads()
             finally:
                 mend()
         assert calls["errors"] == 0, calls
-        wait("the store", lambda: self.admin.post("/v1/workspaces", {"name": "again"}).status == 200 or None, 15)
+        wait_for("the store", lambda: self.admin.post("/v1/workspaces", {"name": "again"}).status == 200 or None, 15)
         return calls
 
-    def _is_refused(self) -> bool:
+    def _is_write_rejected(self) -> bool:
         status = self.admin.post("/v1/workspaces", {"name": "x"}).status
         assert status in {200, 503}, status
         return status == 503
 
 
 @contextmanager
-def scene(folder: Path, provider: Mock, url: str) -> Generator[Scene]:
+def start_scenario(folder: Path, provider: Mock, url: str) -> Generator[DatabaseFaultScenario]:
     env: Mapping[str, str] = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     if url.startswith("postgresql"):
         run_init(folder, env)
     with run_gateway(folder, {"mock": {"host": provider.url}}, env=env) as gateway:
-        yield Scene(gateway)
+        yield DatabaseFaultScenario(gateway)
 
 
-def models(client: Client) -> list[str]:
+def list_models(client: Client) -> list[str]:
     return [model["id"] for model in client.read("/v1/models?ai_service=mock")["data"]]
 
 
-def narrowed_key(admin: Client, place: dict[str, str]) -> str:
+def create_narrowed_key(admin: Client, place: dict[str, str]) -> str:
     """Make two integrations with a model each, and a key whose own config names the second."""
     for slug in ("a", "b"):
         admin.create(
@@ -123,61 +128,59 @@ def narrowed_key(admin: Client, place: dict[str, str]) -> str:
     return admin.create("/v1/api-keys/workspace/service", body)["key"]
 
 
-def test_a_frozen_server_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock, own_postgres: Postgres):
-    with scene(tmp_path, provider, own_postgres.database()) as here:
-        here.under_load(own_postgres.freeze, own_postgres.thaw)
+def test_frozen_database_fails_no_model_request(tmp_path: Path, provider: Mock, own_postgres: Postgres):
+    with start_scenario(tmp_path, provider, own_postgres.create_database()) as here:
+        here.run_under_load(own_postgres.freeze, own_postgres.thaw)
 
 
-def test_a_server_that_takes_no_writes_is_noticed_by_nobody_who_calls(
+def test_read_only_database_fails_no_model_request(tmp_path: Path, provider: Mock, own_postgres: Postgres):
+    def set_read_only(how: str) -> Callable[[], None]:
+        return lambda: own_postgres.set_option("default_transaction_read_only", how)
+
+    with start_scenario(tmp_path, provider, own_postgres.create_database()) as here:
+        here.run_under_load(set_read_only("on"), set_read_only("off"))
+
+
+def test_killed_database_fails_no_model_request_nor_a_node_start(
     tmp_path: Path, provider: Mock, own_postgres: Postgres
 ):
-    def switch(how: str) -> Callable[[], None]:
-        return lambda: own_postgres.set("default_transaction_read_only", how)
-
-    with scene(tmp_path, provider, own_postgres.database()) as here:
-        here.under_load(switch("on"), switch("off"))
-
-
-def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_without_it(
-    tmp_path: Path, provider: Mock, own_postgres: Postgres
-):
-    url = own_postgres.database()
-    with scene(tmp_path, provider, url) as here:
-        here.under_load(own_postgres.crash, own_postgres.start)
+    url = own_postgres.create_database()
+    with start_scenario(tmp_path, provider, url) as here:
+        here.run_under_load(own_postgres.crash, own_postgres.start)
         signed_in = here.admin.post("/v1/auth/sessions", {"api_key": ADMIN_KEY})
-        session = {"cookie": (signed_in.get("set-cookie") or "").split(";")[0]}
+        session = {"cookie": (signed_in.get_header("set-cookie") or "").split(";")[0]}
         assert Client(here.gateway, "", session).get("/v1/auth/self").status == 200
         ends = datetime.now(UTC) + timedelta(seconds=8)
         short = {"name": "short", "provider": "mock", "key": "sk-01234567", "expires_at": ends.isoformat()}
         slug = here.admin.create("/v1/virtual-keys", {**short, "workspace_id": here.place["id"]})["slug"]
         named = {"content-type": "application/json", "x-gateway-api-key": here.key, "x-gateway-provider": f"@{slug}"}
-        assert ask(here.gateway.base_url, CHAT, asked(), named).status == 200
+        assert send_raw_request(here.gateway.base_url, CHAT_PATH, chat_body(), named).status == 200
         key, place = here.key, {"workspace_id": here.place["id"]}
-        narrow = narrowed_key(here.admin, place)
+        narrow = create_narrowed_key(here.admin, place)
         clients = (Client(here.gateway, key), Client(here.gateway, narrow))
-        listed = [sorted(set(models(client)) - {f"@{slug}/mock"}) for client in clients]
+        listed = [sorted(set(list_models(client)) - {f"@{slug}/mock"}) for client in clients]
         assert listed == [["@a/m", "@b/m"], ["@b/m"]]
         own_postgres.crash()
         # Who signed in is somebody still.
         answer = Client(here.gateway, "", session).get("/v1/auth/self")
-        assert (answer.status, answer.get("retry-after")) == (503, "1")
-        assert [models(client) for client in clients] == listed
+        assert (answer.status, answer.get_header("retry-after")) == (503, "1")
+        assert [list_models(client) for client in clients] == listed
     env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     began = time.monotonic()
     with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
         assert time.monotonic() - began < 2
         # What ends meanwhile ends, though nobody publishes that.
         time.sleep(max(0.0, (ends - datetime.now(UTC)).total_seconds() + 1))
-        assert ask(gateway.base_url, CHAT, asked(), named).status == 400
-        answer = ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key})
+        assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), named).status == 400
+        answer = send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-api-key": key})
         assert answer.status == 200
         # Who is not known any more, or never was, cannot be told from who is.
         for who in (Client(gateway), Client(gateway, "nobody")):
             assert who.get("/v1/workspaces").status == 503
-        assert all(Client(gateway).get(path).status == 200 for path in STORELESS)
+        assert all(Client(gateway).get(path).status == 200 for path in PATHS_WITHOUT_DATABASE)
         # Of models the last snapshot says which there are, to keys that it knows; of all else a key like that is told to ask again.
         clients = (Client(gateway, key), Client(gateway, narrow))
-        assert [models(client) for client in clients] == listed
+        assert [list_models(client) for client in clients] == listed
         assert Client(gateway, key).read("/v1/models/@a/m")["owned_by"] == "mock"
         for path in ("/v1/configs", "/v1/files", "/v1/models?workspace_id=another", "/v1/workspaces"):
             assert Client(gateway, key).get(path).status == 503, path
@@ -190,33 +193,38 @@ def test_a_killed_server_is_noticed_by_nobody_who_calls_and_a_node_starts_withou
     assert key.encode() not in (tmp_path / "penstock.snapshot.build").read_bytes()
 
 
-def test_a_database_that_somebody_else_holds_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock):
-    with scene(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
+def test_locked_database_fails_no_model_request(tmp_path: Path, provider: Mock):
+    with start_scenario(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
         other = sqlite3.connect(tmp_path / "penstock.db", isolation_level=None)
-        here.under_load(lambda: other.execute("BEGIN IMMEDIATE"), other.rollback)
+        here.run_under_load(lambda: other.execute("BEGIN IMMEDIATE"), other.rollback)
         # Reading goes on meanwhile.
         other.execute("BEGIN IMMEDIATE")
         assert here.admin.get("/v1/workspaces").status == 200
         other.close()
 
 
-def test_a_node_starts_while_somebody_else_holds_its_database(tmp_path: Path, provider: Mock):
+def test_node_starts_while_its_database_is_locked(tmp_path: Path, provider: Mock):
     url = f"sqlite:///{tmp_path}/penstock.db"
-    with scene(tmp_path, provider, url) as here:
+    with start_scenario(tmp_path, provider, url) as here:
         key = here.key
     other = sqlite3.connect(tmp_path / "penstock.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     env = {"PENSTOCK_STORE_URL": url, "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
     with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
-        assert ask(gateway.base_url, CHAT, asked(), {**MOCK, "x-gateway-api-key": key}).status == 200
+        assert (
+            send_raw_request(
+                gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-api-key": key}
+            ).status
+            == 200
+        )
     other.close()
 
 
-def test_a_start_needs_no_room_for_what_it_keeps(tmp_path: Path, provider: Mock):
+def test_starts_without_disk_space_for_the_snapshot(tmp_path: Path, provider: Mock):
     for name in KEPT_FILES:
         (tmp_path / name).symlink_to("/dev/full")
-    with scene(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
-        assert here.call() == 200
+    with start_scenario(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
+        assert here.chat_status() == 200
 
 
 @pytest.fixture
@@ -232,34 +240,34 @@ def small_disk() -> Iterator[Path]:
     folder.rmdir()
 
 
-def test_a_server_whose_disk_is_full_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock, small_disk: Path):
+def test_full_disk_of_the_database_server_fails_no_model_request(tmp_path: Path, provider: Mock, small_disk: Path):
     server, rest = Postgres(small_disk), small_disk / "rest"
 
-    def fill() -> None:
+    def fill_disk() -> None:
         with rest.open("wb") as file, suppress(OSError):
             while True:
                 file.write(bytes(1 << 20))
 
     try:
-        with scene(tmp_path, provider, server.database()) as here:
-            here.under_load(fill, rest.unlink)
+        with start_scenario(tmp_path, provider, server.create_database()) as here:
+            here.run_under_load(fill_disk, rest.unlink)
             # Reading goes on meanwhile.
-            fill()
+            fill_disk()
             assert here.admin.get("/v1/workspaces").status == 200
     finally:
         server.stop()
         rest.unlink(missing_ok=True)
 
 
-def test_a_full_disk_is_noticed_by_nobody_who_calls(tmp_path: Path, provider: Mock):
-    with scene(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
+def test_full_disk_fails_no_model_request(tmp_path: Path, provider: Mock):
+    with start_scenario(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
         pid = control_pid(here.gateway)
         # A file of the process can grow no further than what the log of the database has already.
         size = (tmp_path / "penstock.db-wal").stat().st_size
         free = resource.prlimit(pid, resource.RLIMIT_FSIZE)
 
-        def allow(limit: int) -> Callable[[], None]:
+        def limit_file_size(limit: int) -> Callable[[], None]:
             return lambda: (resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, free[1])), None)[1]
 
-        here.under_load(allow(size), allow(free[0]))
+        here.run_under_load(limit_file_size(size), limit_file_size(free[0]))
         assert here.admin.get("/v1/workspaces").status == 200

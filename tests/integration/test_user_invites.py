@@ -9,14 +9,14 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT, MOCK, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
-    from tests.integration.wire import Answer
+    from tests.integration.wire import Response
 
-INVITES = "/v1/admin/users/invites"
-NUMBERS = itertools.count(1)
+INVITES_PATH = "/v1/admin/users/invites"
+EMAIL_NUMBERS = itertools.count(1)
 PASSWORD = "a password of twelve"
 
 
@@ -27,47 +27,51 @@ def workspace(admin: Client) -> dict[str, Any]:
 
 @pytest.fixture
 def body(workspace: dict[str, Any]) -> dict[str, Any]:
-    email = f"Guest{next(NUMBERS)}@example.test"
+    email = f"Guest{next(EMAIL_NUMBERS)}@example.test"
     return {"email": email, "role": "member", "workspaces": [{"id": workspace["slug"], "role": "manager"}]}
 
 
-def token(link: str) -> str:
+def token_from_link(link: str) -> str:
     return parse_qs(urlsplit(link).query)["token"][0]
 
 
-def accept(admin: Client, link: str, **more: object) -> Answer:
+def accept_invite(admin: Client, link: str, **more: object) -> Response:
     given = {"first_name": "Ada", "last_name": "Gast", "password": PASSWORD, **more}
     anybody = Client(admin.gateway, "")
-    return anybody.post("/v1/auth/invites", {"token": token(link), **given})
+    return anybody.post("/v1/auth/invites", {"token": token_from_link(link), **given})
 
 
-def test_an_invitation_is_made_and_read(admin: Client, body: dict[str, Any]):
-    made = admin.create(INVITES, body)
+def test_creates_and_reads_an_invitation(admin: Client, body: dict[str, Any]):
+    made = admin.create(INVITES_PATH, body)
     assert {"id", "invite_link"} <= set(made)
-    shown = admin.read(f"{INVITES}/{made['id']}")
+    shown = admin.read(f"{INVITES_PATH}/{made['id']}")
     assert (shown["email"], shown["role"], shown["status"]) == (body["email"].lower(), "member", "pending")
     assert (shown["object"], shown["accepted_at"]) == ("invite", None)
     assert shown["expires_at"] > shown["created_at"]
     assert shown["invited_by"]
-    listed = admin.read(f"{INVITES}?pageSize=10&currentPage=0&role=member&status=pending&email={body['email']}")
+    listed = admin.read(f"{INVITES_PATH}?pageSize=10&currentPage=0&role=member&status=pending&email={body['email']}")
     assert (listed["object"], listed["total"], listed["data"]) == ("list", 1, [shown])
-    assert admin.read(f"{INVITES}?email={body['email']}&status=accepted")["total"] == 0
-    assert token(made["invite_link"]) not in str(admin.read("/v1/audit-logs?" + SPAN + organisation(admin)))
+    assert admin.read(f"{INVITES_PATH}?email={body['email']}&status=accepted")["total"] == 0
+    assert token_from_link(made["invite_link"]) not in str(
+        admin.read("/v1/audit-logs?" + TIME_RANGE_QUERY + organisation_id(admin))
+    )
 
 
-SPAN = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z&organisation_id="
+TIME_RANGE_QUERY = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z&organisation_id="
 
 
-def organisation(admin: Client) -> str:
+def organisation_id(admin: Client) -> str:
     return admin.read("/v1/workspaces")["data"][0]["organisation_id"]
 
 
-def test_who_accepts_is_a_user_with_the_roles_and_keys_that_were_promised(admin: Client, body: dict[str, Any]):
-    made = admin.create(INVITES, {**body, "workspace_api_key_details": {"scopes": ["completions.write"]}})
-    page = ask(admin.gateway.base_url, f"/v1/auth/invites?token={token(made['invite_link'])}", headers={})
-    assert (page.status, page.get("referrer-policy")) == (200, "no-referrer")
-    assert "default-src 'none'" in (page.get("content-security-policy") or "")
-    accepted = expect_ok(accept(admin, made["invite_link"]))
+def test_accepted_invitation_gives_the_promised_roles_and_keys(admin: Client, body: dict[str, Any]):
+    made = admin.create(INVITES_PATH, {**body, "workspace_api_key_details": {"scopes": ["completions.write"]}})
+    page = send_raw_request(
+        admin.gateway.base_url, f"/v1/auth/invites?token={token_from_link(made['invite_link'])}", headers={}
+    )
+    assert (page.status, page.get_header("referrer-policy")) == (200, "no-referrer")
+    assert "default-src 'none'" in (page.get_header("content-security-policy") or "")
+    accepted = expect_ok(accept_invite(admin, made["invite_link"]))
     user = admin.read(f"/v1/admin/users/{accepted['id']}")
     assert (user["first_name"], user["last_name"], user["email"]) == ("Ada", "Gast", body["email"].lower())
     (place,) = user["workspace_ids"]
@@ -76,33 +80,37 @@ def test_who_accepts_is_a_user_with_the_roles_and_keys_that_were_promised(admin:
     (key,) = accepted["api_keys"]
     assert key["workspace_id"] == place
     assert admin.read(f"/v1/api-keys/{key['id']}")["rotation_policy"]["rotation_period_days"] == 9
-    headers = {**MOCK, "x-gateway-api-key": key["key"]}
-    wait("the key", lambda: ask(admin.gateway.base_url, CHAT, asked(), headers).status == 200 or None, 3)
-    shown = admin.read(f"{INVITES}/{made['id']}")
+    headers = {**MOCK_HEADERS, "x-gateway-api-key": key["key"]}
+    wait_for(
+        "the key",
+        lambda: send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None,
+        3,
+    )
+    shown = admin.read(f"{INVITES_PATH}/{made['id']}")
     assert shown["status"] == "accepted"
     assert shown["accepted_at"]
-    expect_error(accept(admin, made["invite_link"]), 404, "AB08")
-    expect_error(admin.delete(f"{INVITES}/{made['id']}"), 409, "AB07")
-    expect_error(admin.post(INVITES, body), 409, "AB07", "already")
+    expect_error(accept_invite(admin, made["invite_link"]), 404, "AB08")
+    expect_error(admin.delete(f"{INVITES_PATH}/{made['id']}"), 409, "AB07")
+    expect_error(admin.post(INVITES_PATH, body), 409, "AB07", "already")
 
 
-def test_a_link_that_was_sent_again_or_taken_back_opens_nothing(admin: Client, body: dict[str, Any]):
-    made = admin.create(INVITES, body)
-    expect_error(admin.post(INVITES, body), 409, "AB07", "resend")
-    again = expect_ok(admin.post(f"{INVITES}/{made['id']}/resend", None))
+def test_resent_or_cancelled_link_is_invalid(admin: Client, body: dict[str, Any]):
+    made = admin.create(INVITES_PATH, body)
+    expect_error(admin.post(INVITES_PATH, body), 409, "AB07", "resend")
+    again = expect_ok(admin.post(f"{INVITES_PATH}/{made['id']}/resend", None))
     assert set(again) == {"inviteLink"}
-    expect_error(accept(admin, made["invite_link"]), 404, "AB08")
-    assert expect_ok(admin.delete(f"{INVITES}/{made['id']}")) == {}
+    expect_error(accept_invite(admin, made["invite_link"]), 404, "AB08")
+    assert expect_ok(admin.delete(f"{INVITES_PATH}/{made['id']}")) == {}
     organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
     noted = admin.read(f"/v1/audit-logs?{span}&organisation_id={organisation}&resource_type=organisation_users")
     actions = [row["action"] for row in noted["records"] if row["resource_id"] == made["id"]]
     assert actions == ["delete", "update", "create"]
-    expect_error(accept(admin, again["inviteLink"]), 404, "AB08")
-    assert admin.read(f"{INVITES}/{made['id']}")["status"] == "cancelled"
-    expect_error(admin.post(f"{INVITES}/{made['id']}/resend", None), 409, "AB07")
+    expect_error(accept_invite(admin, again["inviteLink"]), 404, "AB08")
+    assert admin.read(f"{INVITES_PATH}/{made['id']}")["status"] == "cancelled"
+    expect_error(admin.post(f"{INVITES_PATH}/{made['id']}/resend", None), 409, "AB07")
     # Whoever was not let in may be invited anew.
-    assert admin.create(INVITES, body)["id"] != made["id"]
+    assert admin.create(INVITES_PATH, body)["id"] != made["id"]
 
 
 @pytest.mark.parametrize(
@@ -121,25 +129,23 @@ def test_a_link_that_was_sent_again_or_taken_back_opens_nothing(admin: Client, b
         ({"workspace_api_key_details": {"scopes": []}}, 400, "AB01", "scopes"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_path(
+def test_rejects_an_invalid_invitation_with_its_json_path(
     admin: Client, body: dict[str, Any], change: dict[str, Any], status: int, code: str, word: str
 ):
-    expect_error(admin.post(INVITES, {**body, **change}), status, code, word)
+    expect_error(admin.post(INVITES_PATH, {**body, **change}), status, code, word)
 
 
 @pytest.mark.parametrize("change", [{"password": "short"}, {"first_name": ""}, {"password": "x" * 257}])
-def test_who_accepts_needs_a_name_and_a_password_that_holds(
-    admin: Client, body: dict[str, Any], change: dict[str, str]
-):
-    link = admin.create(INVITES, body)["invite_link"]
-    expect_error(accept(admin, link, **change), 400, "AB01", *change)
-    expect_ok(accept(admin, link))
+def test_acceptance_requires_a_name_and_a_valid_password(admin: Client, body: dict[str, Any], change: dict[str, str]):
+    link = admin.create(INVITES_PATH, body)["invite_link"]
+    expect_error(accept_invite(admin, link, **change), 400, "AB01", *change)
+    expect_ok(accept_invite(admin, link))
 
 
-def test_nobody_is_invited_to_more_than_the_inviting_key_may(admin: Client, body: dict[str, Any]):
+def test_cannot_grant_more_than_the_inviting_key_has(admin: Client, body: dict[str, Any]):
     inviter = admin.with_new_key(kind="organisation/service", scopes=["organisation_users.create"])
-    expect_error(inviter.post(INVITES, {**body, "role": "admin"}), 403, "AB03", "does not hold")
-    expect_error(inviter.post(INVITES, body), 403, "AB03", "does not hold")
+    expect_error(inviter.post(INVITES_PATH, {**body, "role": "admin"}), 403, "AB03", "does not hold")
+    expect_error(inviter.post(INVITES_PATH, body), 403, "AB03", "does not hold")
     user = admin.read("/v1/admin/users")["data"][0]["id"]
     scopes = ["workspace_users.create", "workspace_users.update"]
     adder = admin.with_new_key(workspace_id=body["workspaces"][0]["id"], scopes=scopes)
@@ -152,9 +158,9 @@ def test_nobody_is_invited_to_more_than_the_inviting_key_may(admin: Client, body
     )
 
 
-def test_the_owner_who_has_no_password_gets_one_by_an_invitation_and_stays_the_owner(admin: Client):
+def test_owner_sets_a_password_by_invitation_and_stays_owner(admin: Client):
     (owner,) = admin.read("/v1/admin/users?role=owner")["data"]
-    link = admin.create(INVITES, {"email": owner["email"], "role": "member", "workspaces": []})["invite_link"]
-    assert expect_ok(accept(admin, link))["id"] == owner["id"]
+    link = admin.create(INVITES_PATH, {"email": owner["email"], "role": "member", "workspaces": []})["invite_link"]
+    assert expect_ok(accept_invite(admin, link))["id"] == owner["id"]
     assert admin.read(f"/v1/admin/users/{owner['id']}")["role"] == "owner"
-    expect_error(admin.post(INVITES, {"email": owner["email"], "role": "member", "workspaces": []}), 409, "AB07")
+    expect_error(admin.post(INVITES_PATH, {"email": owner["email"], "role": "member", "workspaces": []}), 409, "AB07")

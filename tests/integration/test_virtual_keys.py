@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.managed import Client, expect_error, expect_ok
-from tests.integration.wire import CHAT, ask, asked
-from tests.processes import wait
+from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from tests.gateway import Mock
 
-CANARY = "sk-canary-0123456789abcdef"
-MASKED = "sk*****def"
+CANARY_KEY = "sk-canary-0123456789abcdef"
+MASKED_KEY = "sk*****def"
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +31,15 @@ def app(admin: Client, workspace: str) -> Client:
 
 @pytest.fixture
 def body(workspace: str) -> dict[str, Any]:
-    return {"name": "My Mock", "provider": "mock", "key": CANARY, "note": "n", "workspace_id": workspace}
+    return {"name": "My Mock", "provider": "mock", "key": CANARY_KEY, "note": "n", "workspace_id": workspace}
 
 
-def chat(client: Client, **headers: str) -> int:
+def chat_status(client: Client, **headers: str) -> int:
     sent = {"x-gateway-api-key": client.key, "content-type": "application/json", **headers}
-    return ask(client.gateway.base_url, CHAT, asked(), sent).status
+    return send_raw_request(client.gateway.base_url, CHAT_PATH, chat_body(), sent).status
 
 
-def test_a_virtual_key_is_read_back_without_its_credential(admin: Client, workspace: str, body: dict[str, Any]):
+def test_reads_a_virtual_key_without_its_credential(admin: Client, workspace: str, body: dict[str, Any]):
     limits = {
         "usage_limits": {"type": "cost", "credit_limit": 5},
         "rate_limits": {"type": "requests", "unit": "rpm", "value": 3},
@@ -49,7 +49,7 @@ def test_a_virtual_key_is_read_back_without_its_credential(admin: Client, worksp
     assert made["success"] is True
     assert made["data"] == {"slug": made["slug"]}
     shown = admin.read(f"/v1/virtual-keys/{made['slug']}")
-    assert (shown["key"], shown["masked_api_key"], shown["object"]) == ("", MASKED, "virtual-key")
+    assert (shown["key"], shown["masked_api_key"], shown["object"]) == ("", MASKED_KEY, "virtual-key")
     assert (shown["provider"], shown["note"], shown["workspace_id"]) == ("mock", "n", workspace)
     assert shown["rate_limits"] == [limits["rate_limits"]]
     assert shown["expires_at"] == "2099-01-01T00:00:00.000Z"
@@ -65,47 +65,45 @@ def test_requests_use_the_credential_of_their_workspace_by_slug(
     stranger = admin.with_new_key(
         workspace_id=admin.create("/v1/workspaces", {"name": "s"})["id"], scopes=["completions.write"]
     )
-    wait("the key", lambda: chat(app, **{"x-gateway-virtual-key": slug}) == 200 or None, 2)
-    assert chat(app, **{"x-gateway-provider": f"@{slug}"}) == 200
-    assert {entry["headers"]["authorization"] for entry in provider.ledger()} == {f"Bearer {CANARY}"}
+    wait_for("the key", lambda: chat_status(app, **{"x-gateway-virtual-key": slug}) == 200 or None, 2)
+    assert chat_status(app, **{"x-gateway-provider": f"@{slug}"}) == 200
+    assert {entry["headers"]["authorization"] for entry in provider.ledger()} == {f"Bearer {CANARY_KEY}"}
     provider.clear_ledger()
-    wait("the other key", lambda: chat(stranger, **{"x-gateway-provider": "mock"}) == 200 or None, 2)
+    wait_for("the other key", lambda: chat_status(stranger, **{"x-gateway-provider": "mock"}) == 200 or None, 2)
     provider.clear_ledger()
-    assert chat(stranger, **{"x-gateway-virtual-key": slug}) in {400, 404}
-    assert chat(stranger, **{"x-gateway-provider": f"@{slug}"}) in {400, 404}
+    assert chat_status(stranger, **{"x-gateway-virtual-key": slug}) in {400, 404}
+    assert chat_status(stranger, **{"x-gateway-provider": f"@{slug}"}) in {400, 404}
     config = admin.create("/v1/configs", {"name": "c", "config": {"provider": f"@{slug}"}, "workspace_id": workspace})[
         "slug"
     ]
-    wait("the config", lambda: chat(app, **{"x-gateway-config": config}) == 200 or None, 2)
+    wait_for("the config", lambda: chat_status(app, **{"x-gateway-config": config}) == 200 or None, 2)
     provider.clear_ledger()
-    assert chat(stranger, **{"x-gateway-config": config}) in {400, 404}
+    assert chat_status(stranger, **{"x-gateway-config": config}) in {400, 404}
     assert not provider.ledger()
 
 
-def test_a_masked_credential_that_comes_back_changes_nothing(
+def test_masked_credential_in_an_update_changes_nothing(
     admin: Client, app: Client, body: dict[str, Any], provider: Mock
 ):
     slug = admin.create("/v1/virtual-keys", body)["slug"]
     path = f"/v1/virtual-keys/{slug}"
-    changed = expect_ok(admin.put(path, {"name": "Renamed", "key": MASKED, "note": None, "reset_usage": True}))
+    changed = expect_ok(admin.put(path, {"name": "Renamed", "key": MASKED_KEY, "note": None, "reset_usage": True}))
     assert changed["slug"] == slug
     shown = admin.read(path)
-    assert (shown["name"], shown["note"], shown["masked_api_key"]) == ("Renamed", None, MASKED)
+    assert (shown["name"], shown["note"], shown["masked_api_key"]) == ("Renamed", None, MASKED_KEY)
     assert shown["last_reset_at"]
-    wait("the key", lambda: chat(app, **{"x-gateway-virtual-key": slug}) == 200 or None, 2)
-    assert provider.ledger()[-1]["headers"]["authorization"] == f"Bearer {CANARY}"
+    wait_for("the key", lambda: chat_status(app, **{"x-gateway-virtual-key": slug}) == 200 or None, 2)
+    assert provider.ledger()[-1]["headers"]["authorization"] == f"Bearer {CANARY_KEY}"
     expect_ok(admin.put(path, {"key": "sk-other-9876543210"}))
 
-    def other() -> bool | None:
-        chat(app, **{"x-gateway-virtual-key": slug})
+    def uses_other_credential() -> bool | None:
+        chat_status(app, **{"x-gateway-virtual-key": slug})
         return provider.ledger()[-1]["headers"]["authorization"] == "Bearer sk-other-9876543210" or None
 
-    wait("the other credential", other, 2)
+    wait_for("the other credential", uses_other_credential, 2)
 
 
-def test_a_slug_that_several_workspaces_have_needs_the_workspace_beside_it(
-    admin: Client, workspace: str, body: dict[str, Any]
-):
+def test_slug_shared_by_workspaces_requires_the_workspace_id(admin: Client, workspace: str, body: dict[str, Any]):
     other = admin.create("/v1/workspaces", {"name": "another"})["id"]
     made = {
         place: admin.create("/v1/virtual-keys", {**body, "slug": "shared", "workspace_id": place})
@@ -124,7 +122,7 @@ def test_a_slug_that_several_workspaces_have_needs_the_workspace_beside_it(
     assert admin.read("/v1/providers/shared")["note"] == workspace
 
 
-def test_the_empty_key_that_is_shown_means_that_it_stays(admin: Client, body: dict[str, Any]):
+def test_empty_key_in_an_update_keeps_the_credential(admin: Client, body: dict[str, Any]):
     made = admin.create("/v1/virtual-keys", body)
     path = f"/v1/virtual-keys/{made['slug']}"
     before = admin.read(path)["masked_api_key"]
@@ -132,15 +130,15 @@ def test_the_empty_key_that_is_shown_means_that_it_stays(admin: Client, body: di
     assert admin.read(path)["masked_api_key"] == before
 
 
-def test_a_deleted_virtual_key_is_gone_with_its_credential(admin: Client, app: Client, body: dict[str, Any]):
+def test_deleting_a_virtual_key_removes_its_credential(admin: Client, app: Client, body: dict[str, Any]):
     made = admin.create("/v1/virtual-keys", body)
-    wait("the key", lambda: chat(app, **{"x-gateway-virtual-key": made["slug"]}) == 200 or None, 2)
+    wait_for("the key", lambda: chat_status(app, **{"x-gateway-virtual-key": made["slug"]}) == 200 or None, 2)
     assert expect_ok(admin.delete(f"/v1/virtual-keys/{made['slug']}")) == {}
-    wait("its end", lambda: chat(app, **{"x-gateway-virtual-key": made["slug"]}) != 200 or None, 2)
+    wait_for("its end", lambda: chat_status(app, **{"x-gateway-virtual-key": made["slug"]}) != 200 or None, 2)
     expect_error(admin.get(f"/v1/virtual-keys/{made['id']}"), 404, "AB08")
 
 
-def test_azures_fields_are_kept_under_the_names_they_have(admin: Client, body: dict[str, Any]):
+def test_azure_fields_keep_their_names(admin: Client, body: dict[str, Any]):
     azure = {
         "apiVersion": "2024-06-01",
         "resourceName": "res",
@@ -151,18 +149,18 @@ def test_azures_fields_are_kept_under_the_names_they_have(admin: Client, body: d
     assert shown == {**azure, "custom_host": "https://x.test/v1"}
     path = f"/v1/virtual-keys/{made['slug']}"
 
-    def after(**change: object) -> dict[str, Any]:
+    def update_model_config(**change: object) -> dict[str, Any]:
         expect_ok(admin.put(path, {"key": body["key"], **change}))
         return admin.read(path)["model_config"]
 
     other = [{**azure["deploymentConfig"][0], "alias": "other"}]
-    assert after(deploymentConfig=other) == {**shown, "deploymentConfig": other}
+    assert update_model_config(deploymentConfig=other) == {**shown, "deploymentConfig": other}
     without = {name: value for name, value in shown.items() if name != "deploymentConfig"}
-    assert after(deploymentConfig=None) == without
+    assert update_model_config(deploymentConfig=None) == without
     # As in a file that says all of it.
-    assert after(model_config={"resourceName": "res"}) == {"resourceName": "res"}
-    assert after(model_config={}, deploymentConfig=other) == {"deploymentConfig": other}
-    assert after(model_config={}) == {}
+    assert update_model_config(model_config={"resourceName": "res"}) == {"resourceName": "res"}
+    assert update_model_config(model_config={}, deploymentConfig=other) == {"deploymentConfig": other}
+    assert update_model_config(model_config={}) == {}
 
 
 @pytest.mark.parametrize(
@@ -182,19 +180,19 @@ def test_azures_fields_are_kept_under_the_names_they_have(admin: Client, body: d
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_what_cannot_be_is_refused(admin: Client, body: dict[str, Any], change: dict[str, Any], words: str):
+def test_rejects_an_invalid_virtual_key(admin: Client, body: dict[str, Any], change: dict[str, Any], words: str):
     sent = {name: value for name, value in {**body, **change}.items() if value is not None}
     expect_error(admin.post("/v1/virtual-keys", sent), 400, "AB01", words)
 
 
 @pytest.mark.parametrize(("name", "known"), [("open-ai", "openai"), ("hugging-face", "huggingface")])
-def test_older_names_of_providers_are_known(admin: Client, body: dict[str, Any], name: str, known: str):
+def test_accepts_older_provider_names(admin: Client, body: dict[str, Any], name: str, known: str):
     made = admin.create("/v1/virtual-keys", {**body, "provider": name, "slug": f"older-{known}"})
     path = f"/v1/virtual-keys/{made['slug']}?workspace_id={body['workspace_id']}"
     assert admin.read(path)["provider"] == known
 
 
-def test_a_limit_may_only_warn_and_counts_in_the_units_of_providers(admin: Client, body: dict[str, Any]):
+def test_limits_may_only_alert_and_use_provider_units(admin: Client, body: dict[str, Any]):
     alert = {"type": "cost", "alert_threshold": 5}
     made = admin.create("/v1/virtual-keys", {**body, "slug": "warned", "usage_limits": alert})
     path = f"/v1/virtual-keys/{made['slug']}?workspace_id={body['workspace_id']}"
@@ -204,15 +202,17 @@ def test_a_limit_may_only_warn_and_counts_in_the_units_of_providers(admin: Clien
     expect_error(admin.put(path, {"rate_limits": fast}), 400, "AB01", "rate_limits[0].unit", "rpm, rph, rpd, rpw")
 
 
-def test_a_slug_is_taken_once_in_a_workspace(admin: Client, body: dict[str, Any]):
+def test_slug_is_unique_within_a_workspace(admin: Client, body: dict[str, Any]):
     admin.create("/v1/virtual-keys", {**body, "slug": "mine"})
     expect_error(admin.post("/v1/virtual-keys", {**body, "slug": "mine"}), 409, "AB07")
     elsewhere = admin.create("/v1/workspaces", {"name": "e"})["id"]
     assert admin.create("/v1/virtual-keys", {**body, "slug": "mine", "workspace_id": elsewhere})["slug"] == "mine"
 
 
-def test_a_provider_stands_on_an_integration(admin: Client, app: Client, workspace: str, body: dict[str, Any]):
-    own = {"name": "Inner", "ai_provider_id": "mock", "key": CANARY, "workspace_id": workspace}
+def test_creates_updates_and_deletes_a_provider_of_an_integration(
+    admin: Client, app: Client, workspace: str, body: dict[str, Any]
+):
+    own = {"name": "Inner", "ai_provider_id": "mock", "key": CANARY_KEY, "workspace_id": workspace}
     integration = admin.create("/v1/integrations", own)["slug"]
     brought = admin.create("/v1/virtual-keys", body)["slug"]
     hidden = admin.read(f"/v1/virtual-keys/{brought}")["integration_id"]
@@ -224,7 +224,7 @@ def test_a_provider_stands_on_an_integration(admin: Client, app: Client, workspa
     shown = admin.read(f"/v1/providers/{made['slug']}?workspace_id={workspace}")
     assert (shown["name"], shown["note"], shown["integration_id"]) == ("Second", "x", integration)
     assert shown["usage_limits"]["credit_limit"] == 100
-    wait("the provider", lambda: chat(app, **{"x-gateway-provider": "@second"}) == 200 or None, 2)
+    wait_for("the provider", lambda: chat_status(app, **{"x-gateway-provider": "@second"}) == 200 or None, 2)
     changed = expect_ok(admin.put("/v1/providers/second", {"name": "Third", "note": None, "reset_usage": True}))
     assert changed == made
     shown = admin.read("/v1/providers/second")
@@ -235,9 +235,9 @@ def test_a_provider_stands_on_an_integration(admin: Client, app: Client, workspa
     assert admin.create("/v1/providers", given)["slug"] == "second"
 
 
-def test_another_workspaces_integration_is_as_good_as_none(admin: Client, body: dict[str, Any]):
+def test_integration_of_another_workspace_is_not_found(admin: Client, body: dict[str, Any]):
     made = admin.create("/v1/virtual-keys", body)
-    own = {"name": "Its", "ai_provider_id": "mock", "key": CANARY, "workspace_id": body["workspace_id"]}
+    own = {"name": "Its", "ai_provider_id": "mock", "key": CANARY_KEY, "workspace_id": body["workspace_id"]}
     integration = admin.create("/v1/integrations", own)["slug"]
     elsewhere = admin.create("/v1/workspaces", {"name": "e"})["id"]
     given = {"name": "Stolen", "integration_id": integration, "workspace_id": elsewhere}
@@ -253,18 +253,18 @@ def test_another_workspaces_integration_is_as_good_as_none(admin: Client, body: 
         expect_error(answer, 404, "AB08")
 
 
-def test_a_credential_is_in_no_file_and_no_answer(admin: Client, body: dict[str, Any]):
+def test_credential_is_in_no_file_and_no_response(admin: Client, body: dict[str, Any]):
     """Runs last: it looks at all that the gateway of this file has written."""
     made = admin.create("/v1/virtual-keys", body)
     answers = [admin.read(f"/v1/virtual-keys/{made['slug']}"), admin.read("/v1/virtual-keys?page_size=1000")]
-    assert CANARY not in json.dumps(answers)
-    wait("the kept snapshot", lambda: (Path(admin.gateway.folder) / "penstock.snapshot.build").exists() or None, 3)
+    assert CANARY_KEY not in json.dumps(answers)
+    wait_for("the kept snapshot", lambda: (Path(admin.gateway.folder) / "penstock.snapshot.build").exists() or None, 3)
     written = [path for path in Path(admin.gateway.folder).rglob("*") if path.is_file()]
     names = {path.name for path in written}
     assert {"penstock.snapshot.build", "gateway.log"} <= names
     for path in written:
         content = path.read_bytes()
-        assert CANARY.encode() not in content, path
+        assert CANARY_KEY.encode() not in content, path
         assert admin.key.encode() not in content, path
     # Only an embedded store keeps its master key there.
     for name in {"penstock.key", "penstock.snapshot.build"} & names:

@@ -11,8 +11,8 @@ from tests.integration.managed import expect_error, expect_ok
 if TYPE_CHECKING:
     from tests.integration.managed import Client
 
-PREFIXES = ["/v1/admin/workspaces", "/v1/workspaces", "/v2/workspaces", "/v1/v2/workspaces"]
-ROCKETS = {
+PATH_PREFIXES = ["/v1/admin/workspaces", "/v1/workspaces", "/v2/workspaces", "/v1/v2/workspaces"]
+WORKSPACE_BODY = {
     "name": "🚀 Rockets",
     "description": "up",
     "defaults": {"metadata": {"team": "a"}, "input_guardrails": ["pg-1"]},
@@ -24,7 +24,7 @@ ROCKETS = {
 
 @pytest.fixture
 def made(admin: Client) -> dict[str, Any]:
-    return admin.create("/v1/admin/workspaces", ROCKETS)
+    return admin.create("/v1/admin/workspaces", WORKSPACE_BODY)
 
 
 @pytest.fixture(scope="module")
@@ -33,42 +33,42 @@ def owner(admin: Client) -> dict[str, Any]:
     return user
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_workspace_is_read_under_every_path_by_id_and_by_slug(admin: Client, made: dict[str, Any], prefix: str):
+@pytest.mark.parametrize("prefix", PATH_PREFIXES)
+def test_reads_a_workspace_by_id_and_slug_under_every_path(admin: Client, made: dict[str, Any], prefix: str):
     assert made["slug"].startswith("ws-rockets-")
     for key in (made["id"], made["slug"]):
         assert admin.read(f"{prefix}/{key}") == made
 
 
-def test_what_is_written_is_what_is_read(made: dict[str, Any]):
+def test_reads_back_the_written_fields(made: dict[str, Any]):
     assert made["defaults"]["metadata"] == {"team": "a"}
     assert made["defaults"]["input_guardrails"] == ["pg-1"]
     assert made["settings"] == {"user_api_key_rotation_period": 7}
     (limits,) = made["usage_limits"]
-    assert ROCKETS["usage_limits"][0].items() <= limits.items()
+    assert WORKSPACE_BODY["usage_limits"][0].items() <= limits.items()
     assert limits["next_usage_reset_at"].endswith("-01T00:00:00.000Z")
-    assert made["rate_limits"] == ROCKETS["rate_limits"]
+    assert made["rate_limits"] == WORKSPACE_BODY["rate_limits"]
     assert (made["status"], made["is_default"], made["users"], made["object"]) == ("active", 0, [], "workspace")
 
 
-def test_a_plain_name_has_no_emoji(admin: Client, made: dict[str, Any]):
+def test_plain_name_format_omits_the_emoji(admin: Client, made: dict[str, Any]):
     assert made["icon"] == "🚀"
     assert admin.read(f"/v1/workspaces/{made['id']}?name_format=plain")["name"] == "Rockets"
     assert admin.read(f"/v1/workspaces/{made['id']}?name_format=display")["name"] == "🚀 Rockets"
     expect_error(admin.get(f"/v1/workspaces/{made['id']}?name_format=loud"), 400, "AB01", "name_format")
 
 
-def test_a_change_leaves_out_what_stays_and_null_takes_limits_away(admin: Client, made: dict[str, Any]):
+def test_update_keeps_omitted_fields_and_null_removes_limits(admin: Client, made: dict[str, Any]):
     path = f"/v1/admin/workspaces/{made['id']}"
     changed = expect_ok(admin.put(path, {"name": "Boats", "usage_limits": None, "defaults": {"metadata": {"b": "c"}}}))
     assert (changed["name"], changed["description"], changed["usage_limits"]) == ("Boats", "up", None)
-    assert changed["rate_limits"] == ROCKETS["rate_limits"]
+    assert changed["rate_limits"] == WORKSPACE_BODY["rate_limits"]
     assert (changed["defaults"]["metadata"], changed["defaults"]["input_guardrails"]) == ({"b": "c"}, None)
     assert admin.read(path)["name"] == "Boats"
     assert expect_ok(admin.put(path, {"rate_limits": []}))["rate_limits"] is None
 
 
-def test_the_default_config_of_new_keys_is_told_by_its_slug(admin: Client, made: dict[str, Any]):
+def test_default_config_of_new_keys_is_shown_as_its_slug(admin: Client, made: dict[str, Any]):
     config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": made["slug"]})
     path = f"/v2/workspaces/{made['id']}"
     for key in (config["id"], config["slug"]):
@@ -89,7 +89,7 @@ def test_the_default_config_of_new_keys_is_told_by_its_slug(admin: Client, made:
         ({"name": "x", "nmae": "y"}, "nmae"),
         ({"name": "x", "settings": {"user_api_key_rotation_period": 366}}, "user_api_key_rotation_period"),
         ({"name": "x", "rate_limits": [{"type": "requests", "unit": "rps", "value": 1}]}, "rate_limits[0].unit"),
-        ({"name": "x", "rate_limits": [ROCKETS["rate_limits"][0]] * 2}, "rate_limits"),
+        ({"name": "x", "rate_limits": [WORKSPACE_BODY["rate_limits"][0]] * 2}, "rate_limits"),
         ({"name": "x", "usage_limits": [{"credit_limit": 2, "alert_threshold": 2}]}, "usage_limits[0].alert_threshold"),
         (
             {"name": "x", "usage_limits": [{"credit_limit": 1, "periodic_reset": "weekly", "periodic_reset_days": 3}]},
@@ -98,11 +98,11 @@ def test_the_default_config_of_new_keys_is_told_by_its_slug(admin: Client, made:
         ({"name": "x", "defaults": {"metadata": {"a": 1}}}, "metadata"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(admin: Client, body: dict[str, Any], words: str):
+def test_rejects_an_invalid_workspace_with_its_json_path(admin: Client, body: dict[str, Any], words: str):
     expect_error(admin.post("/v1/admin/workspaces", body), 400, "AB01", words)
 
 
-def test_lists_are_paged_filtered_and_sorted(admin: Client):
+def test_pages_filters_and_sorts_lists(admin: Client):
     names = [f"page-{number}" for number in range(5)]
     for name in names:
         admin.create("/v1/workspaces", {"name": name})
@@ -120,7 +120,7 @@ def test_lists_are_paged_filtered_and_sorted(admin: Client):
         expect_error(admin.get(f"/v1/workspaces?{query}"), 400, "AB01")
 
 
-def test_a_workspace_is_archived_under_its_own_name_and_only_when_empty(admin: Client, made: dict[str, Any]):
+def test_archiving_requires_the_name_and_an_empty_workspace(admin: Client, made: dict[str, Any]):
     path = f"/v1/admin/workspaces/{made['id']}"
     admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": made["id"]})
     expect_error(admin.delete(path, {"name": "Other"}), 400, "AB01", "name")
@@ -134,7 +134,7 @@ def test_a_workspace_is_archived_under_its_own_name_and_only_when_empty(admin: C
     assert there == {"active": False, "archived": True, "active,archived": True}
 
 
-def test_an_archived_workspace_holds_nothing_and_takes_nothing_and_what_went_is_in_the_log(admin: Client):
+def test_archiving_deletes_the_content_and_logs_each_deletion(admin: Client):
     place = admin.create("/v1/workspaces", {"name": "Full"})
     inside = {"workspace_id": place["id"]}
     owner = admin.read("/v1/admin/users?role=owner")["data"][0]["id"]
@@ -171,14 +171,14 @@ def test_an_archived_workspace_holds_nothing_and_takes_nothing_and_what_went_is_
     expect_error(admin.put(path, {"name": "Again"}), 403, "AB03")
 
 
-def test_the_default_workspace_stays(admin: Client):
+def test_default_workspace_cannot_be_deleted(admin: Client):
     (default,) = [row for row in admin.read("/v1/workspaces")["data"] if row["is_default"]]
     expect_error(
         admin.delete(f"/v1/workspaces/{default['id']}", {"name": default["name"], "force_delete": True}), 409, "AB07"
     )
 
 
-def test_members_come_change_and_go(admin: Client, made: dict[str, Any], owner: dict[str, Any]):
+def test_adds_updates_and_removes_members(admin: Client, made: dict[str, Any], owner: dict[str, Any]):
     path = f"/v1/admin/workspaces/{made['slug']}/users"
     assert expect_ok(admin.post(path, {"users": [{"id": owner["id"], "role": "manager"}]})) == {}
     expect_error(admin.post(path, {"users": [{"id": owner["id"], "role": "member"}]}), 409, "AB07")
@@ -198,7 +198,7 @@ def test_members_come_change_and_go(admin: Client, made: dict[str, Any], owner: 
     expect_error(admin.get(f"{path}/{owner['id']}"), 404, "AB08")
 
 
-def test_a_new_workspace_takes_its_members_along(admin: Client, owner: dict[str, Any]):
+def test_creates_a_workspace_with_members(admin: Client, owner: dict[str, Any]):
     for given in (owner["id"], {"id": owner["id"], "role": "admin"}):
         made = admin.create("/v1/workspaces", {"name": "with people", "users": [given]})
         assert [(user["id"], user["role"]) for user in made["users"]] == [
@@ -206,21 +206,21 @@ def test_a_new_workspace_takes_its_members_along(admin: Client, owner: dict[str,
         ]
 
 
-def test_the_owner_is_found_and_stays(admin: Client, owner: dict[str, Any]):
+def test_owner_is_listed_and_cannot_be_changed_or_deleted(admin: Client, owner: dict[str, Any]):
     path = f"/v1/admin/users/{owner['id']}"
     assert (admin.read(path)["id"], admin.read(path)["role"]) == (owner["id"], "owner")
     assert admin.read(f"/v1/admin/users?email={owner['email'].upper()}&pageSize=1&currentPage=0")["total"] == 1
     expect_error(admin.put(path, {"role": "member"}), 409, "AB07")
     expect_error(admin.put(path, {"role": "owner"}), 400, "AB01", "role")
     expect_error(admin.delete(path), 409, "AB07")
-    expect_error(admin.get(f"/v1/admin/users/{made_up()}"), 404, "AB08")
+    expect_error(admin.get(f"/v1/admin/users/{unknown_id()}"), 404, "AB08")
 
 
-def made_up() -> str:
+def unknown_id() -> str:
     return "01900000-0000-7000-8000-000000000000"
 
 
-def test_a_key_of_a_workspace_sees_its_own_alone(admin: Client, made: dict[str, Any]):
+def test_workspace_key_sees_only_its_own_workspace(admin: Client, made: dict[str, Any]):
     other = admin.create("/v1/workspaces", {"name": "other"})
     scopes = [
         "workspaces.read",
@@ -232,7 +232,7 @@ def test_a_key_of_a_workspace_sees_its_own_alone(admin: Client, made: dict[str, 
     inside = admin.with_new_key(workspace_id=made["id"], scopes=scopes)
     assert [row["id"] for row in inside.read("/v1/workspaces")["data"]] == [made["id"]]
     assert inside.read(f"/v1/workspaces/{made['slug']}")["id"] == made["id"]
-    for key in (other["id"], other["slug"], made_up()):
+    for key in (other["id"], other["slug"], unknown_id()):
         expect_error(inside.get(f"/v1/workspaces/{key}"), 403, "AB03")
         expect_error(inside.put(f"/v1/workspaces/{key}", {"name": "mine"}), 403, "AB03")
         expect_error(inside.get(f"/v1/workspaces/{key}/users"), 403, "AB03")

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 AWS_KEY, AWS_SECRET, ASSUMED = "AKIDEXAMPLE", "aws-canary-0123456789", "ASIAASSUMED"
 ENTRA_SECRET, ENTRA_TOKEN = "entra-canary-0123456789", "entra-token"
 VAULT_TOKEN, VAULT_SECRET_ID = "hvs.canary-0123456789", "approle-canary-0123456789"
-LEASED = "hvs.leased"
+APPROLE_TOKEN = "hvs.leased"
 
 
-class Vaults:
+class MockSecretStores:
     """One server for all of them; what is in `kept` is what they keep, and `away` makes them answer 503."""
 
     def __init__(self, folder: Path) -> None:
@@ -34,8 +34,8 @@ class Vaults:
         self.asked: list[tuple[str, str]] = []
         self.ca = folder / "ca.pem"
         key = folder / "key.pem"
-        _certify(self.ca, key)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        _write_certificate(self.ca, key)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_class(self))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.ca, key)
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
@@ -55,19 +55,21 @@ class Vaults:
         self._server.server_close()
         self._thread.join()
 
-    def answer(self, method: str, target: str, headers: Message, body: bytes) -> tuple[int, dict[str, str], object]:
+    def handle_request(
+        self, method: str, target: str, headers: Message, body: bytes
+    ) -> tuple[int, dict[str, str], object]:
         path = urlsplit(target).path
         if self.away:
             return 503, {}, {}
         if "x-amz-target" in headers or b"Action=AssumeRole" in body:
-            return self._aws(headers, body)
+            return self._handle_aws(headers, body)
         if path.endswith("/oauth2/v2.0/token"):
-            return self._entra(body)
+            return self._handle_entra(body)
         if path.startswith("/secrets/"):
-            return self._key_vault(path, headers)
-        return self._vault(method, path.removeprefix("/v1/"), headers, body)
+            return self._handle_key_vault(path, headers)
+        return self._handle_hashicorp_vault(method, path.removeprefix("/v1/"), headers, body)
 
-    def _aws(self, headers: Message, body: bytes) -> tuple[int, dict[str, str], object]:
+    def _handle_aws(self, headers: Message, body: bytes) -> tuple[int, dict[str, str], object]:
         signed = headers.get("authorization", "")
         if not signed.startswith("AWS4-HMAC-SHA256 Credential="):
             return 403, {}, {"__type": "AccessDeniedException"}
@@ -75,21 +77,21 @@ class Vaults:
         if b"Action=AssumeRole" in body:
             role = parse_qs(body.decode())["RoleArn"][0]
             self.asked.append(("sts", f"{who} {role}"))
-            return 200, {"content-type": "text/xml"}, ASSUME_ROLE
+            return 200, {"content-type": "text/xml"}, ASSUME_ROLE_RESPONSE
         name = json.loads(body)["SecretId"]
         self.asked.append(("aws", f"{who} {name}"))
         if who not in {AWS_KEY, ASSUMED} or name not in self.kept:
             return 400, {}, {"__type": "ResourceNotFoundException", "message": "no such secret"}
         return 200, {"content-type": "application/x-amz-json-1.1"}, {"Name": name, "SecretString": self.kept[name]}
 
-    def _entra(self, body: bytes) -> tuple[int, dict[str, str], object]:
+    def _handle_entra(self, body: bytes) -> tuple[int, dict[str, str], object]:
         form = parse_qs(body.decode())
         if form.get("client_secret") != [ENTRA_SECRET]:
             return 401, {}, {"error": "invalid_client"}
         self.asked.append(("entra", form["client_id"][0]))
         return 200, {}, {"token_type": "Bearer", "expires_in": 3600, "access_token": ENTRA_TOKEN}
 
-    def _key_vault(self, path: str, headers: Message) -> tuple[int, dict[str, str], object]:
+    def _handle_key_vault(self, path: str, headers: Message) -> tuple[int, dict[str, str], object]:
         if headers.get("authorization") != f"Bearer {ENTRA_TOKEN}":
             # The resource must be a domain above the vault's own; of an address that is what follows its first number.
             challenge = f'Bearer authorization="{self.url}/tenant", resource="https://0.0.1:{self.port}"'
@@ -104,15 +106,17 @@ class Vaults:
             {"value": self.kept[name], "id": f"{self.url}/secrets/{name}/1", "attributes": {"enabled": True}},
         )
 
-    def _vault(self, method: str, path: str, headers: Message, body: bytes) -> tuple[int, dict[str, str], object]:
+    def _handle_hashicorp_vault(
+        self, method: str, path: str, headers: Message, body: bytes
+    ) -> tuple[int, dict[str, str], object]:
         if path == "auth/approle/login" and method in {"POST", "PUT"}:
             # Who signs in has no token yet: the machine's own is nobody else's business.
             if "x-vault-token" in headers or json.loads(body) != {"role_id": "role", "secret_id": VAULT_SECRET_ID}:
                 return 400, {}, {"errors": ["invalid role or secret ID"]}
-            return 200, {}, {"auth": {"client_token": LEASED}}
+            return 200, {}, {"auth": {"client_token": APPROLE_TOKEN}}
         # As a policy has it that is for `versioned/data/*` alone.
         is_beyond = path.startswith("versioned/") and not path.startswith("versioned/data/")
-        if is_beyond or headers.get("x-vault-token") not in {VAULT_TOKEN, LEASED}:
+        if is_beyond or headers.get("x-vault-token") not in {VAULT_TOKEN, APPROLE_TOKEN}:
             return 403, {}, {"errors": ["permission denied"]}
         self.asked.append(("vault", f"{headers.get('x-vault-namespace', '')} {path}"))
         mount, _, rest = path.partition("/")
@@ -124,18 +128,18 @@ class Vaults:
         return 200, {}, {"data": {"data": json.loads(self.kept[name]), "metadata": {"version": 1}}}
 
 
-ASSUME_ROLE = f"""<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>
+ASSUME_ROLE_RESPONSE = f"""<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>
 <AccessKeyId>{ASSUMED}</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>
 <Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"""
 
 
-def _handler(vaults: Vaults) -> type[BaseHTTPRequestHandler]:
+def _handler_class(vaults: MockSecretStores) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def _serve(self) -> None:
+        def _respond(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            status, fields, content = vaults.answer(self.command, self.path, self.headers, body)
+            status, fields, content = vaults.handle_request(self.command, self.path, self.headers, body)
             sent = content.encode() if isinstance(content, str) else json.dumps(content).encode()
             self.send_response(status)
             for name, value in {"content-type": "application/json", **fields, "content-length": str(len(sent))}.items():
@@ -143,7 +147,7 @@ def _handler(vaults: Vaults) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(sent)
 
-        do_GET = do_POST = do_PUT = _serve  # noqa: N815 - names of the standard library
+        do_GET = do_POST = do_PUT = _respond  # noqa: N815 - names of the standard library
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
@@ -151,7 +155,7 @@ def _handler(vaults: Vaults) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def _certify(certificate: Path, key_file: Path) -> None:
+def _write_certificate(certificate: Path, key_file: Path) -> None:
     """Make a certificate of this machine that is its own authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "penstock tests")])

@@ -14,27 +14,29 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-CHAT = "/v1/chat/completions"
-MESSAGES = "/v1/messages"
-JSON = {"content-type": "application/json"}
+CHAT_PATH = "/v1/chat/completions"
+MESSAGES_PATH = "/v1/messages"
+JSON_HEADERS = {"content-type": "application/json"}
 # What a caller sends to reach the pretend provider.
-MOCK = {"x-gateway-provider": "mock", "authorization": "Bearer sk-provider", **JSON}
-BODILESS = {204, 304}
-VOLATILE = re.compile(rb'req_\d{16}|"created":\d+')
+MOCK_HEADERS = {"x-gateway-provider": "mock", "authorization": "Bearer sk-provider", **JSON_HEADERS}
+BODILESS_STATUSES = {204, 304}
+VOLATILE_PATTERN = re.compile(rb'req_\d{16}|"created":\d+')
 
 
-def lasting(body: bytes) -> bytes:
+def strip_volatile_fields(body: bytes) -> bytes:
     """Leave out what the pretend provider may say anew each time: the moment, and in some errors the request's id."""
-    return VOLATILE.sub(b"", body)
+    return VOLATILE_PATTERN.sub(b"", body)
 
 
-def asked(model: str = "mock", *, stream: bool = False, **more: object) -> bytes:
+def chat_body(model: str = "mock", *, stream: bool = False, **more: object) -> bytes:
     """A body for chat or messages; `model` says how the pretend provider behaves."""
     words = [{"role": "user", "content": "tell me about water and gates"}]
     return json.dumps({"model": model, "max_tokens": 64, "messages": words, "stream": stream, **more}).encode()
 
 
-def request(method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None) -> bytes:
+def encode_request(
+    method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
+) -> bytes:
     """The bytes of a request; with a body and no framing of its own it gets a content-length."""
     fields = {"host": "gateway.test", **(headers or {})}
     if body is not None and "transfer-encoding" not in fields:
@@ -45,30 +47,30 @@ def request(method: str, path: str, headers: Mapping[str, str] | None = None, bo
     return head.encode("latin-1") + (body or b"")
 
 
-def chunked(*pieces: bytes) -> bytes:
+def encode_chunks(*pieces: bytes) -> bytes:
     """Pieces as a complete chunked body."""
     return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
 
 
 @dataclass
-class Answer:
+class Response:
     """An answer, and how it ended: by `length`, by the last `chunk`, by `close`, or `broken` before its end."""
 
     status: int
-    fields: list[tuple[str, str]]
+    headers: list[tuple[str, str]]
     body: bytes = b""
-    end: str = ""
+    end_reason: str = ""
 
-    def get(self, name: str) -> str | None:
-        return next((value for known, value in self.fields if known == name), None)
+    def get_header(self, name: str) -> str | None:
+        return next((value for known, value in self.headers if known == name), None)
 
     def json(self) -> Any:
         return json.loads(self.body)
 
     @property
-    def lasting(self) -> bytes:
+    def stable_body(self) -> bytes:
         """The body without what the pretend provider may say anew each time."""
-        return lasting(self.body)
+        return strip_volatile_fields(self.body)
 
     @property
     def events(self) -> list[bytes]:
@@ -77,13 +79,13 @@ class Answer:
 
 
 @dataclass
-class Wire:
+class RawConnection:
     """One connection."""
 
     url: str
     timeout: float = 20.0
     receive_buffer: int | None = None
-    _bytes: bytearray = field(default_factory=bytearray)
+    _buffer: bytearray = field(default_factory=bytearray)
 
     def __post_init__(self) -> None:
         at = urllib.parse.urlsplit(self.url)
@@ -115,56 +117,61 @@ class Wire:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def ask(
-        self, path: str, body: bytes | None = None, headers: Mapping[str, str] = MOCK, *, method: str | None = None
-    ) -> Answer:
+    def request(
+        self,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = MOCK_HEADERS,
+        *,
+        method: str | None = None,
+    ) -> Response:
         """Send a request and read its answer."""
         method = method or ("GET" if body is None else "POST")
-        self.send(request(method, path, headers, body))
-        return self.answer(bodiless=method == "HEAD")
+        self.send(encode_request(method, path, headers, body))
+        return self.read_response(bodiless=method == "HEAD")
 
-    def head(self) -> Answer:
+    def read_head(self) -> Response:
         """Read the head of an answer; what comes before it (1xx, but for 101, the last) is left out."""
         while True:
-            lines = self._until(b"\r\n\r\n").decode("latin-1").split("\r\n")
+            lines = self._read_until(b"\r\n\r\n").decode("latin-1").split("\r\n")
             fields = [line.split(": ", 1) for line in lines[1:] if line]
-            answer = Answer(int(lines[0].split(" ")[1]), [(name.lower(), value) for name, value in fields])
+            answer = Response(int(lines[0].split(" ")[1]), [(name.lower(), value) for name, value in fields])
             if answer.status >= 200 or answer.status == 101:
                 return answer
 
-    def answer(self, *, bodiless: bool = False) -> Answer:
+    def read_response(self, *, bodiless: bool = False) -> Response:
         """Read a whole answer, or as much of it as comes; where nothing comes its status is 0."""
         try:
-            answer = self.head()
+            answer = self.read_head()
         except ConnectionError:
-            return Answer(0, [], end="broken")
-        if bodiless or answer.status in BODILESS:
-            answer.end = "length"
+            return Response(0, [], end_reason="broken")
+        if bodiless or answer.status in BODILESS_STATUSES:
+            answer.end_reason = "length"
             return answer
-        answer.body = b"".join(self.pieces(answer))
+        answer.body = b"".join(self.iter_body(answer))
         return answer
 
-    def pieces(self, answer: Answer) -> Iterator[bytes]:
+    def iter_body(self, answer: Response) -> Iterator[bytes]:
         """The body of an answer whose head was read, as it comes."""
-        answer.end = "broken"
+        answer.end_reason = "broken"
         try:
-            if answer.get("transfer-encoding"):
-                yield from self._chunks()
-                answer.end = "chunk"
-            elif length := answer.get("content-length"):
-                yield from self._exactly(int(length))
-                answer.end = "length"
+            if answer.get_header("transfer-encoding"):
+                yield from self._iter_chunks()
+                answer.end_reason = "chunk"
+            elif length := answer.get_header("content-length"):
+                yield from self._iter_exactly(int(length))
+                answer.end_reason = "length"
             else:
-                while self._bytes or self._more():
-                    yield self._take()
-                answer.end = "close"
+                while self._buffer or self._receive():
+                    yield self._pop_buffer()
+                answer.end_reason = "close"
         except ConnectionError:
             return
 
-    def events(self, answer: Answer, count: int) -> bytes:
+    def read_events(self, answer: Response, count: int) -> bytes:
         """Read until that many events have come."""
         seen = b""
-        for piece in self.pieces(answer):
+        for piece in self.iter_body(answer):
             seen += piece
             if seen.count(b"\n\n") >= count:
                 return seen
@@ -177,43 +184,48 @@ class Wire:
                 pass
         return True
 
-    def _chunks(self) -> Iterator[bytes]:
-        while size := int(self._until(b"\r\n").split(b";")[0], 16):
-            yield from self._exactly(size)
-            self._until(b"\r\n")
-        while self._until(b"\r\n") != b"\r\n":
+    def _iter_chunks(self) -> Iterator[bytes]:
+        while size := int(self._read_until(b"\r\n").split(b";")[0], 16):
+            yield from self._iter_exactly(size)
+            self._read_until(b"\r\n")
+        while self._read_until(b"\r\n") != b"\r\n":
             pass
 
-    def _exactly(self, count: int) -> Iterator[bytes]:
+    def _iter_exactly(self, count: int) -> Iterator[bytes]:
         while count:
-            if not self._bytes and not self._more():
+            if not self._buffer and not self._receive():
                 raise ConnectionError("the connection closed before the end of the response of the response")
-            piece = self._take(count)
+            piece = self._pop_buffer(count)
             count -= len(piece)
             yield piece
 
-    def _until(self, mark: bytes) -> bytes:
+    def _read_until(self, mark: bytes) -> bytes:
         start = 0
-        while (at := self._bytes.find(mark, start)) < 0:
-            start = max(0, len(self._bytes) - len(mark))
-            if not self._more():
-                raise ConnectionError(f"the connection closed after {bytes(self._bytes[-200:])!r}")
-        return self._take(at + len(mark))
+        while (at := self._buffer.find(mark, start)) < 0:
+            start = max(0, len(self._buffer) - len(mark))
+            if not self._receive():
+                raise ConnectionError(f"the connection closed after {bytes(self._buffer[-200:])!r}")
+        return self._pop_buffer(at + len(mark))
 
-    def _take(self, most: int | None = None) -> bytes:
-        taken = bytes(self._bytes[:most])
-        del self._bytes[:most]
+    def _pop_buffer(self, most: int | None = None) -> bytes:
+        taken = bytes(self._buffer[:most])
+        del self._buffer[:most]
         return taken
 
-    def _more(self) -> bytes:
+    def _receive(self) -> bytes:
         piece = self.socket.recv(65536)
-        self._bytes += piece
+        self._buffer += piece
         return piece
 
 
-def ask(
-    url: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = MOCK, *, method: str | None = None
-) -> Answer:
+def send_raw_request(
+    url: str,
+    path: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] = MOCK_HEADERS,
+    *,
+    method: str | None = None,
+) -> Response:
     """One request over a connection of its own."""
-    with Wire(url) as wire:
-        return wire.ask(path, body, headers, method=method)
+    with RawConnection(url) as wire:
+        return wire.request(path, body, headers, method=method)

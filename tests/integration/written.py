@@ -13,30 +13,30 @@ from tests.integration.managed import Client, expect_ok
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-NUMBERS = itertools.count(1)
+SAMPLE_NUMBERS = itertools.count(1)
 
 
-class Scene(NamedTuple):
+class SampleObjects(NamedTuple):
     """One thing of each kind."""
 
     admin: Client
-    place: str
+    workspace_id: str
     user: str
     key: str
     config: str
     # One that nothing needs.
-    lone_config: str
+    unused_config: str
     integration: str
     provider: str
     virtual_key: str
     reference: str
     # One that nothing needs.
-    lone_reference: str
+    unused_reference: str
     invite: str
     organisation: str
 
 
-def set_scene(admin: Client, name: str = "fields") -> Scene:
+def create_sample_objects(admin: Client, name: str = "fields") -> SampleObjects:
     """Make one thing of each kind; `name` tells one scene of a store from another."""
     workspace = admin.create("/v1/admin/workspaces", {"name": "Fields"})
     place = {"workspace_id": workspace["id"]}
@@ -54,7 +54,7 @@ def set_scene(admin: Client, name: str = "fields") -> Scene:
     invited = {"email": f"{name}@example.test", "role": "member", "workspaces": []}
     key = {"name": "k", "scopes": ["completions.write"], **place}
     config = {"name": "c", "config": {"provider": "mock"}, **place}
-    return Scene(
+    return SampleObjects(
         admin,
         workspace["id"],
         user,
@@ -71,34 +71,34 @@ def set_scene(admin: Client, name: str = "fields") -> Scene:
     )
 
 
-class Sample(NamedTuple):
+class SampleValue(NamedTuple):
     """A value, and what of the answer it is found as, where that is not the field of its name."""
 
     value: Any
-    read: Callable[[dict[str, Any]], Any]
+    read_back: Callable[[dict[str, Any]], Any]
     # Another value than the one that was written.
-    as_shown: Any = None
+    shown_value: Any = None
 
 
-USAGE = {"credit_limit": 7, "type": "tokens", "alert_threshold": 3, "periodic_reset": "weekly"}
-RATES = [{"type": "tokens", "unit": "rph", "value": 9}]
-LATER = "2998-07-06T05:04:03.000Z"
-HEADERS = {"custom_host": "https://other.test/v1", "custom_headers": {"x-team": "a-secret-field"}}
-FACTORS = {"multiplier": {"default": 2.0, "request_token": 0.5}}
-DEPLOYMENT = {"apiVersion": "2024-06-01", "deploymentName": "d", "alias": "gpt-4o", "is_default": True}
+USAGE_LIMITS = {"credit_limit": 7, "type": "tokens", "alert_threshold": 3, "periodic_reset": "weekly"}
+RATE_LIMITS = [{"type": "tokens", "unit": "rph", "value": 9}]
+FUTURE_TIMESTAMP = "2998-07-06T05:04:03.000Z"
+CUSTOM_HEADERS_OPTIONS = {"custom_host": "https://other.test/v1", "custom_headers": {"x-team": "a-secret-field"}}
+PRICING_ADJUSTMENTS = {"multiplier": {"default": 2.0, "request_token": 0.5}}
+AZURE_DEPLOYMENT = {"apiVersion": "2024-06-01", "deploymentName": "d", "alias": "gpt-4o", "is_default": True}
 
 
-def masked(value: str, field: str) -> Sample:
-    return Sample(value, lambda shown: shown[field], mask_secret(value))
+def masked_sample(value: str, field: str) -> SampleValue:
+    return SampleValue(value, lambda shown: shown[field], mask_secret(value))
 
 
-def samples(scene: Scene) -> dict[str, dict[str, Any]]:
+def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
     """For each body by name: a value of each field."""
-    limits = {"usage_limits": USAGE, "rate_limits": RATES, "expires_at": LATER}
-    reset = Sample(True, lambda shown: bool(shown["last_reset_at"]))
+    limits = {"usage_limits": USAGE_LIMITS, "rate_limits": RATE_LIMITS, "expires_at": FUTURE_TIMESTAMP}
+    reset = SampleValue(True, lambda shown: bool(shown["last_reset_at"]))
     mapping = [{"target_field": "key", "secret_reference_id": scene.reference, "value_format": "string"}]
     reference = scene.admin.read(f"/v1/secret-references/{scene.reference}")["id"]
-    mappings = Sample(
+    mappings = SampleValue(
         mapping, lambda shown: shown["secret_mappings"], [{**mapping[0], "secret_reference_id": reference}]
     )
     config = scene.admin.read(f"/v1/configs/{scene.config}")
@@ -111,38 +111,38 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
         "defaults": defaults,
         "alert_emails": ["a@b.test"],
         "rotation_policy": policy,
-        "workspace_id": scene.place,
+        "workspace_id": scene.workspace_id,
         **limits,
     }
-    headers = Sample(
-        HEADERS,
+    headers = SampleValue(
+        CUSTOM_HEADERS_OPTIONS,
         lambda shown: shown["configurations"],
-        {**HEADERS, "custom_headers": {"x-team": mask_secret("a-secret-field")}},
+        {**CUSTOM_HEADERS_OPTIONS, "custom_headers": {"x-team": mask_secret("a-secret-field")}},
     )
     integration = {
         "name": "other",
-        "key": masked("sk-another-key", "masked_key"),
+        "key": masked_sample("sk-another-key", "masked_key"),
         "description": "for x",
         "tags": {"a": "b"},
         "configurations": headers,
         "secret_mappings": mappings,
-        "pricing_adjustments": FACTORS,
+        "pricing_adjustments": PRICING_ADJUSTMENTS,
     }
     provider = {"name": "other", "note": "for x", "tags": {"a": "b"}, **limits}
     virtual = {
         "name": "other",
         "note": "for x",
-        "key": masked("sk-another-key", "masked_api_key"),
-        "model_config": Sample({"custom_host": "https://a.test"}, lambda shown: shown["model_config"]),
-        "deploymentConfig": Sample([DEPLOYMENT], lambda shown: shown["model_config"]["deploymentConfig"]),
+        "key": masked_sample("sk-another-key", "masked_api_key"),
+        "model_config": SampleValue({"custom_host": "https://a.test"}, lambda shown: shown["model_config"]),
+        "deploymentConfig": SampleValue([AZURE_DEPLOYMENT], lambda shown: shown["model_config"]["deploymentConfig"]),
         "secret_mappings": mappings,
         **limits,
     }
     place = {
         "name": "Other",
         "description": "for x",
-        "usage_limits": [USAGE],
-        "rate_limits": RATES,
+        "usage_limits": [USAGE_LIMITS],
+        "rate_limits": RATE_LIMITS,
         "settings": {
             "user_api_key_rotation_period": 30,
             "block_inline_config": True,
@@ -157,7 +157,7 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
     }
     ours = {"metadata": {"team": "a"}, "input_guardrails": ["pg-1"], "output_guardrails": ["pg-2"]}
     vault = {"vault_addr": "https://b.test", "vault_auth_type": "token", "vault_token": "t-9876543210"}
-    auth = Sample(vault, lambda shown: shown["auth_config"], {**vault, "vault_token": mask_secret("t-9876543210")})
+    auth = SampleValue(vault, lambda shown: shown["auth_config"], {**vault, "vault_token": mask_secret("t-9876543210")})
     secret = {
         "name": "other",
         "description": "for x",
@@ -166,11 +166,11 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
         "tags": {"a": "b"},
         "allow_all_workspaces": False,
         "auth_config": auth,
-        "allowed_workspaces": [scene.place],
+        "allowed_workspaces": [scene.workspace_id],
     }
-    own_slug = f"of-its-own-{next(NUMBERS)}"
+    own_slug = f"of-its-own-{next(SAMPLE_NUMBERS)}"
     legacy = {
-        name: Sample(value, lambda shown, name=name: shown["model_config"][name])
+        name: SampleValue(value, lambda shown, name=name: shown["model_config"][name])
         for name, value in (("apiVersion", "2024-02-01"), ("resourceName", "r"), ("deploymentName", "d"))
     }
     return {
@@ -178,30 +178,30 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
         "KeyChange": {**key, "reset_usage": reset},
         "NewConfig": {
             "name": "other",
-            "workspace_id": scene.place,
-            "config": Sample({"provider": "mock"}, lambda shown: json.loads(shown["config"])),
-            "isDefault": Sample(1, lambda shown: shown["is_default"]),
+            "workspace_id": scene.workspace_id,
+            "config": SampleValue({"provider": "mock"}, lambda shown: json.loads(shown["config"])),
+            "isDefault": SampleValue(1, lambda shown: shown["is_default"]),
         },
         "ConfigChange": {
             "name": "other",
             "status": "archived",
-            "config": Sample({"provider": "openai"}, lambda shown: json.loads(shown["config"])),
-            "isDefault": Sample(1, lambda shown: shown["is_default"]),
+            "config": SampleValue({"provider": "openai"}, lambda shown: json.loads(shown["config"])),
+            "isDefault": SampleValue(1, lambda shown: shown["is_default"]),
         },
         "NewIntegration": {
             **integration,
             "slug": own_slug,
             "ai_provider_id": "openai",
-            "workspace_id": scene.place,
+            "workspace_id": scene.workspace_id,
             # They are seen in the workspace; a test of integrations looks there.
-            "create_default_provider": Sample(True, lambda _: True),
+            "create_default_provider": SampleValue(True, lambda _: True),
             "default_provider_slug": None,
         },
         "IntegrationChange": integration,
         "NewProvider": {
             **provider,
             "slug": own_slug,
-            "workspace_id": scene.place,
+            "workspace_id": scene.workspace_id,
             "integration_id": scene.integration,
             "model_config": {},
         },
@@ -210,14 +210,14 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
             **virtual,
             **legacy,
             "slug": own_slug,
-            "workspace_id": scene.place,
+            "workspace_id": scene.workspace_id,
             "provider": "azure-openai",
         },
         "VirtualKeyChange": {**virtual, "reset_usage": reset},
         "NewWorkspace": {
             **place,
             "defaults": ours,
-            "users": Sample(
+            "users": SampleValue(
                 [{"id": scene.user, "role": "manager"}],
                 lambda shown: [{"id": shown["users"][0]["id"], "role": "manager"}],
             ),
@@ -231,9 +231,9 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
         },
         "ReferenceChange": secret,
         "NewInvite": {
-            "email": f"invited{next(NUMBERS)}@example.test",
+            "email": f"invited{next(SAMPLE_NUMBERS)}@example.test",
             "role": "admin",
-            "workspaces": [{"id": scene.place, "role": "manager"}],
+            "workspaces": [{"id": scene.workspace_id, "role": "manager"}],
             "workspace_api_key_details": {"scopes": ["completions.write", "logs.write"]},
         },
         "SettingsChange": {
@@ -258,28 +258,28 @@ def samples(scene: Scene) -> dict[str, dict[str, Any]]:
     }
 
 
-def holds(shown: Any, wanted: Any) -> bool:
+def contains_value(shown: Any, wanted: Any) -> bool:
     """Whether what is shown has all that was written; it may say more."""
     if isinstance(wanted, dict):
-        return isinstance(shown, dict) and all(holds(shown.get(name), value) for name, value in wanted.items())
+        return isinstance(shown, dict) and all(contains_value(shown.get(name), value) for name, value in wanted.items())
     if isinstance(wanted, list):
-        return isinstance(shown, list) and len(shown) == len(wanted) and all(map(holds, shown, wanted))
+        return isinstance(shown, list) and len(shown) == len(wanted) and all(map(contains_value, shown, wanted))
     if isinstance(wanted, str) and isinstance(shown, str) and wanted[:1].isdigit() and "T" in wanted:
         return datetime.fromisoformat(shown) == datetime.fromisoformat(wanted)
     return shown == wanted
 
 
-def unread(shown: dict[str, Any], given: Mapping[str, Any]) -> list[str]:
+def find_mismatches(shown: dict[str, Any], given: Mapping[str, Any]) -> list[str]:
     """The fields that are not read back as they were written."""
     lost: list[str] = []
     for name, sample in given.items():
         read, wanted = (lambda row, name=name: row[name]), sample
-        if isinstance(sample, Sample):
-            read, wanted = sample.read, sample.value if sample.as_shown is None else sample.as_shown
-        if wanted is not None and not holds(read(shown), wanted):
+        if isinstance(sample, SampleValue):
+            read, wanted = sample.read_back, sample.value if sample.shown_value is None else sample.shown_value
+        if wanted is not None and not contains_value(read(shown), wanted):
             lost.append(f"{name}: {read(shown)!r} instead of {wanted!r}")
     return lost
 
 
-def sent(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: sample.value if isinstance(sample, Sample) else sample for name, sample in given.items()}
+def to_request_body(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: sample.value if isinstance(sample, SampleValue) else sample for name, sample in given.items()}

@@ -12,50 +12,54 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-IGNORED = {".git"} | {
+IGNORED_NAMES = {".git"} | {
     line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line.endswith("/") and "*" not in line
 }
 
 
 @functools.cache
-def files() -> tuple[Path, ...]:
+def repository_files() -> tuple[Path, ...]:
     """Every file of the repository, without what is built or installed; relative to its root."""
     found: list[Path] = []
     for folder, below, names in os.walk(ROOT):
         here = Path(folder).relative_to(ROOT)
-        below[:] = [name for name in below if name not in IGNORED and (here / name).as_posix() not in IGNORED]
-        found += [here / name for name in names if not name.endswith((".so", ".pyc")) and name not in IGNORED]
+        below[:] = [
+            name for name in below if name not in IGNORED_NAMES and (here / name).as_posix() not in IGNORED_NAMES
+        ]
+        found += [here / name for name in names if not name.endswith((".so", ".pyc")) and name not in IGNORED_NAMES]
     return tuple(sorted(found))
 
 
-def under(folder: str, *suffixes: str) -> list[Path]:
+def files_under(folder: str, *suffixes: str) -> list[Path]:
     """The files below a folder that end in one of the suffixes."""
-    return [path for path in files() if path.is_relative_to(folder) and path.suffix in suffixes]
+    return [path for path in repository_files() if path.is_relative_to(folder) and path.suffix in suffixes]
 
 
-def text(path: Path | str) -> str:
+def read_text(path: Path | str) -> str:
     return (ROOT / path).read_text()
 
 
 @functools.cache
-def toml(path: str) -> dict[str, Any]:
-    return tomllib.loads(text(path))
+def read_toml(path: str) -> dict[str, Any]:
+    return tomllib.loads(read_text(path))
 
 
 @functools.cache
-def verbs() -> frozenset[str]:
+def make_targets() -> frozenset[str]:
     """What `make` can be asked for."""
-    return frozenset(re.findall(r"^([a-z][a-z-]*):", text("Makefile"), re.MULTILINE))
+    return frozenset(re.findall(r"^([a-z][a-z-]*):", read_text("Makefile"), re.MULTILINE))
 
 
 @functools.cache
-def crates() -> dict[str, dict[str, Any]]:
+def workspace_crates() -> dict[str, dict[str, Any]]:
     """The workspace's crates by name, as cargo understands their manifests."""
     command = ["cargo", "metadata", "--format-version", "1", "--no-deps", "--offline"]
     done = subprocess.run(command, check=True, capture_output=True, cwd=ROOT, stdin=subprocess.DEVNULL)
     return {package["name"]: package for package in json.loads(done.stdout)["packages"]}
 
 
-def needs(crate: str) -> set[str]:
+def crate_dependencies(crate: str) -> set[str]:
     """What a crate depends on when it is built for use."""
-    return {dependency["name"] for dependency in crates()[crate]["dependencies"] if dependency["kind"] is None}
+    return {
+        dependency["name"] for dependency in workspace_crates()[crate]["dependencies"] if dependency["kind"] is None
+    }

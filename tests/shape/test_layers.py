@@ -12,99 +12,105 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock import _engine
-from tests.shape.repository import ROOT, crates, needs, text, toml, under
+from tests.shape.repository import ROOT, crate_dependencies, files_under, read_text, read_toml, workspace_crates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NETWORK = {"tokio", "hyper", "hyper-util", "reqwest", "socket2", "rustls", "tokio-rustls"}
-PYTHON = {"pyo3", "pyo3-async-runtimes", "pyo3-ffi"}
+NETWORK_CRATES = {"tokio", "hyper", "hyper-util", "reqwest", "socket2", "rustls", "tokio-rustls"}
+PYTHON_CRATES = {"pyo3", "pyo3-async-runtimes", "pyo3-ffi"}
 
 
-def test_llm_is_pure():
-    assert not needs("penstock-llm") & (NETWORK | PYTHON | {"http", "penstock-core", "penstock-py", "penstock-mock"})
+def test_llm_crate_is_pure():
+    assert not crate_dependencies("penstock-llm") & (
+        NETWORK_CRATES | PYTHON_CRATES | {"http", "penstock-core", "penstock-py", "penstock-mock"}
+    )
 
 
-def test_core_knows_no_python():
-    assert not needs("penstock-core") & (PYTHON | {"penstock-py", "penstock-mock"})
+def test_core_crate_has_no_python():
+    assert not crate_dependencies("penstock-core") & (PYTHON_CRATES | {"penstock-py", "penstock-mock"})
 
 
-def test_py_knows_the_engine_and_nothing_behind_it():
-    assert "penstock-core" in needs("penstock-py")
-    assert not needs("penstock-py") & (NETWORK - {"tokio", "socket2"} | {"penstock-llm", "penstock-mock"})
+def test_py_crate_depends_on_core_only():
+    assert "penstock-core" in crate_dependencies("penstock-py")
+    assert not crate_dependencies("penstock-py") & (
+        NETWORK_CRATES - {"tokio", "socket2"} | {"penstock-llm", "penstock-mock"}
+    )
 
 
-def test_the_pretend_provider_shares_nothing_with_what_it_tests():
-    assert not needs("penstock-mock") & (PYTHON | {"penstock-core", "penstock-py"})
+def test_mock_provider_shares_no_code_with_core():
+    assert not crate_dependencies("penstock-mock") & (PYTHON_CRATES | {"penstock-core", "penstock-py"})
 
 
 @pytest.mark.parametrize("room", ["features", "guardrails", "limits", "credentials"])
-def test_rooms_of_core_know_neither_the_walk_nor_each_other(room: str):
+def test_core_feature_modules_import_neither_gateway_nor_siblings(room: str):
     others = {"gateway", "routing", "features", "guardrails", "limits", "credentials"} - {room}
     pattern = re.compile(rf"crate::({'|'.join(sorted(others))})\b")
-    for path in under(f"rust/core/src/{room}", ".rs"):
-        assert not pattern.findall(text(path)), path
+    for path in files_under(f"rust/core/src/{room}", ".rs"):
+        assert not pattern.findall(read_text(path)), path
 
 
-def test_features_do_not_know_each_other():
+def test_features_do_not_import_each_other():
     room = Path("rust/core/src/features")
-    for path in under(room.as_posix(), ".rs"):
+    for path in files_under(room.as_posix(), ".rs"):
         if path.stem == "mod":
             continue
-        siblings = {other.stem for other in under(room.as_posix(), ".rs")} - {path.stem, "mod"}
-        named = set(re.findall(r"features::(\w+)|super::(\w+)", text(path)))
+        siblings = {other.stem for other in files_under(room.as_posix(), ".rs")} - {path.stem, "mod"}
+        named = set(re.findall(r"features::(\w+)|super::(\w+)", read_text(path)))
         assert not siblings & {name for pair in named for name in pair}, path
 
 
 # The client of Redis dials for itself, and the kernel is no other.
-DIALLING = {Path("rust/core/src/shared/redis.rs"), Path("rust/core/src/edge/kernel.rs")}
-SOCKETS = (
+ALLOWED_SOCKET_FILES = {Path("rust/core/src/shared/redis.rs"), Path("rust/core/src/edge/kernel.rs")}
+SOCKET_PATTERN = (
     r"(Tcp|Unix)Stream::|(Tcp|Udp|Unix)(Socket|Datagram)\b|\bSocket::new|ToSocketAddrs|lookup_host|get_\w+_connection"
 )
 
 
-def test_only_the_way_out_opens_sockets():
+def test_only_upstream_modules_open_sockets():
     found = {
         path
         for crate in ("llm", "core", "py")
-        for path in under(f"rust/{crate}/src", ".rs")
-        if re.search(SOCKETS, text(path).split("#[cfg(test)]\nmod tests")[0])
+        for path in files_under(f"rust/{crate}/src", ".rs")
+        if re.search(SOCKET_PATTERN, read_text(path).split("#[cfg(test)]\nmod tests")[0])
     }
-    assert {path for path in found if not path.is_relative_to("rust/core/src/upstream")} == DIALLING
+    assert {path for path in found if not path.is_relative_to("rust/core/src/upstream")} == ALLOWED_SOCKET_FILES
 
 
-def test_the_environment_is_looked_at_where_it_is_said():
+def test_only_listed_modules_read_the_environment():
     looking = {
-        path.stem for path in under("python/penstock", ".py") if "os.environ" in re.sub(r"[\"'].*", "", text(path))
+        path.stem
+        for path in files_under("python/penstock", ".py")
+        if "os.environ" in re.sub(r"[\"'].*", "", read_text(path))
     }
     assert looking == {"cli", "administer", "snapshot", "listen", "engine", "serve"}
 
 
-def test_every_crate_obeys_the_workspaces_lints():
-    for name, package in crates().items():
+def test_every_crate_uses_the_workspace_lints():
+    for name, package in workspace_crates().items():
         manifest = Path(package["manifest_path"]).relative_to(ROOT).as_posix()
-        assert toml(manifest).get("lints") == {"workspace": True}, name
+        assert read_toml(manifest).get("lints") == {"workspace": True}, name
 
 
-def test_no_test_stands_where_none_is_run():
-    for package in crates().values():
+def test_crates_without_test_target_contain_no_tests():
+    for package in workspace_crates().values():
         untested = [
             target["src_path"] for target in package["targets"] if "lib" in target["kind"][0] and not target["test"]
         ]
         for source in untested:
             room = Path(source).parent.relative_to(ROOT).as_posix()
-            assert not [path for path in under(room, ".rs") if "#[cfg(test)]" in text(path)]
+            assert not [path for path in files_under(room, ".rs") if "#[cfg(test)]" in read_text(path)]
 
 
-def test_lib_rs_is_a_table_of_contents():
-    for path in under("rust", ".rs"):
+def test_lib_rs_has_at_most_60_lines():
+    for path in files_under("rust", ".rs"):
         if path.name == "lib.rs":
-            assert len(text(path).splitlines()) <= 60, path
+            assert len(read_text(path).splitlines()) <= 60, path
 
 
-def imports(path: Path) -> Iterator[str]:
+def imported_modules(path: Path) -> Iterator[str]:
     """Every module that a Python file imports, `from package import module` as `package.module` too."""
-    for node in ast.walk(ast.parse(text(path))):
+    for node in ast.walk(ast.parse(read_text(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -112,42 +118,49 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_the_extension_has_one_importer():
-    importers = {path.as_posix() for path in under("python", ".py") if "penstock._engine" in set(imports(path))}
+def test_only_engine_py_imports_the_extension():
+    importers = {
+        path.as_posix() for path in files_under("python", ".py") if "penstock._engine" in set(imported_modules(path))
+    }
     assert importers <= {"python/penstock/engine.py"}
 
 
-def test_the_edge_loads_no_web_framework():
+def test_edge_loads_no_web_framework():
     """The door's own imports, followed through the package, never reach the control process's rooms."""
     modules = {
-        path.relative_to("python").with_suffix("").as_posix().replace("/", "."): path for path in under("python", ".py")
+        path.relative_to("python").with_suffix("").as_posix().replace("/", "."): path
+        for path in files_under("python", ".py")
     }
     seen: set[str] = set()
     ahead = ["penstock.asgi"] if "penstock.asgi" in modules else []
     while ahead:
         seen.add(name := ahead.pop())
-        found = {imported for imported in imports(modules[name]) if imported in modules} if name in modules else set()
-        assert not any(imported.split(".")[0] == "litestar" for imported in imports(modules[name])), name
+        found = (
+            {imported for imported in imported_modules(modules[name]) if imported in modules}
+            if name in modules
+            else set()
+        )
+        assert not any(imported.split(".")[0] == "litestar" for imported in imported_modules(modules[name])), name
         ahead += found - seen
 
 
-def chain(line: str, mark: str) -> list[set[str]]:
+def parse_import_chain(line: str, mark: str) -> list[set[str]]:
     """The steps of a chain, and the modules of each."""
     return [set(re.findall(r"\w+", step)) - {"and"} for step in line.split(mark)]
 
 
-def test_the_chain_of_imports_that_is_told_is_that_of_the_contract():
-    (told,) = re.findall(r"Python imports go one way, ([^;]*);", text("docs/architecture.md"))
-    contracts = toml("pyproject.toml")["tool"]["importlinter"]["contracts"]
+def test_documented_import_chain_matches_the_contract():
+    (told,) = re.findall(r"Python imports go one way, ([^;]*);", read_text("docs/architecture.md"))
+    contracts = read_toml("pyproject.toml")["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
     at = {name: number for number, layer in enumerate(layers) for name in re.findall(r"\w+", layer)}
-    steps = [{at[name] for name in step} for step in chain(told, "▸")]
+    steps = [{at[name] for name in step} for step in parse_import_chain(told, "▸")]
     assert all(len(step) == 1 for step in steps)
     places = [place for step in steps for place in step]
     assert places == sorted(set(places))
 
 
-def members(declared: ast.ClassDef) -> Iterator[str]:
+def class_members(declared: ast.ClassDef) -> Iterator[str]:
     for node in declared.body:
         if isinstance(node, ast.FunctionDef):
             yield node.name
@@ -155,11 +168,11 @@ def members(declared: ast.ClassDef) -> Iterator[str]:
             yield ast.unparse(node.target)
 
 
-def test_the_border_is_crossed_by_the_names_that_are_told_and_declared():
-    declared = ast.parse(text("python/penstock/_engine.pyi")).body
+def test_python_rust_boundary_matches_stub_and_docs():
+    declared = ast.parse(read_text("python/penstock/_engine.pyi")).body
     functions = {node.name for node in declared if isinstance(node, ast.FunctionDef)}
     classes = {
-        node.name: set(members(node)) - {"__init__"}
+        node.name: set(class_members(node)) - {"__init__"}
         for node in declared
         # What describes the shape of a dict has no name there.
         if isinstance(node, ast.ClassDef) and not any(ast.unparse(base) == "TypedDict" for base in node.bases)
@@ -168,12 +181,12 @@ def test_the_border_is_crossed_by_the_names_that_are_told_and_declared():
     for name, methods in classes.items():
         assert methods == {member for member in vars(getattr(_engine, name)) if not member.startswith("_")}, name
     (told,) = re.findall(
-        r"names cross from Python to Rust: (.*?)\. Bytes cross", text("docs/architecture.md"), re.DOTALL
+        r"names cross from Python to Rust: (.*?)\. Bytes cross", read_text("docs/architecture.md"), re.DOTALL
     )
     assert set(re.findall(r"`(\w+)`", told)) == functions | classes.keys() | classes["Engine"]
 
 
-def test_the_contracts_of_import_linter_hold():
+def test_import_linter_contracts_hold():
     command = [Path(sys.executable).parent / "lint-imports", "--no-logo", "--no-cache"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,46 +6,62 @@ import ast
 import re
 from pathlib import Path
 
-from tests.shape.repository import files, text, under
+from tests.shape.repository import files_under, read_text, repository_files
 
-NO_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "manager", "handler", "impl", "types", "v2", "misc"}
-CODE = (".py", ".rs", ".mjs", ".sh")
+BANNED_NAMES = {
+    "utils",
+    "util",
+    "helpers",
+    "helper",
+    "common",
+    "base",
+    "manager",
+    "handler",
+    "impl",
+    "types",
+    "v2",
+    "misc",
+}
+CODE_SUFFIXES = (".py", ".rs", ".mjs", ".sh")
 # Tables grow by the row; they are read by looking one row up.
-TABLES = {"rust/llm/src/providers/compatible.rs", "rust/llm/src/operation.rs"}
+LONG_TABLE_FILES = {"rust/llm/src/providers/compatible.rs", "rust/llm/src/operation.rs"}
 
 
-def test_no_file_or_folder_has_a_name_that_says_nothing():
-    named = {path for path in files() if {part.split(".")[0].lower() for part in path.parts} & NO_NAMES}
+def test_no_file_or_folder_has_a_meaningless_name():
+    named = {path for path in repository_files() if {part.split(".")[0].lower() for part in path.parts} & BANNED_NAMES}
     assert not named
 
 
 def test_files_stay_short():
     long = {
         path.as_posix(): lines
-        for path in files()
-        if path.suffix in CODE
+        for path in repository_files()
+        if path.suffix in CODE_SUFFIXES
         and "tests" not in path.parts
-        and path.as_posix() not in TABLES
-        and (lines := len(text(path).splitlines())) > 600
+        and path.as_posix() not in LONG_TABLE_FILES
+        and (lines := len(read_text(path).splitlines())) > 600
     }
     assert not long
 
 
-def test_python_modules_open_with_a_sentence():
+def test_python_modules_start_with_a_docstring_sentence():
     silent = [
         path
-        for path in under(".", ".py")
-        if text(path).strip() and not (ast.get_docstring(ast.parse(text(path))) or "").split("\n")[0].endswith(".")
+        for path in files_under(".", ".py")
+        if read_text(path).strip()
+        and not (ast.get_docstring(ast.parse(read_text(path))) or "").split("\n")[0].endswith(".")
     ]
     assert not silent
 
 
-def test_rust_modules_open_with_a_sentence():
-    silent = [path for path in under("rust", ".rs") if text(path).strip() and not text(path).startswith("//!")]
+def test_rust_modules_start_with_a_doc_comment():
+    silent = [
+        path for path in files_under("rust", ".rs") if read_text(path).strip() and not read_text(path).startswith("//!")
+    ]
     assert not silent
 
 
-def test_tests_of_core_are_named_after_what_they_test():
+def test_core_tests_are_named_after_modules():
     """One file per feature: a test's name is a module's name, or stands in the list of walks that cross modules."""
     walks = {
         "credentials",
@@ -63,25 +79,25 @@ def test_tests_of_core_are_named_after_what_they_test():
     }
     rooms = {
         part
-        for path in under("rust/core/src", ".rs")
+        for path in files_under("rust/core/src", ".rs")
         for part in path.relative_to("rust/core/src").with_suffix("").parts
     }
-    tests = {path.stem for path in under("rust/core/tests", ".rs") if len(path.parts) == 4}
+    tests = {path.stem for path in files_under("rust/core/tests", ".rs") if len(path.parts) == 4}
     assert not tests - rooms - walks
 
 
-def test_every_feature_has_its_tests():
-    features = {path.stem for path in under("rust/core/src/features", ".rs")} - {"mod"}
-    assert not {name for name in features if Path(f"rust/core/tests/{name}.rs") not in files()}
+def test_every_feature_has_a_test_file():
+    features = {path.stem for path in files_under("rust/core/src/features", ".rs")} - {"mod"}
+    assert not {name for name in features if Path(f"rust/core/tests/{name}.rs") not in repository_files()}
 
 
-def test_unit_tests_of_python_mirror_the_package():
-    modules = {path.relative_to("python/penstock").with_suffix("") for path in under("python/penstock", ".py")}
+def test_python_unit_tests_mirror_the_package():
+    modules = {path.relative_to("python/penstock").with_suffix("") for path in files_under("python/penstock", ".py")}
     # Benches and load scenarios are small enough for one flat name: benches/compare/report.py is compare_report.
-    modules |= {Path("_".join(path.with_suffix("").parts[1:])) for path in under("benches", ".py")}
-    modules |= {Path(f"loadtests_{path.stem}") for path in under("loadtests", ".py")}
+    modules |= {Path("_".join(path.with_suffix("").parts[1:])) for path in files_under("benches", ".py")}
+    modules |= {Path(f"loadtests_{path.stem}") for path in files_under("loadtests", ".py")}
     stray = []
-    for path in under("tests/unit", ".py"):
+    for path in files_under("tests/unit", ".py"):
         mirrored = path.relative_to("tests/unit").with_name(path.stem.removeprefix("test_"))
         # What a package itself does is told in its folder, under a name of the test's own.
         is_packages = mirrored.parent != Path() and mirrored.parent / "__init__" in modules
@@ -90,6 +106,10 @@ def test_unit_tests_of_python_mirror_the_package():
     assert not stray
 
 
-def test_no_test_is_skipped_or_expected_to_fail_without_a_word():
+def test_skipped_and_xfail_tests_have_a_reason():
     marks = re.compile(r"pytest\.mark\.(skip|xfail)\b(?!.*reason=)|#\[ignore\]")
-    assert not [path for path in under(".", ".py", ".rs") if path.name != "test_names.py" and marks.search(text(path))]
+    assert not [
+        path
+        for path in files_under(".", ".py", ".rs")
+        if path.name != "test_names.py" and marks.search(read_text(path))
+    ]

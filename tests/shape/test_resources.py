@@ -9,7 +9,7 @@ import pytest
 
 from penstock import authorization, resources
 from penstock.app import create_documented_app
-from tests.shape.repository import under
+from tests.shape.repository import files_under
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from litestar import Litestar
 
-FILES = [path for path in under("python/penstock/resources", ".py") if not path.name.startswith("_")]
+RESOURCE_FILES = [path for path in files_under("python/penstock/resources", ".py") if not path.name.startswith("_")]
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def app() -> Litestar:
     return create_documented_app()
 
 
-@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
-def test_a_resources_path_is_its_file(app: Litestar, path: Path):
+@pytest.mark.parametrize("path", RESOURCE_FILES, ids=[path.stem for path in RESOURCE_FILES])
+def test_resource_path_matches_its_file(app: Litestar, path: Path):
     name = path.relative_to("python/penstock/resources").with_suffix("").as_posix().replace("/", ".")
     served = [route.path for route in app.routes]
     for prefix in resources.path_prefixes(name) or (f"/{name}",):
@@ -45,11 +45,11 @@ def test_every_route_has_a_file(app: Litestar):
     assert not stray
 
 
-def test_what_the_engine_forwards_is_what_is_served_and_nothing_internal():
+def test_engine_forwards_no_internal_paths():
     assert not [path for path in resources.forwarded_prefixes() if path.startswith("/internal")]
 
 
-def guards(app: Litestar) -> Iterator[tuple[str, list[object]]]:
+def iter_route_guards(app: Litestar) -> Iterator[tuple[str, list[object]]]:
     """The guards of every route that someone wrote; OPTIONS is answered by the framework itself."""
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):
@@ -58,10 +58,10 @@ def guards(app: Litestar) -> Iterator[tuple[str, list[object]]]:
 
 
 def test_every_route_declares_a_guard(app: Litestar):
-    assert not [path for path, declared in guards(app) if not any(map(authorization.is_guard, declared))]
+    assert not [path for path, declared in iter_route_guards(app) if not any(map(authorization.is_guard, declared))]
 
 
-def test_every_body_can_be_read(app: Litestar):
+def test_every_body_type_can_be_decoded(app: Litestar):
     """The framework would only notice with the first request."""
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):
@@ -69,7 +69,7 @@ def test_every_body_can_be_read(app: Litestar):
                 msgspec.json.Decoder(data.raw)
 
 
-def test_what_only_the_engine_may_ask_is_guarded_so(app: Litestar):
-    internal = [declared for path, declared in guards(app) if path.startswith("/internal")]
+def test_internal_routes_are_for_the_engine_only(app: Litestar):
+    internal = [declared for path, declared in iter_route_guards(app) if path.startswith("/internal")]
     assert internal
     assert all(authorization.engine_only in declared for declared in internal)

@@ -5,45 +5,47 @@ from __future__ import annotations
 import json
 import re
 
-from tests.shape.repository import ROOT, files, text
+from tests.shape.repository import ROOT, read_text, repository_files
 
 # Put together here so that this file does not find itself.
-MACHINE = ["/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", "/tmp/tar" + "get", "/tmp/bri" + "ef"]
-REGISTRIES = [
+MACHINE_PATHS = ["/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", "/tmp/tar" + "get", "/tmp/bri" + "ef"]
+REGISTRY_HOSTS = [
     "py" + "pi.org",
     "python" + "hosted.org",
     "registry." + "npmjs",
     "static.crates" + ".io",
     "index.crates" + ".io",
 ]
-LEFTOVERS = ["<<<<" + "<<< ", ">>>>" + ">>> ", "XX" + "X", "FIX" + "ME", "TO" + "DO"]
-PATTERN = re.compile("|".join(map(re.escape, MACHINE + REGISTRIES + LEFTOVERS)))
+LEFTOVER_MARKERS = ["<<<<" + "<<< ", ">>>>" + ">>> ", "XX" + "X", "FIX" + "ME", "TO" + "DO"]
+FORBIDDEN_PATTERN = re.compile("|".join(map(re.escape, MACHINE_PATHS + REGISTRY_HOSTS + LEFTOVER_MARKERS)))
 
 
-def test_nothing_belongs_to_one_machine_or_was_left_behind():
+def test_no_machine_paths_or_leftover_markers():
     found = []
-    for path in files():
+    for path in repository_files():
         try:
-            lines = text(path).splitlines()
+            lines = read_text(path).splitlines()
         except UnicodeDecodeError:
             continue
         found += [
-            f"{path}:{number}: {line.strip()[:120]}" for number, line in enumerate(lines, 1) if PATTERN.search(line)
+            f"{path}:{number}: {line.strip()[:120]}"
+            for number, line in enumerate(lines, 1)
+            if FORBIDDEN_PATTERN.search(line)
         ]
     assert not found, "\n".join(found)
 
 
-def test_locks_name_packages_and_hashes_and_no_place():
-    for path in files():
+def test_lock_files_have_hashes_and_no_urls():
+    for path in repository_files():
         if path.parts[0] == "requirements":
-            assert "://" not in text(path), path
+            assert "://" not in read_text(path), path
             unhashed = [
-                line for line in re.sub(r" \\\n +", " ", text(path)).splitlines() if "--hash=sha256:" not in line
+                line for line in re.sub(r" \\\n +", " ", read_text(path)).splitlines() if "--hash=sha256:" not in line
             ]
             assert not unhashed, f"{path}: {unhashed}"
 
 
-def test_the_node_lock_names_no_place():
+def test_node_lock_has_hashes_and_no_urls():
     lock = json.loads((ROOT / "tests/e2e/node/package-lock.json").read_text())
     for name, package in lock["packages"].items():
         if name:

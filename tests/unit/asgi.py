@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     App = Callable[..., Awaitable[None]]
 
 # An application that takes longer to start or to end has lost its way.
-PATIENCE = 30
+LIFESPAN_TIMEOUT_SECONDS = 30
 
 
 @dataclass
-class Answer:
+class Response:
     status: int
     headers: dict[str, str]
     body: bytes
@@ -28,9 +28,9 @@ class Answer:
         return msgspec.json.decode(self.body)
 
 
-async def ask(
+async def send_request(
     app: App, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None, query: str = ""
-) -> Answer:
+) -> Response:
     """Send one request and collect the answer."""
     sent: list[dict[str, Any]] = []
     asked = [{"type": "http.request", "body": body, "more_body": False}]
@@ -63,11 +63,11 @@ async def ask(
     }
     await app(scope, receive, send)
     answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return Answer(sent[0]["status"], answered, b"".join(part.get("body", b"") for part in sent[1:]))
+    return Response(sent[0]["status"], answered, b"".join(part.get("body", b"") for part in sent[1:]))
 
 
 @asynccontextmanager
-async def living(app: App) -> AsyncIterator[None]:
+async def run_lifespan(app: App) -> AsyncIterator[None]:
     """Run the lifespan around what is inside."""
     events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -75,19 +75,19 @@ async def living(app: App) -> AsyncIterator[None]:
     task = asyncio.ensure_future(asked)
     try:
         await events.put({"type": "lifespan.startup"})
-        await hear(task, told, "lifespan.startup.complete")
+        await expect_lifespan_event(task, told, "lifespan.startup.complete")
         yield
         await events.put({"type": "lifespan.shutdown"})
-        await hear(task, told, "lifespan.shutdown.complete")
-        await asyncio.wait_for(task, PATIENCE)
+        await expect_lifespan_event(task, told, "lifespan.shutdown.complete")
+        await asyncio.wait_for(task, LIFESPAN_TIMEOUT_SECONDS)
     finally:
         task.cancel()
 
 
-async def hear(task: asyncio.Future[None], told: asyncio.Queue[dict[str, Any]], wanted: str) -> None:
+async def expect_lifespan_event(task: asyncio.Future[None], told: asyncio.Queue[dict[str, Any]], wanted: str) -> None:
     """Wait until the application says this; what it fails with instead is raised here."""
     word = asyncio.ensure_future(told.get())
-    done, _ = await asyncio.wait({task, word}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait({task, word}, timeout=LIFESPAN_TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     if word not in done:
         word.cancel()
         if task in done:
@@ -95,7 +95,7 @@ async def hear(task: asyncio.Future[None], told: asyncio.Queue[dict[str, Any]], 
         raise AssertionError(f"the application {'ended' if task in done else 'waits'} without saying {wanted}")
     if word.result()["type"] != wanted:
         # It is about to raise what was wrong.
-        await asyncio.wait({task}, timeout=PATIENCE)
+        await asyncio.wait({task}, timeout=LIFESPAN_TIMEOUT_SECONDS)
         if task.done():
             task.result()
         raise AssertionError(word.result())

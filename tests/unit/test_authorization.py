@@ -7,7 +7,7 @@ import pytest
 from penstock.authorization import CALL_SCOPES, SCOPES_BY_KEY_TYPE, Caller, require_scopes
 
 
-def caller(**fields: object) -> Caller:
+def make_caller(**fields: object) -> Caller:
     given = {
         "id": "k",
         "type": "workspace-user",
@@ -18,7 +18,7 @@ def caller(**fields: object) -> Caller:
     return Caller(**{**given, **fields})  # pyright: ignore[reportArgumentType]
 
 
-def test_models_are_called_with_keys_of_workspaces_alone():
+def test_only_workspace_keys_may_call_models():
     assert not CALL_SCOPES & (SCOPES_BY_KEY_TYPE["organisation-service"] | SCOPES_BY_KEY_TYPE["organisation-user"])
     assert SCOPES_BY_KEY_TYPE["workspace-user"] >= CALL_SCOPES
     assert "workspaces.delete" in SCOPES_BY_KEY_TYPE["organisation-service"]
@@ -39,20 +39,20 @@ def test_models_are_called_with_keys_of_workspaces_alone():
         (None, set()),
     ],
 )
-def test_a_person_may_what_the_role_in_the_workspace_allows(role: str | None, may: set[str]):
-    person = caller(org_role="member", roles={"w": role} if role else {})
+def test_user_has_the_scopes_of_the_workspace_role(role: str | None, may: set[str]):
+    person = make_caller(org_role="member", roles={"w": role} if role else {})
     assert person.granted_scopes("w") & {"configs.create", "configs.read", "completions.write"} == may
     assert person.granted_scopes("elsewhere") == person.granted_scopes(None) == frozenset()
     assert not person.is_organisation_admin
 
 
 @pytest.mark.parametrize("role", ["owner", "admin"])
-def test_who_leads_the_organisation_leads_every_workspace(role: str):
-    person = caller(org_role=role)
+def test_org_admins_administer_every_workspace(role: str):
+    person = make_caller(org_role=role)
     assert person.is_organisation_admin
     assert "configs.delete" in person.granted_scopes("anywhere")
 
 
-def test_a_guard_for_a_scope_that_does_not_exist_is_refused():
+def test_rejects_a_guard_for_an_unknown_scope():
     with pytest.raises(ValueError, match=r"no scope fly\.high"):
         require_scopes("configs.list", "fly.high")

@@ -17,79 +17,77 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def run(*words: str, **env: str) -> Result:
+def run_cli(*words: str, **env: str) -> Result:
     return CliRunner().invoke(main, words, env=dict(env))
 
 
-def test_the_version_is_printed():
-    assert run("version").output == f"penstock {__version__}\n"
+def test_version_is_printed():
+    assert run_cli("version").output == f"penstock {__version__}\n"
 
 
-def test_the_settings_are_printed_as_a_table():
-    assert run("settings").output.startswith("| key in `penstock.toml` |")
+def test_settings_are_printed_as_a_table():
+    assert run_cli("settings").output.startswith("| key in `penstock.toml` |")
 
 
-def test_the_description_is_printed_as_json():
-    assert json.loads(run("openapi").output)["info"]["title"] == "Penstock management API"
+def test_openapi_document_is_printed_as_json():
+    assert json.loads(run_cli("openapi").output)["info"]["title"] == "Penstock management API"
 
 
-def test_a_config_is_checked_with_every_problem_and_the_limits_of_the_settings(tmp_path: Path):
+def test_check_reports_all_config_problems_and_setting_limits(tmp_path: Path):
     file = tmp_path / "config.json"
     good = {"strategy": {"mode": "fallback"}, "targets": [{"provider": "openai"}, {"provider": "anthropic"}]}
     file.write_text(json.dumps(good))
-    assert run("check", str(file)).exit_code == 0
-    done = run("check", str(file), MAX_ROOT_CONFIG_TARGETS="1")
+    assert run_cli("check", str(file)).exit_code == 0
+    done = run_cli("check", str(file), MAX_ROOT_CONFIG_TARGETS="1")
     assert (done.exit_code, "$.targets must hold at most 1 targets, not 2" in done.output) == (1, True)
     file.write_text(json.dumps({"retry": {"attempts": 6}, "odd": 1}))
-    done = run("check", str(file))
+    done = run_cli("check", str(file))
     assert (done.exit_code, "$.retry.attempts must be" in done.output, "$.odd is not" in done.output) == (1, True, True)
 
 
-def test_the_file_that_is_checked_is_the_one_that_the_gateway_would_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_check_reads_the_file_that_the_gateway_would_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    missing = run("check")
+    missing = run_cli("check")
     assert (missing.exit_code, "penstock.toml': No such file" in missing.output) == (1, True)
     (tmp_path / "other.toml").write_text("")
-    assert "other.toml is good" in run("check", PENSTOCK_CONFIG=str(tmp_path / "other.toml")).output
+    assert "other.toml is good" in run_cli("check", PENSTOCK_CONFIG=str(tmp_path / "other.toml")).output
     (tmp_path / "penstock.toml").write_text("")
-    assert run("check").output.startswith("penstock.toml is good")
+    assert run_cli("check").output.startswith("penstock.toml is good")
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])
-def test_a_config_that_cannot_be_read_is_told_as_every_problem_is(tmp_path: Path, content: str | None):
+def test_check_reports_an_unreadable_config(tmp_path: Path, content: str | None):
     file = tmp_path / "config.json"
     if content is not None:
         file.write_text(content)
-    done = run("check", str(file))
+    done = run_cli("check", str(file))
     assert (done.exit_code, done.output.startswith("penstock: ")) == (1, True)
     assert ("cannot read" if content is None else "cannot be used") in done.output
 
 
-def test_a_good_file_is_called_good(tmp_path: Path):
+def test_check_accepts_a_valid_file(tmp_path: Path):
     file = tmp_path / "penstock.toml"
     file.write_text("[[keys]]\nname = 'a'\nkey = 'canary-1'\n")
-    done = run("check", str(file))
+    done = run_cli("check", str(file))
     assert (done.exit_code, "is good: 1 keys" in done.output) == (0, True)
     assert "canary" not in done.output
 
 
-def test_prices_that_cannot_be_used_are_told_with_their_places(tmp_path: Path):
+def test_check_reports_invalid_prices_with_their_paths(tmp_path: Path):
     file = tmp_path / "penstock.toml"
     file.write_text(
         '[[prices]]\nprovider = "openai"\nmodel = "m"\n[prices.pay_as_you_go]\nrequest_token = {price = 1}\n'
     )
-    assert run("check", str(file)).exit_code == 0
+    assert run_cli("check", str(file)).exit_code == 0
     file.write_text('[[prices]]\nprovider = "openai"\n[[prices]]\nprovider = "a"\nmodel = "b"\nvalid_from = "soon"\n')
-    done = run("check", str(file))
+    done = run_cli("check", str(file))
     assert (done.exit_code, "prices[0]" in done.output, "prices[1].valid_from" in done.output) == (1, True, True)
 
 
-def test_a_bad_file_is_refused_with_its_problems_and_without_its_secrets(tmp_path: Path):
+def test_check_reports_problems_without_secrets(tmp_path: Path):
     file = tmp_path / "penstock.toml"
     file.write_text("[[keys]]\nname = 'a'\nkey = 'canary-1'\nport = 1\n")
-    done = run("check", str(file))
+    done = run_cli("check", str(file))
     assert done.exit_code == 1
     assert "keys[0].port: is not known" in done.output
     assert "canary" not in done.output
@@ -104,20 +102,20 @@ def test_a_bad_file_is_refused_with_its_problems_and_without_its_secrets(tmp_pat
         (("--config", "/no/such/file"), "cannot read '/no/such/file'"),
     ],
 )
-def test_what_cannot_start_says_why_and_ends(words: tuple[str, ...], said: str):
-    done = run("serve", *words)
+def test_serve_reports_why_it_cannot_start(words: tuple[str, ...], said: str):
+    done = run_cli("serve", *words)
     assert done.exit_code == 1
     assert said in done.output
     assert "Traceback" not in done.output
 
 
-def test_the_owner_is_found_by_the_address_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_init_stores_the_owners_email_in_lower_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Whoever signs in is looked for in small letters."""
     monkeypatch.chdir(tmp_path)
-    done = run("init", "--email", "nobody")
+    done = run_cli("init", "--email", "nobody")
     assert (done.exit_code, "'nobody' is not allowed" in done.output) == (1, True)
     assert not list(tmp_path.iterdir())
-    done = run("init", "--email", " Ann@Example.com", API_KEY_PREFIX="acme")
+    done = run_cli("init", "--email", " Ann@Example.com", API_KEY_PREFIX="acme")
     assert (done.exit_code, "acme" in done.output) == (0, True)
     with closing(sqlite3.connect("penstock.db")) as connection:
         assert connection.execute("SELECT email FROM users").fetchall() == [("ann@example.com",)]

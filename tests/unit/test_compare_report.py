@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def cpu(peer: str, *values: float, work: str = "whole16") -> list[Sample]:
+def cpu_samples(peer: str, *values: float, work: str = "whole16") -> list[Sample]:
     return [Sample(number, work, peer, {"cpu_us": value}) for number, value in enumerate(values, 1)]
 
 
-def run_of(*samples: Sample, **changes: object) -> Result:
+def make_result(*samples: Sample, **changes: object) -> Result:
     versions = dict.fromkeys(dict.fromkeys(sample.peer for sample in samples), "1.0")
     known = Result("2026-01-02 03:04", quick=False, rounds=3, machine={"cores": "2"}, versions=versions)
     known.samples.extend(samples)
@@ -29,7 +29,7 @@ def run_of(*samples: Sample, **changes: object) -> Result:
     return known
 
 
-def verdict(known: Result, work: str, against: str | None = "nginx") -> figures.Verdict:
+def find_verdict(known: Result, work: str, against: str | None = "nginx") -> figures.Verdict:
     return next(
         found
         for found in figures.evaluate_targets(known)
@@ -37,29 +37,33 @@ def verdict(known: Result, work: str, against: str | None = "nginx") -> figures.
     )
 
 
-def test_a_ratio_is_taken_within_a_round_and_then_its_median() -> None:
-    samples = cpu("penstock", 30, 44, 90) + cpu("nginx", 20, 22, 30)
+def test_ratio_is_the_median_of_the_ratios_per_round() -> None:
+    samples = cpu_samples("penstock", 30, 44, 90) + cpu_samples("nginx", 20, 22, 30)
     spread = paired.ratio_spread(samples, "whole16", "cpu_us", ("penstock", "nginx"))
     assert spread == paired.Spread(2.0, 1.5, 3.0, 3)
 
 
-def test_rounds_that_only_one_of_two_finished_are_left_out() -> None:
-    samples = [*cpu("penstock", 30, 44), *cpu("nginx", 20), Sample(2, "whole16", "nginx", {}, "it died")]
+def test_ignores_rounds_that_only_one_peer_finished() -> None:
+    samples = [
+        *cpu_samples("penstock", 30, 44),
+        *cpu_samples("nginx", 20),
+        Sample(2, "whole16", "nginx", {}, "it died"),
+    ]
     spread = paired.ratio_spread(samples, "whole16", "cpu_us", ("penstock", "nginx"))
     assert spread == paired.Spread(1.5, 1.5, 1.5, 1)
 
 
-def test_nothing_measured_is_no_ratio() -> None:
+def test_no_samples_give_no_ratio() -> None:
     assert paired.ratio_spread([], "whole16", "cpu_us", ("penstock", "nginx")) is None
     assert paired.compute_spread([]) is None
 
 
-def test_a_difference_below_nothing_is_not_divided_by() -> None:
-    samples = cpu("penstock", 10, 10) + cpu("nginx", -5, 5)
+def test_does_not_divide_by_a_negative_value() -> None:
+    samples = cpu_samples("penstock", 10, 10) + cpu_samples("nginx", -5, 5)
     assert paired.ratio_spread(samples, "whole16", "cpu_us", ("penstock", "nginx")) == paired.Spread(2.0, 2.0, 2.0, 1)
 
 
-def test_added_latency_is_counted_from_asking_directly_in_the_same_round() -> None:
+def test_added_latency_is_relative_to_the_direct_request() -> None:
     samples = [
         Sample(1, "latency", "direct", {"p50_us": 50}),
         Sample(1, "latency", "nginx", {"p50_us": 150}),
@@ -69,28 +73,36 @@ def test_added_latency_is_counted_from_asking_directly_in_the_same_round() -> No
     assert [sample.values.get("added_p50_us") for sample in known] == [None, 100, None]
 
 
-def test_a_target_is_met_at_its_limit_and_missed_above() -> None:
-    nginx = cpu("nginx", 20, 20, 20)
-    assert verdict(run_of(*cpu("penstock", 50, 50, 50), *nginx), "whole16").is_met is True
-    assert verdict(run_of(*cpu("penstock", 50, 51, 51), *nginx), "whole16").is_met is False
-    assert verdict(run_of(*nginx), "whole16").is_met is None
+def test_target_is_met_at_its_limit_and_missed_above() -> None:
+    nginx = cpu_samples("nginx", 20, 20, 20)
+    assert find_verdict(make_result(*cpu_samples("penstock", 50, 50, 50), *nginx), "whole16").is_met is True
+    assert find_verdict(make_result(*cpu_samples("penstock", 50, 51, 51), *nginx), "whole16").is_met is False
+    assert find_verdict(make_result(*nginx), "whole16").is_met is None
 
 
-def test_a_target_without_another_gateway_speaks_of_our_own_value() -> None:
+def test_target_without_a_peer_uses_the_absolute_value() -> None:
     hold = Sample(1, "hold", "penstock", {"kb_per_stream": 41.0})
-    assert verdict(run_of(hold), "hold", None).is_met is False
+    assert find_verdict(make_result(hold), "hold", None).is_met is False
 
 
-def test_one_invalid_sample_of_ours_misses_the_target() -> None:
-    samples = [*cpu("penstock", 20), *cpu("nginx", 20, 20), Sample(2, "whole16", "penstock", {}, "3 errors")]
-    found = verdict(run_of(*samples), "whole16")
+def test_one_invalid_sample_misses_the_target() -> None:
+    samples = [
+        *cpu_samples("penstock", 20),
+        *cpu_samples("nginx", 20, 20),
+        Sample(2, "whole16", "penstock", {}, "3 errors"),
+    ]
+    found = find_verdict(make_result(*samples), "whole16")
     assert found.is_met is False
     assert found.invalid_reason == "3 errors"
 
 
-def test_the_report_says_what_was_measured_and_what_was_not() -> None:
-    samples = [*cpu("nginx", 20, 22, 30), *cpu("penstock", 30, 44, 90), Sample(1, "body", "nginx", {}, "2 errors")]
-    text = report.render_report(run_of(*samples, left_out={"bifrost": "no Go"}, warnings=["noisy"]))
+def test_report_shows_what_was_and_was_not_measured() -> None:
+    samples = [
+        *cpu_samples("nginx", 20, 22, 30),
+        *cpu_samples("penstock", 30, 44, 90),
+        Sample(1, "body", "nginx", {}, "2 errors"),
+    ]
+    text = report.render_report(make_result(*samples, left_out={"bifrost": "no Go"}, warnings=["noisy"]))
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
     assert "2.00× [1.50–3.00]" in text
     assert "| 44.0 (2.00×) |" in text
@@ -112,23 +124,27 @@ def test_the_report_says_what_was_measured_and_what_was_not() -> None:
         (True, ["nginx"], ["body"], {}, 0),
     ],
 )
-def test_a_run_is_good_only_with_all_that_it_was_to_measure(
+def test_run_succeeds_only_if_it_measured_everything(
     named: bool, peers: list[str], works: list[str], left_out: dict[str, str], status: int
 ) -> None:
-    known = run_of(*cpu("penstock", 30, work="body"), *cpu("nginx", 20, work="body"), left_out=left_out)
+    known = make_result(
+        *cpu_samples("penstock", 30, work="body"), *cpu_samples("nginx", 20, work="body"), left_out=left_out
+    )
     assert compare.exit_status(known, named=named, peers=peers, works=works) == status
 
 
-def test_what_strangers_disturbed_is_marked_where_it_stands() -> None:
+def test_marks_samples_disturbed_by_foreign_load() -> None:
     noisy = Sample(1, "whole16", "nginx", {"cpu_us": 20, "foreign": 0.08})
-    text = report.render_report(run_of(noisy, *cpu("penstock", 30), *cpu("nginx", 20, work="whole64")))
+    text = report.render_report(
+        make_result(noisy, *cpu_samples("penstock", 30), *cpu_samples("nginx", 20, work="whole64"))
+    )
     assert text.count("1.50× [1.50–1.50] † |") == 1
     assert text.count("| 20.0 † |") == 1
     assert text.count("| 20.0 ") == 2
     assert "- † whole16: others used the gateway's core: nginx 8%" in text
 
 
-def test_every_row_of_a_table_has_its_columns() -> None:
+def test_every_table_row_has_all_columns() -> None:
     text = report.render_table(["work", "met"], [["a long title", "yes"], ["short", ""]])
     assert {line.count("|") for line in text.splitlines()} == {3}
     assert len({len(line) for line in text.splitlines()}) == 1
@@ -138,26 +154,28 @@ def test_every_row_of_a_table_has_its_columns() -> None:
     ("value", "text"),
     [(0.123, "0.12"), (2.5, "2.50"), (19.04, "19.0"), (935.4, "935"), (70900.0, "70,900"), (-0.5, "-0.50")],
 )
-def test_numbers_carry_three_digits(value: float, text: str) -> None:
+def test_numbers_have_three_digits(value: float, text: str) -> None:
     assert report.format_number(value) == text
 
 
-def test_a_result_survives_its_file(tmp_path: Path) -> None:
-    known = run_of(*cpu("nginx", 20, 22), left_out={"envoy": "no pip"})
+def test_result_can_be_saved_and_loaded(tmp_path: Path) -> None:
+    known = make_result(*cpu_samples("nginx", 20, 22), left_out={"envoy": "no pip"})
     known.save(tmp_path / "run.json")
     assert json.loads((tmp_path / "run.json").read_text())["at"] == "2026-01-02 03:04"
     assert result.load_result(tmp_path / "run.json") == known
 
 
-def test_the_picture_is_drawn_from_the_same_samples(tmp_path: Path) -> None:
+def test_chart_is_drawn_from_the_same_samples(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    known = run_of(*cpu("nginx", 20, 22, 30), *cpu("penstock", 30, 44, 90), *cpu("haproxy", 18, 19, 20))
+    known = make_result(
+        *cpu_samples("nginx", 20, 22, 30), *cpu_samples("penstock", 30, 44, 90), *cpu_samples("haproxy", 18, 19, 20)
+    )
     assert "penstock" in report.write_report(known, tmp_path / "run.json")
     assert (tmp_path / "run.md").read_text() == report.render_report(known)
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_interrupts_cost_is_not_taken_for_a_stranger() -> None:
+def test_interrupt_time_is_not_foreign_load() -> None:
     before = CpuReading(
         timestamp=0, busy_seconds=10, steal_seconds=0, gateway_cpu_seconds=1, other_cpu_seconds={7: 1.0}
     )
@@ -167,13 +185,13 @@ def test_what_interrupts_cost_is_not_taken_for_a_stranger() -> None:
     assert foreign_share(before, after) == pytest.approx(0.03)
 
 
-def test_a_stolen_core_counts_in_full() -> None:
+def test_stolen_cpu_time_counts_in_full() -> None:
     before = CpuReading(timestamp=0, busy_seconds=0, steal_seconds=0, gateway_cpu_seconds=0, other_cpu_seconds={})
     after = CpuReading(timestamp=10, busy_seconds=9, steal_seconds=1, gateway_cpu_seconds=9, other_cpu_seconds={7: 5.0})
     assert foreign_share(before, after) == pytest.approx(0.1)
 
 
-def test_every_figure_belongs_to_a_work_that_is_done() -> None:
+def test_every_figure_belongs_to_a_workload() -> None:
     from benches.compare.works import WORKLOADS  # noqa: PLC0415 - it needs what is only there to compare
 
     assert {figure.workload for figure in figures.METRICS} <= {work.name for work in WORKLOADS}

@@ -10,16 +10,16 @@ import pytest
 
 from penstock.examples import format_examples
 
-URL = "http://127.0.0.1:8787"
+BASE_URL = "http://127.0.0.1:8787"
 
 
-def commands(*, key_needed: bool) -> list[list[str]]:
-    return [shlex.split(line) for line in format_examples(URL, key_needed=key_needed) if not line.startswith("#")]
+def split_commands(*, key_needed: bool) -> list[list[str]]:
+    return [shlex.split(line) for line in format_examples(BASE_URL, key_needed=key_needed) if not line.startswith("#")]
 
 
 @pytest.mark.parametrize("key_needed", [False, True])
-def test_each_line_is_one_command_with_a_body_that_parses(key_needed: bool):
-    given = commands(key_needed=key_needed)
+def test_each_line_is_one_command_with_a_valid_body(key_needed: bool):
+    given = split_commands(key_needed=key_needed)
     assert [command[0] for command in given] == ["curl", "curl", "curl", "curl", "python3", "sdk/bin/python"]
     bodies = [json.loads(command[command.index("-d") + 1]) for command in given[:3]]
     assert [body.get("stream") for body in bodies] == [None, True, None]
@@ -28,13 +28,13 @@ def test_each_line_is_one_command_with_a_body_that_parses(key_needed: bool):
         assert any("x-gateway-api-key" in word for word in command) is key_needed
 
 
-def test_one_is_streamed_one_speaks_anthropics_way_and_one_manages():
+def test_examples_cover_streaming_anthropic_and_management():
     addresses = [
-        next(word for word in command if word.startswith("http")) for command in commands(key_needed=False)[:4]
+        next(word for word in command if word.startswith("http")) for command in split_commands(key_needed=False)[:4]
     ]
     assert addresses == [
-        f"{URL}/v1/chat/completions",
-        f"{URL}/v1/chat/completions",
-        f"{URL}/v1/messages",
-        f"{URL}/v1/health",
+        f"{BASE_URL}/v1/chat/completions",
+        f"{BASE_URL}/v1/chat/completions",
+        f"{BASE_URL}/v1/messages",
+        f"{BASE_URL}/v1/health",
     ]

@@ -15,57 +15,57 @@ from penstock import listen
 from penstock.errors import SettingsError, StartupError
 from penstock.settings import Server, Settings, load_settings
 
-ANYWHERE = "0.0.0.0"
+ALL_INTERFACES = "0.0.0.0"
 
 
-def given(**options: object) -> Settings:
+def make_settings(**options: object) -> Settings:
     return Settings(server=msgspec.structs.replace(Server(port=0, workers=1), **options))
 
 
-def close(sockets: list[socket.socket]) -> None:
+def close_all(sockets: list[socket.socket]) -> None:
     for one in sockets:
         one.close()
 
 
-def test_a_port_in_use_is_said_in_one_line():
-    taken = listen.open_listeners(given())
+def test_port_in_use_is_reported_in_one_line():
+    taken = listen.open_listeners(make_settings())
     port = taken[0].getsockname()[1]
     for workers in (1, 2):
         with pytest.raises(StartupError, match=f"cannot listen on 127.0.0.1:{port}: address already in use"):
-            listen.open_listeners(given(port=port, workers=workers))
-    close(taken)
+            listen.open_listeners(make_settings(port=port, workers=workers))
+    close_all(taken)
 
 
-def test_each_worker_has_a_socket_of_its_own_on_the_same_port():
-    sockets = listen.open_listeners(given(workers=3))
+def test_each_worker_has_its_own_socket_on_the_port():
+    sockets = listen.open_listeners(make_settings(workers=3))
     assert len({one.getsockname() for one in sockets}) == 1
     assert len(sockets) == 3
-    close(sockets)
+    close_all(sockets)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own names")
-def test_a_connection_whose_caller_vanished_is_noticed_by_the_kernel():
+def test_tcp_keepalive_detects_vanished_clients():
     for workers in (1, 2):
-        sockets = listen.open_listeners(given(workers=workers))
+        sockets = listen.open_listeners(make_settings(workers=workers))
         asking = socket.create_connection(sockets[0].getsockname(), timeout=1)
         ready, _, _ = select.select(sockets, [], [], 1)
         accepted, _ = ready[0].accept()
         asked = {option: accepted.getsockopt(socket.IPPROTO_TCP, option) for option in listen.TCP_KEEPALIVE_OPTIONS}
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert asked == {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
-        close([accepted, asking, *sockets])
+        close_all([accepted, asking, *sockets])
 
 
-def test_connections_wait_while_nobody_accepts():
-    sockets = listen.open_listeners(given())
+def test_connections_are_queued_before_accept():
+    sockets = listen.open_listeners(make_settings())
     with socket.create_connection(sockets[0].getsockname(), timeout=1):
         pass
-    close(sockets)
+    close_all(sockets)
 
 
-def test_the_run_folder_is_private_short_and_goes_with_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_run_dir_is_private_and_removed_with_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    settings = given(run_dir=listen.make_run_dir(given()))
+    settings = make_settings(run_dir=listen.make_run_dir(make_settings()))
     folder = Path(settings.server.run_dir)
     assert folder.parent == tmp_path
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -76,8 +76,8 @@ def test_the_run_folder_is_private_short_and_goes_with_the_socket(tmp_path: Path
     assert not folder.exists()
 
 
-def test_a_run_folder_that_holds_something_else_stays(tmp_path: Path):
-    settings = given(run_dir=str(tmp_path))
+def test_run_dir_with_other_files_is_not_removed(tmp_path: Path):
+    settings = make_settings(run_dir=str(tmp_path))
     assert listen.make_run_dir(settings) == str(tmp_path)
     listen.open_private_socket(settings.control_socket).close()
     (tmp_path / "mine").touch()
@@ -85,7 +85,7 @@ def test_a_run_folder_that_holds_something_else_stays(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_socket_path_that_is_too_long_is_said(tmp_path: Path):
+def test_reports_a_socket_path_that_is_too_long(tmp_path: Path):
     with pytest.raises(StartupError, match="at most 107 characters"):
         listen.open_private_socket(str(tmp_path / ("x" * 200) / "control.sock"))
 
@@ -96,15 +96,15 @@ def test_a_socket_path_that_is_too_long_is_said(tmp_path: Path):
         ("127.0.0.1", 0, None, False),
         ("localhost", 0, None, False),
         ("::1", 0, None, False),
-        (ANYWHERE, 0, None, True),
+        (ALL_INTERFACES, 0, None, True),
         ("::", 0, None, True),
         ("10.0.0.1", 0, None, True),
-        (ANYWHERE, 1, None, False),
-        (ANYWHERE, 0, True, False),
-        (ANYWHERE, 0, False, False),
+        (ALL_INTERFACES, 1, None, False),
+        (ALL_INTERFACES, 0, True, False),
+        (ALL_INTERFACES, 0, False, False),
     ],
 )
-def test_without_a_key_only_this_machine_is_served(host: str, keys: int, required: bool | None, refused: bool):
+def test_serves_only_this_machine_without_a_key(host: str, keys: int, required: bool | None, refused: bool):
     settings = load_settings(None, {}, {"server.host": host, "security.require_key": required})
     if not refused:
         listen.check_open_host(settings, keys)

@@ -14,11 +14,11 @@ from penstock.metrics import METRIC_FAMILIES, MetricsStore
 from penstock.settings import Settings
 
 
-def push(worker: int, **figures: object) -> bytes:
+def make_push(worker: int, **figures: object) -> bytes:
     return json.dumps({"worker": worker, "pid": worker + 100, **figures}).encode()
 
 
-def samples(text: str) -> dict[tuple[str, ...], float]:
+def parse_samples(text: str) -> dict[tuple[str, ...], float]:
     return {
         (sample.name, *(f"{name}={value}" for name, value in sorted(sample.labels.items()))): sample.value
         for family in parse(text)
@@ -28,20 +28,20 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
 
 def test_each_worker_has_its_own_samples():
     figures = MetricsStore()
-    figures.accept_push(push(1, requests={"2xx": 3}, in_flight=2))
-    figures.accept_push(push(2, requests={"2xx": 4}))
-    figures.accept_push(push(1, requests={"2xx": 5}, in_flight=1))
-    read = samples(figures.render({"record_batches_written": 9}))
+    figures.accept_push(make_push(1, requests={"2xx": 3}, in_flight=2))
+    figures.accept_push(make_push(2, requests={"2xx": 4}))
+    figures.accept_push(make_push(1, requests={"2xx": 5}, in_flight=1))
+    read = parse_samples(figures.render({"record_batches_written": 9}))
     assert read["penstock_requests_total", "status=2xx", "worker=1"] == 5
     assert read["penstock_requests_total", "status=2xx", "worker=2"] == 4
     assert read["penstock_requests_in_flight", "worker=1"] == 1
     assert read["penstock_record_batches_written_total",] == 9
 
 
-def test_times_become_a_cumulative_histogram_in_seconds():
+def test_durations_become_a_histogram_in_seconds():
     figures = MetricsStore()
-    figures.accept_push(push(1, duration_bounds_ms=[1, 250], durations=[2, 3, 4], duration_us=1_500_000))
-    read = samples(figures.render({}))
+    figures.accept_push(make_push(1, duration_bounds_ms=[1, 250], durations=[2, 3, 4], duration_us=1_500_000))
+    read = parse_samples(figures.render({}))
     name = "penstock_request_duration_seconds"
     assert read[f"{name}_bucket", "le=0.001", "worker=1"] == 2
     assert read[f"{name}_bucket", "le=0.25", "worker=1"] == 5
@@ -49,26 +49,26 @@ def test_times_become_a_cumulative_histogram_in_seconds():
     assert (read[f"{name}_count", "worker=1"], read[f"{name}_sum", "worker=1"]) == (9, 1.5)
 
 
-def test_a_figure_that_has_no_row_is_shown_under_its_own_name():
+def test_unknown_metric_is_exported_under_its_own_name():
     figures = MetricsStore()
-    figures.accept_push(push(1, brand_new=5))
-    assert samples(figures.render({}))["penstock_brand_new", "worker=1"] == 5
+    figures.accept_push(make_push(1, brand_new=5))
+    assert parse_samples(figures.render({}))["penstock_brand_new", "worker=1"] == 5
 
 
-def test_every_figure_of_the_engine_has_a_row():
+def test_every_engine_metric_has_a_family():
     told = json.loads(Engine(Settings().engine_settings_json(1)).metrics())
     assert set(told) - {"duration_bounds_ms", "duration_us"} <= set(METRIC_FAMILIES)
 
 
-def test_a_worker_that_is_silent_is_forgotten(monkeypatch: pytest.MonkeyPatch):
+def test_silent_worker_is_removed(monkeypatch: pytest.MonkeyPatch):
     figures = MetricsStore()
-    figures.accept_push(push(1))
+    figures.accept_push(make_push(1))
     assert [worker.pid for worker in figures.live_workers()] == [101]
     monkeypatch.setattr(module, "FORGET_SECONDS", -1.0)
     assert figures.live_workers() == []
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"worker": 1}', b'{"worker": "x", "pid": 1}'])
-def test_what_is_no_push_is_refused(data: bytes):
+def test_rejects_an_invalid_push(data: bytes):
     with pytest.raises(InvalidError):
         MetricsStore().accept_push(data)

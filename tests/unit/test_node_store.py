@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.node_store import NodeStore
 
 
-def test_the_last_word_counts_and_the_oldest_go_first():
+def test_stores_the_last_value_and_evicts_the_oldest():
     notes = NodeStore(most=1000)
     assert notes.put("a", "said") is None
     assert (notes.get("a"), notes.get("b")) == ("said", None)

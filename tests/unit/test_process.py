@@ -24,7 +24,7 @@ def policy() -> Iterator[Callable[[], int]]:
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def test_follows_the_load_up_and_down(policy: Callable[[], int]) -> None:
+def test_policy_follows_the_load(policy: Callable[[], int]) -> None:
     done = 0
     pace = SchedPolicySwitcher(lambda: done)
     seen = []
@@ -36,7 +36,7 @@ def test_follows_the_load_up_and_down(policy: Callable[[], int]) -> None:
     assert seen == [calm, calm, busy, busy, calm, calm]
 
 
-STEPPED_BACK = """
+LOW_PRIORITY_SCRIPT = """
 import os, threading
 from penstock import process
 process.step_back()
@@ -51,9 +51,11 @@ thread.join()
 
 
 @pytest.mark.skipif(not Path("/proc/self/sched").exists(), reason="the kernel does not tell how long turns are")
-def test_a_process_that_steps_back_takes_short_turns_with_low_weight_and_so_do_its_threads() -> None:
+def test_low_priority_applies_to_the_process_and_its_threads() -> None:
     # In a process of its own: nobody may take a low weight back.
-    said = subprocess.run([sys.executable, "-c", STEPPED_BACK], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", LOW_PRIORITY_SCRIPT], capture_output=True, text=True, check=True
+    ).stdout
     release = tuple(map(int, os.uname().release.split(".")[:2]))
     expected = "10 250000" if release >= (6, 12) else "10"
     assert [line[: len(expected)] for line in said.splitlines()] == [expected] * 2
@@ -68,7 +70,7 @@ def test_a_process_that_steps_back_takes_short_turns_with_low_weight_and_so_do_i
         (1024, resource.RLIM_INFINITY, [], sys.maxsize),
     ],
 )
-def test_the_limit_of_open_files_is_raised_and_halved(
+def test_open_file_limit_is_raised_and_halved(
     monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: list[tuple[int, int]], room: int
 ) -> None:
     seen: list[tuple[int, int]] = []

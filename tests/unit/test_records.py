@@ -19,31 +19,31 @@ import pytest
 from penstock import records as module
 from penstock.records import RecordBatch, RecordFeed, RecordFile
 from penstock.settings import Records
-from tests.processes import wait
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LARGE = b"".join(b'{"number": %07d}\n' % number for number in range(60_000))
+LARGE_BATCH = b"".join(b'{"number": %07d}\n' % number for number in range(60_000))
 
 
-def named(folder: Path, **options: int) -> Records:
+def record_settings(folder: Path, **options: int) -> Records:
     return Records(path=str(folder / "deep" / "records.jsonl"), **options)
 
 
-def mode(path: Path) -> int:
+def permission_bits(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def append(file: RecordFile, lines: bytes, *, again: bool = False, cut: int | None = None) -> None:
+def append_batch(file: RecordFile, lines: bytes, *, again: bool = False, cut: int | None = None) -> None:
     """Send a batch through a socket as an engine does; with `cut` the engine leaves after so many bytes."""
     ours, theirs = socket.socketpair()
 
-    def send() -> None:
+    def send_lines() -> None:
         with ours, contextlib.suppress(BrokenPipeError):
             ours.sendall(lines[:cut])
 
-    sending = threading.Thread(target=send)
+    sending = threading.Thread(target=send_lines)
     sending.start()
     with theirs:
         try:
@@ -53,21 +53,21 @@ def append(file: RecordFile, lines: bytes, *, again: bool = False, cut: int | No
             sending.join()
 
 
-def test_batches_follow_each_other_and_only_the_owner_reads_them(tmp_path: Path):
-    file = RecordFile(named(tmp_path))
-    append(file, b'{"id":1}\n')
-    append(file, b'{"id":2}\n')
+def test_batches_are_appended_and_private_to_the_owner(tmp_path: Path):
+    file = RecordFile(record_settings(tmp_path))
+    append_batch(file, b'{"id":1}\n')
+    append_batch(file, b'{"id":2}\n')
     file.close()
     path = tmp_path / "deep" / "records.jsonl"
     assert path.read_text() == '{"id":1}\n{"id":2}\n'
-    assert mode(path) == 0o600
-    assert mode(path.parent) == 0o700
+    assert permission_bits(path) == 0o600
+    assert permission_bits(path.parent) == 0o700
 
 
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("before", [0, 1, 4095, 4096, 100_000])
-def test_what_is_written_is_what_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, direct: bool):
-    file = RecordFile(named(tmp_path))
+def test_writes_exactly_the_bytes_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, direct: bool):
+    file = RecordFile(record_settings(tmp_path))
     passed = []
     real = os.pwrite
 
@@ -78,21 +78,21 @@ def test_what_is_written_is_what_was_sent(tmp_path: Path, monkeypatch: pytest.Mo
         return real(number, pages, end)
 
     monkeypatch.setattr(module.os, "pwrite", pwrite)
-    batches = [b"x" * before, LARGE, b"short\n", LARGE[:-1], LARGE[:70_000]]
+    batches = [b"x" * before, LARGE_BATCH, b"short\n", LARGE_BATCH[:-1], LARGE_BATCH[:70_000]]
     for batch in filter(None, batches):
-        append(file, batch)
+        append_batch(file, batch)
     assert (tmp_path / "deep" / "records.jsonl").read_bytes() == b"".join(batches)
     # Whole pages go past the page cache where the file system knows how, and nowhere else is it tried.
-    assert all(count % mmap_page() == 0 for count in passed)
-    assert len(passed) == 1 if not direct else sum(passed) > len(LARGE)
+    assert all(count % page_bytes() == 0 for count in passed)
+    assert len(passed) == 1 if not direct else sum(passed) > len(LARGE_BATCH)
 
 
-def mmap_page() -> int:
+def page_bytes() -> int:
     return module.PAGE_BYTES
 
 
-def test_a_slow_disk_is_written_to_through_the_page_cache_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    file = RecordFile(named(tmp_path))
+def test_slow_direct_writes_fall_back_to_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = RecordFile(record_settings(tmp_path))
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     tried = []
@@ -105,67 +105,67 @@ def test_a_slow_disk_is_written_to_through_the_page_cache_for_a_while(tmp_path: 
 
     monkeypatch.setattr(module.os, "pwrite", pwrite)
     for _ in range(2):
-        append(file, LARGE)
+        append_batch(file, LARGE_BATCH)
     assert tried == [100.0]
     now[0] = 106.0
-    append(file, LARGE)
+    append_batch(file, LARGE_BATCH)
     assert tried == [100.0, 106.0]
-    assert (tmp_path / "deep" / "records.jsonl").read_bytes() == LARGE * 3
+    assert (tmp_path / "deep" / "records.jsonl").read_bytes() == LARGE_BATCH * 3
 
 
-def test_a_file_that_was_open_to_others_is_closed_to_them(tmp_path: Path):
+def test_existing_file_becomes_private(tmp_path: Path):
     path = tmp_path / "records.jsonl"
     path.touch(0o644)
-    append(RecordFile(Records(path=str(path))), b"x")
-    assert mode(path) == 0o600
+    append_batch(RecordFile(Records(path=str(path))), b"x")
+    assert permission_bits(path) == 0o600
 
 
-def test_the_file_is_put_aside_by_size_and_the_oldest_goes(tmp_path: Path):
-    file = RecordFile(named(tmp_path, rotate_bytes=4096, keep=2))
+def test_rotates_by_size_and_deletes_the_oldest(tmp_path: Path):
+    file = RecordFile(record_settings(tmp_path, rotate_bytes=4096, keep=2))
     for number in range(5):
-        append(file, str(number).encode() * 3000)
+        append_batch(file, str(number).encode() * 3000)
     kept = sorted((tmp_path / "deep").iterdir())
     assert [path.name for path in kept] == ["records.jsonl", "records.jsonl.1", "records.jsonl.2"]
     assert [path.read_text()[0] for path in kept] == ["4", "3", "2"]
 
 
-def test_without_anything_to_keep_the_file_starts_again(tmp_path: Path):
-    file = RecordFile(named(tmp_path, rotate_bytes=4096, keep=0))
-    append(file, b"a" * 3000)
-    append(file, LARGE)
-    assert [path.read_bytes() for path in (tmp_path / "deep").iterdir()] == [LARGE]
+def test_truncates_if_no_rotated_files_are_kept(tmp_path: Path):
+    file = RecordFile(record_settings(tmp_path, rotate_bytes=4096, keep=0))
+    append_batch(file, b"a" * 3000)
+    append_batch(file, LARGE_BATCH)
+    assert [path.read_bytes() for path in (tmp_path / "deep").iterdir()] == [LARGE_BATCH]
 
 
-def test_a_file_that_somebody_moved_away_is_made_again(tmp_path: Path):
-    file = RecordFile(named(tmp_path))
+def test_recreates_a_file_that_was_moved_away(tmp_path: Path):
+    file = RecordFile(record_settings(tmp_path))
     path = tmp_path / "deep" / "records.jsonl"
-    append(file, b"one\n")
+    append_batch(file, b"one\n")
     path.rename(path.with_suffix(".old"))
-    append(file, b"two\n")
+    append_batch(file, b"two\n")
     assert path.read_text() == "two\n"
 
 
-def test_a_batch_that_was_written_before_is_not_written_again(tmp_path: Path):
-    file = RecordFile(named(tmp_path))
+def test_resent_batch_is_not_written_twice(tmp_path: Path):
+    file = RecordFile(record_settings(tmp_path))
     for again in (False, True, True):
-        append(file, LARGE, again=again)
-        append(file, b"one\ntwo\n", again=again)
-    append(file, b"three\n", again=True)
-    assert (tmp_path / "deep" / "records.jsonl").read_bytes() == LARGE + b"one\ntwo\nthree\n"
+        append_batch(file, LARGE_BATCH, again=again)
+        append_batch(file, b"one\ntwo\n", again=again)
+    append_batch(file, b"three\n", again=True)
+    assert (tmp_path / "deep" / "records.jsonl").read_bytes() == LARGE_BATCH + b"one\ntwo\nthree\n"
 
 
-def test_a_batch_that_was_put_aside_since_is_not_written_again_either(tmp_path: Path):
-    file = RecordFile(named(tmp_path, rotate_bytes=4096, keep=1))
-    append(file, b"one" * 1000 + b"\n")
-    append(file, b"two" * 1000 + b"\n")
+def test_resent_batch_in_a_rotated_file_is_not_rewritten(tmp_path: Path):
+    file = RecordFile(record_settings(tmp_path, rotate_bytes=4096, keep=1))
+    append_batch(file, b"one" * 1000 + b"\n")
+    append_batch(file, b"two" * 1000 + b"\n")
     assert (tmp_path / "deep" / "records.jsonl.1").exists()
-    append(file, b"one" * 1000 + b"\n", again=True)
+    append_batch(file, b"one" * 1000 + b"\n", again=True)
     assert (tmp_path / "deep" / "records.jsonl").read_bytes() == b"two" * 1000 + b"\n"
 
 
-def test_a_batch_that_does_not_fit_on_the_disk_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    file = RecordFile(named(tmp_path))
-    append(file, b"whole\n")
+def test_batch_on_a_full_disk_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = RecordFile(record_settings(tmp_path))
+    append_batch(file, b"whole\n")
     real = os.write
     left = [3]
 
@@ -179,27 +179,27 @@ def test_a_batch_that_does_not_fit_on_the_disk_leaves_no_trace(tmp_path: Path, m
     with monkeypatch.context() as full:
         full.setattr(module.os, "write", write)
         with pytest.raises(OSError, match="No space"):
-            append(file, b"broken\n")
+            append_batch(file, b"broken\n")
     path = tmp_path / "deep" / "records.jsonl"
     assert path.read_text() == "whole\n"
-    append(file, b"again\n")
+    append_batch(file, b"again\n")
     assert path.read_text() == "whole\nagain\n"
 
 
 @pytest.mark.parametrize("cut", [0, 10, 300_000])
-def test_a_batch_that_breaks_off_leaves_no_trace(tmp_path: Path, cut: int):
-    file = RecordFile(named(tmp_path))
-    append(file, b"whole\n")
+def test_interrupted_batch_leaves_no_trace(tmp_path: Path, cut: int):
+    file = RecordFile(record_settings(tmp_path))
+    append_batch(file, b"whole\n")
     with pytest.raises(ConnectionError):
-        append(file, LARGE, cut=cut)
-    append(file, b"again\n")
+        append_batch(file, LARGE_BATCH, cut=cut)
+    append_batch(file, b"again\n")
     assert (tmp_path / "deep" / "records.jsonl").read_text() == "whole\nagain\n"
 
 
 # ── the feed ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Engine:
+class FakeEngine:
     """Sends batches as the engine does."""
 
     def __init__(self, path: Path) -> None:
@@ -213,13 +213,13 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
-    def send(self, lines: bytes, *, again: bool = False) -> bytes:
+    def send_batch(self, lines: bytes, *, again: bool = False) -> bytes:
         self.socket.sendall(struct.pack("<QB", len(lines), again) + lines)
         return self.socket.recv(1)
 
 
 @contextlib.contextmanager
-def feeding(folder: Path, settings: Records) -> Iterator[RecordFeed]:
+def running_feed(folder: Path, settings: Records) -> Iterator[RecordFeed]:
     """A feed at a socket in the folder, on a loop of its own."""
     feed = RecordFeed(settings)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -239,26 +239,26 @@ def feeding(folder: Path, settings: Records) -> Iterator[RecordFeed]:
         listener.close()
 
 
-def test_every_engine_is_told_when_its_batch_is_in_the_file(tmp_path: Path):
-    with feeding(tmp_path, named(tmp_path)) as feed:
+def test_engine_gets_an_ack_once_its_batch_is_written(tmp_path: Path):
+    with running_feed(tmp_path, record_settings(tmp_path)) as feed:
         with contextlib.ExitStack() as here:
-            engines = [here.enter_context(Engine(tmp_path / "s")) for _ in range(3)]
+            engines = [here.enter_context(FakeEngine(tmp_path / "s")) for _ in range(3)]
             for number in range(30):
                 line = b'{"id": %d}\n' % number
-                assert engines[number % 3].send(line) == b"+"
+                assert engines[number % 3].send_batch(line) == b"+"
                 assert (tmp_path / "deep" / "records.jsonl").read_bytes().endswith(line)
         assert (feed.written, feed.refused) == (30, 0)
 
 
-def test_engines_that_send_at_once_do_not_mix(tmp_path: Path):
-    parts = [LARGE.replace(b"number", b"part-%d" % number) for number in range(4)]
+def test_concurrent_batches_do_not_interleave(tmp_path: Path):
+    parts = [LARGE_BATCH.replace(b"number", b"part-%d" % number) for number in range(4)]
 
-    def send(part: bytes) -> None:
-        with Engine(tmp_path / "s") as engine:
-            engine.send(part)
+    def send_part(part: bytes) -> None:
+        with FakeEngine(tmp_path / "s") as engine:
+            engine.send_batch(part)
 
-    with feeding(tmp_path, named(tmp_path)):
-        threads = [threading.Thread(target=send, args=(part,)) for part in parts]
+    with running_feed(tmp_path, record_settings(tmp_path)):
+        threads = [threading.Thread(target=send_part, args=(part,)) for part in parts]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -269,13 +269,13 @@ def test_engines_that_send_at_once_do_not_mix(tmp_path: Path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_an_engine_is_told_to_keep_what_the_disk_refuses(caplog: pytest.LogCaptureFixture):
+def test_engine_gets_a_nack_if_the_disk_rejects_the_batch(caplog: pytest.LogCaptureFixture):
     path = Path("/tmp") / f"penstock-feed-{os.getpid()}"
     path.mkdir()
     try:
-        with feeding(path, Records(path="/dev/full/records.jsonl")) as feed, Engine(path / "s") as engine:
+        with running_feed(path, Records(path="/dev/full/records.jsonl")) as feed, FakeEngine(path / "s") as engine:
             # Much more than its first part: the way stays in step.
-            assert [engine.send(LARGE), engine.send(b"{}\n")] == [b"-", b"-"]
+            assert [engine.send_batch(LARGE_BATCH), engine.send_batch(b"{}\n")] == [b"-", b"-"]
             assert (feed.written, feed.refused) == (0, 2)
     finally:
         (path / "s").unlink()
@@ -283,34 +283,32 @@ def test_an_engine_is_told_to_keep_what_the_disk_refuses(caplog: pytest.LogCaptu
     assert len(caplog.records) == 1
 
 
-def test_an_engine_that_stops_in_the_middle_of_a_batch_does_not_hold_up_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_stalled_engine_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "STALL_SECONDS", 1)
     with (
-        feeding(tmp_path, named(tmp_path)) as feed,
-        Engine(tmp_path / "s") as stuck,
-        Engine(tmp_path / "s") as other,
+        running_feed(tmp_path, record_settings(tmp_path)) as feed,
+        FakeEngine(tmp_path / "s") as stuck,
+        FakeEngine(tmp_path / "s") as other,
     ):
         stuck.socket.sendall(struct.pack("<QB", 1000, 0) + b"half")
         began = time.monotonic()
-        assert other.send(b"whole\n") == b"+"
+        assert other.send_batch(b"whole\n") == b"+"
         assert time.monotonic() - began < 5
         assert stuck.socket.recv(1) == b""
         # One that only has nothing to say stays.
         time.sleep(1.2)
-        assert other.send(b"more\n") == b"+"
+        assert other.send_batch(b"more\n") == b"+"
         assert feed.written == 2
     assert (tmp_path / "deep" / "records.jsonl").read_bytes() == b"whole\nmore\n"
 
 
-def test_at_the_end_what_was_sent_whole_is_written_and_nothing_more_is_taken(tmp_path: Path):
+def test_shutdown_writes_complete_batches_only(tmp_path: Path):
     with contextlib.ExitStack() as engines:
-        with feeding(tmp_path, named(tmp_path)) as feed:
-            engine = engines.enter_context(Engine(tmp_path / "s"))
-            assert engine.send(b"first\n") == b"+"
+        with running_feed(tmp_path, record_settings(tmp_path)) as feed:
+            engine = engines.enter_context(FakeEngine(tmp_path / "s"))
+            assert engine.send_batch(b"first\n") == b"+"
             engine.socket.sendall(struct.pack("<QB", 5, 0) + b"last\n")
-            wait("it is written", lambda: feed.written == 2 or None, 5)
+            wait_for("it is written", lambda: feed.written == 2 or None, 5)
         assert engine.socket.recv(10) == b"+"
         assert engine.socket.recv(10) == b""
     assert (tmp_path / "deep" / "records.jsonl").read_bytes() == b"first\nlast\n"

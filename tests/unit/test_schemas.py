@@ -9,7 +9,7 @@ import pytest
 from penstock.schemas import format_timestamp, next_period_start, to_milliseconds, utc_midnight
 
 
-def test_a_moment_is_written_in_utc_with_milliseconds():
+def test_timestamp_is_utc_with_milliseconds():
     assert format_timestamp(1_735_573_089_007) == "2024-12-30T15:38:09.007Z"
     assert format_timestamp(None) is None
     assert to_milliseconds(datetime.fromisoformat("2024-12-30T16:38:09.007+01:00")) == 1_735_573_089_007
@@ -17,7 +17,7 @@ def test_a_moment_is_written_in_utc_with_milliseconds():
     assert to_milliseconds(None) is None
 
 
-def test_a_moment_that_was_written_is_read_as_it_was():
+def test_formatted_timestamp_parses_back_unchanged():
     # The last two were a millisecond less.
     for said in (1_735_573_089_007, 2_183_226_373_411, 1_079_337_347_472):
         assert to_milliseconds(datetime.fromisoformat(format_timestamp(said) or "")) == said
@@ -34,9 +34,9 @@ def test_a_moment_that_was_written_is_read_as_it_was():
         (1, "2026-11-18T23:30:00-05:00", "2026-11-20"),
     ],
 )
-def test_a_period_ends_on_monday_on_the_first_or_at_a_midnight_in_utc(period: str | int, start: str, end: str):
+def test_period_ends_on_monday_first_of_month_or_utc_midnight(period: str | int, start: str, end: str):
     assert next_period_start(period, datetime.fromisoformat(start)) == datetime.fromisoformat(f"{end}T00:00:00+00:00")
 
 
-def test_midnight_is_the_one_that_began_the_day_in_utc():
+def test_utc_midnight_is_the_start_of_the_utc_day():
     assert utc_midnight(datetime.fromisoformat("2026-11-18T23:30:00-05:00")) == datetime(2026, 11, 19, tzinfo=UTC)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class Pretended(GranianServer):
+class FakeServer(GranianServer):
     """Runs a plain function in the place of Granian's worker."""
 
     def __init__(self, work: Callable[[], object]) -> None:
@@ -31,7 +31,7 @@ class Pretended(GranianServer):
         return multiprocessing.get_context("fork").Process(target=self.work)
 
 
-def test_the_servers_allocator_reads_what_it_is_told():
+def test_server_allocator_reads_its_configuration():
     # Another allocator, or another name, would make connections a tenth larger and say nothing.
     assert os.environ["_RJEM_MALLOC_CONF"] == "cache_oblivious:false"
     assert b"_RJEM_MALLOC_CONF" in Path(_granian.__file__).read_bytes()
@@ -44,8 +44,8 @@ def listener() -> Iterator[socket.socket]:
         yield bound
 
 
-def dies(work: Callable[[], object], times: int) -> tuple[ChildProcess, list[str]]:
-    child = ChildProcess("edge 1", Pretended(work), lambda: None, EDGE_PAUSE)
+def run_until_exit(work: Callable[[], object], times: int) -> tuple[ChildProcess, list[str]]:
+    child = ChildProcess("edge 1", FakeServer(work), lambda: None, EDGE_PAUSE)
     said: list[str] = []
     for _ in range(times):
         child.start()
@@ -55,10 +55,10 @@ def dies(work: Callable[[], object], times: int) -> tuple[ChildProcess, list[str
     return child, said
 
 
-def test_a_killed_child_is_started_again_at_once_then_after_growing_pauses(monkeypatch: pytest.MonkeyPatch):
+def test_killed_child_restarts_at_once_then_after_longer_pauses(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
     pauses: list[float] = []
-    child = ChildProcess("edge 1", Pretended(lambda: os.kill(os.getpid(), 9)), lambda: None, EDGE_PAUSE)
+    child = ChildProcess("edge 1", FakeServer(lambda: os.kill(os.getpid(), 9)), lambda: None, EDGE_PAUSE)
     for _ in range(6):
         child.start()
         assert child.process
@@ -69,19 +69,19 @@ def test_a_killed_child_is_started_again_at_once_then_after_growing_pauses(monke
     assert not child.hopeless
 
 
-def test_a_child_that_says_no_from_the_start_is_given_up():
-    child, said = dies(lambda: os._exit(1), MAX_FAILED_STARTS)
+def test_child_that_always_fails_to_start_is_given_up():
+    child, said = run_until_exit(lambda: os._exit(1), MAX_FAILED_STARTS)
     assert said == ["exit code 1"] * MAX_FAILED_STARTS
     assert child.hopeless
 
 
-def test_a_child_that_served_for_a_while_is_never_given_up(monkeypatch: pytest.MonkeyPatch):
+def test_child_that_ran_for_a_while_is_never_given_up(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "STEADY_SECONDS", -1.0)
-    child, _ = dies(lambda: os._exit(1), MAX_FAILED_STARTS + 2)
+    child, _ = run_until_exit(lambda: os._exit(1), MAX_FAILED_STARTS + 2)
     assert not child.hopeless
 
 
-def test_granian_still_has_what_the_supervisor_stands_on(listener: socket.socket):
+def test_granian_still_has_the_internals_in_use(listener: socket.socket):
     parameters = inspect.signature(GranianServer._spawn_worker).parameters
     assert list(parameters) == ["self", "idx", "target", "callback_loader"]
     server = GranianServer.for_edge(Settings(), listener)

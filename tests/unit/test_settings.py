@@ -14,39 +14,41 @@ from penstock import settings as module
 from penstock.errors import SettingsError
 from penstock.settings import Server, Settings, load_settings
 from penstock.settings.secret import Secret
-from tests.shape.repository import text
+from tests.shape.repository import read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ANYWHERE = "0.0.0.0"
+ALL_INTERFACES = "0.0.0.0"
 
 
-def write(folder: Path, text: str) -> str:
+def write_settings_file(folder: Path, text: str) -> str:
     file = folder / "penstock.toml"
     file.write_text(text)
     return str(file)
 
 
-def problems(error: SettingsError) -> dict[str, str]:
+def problems_by_path(error: SettingsError) -> dict[str, str]:
     return {problem.path: problem.message for problem in error.problems}
 
 
-def test_an_option_wins_over_the_environment_and_that_over_the_file(tmp_path: Path):
-    file = write(tmp_path, "[server]\nport = 1\nhost = '127.0.0.2'\ndrain_seconds = 3\n[limits]\nbody_bytes = 2048\n")
+def test_precedence_is_option_environment_file(tmp_path: Path):
+    file = write_settings_file(
+        tmp_path, "[server]\nport = 1\nhost = '127.0.0.2'\ndrain_seconds = 3\n[limits]\nbody_bytes = 2048\n"
+    )
     read = load_settings(file, {"PENSTOCK_SERVER_PORT": "2", "PENSTOCK_SERVER_HOST": "127.0.0.3"}, {"server.port": 3})
     assert (read.server.port, read.server.host, read.server.drain_seconds) == (3, "127.0.0.3", 3.0)
     assert read.limits.body_bytes == 2048
     assert read.file == file
 
 
-def test_without_anything_the_defaults_hold():
+def test_defaults_apply_without_any_source():
     assert load_settings(None, {}) == Settings()
     assert Settings().bind_address == "127.0.0.1"
     assert Settings().server.port == 8787
 
 
-def test_the_names_that_the_specification_gives_are_used_as_they_are(tmp_path: Path):
+def test_environment_names_of_the_specification_are_used(tmp_path: Path):
     ca = tmp_path / "ca.pem"
     ca.touch()
     env = {
@@ -66,14 +68,14 @@ def test_the_names_that_the_specification_gives_are_used_as_they_are(tmp_path: P
     assert read.store.key_prefix == "acme"
 
 
-def test_all_problems_are_said_at_once_with_their_place_and_what_is_allowed(tmp_path: Path):
-    file = write(
+def test_all_problems_are_reported_with_path_and_allowed_values(tmp_path: Path):
+    file = write_settings_file(
         tmp_path,
         "[server]\nprot = 1\nport = 'x'\n[sever]\nport = 1\n[log]\nlevel = 'loud'\n[upstream]\ntls_ca = '/no/such'\n",
     )
     with pytest.raises(SettingsError) as caught:
         load_settings(file, {"REQUEST_TIMEOUT": "soon", "PENSTOCK_RECORDS_PAHT": "x", "PENSTOCK_MY_OWN": "fine"})
-    found = problems(caught.value)
+    found = problems_by_path(caught.value)
     assert set(found) == {
         "server.prot",
         "server.port",
@@ -97,30 +99,30 @@ def test_all_problems_are_said_at_once_with_their_place_and_what_is_allowed(tmp_
         ("[server]\nhost = 'example.com'", "IP address"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str, said: str):
+def test_unusable_file_reports_the_reason(tmp_path: Path, text: str, said: str):
     with pytest.raises(SettingsError, match=said):
-        load_settings(write(tmp_path, text), {})
+        load_settings(write_settings_file(tmp_path, text), {})
 
 
-def test_a_file_that_is_not_there_is_an_error():
+def test_missing_file_is_an_error():
     with pytest.raises(SettingsError, match="cannot read '/no/such/file': No such file"):
         load_settings("/no/such/file", {})
 
 
-def test_the_tables_of_the_snapshot_are_no_settings(tmp_path: Path):
-    assert load_settings(write(tmp_path, "[[keys]]\nname = 'a'\nkey = 'b'\n"), {}).server == Server()
+def test_snapshot_tables_are_not_settings(tmp_path: Path):
+    assert load_settings(write_settings_file(tmp_path, "[[keys]]\nname = 'a'\nkey = 'b'\n"), {}).server == Server()
 
 
-def test_a_key_is_required_off_loopback_even_if_the_last_one_goes():
+def test_key_is_required_off_loopback_even_without_any_keys():
     assert not Settings().require_key
-    assert load_settings(None, {"PENSTOCK_SERVER_HOST": ANYWHERE}).require_key
+    assert load_settings(None, {"PENSTOCK_SERVER_HOST": ALL_INTERFACES}).require_key
     assert not load_settings(
-        None, {"PENSTOCK_SERVER_HOST": ANYWHERE, "PENSTOCK_SECURITY_REQUIRE_KEY": "no"}
+        None, {"PENSTOCK_SERVER_HOST": ALL_INTERFACES, "PENSTOCK_SECURITY_REQUIRE_KEY": "no"}
     ).require_key
     assert load_settings(None, {"PENSTOCK_SECURITY_REQUIRE_KEY": "yes"}).require_key
 
 
-def test_the_engine_is_told_what_it_must_know():
+def test_engine_receives_its_settings():
     told = json.loads(load_settings(None, {"PENSTOCK_SERVER_RUN_DIR": "/run/p"}).engine_settings_json(3))
     assert told == {
         "control_socket": "/run/p/control.sock",
@@ -196,7 +198,7 @@ def test_the_engine_is_told_what_it_must_know():
     }
 
 
-def value(expression: str) -> object:
+def parse_rust_literal(expression: str) -> object:
     """What an expression of Rust's that stands among the defaults is in JSON."""
     plain = re.sub(r'(".*")\.to_owned\(\)', r"\1", expression).removeprefix("vec!")
     if re.fullmatch(r"[\d_ *]+", plain):
@@ -206,17 +208,17 @@ def value(expression: str) -> object:
 
 def engine_defaults(struct: str) -> dict[str, object]:
     """What the engine takes for a field that it is not told."""
-    source = text("rust/core/src/settings.rs")
+    source = read_text("rust/core/src/settings.rs")
     (fields,) = re.findall(rf"pub struct {struct} \{{\n(.*?)^\}}", source, re.DOTALL | re.MULTILINE)
     (values,) = re.findall(
         rf"^impl Default for {struct} \{{.*?Self \{{\n(.*?)^        \}}", source, re.DOTALL | re.MULTILINE
     )
     known = dict(re.findall(r"^ {12}(\w+): (.*),$", values, re.MULTILINE))
     assert list(known) == re.findall(r"^    pub (\w+):", fields, re.MULTILINE)
-    return {name: value(said) for name, said in known.items() if said != "Identity::default()"}
+    return {name: parse_rust_literal(said) for name, said in known.items() if said != "Identity::default()"}
 
 
-def test_the_engine_is_told_all_of_its_settings_and_has_the_same_defaults():
+def test_engine_settings_are_complete_with_equal_defaults():
     told = json.loads(Settings().engine_settings_json(1))
     assert told.pop("identity") == engine_defaults("Identity")
     # The engine alone, as its own tests have it, faces no network and has no control process.
@@ -224,14 +226,14 @@ def test_the_engine_is_told_all_of_its_settings_and_has_the_same_defaults():
     assert told == own
 
 
-def test_a_containers_path_is_one_of_ecs():
+def test_ecs_container_path_becomes_a_url():
     told = json.loads(
         load_settings(None, {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/v2/c/1"}).engine_settings_json(1)
     )
     assert told["identity"]["aws_container_url"] == "http://169.254.170.2/v2/c/1"
 
 
-def test_aliases_and_lists_of_headers_have_the_names_that_operators_know():
+def test_header_lists_use_their_environment_names():
     told = json.loads(
         load_settings(
             None,
@@ -249,12 +251,12 @@ def test_aliases_and_lists_of_headers_have_the_names_that_operators_know():
 
 
 @pytest.mark.parametrize("prefix", ["x-portkey", "portkey-", "x-", "x-a b-", "authorization"])
-def test_an_alias_is_the_prefix_of_a_header(prefix: str):
+def test_header_alias_must_be_a_header_prefix(prefix: str):
     with pytest.raises(SettingsError, match="header_aliases"):
         load_settings(None, {"GATEWAY_HEADER_ALIASES": prefix})
 
 
-def test_proxies_are_read_in_either_case_and_keep_their_passwords():
+def test_proxy_variables_are_read_in_either_case_and_kept_secret():
     environ = {
         "HTTPS_PROXY": "http://u:sesame@one.example:3128",
         "http_proxy": "two.example",
@@ -291,30 +293,30 @@ def test_proxies_are_read_in_either_case_and_keep_their_passwords():
         ("issuers = 5", "issuers[0]: expected `object`"),
     ],
 )
-def test_issuers_that_cannot_be_are_told_with_their_places(tmp_path: Path, text: str, words: str):
+def test_invalid_issuers_are_reported_with_their_paths(tmp_path: Path, text: str, words: str):
     with pytest.raises(SettingsError, match=re.escape(words)):
-        load_settings(write(tmp_path, text), {})
+        load_settings(write_settings_file(tmp_path, text), {})
 
 
-def test_the_issuer_of_the_settings_goes_before_those_of_the_tables(tmp_path: Path):
+def test_jwt_section_precedes_the_issuer_tables(tmp_path: Path):
     text = "[jwt]\nenabled = true\njwks_url = 'https://a.test'\n[[issuers]]\njwks_url = 'https://b.test'\nissuer = 'b'"
-    read = load_settings(write(tmp_path, text), {})
+    read = load_settings(write_settings_file(tmp_path, text), {})
     assert [(one.jwks_url, one.issuer) for one in read.trusted_issuers] == [
         ("https://a.test", ""),
         ("https://b.test", "b"),
     ]
 
 
-def test_the_file_is_the_one_asked_for_or_the_one_that_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_settings_file_is_the_given_one_or_the_local_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert module.find_settings_file(None, {}) is None
-    write(tmp_path, "")
+    write_settings_file(tmp_path, "")
     assert module.find_settings_file(None, {}) == str(tmp_path / "penstock.toml")
     assert module.find_settings_file(None, {"PENSTOCK_CONFIG": "/b"}) == "/b"
     assert module.find_settings_file("/a", {"PENSTOCK_CONFIG": "/b"}) == "/a"
 
 
-def test_a_secret_prints_as_dots_and_does_not_travel():
+def test_secret_is_masked_and_cannot_be_pickled():
     secret = Secret("canary")
     assert secret.reveal() == "canary"
     assert "canary" not in f"{secret} {secret!r} {[secret]}"
@@ -322,7 +324,7 @@ def test_a_secret_prints_as_dots_and_does_not_travel():
         pickle.dumps(secret)
 
 
-def test_the_address_of_redis_is_a_secret_that_the_engine_alone_is_told():
+def test_redis_url_is_secret_and_sent_to_the_engine_only():
     read = load_settings(None, {"REDIS_URL": "redis://:hidden@cache.example:6379/1", "PENSTOCK_REDIS_WAIT_MS": "20"})
     assert "hidden" not in repr(read)
     told = json.loads(read.engine_settings_json(1))
@@ -330,14 +332,14 @@ def test_the_address_of_redis_is_a_secret_that_the_engine_alone_is_told():
 
 
 @pytest.mark.parametrize("url", ["http://:hidden@cache.example", "cache.example:6379", "hidden"])
-def test_an_address_of_redis_that_is_none_is_refused_and_not_repeated(url: str):
+def test_rejects_an_invalid_redis_url_without_printing_it(url: str):
     with pytest.raises(SettingsError) as caught:
         load_settings(None, {"REDIS_URL": url})
-    assert set(problems(caught.value)) == {"redis.url"}
+    assert set(problems_by_path(caught.value)) == {"redis.url"}
     assert "hidden" not in str(caught.value)
 
 
 @pytest.mark.parametrize("prefix", ["with_a_line", "seventeen17lettrs"])
-def test_what_keys_begin_with_is_short_and_of_letters_and_digits(prefix: str):
+def test_key_prefix_is_short_and_alphanumeric(prefix: str):
     with pytest.raises(SettingsError, match="API_KEY_PREFIX"):
         load_settings(None, {"API_KEY_PREFIX": prefix})

@@ -14,7 +14,7 @@ import pytest
 from tests.gateway import Gateway
 from tests.integration.amazon import run_moto
 from tests.integration.bucket_provider import KEY_ID, REGION, S3_OWNER_HEADERS, SECRET, FakeBucketProvider
-from tests.processes import wait
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -221,8 +221,8 @@ def test_aborts_upload_if_client_disconnects(served: Gateway, there: FakeBucketP
 
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(head.encode() + bytes(LARGE_FILE_BYTES // 2))
-        wait("the first part", lambda: has_upload_request("PUT"))
-    wait("its end", lambda: has_upload_request("DELETE"))
+        wait_for("the first part", lambda: has_upload_request("PUT"))
+    wait_for("its end", lambda: has_upload_request("DELETE"))
 
 
 def test_fireworks_files_are_datasets(served: Gateway, there: FakeBucketProvider):

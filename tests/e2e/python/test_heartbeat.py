@@ -8,7 +8,7 @@ import anthropic
 import openai
 import pytest
 
-from tests.integration.wire import CHAT, MESSAGES, ask, asked
+from tests.integration.wire import CHAT_PATH, MESSAGES_PATH, chat_body, send_raw_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +23,8 @@ GATEWAY_HEADERS = {"x-gateway-provider": "mock"}
 @pytest.fixture
 def served(gateway: Callable[..., Gateway]) -> Gateway:
     served = gateway({"server": {"heartbeat_seconds": 0.05}})
-    for path in (CHAT, MESSAGES):
-        body = ask(served.base_url, path, asked(PAUSING_MODEL, stream=True)).body
+    for path in (CHAT_PATH, MESSAGES_PATH):
+        body = send_raw_request(served.base_url, path, chat_body(PAUSING_MODEL, stream=True)).body
         assert body.count(b": keep-alive\n\n") >= 4, body
     return served
 

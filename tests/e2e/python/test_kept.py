@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.python.answering_provider import json_response, sse_response
 from tests.e2e.python.packages import KEY
 from tests.gateway import Gateway
-from tests.processes import wait
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,6 +181,6 @@ def test_backing_model_of_a_profile_decides_format_and_price(
         found = [record.get("cost_nanodollars") for record in served.records(0) if record["ai_org"] == "bedrock"]
         return found if len(found) >= 4 else None
 
-    assert wait("four records", bedrock_costs) == [30 * 1_000 + 12 * 2_000] * 4
+    assert wait_for("four records", bedrock_costs) == [30 * 1_000 + 12 * 2_000] * 4
     # It was asked once for all of them.
     assert there.count_requests("GET", f"/inference-profiles/{PROFILE_ARN}") == 1

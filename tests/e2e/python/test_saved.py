@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from tests.processes import wait
+from tests.processes import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,4 +67,4 @@ def test_reloads_a_changed_settings_file(gateway: Callable[..., Gateway], mock: 
             return None
         return True
 
-    assert wait("the new config", is_new_config_loaded)
+    assert wait_for("the new config", is_new_config_loaded)

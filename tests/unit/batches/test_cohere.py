@@ -10,40 +10,44 @@ import pytest
 from penstock.batches.input import BatchLine
 from penstock.batches.providers.cohere import Cohere
 
-SAID = {
+CHAT_RESPONSE = {
     "id": "c-1",
     "finish_reason": "COMPLETE",
     "message": {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]},
     "usage": {"tokens": {"input_tokens": 3, "output_tokens": 2}},
 }
-LINE = BatchLine(
+BATCH_LINE = BatchLine(
     "one", "POST", "/v1/chat/completions", {"model": "command-a", "messages": [{"role": "user", "content": "?"}]}
 )
 
 
-def told(result: dict[str, Any]) -> Any:
+def parse_result(result: dict[str, Any]) -> Any:
     nobody: Any = None
-    return Cohere(nobody).parse_result(LINE, json.dumps({"custom_id": "1", **result}).encode())
+    return Cohere(nobody).parse_result(BATCH_LINE, json.dumps({"custom_id": "1", **result}).encode())
 
 
 @pytest.mark.parametrize(
     "result",
     [
-        {"body": SAID},
-        {"body": json.dumps(SAID)},
-        {"response": SAID},
-        {"response": json.dumps(SAID)},
-        {"body": None, "response": {"status_code": 200, "body": SAID}},
+        {"body": CHAT_RESPONSE},
+        {"body": json.dumps(CHAT_RESPONSE)},
+        {"response": CHAT_RESPONSE},
+        {"response": json.dumps(CHAT_RESPONSE)},
+        {"body": None, "response": {"status_code": 200, "body": CHAT_RESPONSE}},
     ],
 )
-def test_an_answer_is_found_by_itself_and_within_another(result: dict[str, Any]):
-    found = told(result)
+def test_finds_a_plain_or_nested_response(result: dict[str, Any]):
+    found = parse_result(result)
     assert found.error is None
     assert b'"content":"Yes."' in json.dumps(found.response, separators=(",", ":")).encode()
 
 
-def test_a_line_without_an_answer_has_failed():
-    for result in ({}, {"body": None, "error": {"message": "too long"}}, {"response": SAID, "error": "too long"}):
-        found = told(result)
+def test_line_without_a_response_has_failed():
+    for result in (
+        {},
+        {"body": None, "error": {"message": "too long"}},
+        {"response": CHAT_RESPONSE, "error": "too long"},
+    ):
+        found = parse_result(result)
         assert found.response is None
         assert found.error["code"] == "provider_failed"

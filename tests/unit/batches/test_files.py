@@ -15,10 +15,10 @@ from penstock.errors import NotFoundError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-LONGEST = 4
+MAX_LINE_BYTES = 4
 
 
-class Pieces:
+class ChunkedBlob:
     def __init__(self, content: bytes, size: int) -> None:
         self.content, self.size = content, size
 
@@ -27,28 +27,28 @@ class Pieces:
             yield self.content[start : start + self.size]
 
 
-def read(content: bytes, size: int) -> list[tuple[int, bytes | None]]:
-    pieces: Any = Pieces(content, size)
+def read_lines(content: bytes, size: int) -> list[tuple[int, bytes | None]]:
+    pieces: Any = ChunkedBlob(content, size)
 
-    async def scene() -> list[tuple[int, bytes | None]]:
-        return [line async for line in iter_lines(pieces, "name", LONGEST)]
+    async def collect_lines() -> list[tuple[int, bytes | None]]:
+        return [line async for line in iter_lines(pieces, "name", MAX_LINE_BYTES)]
 
-    return asyncio.run(scene())
+    return asyncio.run(collect_lines())
 
 
 @given(st.lists(st.sampled_from([b"a", b"bc", b" ", b"\n", b"\r"]), max_size=40), st.integers(1, 9))
-def test_lines_are_the_same_whatever_the_pieces_and_one_that_is_too_long_is_nothing(parts: list[bytes], size: int):
+def test_lines_do_not_depend_on_chunks_and_long_ones_are_none(parts: list[bytes], size: int):
     content = b"".join(parts)
     numbered = enumerate(content.split(b"\n"), start=1)
     expected = [
-        (number, None if len(line) > LONGEST else line)
+        (number, None if len(line) > MAX_LINE_BYTES else line)
         for number, line in numbered
-        if line.strip() or len(line) > LONGEST
+        if line.strip() or len(line) > MAX_LINE_BYTES
     ]
-    assert read(content, size) == expected
+    assert read_lines(content, size) == expected
 
 
-def test_only_an_id_of_ours_has_a_row():
+def test_rejects_foreign_file_ids():
     row = "01a201cb-7e66-76a4-ad8b-ed64bd7c3ab5"
     assert parse_wire_id(FILE, FILE + row) == row
     for prefix, wire in [

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
-def answer(number: int, model: str = "gpt-4o", status: int = 200) -> AnsweredLine:
+def make_answered_line(number: int, model: str = "gpt-4o", status: int = 200) -> AnsweredLine:
     body = {"model": model, "messages": []}
     line = BatchLine(custom_id=f"mine-{number}", method="POST", url="/v1/chat/completions", body=body)
     return AnsweredLine(number, line, {"status_code": status, "request_id": "r", "body": {"usage": USAGE}})
 
 
-def book(folder: Path, *, enabled: bool = True) -> tuple[BatchBilling, BatchMetrics]:
+def make_billing(folder: Path, *, enabled: bool = True) -> tuple[BatchBilling, BatchMetrics]:
     records = Records(path=str(folder / "records.jsonl"), enabled=enabled)
     settings, figures = Settings(records=records), BatchMetrics()
     nothing = cast("Any", None)
@@ -34,35 +34,35 @@ def book(folder: Path, *, enabled: bool = True) -> tuple[BatchBilling, BatchMetr
     return BatchBilling(batch, BatchDependencies(nothing, nothing, settings, figures, RecordFeed(records))), figures
 
 
-def written(folder: Path) -> list[dict[str, Any]]:
+def read_records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 
 
-def test_lines_are_recorded_once_though_they_are_told_again(tmp_path: Path):
-    async def run() -> None:
-        first, figures = book(tmp_path)
-        await first.write_records([answer(1), answer(2)], again=False)
+def test_lines_written_again_are_recorded_once(tmp_path: Path):
+    async def scenario() -> None:
+        first, figures = make_billing(tmp_path)
+        await first.write_records([make_answered_line(1), make_answered_line(2)], again=False)
         assert figures.cost_nanodollars > 0
         # The process died before it noted that.
-        second, _ = book(tmp_path)
-        await second.write_records([answer(1), answer(2)], again=True)
-        await second.write_records([answer(3)], again=True)
+        second, _ = make_billing(tmp_path)
+        await second.write_records([make_answered_line(1), make_answered_line(2)], again=True)
+        await second.write_records([make_answered_line(3)], again=True)
 
-    asyncio.run(run())
-    records = written(tmp_path)
+    asyncio.run(scenario())
+    records = read_records(tmp_path)
     assert [record["trace_id"] for record in records] == ["gw_batch_0199aaaa-0000-7000-8000-000000000001"] * 3
     assert len({record["id"] for record in records}) == 3
     assert records[0]["cost_nanodollars"] == records[1]["cost_nanodollars"] > 0
     assert (records[0]["ai_org"], records[0]["api_key_id"], records[0]["total_units"]) == ("openai", "k-1", 15)
 
 
-def test_models_of_which_nobody_knows_a_price_cost_nothing_that_is_known(tmp_path: Path):
-    first, figures = book(tmp_path)
-    asyncio.run(first.write_records([answer(1, "made-up")], again=False))
-    assert (written(tmp_path)[0]["cost_nanodollars"], figures.cost_nanodollars) == (None, 0)
+def test_model_without_a_price_has_no_cost(tmp_path: Path):
+    first, figures = make_billing(tmp_path)
+    asyncio.run(first.write_records([make_answered_line(1, "made-up")], again=False))
+    assert (read_records(tmp_path)[0]["cost_nanodollars"], figures.cost_nanodollars) == (None, 0)
 
 
-def test_without_records_none_are_written(tmp_path: Path):
-    first, _ = book(tmp_path, enabled=False)
-    asyncio.run(first.write_records([answer(1)], again=False))
+def test_disabled_records_write_no_file(tmp_path: Path):
+    first, _ = make_billing(tmp_path, enabled=False)
+    asyncio.run(first.write_records([make_answered_line(1)], again=False))
     assert not (tmp_path / "records.jsonl").exists()

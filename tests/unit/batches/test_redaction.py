@@ -23,12 +23,12 @@ KEY = "sk-0123456789"
         ("x-gateway-vertex-service-account-json", json.dumps({"private_key": KEY})),
     ],
 )
-def test_a_secret_is_found_wherever_it_is_sent(name: str, value: str):
+def test_redacts_secrets_of_every_header(name: str, value: str):
     said = SecretRedactor(secrets_in_headers({name: value})).redact(f"wrong: {KEY}!".encode())
     assert said == b"wrong: *****!"
 
 
-def test_what_is_no_secret_stays():
+def test_other_values_are_not_redacted():
     headers = {
         "x-gateway-provider": "vertex-ai",
         "x-gateway-virtual-key": "my-provider",
@@ -40,6 +40,6 @@ def test_what_is_no_secret_stays():
     assert SecretRedactor(secrets_in_headers(headers)).redact(said) == said
 
 
-def test_a_secret_is_found_as_json_spells_it():
+def test_redacts_json_escaped_secrets():
     text = 'line one\nand "two"'
     assert SecretRedactor([text]).redact(json.dumps({"said": text}).encode()) == b'{"said": "*****"}'

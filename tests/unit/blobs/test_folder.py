@@ -16,51 +16,51 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def pieces(*content: bytes, fails: bool = False) -> AsyncIterator[bytes]:
+async def iter_chunks(*content: bytes, fails: bool = False) -> AsyncIterator[bytes]:
     for piece in content:
         yield piece
     if fails:
         raise ZeroDivisionError
 
 
-async def everything(folder: BlobFolder, name: str) -> list[bytes]:
+async def read_chunks(folder: BlobFolder, name: str) -> list[bytes]:
     return [piece async for piece in folder.read(name)]
 
 
-def test_what_was_put_is_read_in_pieces_replaced_and_deleted(tmp_path: Path):
-    async def scene() -> None:
+def test_put_read_replace_and_delete(tmp_path: Path):
+    async def scenario() -> None:
         folder = BlobFolder(str(tmp_path / "a" / "b"))
         long = os.urandom(CHUNK_BYTES + 1)
-        assert await folder.put("x", pieces(b"1", long)) == len(long) + 1
-        assert [len(piece) for piece in await everything(folder, "x")] == [CHUNK_BYTES, 2]
+        assert await folder.put("x", iter_chunks(b"1", long)) == len(long) + 1
+        assert [len(piece) for piece in await read_chunks(folder, "x")] == [CHUNK_BYTES, 2]
         assert (tmp_path / "a" / "b" / "x").stat().st_mode & 0o777 == 0o600
-        assert await folder.put("x", pieces(b"2")) == 1
-        assert await everything(folder, "x") == [b"2"]
+        assert await folder.put("x", iter_chunks(b"2")) == 1
+        assert await read_chunks(folder, "x") == [b"2"]
         await folder.delete("x")
         await folder.delete("x")
         with pytest.raises(NotFoundError):
-            await everything(folder, "x")
+            await read_chunks(folder, "x")
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def names(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def test_what_breaks_off_leaves_what_was_there_before_and_nothing_else(tmp_path: Path):
-    async def scene() -> None:
+def test_failed_upload_leaves_the_previous_blob_only(tmp_path: Path):
+    async def scenario() -> None:
         folder = BlobFolder(str(tmp_path))
-        await folder.put("x", pieces(b"1"))
+        await folder.put("x", iter_chunks(b"1"))
         with pytest.raises(ZeroDivisionError):
-            await folder.put("x", pieces(b"2", fails=True))
-        assert await everything(folder, "x") == [b"1"]
-        assert names(tmp_path) == ["x"]
+            await folder.put("x", iter_chunks(b"2", fails=True))
+        assert await read_chunks(folder, "x") == [b"1"]
+        assert file_names(tmp_path) == ["x"]
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_a_disk_that_cannot_be_written_is_told(tmp_path: Path):
+def test_unwritable_disk_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(UnavailableError, match="files cannot be kept"):
-        asyncio.run(BlobFolder(str(tmp_path / "file")).put("x", pieces(b"1")))
+        asyncio.run(BlobFolder(str(tmp_path / "file")).put("x", iter_chunks(b"1")))

@@ -31,11 +31,11 @@ from penstock.store.tables import api_keys, audit_log, key_digests, organisation
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-HOUR = 3600
-ASKED = RequestInfo("POST", "/", "", "", "")
+HOUR_SECONDS = 3600
+REQUEST_INFO = RequestInfo("POST", "/", "", "", "")
 
 
-class News:
+class FakeChangeNotifier:
     """Counts how often somebody was to be told; there are no workers to wait for."""
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ class News:
         pass
 
 
-class Clock:
+class FakeClock:
     """Says what the test wants it to."""
 
     def __init__(self, start: str) -> None:
-        self.set(start)
+        self.set_time(start)
 
-    def set(self, moment: str) -> None:
+    def set_time(self, moment: str) -> None:
         self.seconds = datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()
 
     def time_ns(self) -> int:
@@ -62,13 +62,13 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock("2026-11-18T10:00:00")
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock("2026-11-18T10:00:00")
     monkeypatch.setattr(schemas.time, "time_ns", clock.time_ns)
     return clock
 
 
-class Scene:
+class RotationHarness:
     """A store with one organisation, and a worker that nobody told what time it is."""
 
     def __init__(self, url: Secret) -> None:
@@ -77,21 +77,21 @@ class Scene:
         self.database = Database(store, url)
         self.vault = Vault(load_master_keys(settings))
         self.identities = CallerAuthenticator(self.database, None)
-        self.news = News()
+        self.news = FakeChangeNotifier()
         self.office = Services(settings, self.database, self.vault, self.identities, self.news)
         self.rotator = KeyRotator(self.office)
 
-    async def begin(self) -> None:
+    async def set_up(self) -> None:
         await migrate(self.database)
         await bootstrap_organisation(self.database, None)
-        self.organisation: str = (await self.rows(select(organisations)))[0]["id"]
+        self.organisation: str = (await self.fetch_rows(select(organisations)))[0]["id"]
         self.caller = Caller(id=new_id(), type="organisation-service", organisation_id=self.organisation)
 
-    async def rows(self, query: Any) -> list[dict[str, Any]]:
+    async def fetch_rows(self, query: Any) -> list[dict[str, Any]]:
         async with self.database.read_connection() as connection:
             return [dict(row) for row in (await connection.execute(query)).mappings()]
 
-    async def key(self, **asked: Any) -> tuple[str, str]:
+    async def create_key(self, **asked: Any) -> tuple[str, str]:
         """Make a key with a rotation policy, and give its id and text."""
         text = generate_key()
         values = {
@@ -106,21 +106,21 @@ class Scene:
             "last_rotated_at": None,
             "rotation_policy": build_policy(RotationPolicy(**asked), None),
         }
-        async with self.office.write_session_as(self.caller, ASKED) as desk:
+        async with self.office.write_session_as(self.caller, REQUEST_INFO) as desk:
             row = await KEY_RESOURCES["organisation-service"].create(desk, values)
             await store_digest(desk, row["id"], text)
         return row["id"], text
 
-    async def policy(self, key_id: str) -> dict[str, Any]:
-        return (await self.rows(select(api_keys).where(api_keys.c.id == key_id)))[0]["rotation_policy"]
+    async def rotation_policy(self, key_id: str) -> dict[str, Any]:
+        return (await self.fetch_rows(select(api_keys).where(api_keys.c.id == key_id)))[0]["rotation_policy"]
 
-    async def fetch(self, key_id: str) -> str:
+    async def request_rotation(self, key_id: str) -> str:
         """Ask for the new text, as `POST …/rotate` does."""
-        async with self.office.write_session_as(self.caller, ASKED) as desk:
+        async with self.office.write_session_as(self.caller, REQUEST_INFO) as desk:
             row = await KEY_RESOURCES["organisation-service"].get(desk, key_id)
             return (await rotate_key(desk, row, None))[0]
 
-    async def known(self, text: str) -> bool:
+    async def is_accepted(self, text: str) -> bool:
         self.identities.clear_cache()
         try:
             await self.identities.authenticate(PresentedCredential("key", text))
@@ -129,60 +129,62 @@ class Scene:
         return True
 
 
-def played(url: Secret, play: Callable[[Scene], Awaitable[None]]) -> None:
-    async def scene() -> None:
-        scene = Scene(url)
-        await scene.begin()
+def run_scenario(url: Secret, play: Callable[[RotationHarness], Awaitable[None]]) -> None:
+    async def run() -> None:
+        scene = RotationHarness(url)
+        await scene.set_up()
         await play(scene)
         await scene.database.close()
 
-    asyncio.run(scene())
+    asyncio.run(run())
 
 
-def test_a_key_that_is_due_gets_a_new_text_that_waits_and_the_old_one_goes_on(store_url: Secret, clock: Clock):
-    async def play(scene: Scene) -> None:
-        key_id, old = await scene.key(rotation_period="weekly", key_transition_period_ms=2 * HOUR * 1000)
-        assert (await scene.policy(key_id))["next_rotation_at"] == "2026-11-23T00:00:00.000Z"
-        clock.set("2026-11-22T23:59:59")
+def test_due_key_gets_a_pending_text_and_the_old_one_stays_valid(store_url: Secret, clock: FakeClock):
+    async def scenario(scene: RotationHarness) -> None:
+        key_id, old = await scene.create_key(rotation_period="weekly", key_transition_period_ms=2 * HOUR_SECONDS * 1000)
+        assert (await scene.rotation_policy(key_id))["next_rotation_at"] == "2026-11-23T00:00:00.000Z"
+        clock.set_time("2026-11-22T23:59:59")
         await scene.rotator.check_keys()
-        assert len(await scene.rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
-        clock.set("2026-11-23T00:00:00")
+        assert len(await scene.fetch_rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
+        clock.set_time("2026-11-23T00:00:00")
         await scene.rotator.check_keys()
-        assert (await scene.policy(key_id))["next_rotation_at"] == "2026-11-30T00:00:00.000Z"
-        assert await scene.known(old)
-        new = await scene.fetch(key_id)
-        assert await scene.known(new)
+        assert (await scene.rotation_policy(key_id))["next_rotation_at"] == "2026-11-30T00:00:00.000Z"
+        assert await scene.is_accepted(old)
+        new = await scene.request_rotation(key_id)
+        assert await scene.is_accepted(new)
         # Once handed out it is not kept, and there are never three.
-        assert not [row for row in await scene.rows(select(key_digests)) if row["sealed"]]
+        assert not [row for row in await scene.fetch_rows(select(key_digests)) if row["sealed"]]
         with pytest.raises(ConflictError):
-            await scene.fetch(key_id)
-        clock.set("2026-11-23T01:59:59")
-        assert await scene.known(old)
-        clock.set("2026-11-23T02:00:00")
-        assert not await scene.known(old)
+            await scene.request_rotation(key_id)
+        clock.set_time("2026-11-23T01:59:59")
+        assert await scene.is_accepted(old)
+        clock.set_time("2026-11-23T02:00:00")
+        assert not await scene.is_accepted(old)
         rings = scene.news.rings
         await scene.rotator.check_keys()
         # Whoever publishes knows by itself when a text is over.
         assert scene.news.rings == rings
-        assert len(await scene.rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
-        assert await scene.known(new)
-        said = [row["action"] for row in await scene.rows(select(audit_log).where(audit_log.c.resource_id == key_id))]
+        assert len(await scene.fetch_rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
+        assert await scene.is_accepted(new)
+        said = [
+            row["action"] for row in await scene.fetch_rows(select(audit_log).where(audit_log.c.resource_id == key_id))
+        ]
         assert said == ["create", "rotate", "rotate"]
 
-    played(store_url, play)
+    run_scenario(store_url, scenario)
 
 
-def test_a_text_that_nobody_asked_for_in_time_can_still_be_had(store_url: Secret, clock: Clock):
-    async def play(scene: Scene) -> None:
-        key_id, old = await scene.key(rotation_period_days=1)
-        clock.set("2026-11-19T00:00:00")
+def test_pending_text_can_be_fetched_after_the_transition(store_url: Secret, clock: FakeClock):
+    async def scenario(scene: RotationHarness) -> None:
+        key_id, old = await scene.create_key(rotation_period_days=1)
+        clock.set_time("2026-11-19T00:00:00")
         await scene.rotator.check_keys()
-        clock.set("2026-11-19T12:00:00")
+        clock.set_time("2026-11-19T12:00:00")
         await scene.rotator.check_keys()
-        assert not await scene.known(old)
-        assert await scene.known(await scene.fetch(key_id))
+        assert not await scene.is_accepted(old)
+        assert await scene.is_accepted(await scene.request_rotation(key_id))
 
-    played(store_url, play)
+    run_scenario(store_url, scenario)
 
 
 @pytest.mark.parametrize(
@@ -194,76 +196,76 @@ def test_a_text_that_nobody_asked_for_in_time_can_still_be_had(store_url: Secret
         ({"rotation_period_days": 3, "next_rotation_at": datetime(2026, 11, 20, 17, tzinfo=UTC)}, "2026-11-20"),
     ],
 )
-def test_the_next_moment_is_a_midnight_and_what_was_named_wins_once(
-    store_url: Secret, clock: Clock, asked: dict[str, Any], due: str
+def test_next_rotation_is_at_midnight_and_explicit_date_wins(
+    store_url: Secret, clock: FakeClock, asked: dict[str, Any], due: str
 ):
-    async def play(scene: Scene) -> None:
-        key_id, _ = await scene.key(**asked)
-        assert (await scene.policy(key_id))["next_rotation_at"] == f"{due}T00:00:00.000Z"
-        clock.set(f"{due}T00:00:30")
+    async def scenario(scene: RotationHarness) -> None:
+        key_id, _ = await scene.create_key(**asked)
+        assert (await scene.rotation_policy(key_id))["next_rotation_at"] == f"{due}T00:00:00.000Z"
+        clock.set_time(f"{due}T00:00:30")
         await scene.rotator.check_keys()
-        following = (await scene.policy(key_id))["next_rotation_at"]
+        following = (await scene.rotation_policy(key_id))["next_rotation_at"]
         days = (datetime.fromisoformat(following) - datetime.fromisoformat(f"{due}T00:00:00Z")).days
         assert days == {"monthly": 31, "weekly": 7}.get(
             asked.get("rotation_period", ""), asked.get("rotation_period_days")
         )
 
-    played(store_url, play)
+    run_scenario(store_url, scenario)
 
 
-def test_a_key_that_is_over_or_in_transition_is_left_alone(store_url: Secret, clock: Clock):
-    async def play(scene: Scene) -> None:
+def test_skips_expired_keys_and_keys_in_transition(store_url: Secret, clock: FakeClock):
+    async def scenario(scene: RotationHarness) -> None:
         end = int(datetime(2026, 11, 18, 12, tzinfo=UTC).timestamp() * 1000)
-        over, _ = await scene.key(rotation_period_days=1, expires_at=end)
-        turning, old = await scene.key(rotation_period_days=1, key_transition_period_ms=20 * HOUR * 1000)
-        await scene.fetch(turning)
-        clock.set("2026-11-19T00:00:00")
+        over, _ = await scene.create_key(rotation_period_days=1, expires_at=end)
+        turning, old = await scene.create_key(rotation_period_days=1, key_transition_period_ms=20 * HOUR_SECONDS * 1000)
+        await scene.request_rotation(turning)
+        clock.set_time("2026-11-19T00:00:00")
         await scene.rotator.check_keys()
-        texts = await scene.rows(select(key_digests))
+        texts = await scene.fetch_rows(select(key_digests))
         assert [sum(row["api_key_id"] == key_id for row in texts) for key_id in (over, turning)] == [1, 2]
-        assert await scene.known(old)
+        assert await scene.is_accepted(old)
         # As soon as the transition is over its turn comes.
-        clock.set("2026-11-19T06:00:01")
+        clock.set_time("2026-11-19T06:00:01")
         await scene.rotator.check_keys()
-        assert not await scene.known(old)
-        assert len(await scene.rows(select(key_digests).where(key_digests.c.api_key_id == turning))) == 2
+        assert not await scene.is_accepted(old)
+        assert len(await scene.fetch_rows(select(key_digests).where(key_digests.c.api_key_id == turning))) == 2
 
-    played(store_url, play)
+    run_scenario(store_url, scenario)
 
 
-def test_a_day_ahead_it_is_said_once(store_url: Secret, clock: Clock, caplog: pytest.LogCaptureFixture):
-    async def play(scene: Scene) -> None:
-        key_id, _ = await scene.key(rotation_period="weekly")
+def test_warns_once_a_day_ahead(store_url: Secret, clock: FakeClock, caplog: pytest.LogCaptureFixture):
+    async def scenario(scene: RotationHarness) -> None:
+        key_id, _ = await scene.create_key(rotation_period="weekly")
         for moment, said in (("2026-11-21T23:00:00", 0), ("2026-11-22T00:00:01", 1), ("2026-11-22T10:00:00", 1)):
-            clock.set(moment)
+            clock.set_time(moment)
             await scene.rotator.check_keys()
             assert [key_id in line.getMessage() for line in caplog.records].count(True) == said
-        clock.set("2026-11-23T00:00:00")
+        clock.set_time("2026-11-23T00:00:00")
         await scene.rotator.check_keys()
         assert "the old text of the key" in caplog.text
 
     with caplog.at_level(logging.WARNING, "penstock"):
-        played(store_url, play)
+        run_scenario(store_url, scenario)
 
 
-def test_sessions_that_let_nobody_in_any_more_are_forgotten(store_url: Secret, clock: Clock):
-    async def play(scene: Scene) -> None:
+def test_deletes_expired_sessions(store_url: Secret, clock: FakeClock):
+    async def scenario(scene: RotationHarness) -> None:
         row = {"id": new_id(), "organisation_id": scene.organisation, "sha256": "0" * 64, "created_at": schemas.now()}
         async with scene.database.write_transaction() as connection:
             await connection.execute(insert(sessions).values(row))
         await scene.rotator.check_keys()
-        assert len(await scene.rows(select(sessions))) == 1
-        clock.set("2027-11-20T10:00:00")
+        assert len(await scene.fetch_rows(select(sessions))) == 1
+        clock.set_time("2027-11-20T10:00:00")
         await scene.rotator.check_keys()
-        assert not await scene.rows(select(sessions))
+        assert not await scene.fetch_rows(select(sessions))
 
-    played(store_url, play)
+    run_scenario(store_url, scenario)
 
 
-def test_a_session_ends_after_the_time_that_the_organisation_says(store_url: Secret, clock: Clock):
-    async def play(scene: Scene) -> None:
-        (owner,) = await scene.rows(select(api_keys))
-        (text,) = await scene.rows(select(key_digests))
+def test_session_expires_after_the_configured_lifetime(store_url: Secret, clock: FakeClock):
+    async def scenario(scene: RotationHarness) -> None:
+        (owner,) = await scene.fetch_rows(select(api_keys))
+        (text,) = await scene.fetch_rows(select(key_digests))
         begun = {"id": new_id(), "organisation_id": scene.organisation, "api_key_id": owner["id"]}
         row = {**begun, "key_sha256": text["sha256"], "sha256": sha256_hex("cookie"), "created_at": schemas.now()}
         async with scene.database.write_transaction() as connection:
@@ -272,7 +274,7 @@ def test_a_session_ends_after_the_time_that_the_organisation_says(store_url: Sec
                 organisations.update().values(settings={"session_settings": {"max_session_ttl": 900}})
             )
         for moment, good in (("2026-11-18T10:14:59", True), ("2026-11-18T10:15:00", False)):
-            clock.set(moment)
+            clock.set_time(moment)
             scene.identities.clear_cache()
             try:
                 caller = await scene.identities.authenticate(PresentedCredential("session", "cookie"))
@@ -282,4 +284,4 @@ def test_a_session_ends_after_the_time_that_the_organisation_says(store_url: Sec
                 assert good
                 assert (caller.by, caller.session_id) == ("session", begun["id"])
 
-    played(store_url, play)
+    run_scenario(store_url, scenario)

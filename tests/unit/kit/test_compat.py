@@ -6,7 +6,7 @@ import pytest
 
 from penstock.kit.compat import normalise_body
 
-OWN = {"name": "name", "is_default": "isDefault", "kind": "type"}
+WIRE_NAMES = {"name": "name", "is_default": "isDefault", "kind": "type"}
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ OWN = {"name": "name", "is_default": "isDefault", "kind": "type"}
         ({"other": 7}, {"id": "7"}, {"other": 7}),
     ],
 )
-def test_what_is_meant_is_read_and_all_else_is_left_to_be_refused(
+def test_normalises_aliases_and_leaves_other_fields(
     given: dict[str, object], said: dict[str, str], told: dict[str, object]
 ):
-    assert normalise_body(given, OWN, said) == told
+    assert normalise_body(given, WIRE_NAMES, said) == told

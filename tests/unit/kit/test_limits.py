@@ -9,29 +9,29 @@ import pytest
 
 from penstock import schemas
 from penstock.schemas import next_reset
-from tests.unit.resources.managed import Plane, played
+from tests.unit.resources.managed import ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
 
-class Clock:
+class FakeClock:
     """What time it is, as the test says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.set("2026-11-18T10:00:00")
+        self.set_time("2026-11-18T10:00:00")
         monkeypatch.setattr(schemas.time, "time_ns", lambda: self.moment)
 
-    def set(self, moment: str) -> None:
+    def set_time(self, moment: str) -> None:
         self.moment = int(datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp()) * 1_000_000_000
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    return FakeClock(monkeypatch)
 
 
-EXPIRING = {"scopes": ["completions.write"], "expires_at": "2026-11-20T10:00:00.123Z"}
+EXPIRING_KEY_FIELDS = {"scopes": ["completions.write"], "expires_at": "2026-11-20T10:00:00.123Z"}
 PAST, MIDNIGHT = "2026-10-05T00:00:00.000Z", "T00:00:00.000Z"
 
 
@@ -50,37 +50,39 @@ PAST, MIDNIGHT = "2026-10-05T00:00:00.000Z", "T00:00:00.000Z"
     ],
 )
 @pytest.mark.usefixtures("clock")
-def test_the_next_reset_is_to_come(limit: dict[str, Any], due: str | None):
+def test_next_reset_is_in_the_future(limit: dict[str, Any], due: str | None):
     assert next_reset(limit) == due
 
 
-WEEKLY = {"credit_limit": 5, "periodic_reset": "weekly"}
+WEEKLY_LIMIT = {"credit_limit": 5, "periodic_reset": "weekly"}
 FIRST, NEXT = f"2026-11-23{MIDNIGHT}", f"2026-12-07{MIDNIGHT}"
 
 
-def test_it_is_read_so_and_written_so_when_the_limit_is_sent_again(founded_url: Secret, clock: Clock):
-    async def scene(api: Plane) -> None:
-        place = (await api.workspace())["id"]
+def test_next_reset_is_computed_on_read_and_stored_on_update(founded_url: Secret, clock: FakeClock):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
         inside = f"?workspace_id={place}"
-        key, _ = await api.key_of("workspace/service", workspace_id=place, scopes=["logs.write"], usage_limits=WEEKLY)
+        key, _ = await api.create_key(
+            "workspace/service", workspace_id=place, scopes=["logs.write"], usage_limits=WEEKLY_LIMIT
+        )
         virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", "workspace_id": place}
-        made = await api.good("POST", "virtual-keys", {**virtual, "usage_limits": WEEKLY})
-        await api.good("POST", "integrations", {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": "k"})
-        share = {"enabled": True, "usage_limits": [WEEKLY]}
+        made = await api.request_ok("POST", "virtual-keys", {**virtual, "usage_limits": WEEKLY_LIMIT})
+        await api.request_ok("POST", "integrations", {"name": "i", "slug": "i", "ai_provider_id": "openai", "key": "k"})
+        share = {"enabled": True, "usage_limits": [WEEKLY_LIMIT]}
         said = {"workspaces": [{"id": place, **share}], "global_workspace_access": share}
         paths = {
-            f"api-keys/{key}": WEEKLY,
-            f"virtual-keys/{made['slug']}{inside}": WEEKLY,
-            f"workspaces/{place}": [WEEKLY],
+            f"api-keys/{key}": WEEKLY_LIMIT,
+            f"virtual-keys/{made['slug']}{inside}": WEEKLY_LIMIT,
+            f"workspaces/{place}": [WEEKLY_LIMIT],
         }
-        await api.good("PUT", f"workspaces/{place}", {"usage_limits": [WEEKLY]})
-        await api.good("PUT", "integrations/i/workspaces", said)
+        await api.request_ok("PUT", f"workspaces/{place}", {"usage_limits": [WEEKLY_LIMIT]})
+        await api.request_ok("PUT", "integrations/i/workspaces", said)
 
-        async def resets() -> set[str]:
-            shown = [(await api.good("GET", path))["usage_limits"] for path in paths]
-            access = await api.good("GET", "integrations/i/workspaces")
+        async def fetch_reset_times() -> set[str]:
+            shown = [(await api.request_ok("GET", path))["usage_limits"] for path in paths]
+            access = await api.request_ok("GET", "integrations/i/workspaces")
             shown += [access["workspaces"][0]["usage_limits"], access["global_workspace_access"]["usage_limits"]]
-            top = (await api.good("GET", f"api-keys/{key}"))["next_usage_reset_at"]
+            top = (await api.request_ok("GET", f"api-keys/{key}"))["next_usage_reset_at"]
             return {
                 top,
                 *(
@@ -89,30 +91,32 @@ def test_it_is_read_so_and_written_so_when_the_limit_is_sent_again(founded_url: 
                 ),
             }
 
-        assert await resets() == {FIRST}
-        clock.set("2026-12-01T10:00:00")
-        api.forget()
-        assert await resets() == {NEXT}
+        assert await fetch_reset_times() == {FIRST}
+        clock.set_time("2026-12-01T10:00:00")
+        api.clear_caller_cache()
+        assert await fetch_reset_times() == {NEXT}
         for path, limits in paths.items():
-            await api.good("PUT", path, {"usage_limits": limits})
-        await api.good("PUT", "integrations/i/workspaces", said)
+            await api.request_ok("PUT", path, {"usage_limits": limits})
+        await api.request_ok("PUT", "integrations/i/workspaces", said)
         # Before it was written anew, another one would be told now.
-        clock.set("2026-11-18T10:00:00")
-        api.forget()
-        assert await resets() == {NEXT}
+        clock.set_time("2026-11-18T10:00:00")
+        api.clear_caller_cache()
+        assert await fetch_reset_times() == {NEXT}
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)
 
 
-def test_an_end_that_has_passed_is_no_news_when_it_is_sent_back(founded_url: Secret, clock: Clock):
-    async def scene(api: Plane) -> None:
-        made, _ = await api.key_of("workspace/service", workspace_id=(await api.workspace())["id"], **EXPIRING)
+def test_unchanged_past_expiry_is_accepted(founded_url: Secret, clock: FakeClock):
+    async def scenario(api: ManagementClient) -> None:
+        made, _ = await api.create_key(
+            "workspace/service", workspace_id=(await api.create_workspace())["id"], **EXPIRING_KEY_FIELDS
+        )
         path = f"api-keys/{made}"
-        clock.set("2026-11-21T10:00:00")
-        shown = await api.good("GET", path)
+        clock.set_time("2026-11-21T10:00:00")
+        shown = await api.request_ok("GET", path)
         assert shown["status"] == "expired"
-        await api.good("PUT", path, {"name": "renamed", "expires_at": shown["expires_at"]})
-        assert (await api.good("GET", path))["expires_at"] == shown["expires_at"]
-        await api.refused(400, "expires_at", "PUT", path, {"expires_at": "2026-11-20T10:00:01Z"})
+        await api.request_ok("PUT", path, {"name": "renamed", "expires_at": shown["expires_at"]})
+        assert (await api.request_ok("GET", path))["expires_at"] == shown["expires_at"]
+        await api.expect_error(400, "expires_at", "PUT", path, {"expires_at": "2026-11-20T10:00:01Z"})
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)

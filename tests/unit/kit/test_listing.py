@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-TIMES = {"created_at": 1, "last_updated_at": 1}
+TIMESTAMPS = {"created_at": 1, "last_updated_at": 1}
 
 
-async def people(connection: AsyncConnection, count: int) -> str:
+async def create_users(connection: AsyncConnection, count: int) -> str:
     organisation = new_id()
-    row = {"id": organisation, "slug": "o", "name": "o", "settings": {}, **TIMES}
+    row = {"id": organisation, "slug": "o", "name": "o", "settings": {}, **TIMESTAMPS}
     await connection.execute(insert(organisations).values(row))
-    fixed = {"organisation_id": organisation, "first_name": "", "last_name": "", "role": "member", **TIMES}
+    fixed = {"organisation_id": organisation, "first_name": "", "last_name": "", "role": "member", **TIMESTAMPS}
     given = [{"id": new_id(), "email": f"{number}@x", **fixed} for number in range(count)]
     if given:
         await connection.execute(insert(users), given)
     return organisation
 
 
-def within(url: Secret, scene: Any) -> None:
+def run_in_transaction(url: Secret, scene: Any) -> None:
     async def run() -> None:
         database = Database(Store(), url)
         try:
@@ -55,8 +55,8 @@ def within(url: Secret, scene: Any) -> None:
 @pytest.mark.parametrize("count", [0, 1, 7, 20])
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
 def test_every_row_is_on_exactly_one_page(store_url: Secret, count: int, size: int, order: str):
-    async def scene(connection: AsyncConnection) -> None:
-        tenant = TenantStore(connection, await people(connection, count), None)
+    async def scenario(connection: AsyncConnection) -> None:
+        tenant = TenantStore(connection, await create_users(connection, count), None)
         seen: list[str] = []
         for number in range(count // size + 2):
             total, page = await fetch_page(tenant, users, PageRequest(size=size, number=number, order=order))
@@ -65,12 +65,12 @@ def test_every_row_is_on_exactly_one_page(store_url: Secret, count: int, size: i
         expected = [f"{number}@x" for number in range(count)]
         assert seen == (expected if order == "asc" else expected[::-1])
 
-    within(store_url, scene)
+    run_in_transaction(store_url, scenario)
 
 
-def test_rows_that_sort_alike_are_told_apart_by_their_ids(store_url: Secret):
-    async def scene(connection: AsyncConnection) -> None:
-        organisation = await people(connection, 0)
+def test_equal_sort_values_are_ordered_by_id(store_url: Secret):
+    async def scenario(connection: AsyncConnection) -> None:
+        organisation = await create_users(connection, 0)
         fixed = {
             "organisation_id": organisation,
             "is_default": False,
@@ -79,7 +79,7 @@ def test_rows_that_sort_alike_are_told_apart_by_their_ids(store_url: Secret):
             "settings": {},
         }
         for number in range(9):
-            row = {"id": new_id(), "slug": str(number), "name": "same", "creation_source": "api", **fixed, **TIMES}
+            row = {"id": new_id(), "slug": str(number), "name": "same", "creation_source": "api", **fixed, **TIMESTAMPS}
             await connection.execute(insert(workspaces).values(row))
         tenant = TenantStore(connection, organisation, None)
         pages = [
@@ -87,16 +87,16 @@ def test_rows_that_sort_alike_are_told_apart_by_their_ids(store_url: Secret):
         ]
         assert [row["slug"] for _, page in pages for row in page] == [str(number) for number in range(9)][::-1]
 
-    within(store_url, scene)
+    run_in_transaction(store_url, scenario)
 
 
 @pytest.mark.slow
 @pytest.mark.alone
 def test_page_1000_costs_at_most_half_more_than_page_1(tmp_path: Path):
-    async def scene(connection: AsyncConnection) -> None:
-        tenant = TenantStore(connection, await people(connection, 100_000), None)
+    async def scenario(connection: AsyncConnection) -> None:
+        tenant = TenantStore(connection, await create_users(connection, 100_000), None)
 
-        async def cost(number: int) -> float:
+        async def measure_page_seconds(number: int) -> float:
             took = []
             for _ in range(9):
                 started = time.perf_counter()
@@ -104,18 +104,22 @@ def test_page_1000_costs_at_most_half_more_than_page_1(tmp_path: Path):
                 took.append(time.perf_counter() - started)
             return min(took)
 
-        early, middle, late = await cost(0), await cost(499), await cost(999)
+        early, middle, late = (
+            await measure_page_seconds(0),
+            await measure_page_seconds(499),
+            await measure_page_seconds(999),
+        )
         print(f"page 1: {early * 1000:.2f} ms, page 500: {middle * 1000:.2f} ms, page 1,000: {late * 1000:.2f} ms")
         assert late <= 1.5 * early
         # The way is longest to the middle, from either end.
         assert middle <= 2.5 * early
 
-    within(Secret(f"sqlite:///{tmp_path}/penstock.db"), scene)
+    run_in_transaction(Secret(f"sqlite:///{tmp_path}/penstock.db"), scenario)
 
 
-def test_another_tenants_rows_are_not_there(store_url: Secret):
-    async def scene(connection: AsyncConnection) -> None:
-        mine = await people(connection, 3)
+def test_rows_of_other_tenants_are_not_visible(store_url: Secret):
+    async def scenario(connection: AsyncConnection) -> None:
+        mine = await create_users(connection, 3)
         other = TenantStore(connection, new_id(), None)
         (first, *_) = (await fetch_page(TenantStore(connection, mine, None), users, PageRequest()))[1]
         assert await fetch_page(other, users, PageRequest()) == (0, [])
@@ -126,13 +130,13 @@ def test_another_tenants_rows_are_not_there(store_url: Secret):
         inside = TenantStore(connection, mine, "workspace-a")
         assert (await inside.count(configs), inside.workspace_id) == (0, "workspace-a")
 
-    within(store_url, scene)
+    run_in_transaction(store_url, scenario)
 
 
-def test_what_a_table_cannot_be_sorted_by_is_refused(store_url: Secret):
-    async def scene(connection: AsyncConnection) -> None:
-        tenant = TenantStore(connection, await people(connection, 3), None)
+def test_rejects_an_unsupported_sort_column(store_url: Secret):
+    async def scenario(connection: AsyncConnection) -> None:
+        tenant = TenantStore(connection, await create_users(connection, 3), None)
         with pytest.raises(InvalidError, match="sort 'name' is not allowed here"):
             await fetch_page(tenant, users, PageRequest(sort="name"))
 
-    within(store_url, scene)
+    run_in_transaction(store_url, scenario)

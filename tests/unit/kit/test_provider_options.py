@@ -12,7 +12,7 @@ from penstock.errors import InvalidError
 from penstock.kit.provider_options import SECRET_FIELDS as HIDDEN
 from penstock.kit.provider_options import check_options, check_partial_options, field_names, provider_row, split_secrets
 
-AZURE: dict[str, Any] = {
+AZURE_OPTIONS: dict[str, Any] = {
     "azure_auth_mode": "default",
     "azure_resource_name": "res",
     "azure_deployment_config": [
@@ -20,40 +20,42 @@ AZURE: dict[str, Any] = {
         {"azure_deployment_name": "d2", "azure_api_version": "v2", "azure_model_slug": "o3", "is_default": True},
     ],
 }
-SECRET = "canary-0123456789"
+SECRET_VALUE = "canary-0123456789"
 
 
 @pytest.mark.parametrize(
     ("provider", "given", "named"),
     [
         ("openai", {"azure_resource_name": "x"}, "configurations.azure_resource_name"),
-        ("azure-openai", {**AZURE, "azure_deployment_config": []}, "configurations.azure_deployment_config"),
-        ("azure-openai", {**AZURE, "azure_auth_mode": "none"}, "configurations.azure_auth_mode"),
-        ("azure-openai", {**AZURE, "azure_auth_mode": "workload"}, "configurations.azure_workload_tenant_id"),
+        ("azure-openai", {**AZURE_OPTIONS, "azure_deployment_config": []}, "configurations.azure_deployment_config"),
+        ("azure-openai", {**AZURE_OPTIONS, "azure_auth_mode": "none"}, "configurations.azure_auth_mode"),
+        ("azure-openai", {**AZURE_OPTIONS, "azure_auth_mode": "workload"}, "configurations.azure_workload_tenant_id"),
         ("bedrock", {"aws_auth_type": "accessKey", "aws_region": "r"}, "configurations.aws_access_key_id"),
         ("bedrock", {"aws_auth_type": "serviceRole"}, "aws_region"),
         ("mock", {"custom_host": "ftp://x"}, "configurations.custom_host"),
         # What only the engine knows of.
         ("openai", {"custom_host": "https://a.example/v1?x=1"}, "configurations.custom_host must not have a query"),
         ("openai", {"custom_headers": {"host": "x"}}, "configurations.custom_headers.host"),
-        ("azure-openai", {**AZURE, "azure_resource_name": "a\nb"}, "configurations.azure_resource_name"),
+        ("azure-openai", {**AZURE_OPTIONS, "azure_resource_name": "a\nb"}, "configurations.azure_resource_name"),
     ],
 )
-def test_what_does_not_fit_the_provider_is_refused_by_name(provider: str, given: dict[str, Any], named: str):
+def test_rejects_invalid_options_by_name(provider: str, given: dict[str, Any], named: str):
     with pytest.raises(InvalidError, match=named):
         check_options("configurations", provider, given)
 
 
-ENTRA = "azure_auth_mode azure_entra_tenant_id azure_entra_client_id azure_entra_client_secret azure_managed_client_id"
-WORKLOAD = "azure_workload_client_id azure_workload_tenant_id"
-AWS = "aws_auth_type aws_region aws_access_key_id aws_secret_access_key aws_role_arn aws_external_id"
+ENTRA_FIELDS = (
+    "azure_auth_mode azure_entra_tenant_id azure_entra_client_id azure_entra_client_secret azure_managed_client_id"
+)
+WORKLOAD_FIELDS = "azure_workload_client_id azure_workload_tenant_id"
+AWS_FIELDS = "aws_auth_type aws_region aws_access_key_id aws_secret_access_key aws_role_arn aws_external_id"
 # What clients know of each provider's configurations.
-KNOWN = {
+CLIENT_FIELDS = {
     "openai": "openai_organization openai_project",
-    "azure-openai": f"{ENTRA} {WORKLOAD} azure_resource_name azure_deployment_config",
-    "azure-ai": f"{ENTRA} {WORKLOAD} azure_foundry_url azure_deployment_name azure_api_version",
-    "bedrock": AWS,
-    "sagemaker": f"{AWS} amzn_sagemaker_custom_attributes amzn_sagemaker_target_model amzn_sagemaker_target_variant "
+    "azure-openai": f"{ENTRA_FIELDS} {WORKLOAD_FIELDS} azure_resource_name azure_deployment_config",
+    "azure-ai": f"{ENTRA_FIELDS} {WORKLOAD_FIELDS} azure_foundry_url azure_deployment_name azure_api_version",
+    "bedrock": AWS_FIELDS,
+    "sagemaker": f"{AWS_FIELDS} amzn_sagemaker_custom_attributes amzn_sagemaker_target_model amzn_sagemaker_target_variant "
     "amzn_sagemaker_target_container_hostname amzn_sagemaker_inference_id amzn_sagemaker_enable_explanations "
     "amzn_sagemaker_inference_component amzn_sagemaker_session_id amzn_sagemaker_model_name",
     "vertex-ai": "vertex_auth_type vertex_region vertex_project_id vertex_service_account_json",
@@ -64,9 +66,9 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("provider", KNOWN)
-def test_each_field_that_clients_know_has_its_place(provider: str):
-    assert {*KNOWN[provider].split(), "custom_host", "custom_headers"} <= set(field_names(provider))
+@pytest.mark.parametrize("provider", CLIENT_FIELDS)
+def test_accepts_every_field_that_clients_use(provider: str):
+    assert {*CLIENT_FIELDS[provider].split(), "custom_host", "custom_headers"} <= set(field_names(provider))
 
 
 @pytest.mark.parametrize(
@@ -78,13 +80,13 @@ def test_each_field_that_clients_know_has_its_place(provider: str):
         ({"vertex_skip_ptu_cost_attribution": 1}, "vertex_skip_ptu_cost_attribution"),
     ],
 )
-def test_what_vertex_ai_is_told_otherwise_than_it_may_be_is_refused_by_its_name(given: dict[str, Any], words: str):
+def test_rejects_invalid_vertex_ai_options_by_name(given: dict[str, Any], words: str):
     whole = {"vertex_auth_type": "basic", "vertex_region": "r", **given}
     with pytest.raises(InvalidError, match=rf"configurations\.{words}"):
         check_options("configurations", "vertex-ai", whole)
 
 
-def test_who_is_known_to_google_by_somebody_elses_word_and_what_was_paid_for_are_told_to_the_engine():
+def test_exports_vertex_workload_identity_and_ptu_flag():
     account = {"type": "external_account", "audience": "//a", "subject_token_type": "urn:t"}
     account |= {"credential_source": {"file": "/run/token"}}
     given = {"vertex_auth_type": "workloadIdentityFederation", "vertex_region": "r"}
@@ -98,7 +100,7 @@ def test_who_is_known_to_google_by_somebody_elses_word_and_what_was_paid_for_are
     assert (shown["vertex_service_account_json"], hidden["vertex_service_account_json"]) == ("*****", account)
 
 
-OWN = {provider["slug"]: dict(provider["options"]) for provider in engine.catalogue() if provider["options"]}
+ENGINE_OPTIONS = {provider["slug"]: dict(provider["options"]) for provider in engine.catalogue() if provider["options"]}
 
 
 @pytest.mark.parametrize(
@@ -114,17 +116,17 @@ OWN = {provider["slug"]: dict(provider["options"]) for provider in engine.catalo
         ("bedrock", "aws_customization_role_arn"),
         ("azure-ai", "azure_extra_params"),
         ("openrouter", "x_title"),
-        *((provider, header.replace("-", "_")) for provider, own in OWN.items() for header in own.values()),
+        *((provider, header.replace("-", "_")) for provider, own in ENGINE_OPTIONS.items() for header in own.values()),
     ],
 )
-def test_what_a_provider_takes_as_a_header_is_a_field_of_its_integrations(provider: str, field: str):
-    key = next(key for key, header in OWN[provider].items() if header == field.replace("_", "-"))
-    check_partial_options("configurations", provider, {field: VALUES.get(field, "x1")}, ())
+def test_provider_headers_are_integration_fields(provider: str, field: str):
+    key = next(key for key, header in ENGINE_OPTIONS[provider].items() if header == field.replace("_", "-"))
+    check_partial_options("configurations", provider, {field: SAMPLE_VALUES.get(field, "x1")}, ())
     assert provider_row(provider, {field: "x1"})["options"][key] == "x1"
 
 
 # What not any text will do for.
-VALUES: dict[str, Any] = {
+SAMPLE_VALUES: dict[str, Any] = {
     "aws_auth_type": "accessKey",
     "azure_auth_mode": "default",
     "azure_foundry_url": "https://x.example",
@@ -135,7 +137,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-def test_a_field_that_only_the_engine_knows_is_a_text_beside_those_of_the_form():
+def test_engine_only_fields_are_strings_beside_the_form():
     azure = {"azure_auth_mode": "default", "azure_foundry_url": "https://x.example"}
     check_options("configurations", "azure-ai", {**azure, "azure_extra_params": "pass-through"})
     check_options("configurations", "databricks", {"databricks_workspace": "w"})
@@ -145,13 +147,13 @@ def test_a_field_that_only_the_engine_knows_is_a_text_beside_those_of_the_form()
         check_options("configurations", "azure-ai", {"azure_auth_mode": "default", "azure_extra_params": "x"})
 
 
-def test_every_field_that_is_a_credential_is_hidden():
-    names = {header.replace("-", "_") for own in OWN.values() for header in own.values()}
+def test_every_credential_field_is_hidden():
+    names = {header.replace("-", "_") for own in ENGINE_OPTIONS.values() for header in own.values()}
     words = ("secret", "token", "passphrase", "private_key", "service_account")
     assert {name for name in names if any(word in name for word in words)} <= set(HIDDEN)
 
 
-def test_what_has_several_lines_is_told_in_one():
+def test_multi_line_values_are_exported_on_one_line():
     pem = "-----BEGIN PRIVATE KEY-----\r\nabc\n-----END PRIVATE KEY-----\n"
     oracle = {f"oracle_{name}": "x" for name in ("region", "tenancy", "user", "fingerprint", "compartment_id")}
     check_options("configurations", "oracle", {**oracle, "oracle_private_key": pem})
@@ -163,27 +165,27 @@ def test_what_has_several_lines_is_told_in_one():
     assert json.loads(written)["private_key"] == pem
 
 
-def test_an_endpoint_of_ones_own_at_hugging_face_is_told():
+def test_hugging_face_endpoint_is_exported():
     own = {"huggingface_base_url": "https://mine.endpoints.huggingface.cloud"}
     check_options("configurations", "huggingface", own)
     assert provider_row("huggingface", own)["options"] == own
 
 
-def test_what_comes_from_elsewhere_is_not_asked_for():
+def test_mapped_secret_fields_are_not_required():
     given = {"aws_auth_type": "accessKey", "aws_region": "r", "aws_access_key_id": "AK"}
     check_options("configurations", "bedrock", given, frozenset({"aws_secret_access_key"}))
     check_options("configurations", "openai", {}, frozenset({"custom_host"}))
 
 
-def test_secrets_are_shown_masked_and_mean_themselves_when_they_come_back():
+def test_masked_secrets_keep_their_value_when_sent_back():
     sent = {
-        "aws_secret_access_key": SECRET,
+        "aws_secret_access_key": SECRET_VALUE,
         "aws_role_arn": "arn:x",
-        "custom_headers": {"a": SECRET},
-        "vertex_service_account_json": {"private_key": SECRET, "n": 1},
+        "custom_headers": {"a": SECRET_VALUE},
+        "vertex_service_account_json": {"private_key": SECRET_VALUE, "n": 1},
     }
     shown, hidden = split_secrets("auth_config", sent, {}, {})
-    assert SECRET not in str(shown)
+    assert SECRET_VALUE not in str(shown)
     assert shown["aws_role_arn"] == "arn:x"
     assert split_secrets("auth_config", shown, shown, hidden) == (shown, hidden)
     changed = {
@@ -192,12 +194,12 @@ def test_secrets_are_shown_masked_and_mean_themselves_when_they_come_back():
         "aws_secret_access_key": None,
     }
     _, kept = split_secrets("auth_config", changed, shown, hidden)
-    assert kept["custom_headers"] == {"a": SECRET, "b": "new-value-0123"}
+    assert kept["custom_headers"] == {"a": SECRET_VALUE, "b": "new-value-0123"}
     assert "aws_secret_access_key" not in kept
 
 
-def test_the_engine_is_told_options_fields_and_deployments():
-    row = provider_row("azure-openai", {**AZURE, "custom_headers": {"x": "y"}})
+def test_exports_options_headers_and_deployments():
+    row = provider_row("azure-openai", {**AZURE_OPTIONS, "custom_headers": {"x": "y"}})
     assert row["options"] == {
         "azure_auth_mode": "default",
         "resource_name": "res",
@@ -212,7 +214,7 @@ def test_the_engine_is_told_options_fields_and_deployments():
     assert provider_row("openai", {"openai_project": "p"})["options"] == {"openai_project": "p"}
 
 
-def test_a_service_account_is_told_as_a_text():
-    account = {"client_email": "a@b.test", "private_key": SECRET}
+def test_service_account_is_exported_as_a_string():
+    account = {"client_email": "a@b.test", "private_key": SECRET_VALUE}
     options = provider_row("vertex-ai", {"vertex_region": "r", "vertex_service_account_json": account})["options"]
     assert json.loads(options["vertex_service_account_json"]) == account

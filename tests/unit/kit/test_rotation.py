@@ -11,7 +11,7 @@ from penstock.errors import InvalidError
 from penstock.kit.rotation import RotationPolicy, build_policy
 
 
-def test_without_a_policy_and_a_rule_there_is_none():
+def test_no_policy_without_request_or_enforced_period():
     assert build_policy(None, None) is None
 
 
@@ -24,7 +24,7 @@ def test_without_a_policy_and_a_rule_there_is_none():
         (RotationPolicy(rotation_period="monthly"), 30, None),
     ],
 )
-def test_the_words_agree_with_their_days(asked: RotationPolicy | None, enforced: int, days: int | None):
+def test_period_names_match_their_days(asked: RotationPolicy | None, enforced: int, days: int | None):
     written = build_policy(asked, enforced)
     assert written is not None
     assert (written["rotation_period_days"], written["status"]) == (days, "ACTIVE")
@@ -42,12 +42,12 @@ def test_the_words_agree_with_their_days(asked: RotationPolicy | None, enforced:
         (RotationPolicy(next_rotation_at=datetime.now(UTC) - timedelta(days=3)), None),
     ],
 )
-def test_what_contradicts_is_refused(asked: RotationPolicy, enforced: int | None):
+def test_rejects_contradictory_policies(asked: RotationPolicy, enforced: int | None):
     with pytest.raises(InvalidError):
         build_policy(asked, enforced)
 
 
-def test_a_moment_given_by_hand_wins_and_is_taken_back_to_midnight():
+def test_explicit_rotation_date_is_rounded_down_to_midnight():
     asked = RotationPolicy(rotation_period_days=5, next_rotation_at=datetime(2099, 3, 4, 17, tzinfo=UTC))
     written = build_policy(asked, None)
     assert written is not None
@@ -55,7 +55,7 @@ def test_a_moment_given_by_hand_wins_and_is_taken_back_to_midnight():
 
 
 @pytest.mark.parametrize("said", [RotationPolicy(rotation_period="weekly"), RotationPolicy(rotation_period_days=30)])
-def test_who_says_nothing_of_the_period_leaves_it_as_it_was(said: RotationPolicy):
+def test_omitted_period_stays_unchanged(said: RotationPolicy):
     before = build_policy(said, None)
     after = build_policy(RotationPolicy(key_transition_period_ms=3_600_000), None, before)
     assert (before, after) == (before, {**(before or {}), "key_transition_period_ms": 3_600_000})
@@ -81,7 +81,9 @@ def test_who_says_nothing_of_the_period_leaves_it_as_it_was(said: RotationPolicy
     ],
 )
 @pytest.mark.parametrize("said", [RotationPolicy(rotation_period="weekly"), RotationPolicy(rotation_period_days=7)])
-def test_who_says_the_same_again_puts_nothing_off(asked: RotationPolicy | str | None, due: str, said: RotationPolicy):
+def test_unchanged_policy_does_not_postpone_the_rotation(
+    asked: RotationPolicy | str | None, due: str, said: RotationPolicy
+):
     before = build_policy(said, 7)
     assert before is not None
     before["next_rotation_at"] = due

@@ -16,30 +16,30 @@ from penstock.kit.tokens import TokenVerifier
 from penstock.settings import Issuer, Jwt, Settings
 
 # Both call their key by the same id.
-KEYS = {name: ECKey.generate_key("P-256", {"kid": "k", "use": "sig"}) for name in ("one", "other")}
+SIGNING_KEYS = {name: ECKey.generate_key("P-256", {"kid": "k", "use": "sig"}) for name in ("one", "other")}
 
 
-def published(name: str) -> str:
-    return json.dumps({"keys": [KEYS[name].as_dict(private=False)]})
+def make_jwks(name: str) -> str:
+    return json.dumps({"keys": [SIGNING_KEYS[name].as_dict(private=False)]})
 
 
 ISSUERS = (
-    Issuer(issuer="one", jwks=published("one"), organisations=("o",)),
-    Issuer(issuer="other", audience="us", jwks=published("other"), organisations=("p",)),
+    Issuer(issuer="one", jwks=make_jwks("one"), organisations=("o",)),
+    Issuer(issuer="other", audience="us", jwks=make_jwks("other"), organisations=("p",)),
 )
 
 
-def tokens(*issuers: Issuer) -> TokenVerifier:
+def make_verifier(*issuers: Issuer) -> TokenVerifier:
     return TokenVerifier(Settings(jwt=Jwt(enabled=True, algorithms=("ES256",)), issuers=issuers))
 
 
-def token(name: str, **claims: Any) -> str:
+def sign_token(name: str, **claims: Any) -> str:
     said = {"organisation_id": "o", "sub": "somebody", "exp": time.time() + 60, "scope": "configs.list", **claims}
     head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
-    return jws.serialize_compact(head, json.dumps(said), KEYS[name], algorithms=["ES256"])
+    return jws.serialize_compact(head, json.dumps(said), SIGNING_KEYS[name], algorithms=["ES256"])
 
 
-def outcome(known: TokenVerifier, text: str) -> int | str:
+def verify_token(known: TokenVerifier, text: str) -> int | str:
     try:
         return asyncio.run(known.verify(text)).organisation_id
     except PenstockError as error:
@@ -74,42 +74,43 @@ def outcome(known: TokenVerifier, text: str) -> int | str:
         ("one", {"iss": "one", "usage_limits": None, "rate_limits": []}, "o"),
     ],
 )
-def test_an_issuer_speaks_for_itself_and_its_own_organisations_alone(
-    name: str, claims: dict[str, Any], expected: int | str
-):
-    assert outcome(tokens(*ISSUERS), token(name, **claims)) == expected
+def test_issuer_signs_only_for_itself_and_its_organisations(name: str, claims: dict[str, Any], expected: int | str):
+    assert verify_token(make_verifier(*ISSUERS), sign_token(name, **claims)) == expected
 
 
-def test_issuers_that_say_nothing_of_themselves_are_told_apart_by_their_signatures():
-    known = tokens(Issuer(jwks=published("one")), Issuer(jwks=published("other")))
-    assert [outcome(known, token(name)) for name in KEYS] == ["o", "o"]
-    assert outcome(tokens(Issuer(jwks=published("one"))), token("other")) == 401
+def test_unnamed_issuers_are_distinguished_by_signature():
+    known = make_verifier(Issuer(jwks=make_jwks("one")), Issuer(jwks=make_jwks("other")))
+    assert [verify_token(known, sign_token(name)) for name in SIGNING_KEYS] == ["o", "o"]
+    assert verify_token(make_verifier(Issuer(jwks=make_jwks("one"))), sign_token("other")) == 401
 
 
-def test_a_token_whose_issuer_cannot_be_asked_for_its_keys_is_not_said_to_be_wrong():
+def test_unreachable_issuer_gives_503_instead_of_401():
     away = Issuer(issuer="one", jwks_url="http://127.0.0.1:1/jwks")
-    assert outcome(tokens(away), token("one", iss="one")) == 503
-    assert outcome(tokens(away, ISSUERS[1]), token("other", iss="other", aud="us", organisation_id="p")) == "p"
+    assert verify_token(make_verifier(away), sign_token("one", iss="one")) == 503
+    assert (
+        verify_token(make_verifier(away, ISSUERS[1]), sign_token("other", iss="other", aud="us", organisation_id="p"))
+        == "p"
+    )
     # Whoever it says to be from is known not to have signed it.
-    assert outcome(tokens(away), token("one", iss="other")) == 401
+    assert verify_token(make_verifier(away), sign_token("one", iss="other")) == 401
 
 
-def test_keys_that_were_kept_go_to_the_issuer_at_the_same_address_whatever_the_order():
+def test_cached_keys_go_to_the_issuer_with_the_same_url():
     addresses = ("https://one.test/jwks", "https://other.test/jwks")
     one, other = (Issuer(jwks_url=url, issuer=url) for url in addresses)
-    before = tokens(one, other)
-    for source, name in zip(before.sources, KEYS, strict=True):
-        source.load_keys(json.loads(published(name)))
-    after = tokens(other, Issuer(jwks=published("one")), one)
+    before = make_verifier(one, other)
+    for source, name in zip(before.sources, SIGNING_KEYS, strict=True):
+        source.load_keys(json.loads(make_jwks(name)))
+    after = make_verifier(other, Issuer(jwks=make_jwks("one")), one)
     after.restore_keys(before.export_keys())
     kept = {source.own.jwks_url: [row["x"] for row in source.rows] for source in after.sources}
-    assert kept[one.jwks_url] == [KEYS["one"].as_dict(private=False)["x"]] == kept[""]
-    assert kept[other.jwks_url] == [KEYS["other"].as_dict(private=False)["x"]]
+    assert kept[one.jwks_url] == [SIGNING_KEYS["one"].as_dict(private=False)["x"]] == kept[""]
+    assert kept[other.jwks_url] == [SIGNING_KEYS["other"].as_dict(private=False)["x"]]
 
 
 @pytest.mark.parametrize("said", [{}, {"keys": None}, {"keys": {}}, {"error": "busy"}])
-def test_what_is_no_set_of_keys_takes_none_of_those_that_are_known(said: dict[str, Any]):
-    (source,) = tokens(Issuer(jwks=published("one"))).sources
+def test_invalid_key_set_keeps_the_known_keys(said: dict[str, Any]):
+    (source,) = make_verifier(Issuer(jwks=make_jwks("one"))).sources
     known = list(source.rows)
     with pytest.raises(ValueError, match="array"):
         source.load_keys(said)

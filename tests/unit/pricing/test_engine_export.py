@@ -16,7 +16,7 @@ from penstock.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-OWN = """
+OPERATOR_PRICES = """
 [[prices]]
 provider = "openai"
 model = "gpt-4o"
@@ -44,17 +44,17 @@ def listed() -> dict[str, Any]:
     return msgspec.json.decode(engine_export.export_public_list())
 
 
-def named(listed: dict[str, Any], provider: str, name: str) -> list[dict[str, Any]]:
+def prices_by_name(listed: dict[str, Any], provider: str, name: str) -> list[dict[str, Any]]:
     """Give the prices of the model that goes by exactly this name."""
 
-    def says(clause: dict[str, Any]) -> bool:
-        return clause.get("is") == name or any(says(one) for one in clause.get("any", []))
+    def matches_name(clause: dict[str, Any]) -> bool:
+        return clause.get("is") == name or any(matches_name(one) for one in clause.get("any", []))
 
-    return next(model["prices"] for model in listed["lists"][provider] if says(model["names"]))
+    return next(model["prices"] for model in listed["lists"][provider] if matches_name(model["names"]))
 
 
-def test_the_list_is_told_in_pico_dollars_for_a_token(listed: dict[str, Any]):
-    rates = named(listed, "openai", "gpt-4o")[-1]["rates"]
+def test_list_is_exported_in_pico_dollars_per_token(listed: dict[str, Any]):
+    rates = prices_by_name(listed, "openai", "gpt-4o")[-1]["rates"]
     assert rates.pop("web_search") == [[0, 10_000_000_000]]
     assert rates.pop("file_search") == [[0, 2_500_000_000]]
     assert rates == {"input": [[0, 2_500_000]], "output": [[0, 10_000_000]], "cache_read": [[0, 1_250_000]]}
@@ -65,8 +65,8 @@ def test_the_list_is_told_in_pico_dollars_for_a_token(listed: dict[str, Any]):
     assert long
 
 
-def test_what_the_list_says_of_batches_is_told_from_its_day_on(listed: dict[str, Any]):
-    before, after = named(listed, "anthropic", "claude-fable-5")
+def test_batch_prices_are_exported_from_their_start_date(listed: dict[str, Any]):
+    before, after = prices_by_name(listed, "anthropic", "claude-fable-5")
     assert "batch" not in before
     assert after["rates"] == before["rates"]
     assert (after["from"], before.get("from")) == (1_791_936_000, None)
@@ -82,8 +82,8 @@ def test_what_the_list_says_of_batches_is_told_from_its_day_on(listed: dict[str,
     assert all(len(tiers) == 1 for batch in batches for tiers in batch.values())
 
 
-def test_what_the_list_says_of_services_is_told_beside_the_rest(listed: dict[str, Any]):
-    now = named(listed, "openai", "gpt-5")[-1]
+def test_service_tier_prices_are_exported_beside_the_rates(listed: dict[str, Any]):
+    now = prices_by_name(listed, "openai", "gpt-5")[-1]
     assert set(now["services"]) == {"flex", "priority", "fast"}
     assert now["services"]["flex"]["input"][0][1] < now["rates"]["input"][0][1] < now["services"]["fast"]["input"][0][1]
     assert now["services"]["fast"] == now["services"]["priority"]
@@ -92,21 +92,21 @@ def test_what_the_list_says_of_services_is_told_beside_the_rest(listed: dict[str
     assert all(price["services"]["fast"]["output"] > price["rates"]["output"] for price in claude)
 
 
-def test_who_sells_others_models_names_their_lists(listed: dict[str, Any]):
+def test_resellers_refer_to_the_lists_of_their_models(listed: dict[str, Any]):
     assert listed["sellers"]["azure-openai"][:2] == ["azure", "openai"]
     assert listed["sellers"]["bedrock"] == ["aws"]
     used = {name for names in listed["sellers"].values() for name in names}
     assert set(listed["lists"]) <= used
 
 
-def test_patterns_look_ahead_nowhere(listed: dict[str, Any]):
+def test_patterns_use_no_lookahead(listed: dict[str, Any]):
     assert b"(?!" not in engine_export.export_public_list()
     assert any("not" in str(model["names"]) for model in listed["lists"]["google"])
 
 
-def test_what_the_operator_says_comes_in_the_order_of_its_days(tmp_path: Path):
+def test_operator_prices_are_ordered_by_start_date(tmp_path: Path):
     file = tmp_path / "penstock.toml"
-    file.write_text(OWN)
+    file.write_text(OPERATOR_PRICES)
     mine = engine_export.export_prices(Settings(file=str(file)))["said"]
     first, second = mine[0]["prices"]
     assert (first["request"], first["rates"], "from" in first) == (15_000_000_000, {}, False)
@@ -115,17 +115,17 @@ def test_what_the_operator_says_comes_in_the_order_of_its_days(tmp_path: Path):
     assert mine[1] == {"provider": "openai", "model": "whisper", "prices": []}
 
 
-def test_a_price_that_changes_changes_its_version(tmp_path: Path):
+def test_changed_price_changes_its_version(tmp_path: Path):
     file = tmp_path / "penstock.toml"
     versions: set[str] = set()
     for price in ("0.0002", "0.0002", "0.0003"):
-        file.write_text(OWN.replace("0.0002", price))
+        file.write_text(OPERATOR_PRICES.replace("0.0002", price))
         versions.add(engine_export.export_prices(Settings(file=str(file)))["said"][0]["prices"][1]["version"])
     assert len(versions) == 2
 
 
-def test_searches_of_the_web_are_told_by_the_search_whoever_says_what_they_cost(listed: dict[str, Any]):
-    price = named(listed, "anthropic", "claude-sonnet-4")[-1]
+def test_web_searches_are_priced_per_search(listed: dict[str, Any]):
+    price = prices_by_name(listed, "anthropic", "claude-sonnet-4")[-1]
     assert price["rates"]["web_search"] == [[0, 10_000_000_000]]
     units = {"web_search": {"price": 2.5}, "maps": {"price": 1}}
     said = {"additional_units": units, "request_token": {"price": 0.002}}
@@ -144,37 +144,37 @@ def test_searches_of_the_web_are_told_by_the_search_whoever_says_what_they_cost(
     assert (told["factors"]["web_search"], told["factors"]["input"]) == (2_000_000, 500_000)
 
 
-def of_tokens(said: dict[str, Any]) -> list[dict[str, Any]]:
+def export_token_prices(said: dict[str, Any]) -> list[dict[str, Any]]:
     return export_operator_prices(msgspec.convert({"pay_as_you_go": said}, PricingConfig))
 
 
-def test_what_an_operator_says_by_the_unit_is_told_under_the_engines_names():
+def test_operator_units_use_the_engines_names():
     units = {"search": {"price": 0.2}, "thinking_token": {"price": 0.0003}, "image_token": {"price": 0.004}}
-    (mine,) = of_tokens({"additional_units": units})
+    (mine,) = export_token_prices({"additional_units": units})
     assert mine["rates"] == {
         "search": [(0, 2_000_000_000)],
         "reasoning": [(0, 3_000_000)],
         "image_out": [(0, 40_000_000)],
     }
     both = {"reasoning_token": {"price": 0.0001}, "additional_units": units}
-    assert of_tokens(both)[0]["rates"]["reasoning"] == [(0, 1_000_000)]
+    assert export_token_prices(both)[0]["rates"]["reasoning"] == [(0, 1_000_000)]
 
 
-def test_what_is_said_of_text_is_for_text_alone():
-    (mine,) = of_tokens({"request_token": {"price": 0.0002}, "request_text_token": {"price": 0.0001}})
+def test_text_price_applies_to_text_only():
+    (mine,) = export_token_prices({"request_token": {"price": 0.0002}, "request_text_token": {"price": 0.0001}})
     assert mine["rates"] == {
         "input": [(0, 1_000_000)],
         "audio_in": [(0, 2_000_000)],
         "image_in": [(0, 2_000_000)],
     }
-    assert of_tokens({"response_text_token": {"price": 0.0001}})[0]["rates"] == {"output": [(0, 1_000_000)]}
+    assert export_token_prices({"response_text_token": {"price": 0.0001}})[0]["rates"] == {"output": [(0, 1_000_000)]}
 
 
-def test_images_are_told_by_quality_and_size_and_have_a_factor_of_their_own():
+def test_images_are_priced_by_quality_and_size():
     sizes = {"1024x1024": {"price": 4.0}, "default": {"price": 8}}
-    (mine,) = of_tokens({"image": {"standard": sizes}})
+    (mine,) = export_token_prices({"image": {"standard": sizes}})
     assert mine["images"] == {"standard": {"1024x1024": 40_000_000_000, "default": 80_000_000_000}}
-    (other,) = of_tokens({"image": {"standard": {"1024x1024": {"price": 4.5}}}})
+    (other,) = export_token_prices({"image": {"standard": {"1024x1024": {"price": 4.5}}}})
     assert mine["version"] != other["version"]
     told = engine_export.export_adjustments({"multiplier": {"default": 0.5, "image": {"default": 0.25}}}) or {}
     assert (told["request"], told["image"]) == (500_000, 250_000)
@@ -184,7 +184,7 @@ def test_images_are_told_by_quality_and_size_and_have_a_factor_of_their_own():
     engine.check("snapshot", msgspec.json.encode({"epoch": "1", "prices": {"said": [said]}, "models": [row]}))
 
 
-def test_what_is_said_of_batches_is_told_beside_the_rest_and_changes_the_version():
+def test_batch_prices_are_exported_and_change_the_version():
     tokens = {"pay_as_you_go": {"request_token": {"price": 0.002}}}
     (plain,) = export_operator_prices(msgspec.convert(tokens, PricingConfig))
     (both,) = export_operator_prices(
@@ -195,7 +195,7 @@ def test_what_is_said_of_batches_is_told_beside_the_rest_and_changes_the_version
     assert "batch" not in plain
 
 
-def test_factors_are_told_for_each_kind_and_what_is_not_said_takes_the_usual_one():
+def test_multipliers_are_exported_per_kind_with_a_default():
     said = {"multiplier": {"default": 0.9, "request_token": 0.5, "response_token": 0, "additional_units": {"x": 3.0}}}
     told = engine_export.export_adjustments(said)
     assert told
@@ -213,6 +213,6 @@ def test_factors_are_told_for_each_kind_and_what_is_not_said_takes_the_usual_one
     engine.check("snapshot", msgspec.json.encode({"epoch": "1", "models": [row]}))
 
 
-def test_the_engine_takes_the_list_as_it_is():
+def test_engine_accepts_the_exported_list():
     content = {"epoch": "1", "prices": engine_export.export_prices(Settings())}
     engine.check("snapshot", msgspec.json.encode(content))

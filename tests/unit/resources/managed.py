@@ -17,21 +17,21 @@ from penstock.settings.secret import Secret
 from penstock.snapshot.build import Snapshot, SnapshotChannel
 from penstock.store.database import Database
 from tests.founded import ADMIN_KEY
-from tests.unit.asgi import ask
+from tests.unit.asgi import send_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from litestar import Litestar
 
-NO_TOKENS = Jwt()
+JWT_DISABLED = Jwt()
 # The organisation's own identity provider.
-SIGNER = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
-JWT = Jwt(enabled=True, algorithms=("ES256",), jwks=json.dumps({"keys": [SIGNER.as_dict(private=False)]}))
+SIGNING_KEY = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
+JWT_SETTINGS = Jwt(enabled=True, algorithms=("ES256",), jwks=json.dumps({"keys": [SIGNING_KEY.as_dict(private=False)]}))
 PASSWORD = "a password of twelve"
 
 
-class Plane:
+class ManagementClient:
     """The API, as whoever has a key calls it."""
 
     def __init__(self, app: Litestar, database: Database, key: str = ADMIN_KEY) -> None:
@@ -39,10 +39,10 @@ class Plane:
         self.database = database
         self.key = key
 
-    def holding(self, key: str) -> Plane:
-        return Plane(self._app, self.database, key)
+    def with_key(self, key: str) -> ManagementClient:
+        return ManagementClient(self._app, self.database, key)
 
-    def forget(self) -> None:
+    def clear_caller_cache(self) -> None:
         """Have callers looked up anew, as they are a second later."""
         self._app.state["office"].forget()
 
@@ -53,51 +53,55 @@ class Plane:
         fields = {"content-type": "application/json", **({"x-gateway-api-key": self.key} if self.key else {})}
         fields |= {name.replace("_", "-"): value for name, value in headers.items()}
         sent = b"" if body is None else json.dumps(body).encode()
-        answer = await ask(self._app, method, f"/v1/{path}", sent, fields, query)
+        answer = await send_request(self._app, method, f"/v1/{path}", sent, fields, query)
         return answer.status, answer.json() if answer.body else None, answer.headers
 
-    async def good(self, method: str, path: str, body: object = None, **headers: str) -> Any:
+    async def request_ok(self, method: str, path: str, body: object = None, **headers: str) -> Any:
         status, answer, _ = await self(method, path, body, **headers)
         assert status == 200, (method, path, status, answer)
         return answer
 
-    async def refused(self, status: int, word: str, method: str, path: str, body: object = None) -> None:
+    async def expect_error(self, status: int, word: str, method: str, path: str, body: object = None) -> None:
         found, answer, _ = await self(method, path, body)
         assert (found, word in str(answer)) == (status, True), (method, path, found, answer)
 
-    async def workspace(self, name: str = "w") -> Any:
-        return await self.good("POST", "workspaces", {"name": name})
+    async def create_workspace(self, name: str = "w") -> Any:
+        return await self.request_ok("POST", "workspaces", {"name": name})
 
-    async def key_of(self, kind: str, **fields: object) -> tuple[str, Plane]:
+    async def create_key(self, kind: str, **fields: object) -> tuple[str, ManagementClient]:
         """Make a key, and call with it."""
-        made = await self.good("POST", f"api-keys/{kind}", {"name": "k", **fields})
-        return made["id"], self.holding(made["key"])
+        made = await self.request_ok("POST", f"api-keys/{kind}", {"name": "k", **fields})
+        return made["id"], self.with_key(made["key"])
 
-    async def invited(self, email: str, role: str = "member", **fields: object) -> tuple[str, str]:
+    async def invite_user(self, email: str, role: str = "member", **fields: object) -> tuple[str, str]:
         """Invite someone: the invitation's id, and the secret of its link."""
         body = {"email": email, "role": role, "workspaces": [], **fields}
-        made = await self.good("POST", "admin/users/invites", body)
+        made = await self.request_ok("POST", "admin/users/invites", body)
         return made["id"], made["invite_link"].partition("token=")[2]
 
-    async def accepted(self, token: str, password: str = PASSWORD, **headers: str) -> tuple[int, Any, dict[str, str]]:
+    async def accept_invite(
+        self, token: str, password: str = PASSWORD, **headers: str
+    ) -> tuple[int, Any, dict[str, str]]:
         body = {"token": token, "first_name": "A", "last_name": "B", "password": password}
-        return await self.holding("")("POST", "auth/invites", body, **headers)
+        return await self.with_key("")("POST", "auth/invites", body, **headers)
 
-    async def person(self, email: str, role: str = "member", **fields: object) -> str:
-        _, token = await self.invited(email, role, **fields)
-        status, answer, _ = await self.accepted(token)
+    async def create_user(self, email: str, role: str = "member", **fields: object) -> str:
+        _, token = await self.invite_user(email, role, **fields)
+        status, answer, _ = await self.accept_invite(token)
         assert status == 200, answer
         return answer["id"]
 
 
-def token(**claims: object) -> str:
+def sign_token(**claims: object) -> str:
     """What the identity provider says of somebody."""
     head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
-    return jws.serialize_compact(head, json.dumps(claims), SIGNER, algorithms=["ES256"])
+    return jws.serialize_compact(head, json.dumps(claims), SIGNING_KEY, algorithms=["ES256"])
 
 
 @asynccontextmanager
-async def plane(url: Secret, jwt: Jwt = NO_TOKENS, key_prefix: str = "") -> AsyncIterator[Plane]:
+async def management_client(
+    url: Secret, jwt: Jwt = JWT_DISABLED, key_prefix: str = ""
+) -> AsyncIterator[ManagementClient]:
     """Serve a store that has an organisation."""
     master_key = Secret(base64.b64encode(bytes(32)).decode())
     # None of these tests is about how long a database may take.
@@ -105,17 +109,17 @@ async def plane(url: Secret, jwt: Jwt = NO_TOKENS, key_prefix: str = "") -> Asyn
     database = Database(store, url)
     app = create_app(Settings(store=store, jwt=jwt), SnapshotChannel(Snapshot("first")))
     try:
-        yield Plane(app, database)
+        yield ManagementClient(app, database)
     finally:
         await app.state["office"].database.close()
         await database.close()
 
 
-def played(url: Secret, scene: Callable[[Plane], Awaitable[None]], jwt: Jwt = NO_TOKENS) -> None:
+def run_scenario(url: Secret, scene: Callable[[ManagementClient], Awaitable[None]], jwt: Jwt = JWT_DISABLED) -> None:
     """Run a scene on a store."""
 
     async def run() -> None:
-        async with plane(url, jwt) as api:
+        async with management_client(url, jwt) as api:
             await scene(api)
 
     asyncio.run(run())

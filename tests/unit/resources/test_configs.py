@@ -4,36 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.unit.resources.managed import Plane, played
+from tests.unit.resources.managed import ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
 
-def test_a_config_that_is_needed_is_archived_as_little_as_deleted(founded_url: Secret):
-    async def scene(api: Plane) -> None:
-        place = (await api.workspace())["id"]
+def test_config_in_use_cannot_be_archived_or_deleted(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
         wanted = {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
-        of_key, of_workspace, of_nobody = [(await api.good("POST", "configs", wanted))["slug"] for _ in range(3)]
-        key, _ = await api.key_of(
+        of_key, of_workspace, of_nobody = [(await api.request_ok("POST", "configs", wanted))["slug"] for _ in range(3)]
+        key, _ = await api.create_key(
             "workspace/service", workspace_id=place, scopes=["completions.write"], defaults={"config_id": of_key}
         )
-        await api.good("PUT", f"workspaces/{place}", {"defaults": {"user_api_key_config": of_workspace}})
+        await api.request_ok("PUT", f"workspaces/{place}", {"defaults": {"user_api_key_config": of_workspace}})
         for slug, word in ((of_key, "the key"), (of_workspace, "the workspace")):
-            await api.refused(409, word, "PUT", f"configs/{slug}", {"status": "archived"})
-            await api.refused(409, word, "DELETE", f"configs/{slug}")
-            await api.good("PUT", f"configs/{slug}", {"status": "active", "name": "renamed"})
-        await api.good("PUT", f"configs/{of_nobody}", {"status": "archived"})
-        await api.good("DELETE", f"api-keys/{key}")
-        await api.good("PUT", f"configs/{of_key}", {"status": "archived"})
+            await api.expect_error(409, word, "PUT", f"configs/{slug}", {"status": "archived"})
+            await api.expect_error(409, word, "DELETE", f"configs/{slug}")
+            await api.request_ok("PUT", f"configs/{slug}", {"status": "active", "name": "renamed"})
+        await api.request_ok("PUT", f"configs/{of_nobody}", {"status": "archived"})
+        await api.request_ok("DELETE", f"api-keys/{key}")
+        await api.request_ok("PUT", f"configs/{of_key}", {"status": "archived"})
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)
 
 
-def test_a_dry_run_goes_by_the_state_that_the_caller_counts_on(founded_url: Secret):
-    async def scene(api: Plane) -> None:
-        place = (await api.workspace())["id"]
-        made = await api.good("POST", "configs", {"name": "c", "config": {"provider": "openai"}, "workspace_id": place})
+def test_dry_run_checks_if_match(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+        made = await api.request_ok(
+            "POST", "configs", {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
+        )
         path = f"configs/{made['slug']}"
         _, _, headers = await api("GET", path)
         read, wanted = headers["etag"], {"config": {"provider": "anthropic"}}
@@ -45,4 +47,4 @@ def test_a_dry_run_goes_by_the_state_that_the_caller_counts_on(founded_url: Secr
         for query in ("?dry_run=true", ""):
             assert (await api("PUT", f"{path}{query}", wanted, if_match=read))[0] == 412
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)

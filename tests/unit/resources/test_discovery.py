@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_a_name_becomes_a_path():
+def test_module_name_becomes_a_path():
     assert resources.path_prefixes("virtual_keys") == ("/v1/virtual-keys",)
     assert resources.path_prefixes("policies.rate_limits") == ("/v1/policies/rate-limits",)
     assert resources.path_prefixes("metrics") == ("/metrics", "/dataservice/metrics")
     assert resources.path_prefixes("internal") == ()
 
 
-def test_files_and_folders_are_found_and_private_ones_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_finds_files_and_folders_except_private_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name in (
         "__init__.py",
         "_shared.py",
@@ -37,7 +37,7 @@ def test_files_and_folders_are_found_and_private_ones_are_not(tmp_path: Path, mo
     assert resources.forwarded_prefixes() == ["/v1/status", "/v1/policies/usage-limits"]
 
 
-def test_what_faces_the_network_imports_neither_litestar_nor_a_resource():
+def test_edge_processes_import_neither_litestar_nor_resources():
     code = (
         "import sys, penstock.cli, penstock.serve, penstock.door; from penstock import resources; resources.paths();"
         "print([name for name in sys.modules if name.startswith(('litestar', 'penstock.resources.', 'penstock.app'))])"

@@ -10,11 +10,11 @@ from penstock.snapshot.append_log import Chunk
 from penstock.snapshot.build import EMPTY_STORE_DATA, StoreData
 
 
-def piece(**rows: list[dict[str, Any]]) -> Chunk:
+def make_chunk(**rows: list[dict[str, Any]]) -> Chunk:
     return Chunk.from_bytes(json.dumps({"name": "part", **rows}, separators=(",", ":")).encode())
 
 
-def stored(*keys: dict[str, Any]) -> StoreData:
+def make_store_data(*keys: dict[str, Any]) -> StoreData:
     configs = [{"id": "c-1", "slug": "pc-1", "workspace": "w", "config": {"provider": "@a"}}]
     providers = [
         {"slug": "a", "workspace": "w", "provider": "mock", "models": "i", "expires_at": None},
@@ -24,40 +24,45 @@ def stored(*keys: dict[str, Any]) -> StoreData:
     own = [{"slug": "m", "enabled": True, "custom_host": None}, {"slug": "deployed", "enabled": True, "options": {}}]
     models = [{"id": "i", "allow_all": False, "models": own, "adjustment": None}]
     return StoreData(
-        pieces={"keys/1": piece(keys=list(keys)), "configs/1": piece(configs=configs)},
+        pieces={"keys/1": make_chunk(keys=list(keys)), "configs/1": make_chunk(configs=configs)},
         providers=json.dumps(providers)[1:-1].encode(),
         models=json.dumps(models)[1:-1].encode(),
         workspaces=b'{"id":"w","organisation_id":"o"}',
     )
 
 
-KEY = {"id": "k", "sha256": "d" * 64, "name": "app", "workspace": "w", "expires_at": None, "defaults": {}}
+KEY_ROW = {"id": "k", "sha256": "d" * 64, "name": "app", "workspace": "w", "expires_at": None, "defaults": {}}
 
 
-def test_a_key_that_calls_models_is_known_and_may_nothing_else():
-    caller = known.find_caller(stored(KEY), KEY["sha256"])
+def test_last_known_key_may_only_call_models():
+    caller = known.find_caller(make_store_data(KEY_ROW), KEY_ROW["sha256"])
     assert caller
     assert (caller.id, caller.workspace_id, caller.organisation_id) == ("k", "w", "o")
     assert (caller.scopes, caller.is_last_known) == ({"completions.write"}, True)
-    bound = {**KEY, "defaults": {"config_id": "c-1", "allow_config_override": False}}
-    assert known.find_default_config(stored(KEY), caller) == (None, True)
-    assert known.find_default_config(stored(bound), caller) == ("c-1", False)
+    bound = {**KEY_ROW, "defaults": {"config_id": "c-1", "allow_config_override": False}}
+    assert known.find_default_config(make_store_data(KEY_ROW), caller) == (None, True)
+    assert known.find_default_config(make_store_data(bound), caller) == ("c-1", False)
 
 
-def test_who_has_ended_or_may_call_no_models_or_is_not_there_is_not_known():
+def test_expired_unscoped_or_missing_keys_are_unknown():
     for key in (
-        {**KEY, "expires_at": 1},
-        {"id": "k", "sha256": KEY["sha256"], "lacks": "scope"},
-        {**KEY, "workspace": "v"},
+        {**KEY_ROW, "expires_at": 1},
+        {"id": "k", "sha256": KEY_ROW["sha256"], "lacks": "scope"},
+        {**KEY_ROW, "workspace": "v"},
     ):
-        assert known.find_caller(stored(key), KEY["sha256"]) is None
+        assert known.find_caller(make_store_data(key), KEY_ROW["sha256"]) is None
     # A digest that stands somewhere else is no key's.
-    assert known.find_caller(stored({**KEY, "sha256": "e" * 64, "name": KEY["sha256"]}), KEY["sha256"]) is None
-    assert known.find_caller(EMPTY_STORE_DATA, KEY["sha256"]) is None
+    assert (
+        known.find_caller(
+            make_store_data({**KEY_ROW, "sha256": "e" * 64, "name": KEY_ROW["sha256"]}), KEY_ROW["sha256"]
+        )
+        is None
+    )
+    assert known.find_caller(EMPTY_STORE_DATA, KEY_ROW["sha256"]) is None
 
 
 def test_configs_and_providers_are_those_of_the_workspace():
-    said = stored(KEY)
+    said = make_store_data(KEY_ROW)
     assert known.find_config(said, "w", "pc-1") == known.find_config(said, "w", "c-1") == b'{"provider":"@a"}'
     assert known.find_config(said, "v", "pc-1") is None
     rows, models = known.list_providers(said, "w")

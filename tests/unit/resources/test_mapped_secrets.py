@@ -6,153 +6,163 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.resources.managed import Plane, played
+from tests.unit.resources.managed import ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
-VAULT = {"vault_addr": "https://v.test", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
+VAULT_AUTH_CONFIG = {"vault_addr": "https://v.test", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
 HOST, OTHER = {"custom_host": "https://a.example"}, {"custom_host": "https://b.example"}
-REGION = {"aws_auth_type": "apiKey", "aws_region": "eu-west-1"}
-FOUNDRY = {"azure_auth_mode": "default", "azure_foundry_url": "https://a.example"}
-RIGHT = "secret_references.update"
-VERBS = [
+BEDROCK_OPTIONS = {"aws_auth_type": "apiKey", "aws_region": "eu-west-1"}
+FOUNDRY_OPTIONS = {"azure_auth_mode": "default", "azure_foundry_url": "https://a.example"}
+REQUIRED_SCOPE = "secret_references.update"
+WORKSPACE_SCOPES = [
     f"{family}.{verb}" for family in ("workspace_integrations", "virtual_keys") for verb in ("create", "read", "update")
 ]
 
 
-class Scene:
+class MappedSecretHarness:
     """A workspace with somebody who may do all with its integrations, and a secret that may be used there."""
 
-    def __init__(self, api: Plane, place: str, inside: Plane, secret: str) -> None:
+    def __init__(self, api: ManagementClient, place: str, inside: ManagementClient, secret: str) -> None:
         self.api, self.place, self.inside, self.secret = api, place, inside, secret
 
-    def mapped(self, field: str = "key", **more: object) -> dict[str, Any]:
+    def make_mapping(self, field: str = "key", **more: object) -> dict[str, Any]:
         return {"target_field": field, "secret_reference_id": self.secret, **more}
 
-    def body(self, kind: str, provider: str, said: dict[str, Any], *mappings: dict[str, Any]) -> dict[str, Any]:
+    def make_body(self, kind: str, provider: str, said: dict[str, Any], *mappings: dict[str, Any]) -> dict[str, Any]:
         named = ("ai_provider_id", "configurations") if kind == "integrations" else ("provider", "model_config")
-        known = {"name": "i", "workspace_id": self.place, "secret_mappings": list(mappings or [self.mapped()])}
+        known = {"name": "i", "workspace_id": self.place, "secret_mappings": list(mappings or [self.make_mapping()])}
         return {**known, **dict(zip(named, (provider, said), strict=True))}
 
-    async def made(self, kind: str, provider: str, said: dict[str, Any], *mappings: dict[str, Any]) -> str:
-        body = self.body(kind, provider, said, *mappings)
-        return f"{kind}/{(await self.api.good('POST', kind, body))['slug']}?workspace_id={self.place}"
+    async def create_resource(self, kind: str, provider: str, said: dict[str, Any], *mappings: dict[str, Any]) -> str:
+        body = self.make_body(kind, provider, said, *mappings)
+        return f"{kind}/{(await self.api.request_ok('POST', kind, body))['slug']}?workspace_id={self.place}"
 
 
-async def scene_of(api: Plane, **said: object) -> Scene:
-    place = (await api.workspace())["id"]
-    _, inside = await api.key_of("workspace/service", workspace_id=place, scopes=VERBS)
-    made = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": VAULT, "secret_path": "a/b", **said}
-    return Scene(api, place, inside, (await api.good("POST", "secret-references", made))["id"])
+async def set_up_harness(api: ManagementClient, **said: object) -> MappedSecretHarness:
+    place = (await api.create_workspace())["id"]
+    _, inside = await api.create_key("workspace/service", workspace_id=place, scopes=WORKSPACE_SCOPES)
+    made = {
+        "name": "s",
+        "manager_type": "hashicorp_vault",
+        "auth_config": VAULT_AUTH_CONFIG,
+        "secret_path": "a/b",
+        **said,
+    }
+    return MappedSecretHarness(api, place, inside, (await api.request_ok("POST", "secret-references", made))["id"])
 
 
-KINDS = pytest.mark.parametrize("kind", ["integrations", "virtual-keys"])
+FOR_EACH_KIND = pytest.mark.parametrize("kind", ["integrations", "virtual-keys"])
 
 
-@KINDS
-def test_whoever_may_use_a_secret_sends_it_to_the_provider_alone(founded_url: Secret, kind: str):
-    async def scene(api: Plane) -> None:
-        at = await scene_of(api)
-        for provider, said in (("openai", {}), ("bedrock", REGION)):
-            await at.inside.good("POST", kind, at.body(kind, provider, said))
+@FOR_EACH_KIND
+def test_mapped_secret_goes_to_the_providers_own_host_only(founded_url: Secret, kind: str):
+    async def scenario(api: ManagementClient) -> None:
+        at = await set_up_harness(api)
+        for provider, said in (("openai", {}), ("bedrock", BEDROCK_OPTIONS)):
+            await at.inside.request_ok("POST", kind, at.make_body(kind, provider, said))
         for provider, said, mappings in (
             ("openai", HOST, []),
-            ("azure-ai", FOUNDRY, []),
+            ("azure-ai", FOUNDRY_OPTIONS, []),
             ("huggingface", {"huggingface_base_url": "https://a.example"}, []),
             # Of any field the value would be sent along.
-            ("openai", HOST, [at.mapped("configurations.openai_project")]),
-            ("openai", {}, [at.mapped(), at.mapped("configurations.custom_host")]),
+            ("openai", HOST, [at.make_mapping("configurations.openai_project")]),
+            ("openai", {}, [at.make_mapping(), at.make_mapping("configurations.custom_host")]),
         ):
-            body = at.body(kind, provider, said, *mappings)
-            await at.inside.refused(403, RIGHT, "POST", kind, body)
-            await api.good("POST", kind, body)
+            body = at.make_body(kind, provider, said, *mappings)
+            await at.inside.expect_error(403, REQUIRED_SCOPE, "POST", kind, body)
+            await api.request_ok("POST", kind, body)
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)
 
 
-@KINDS
-def test_it_stays_where_somebody_sent_it_who_may(founded_url: Secret, kind: str):
-    async def scene(api: Plane) -> None:
-        at = await scene_of(api)
+@FOR_EACH_KIND
+def test_mapped_secret_keeps_the_host_set_by_its_owner(founded_url: Secret, kind: str):
+    async def scenario(api: ManagementClient) -> None:
+        at = await set_up_harness(api)
         field = "configurations" if kind == "integrations" else "model_config"
-        mapping = {"secret_mappings": [at.mapped()]}
-        path = await at.made(kind, "openai", HOST)
+        mapping = {"secret_mappings": [at.make_mapping()]}
+        path = await at.create_resource(kind, "openai", HOST)
         for change in ({field: OTHER}, {field: OTHER, **mapping}, {field: OTHER, "key": "sk-0123456789"}):
-            await at.inside.refused(403, RIGHT, "PUT", path, change)
-        more = {"secret_mappings": [at.mapped(), at.mapped("configurations.openai_project")]}
-        await at.inside.refused(403, "secret_mappings[1]", "PUT", path, more)
+            await at.inside.expect_error(403, REQUIRED_SCOPE, "PUT", path, change)
+        more = {"secret_mappings": [at.make_mapping(), at.make_mapping("configurations.openai_project")]}
+        await at.inside.expect_error(403, "secret_mappings[1]", "PUT", path, more)
         # What is as it was is nobody's change, and what goes nowhere else is no move.
-        await at.inside.good("PUT", path, {field: {**HOST, "openai_project": "p"}, **mapping, "name": "n"})
-        assert (await api.good("GET", path))[field] == {**HOST, "openai_project": "p"}
-        await api.good("PUT", path, {field: OTHER})
+        await at.inside.request_ok("PUT", path, {field: {**HOST, "openai_project": "p"}, **mapping, "name": "n"})
+        assert (await api.request_ok("GET", path))[field] == {**HOST, "openai_project": "p"}
+        await api.request_ok("PUT", path, {field: OTHER})
         # One that was kept here does not make way for one that others keep.
-        body = {**at.body(kind, "openai", OTHER), "secret_mappings": [], "key": "sk-0123456789"}
-        path = f"{kind}/{(await at.inside.good('POST', kind, body))['slug']}?workspace_id={at.place}"
-        await at.inside.refused(403, "secret_mappings[0]", "PUT", path, mapping)
+        body = {**at.make_body(kind, "openai", OTHER), "secret_mappings": [], "key": "sk-0123456789"}
+        path = f"{kind}/{(await at.inside.request_ok('POST', kind, body))['slug']}?workspace_id={at.place}"
+        await at.inside.expect_error(403, "secret_mappings[0]", "PUT", path, mapping)
         # Among the provider's own places it is sent anew, as a key would be.
-        path = await at.made(kind, "bedrock", REGION)
-        moved = {field: {**REGION, "aws_region": "us-east-1"}}
-        await at.inside.refused(403, "secret_mappings", "PUT", path, moved)
-        await at.inside.good("PUT", path, {**moved, **mapping})
+        path = await at.create_resource(kind, "bedrock", BEDROCK_OPTIONS)
+        moved = {field: {**BEDROCK_OPTIONS, "aws_region": "us-east-1"}}
+        await at.inside.expect_error(403, "secret_mappings", "PUT", path, moved)
+        await at.inside.request_ok("PUT", path, {**moved, **mapping})
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)
 
 
-def test_neither_does_a_model_take_it_elsewhere(founded_url: Secret):
-    async def scene(api: Plane) -> None:
-        at = await scene_of(api)
-        made = await at.inside.good("POST", "integrations", at.body("integrations", "openai", {}))
+def test_model_host_cannot_redirect_a_mapped_secret(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        at = await set_up_harness(api)
+        made = await at.inside.request_ok("POST", "integrations", at.make_body("integrations", "openai", {}))
         path = f"integrations/{made['id']}"
 
-        def model(slug: str, said: dict[str, str], **more: object) -> dict[str, Any]:
+        def make_models_body(slug: str, said: dict[str, str], **more: object) -> dict[str, Any]:
             return {"models": [{"slug": slug, "enabled": True, "is_custom": True, "configurations": said}], **more}
 
         for more in ({}, {"key": "sk-0123456789"}):
-            await at.inside.refused(403, RIGHT, "PUT", f"{path}/models", model("m", HOST, **more))
-        await api.good("PUT", f"{path}/models", model("m", HOST))
-        await at.inside.good("PUT", f"{path}/models", model("n", HOST))
+            await at.inside.expect_error(
+                403, REQUIRED_SCOPE, "PUT", f"{path}/models", make_models_body("m", HOST, **more)
+            )
+        await api.request_ok("PUT", f"{path}/models", make_models_body("m", HOST))
+        await at.inside.request_ok("PUT", f"{path}/models", make_models_body("n", HOST))
         # Where a model was elsewhere before, no secret follows.
-        body = {**at.body("integrations", "openai", {}), "secret_mappings": []}
-        path = f"integrations/{(await at.inside.good('POST', 'integrations', body))['id']}"
-        await at.inside.good("PUT", f"{path}/models", model("m", HOST))
-        await at.inside.refused(403, "models['m']", "PUT", path, {"secret_mappings": [at.mapped()]})
+        body = {**at.make_body("integrations", "openai", {}), "secret_mappings": []}
+        path = f"integrations/{(await at.inside.request_ok('POST', 'integrations', body))['id']}"
+        await at.inside.request_ok("PUT", f"{path}/models", make_models_body("m", HOST))
+        await at.inside.expect_error(403, "models['m']", "PUT", path, {"secret_mappings": [at.make_mapping()]})
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)
 
 
-@KINDS
-def test_a_mapping_reads_no_other_part_than_its_reference_gives(founded_url: Secret, kind: str):
-    async def scene(api: Plane) -> None:
-        at = await scene_of(api, secret_key="mine")
-        own, other = at.mapped(secret_key="mine"), at.mapped(secret_key="theirs")
-        for mapping in (at.mapped(), own, at.mapped(secret_key="")):
-            await at.inside.good("POST", kind, at.body(kind, "openai", {}, mapping))
-        await at.inside.refused(403, "secret_mappings[0].secret_key", "POST", kind, at.body(kind, "openai", {}, other))
-        path = await at.made(kind, "openai", {}, other)
-        await at.inside.good("PUT", path, {"secret_mappings": [other], "name": "n"})
-        await at.inside.good("PUT", path, {"secret_mappings": [own]})
-        await at.inside.refused(403, "secret_mappings[0].secret_key", "PUT", path, {"secret_mappings": [other]})
+@FOR_EACH_KIND
+def test_mapping_reads_only_the_secret_key_of_its_reference(founded_url: Secret, kind: str):
+    async def scenario(api: ManagementClient) -> None:
+        at = await set_up_harness(api, secret_key="mine")
+        own, other = at.make_mapping(secret_key="mine"), at.make_mapping(secret_key="theirs")
+        for mapping in (at.make_mapping(), own, at.make_mapping(secret_key="")):
+            await at.inside.request_ok("POST", kind, at.make_body(kind, "openai", {}, mapping))
+        await at.inside.expect_error(
+            403, "secret_mappings[0].secret_key", "POST", kind, at.make_body(kind, "openai", {}, other)
+        )
+        path = await at.create_resource(kind, "openai", {}, other)
+        await at.inside.request_ok("PUT", path, {"secret_mappings": [other], "name": "n"})
+        await at.inside.request_ok("PUT", path, {"secret_mappings": [own]})
+        await at.inside.expect_error(403, "secret_mappings[0].secret_key", "PUT", path, {"secret_mappings": [other]})
         # Of one that names none any may be meant.
-        whole = await scene_of(api)
-        named = whole.mapped(secret_key="theirs")
-        await whole.inside.good("POST", kind, whole.body(kind, "openai", {}, named))
+        whole = await set_up_harness(api)
+        named = whole.make_mapping(secret_key="theirs")
+        await whole.inside.request_ok("POST", kind, whole.make_body(kind, "openai", {}, named))
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)
 
 
-def test_what_an_integration_cannot_do_without_stays_kept_elsewhere_or_is_sent(founded_url: Secret):
-    async def scene(api: Plane) -> None:
-        at = await scene_of(api)
-        region = at.mapped("configurations.aws_region")
-        path = await at.made("integrations", "bedrock", {"aws_auth_type": "apiKey"}, region)
-        await api.refused(400, "aws_region", "PUT", path, {"secret_mappings": []})
-        assert (await api.good("GET", path))["secret_mappings"]
-        await api.good("PUT", path, {"secret_mappings": [region, at.mapped()]})
-        await api.good("PUT", path, {"secret_mappings": [], "configurations": REGION})
+def test_required_option_stays_mapped_or_is_sent(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        at = await set_up_harness(api)
+        region = at.make_mapping("configurations.aws_region")
+        path = await at.create_resource("integrations", "bedrock", {"aws_auth_type": "apiKey"}, region)
+        await api.expect_error(400, "aws_region", "PUT", path, {"secret_mappings": []})
+        assert (await api.request_ok("GET", path))["secret_mappings"]
+        await api.request_ok("PUT", path, {"secret_mappings": [region, at.make_mapping()]})
+        await api.request_ok("PUT", path, {"secret_mappings": [], "configurations": BEDROCK_OPTIONS})
         # A credential that has no place in the form needs none of its fields.
-        path = await at.made("integrations", "bedrock", {})
-        await api.good("PUT", path, {"secret_mappings": [at.mapped("configurations.aws_session_token")]})
-        await api.refused(400, "aws_auth_type", "PUT", path, {"secret_mappings": [region]})
+        path = await at.create_resource("integrations", "bedrock", {})
+        await api.request_ok("PUT", path, {"secret_mappings": [at.make_mapping("configurations.aws_session_token")]})
+        await api.expect_error(400, "aws_auth_type", "PUT", path, {"secret_mappings": [region]})
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)

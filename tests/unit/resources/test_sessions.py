@@ -7,48 +7,50 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select, update
 
 from penstock.store.tables import audit_log, key_digests, organisations, sessions
-from tests.unit.resources.managed import PASSWORD, Plane, played
+from tests.unit.resources.managed import PASSWORD, ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
 
-async def signed_in(api: Plane, body: dict[str, Any]) -> tuple[Plane, dict[str, str]]:
-    anybody = api.holding("")
+async def sign_in(api: ManagementClient, body: dict[str, Any]) -> tuple[ManagementClient, dict[str, str]]:
+    anybody = api.with_key("")
     status, answer, headers = await anybody("POST", "auth/sessions", body)
     assert status == 200, answer
     return anybody, {"cookie": headers["set-cookie"].split(";")[0], "x_csrf_token": answer["csrf_token"]}
 
 
-def test_a_session_ends_with_the_text_that_opened_it(founded_url: Secret):
-    async def scene(api: Plane) -> None:
-        made = await api.good("POST", "api-keys/organisation/service", {"name": "o", "scopes": ["workspaces.list"]})
-        anybody, old = await signed_in(api, {"api_key": made["key"]})
-        text = (await api.good("POST", f"api-keys/{made['id']}/rotate", {}))["key"]
-        _, new = await signed_in(api, {"api_key": text})
+def test_session_ends_with_the_key_text_that_opened_it(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        made = await api.request_ok(
+            "POST", "api-keys/organisation/service", {"name": "o", "scopes": ["workspaces.list"]}
+        )
+        anybody, old = await sign_in(api, {"api_key": made["key"]})
+        text = (await api.request_ok("POST", f"api-keys/{made['id']}/rotate", {}))["key"]
+        _, new = await sign_in(api, {"api_key": text})
         # In transition both are good.
         assert [(await anybody("GET", "workspaces", **fields))[0] for fields in (old, new)] == [200, 200]
         async with api.database.write_transaction() as connection:
             ended = key_digests.c.expires_at.is_not(None)
             await connection.execute(update(key_digests).where(ended).values(expires_at=1))
-        api.forget()
+        api.clear_caller_cache()
         assert [(await anybody("GET", "workspaces", **fields))[0] for fields in (old, new)] == [401, 200]
-        await api.good("DELETE", f"api-keys/{made['id']}")
+        await api.request_ok("DELETE", f"api-keys/{made['id']}")
         assert (await anybody("GET", "workspaces", **new))[0] == 401
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)
 
 
-def test_sessions_that_another_password_ends_are_noted(founded_url: Secret):
-    async def scene(api: Plane) -> None:
-        await api.person("a@x.test")
+def test_password_change_records_the_sessions_it_ends(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        await api.create_user("a@x.test")
         body = {"email": "a@x.test", "password": PASSWORD}
-        anybody, own = await signed_in(api, body)
-        others = [await signed_in(api, body) for _ in range(2)]
+        anybody, own = await sign_in(api, body)
+        others = [await sign_in(api, body) for _ in range(2)]
         async with api.database.read_connection() as connection:
             begun = (await connection.execute(select(sessions.c.id).order_by(sessions.c.id))).scalars().all()
         change = {"current_password": PASSWORD, "new_password": "another password of twelve"}
-        await anybody.good("PUT", "auth/password", change, **own)
+        await anybody.request_ok("PUT", "auth/password", change, **own)
         for _, fields in others:
             assert (await anybody("GET", "auth/self", **fields))[0] == 401
         query = select(audit_log.c.resource_id).where(
@@ -58,22 +60,22 @@ def test_sessions_that_another_password_ends_are_noted(founded_url: Secret):
             noted = (await connection.execute(query)).scalars().all()
         assert sorted(noted) == sorted(begun[1:])
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)
 
 
-def test_who_signs_in_stays_so_for_a_year_at_most(founded_url: Secret):
-    async def scene(api: Plane) -> None:
-        await api.person("a@x.test")
+def test_session_lifetime_is_at_most_one_year(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        await api.create_user("a@x.test")
         longest = 366 * 24 * 3600
         for seconds in (longest + 1, 10**15):
             rules = {"session_settings": {"max_session_ttl": seconds}}
-            await api.refused(400, "max_session_ttl", "PUT", "admin/organisation/settings", rules)
+            await api.expect_error(400, "max_session_ttl", "PUT", "admin/organisation/settings", rules)
         # As it may have been written before.
         async with api.database.write_transaction() as connection:
             await connection.execute(update(organisations).values(settings=rules))
-        shown = await api.good("GET", "admin/organisation/settings")
+        shown = await api.request_ok("GET", "admin/organisation/settings")
         assert shown["session_settings"]["max_session_ttl"] == longest
-        anybody, fields = await signed_in(api, {"email": "a@x.test", "password": PASSWORD})
-        await anybody.good("GET", "auth/self", **fields)
+        anybody, fields = await sign_in(api, {"email": "a@x.test", "password": PASSWORD})
+        await anybody.request_ok("GET", "auth/self", **fields)
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)

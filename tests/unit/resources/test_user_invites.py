@@ -10,92 +10,92 @@ from sqlalchemy import update
 from penstock.authorization import SCOPES_BY_KEY_TYPE, user_scopes
 from penstock.schemas import now
 from penstock.store.tables import invites
-from tests.unit.resources.managed import PASSWORD, Plane, played
+from tests.unit.resources.managed import PASSWORD, ManagementClient, run_scenario
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
-INVITES = "admin/users/invites"
-OTHER = "another password of twelve"
+INVITES_PATH = "admin/users/invites"
+OTHER_PASSWORD = "another password of twelve"
 
 
-async def expire(api: Plane, invite_id: str) -> None:
+async def expire_invite(api: ManagementClient, invite_id: str) -> None:
     async with api.database.write_transaction() as connection:
         await connection.execute(update(invites).where(invites.c.id == invite_id).values(expires_at=1))
 
 
-def test_an_expired_invitation_is_no_way_into_an_account_that_exists_meanwhile(founded_url: Secret):
-    async def scene(api: Plane) -> None:
-        old, old_token = await api.invited("ada@x.test")
-        await expire(api, old)
-        _, token = await api.invited("ada@x.test", "admin")
-        assert (await api.accepted(token))[0] == 200
+def test_expired_invite_cannot_open_an_existing_account(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        old, old_token = await api.invite_user("ada@x.test")
+        await expire_invite(api, old)
+        _, token = await api.invite_user("ada@x.test", "admin")
+        assert (await api.accept_invite(token))[0] == 200
         # The older one is no longer open, and no longer to be sent again.
-        await api.refused(409, "is cancelled", "POST", f"{INVITES}/{old}/resend")
+        await api.expect_error(409, "is cancelled", "POST", f"{INVITES_PATH}/{old}/resend")
         # As it was before accepting closed it.
         async with api.database.write_transaction() as connection:
             values = {"status": "pending", "expires_at": now() + 3_600_000}
             await connection.execute(update(invites).where(invites.c.id == old).values(values))
-        await api.refused(409, "user of this organisation already", "POST", f"{INVITES}/{old}/resend")
-        status, answer, _ = await api.accepted(old_token, OTHER)
+        await api.expect_error(409, "user of this organisation already", "POST", f"{INVITES_PATH}/{old}/resend")
+        status, answer, _ = await api.accept_invite(old_token, OTHER_PASSWORD)
         assert (status, "already" in str(answer)) == (409, True)
-        for password, expected in ((PASSWORD, 200), (OTHER, 401)):
+        for password, expected in ((PASSWORD, 200), (OTHER_PASSWORD, 401)):
             body = {"email": "ada@x.test", "password": password}
-            assert (await api.holding("")("POST", "auth/sessions", body))[0] == expected
+            assert (await api.with_key("")("POST", "auth/sessions", body))[0] == expected
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)
 
 
-def test_who_sends_again_must_be_able_to_give_what_is_promised(founded_url: Secret):
-    async def scene(api: Plane) -> None:
-        place = await api.workspace()
+def test_resending_requires_the_right_to_grant_the_roles(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = await api.create_workspace()
         scopes = sorted(
             (user_scopes("member") & SCOPES_BY_KEY_TYPE["organisation-service"]) | {"organisation_users.create"}
         )
-        _, desk = await api.key_of("organisation/service", scopes=scopes)
-        plain, _ = await api.invited("b@x.test")
-        assert (await desk("POST", f"{INVITES}/{plain}/resend"))[0] == 200
-        _, small = await api.key_of("organisation/service", scopes=["organisation_users.create"])
-        inside, _ = await api.invited("c@x.test", workspaces=[{"id": place["id"], "role": "admin"}])
-        await small.refused(403, "may not give", "POST", f"{INVITES}/{inside}/resend")
+        _, desk = await api.create_key("organisation/service", scopes=scopes)
+        plain, _ = await api.invite_user("b@x.test")
+        assert (await desk("POST", f"{INVITES_PATH}/{plain}/resend"))[0] == 200
+        _, small = await api.create_key("organisation/service", scopes=["organisation_users.create"])
+        inside, _ = await api.invite_user("c@x.test", workspaces=[{"id": place["id"], "role": "admin"}])
+        await small.expect_error(403, "may not give", "POST", f"{INVITES_PATH}/{inside}/resend")
         # Another invitation of the same address is pending: there is one link at a time.
-        first, _ = await api.invited("d@x.test")
-        await expire(api, first)
-        await api.invited("d@x.test")
-        await api.refused(409, "invited already", "POST", f"{INVITES}/{first}/resend")
+        first, _ = await api.invite_user("d@x.test")
+        await expire_invite(api, first)
+        await api.invite_user("d@x.test")
+        await api.expect_error(409, "invited already", "POST", f"{INVITES_PATH}/{first}/resend")
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)
 
 
-def test_one_of_two_invitations_at_once_is_made(founded_url: Secret):
-    async def scene(api: Plane) -> None:
+def test_one_of_two_concurrent_invites_is_created(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
         for number in range(8):
             bodies = [{"email": f"e{number}@x.test", "role": role, "workspaces": []} for role in ("member", "admin")]
-            answers = await asyncio.gather(*(api("POST", INVITES, body) for body in bodies))
+            answers = await asyncio.gather(*(api("POST", INVITES_PATH, body) for body in bodies))
             assert sorted(status for status, _, _ in answers) == [200, 409]
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)
 
 
-def test_accepting_again_under_one_idempotency_key_is_answered_as_the_first_time(founded_url: Secret):
-    async def scene(api: Plane) -> None:
-        place = await api.workspace()
+def test_accepting_again_with_an_idempotency_key_is_replayed(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = await api.create_workspace()
         promised = [{"id": place["id"], "role": "member"}]
         along = {"scopes": ["completions.write"]}
-        _, token = await api.invited("f@x.test", workspaces=promised, workspace_api_key_details=along)
-        first = await api.accepted(token, idempotency_key="once")
+        _, token = await api.invite_user("f@x.test", workspaces=promised, workspace_api_key_details=along)
+        first = await api.accept_invite(token, idempotency_key="once")
         assert (first[0], len(first[1]["api_keys"])) == (200, 1)
-        again = await api.accepted(token, idempotency_key="once")
+        again = await api.accept_invite(token, idempotency_key="once")
         assert (again[:2], again[2].get("idempotency-replayed")) == (first[:2], "true")
-        assert (await api.accepted(token, OTHER, idempotency_key="once"))[0] == 409
-        assert (await api.accepted(token, idempotency_key="twice"))[0] == 404
-        assert (await api.accepted(token))[0] == 404
+        assert (await api.accept_invite(token, OTHER_PASSWORD, idempotency_key="once"))[0] == 409
+        assert (await api.accept_invite(token, idempotency_key="twice"))[0] == 404
+        assert (await api.accept_invite(token))[0] == 404
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)
 
 
-def test_a_link_is_as_callers_see_the_gateway(founded_url: Secret):
-    async def scene(api: Plane) -> None:
+def test_invite_link_uses_the_public_url_of_the_gateway(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
         for number, (fields, scheme) in enumerate(
             (({}, "http"), ({"x_forwarded_proto": "https"}, "https"), ({"x_forwarded_proto": "gopher"}, "http"))
         ):
@@ -107,4 +107,4 @@ def test_a_link_is_as_callers_see_the_gateway(founded_url: Secret):
             for link in (made["invite_link"], again["inviteLink"]):
                 assert link.startswith(f"{scheme}://gateway.example/")
 
-    played(founded_url, scene)
+    run_scenario(founded_url, scenario)

@@ -11,20 +11,20 @@ from penstock.errors import UnavailableError
 from penstock.secrets import backends
 from penstock.settings import Secrets, Settings
 
-AUTH = {"vault_auth_type": "token", "vault_token": "hvs.canary"}
+VAULT_AUTH = {"vault_auth_type": "token", "vault_token": "hvs.canary"}
 
 
-def test_a_place_that_says_nothing_is_left_in_time():
+def test_silent_backend_times_out():
     over = asyncio.Event()
 
-    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def never_respond(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await over.wait()
         writer.close()
         await writer.wait_closed()
 
-    async def ask() -> float:
-        server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-        auth = {**AUTH, "vault_addr": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+    async def time_fetch() -> float:
+        server = await asyncio.start_server(never_respond, "127.0.0.1", 0)
+        auth = {**VAULT_AUTH, "vault_addr": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
         settings = Settings(secrets=Secrets(fetch_ms=300))
         began = time.monotonic()
         with pytest.raises(UnavailableError, match="no answer within 300 ms"):
@@ -36,11 +36,11 @@ def test_a_place_that_says_nothing_is_left_in_time():
         await asyncio.sleep(0.1)
         return took
 
-    assert asyncio.run(ask()) < 2
+    assert asyncio.run(time_fetch()) < 2
 
 
-def test_what_went_wrong_is_told_without_what_was_sent():
-    auth = {**AUTH, "vault_addr": "http://127.0.0.1:1"}
+def test_error_message_contains_no_credential():
+    auth = {**VAULT_AUTH, "vault_addr": "http://127.0.0.1:1"}
     with pytest.raises(UnavailableError) as caught:
         asyncio.run(backends.fetch(Settings(), "hashicorp_vault", auth, "secret/data/x"))
     assert "canary" not in str(caught.value)

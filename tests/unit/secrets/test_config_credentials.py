@@ -21,10 +21,10 @@ from penstock.secrets.masks import has_unknown_masks, restore_masks
 
 KEY, OTHER = "sk-0123456789-abc", "sk-9876543210-abc"
 MASK = "sk*****abc"
-NOTHING = SplitDocument({}, {})
+NO_CREDENTIALS = SplitDocument({}, {})
 
 
-def pool(*keys: str, **more: object) -> dict[str, Any]:
+def make_pool_config(*keys: str, **more: object) -> dict[str, Any]:
     return {
         "strategy": {"mode": "loadbalance"},
         "targets": [
@@ -52,7 +52,7 @@ def pool(*keys: str, **more: object) -> dict[str, Any]:
         {"override_params": {"metadata": {"strategy": {"api_key": KEY}}}},
     ],
 )
-def test_what_is_secret_is_found_at_any_depth_and_put_back(config: dict[str, Any]):
+def test_finds_and_restores_secrets_at_any_depth(config: dict[str, Any]):
     divided = split_credentials(config)
     assert KEY not in str(divided.masked)
     kept = SplitDocument(divided.masked, decode_secrets(encode_secrets(divided.secrets)))
@@ -60,7 +60,7 @@ def test_what_is_secret_is_found_at_any_depth_and_put_back(config: dict[str, Any
     assert restore_masks("config", divided.masked, kept) == config
 
 
-def test_of_an_address_is_shown_where_it_leads_to():
+def test_url_secrets_are_masked_and_the_host_is_shown():
     config = {"custom_host": f"https://me:{KEY}@host.test/v1", "default_params": {"url": f"https://a.test/b?sig={KEY}"}}
     shown = split_credentials(config).masked
     assert (shown["custom_host"], shown["default_params"]["url"]) == (
@@ -84,7 +84,7 @@ def test_of_an_address_is_shown_where_it_leads_to():
         {"image_url": {"url": "https://images.test/cat.png?size=1234567890#keyword"}},
     ],
 )
-def test_what_parameters_say_otherwise_is_shown(params: dict[str, Any]):
+def test_other_parameters_are_shown(params: dict[str, Any]):
     config = {"override_params": params, "vertex_auth_type": "service-account"}
     assert split_credentials(config) == SplitDocument(config, {})
 
@@ -95,7 +95,7 @@ def test_conditions_are_shown():
     assert split_credentials(config) == SplitDocument(config, {})
 
 
-def test_what_is_no_secret_is_shown():
+def test_plain_values_are_shown():
     tool = {"type": "function", "function": {"parameters": {"properties": {"api_key": {"description": "which one"}}}}}
     config = {
         "targets": [{"virtual_key": "openai-prod", "forward_headers": ["authorization"], "azure_auth_mode": "entra"}],
@@ -103,11 +103,11 @@ def test_what_is_no_secret_is_shown():
         "override_params": {"max_tokens": 5, "tools": [tool], "stop": "*****"},
     }
     assert split_credentials(config) == SplitDocument(config, {})
-    assert restore_masks("config", config, NOTHING) == config
+    assert restore_masks("config", config, NO_CREDENTIALS) == config
 
 
-def test_credentials_follow_targets_that_change_places_come_and_go():
-    before = split_credentials(pool(KEY, OTHER))
+def test_credentials_follow_reordered_added_and_removed_targets():
+    before = split_credentials(make_pool_config(KEY, OTHER))
     assert [target["api_key"] for target in before.masked["targets"]] == [MASK, MASK]
     first, second = before.masked["targets"]
     new = {"provider": "openai", "api_key": "sk-quite-another"}
@@ -122,8 +122,8 @@ def test_credentials_follow_targets_that_change_places_come_and_go():
         assert [target["api_key"] for target in whole["targets"]] == keys
 
 
-def test_targets_that_have_names_are_told_apart_though_all_else_changes():
-    config = pool(KEY, OTHER)
+def test_named_targets_keep_their_credentials():
+    config = make_pool_config(KEY, OTHER)
     for name, target in zip("ab", config["targets"], strict=True):
         target["name"] = name
     before = split_credentials(config)
@@ -132,8 +132,8 @@ def test_targets_that_have_names_are_told_apart_though_all_else_changes():
     assert [target["api_key"] for target in whole["targets"]] == [OTHER, KEY]
 
 
-def test_where_it_cannot_be_told_which_credential_is_meant_it_is_refused_by_its_place():
-    before = split_credentials(pool(KEY, OTHER))
+def test_rejects_ambiguous_masks_with_their_path():
+    before = split_credentials(make_pool_config(KEY, OTHER))
     changed = [{**target, "weight": 7 + index} for index, target in enumerate(before.masked["targets"])]
     with pytest.raises(InvalidError, match="several credentials") as refused:
         restore_masks("config", {**before.masked, "targets": changed}, before)
@@ -142,7 +142,7 @@ def test_where_it_cannot_be_told_which_credential_is_meant_it_is_refused_by_its_
     ]
 
 
-def test_a_credential_goes_to_nobody_whom_it_was_not_for():
+def test_credential_is_not_sent_to_another_provider_or_host():
     before = split_credentials({"targets": [{"provider": "openai", "api_key": KEY}]})
     for more in ({"provider": "anthropic"}, {"custom_host": "https://elsewhere.test/v1"}):
         sent = {"targets": [{**before.masked["targets"][0], **more}]}
@@ -173,7 +173,7 @@ def test_a_credential_goes_to_nobody_whom_it_was_not_for():
         ("made_next_year", {"host": "elsewhere.test"}),
     ],
 )
-def test_a_credential_stays_where_nothing_that_decides_where_it_goes_has_changed(member: str, other: object):
+def test_credential_requires_unchanged_address_fields(member: str, other: object):
     group = {"provider": "one", "targets": [{"api_key": KEY, member: "first", "weight": 1}]}
     for before in (split_credentials(group), split_credentials({"targets": [group]})):
         whole = {**before.masked, "cache": "simple", "request_timeout": 5, "override_params": {"a": 1}}
@@ -192,7 +192,7 @@ def test_a_credential_stays_where_nothing_that_decides_where_it_goes_has_changed
 
 
 @pytest.mark.parametrize("member", ["openai_project", "api_version", "deployment_id", "aws_role_arn", "passthrough"])
-def test_a_credential_stays_where_something_else_is_asked_of_the_same(member: str):
+def test_credential_stays_if_other_options_change(member: str):
     before = split_credentials({"provider": "one", "api_key": KEY, member: "first"})
     assert KEY in str(restore_masks("config", {**before.masked, member: "another"}, before))
 
@@ -207,13 +207,13 @@ def test_a_credential_stays_where_something_else_is_asked_of_the_same(member: st
         {"azure_ad_token": MASK},
     ],
 )
-def test_a_mask_that_was_moved_to_another_place_is_refused(moved: dict[str, Any]):
+def test_rejects_a_mask_moved_to_another_field(moved: dict[str, Any]):
     before = split_credentials({"provider": "openai", "api_key": KEY})
     with pytest.raises(InvalidError, match="is masked"):
         restore_masks("config", {"provider": "openai", **moved}, before)
 
 
-TOOL = {
+MCP_TOOL = {
     "type": "mcp",
     "server_url": "https://mcp.test",
     "authorization": KEY,
@@ -221,20 +221,24 @@ TOOL = {
 }
 
 
-def tools(*rows: dict[str, Any], **more: object) -> dict[str, Any]:
+def make_tools_config(*rows: dict[str, Any], **more: object) -> dict[str, Any]:
     targets = [{"provider": "openai", "name": "a"}, {"targets": [{"virtual_key": "b"}]}]
     return {"override_params": {"tools": [*rows], **more}, "targets": targets}
 
 
-def test_what_is_secret_in_a_parameter_follows_it_where_all_of_it_is_as_it_was():
-    before = split_credentials(tools(TOOL))
+def test_parameter_secrets_require_unchanged_siblings():
+    before = split_credentials(make_tools_config(MCP_TOOL))
     assert KEY not in str(before.masked)
     (tool,) = before.masked["override_params"]["tools"]
-    for sent in (tools(tool, temperature=1), tools({"type": "function"}, tool), {**before.masked, "strategy": {}}):
+    for sent in (
+        make_tools_config(tool, temperature=1),
+        make_tools_config({"type": "function"}, tool),
+        {**before.masked, "strategy": {}},
+    ):
         assert KEY in str(restore_masks("config", sent, before))
         assert OTHER in str(restore_masks("config", sent, before))
     with pytest.raises(InvalidError) as refused:
-        restore_masks("config", tools({**tool, "server_url": "https://elsewhere.test"}), before)
+        restore_masks("config", make_tools_config({**tool, "server_url": "https://elsewhere.test"}), before)
     places = [problem.path.removeprefix("config.override_params.tools[0].") for problem in refused.value.problems]
     assert places == ["authorization", "headers[0].value"]
 
@@ -249,36 +253,42 @@ def test_what_is_secret_in_a_parameter_follows_it_where_all_of_it_is_as_it_was()
         [{"provider": "openai"}],
     ],
 )
-def test_what_is_secret_in_a_parameter_reaches_no_other_targets(targets: list[Any]):
-    before = split_credentials(tools(TOOL))
+def test_parameter_secrets_do_not_reach_other_targets(targets: list[Any]):
+    before = split_credentials(make_tools_config(MCP_TOOL))
     assert KEY in str(restore_masks("config", {**before.masked, "targets": before.masked["targets"][::-1]}, before))
     with pytest.raises(InvalidError, match="is masked"):
         restore_masks("config", {**before.masked, "targets": targets}, before)
 
 
 @pytest.mark.parametrize("place", [("hook",), ("hook", "auth"), ()])
-def test_an_address_beside_it_within_a_parameter_stays_too(place: tuple[str, ...]):
-    def params(address: str, secret: str) -> dict[str, Any]:
+def test_parameter_secret_requires_an_unchanged_url(place: tuple[str, ...]):
+    def make_config(address: str, secret: str) -> dict[str, Any]:
         inner: dict[str, Any] = {"token": secret}
         if place[1:]:
             inner = {"auth": inner}
         inner["url"] = address
         return {"provider": "openai", "override_params": {"hook": inner} if place else inner}
 
-    before = split_credentials(params("https://one.test", KEY))
+    before = split_credentials(make_config("https://one.test", KEY))
     assert KEY in str(restore_masks("config", before.masked, before))
     with pytest.raises(InvalidError, match="is masked"):
-        restore_masks("config", params("https://elsewhere.test", MASK), before)
+        restore_masks("config", make_config("https://elsewhere.test", MASK), before)
 
 
-def test_an_older_version_is_asked_only_for_what_the_last_one_knows_nothing_of():
-    last, older = split_credentials(pool(KEY, OTHER)), split_credentials(pool("sk-quite-another-abc"))
+def test_older_version_is_used_only_for_unknown_masks():
+    last, older = (
+        split_credentials(make_pool_config(KEY, OTHER)),
+        split_credentials(make_pool_config("sk-quite-another-abc")),
+    )
     changed = [{**target, "weight": 7 + index} for index, target in enumerate(last.masked["targets"])]
     sent = {**last.masked, "targets": changed}
     assert not has_unknown_masks(sent, last)
     with pytest.raises(InvalidError, match="several credentials"):
         restore_masks("config", sent, last, [older])
-    last, older = split_credentials(pool(KEY)), split_credentials({"targets": [{"provider": "mock", "api_key": OTHER}]})
+    last, older = (
+        split_credentials(make_pool_config(KEY)),
+        split_credentials({"targets": [{"provider": "mock", "api_key": OTHER}]}),
+    )
     sent = {"targets": [*last.masked["targets"], *older.masked["targets"]]}
     assert has_unknown_masks(sent, last)
     whole = restore_masks("config", sent, last, [last, older])
@@ -288,17 +298,17 @@ def test_an_older_version_is_asked_only_for_what_the_last_one_knows_nothing_of()
         restore_masks("config", sent, last, [older, another])
 
 
-def test_what_python_calls_equal_is_not_the_same():
+def test_compares_json_types_strictly():
     for one, other in ((1, True), (1, 1.0), (0, False)):
         assert not is_same_document(split_credentials({"a": one}), split_credentials({"a": other}))
     assert is_same_document(split_credentials({"api_key": KEY}), split_credentials({"api_key": KEY}))
     assert not is_same_document(split_credentials({"api_key": KEY}), split_credentials({"api_key": OTHER}))
 
 
-LEAVES = st.sampled_from(
+JSON_LEAVES = st.sampled_from(
     [KEY, OTHER, "short", "", 1, 1.0, True, None, "https://a.test?key=b", '{"token": "a"}', "gpt-4o", "object"]
 )
-WORDS = st.sampled_from(
+MEMBER_NAMES = st.sampled_from(
     [
         "api_key",
         "name",
@@ -315,13 +325,15 @@ WORDS = st.sampled_from(
         "a",
     ]
 )
-PARTS = st.recursive(LEAVES, lambda part: st.lists(part, max_size=3) | st.dictionaries(WORDS, part, max_size=4))
+JSON_VALUES = st.recursive(
+    JSON_LEAVES, lambda part: st.lists(part, max_size=3) | st.dictionaries(MEMBER_NAMES, part, max_size=4)
+)
 
 
 # How long it takes says nothing on a busy machine.
 @settings(deadline=None, derandomize=True, database=None)
-@given(st.dictionaries(WORDS, PARTS, max_size=5))
-def test_whatever_comes_back_as_it_was_shown_is_as_it_was(config: dict[str, Any]):
+@given(st.dictionaries(MEMBER_NAMES, JSON_VALUES, max_size=5))
+def test_unchanged_masked_config_restores_the_original(config: dict[str, Any]):
     before = split_credentials(config)
     kept = SplitDocument(before.masked, decode_secrets(encode_secrets(before.secrets)))
     again = restore_masks("config", before.masked, kept, [before])
@@ -329,16 +341,19 @@ def test_whatever_comes_back_as_it_was_shown_is_as_it_was(config: dict[str, Any]
     assert join_credentials(before) == config
 
 
-def test_many_credentials_come_back_at_once():
+def test_restores_many_credentials_at_once():
     rows = [{"name": f"x-{index}", "value": f"{KEY}-{index}-abc"} for index in range(1000)]
-    config = {**pool(*(f"{KEY}-{index}-abc" for index in range(1000))), "override_params": {"headers": rows}}
+    config = {
+        **make_pool_config(*(f"{KEY}-{index}-abc" for index in range(1000))),
+        "override_params": {"headers": rows},
+    }
     before = split_credentials(config)
     assert restore_masks("config", before.masked, before) == config
 
 
-def test_a_mask_of_nothing_is_refused():
+def test_rejects_a_mask_without_a_credential():
     with pytest.raises(InvalidError, match=r"config\.api_key is masked"):
-        restore_masks("config", {"provider": "openai", "api_key": MASK}, NOTHING)
+        restore_masks("config", {"provider": "openai", "api_key": MASK}, NO_CREDENTIALS)
     # Where only the whole text says that it is secret.
     before = split_credentials({"provider": "openai", "override_params": {"said": '{"api_key": "' + KEY + '"}'}})
     with pytest.raises(InvalidError, match=r"override_params\.said is masked"):

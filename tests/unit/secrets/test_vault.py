@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OLD, NEW = bytes(32), bytes([1] * 32)
 
 
-def within(url: Secret, scene: Callable[[AsyncConnection], Awaitable[Any]]) -> Any:
+def run_in_transaction(url: Secret, scene: Callable[[AsyncConnection], Awaitable[Any]]) -> Any:
     async def run() -> Any:
         database = Database(Store(), url)
         try:
@@ -40,8 +40,8 @@ def within(url: Secret, scene: Callable[[AsyncConnection], Awaitable[Any]]) -> A
     return asyncio.run(run())
 
 
-def test_what_is_sealed_opens_for_its_owner_alone_and_does_not_show(store_url: Secret):
-    async def scene(connection: AsyncConnection) -> None:
+def test_sealed_value_opens_for_its_owner_only(store_url: Secret):
+    async def scenario(connection: AsyncConnection) -> None:
         vault = Vault(MasterKeys([OLD]))
         await vault.renew_data_keys_in(connection)
         first = await vault.seal(connection, "sk-canary", "row-1")
@@ -52,79 +52,79 @@ def test_what_is_sealed_opens_for_its_owner_alone_and_does_not_show(store_url: S
         with pytest.raises(UnavailableError):
             await vault.open(connection, first, "row-2")
 
-    within(store_url, scene)
+    run_in_transaction(store_url, scenario)
 
 
-async def settled(connection: AsyncConnection, *keys: bytes) -> Vault:
+async def make_vault(connection: AsyncConnection, *keys: bytes) -> Vault:
     vault = Vault(MasterKeys(keys))
     await vault.renew_data_keys_in(connection)
     return vault
 
 
-def test_another_master_key_seals_the_data_keys_anew_and_the_old_one_may_go(store_url: Secret):
-    async def begin(connection: AsyncConnection) -> str:
-        return await (await settled(connection, OLD)).seal(connection, "sk-canary", "row")
+def test_new_master_key_reseals_data_keys_and_old_one_may_go(store_url: Secret):
+    async def seal_value(connection: AsyncConnection) -> str:
+        return await (await make_vault(connection, OLD)).seal(connection, "sk-canary", "row")
 
-    sealed = within(store_url, begin)
+    sealed = run_in_transaction(store_url, seal_value)
 
-    async def opened(connection: AsyncConnection, *keys: bytes) -> str:
+    async def open_value(connection: AsyncConnection, *keys: bytes) -> str:
         return await Vault(MasterKeys(keys)).open(connection, sealed, "row")
 
     with pytest.raises(SettingsError, match="another master key"):
-        within(store_url, lambda connection: opened(connection, NEW))
-    within(store_url, lambda connection: settled(connection, NEW, OLD))
-    assert within(store_url, lambda connection: opened(connection, NEW)) == "sk-canary"
+        run_in_transaction(store_url, lambda connection: open_value(connection, NEW))
+    run_in_transaction(store_url, lambda connection: make_vault(connection, NEW, OLD))
+    assert run_in_transaction(store_url, lambda connection: open_value(connection, NEW)) == "sk-canary"
 
 
-def test_a_data_key_that_is_no_longer_young_opens_but_does_not_seal(store_url: Secret, monkeypatch: pytest.MonkeyPatch):
-    async def scene() -> None:
+def test_old_data_key_opens_but_does_not_seal(store_url: Secret, monkeypatch: pytest.MonkeyPatch):
+    async def scenario() -> None:
         database = Database(Store(), store_url)
         await migrate(database)
         vault, moment = Vault(MasterKeys([OLD])), vault_module.now()
         monkeypatch.setattr(vault_module, "now", lambda: moment)
 
-        async def sealed() -> str:
+        async def seal_value() -> str:
             await vault.renew_data_keys(database)
             async with database.read_connection() as connection:
                 return await vault.seal(connection, "a", "row")
 
-        first = await sealed()
+        first = await seal_value()
         moment += vault_module.DATA_KEY_ROTATION_MS - 1
-        assert (await sealed()).partition(".")[0] == first.partition(".")[0]
+        assert (await seal_value()).partition(".")[0] == first.partition(".")[0]
         # In a process that goes on as in one that begins.
         moment += 1
-        assert (await sealed()).partition(".")[0] != first.partition(".")[0]
+        assert (await seal_value()).partition(".")[0] != first.partition(".")[0]
         async with database.read_connection() as connection:
             assert await vault.open(connection, first, "row") == "a"
             assert len((await connection.execute(select(data_keys))).all()) == 2
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_what_is_sealed_after_a_change_that_was_taken_back_opens_after_a_restart(store_url: Secret):
-    async def take_back(database: Database, vault: Vault) -> None:
+def test_values_sealed_after_a_rollback_open_after_restart(store_url: Secret):
+    async def seal_and_roll_back(database: Database, vault: Vault) -> None:
         async with database.write_transaction() as connection:
             await vault.seal(connection, "a", "row")
             message = "taken back"
             raise ConflictError(message)
 
-    async def scene() -> None:
+    async def scenario() -> None:
         database, key = Database(Store(), store_url), MasterKeys([OLD])
         await migrate(database)
         vault = Vault(key)
         with pytest.raises((ConflictError, UnavailableError)):
-            await take_back(database, vault)
+            await seal_and_roll_back(database, vault)
         await vault.renew_data_keys(database)
         async with database.read_connection() as connection:
             sealed = await vault.seal(connection, "a", "row")
             assert await Vault(key).open(connection, sealed, "row") == "a"
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_what_was_changed_does_not_open():
+def test_tampered_value_does_not_open():
     sealed = bytearray(MasterKeys([OLD]).seal(b"content", "snapshot"))
     assert MasterKeys([NEW, OLD]).open(bytes(sealed), "snapshot") == b"content"
     for purpose, place in (("other", 0), ("snapshot", len(sealed) - 1)):
@@ -133,7 +133,7 @@ def test_what_was_changed_does_not_open():
             MasterKeys([OLD]).open(bytes(sealed), purpose)
 
 
-def test_the_master_key_is_made_once_for_its_owner_alone(tmp_path: Path):
+def test_master_key_is_created_once_and_private(tmp_path: Path):
     settings = Settings(file=str(tmp_path / "penstock.toml"))
     with pytest.raises(SettingsError, match="no master key"):
         load_master_keys(settings)
@@ -143,7 +143,7 @@ def test_the_master_key_is_made_once_for_its_owner_alone(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["", "short", base64.b64encode(bytes(31)).decode(), "!" * 44])
-def test_a_bad_master_key_is_refused_without_being_told(text: str):
+def test_rejects_a_bad_master_key_without_printing_it(text: str):
     with pytest.raises(SettingsError, match=r"store\.master_key is not allowed") as raised:
         load_master_keys(Settings(store=Store(master_key=Secret(text or ","))))
     assert not text or text not in str(raised.value)

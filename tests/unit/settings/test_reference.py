@@ -4,7 +4,7 @@ from penstock import settings
 from penstock.settings.reference import render_markdown
 
 
-def test_the_reference_lists_every_setting_with_a_description():
+def test_reference_lists_every_setting_with_a_description():
     rows = render_markdown().splitlines()[2:]
     assert len(rows) == len(list(settings.iter_setting_specs()))
     assert all(entry.description for entry in settings.iter_setting_specs())

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 ROUNDS = 200
 
 
-def journal(folder: Path) -> AppendLog:
+def open_log(folder: Path) -> AppendLog:
     return AppendLog(lambda place, flags: os.open(folder / str(place), flags, 0o600))
 
 
-def pieces(**content: bytes) -> dict[str, Chunk]:
+def make_chunks(**content: bytes) -> dict[str, Chunk]:
     return {name: Chunk.from_bytes(data) for name, data in content.items()}
 
 
-def test_whatever_is_kept_is_what_is_read_back(tmp_path: Path):
+def test_reads_back_what_was_written(tmp_path: Path):
     chance = random.Random(3)  # noqa: S311 - what is written is no secret
     content: dict[str, Chunk] = {}
-    kept = journal(tmp_path)
+    kept = open_log(tmp_path)
     for number in range(ROUNDS):
         for _ in range(chance.randrange(3)):
             content[f"p{chance.randrange(20)}"] = Chunk.from_bytes(chance.randbytes(chance.randrange(500)))
@@ -36,30 +36,30 @@ def test_whatever_is_kept_is_what_is_read_back(tmp_path: Path):
             content.pop(chance.choice(sorted(content)))
         if chance.random() < 0.2:
             # Another process goes on with it.
-            kept = journal(tmp_path)
+            kept = open_log(tmp_path)
         kept.save(b"head %d" % number, content)
-        assert journal(tmp_path).load() == (b"head %d" % number, content)
+        assert open_log(tmp_path).load() == (b"head %d" % number, content)
 
 
-def test_a_small_change_is_a_small_write(tmp_path: Path):
-    kept = journal(tmp_path)
-    kept.save(b"1", pieces(large=bytes(100_000), small=b"1"))
+def test_small_change_is_a_small_write(tmp_path: Path):
+    kept = open_log(tmp_path)
+    kept.save(b"1", make_chunks(large=bytes(100_000), small=b"1"))
     (before,) = [path.stat().st_size for path in tmp_path.iterdir()]
-    kept.save(b"2", pieces(large=bytes(100_000), small=b"2"))
+    kept.save(b"2", make_chunks(large=bytes(100_000), small=b"2"))
     (after,) = [path.stat().st_size for path in tmp_path.iterdir()]
     assert 0 < after - before < 500
 
 
-def test_it_does_not_grow_for_ever(tmp_path: Path):
-    kept = journal(tmp_path)
+def test_log_size_is_bounded(tmp_path: Path):
+    kept = open_log(tmp_path)
     for number in range(100):
-        kept.save(b"%d" % number, pieces(one=os.urandom(10_000), other=bytes(10_000)))
+        kept.save(b"%d" % number, make_chunks(one=os.urandom(10_000), other=bytes(10_000)))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2 * 3 * 21_000
 
 
-def test_what_was_half_written_is_as_if_it_had_not_been(tmp_path: Path):
-    first, second = pieces(a=b"1", b=b"2"), pieces(a=b"3")
-    kept = journal(tmp_path)
+def test_partial_write_is_ignored(tmp_path: Path):
+    first, second = make_chunks(a=b"1", b=b"2"), make_chunks(a=b"3")
+    kept = open_log(tmp_path)
     kept.save(b"first", first)
     (path,) = tmp_path.iterdir()
     whole = path.stat().st_size
@@ -67,32 +67,30 @@ def test_what_was_half_written_is_as_if_it_had_not_been(tmp_path: Path):
     content = path.read_bytes()
     for size in range(whole, len(content)):
         path.write_bytes(content[:size])
-        assert journal(tmp_path).load() == (b"first", first)
-    again = journal(tmp_path)
+        assert open_log(tmp_path).load() == (b"first", first)
+    again = open_log(tmp_path)
     again.save(b"third", second)
-    assert journal(tmp_path).load() == (b"third", second)
+    assert open_log(tmp_path).load() == (b"third", second)
 
 
-def test_one_who_fails_to_write_leaves_what_was_there_and_writes_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    kept = journal(tmp_path)
-    kept.save(b"1", pieces(a=b"1"))
+def test_failed_write_keeps_the_last_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    kept = open_log(tmp_path)
+    kept.save(b"1", make_chunks(a=b"1"))
 
-    def full(_file: int, _data: bytes, _offset: int) -> int:
+    def raise_no_space(_file: int, _data: bytes, _offset: int) -> int:
         message = "no space"
         raise OSError(message)
 
     with monkeypatch.context() as failing:
-        failing.setattr("os.pwrite", full)
+        failing.setattr("os.pwrite", raise_no_space)
         with pytest.raises(OSError, match="no space"):
-            kept.save(b"2", pieces(a=b"2"))
-    assert journal(tmp_path).load() == (b"1", pieces(a=b"1"))
-    kept.save(b"3", pieces(a=b"3"))
-    assert journal(tmp_path).load() == (b"3", pieces(a=b"3"))
+            kept.save(b"2", make_chunks(a=b"2"))
+    assert open_log(tmp_path).load() == (b"1", make_chunks(a=b"1"))
+    kept.save(b"3", make_chunks(a=b"3"))
+    assert open_log(tmp_path).load() == (b"3", make_chunks(a=b"3"))
 
 
-class Shut:
+class UnopenableCipher:
     """Seals that nobody opens."""
 
     def seal(self, content: bytes) -> bytes:
@@ -103,16 +101,16 @@ class Shut:
         raise SettingsError(message)
 
 
-def test_what_cannot_be_opened_is_said_and_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    journal(tmp_path).save(b"1", pieces(a=b"canary"))
-    shut = AppendLog(lambda place, flags: os.open(tmp_path / str(place), flags, 0o600), Shut())
+def test_unopenable_log_is_reported_and_rewritten(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    open_log(tmp_path).save(b"1", make_chunks(a=b"canary"))
+    shut = AppendLog(lambda place, flags: os.open(tmp_path / str(place), flags, 0o600), UnopenableCipher())
     assert shut.load() is None
     assert ["it stays shut" in record.getMessage() for record in caplog.records] == [True]
     assert "canary" not in caplog.text
-    shut.save(b"2", pieces(a=b"2"))
-    assert journal(tmp_path).load() == (b"2", pieces(a=b"2"))
+    shut.save(b"2", make_chunks(a=b"2"))
+    assert open_log(tmp_path).load() == (b"2", make_chunks(a=b"2"))
 
 
-def test_nothing_is_read_where_nothing_was_kept(tmp_path: Path):
-    assert journal(tmp_path).load() is None
+def test_empty_log_loads_nothing(tmp_path: Path):
+    assert open_log(tmp_path).load() is None
     assert "canary" not in repr(Chunk.from_bytes(b"canary"))

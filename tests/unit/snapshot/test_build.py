@@ -18,7 +18,7 @@ from penstock.snapshot.build import Snapshot, SnapshotBackup, SnapshotChannel, b
 if TYPE_CHECKING:
     from pathlib import Path
 
-GOOD = """
+VALID_FILE = """
 [server]
 port = 1
 
@@ -48,26 +48,26 @@ config = '{"provider": "@my-openai"}'
 ENV = {"DEV_KEY": "canary-dev", "OPENAI_KEY": "canary-openai"}
 
 
-def settings(folder: Path, text: str) -> Settings:
+def make_settings(folder: Path, text: str) -> Settings:
     file = folder / "penstock.toml"
     file.write_text(text)
     return Settings(file=str(file))
 
 
-def read(snapshot: Snapshot) -> dict[str, Any]:
+def read_document(snapshot: Snapshot) -> dict[str, Any]:
     return json.loads(snapshot.to_json())
 
 
-def test_without_a_file_nothing_but_the_management_paths_is_known():
-    content = read(build_snapshot(Settings()))
+def test_without_a_file_only_management_paths_are_known():
+    content = read_document(build_snapshot(Settings()))
     assert (content["keys"], content["providers"], content["configs"]) == ([], [], [])
     assert set(content["management"]) >= {"/v1/health", "/v1/version", "/schema", "/metrics", "/dataservice/metrics"}
     assert not [path for path in content["management"] if "internal" in path]
 
 
-def test_the_tables_become_what_the_engine_reads(tmp_path: Path):
-    snapshot = build_snapshot(settings(tmp_path, GOOD), ENV)
-    content = read(snapshot)
+def test_tables_become_the_engines_snapshot(tmp_path: Path):
+    snapshot = build_snapshot(make_settings(tmp_path, VALID_FILE), ENV)
+    content = read_document(snapshot)
     digest = hashlib.sha256(b"canary-dev").hexdigest()
     assert content["keys"][0] | {"id": ""} == {"id": "", "name": "dev", "sha256": digest, "expires_at": 1893456000}
     assert content["keys"][1]["id"] == "k-ops"
@@ -89,16 +89,18 @@ def test_the_tables_become_what_the_engine_reads(tmp_path: Path):
     assert "canary" not in repr(snapshot)
 
 
-def test_the_epoch_follows_the_content_alone(tmp_path: Path):
-    first = build_snapshot(settings(tmp_path, GOOD), ENV)
-    assert build_snapshot(settings(tmp_path, "# a remark\n" + GOOD), ENV).epoch == first.epoch
-    assert build_snapshot(settings(tmp_path, GOOD), {**ENV, "OPENAI_KEY": "other"}).epoch != first.epoch
+def test_epoch_depends_on_the_content_only(tmp_path: Path):
+    first = build_snapshot(make_settings(tmp_path, VALID_FILE), ENV)
+    assert build_snapshot(make_settings(tmp_path, "# a remark\n" + VALID_FILE), ENV).epoch == first.epoch
+    assert build_snapshot(make_settings(tmp_path, VALID_FILE), {**ENV, "OPENAI_KEY": "other"}).epoch != first.epoch
 
 
-def test_a_key_keeps_its_id_when_it_moves_in_the_file(tmp_path: Path):
+def test_key_keeps_its_id_when_it_moves_in_the_file(tmp_path: Path):
     one, two = "[[keys]]\nname = 'a'\nkey = 'key-of-x'\n", "[[keys]]\nname = 'b'\nkey = 'key-of-y'\n"
-    ids = {key["name"]: key["id"] for key in read(build_snapshot(settings(tmp_path, one + two)))["keys"]}
-    assert {key["name"]: key["id"] for key in read(build_snapshot(settings(tmp_path, two + one)))["keys"]} == ids
+    ids = {key["name"]: key["id"] for key in read_document(build_snapshot(make_settings(tmp_path, one + two)))["keys"]}
+    assert {
+        key["name"]: key["id"] for key in read_document(build_snapshot(make_settings(tmp_path, two + one)))["keys"]
+    } == ids
 
 
 @pytest.mark.parametrize(
@@ -128,21 +130,21 @@ def test_a_key_keeps_its_id_when_it_moves_in_the_file(tmp_path: Path):
         ("keys = 1", "keys", "must be a list of tables"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, path: str, said: str):
+def test_errors_are_reported_with_their_path(tmp_path: Path, text: str, path: str, said: str):
     with pytest.raises(SettingsError) as caught:
-        build_snapshot(settings(tmp_path, text), {})
+        build_snapshot(make_settings(tmp_path, text), {})
     first = caught.value.problems[0]
     assert (first.path, said in first.message) == (path, True), str(caught.value)
 
 
-def test_the_engines_own_parser_has_the_last_word(tmp_path: Path):
+def test_engine_parser_validates_the_snapshot_last(tmp_path: Path):
     with pytest.raises(SettingsError) as caught:
-        build_valid_snapshot(settings(tmp_path, "[[providers]]\nslug = 'a'\nprovider = 'no-such-maker'\n"))
+        build_valid_snapshot(make_settings(tmp_path, "[[providers]]\nslug = 'a'\nprovider = 'no-such-maker'\n"))
     assert caught.value.problems[0].path.startswith("providers[0]")
 
 
-def test_one_who_waits_gets_the_next_snapshot_at_once():
-    async def scene() -> None:
+def test_waiting_worker_gets_the_next_snapshot_at_once():
+    async def scenario() -> None:
         published = SnapshotChannel(Snapshot("1", b"one"))
         assert (await published.wait_for_newer("", 5)) == published.current
         waiting = [asyncio.create_task(published.wait_for_newer("1", 5)) for _ in range(3)]
@@ -151,11 +153,11 @@ def test_one_who_waits_gets_the_next_snapshot_at_once():
         assert [snapshot.epoch for snapshot in await asyncio.gather(*waiting) if snapshot] == ["2"] * 3
         assert await published.wait_for_newer("2", 0.01) is None
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_a_worker_that_does_not_come_to_a_change_is_waited_for_so_long_and_counted():
-    async def scene() -> None:
+def test_wait_for_a_slow_worker_is_bounded_and_counted():
+    async def scenario() -> None:
         published = SnapshotChannel(Snapshot("1", b"one"))
         running = published.running
         for worker in (1, 2):
@@ -183,10 +185,10 @@ def test_a_worker_that_does_not_come_to_a_change_is_waited_for_so_long_and_count
         published.record_worker_epoch(2, "3")
         assert running.all_reached(published.number)
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_a_worker_that_is_no_more_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+def test_vanished_worker_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
     published = SnapshotChannel(Snapshot("1", b"one"))
     published.record_worker_epoch(1, "1")
     published.publish(Snapshot("2", b"two"))
@@ -195,8 +197,8 @@ def test_a_worker_that_is_no_more_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     assert published.running.all_reached(1)
 
 
-def test_nobody_waits_for_a_process_that_leaves():
-    async def scene() -> None:
+def test_closing_ends_all_waits():
+    async def scenario() -> None:
         published = SnapshotChannel(Snapshot("1", b"one"))
         waiting = asyncio.create_task(published.wait_for_newer("1", 60))
         await asyncio.sleep(0)
@@ -204,10 +206,10 @@ def test_nobody_waits_for_a_process_that_leaves():
         assert await waiting is None
         assert await published.wait_for_newer("1", 60) is None
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_what_is_published_is_kept_for_those_who_come_back():
+def test_published_snapshot_is_stored_for_a_restart():
     first, second = Snapshot("1", b"one"), Snapshot("2", b"two" * 100_000, {"p": Chunk.from_bytes(b"piece")}, 2)
     kept = SnapshotBackup(first)
     published = SnapshotChannel(kept.load_latest(), kept)
@@ -216,18 +218,18 @@ def test_what_is_published_is_kept_for_those_who_come_back():
     assert kept.load_latest() == second
 
 
-def test_a_process_that_dies_while_keeping_leaves_the_one_before(monkeypatch: pytest.MonkeyPatch):
+def test_crash_during_a_write_keeps_the_previous_snapshot(monkeypatch: pytest.MonkeyPatch):
     kept = SnapshotBackup(Snapshot("1", b"one"))
     kept.store(Snapshot("2", b"two"))
 
-    def dies(place: int, data: bytes, offset: int) -> int:
+    def write_partially(place: int, data: bytes, offset: int) -> int:
         if len(data) < 10:
             raise KeyboardInterrupt
         return whole(place, data[: len(data) - 9], offset)
 
     whole = os.pwrite
     with monkeypatch.context() as dying:
-        dying.setattr("os.pwrite", dies)
+        dying.setattr("os.pwrite", write_partially)
         with pytest.raises(KeyboardInterrupt):
             kept.store(Snapshot("3", b"three"))
     assert kept.load_latest().epoch == "2"

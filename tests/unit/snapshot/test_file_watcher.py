@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import pytest
 
 ONE, TWO = "[[keys]]\nname = 'a'\nkey = 'key-of-one'\n", "[[keys]]\nname = 'a'\nkey = 'key-of-two'\n"
-PART = b'{"name":"configs/00","configs":[{"slug":"pc-new","config":{"provider":"mock"}}]}'
+STORE_CHUNK = b'{"name":"configs/00","configs":[{"slug":"pc-new","config":{"provider":"mock"}}]}'
 
 
-class Scene:
+class WatcherHarness:
     """A file, what is published from it, and the one who watches."""
 
     def __init__(self, folder: Path) -> None:
@@ -36,86 +36,86 @@ class Scene:
     def epoch(self) -> str:
         return self.published.current.epoch
 
-    def look(self, times: int = 1) -> None:
-        async def looks() -> None:
+    def check_file(self, times: int = 1) -> None:
+        async def check_repeatedly() -> None:
             for _ in range(times):
                 await self.watcher.check_file()
 
-        asyncio.run(looks())
+        asyncio.run(check_repeatedly())
 
 
-def test_a_change_is_published_when_the_file_has_come_to_rest(tmp_path: Path):
-    scene = Scene(tmp_path)
-    scene.look(3)
+def test_publishes_a_change_once_the_file_is_stable(tmp_path: Path):
+    scene = WatcherHarness(tmp_path)
+    scene.check_file(3)
     assert scene.epoch == scene.first
     scene.path.write_text(TWO)
-    scene.look()
+    scene.check_file()
     assert scene.epoch == scene.first
-    scene.look()
+    scene.check_file()
     assert scene.epoch != scene.first
 
 
-def test_a_file_that_is_being_written_revokes_nothing(tmp_path: Path):
-    scene = Scene(tmp_path)
-    scene.look(2)
+def test_partially_written_file_revokes_nothing(tmp_path: Path):
+    scene = WatcherHarness(tmp_path)
+    scene.check_file(2)
     for half in ("", "[[keys]]\nname = 'a'\n", TWO):
         scene.path.write_text(half)
-        scene.look()
+        scene.check_file()
         assert scene.epoch == scene.first
 
 
-def test_a_file_that_is_put_in_the_place_of_the_old_one_is_noticed(tmp_path: Path):
-    scene = Scene(tmp_path)
-    scene.look(2)
+def test_detects_a_file_replaced_by_rename(tmp_path: Path):
+    scene = WatcherHarness(tmp_path)
+    scene.check_file(2)
     before = scene.path.stat()
     other = tmp_path / "other"
     other.write_text(TWO)
     os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
     other.replace(scene.path)
-    scene.look(2)
+    scene.check_file(2)
     assert scene.epoch != scene.first
 
 
-def test_what_the_store_says_meanwhile_is_not_undone(tmp_path: Path):
-    scene = Scene(tmp_path)
-    scene.look()
+def test_concurrent_store_update_is_not_lost(tmp_path: Path):
+    scene = WatcherHarness(tmp_path)
+    scene.check_file()
 
-    async def both() -> None:
+    async def scenario() -> None:
         async with scene.published.turn:
             look = asyncio.create_task(scene.watcher.check_file())
             await asyncio.sleep(0)
-            scene.published.stored = StoreData({"configs/00": Chunk.from_bytes(PART)})
+            scene.published.stored = StoreData({"configs/00": Chunk.from_bytes(STORE_CHUNK)})
         await look
 
-    asyncio.run(both())
+    asyncio.run(scenario())
     assert b"pc-new" in scene.published.current.to_json()
 
 
-def test_a_bad_file_is_said_once_and_the_old_snapshot_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    scene = Scene(tmp_path)
-    scene.look(2)
+def test_invalid_file_is_logged_once_and_snapshot_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    scene = WatcherHarness(tmp_path)
+    scene.check_file(2)
     scene.path.write_text("[[keys]]\nname = 'a'\nkye = 'canary'\n")
-    scene.look(5)
+    scene.check_file(5)
     assert scene.epoch == scene.first
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(said) == 1
     assert "keys[0].kye" in said[0]
     assert "canary" not in said[0]
     scene.path.write_text(TWO)
-    scene.look(2)
+    scene.check_file(2)
     assert scene.epoch != scene.first
 
 
-def test_a_file_that_is_gone_changes_nothing(tmp_path: Path):
-    scene = Scene(tmp_path)
-    scene.look(2)
+def test_deleted_file_changes_nothing(tmp_path: Path):
+    scene = WatcherHarness(tmp_path)
+    scene.check_file(2)
     scene.path.unlink()
-    scene.look(3)
+    scene.check_file(3)
     assert scene.epoch == scene.first
 
 
-def test_it_looks_by_itself_and_at_once_when_asked(tmp_path: Path):
-    async def live(scene: Scene) -> None:
+def test_polls_by_itself_and_at_once_on_request(tmp_path: Path):
+    async def scenario(scene: WatcherHarness) -> None:
         watching = asyncio.create_task(scene.watcher.run())
         await asyncio.sleep(0.05)
         scene.path.write_text(TWO)
@@ -124,4 +124,4 @@ def test_it_looks_by_itself_and_at_once_when_asked(tmp_path: Path):
         assert snapshot is not None
         watching.cancel()
 
-    asyncio.run(live(Scene(tmp_path)))
+    asyncio.run(scenario(WatcherHarness(tmp_path)))

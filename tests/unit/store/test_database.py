@@ -24,16 +24,23 @@ if TYPE_CHECKING:
 
     from tests.postgres import Postgres
 
-ROW: dict[str, Any] = {"id": "1", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
+ORGANISATION_ROW: dict[str, Any] = {
+    "id": "1",
+    "slug": "o",
+    "name": "o",
+    "settings": {},
+    "created_at": 1,
+    "last_updated_at": 1,
+}
 
 
-async def write(database: Database, *rows: dict[str, object]) -> None:
+async def insert_organisations(database: Database, *rows: dict[str, object]) -> None:
     async with database.write_transaction() as connection:
         for row in rows:
             await connection.execute(insert(organisations).values(row))
 
 
-async def find(database: Database, **values: object) -> None:
+async def select_organisations(database: Database, **values: object) -> None:
     async with database.read_connection() as connection:
         named = [organisations.c[name] == value for name, value in values.items()]
         await connection.execute(select(organisations).where(*named))
@@ -43,30 +50,30 @@ async def find(database: Database, **values: object) -> None:
     ("url", "driver"),
     [("postgresql://a:b@h/d", "asyncpg"), ("postgres://a@h/d", "asyncpg"), ("sqlite:///x.db", "aiosqlite")],
 )
-def test_the_driver_is_one_that_does_not_block(url: str, driver: str):
+def test_uses_an_async_driver(url: str, driver: str):
     assert parse_url(Secret(url)).get_driver_name() == driver
 
 
 @pytest.mark.parametrize("url", ["mysql://a:canary@h/d", "canary", "postgresql//canary"])
-def test_another_address_is_refused_without_being_told(url: str):
+def test_rejects_other_urls_without_printing_them(url: str):
     with pytest.raises(SettingsError, match=r"store\.url is not allowed") as raised:
         parse_url(Secret(url))
     assert "canary" not in str(raised.value)
 
 
-def test_a_store_without_tables_says_what_to_do(tmp_path: Path):
-    async def scene() -> None:
+def test_store_without_tables_suggests_penstock_migrate(tmp_path: Path):
+    async def scenario() -> None:
         database = Database(Store(), Secret(f"sqlite:///{tmp_path}/penstock.db"))
         with pytest.raises(UnavailableError, match="penstock migrate"):
             async with database.read_connection() as connection:
                 await connection.execute(select(change_counter))
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_who_sent_a_value_that_does_not_fit_is_told_which(store_url: Secret):
-    async def scene() -> None:
+def test_invalid_value_is_reported_with_its_column(store_url: Secret):
+    async def scenario() -> None:
         database = Database(Store(), store_url)
         await migrate(database)
         for values, words in (
@@ -74,35 +81,33 @@ def test_who_sent_a_value_that_does_not_fit_is_told_which(store_url: Secret):
             ({"name": "half \ud800"}, "name must be Unicode text"),
         ):
             with pytest.raises(InvalidError, match=re.escape(words)):
-                await write(database, {**ROW, **values})
+                await insert_organisations(database, {**ORGANISATION_ROW, **values})
             with pytest.raises(InvalidError, match=re.escape(words)):
-                await find(database, **values)
+                await select_organisations(database, **values)
         # The connection goes on.
-        await write(database, ROW)
+        await insert_organisations(database, ORGANISATION_ROW)
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [({"name": "x" * 256}, "name must be at most 255 characters long, not 256"), ({"slug": "a\0b"}, "slug must be")],
 )
-def test_postgresql_takes_no_text_that_is_too_long_or_holds_a_nul(
-    postgres: Postgres, values: dict[str, object], words: str
-):
-    async def scene() -> None:
-        database = Database(Store(), Secret(postgres.database()))
+def test_postgresql_rejects_long_text_and_nul(postgres: Postgres, values: dict[str, object], words: str):
+    async def scenario() -> None:
+        database = Database(Store(), Secret(postgres.create_database()))
         await migrate(database)
         with pytest.raises(InvalidError, match=words):
-            await write(database, {**ROW, **values})
+            await insert_organisations(database, {**ORGANISATION_ROW, **values})
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_a_mistake_of_ours_is_not_taken_for_a_store_that_is_away(store_url: Secret):
-    async def wrong(database: Database, mistake: int) -> None:
+def test_programming_errors_are_not_reported_as_an_outage(store_url: Secret):
+    async def run_faulty_query(database: Database, mistake: int) -> None:
         async with database.read_connection() as connection:
             found = await connection.execute(select(organisations))
             match mistake:
@@ -118,45 +123,45 @@ def test_a_mistake_of_ours_is_not_taken_for_a_store_that_is_away(store_url: Secr
                     await connection.close()
                     await connection.execute(select(organisations))
 
-    async def scene() -> None:
+    async def scenario() -> None:
         database = Database(Store(), store_url)
         await migrate(database)
         for mistake, kind in enumerate(
             (exc.NoResultFound, exc.NoSuchColumnError, exc.StatementError, exc.ArgumentError, exc.ResourceClosedError)
         ):
             with pytest.raises(kind):
-                await wrong(database, mistake)
+                await run_faulty_query(database, mistake)
         # A statement that waits for a connection that broke is the store's matter.
         with pytest.raises(UnavailableError):
             async with database.read_connection():
                 raise exc.PendingRollbackError("it broke")
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_a_change_is_kept_whole_or_not_at_all(tmp_path: Path):
-    async def scene() -> None:
+def test_transaction_is_atomic(tmp_path: Path):
+    async def scenario() -> None:
         database = Database(Store(acquire_ms=200), Secret(f"sqlite:///{tmp_path}/penstock.db"))
         await migrate(database)
         with pytest.raises(ConflictError, match="taken"):
-            await write(database, ROW, ROW)
+            await insert_organisations(database, ORGANISATION_ROW, ORGANISATION_ROW)
         async with database.read_connection() as connection:
             assert (await connection.execute(select(organisations))).all() == []
         async with database.write_transaction() as connection:
-            await connection.execute(insert(organisations).values(ROW))
+            await connection.execute(insert(organisations).values(ORGANISATION_ROW))
             # Who writes meanwhile is told in time, and who reads sees what was there before.
             async with database.read_connection() as other:
                 assert (await other.execute(select(organisations))).all() == []
             with pytest.raises(UnavailableError):
-                await write(database, {**ROW, "id": "2", "slug": "p"})
+                await insert_organisations(database, {**ORGANISATION_ROW, "id": "2", "slug": "p"})
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_a_pool_that_is_used_up_is_told_in_time(tmp_path: Path):
-    async def scene() -> None:
+def test_exhausted_pool_times_out(tmp_path: Path):
+    async def scenario() -> None:
         database = Database(Store(connections=1, acquire_ms=100), Secret(f"sqlite:///{tmp_path}/penstock.db"))
         async with database.read_connection():
             started = asyncio.get_running_loop().time()
@@ -168,58 +173,58 @@ def test_a_pool_that_is_used_up_is_told_in_time(tmp_path: Path):
             assert await connection.scalar(text("SELECT 1")) == 1
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_who_is_in_the_way_of_others_is_told_so_and_not_that_the_store_is_away(postgres: Postgres):
+def test_lock_conflicts_are_not_reported_as_an_outage(postgres: Postgres):
     """Two that wait for each other, and one that waits too long for its turn."""
-    url = Secret(postgres.database())
+    url = Secret(postgres.create_database())
     query = "SELECT pg_advisory_xact_lock(:number)"
 
-    async def scene() -> None:
+    async def scenario() -> None:
         database = Database(Store(statement_ms=2500), url)
         holds = [asyncio.Event(), asyncio.Event()]
 
-        async def lock(first: int, second: int) -> None:
+        async def lock_both(first: int, second: int) -> None:
             async with database.write_transaction() as connection:
                 await connection.execute(text(query), {"number": first})
                 holds[first].set()
                 await holds[second].wait()
                 await connection.execute(text(query), {"number": second})
 
-        ends = await asyncio.gather(lock(0, 1), lock(1, 0), return_exceptions=True)
+        ends = await asyncio.gather(lock_both(0, 1), lock_both(1, 0), return_exceptions=True)
         (lost,) = [end for end in ends if end is not None]
         assert isinstance(lost, UnavailableError)
         assert "at this moment" in str(lost)
         await migrate(database)
-        await write(database, ROW)
+        await insert_organisations(database, ORGANISATION_ROW)
         async with database.write_transaction() as connection:
-            await TenantStore(connection, ROW["id"], None).lock_organisation(database.turn_ms)
+            await TenantStore(connection, ORGANISATION_ROW["id"], None).lock_organisation(database.turn_ms)
             with pytest.raises(UnavailableError, match="at this moment"):
                 async with database.write_transaction() as other:
-                    await TenantStore(other, ROW["id"], None).lock_organisation(database.turn_ms)
+                    await TenantStore(other, ORGANISATION_ROW["id"], None).lock_organisation(database.turn_ms)
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-async def _misread(database: Database) -> object:
+async def _read_unknown_column(database: Database) -> object:
     async with database.read_connection() as connection:
         row = (await connection.execute(text("select 1 as one"))).mappings().one()
         return row["two"]
 
 
-def test_a_mistake_of_ours_is_not_laid_on_the_store(tmp_path: Path):
-    async def scene() -> None:
+def test_unknown_column_is_not_reported_as_an_outage(tmp_path: Path):
+    async def scenario() -> None:
         database = Database(Store(), Secret(f"sqlite:///{tmp_path}/penstock.db"))
         with pytest.raises(KeyError):
-            await _misread(database)
+            await _read_unknown_column(database)
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-async def backends(url: Secret) -> list[int]:
+async def backend_pids(url: Secret) -> list[int]:
     """Which processes of the server serve this database, but for who asks."""
     other = Database(Store(), url)
     async with other.read_connection() as connection:
@@ -229,10 +234,10 @@ async def backends(url: Secret) -> list[int]:
     return found
 
 
-def test_who_reads_after_a_rest_is_given_a_connection_that_is_still_there(postgres: Postgres):
-    url = Secret(postgres.database())
+def test_terminated_idle_connection_is_replaced_on_read(postgres: Postgres):
+    url = Secret(postgres.create_database())
 
-    async def scene() -> None:
+    async def scenario() -> None:
         database, other = Database(Store(), url), Database(Store(), url)
         for rested in (0.0, 0.4):
             async with database.read_connection() as connection:
@@ -249,65 +254,65 @@ def test_who_reads_after_a_rest_is_given_a_connection_that_is_still_there(postgr
         await database.close()
         await other.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_who_writes_takes_the_connection_that_rests(store_url: Secret):
-    async def scene() -> None:
+def test_write_reuses_the_idle_connection(store_url: Secret):
+    async def scenario() -> None:
         database = Database(Store(), store_url)
         await migrate(database)
         async with database.read_connection() as connection:
             await connection.execute(select(change_counter))
-        await write(database, ROW)
+        await insert_organisations(database, ORGANISATION_ROW)
         pool = cast("QueuePool", database._engine.pool)
         assert (pool.checkedin(), pool.checkedout()) == (1, 0)
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_no_connection_rests_while_somebody_waits_for_one(store_url: Secret):
-    async def scene() -> None:
+def test_waiting_task_gets_the_next_free_connection(store_url: Secret):
+    async def scenario() -> None:
         database = Database(Store(connections=2, acquire_ms=10_000), store_url)
         await migrate(database)
 
-        async def read(number: int) -> None:
+        async def run_read(number: int) -> None:
             async with database.read_connection() as connection:
                 await connection.execute(select(change_counter))
                 await asyncio.sleep(0.01 * (number % 3))
 
         began = asyncio.get_running_loop().time()
         for _ in range(5):
-            await asyncio.gather(*map(read, range(12)), _write_twice(database))
+            await asyncio.gather(*map(run_read, range(12)), _insert_and_delete(database))
         assert asyncio.get_running_loop().time() - began < 8
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-async def _write_twice(database: Database) -> None:
-    await write(database, ROW)
+async def _insert_and_delete(database: Database) -> None:
+    await insert_organisations(database, ORGANISATION_ROW)
     async with database.write_transaction() as connection:
         await connection.execute(delete(organisations))
 
 
-def test_no_connection_is_left_behind(postgres: Postgres):
-    url = Secret(postgres.database())
+def test_close_leaves_no_connection_open(postgres: Postgres):
+    url = Secret(postgres.create_database())
 
-    async def scene() -> None:
+    async def scenario() -> None:
         database = Database(Store(), url)
 
-        async def read() -> None:
+        async def run_slow_read() -> None:
             async with database.read_connection() as connection:
                 await connection.execute(text("SELECT pg_sleep(0.1)"))
 
-        await asyncio.gather(*(read() for _ in range(4)))
-        assert len(await backends(url)) == 4
+        await asyncio.gather(*(run_slow_read() for _ in range(4)))
+        assert len(await backend_pids(url)) == 4
         await database.close()
         for _ in range(400):
-            if not await backends(url):
+            if not await backend_pids(url):
                 break
             await asyncio.sleep(0.05)
-        assert not await backends(url)
+        assert not await backend_pids(url)
 
-    asyncio.run(scene())
+    asyncio.run(scenario())

@@ -19,14 +19,22 @@ from penstock.store.tenant import TenantStore
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
-TIMES = {"created_at": 1, "last_updated_at": 2**40}
-PLACE = {"organisation_id": "o", "name": "n", "status": "active", "defaults": {"a": [1]}, "creation_source": "api"}
-NAMED = select(workspaces).where(workspaces.c.id.in_(bindparam("ids", expanding=True))).order_by(workspaces.c.id)
+TIMESTAMPS = {"created_at": 1, "last_updated_at": 2**40}
+WORKSPACE_FIELDS = {
+    "organisation_id": "o",
+    "name": "n",
+    "status": "active",
+    "defaults": {"a": [1]},
+    "creation_source": "api",
+}
+WORKSPACES_BY_ID = (
+    select(workspaces).where(workspaces.c.id.in_(bindparam("ids", expanding=True))).order_by(workspaces.c.id)
+)
 
 
-async def fill(database: Database) -> None:
+async def insert_rows(database: Database) -> None:
     async with database.write_transaction() as connection:
-        organisation = {"id": "o", "slug": "o", "name": "é", "settings": {"on": True}, **TIMES}
+        organisation = {"id": "o", "slug": "o", "name": "é", "settings": {"on": True}, **TIMESTAMPS}
         await connection.execute(insert(organisations).values(organisation))
         rows = [
             {
@@ -34,26 +42,26 @@ async def fill(database: Database) -> None:
                 "slug": f"w{number}",
                 "is_default": number == 1,
                 "settings": {"on": number > 1},
-                **TIMES,
+                **TIMESTAMPS,
             }
             for number in range(1, 4)
         ]
-        await connection.execute(insert(workspaces), [{**PLACE, **row} for row in rows])
+        await connection.execute(insert(workspaces), [{**WORKSPACE_FIELDS, **row} for row in rows])
 
 
-def played(url: Secret, scene: Any) -> None:
-    async def whole() -> None:
+def run_scenario(url: Secret, scene: Any) -> None:
+    async def run() -> None:
         database = Database(Store(), url)
         await migrate(database)
-        await fill(database)
+        await insert_rows(database)
         await scene(database)
         await database.close()
 
-    asyncio.run(whole())
+    asyncio.run(run())
 
 
-def test_rows_are_those_that_sqlalchemy_reads(store_url: Secret):
-    def queries(number: int) -> list[Any]:
+def test_rows_equal_those_of_sqlalchemy(store_url: Secret):
+    def make_queries(number: int) -> list[Any]:
         ids = [str(one) for one in range(1, number + 1)]
         flag, name = workspaces.c.settings["on"].as_boolean(), workspaces.c.name
         return [
@@ -65,23 +73,23 @@ def test_rows_are_those_that_sqlalchemy_reads(store_url: Secret):
             select(workspaces).where(workspaces.c.id.in_([])),
         ]
 
-    async def scene(database: Database) -> None:
+    async def scenario(database: Database) -> None:
         # The second time all of them were written before, with other values in them.
         for number in (2, 3):
             async with database.read_connection() as connection:
                 assert isinstance(connection, ReadConnection)
-                for query in queries(number):
+                for query in make_queries(number):
                     said = [dict(row) for row in (await connection.execute(query)).mappings()]
                     assert await connection.fetch_rows(query) == said, str(query)
                 for ids in (["1"], ["1", "3"], []):
-                    said = [dict(row) for row in (await connection.execute(NAMED, {"ids": ids})).mappings()]
-                    assert await connection.fetch_prepared(NAMED, {"ids": ids}) == said
+                    said = [dict(row) for row in (await connection.execute(WORKSPACES_BY_ID, {"ids": ids})).mappings()]
+                    assert await connection.fetch_prepared(WORKSPACES_BY_ID, {"ids": ids}) == said
 
-    played(store_url, scene)
+    run_scenario(store_url, scenario)
 
 
-def test_what_is_wrong_with_a_value_is_told_and_the_connection_goes_on(store_url: Secret):
-    async def scene(database: Database) -> None:
+def test_invalid_value_is_reported_and_connection_stays_usable(store_url: Secret):
+    async def scenario(database: Database) -> None:
         for _ in range(2):
             with pytest.raises(InvalidError, match="name must be Unicode text"):
                 async with database.read_connection() as connection:
@@ -96,4 +104,4 @@ def test_what_is_wrong_with_a_value_is_told_and_the_connection_goes_on(store_url
         async with database.read_connection() as connection:
             assert await TenantStore(connection, "o", None).count(workspaces) == 2
 
-    played(store_url, scene)
+    run_scenario(store_url, scenario)

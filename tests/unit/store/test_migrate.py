@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from sqlalchemy import Column, Connection
 
 
-def difference(connection: Connection) -> list[Any]:
+def schema_difference(connection: Connection) -> list[Any]:
     return compare_metadata(MigrationContext.configure(connection), metadata)
 
 
-def test_the_migrations_make_the_tables_that_the_code_names_and_take_them_away(store_url: Secret):
-    async def scene() -> None:
+def test_migrations_create_and_drop_the_declared_tables(store_url: Secret):
+    async def scenario() -> None:
         database = Database(Store(), store_url)
         assert await migrate(database) == (None, newest_revision())
         assert await migrate(database) == (newest_revision(), newest_revision())
         assert await current_revision(database) == newest_revision()
         async with database.read_connection() as connection:
-            assert await connection.run_sync(difference) == []
+            assert await connection.run_sync(schema_difference) == []
         assert await migrate(database, "base") == (newest_revision(), None)
         async with database.read_connection() as connection:
             assert await connection.run_sync(lambda there: inspect(there).get_table_names()) == ["alembic_version"]
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def value(column: Column[Any]) -> Any:
+def sample_value(column: Column[Any]) -> Any:
     """Something that fits; what refers to another row has its id."""
     if isinstance(column.type, JSON):
         return {}
@@ -58,48 +58,48 @@ def value(column: Column[Any]) -> Any:
     return (parents[0] if parents else column.table.name)[: column.type.length]
 
 
-def fill(connection: Connection) -> None:
+def insert_sample_rows(connection: Connection) -> None:
     """Put a row into each table that leads from parents to children; none of it is sealed, and nobody left a workspace alone."""
     for table in metadata.sorted_tables:
         left_out = {column for column in table.columns if column.nullable and column.name.startswith("sealed")}
         kept = (column for column in table.columns if column not in left_out | {removed_members.c.workspace_id})
-        row = {column.name: value(column) for column in kept}
+        row = {column.name: sample_value(column) for column in kept}
         connection.execute(insert(table).values({**row, **({"config": "{}"} if "config" in row else {})}))
 
 
-def counts(connection: Connection) -> dict[str, int]:
+def count_rows(connection: Connection) -> dict[str, int]:
     there = [name for name in inspect(connection).get_table_names() if name != "alembic_version"]
     found = {name: connection.scalar(select(func.count()).select_from(named(name))) for name in there}
     return {name: count or 0 for name, count in found.items()}
 
 
-def test_no_row_is_lost_on_the_way_down_and_up(store_url: Secret):
-    async def scene() -> None:
+def test_downgrade_and_upgrade_lose_no_row(store_url: Secret):
+    async def scenario() -> None:
         database = Database(Store(), store_url)
         await migrate(database)
         async with database.write_transaction() as connection:
-            await connection.run_sync(fill)
-            before = await connection.run_sync(counts)
+            await connection.run_sync(insert_sample_rows)
+            before = await connection.run_sync(count_rows)
         assert set(before.values()) == {1}
         for script in list(ScriptDirectory(str(SCRIPTS_DIR)).walk_revisions())[1:]:
             await migrate(database, script.revision)
             async with database.read_connection() as connection:
-                after = await connection.run_sync(counts)
+                after = await connection.run_sync(count_rows)
             # Tables that came later are gone, as a whole.
             assert after == {name: before[name] for name in after}, script.revision
             before = after
         await migrate(database, sealing=MigrationSealer.from_key(MasterKeys([bytes(32)])))
         async with database.read_connection() as connection:
-            after = await connection.run_sync(counts)
-            assert await connection.run_sync(difference) == []
+            after = await connection.run_sync(count_rows)
+            assert await connection.run_sync(schema_difference) == []
         assert {name: after[name] for name in before} == before
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_who_left_a_workspace_alone_did_not_leave_the_organisation_on_the_way_down(store_url: Secret):
-    async def scene() -> None:
+def test_downgrade_drops_removals_from_single_workspaces(store_url: Secret):
+    async def scenario() -> None:
         database = Database(Store(), store_url)
         await migrate(database)
         organisation = {"id": "o", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
@@ -115,21 +115,21 @@ def test_who_left_a_workspace_alone_did_not_leave_the_organisation_on_the_way_do
             assert (await connection.scalars(select(removed_members.c.id))).all() == ["1"]
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_an_embedded_store_is_for_its_owner_alone(tmp_path: Path):
-    async def scene() -> None:
+def test_embedded_store_is_private_to_the_owner(tmp_path: Path):
+    async def scenario() -> None:
         database = Database(Store(), Secret(f"sqlite:///{tmp_path}/penstock.db"))
         await migrate(database)
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
     assert oct((tmp_path / "penstock.db").stat().st_mode & 0o777) == "0o600"
 
 
-def test_an_owner_whose_address_was_kept_with_capitals_is_found_by_it(store_url: Secret):
-    async def scene() -> None:
+def test_migration_lowercases_emails_unless_ambiguous(store_url: Secret):
+    async def scenario() -> None:
         database = Database(Store(), store_url)
         await migrate(database)
         await migrate(database, "0011_departed")
@@ -148,4 +148,4 @@ def test_an_owner_whose_address_was_kept_with_capitals_is_found_by_it(store_url:
         assert {row.id: row.email for row in found} == {**typed, "1": "owner@example.com"}
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())

@@ -25,23 +25,25 @@ if TYPE_CHECKING:
 
     from penstock.store.fast_reads import ReadConnection
 
-ROW = {"id": "1", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
-LONG = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :most) SELECT count(*) FROM n")
+ORGANISATION_ROW = {"id": "1", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
+SLOW_QUERY = text(
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :most) SELECT count(*) FROM n"
+)
 
 
-def run(folder: Path, scene: Callable[[Database], Awaitable[None]], connections: int = 1) -> None:
-    async def whole() -> None:
+def run_scenario(folder: Path, scene: Callable[[Database], Awaitable[None]], connections: int = 1) -> None:
+    async def run() -> None:
         database = Database(Store(connections=connections, acquire_ms=200), Secret(f"sqlite:///{folder}/penstock.db"))
         await migrate(database)
         async with database.write_transaction() as connection:
-            await connection.execute(insert(organisations).values(ROW))
+            await connection.execute(insert(organisations).values(ORGANISATION_ROW))
         await scene(database)
         await database.close()
 
-    asyncio.run(whole())
+    asyncio.run(run())
 
 
-async def on_which_thread(connection: AsyncConnection, query: str) -> int:
+async def database_thread_id(connection: AsyncConnection, query: str) -> int:
     """Have the database say by itself on which thread it works."""
     raw = await connection.get_raw_connection()
     driver = raw.driver_connection
@@ -50,59 +52,59 @@ async def on_which_thread(connection: AsyncConnection, query: str) -> int:
     return int(await connection.scalar(text(query)) or 0)
 
 
-def test_a_short_read_is_done_on_the_spot(tmp_path: Path):
-    async def scene(database: Database) -> None:
+def test_short_read_runs_on_the_event_loop_thread(tmp_path: Path):
+    async def scenario(database: Database) -> None:
         async with database.read_connection() as connection:
-            assert await on_which_thread(connection, "SELECT thread()") == threading.get_ident()
+            assert await database_thread_id(connection, "SELECT thread()") == threading.get_ident()
 
-    run(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_write_is_not_done_on_the_event_loop(tmp_path: Path):
-    async def scene(database: Database) -> None:
+def test_write_runs_on_another_thread(tmp_path: Path):
+    async def scenario(database: Database) -> None:
         async with database.write_transaction() as connection:
-            assert await on_which_thread(connection, "SELECT thread()") != threading.get_ident()
+            assert await database_thread_id(connection, "SELECT thread()") != threading.get_ident()
 
-    run(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_long_read_leaves_the_event_loop_and_the_next_one_comes_back(tmp_path: Path):
-    async def scene(database: Database) -> None:
+def test_long_read_leaves_the_event_loop_thread(tmp_path: Path):
+    async def scenario(database: Database) -> None:
         ticks = 0
 
-        async def tick() -> None:
+        async def count_ticks() -> None:
             nonlocal ticks
             while True:
                 await asyncio.sleep(0)
                 ticks += 1
 
-        ticking = asyncio.create_task(tick())
+        ticking = asyncio.create_task(count_ticks())
         async with database.read_connection() as connection:
-            assert await connection.scalar(LONG, {"most": 1_000_000}) == 1_000_000
+            assert await connection.scalar(SLOW_QUERY, {"most": 1_000_000}) == 1_000_000
             assert ticks > 10
         ticking.cancel()
         async with database.read_connection() as connection:
-            assert await on_which_thread(connection, "SELECT thread()") == threading.get_ident()
+            assert await database_thread_id(connection, "SELECT thread()") == threading.get_ident()
 
-    run(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_read_that_is_given_up_spoils_nothing(tmp_path: Path):
-    async def scene(database: Database) -> None:
+def test_cancelled_read_leaves_the_connection_usable(tmp_path: Path):
+    async def scenario(database: Database) -> None:
         numbers = select(literal(1).label("i")).cte(recursive=True)
         numbers = numbers.union_all(select(numbers.c.i + 1).where(numbers.c.i < 300_000))
 
-        async def long(way: int) -> None:
+        async def run_slow_read(way: int) -> None:
             async with database.read_connection() as connection:
                 if way:
                     await cast("ReadConnection", connection).fetch_rows(
                         select(func.count().label("many")).select_from(numbers)
                     )
                 else:
-                    await connection.scalar(LONG, {"most": 300_000})
+                    await connection.scalar(SLOW_QUERY, {"most": 300_000})
 
         for way in (0, 1, 0, 1):
-            reading = asyncio.create_task(long(way))
+            reading = asyncio.create_task(run_slow_read(way))
             await asyncio.sleep(0.01)
             reading.cancel()
             with suppress(asyncio.CancelledError):
@@ -113,11 +115,11 @@ def test_a_read_that_is_given_up_spoils_nothing(tmp_path: Path):
             async with database.write_transaction() as connection:
                 await connection.execute(organisations.update().values(name="p"))
 
-    run(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_all_reads_of_a_transaction_see_one_state(tmp_path: Path):
-    async def scene(database: Database) -> None:
+def test_reads_of_a_transaction_see_one_state(tmp_path: Path):
+    async def scenario(database: Database) -> None:
         async with database.read_connection() as connection:
             assert await connection.scalar(select(organisations.c.name)) == "o"
             async with database.write_transaction() as other:
@@ -126,32 +128,32 @@ def test_all_reads_of_a_transaction_see_one_state(tmp_path: Path):
         async with database.read_connection() as connection:
             assert await connection.scalar(select(organisations.c.name)) == "p"
 
-    run(tmp_path, scene, connections=2)
+    run_scenario(tmp_path, scenario, connections=2)
 
 
-def test_what_went_wrong_within_a_write_is_not_kept(tmp_path: Path):
-    async def scene(database: Database) -> None:
-        async def write() -> None:
+def test_failed_write_is_rolled_back(tmp_path: Path):
+    async def scenario(database: Database) -> None:
+        async def write_and_fail() -> None:
             async with database.write_transaction() as connection:
                 await connection.execute(organisations.update().values(name="p"))
                 await connection.execute(text("SELECT no_such_function()"))
 
         with pytest.raises(UnavailableError):
-            await write()
+            await write_and_fail()
         async with database.read_connection() as connection:
             assert await connection.scalar(select(organisations.c.name)) == "o"
 
-    run(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_write_that_nobody_confirmed_is_not_seen_by_who_reads_next(tmp_path: Path):
-    async def scene(database: Database) -> None:
-        async def write() -> None:
+def test_cancelled_write_is_rolled_back(tmp_path: Path):
+    async def scenario(database: Database) -> None:
+        async def write_and_wait() -> None:
             async with database.write_transaction() as connection:
                 await connection.execute(organisations.update().values(name="p"))
                 await asyncio.sleep(60)
 
-        writing = asyncio.create_task(write())
+        writing = asyncio.create_task(write_and_wait())
         await asyncio.sleep(0.05)
         writing.cancel()
         with suppress(asyncio.CancelledError):
@@ -159,4 +161,4 @@ def test_a_write_that_nobody_confirmed_is_not_seen_by_who_reads_next(tmp_path: P
         async with database.read_connection() as connection:
             assert await connection.scalar(select(organisations.c.name)) == "o"
 
-    run(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
