@@ -433,7 +433,7 @@ def routes_page() -> str:
         "`/v1/messages/batches`.",
         "`/v1/proxy/…` passes through whatever follows it, even if that is the path of an operation.",
         "These headers are not forwarded: `x-gateway-…` with all its prefixes, headers that contain a gateway key, headers that "
-        f"`connection` names, `sec-websocket-…`, and {dropped_headers()}. The credential that was chosen, the length and the "
+        f"`connection` names, `sec-websocket-…`, and {dropped_headers()}. The gateway sets the credential, the content length and the "
         "trace headers itself.",
         "Azure's client uses other paths: `/openai/deployments/{deployment}/…`, `/openai/…` and "
         "`/openai/v1/…` are accepted for the same operations.",

@@ -131,7 +131,7 @@ def _run_locust(command: list[str], environment: dict[str, str], log: BinaryIO, 
 
 def _find_problem(seen: report.ScenarioResult) -> str | None:
     if not seen.sent_count or seen.failed_count:
-        return f"{seen.scenario}: {seen.failed_count} of {seen.sent_count} answers were not as promised"
+        return f"{seen.scenario}: {seen.failed_count} of {seen.sent_count} responses were not as expected"
     return next((f"{seen.scenario}: {error['name']} {error['error']}" for error in seen.errors), None)
 
 

@@ -52,9 +52,9 @@ class IdleStreamResults:
     def problems(self) -> list[str]:
         checks = {
             f"{self.dropped_count} streams were dropped": self.dropped_count > 0,
-            f"{self.failed_requests} requests of new work failed": self.failed_requests > 0,
-            f"{self.kb_per_pair:.1f} KB for each pair": self.kb_per_pair > PER_PAIR_KB,
-            f"new work is {self.loaded_p99_ms - self.baseline_p99_ms:.1f} ms slower": self.loaded_p99_ms
+            f"{self.failed_requests} new requests failed": self.failed_requests > 0,
+            f"{self.kb_per_pair:.1f} KB for each pair of client and provider": self.kb_per_pair > PER_PAIR_KB,
+            f"new requests are {self.loaded_p99_ms - self.baseline_p99_ms:.1f} ms slower": self.loaded_p99_ms
             - self.baseline_p99_ms
             > SLOWER_MS,
             f"heartbeats take {self.core_share:.0%} of a core": self.core_share > CORE_PART,
@@ -68,8 +68,8 @@ class IdleStreamResults:
             ("heartbeats per stream", f"{self.heartbeats:.1f}"),
             ("memory per client and provider pair", f"{self.kb_per_pair:.1f} KB"),
             ("CPU without new requests", f"{self.core_share:.1%} of a core"),
-            (f"p99 of {NEW_REQUEST_RATE} requests a second, alone", f"{self.baseline_p99_ms:.2f} ms"),
-            (f"p99 of {NEW_REQUEST_RATE} requests a second, beside them", f"{self.loaded_p99_ms:.2f} ms"),
+            (f"p99 of {NEW_REQUEST_RATE} requests a second, without streams", f"{self.baseline_p99_ms:.2f} ms"),
+            (f"p99 of {NEW_REQUEST_RATE} requests a second, with streams", f"{self.loaded_p99_ms:.2f} ms"),
         ]
         return "\n".join(["| what | figure |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows)])
 
@@ -96,7 +96,7 @@ def _required_workers(streams: int) -> int:
     """Raises the limit of open files and returns how many edge processes stay below it. A stream uses two files."""
     limit = _raise_file_limit(2 * streams + SPARE_FILE_COUNT)
     if limit < streams + SPARE_FILE_COUNT:
-        message = f"{streams + SPARE_FILE_COUNT} open files are needed and {limit} allowed; hint: `ulimit -n` as root, or fewer streams"
+        message = f"{streams + SPARE_FILE_COUNT} open files are required, but only {limit} are allowed; raise `ulimit -n` as root or use fewer streams"
         raise SystemExit(message)
     # The kernel does not distribute connections evenly among processes.
     return math.ceil(2 * streams * IMBALANCE_FACTOR / (limit - SPARE_FILE_COUNT))

@@ -1,1 +1,1 @@
-"""The tests: unit, integration, end to end, and of the shape of the repository itself."""
+"""Tests: unit, integration, end-to-end, and checks of the repository's structure."""

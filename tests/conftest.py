@@ -1,4 +1,4 @@
-"""Fixtures that integration and end-to-end tests share: a pretend provider and a gateway, both real processes."""
+"""Fixtures that integration and end-to-end tests share: a mock provider and a gateway, both real processes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
     StartGateway = Callable[..., Gateway]
 
 
-# What tests that run side by side go by; it says nothing itself.
+# Lock that coordinates tests running in parallel. The file's content is not used.
 LOCK_FILE = Path(__file__).parents[1] / ".cache/tests.lock"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
-    """Give a test that measures the machine to itself; the others share it. The wait is no part of a test's time."""
+    """Runs a test marked `alone` exclusively, since it measures the machine; all other tests run in parallel. The
+    test's duration excludes the wait for the lock.
+    """
     LOCK_FILE.parent.mkdir(exist_ok=True)
     with LOCK_FILE.open("w") as room, LOCK_FILE.with_suffix(".door").open("w") as door:
-        # Who waits for the room stands in the door, or others would go in and out for ever.
+        # A test that waits for the exclusive lock holds the second lock; otherwise new shared holders would starve it.
         fcntl.flock(door, fcntl.LOCK_EX)
         fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         fcntl.flock(door, fcntl.LOCK_UN)
@@ -42,7 +44,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """One PostgreSQL server for all tests that want one."""
+    """Starts one PostgreSQL server for all tests that need one."""
     server = Postgres()
     yield server
     server.stop()
@@ -50,7 +52,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Secret:
-    """Where an empty store of each kind is."""
+    """Returns the URL of an empty store, once for each kind of database."""
     if request.param == "sqlite":
         return Secret(f"sqlite:///{tmp_path}/penstock.db")
     return Secret(request.getfixturevalue("postgres").database())
@@ -58,19 +60,19 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Secret:
 
 @pytest.fixture(scope="session")
 def founded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DatabaseTemplates:
-    """A store of each kind with an organisation, to be copied."""
+    """Returns template stores with an organisation, one for each kind of database, from which tests make copies."""
     return DatabaseTemplates(tmp_path_factory.mktemp("founded"), lambda: request.getfixturevalue("postgres"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def founded_url(request: pytest.FixtureRequest, founded: DatabaseTemplates, tmp_path: Path) -> Secret:
-    """Where a store of each kind is that has an organisation and its admin key."""
+    """Returns the URL of a store with an organisation and its admin key, once for each kind of database."""
     return Secret(founded.copy(request.param, tmp_path))
 
 
 @pytest.fixture
 def mock(tmp_path: Path) -> Iterator[Mock]:
-    """The pretend provider on a free port, with an empty ledger."""
+    """Starts the mock provider on a free port, with an empty ledger."""
     provider = Mock(tmp_path)
     yield provider
     provider.stop()
@@ -78,7 +80,9 @@ def mock(tmp_path: Path) -> Iterator[Mock]:
 
 @pytest.fixture
 def gateway(tmp_path: Path, mock: Mock) -> Iterator[StartGateway]:
-    """Start gateways: `gateway({"keys": […]}, env={…})`; each knows the mock and is stopped and checked at the end."""
+    """Returns a function that starts gateways: `gateway({"keys": […]}, env={…})`. Each gateway has the mock provider
+    configured; it is stopped and checked when the test ends.
+    """
     numbers = itertools.count(1)
     with contextlib.ExitStack() as started:
 
@@ -88,7 +92,7 @@ def gateway(tmp_path: Path, mock: Mock) -> Iterator[StartGateway]:
             folder = tmp_path / f"gateway-{next(numbers)}"
             folder.mkdir()
             running = Gateway(folder, {"mock": {"host": mock.url}, **(tables or {})}, env or {}, options)
-            # What it said is shown with a test that fails.
+            # pytest shows this output if the test fails.
             started.callback(lambda: print(running.program.read_output()))
             started.callback(running.stop)
             return running
@@ -98,7 +102,7 @@ def gateway(tmp_path: Path, mock: Mock) -> Iterator[StartGateway]:
 
 @pytest.fixture
 def aimock(tmp_path: Path) -> Iterator[str]:
-    """`@copilotkit/aimock` on a free port."""
+    """Starts `@copilotkit/aimock` on a free port."""
     folder = Path(__file__).parent / "e2e/node"
     node = shutil.which("node") or "node"
     command = [node, folder / "node_modules/.bin/llmock", "--port", "0", "--fixtures", folder / "fixtures.json"]

@@ -1,4 +1,4 @@
-"""Stores with an organisation and its admin key: made once of each kind, and copied for each who asks."""
+"""Template databases with an organisation and its admin key. Each kind is created once and copied for each test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ADMIN_KEY = "admin-key-of-the-tests-0123456789"
 
 
 class DatabaseTemplates:
-    """The originals; nobody writes to them."""
+    """Template databases; tests write only to copies."""
 
     def __init__(self, folder: Path, server: Callable[[], Postgres]) -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class DatabaseTemplates:
         self._names: dict[int, str] = {}
 
     def copy(self, kind: str, folder: Path, number: int = 0) -> str:
-        """Copy one, and say where the copy is; those of another number are of another organisation."""
+        """Copies a template and returns the copy's URL. Another `number` means another organisation."""
         if kind == "sqlite":
             original = self._folder / f"founded-{number}.db"
             if not original.exists():
@@ -46,7 +46,7 @@ class DatabaseTemplates:
 
 
 def create_database(url: str) -> None:
-    """Do what an operator does once."""
+    """Migrates the database and creates the organisation, as an operator does once."""
 
     async def run() -> None:
         database = Database(Store(), Secret(url))

@@ -1,4 +1,4 @@
-"""Frames of HTTP/2, as much of them as a client of one's own needs: no field is compressed."""
+"""HTTP/2 frames for a minimal test client. Header fields are sent uncompressed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_FRAME_BYTES = 16 * 1024
 def request_frames(
     stream: int, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", *, ends: bool = True
 ) -> bytes:
-    """The frames of a request; one that does not end has more to come."""
+    """Returns the frames of a request. If `ends` is false, the stream stays open for more data."""
     fields = {":method": method, ":scheme": "http", ":authority": "gateway.test", ":path": path, **headers}
     block = b"".join(encode_field(name, value) for name, value in fields.items())
     pieces = [body[at : at + MAX_FRAME_BYTES] for at in range(0, len(body), MAX_FRAME_BYTES)]
@@ -28,7 +28,7 @@ def request_frames(
 
 
 def reset_frame(stream: int) -> bytes:
-    """Whoever sends it wants no more of a stream."""
+    """Returns a RST_STREAM frame that cancels the stream."""
     return encode_frame(RST_STREAM, 0, stream, CANCEL_ERROR.to_bytes(4, "big"))
 
 
@@ -37,7 +37,7 @@ def encode_frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> by
 
 
 def encode_field(name: str, value: str) -> bytes:
-    """A header field that is neither indexed nor compressed (RFC 7541 §6.2.2)."""
+    """Encodes a header field without indexing or compression (RFC 7541 §6.2.2)."""
     return b"\0" + encode_string(name.encode()) + encode_string(value.encode())
 
 

@@ -1,4 +1,4 @@
-"""A gateway, and the pretend provider behind it, as real processes for one test."""
+"""Gateway and mock provider as real processes for one test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SettingsTables = dict[str, Any]
 
 
 def find_binary(name: str) -> Path:
-    """Find a program of the workspace: where the environment says, or the newest build."""
+    """Returns the path of a program of the workspace: the one set in the environment, or the newest build."""
     if given := os.environ.get(name.upper().replace("-", "_")):
         return Path(given)
     built = [path for profile in ("release", "debug") if (path := CARGO_TARGET_DIR / profile / name).exists()]
@@ -33,21 +33,21 @@ def find_binary(name: str) -> Path:
 
 
 class Mock:
-    """The pretend provider and what it saw."""
+    """Mock provider process and the requests that it received."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         command = [find_binary("penstock-mock"), "--host", "127.0.0.1", "--port", "0", *options]
         self.program = Program(command, folder / "mock.log", env={}, cwd=folder)
         self.url = self.program.wait_until_listening()
-        # Kept: making one reads the system's certificates, and tests ask often.
+        # One client is reused: creating it loads the system's certificates, and tests send many requests.
         self._client = httpx2.Client(base_url=self.url, timeout=20)
 
     def ledger(self) -> list[dict[str, Any]]:
-        """Every request since the start, oldest first."""
+        """Returns every request since the start, oldest first."""
         return self._client.get("/_ledger").json()
 
     def clear_ledger(self) -> None:
-        """Clear the ledger."""
+        """Clears the ledger."""
         self._client.delete("/_ledger").raise_for_status()
 
     def stop(self) -> None:
@@ -56,7 +56,7 @@ class Mock:
 
 
 class Gateway:
-    """`penstock serve` with a `penstock.toml` of its own."""
+    """`penstock serve` process with its own `penstock.toml`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Gateway:
             "records": {"path": str(self.records_file)},
         }
         self.configure(tables)
-        # Not the test's folder: the path of a Unix socket must stay under 108 bytes.
+        # Not in the test's folder, because the path of a Unix socket must be shorter than 108 bytes.
         self.temporary = Path(tempfile.mkdtemp(prefix="penstock-test-"))
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         self.program = Program(
@@ -96,7 +96,7 @@ class Gateway:
         return self.folder / "penstock.toml"
 
     def configure(self, tables: SettingsTables) -> None:
-        """Replace `penstock.toml` in one step, as an editor would; a running gateway reloads it."""
+        """Replaces `penstock.toml` atomically, as an editor would; a running gateway reloads it."""
         merged = {
             name: {**self.own.get(name, {}), **table} if isinstance(table, dict) else table
             for name, table in tables.items()
@@ -106,7 +106,7 @@ class Gateway:
         draft.rename(self.config_file)
 
     def is_ready(self) -> bool | None:
-        """Ask once."""
+        """Checks readiness once; returns true or `None` for use with `wait`."""
         self.program.check_alive()
         try:
             return httpx2.get(f"{self.base_url}/ready", timeout=2).status_code == httpx2.codes.OK or None
@@ -117,21 +117,22 @@ class Gateway:
         wait_for(f"{self.base_url}/ready", self.is_ready, seconds)
 
     def pids(self) -> dict[int, str]:
-        """Every live process of this gateway, the supervisor included, with its command line."""
+        """Returns the command line of every live process of this gateway by pid, including the supervisor."""
         return self.program.session_processes()
 
     def records(self, count: int = 1, seconds: float = 5.0) -> list[dict[str, Any]]:
-        """Wait for that many records, and give all there are."""
+        """Waits until there are `count` records, then returns all of them."""
 
         def read_records() -> list[dict[str, Any]] | None:
-            # Text may hold what Python takes for the end of a line; and what has no end yet is still being written.
+            # Splits at `\n` only, because `splitlines` also splits at characters that text may contain. Skips a last
+            # line that is still being written.
             lines = self.records_file.read_bytes().split(b"\n")[:-1] if self.records_file.exists() else []
             return [json.loads(line) for line in lines] if len(lines) >= count else None
 
         return wait_for(f"{count} records in {self.records_file}", read_records, seconds)
 
     def stop(self) -> None:
-        """Ask it to end as an operator would, and fail if something of it stays."""
+        """Stops the gateway with SIGTERM, as an operator would. Fails if a process or temporary file is left."""
         if self.program.process.poll() is None:
             status = self.program.stop()
             assert status == 0, f"`penstock serve` ended with {status} after SIGTERM:\n{self.program.read_output()}"
@@ -144,7 +145,7 @@ class Gateway:
 
 
 def to_toml(value: SettingsTables) -> str:
-    """Write tables as TOML, each on one line."""
+    """Renders tables as TOML, each on one line."""
     return "".join(f"{key} = {_to_inline_toml(item)}\n" for key, item in value.items())
 
 

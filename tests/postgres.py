@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, on a private socket, with a database for each who asks."""
+"""PostgreSQL server for the tests, on a private Unix socket, with a separate database for each caller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATABASE_NUMBERS = itertools.count(1)
 
 
 def find_program(name: str) -> str:
-    """Find a program of PostgreSQL: Debian keeps them out of the path."""
+    """Returns the path of a PostgreSQL program; Debian installs some of them outside of `PATH`."""
     beside = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
     found = shutil.which(name) or (str(beside[0]) if beside else None)
     if found is None:
@@ -28,18 +28,18 @@ def find_program(name: str) -> str:
 
 
 def dump_database(url: str) -> bytes:
-    """Write down all that is in a database."""
+    """Returns the output of `pg_dump` for a database."""
     return subprocess.run([find_program("pg_dump"), url], check=True, capture_output=True, timeout=30).stdout
 
 
 class Postgres:
-    """One server; it forgets everything, and does not wait for a disk."""
+    """One server without durability: it never waits for the disk, and its data is deleted at the end."""
 
     def __init__(self, parent: Path | None = None) -> None:
-        # Not a test's folder: the path of a Unix socket must stay under 108 bytes.
+        # Outside of the test's folder, because the path of a Unix socket is limited to 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-pg-", dir=parent))
         data = self.folder / "data"
-        # initdb and the server refuse to be run by root.
+        # initdb and the server refuse to run as root.
         as_nobody = []
         if os.geteuid() == 0:
             as_nobody = ["setpriv", f"--reuid={NOBODY_USER.pw_uid}", f"--regid={NOBODY_USER.pw_gid}", "--clear-groups"]
@@ -61,7 +61,7 @@ class Postgres:
         options = {
             "listen_addresses": "",
             "unix_socket_directories": str(self.folder),
-            # There are hundreds of databases, none of which outlives its test: no care is taken of them.
+            # Hundreds of databases, none of which outlives its test, so durability and maintenance are off.
             "fsync": "off",
             "full_page_writes": "off",
             "wal_init_zero": "off",
@@ -73,19 +73,19 @@ class Postgres:
         self.start()
 
     def start(self) -> None:
-        """Start it, for the first time or after a crash."""
+        """Starts the server, for the first time or after a crash."""
         self.program = Program(self._server, self.folder / "postgres.log", env={}, cwd=self.folder)
         wait_for("PostgreSQL", self._is_ready, 20)
 
     def crash(self) -> None:
-        """Kill all its processes at once."""
+        """Kills all processes of the server at once."""
         self._signal_all(signal.SIGKILL)
         self.program.kill()
-        # Whatever else it left says that somebody still has the folder.
+        # The PID file that is left would make the next start believe that the folder is in use.
         (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
 
     def create_database(self, template: str = "template1") -> str:
-        """Make an empty database, or a copy of one that nobody uses, and give its address."""
+        """Creates an empty database, or a copy of an unused one, and returns its URL."""
         name = f"penstock{next(DATABASE_NUMBERS)}"
         subprocess.run(
             [find_program("createdb"), "-h", self.folder, "-U", "penstock", "-T", template, name],
@@ -96,7 +96,7 @@ class Postgres:
         return f"postgresql://penstock@/{name}?host={self.folder}"
 
     def set_option(self, name: str, value: str) -> None:
-        """Change a setting of the server while it runs."""
+        """Changes an option of the running server."""
         psql = [find_program("psql"), "-h", self.folder, "-U", "penstock", "-d", "postgres"]
         for statement in (f"ALTER SYSTEM SET {name} = '{value}'", "SELECT pg_reload_conf()"):
             env = {**os.environ, "PGOPTIONS": "-c default_transaction_read_only=off"}
@@ -104,18 +104,18 @@ class Postgres:
             subprocess.run(command, check=True, capture_output=True, timeout=20, env=env)
 
     def lower_priority(self) -> None:
-        """Take the cores only while nobody else wants them, as if it had some of its own."""
+        """Gives the server only idle CPU time, so that it acts like a server on another machine."""
         for pid in self._pids():
-            # Some of its processes are there for a moment only.
+            # Some processes of the server are short-lived.
             with suppress(ProcessLookupError):
                 os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
 
     def freeze(self) -> None:
-        """Stop all its processes where they are."""
+        """Suspends all processes of the server with SIGSTOP."""
         self._signal_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let them go on."""
+        """Resumes all processes of the server with SIGCONT."""
         self._signal_all(signal.SIGCONT)
 
     def stop(self) -> None:
@@ -125,7 +125,7 @@ class Postgres:
         shutil.rmtree(self.folder)
 
     def _pids(self) -> list[int]:
-        # Each of its processes is the first of a session of its own.
+        # Each process of the server leads a session of its own, so a signal to one session does not reach the others.
         children = Path(f"/proc/{self.program.pid}/task/{self.program.pid}/children").read_text()
         return [self.program.pid, *map(int, children.split())]
 

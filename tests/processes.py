@@ -1,4 +1,4 @@
-"""Starts programs for tests, waits until they listen, and sees to it that nothing of them is left."""
+"""Starts programs for tests, waits until they listen, and kills everything that they leave behind."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 T = TypeVar("T")
-# Below those that the system chooses from; each of those who run tests side by side has a thousand of them.
+# Below the system's ephemeral ports. Each pytest-xdist worker has a thousand ports of its own.
 FIRST_PORT = 20_000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 PORTS = itertools.cycle(range(FIRST_PORT, FIRST_PORT + 1000))
 LISTENING_PATTERN = re.compile(r"listening on (http://\S+)")
 
 
 def wait_for(what: str, look: Callable[[], T | None], seconds: float = 5.0) -> T:
-    """Look until there is something, and say what was missing if there is nothing in time."""
+    """Calls `look` until it returns a value; raises `TimeoutError` that names `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         if (found := look()) is not None:
@@ -35,7 +35,7 @@ def wait_for(what: str, look: Callable[[], T | None], seconds: float = 5.0) -> T
 
 
 def free_port() -> int:
-    """Name a port that nothing listens on, and that is given neither to a client nor to tests that run beside these."""
+    """Returns a port on which nothing listens and which neither the system nor parallel tests will use."""
     for port in PORTS:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -44,7 +44,7 @@ def free_port() -> int:
 
 
 class Program:
-    """A program in a session of its own, with its output in a file."""
+    """A program in its own process session, with its output in a file."""
 
     def __init__(self, command: Sequence[str | Path], log: Path, *, env: Mapping[str, str], cwd: Path) -> None:
         self.log = log
@@ -67,16 +67,16 @@ class Program:
         return self.log.read_text(errors="replace")
 
     def check_alive(self) -> None:
-        """Fail with its output if it is gone."""
+        """Raises an error with the output of the program if it has exited."""
         if (status := self.process.poll()) is not None:
             raise AssertionError(f"{self.process.args} ended with {status}:\n{self.read_output()}")
 
     def session_processes(self) -> dict[int, str]:
-        """Every live process of its session, by id, with its command line."""
+        """Returns the command line of every live process of the session, by pid."""
         return {pid: command for pid, session, command in _list_processes() if session == self.pid}
 
     def wait_until_listening(self, seconds: float = 10.0) -> str:
-        """Wait for the line that says where it listens."""
+        """Waits for the line that reports the listening address; returns the URL."""
 
         def find_url() -> str | None:
             self.check_alive()
@@ -86,7 +86,7 @@ class Program:
         return wait_for(f"{self.process.args} listening", find_url, seconds)
 
     def stop(self, seconds: float = 10.0) -> int:
-        """Ask it to end; kill what does not."""
+        """Sends SIGTERM and returns the exit status; kills the session if it does not exit in time."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(seconds)
@@ -94,7 +94,7 @@ class Program:
             self.kill()
 
     def kill(self) -> None:
-        """End the whole session at once."""
+        """Kills the whole session at once."""
         for pid in self.session_processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -106,7 +106,7 @@ def _list_processes() -> Iterator[tuple[int, int, str]]:
         if not folder.name.isdigit():
             continue
         try:
-            # The command's name may hold blanks and brackets; the fields are counted from the last bracket.
+            # The command name may contain spaces and parentheses, so the fields are counted from the last parenthesis.
             state, _parent, _group, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):

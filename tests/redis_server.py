@@ -1,4 +1,4 @@
-"""A Redis server of a test's own, which keeps nothing on the disk and can be frozen and killed."""
+"""Redis server for one test. It stores nothing on disk, and can be frozen and killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RedisServer:
-    """One server on loopback, with a password."""
+    """One Redis server on loopback, with a password."""
 
     PASSWORD = "redis-password-of-the-tests"
 
@@ -26,7 +26,7 @@ class RedisServer:
         self.start()
 
     def start(self) -> None:
-        """Start it, or a new one in the place of one that was killed."""
+        """Starts the server, or a new one after it was killed."""
         found = shutil.which("redis-server")
         if found is None:
             raise FileNotFoundError("redis-server is missing; hint: make test")
@@ -37,11 +37,11 @@ class RedisServer:
         wait_for("Redis", self._is_ready, 10)
 
     def freeze(self) -> None:
-        """Stop it where it is."""
+        """Suspends the server with SIGSTOP."""
         os.kill(self.program.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resumes the server with SIGCONT."""
         os.kill(self.program.pid, signal.SIGCONT)
 
     def stop(self) -> None:

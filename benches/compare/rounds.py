@@ -94,7 +94,7 @@ def _count_framing_events() -> int:
     with provider.run_provider(ports.find_free_port()) as address, run_gateway(Direct(), address, None) as direct:
         report = load.run(direct, "stream", BURST_STREAM, {"streams": 1, "rounds": 1, "seconds": 30})
     if report["chunks"] < BURST_STREAM.chunk_count:
-        message = f"the pretend provider sent {report['chunks']:g} events for {BURST_STREAM.model!r}"
+        message = f"the mock provider sent {report['chunks']:g} events for {BURST_STREAM.model!r}"
         raise SystemExit(message)
     return int(report["chunks"]) - BURST_STREAM.chunk_count
 
@@ -104,6 +104,6 @@ def check_records(gateway: RunningGateway) -> None:
     deadline = time.monotonic() + RECORD_TIMEOUT_SECONDS
     while (written := gateway.peer.count_records(gateway.launch)) not in (None, gateway.sent_requests):
         if time.monotonic() > deadline:
-            message = f"{written} records of {gateway.sent_requests} requests"
+            message = f"{written} records for {gateway.sent_requests} requests"
             raise InvalidSample(message)
         time.sleep(0.1)

@@ -248,7 +248,7 @@ def _check_burn_route(gateway: RunningGateway) -> None:
     """Checks that the burn route exists. The load client ignores its response, so a missing route would go unnoticed."""
     with urlopen(f"http://{gateway.host}{burning.BURN_PATH}", timeout=30) as answer:
         if answer.read().decode() != burning.BURN_RESPONSE:
-            message = f"{burning.BURN_PATH} burns nothing"
+            message = f"{burning.BURN_PATH} does not return the expected response"
             raise InvalidSample(message)
 
 

@@ -74,9 +74,9 @@ class FaultResults:
 
     def __str__(self) -> str:
         return (
-            f"{self.fault}: {self.failed_count} of {self.sent_count} failed, {self.slow_lookups:.0f} slow look-ups of {self.worker_count} workers, "
-            f"p99 {self.healthy_p99_ms:.1f} ms before and {self.fault_p99_ms:.1f} ms during it, longest {self.max_latency_ms:.0f} ms, "
-            f"well again after {self.recovery_seconds:.2f} s, {self.log_lines} lines in the log"
+            f"{self.fault}: {self.failed_count} of {self.sent_count} failed, {self.slow_lookups:.0f} slow lookups by {self.worker_count} workers, "
+            f"p99 {self.healthy_p99_ms:.1f} ms before and {self.fault_p99_ms:.1f} ms during it, maximum {self.max_latency_ms:.0f} ms, "
+            f"recovered after {self.recovery_seconds:.2f} s, {self.log_lines} log lines"
         )
 
 

@@ -1,4 +1,4 @@
-"""Codex CLI works through the gateway: with a provider of its own dialect, and with one that speaks another."""
+"""Codex CLI through the gateway, to an OpenAI provider and to providers of other API formats."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 CODEX_BINARY = Path(__file__).parent / "codex/node_modules/.bin/codex"
 GATEWAY_KEY = "pk-gateway-0123456789"
 RESPONSE_TEXT = "Hello from the pretend provider: all is well. "
-# What nobody but OpenAI has: a search, and tools within tools.
+# Disables the features that only OpenAI has: web search and nested tools.
 PORTABLE_SETTINGS = {"web_search": "disabled", "features": {"multi_agent": False}}
 
 
 def run_codex(served: Gateway, home: Path, model: str, settings: dict[str, Any], **mock: str) -> list[dict[str, Any]]:
-    """Ask one thing without a terminal; the events that it prints."""
+    """Runs Codex with one prompt and without a terminal; returns the events that it prints."""
     fields = {f"x-mock-{key}": value for key, value in mock.items()}
     if fields:
         fields["x-gateway-forward-headers"] = ",".join(fields)

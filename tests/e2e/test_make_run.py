@@ -1,4 +1,4 @@
-"""The first thing a newcomer does: `make run` in a fresh copy, and the lines that it prints pasted into a shell."""
+"""`make run` in a fresh copy, as a newcomer runs it. The commands that it prints are pasted into a shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.gateway import CARGO_TARGET_DIR
 from tests.processes import Program, free_port, wait_for
 from tests.shape.repository import ROOT, repository_files
 
-# The registries' crates need not be compiled again, our own are: cargo tells workspaces apart by their path.
+# The shared target directory avoids compiling registry crates again. Our own crates are compiled, because cargo tells
+# workspaces apart by path.
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "CARGO_TARGET_DIR": str(CARGO_TARGET_DIR)}
 BUILD_SECONDS = 900
 READY_MESSAGE = "listens on http://"
@@ -35,7 +36,9 @@ def fresh_copy(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Path:
-    """Where lines are pasted: the SDK is in its folder already, so that the network is not asked for it; pip is not."""
+    """Folder in which the printed commands run. The SDK is already in its virtual environment but pip is not, so
+    nothing is downloaded.
+    """
     folder = tmp_path / "terminal"
     venv.create(folder / "sdk", symlinks=True)
     (packages,) = (folder / "sdk/lib").glob("python*/site-packages")
@@ -46,7 +49,7 @@ def terminal(tmp_path: Path) -> Path:
 
 
 def run_line(line: str, folder: Path) -> str:
-    """Run a line as it stands, on a machine whose `python3` is the one that runs the tests."""
+    """Runs a printed line unchanged; `python3` is the interpreter that runs the tests."""
     done = subprocess.run(
         ["/bin/bash", "-c", line],
         check=False,
@@ -77,7 +80,7 @@ def test_make_run_serves_the_commands_that_it_prints(fresh_copy: Path, terminal:
             lambda: [line for line in program.read_output().splitlines() if line.startswith(COMMAND_PREFIXES)] or None,
         )
         whole, streamed, messages, health, _, sdk = (run_line(line, terminal) for line in lines)
-        # Ctrl-C reaches everything in the foreground.
+        # Ctrl-C sends SIGINT to the whole foreground process group.
         os.killpg(program.pid, signal.SIGINT)
         program.process.wait(30)
         left = program.session_processes()

@@ -1,4 +1,4 @@
-"""Runs the Node tests against a gateway whose provider is ours, and one whose provider is nobody's here."""
+"""Runs the Node tests against gateways whose provider is our mock provider or aimock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
 def run_node_test(test: str, **environment: str) -> None:
-    """Run one file of Node tests and show its own report if it fails."""
+    """Runs one Node test file and shows its report if it fails."""
     done = subprocess.run(
         [NODE_BINARY, "--test", "--test-timeout=30000", test],
         check=False,

@@ -1,4 +1,4 @@
-"""Amazon's services as moto plays them, in a process of their own."""
+"""AWS services emulated by moto in a separate process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def run_moto(folder: Path) -> Generator[str]:
-    """The address of a moto server."""
+    """Runs a moto server and yields its URL."""
     port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     program, url = Program(command, folder / "moto.log", env={}, cwd=folder), f"http://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""What each answer of the management API holds: its fields with their types."""
+"""Expected fields and types of the management API's responses."""
 
 from __future__ import annotations
 
@@ -140,7 +140,8 @@ AUDIT_LOG_FIELDS = {
 
 
 TIME_RANGE = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
-# Where each is answered, below which field a list has its rows, and what there is.
+# Path of each read route, the response field that holds the rows (empty for the response itself), and the expected
+# fields.
 READ_ROUTES: list[tuple[str, str, dict[str, str]]] = [
     ("/v1/api-keys/{key}", "", API_KEY_FIELDS),
     ("/v1/api-keys?workspace_id={place}", "", LIST_FIELDS),
@@ -228,7 +229,7 @@ READ_ROUTES: list[tuple[str, str, dict[str, str]]] = [
 
 
 def mismatched_fields(shown: Mapping[str, Any], table: Mapping[str, str]) -> dict[str, object]:
-    """The fields that are not there, or of another type."""
+    """Returns the fields that are missing or have another type."""
     return {
         name: shown.get(name, "is not there")
         for name, kinds in table.items()

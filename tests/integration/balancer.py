@@ -1,4 +1,4 @@
-"""A balancer as small as can be: connections go in turn to gateways that say at `/ready` that they want them."""
+"""Minimal TCP load balancer for tests. Distributes connections round-robin over gateways whose `/ready` returns 200."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROBE_INTERVAL_SECONDS = 0.05
 
 
 class LoadBalancer:
-    """Runs in a thread of its own; gateways may be added at any time."""
+    """Runs in its own thread; gateways can be added at any time."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -33,7 +33,7 @@ class LoadBalancer:
         self._thread.join(10)
 
     def add_gateway(self, port: int) -> None:
-        """Take a gateway in, once it is ready."""
+        """Adds a gateway, which gets connections once it is ready."""
         self._loop.call_soon_threadsafe(self._ready.setdefault, port, False)
 
     def is_ready(self, port: int) -> bool:

@@ -1,4 +1,4 @@
-"""A provider that runs batches, in OpenAI's way and in Anthropic's: a test says when they end, and how."""
+"""Fake provider with the batch APIs of OpenAI and Anthropic. A test decides when batches end and with which status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.processes import wait_for
 
 
 class RecordingServer:
-    """Somebody who is asked, and knows by whom and for what."""
+    """HTTP server that records the method and path of each request."""
 
     def __init__(self, answers: type[BaseHTTPRequestHandler]) -> None:
         self.asked: list[tuple[str, str]] = []
@@ -36,7 +36,7 @@ class RecordingServer:
 
 
 class FakeBatchProvider(RecordingServer):
-    """Keeps what it is handed; `finish` ends the batches that it has."""
+    """Stores uploaded files and batches; `finish_batches` ends all batches."""
 
     def __init__(self) -> None:
         super().__init__(_RequestHandler)
@@ -44,16 +44,16 @@ class FakeBatchProvider(RecordingServer):
         self.files: dict[str, bytes] = {}
         self.batches: dict[str, dict[str, Any]] = {}
         self.credentials: set[str] = set()
-        # So many requests are told to come again.
+        # Number of next requests that are rejected with 429.
         self.busy = 0
-        # Whether it turns everybody away, and says with what they came.
+        # If true, rejects every request with 401 and echoes its credential in the message.
         self.echoes = False
         self.why = "it did not please"
-        # Whether who makes a batch hears nothing of it for a while.
+        # While set, requests that create a batch get no response.
         self.mute = threading.Event()
 
     def finish_batches(self, status: str = "completed", good: int = 1_000) -> None:
-        """End every batch: the first lines were answered well."""
+        """Ends every batch; the first `good` lines succeed and the others fail."""
         with self.lock:
             for batch in self.batches.values():
                 lines = batch["lines"]
@@ -65,7 +65,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppresses the access log."""
 
     def do_GET(self) -> None:
         self._respond(b"")
@@ -172,7 +172,7 @@ def _anthropic_batch(batch: dict[str, Any]) -> dict[str, Any]:
 
 def _anthropic_results(batch: dict[str, Any]) -> bytes:
     rows = []
-    # Not in the order of the input.
+    # Results are not in the order of the input.
     for line in reversed(batch["good"]):
         text = f"to {line['params']['messages'][0]['content'][0]['text']}"
         message = {

@@ -1,4 +1,4 @@
-"""Batches as tests make them: workspaces with a provider, lines, and gateways that are killed and started again."""
+"""Helpers for batch tests: workspaces with a provider, batch lines, and gateways that can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPEN_CLIENTS: list[openai.OpenAI] = []
 def create_workspace(
     admin: Client, name: str, provider: str = "mock", slug: str = "", key: str = "sk-provider", **configurations: str
 ) -> Client:
-    """A workspace of its own, with a key for it and a provider in it."""
+    """Creates a workspace with an API key and a provider; returns a client that uses the key."""
     made = admin.create("/v1/admin/workspaces", {"name": name})
     own = slug or f"m-{name}"
     integration = {
@@ -50,7 +50,7 @@ def create_workspace(
     caller = admin.with_new_key(workspace_id=made["id"], scopes=["completions.write"])
 
     def is_known_at_edge() -> bool | None:
-        # Who is meant is found before the body is read, which is none.
+        # The key and the provider are checked before the body is parsed, so an invalid body sends nothing upstream.
         headers = {"x-gateway-api-key": caller.key, "x-gateway-provider": f"@{own}", "content-type": "application/json"}
         return (
             send_raw_request(admin.gateway.base_url, CHAT_PATH, b"{", headers).json()["error"]["code"] == "invalid_json"
@@ -100,7 +100,7 @@ def read_output_lines(ai: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
 
 
 class RestartableGateway:
-    """A gateway whose folder outlives it."""
+    """Gateway that can be killed and started again on the same folder."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class RestartableGateway:
 
 
 def status_and_code(ask: Callable[[], object]) -> tuple[int, str]:
-    """Ask by an SDK, and give the status and the code of what is refused."""
+    """Calls the SDK and returns the status and the code of its error, or 200 and an empty code."""
     try:
         ask()
     except openai.APIStatusError as error:

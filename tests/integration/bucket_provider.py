@@ -1,4 +1,6 @@
-"""Providers whose files and batches are elsewhere, Bedrock in moto's S3, Vertex AI, Fireworks, Cohere: a test says when they end, and how."""
+"""Fake providers that read batch files from storage: Bedrock (with moto's S3), Vertex AI, Fireworks and Cohere. A test
+decides when jobs end and with which state.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,16 @@ TOKEN = "sk-provider"
 FIREWORKS_PATH = "/v1/accounts/acme"
 COHERE, DATASETS, EMBED_JOBS = "/v2/batches", "/v1/datasets", "/v1/embed-jobs"
 BEDROCK, VERTEX = "/model-invocation-job", "/v1/projects/p-1/locations/europe-west4/batchPredictionJobs"
-# Whether that is right moto does not ask, only for whom it is.
+# moto does not verify the signature; it only reads the account from the key id.
 S3_OWNER_HEADERS = {
     "authorization": f"AWS4-HMAC-SHA256 Credential={KEY_ID}/20260101/{REGION}/s3/aws4_request, Signature=0"
 }
-# Cloud Storage, which S3 plays: its calls are the same.
+# Path of a bucket in Cloud Storage, which S3 stands in for because its calls are the same.
 GCS_PREFIX = "/gcs-files"
-# Fields of a request that S3 keeps, and of an answer that are the connection's.
+# Request headers that are forwarded to S3, and response headers that belong to one connection.
 FORWARDED_HEADERS = ("content-type", "range", "x-amz-server-side-encryption")
 CONNECTION_HEADERS = ("connection", "transfer-encoding", "content-length", "date", "server")
-# As Cohere has answers: in files of Avro.
+# Schemas of Cohere's output, which is Avro files.
 TEXT_SCHEMA = {
     "type": "record",
     "name": "text",
@@ -91,7 +93,7 @@ CREATED_AT = "2026-01-02T03:04:05.678Z"
 
 
 class FakeBucketProvider(RecordingServer):
-    """Keeps what it is handed; `finish` ends the job that it has."""
+    """Stores uploaded files and jobs; `finish_job` ends the job."""
 
     def __init__(self, s3: str) -> None:
         super().__init__(_RequestHandler)
@@ -103,13 +105,13 @@ class FakeBucketProvider(RecordingServer):
         self.objects: dict[str, bytes] = {}
         self.datasets: dict[str, dict[str, Any]] = {}
         self.jobs: list[dict[str, Any]] = []
-        # What datasets are called, and what they are for.
+        # Name and type of each dataset that was created.
         self.kinds: list[tuple[str, str]] = []
         self.state = "running"
         self.refused: list[str] = []
 
     def input_lines(self) -> list[dict[str, Any]]:
-        """What the job is to read, from where it was said to be."""
+        """Returns the input lines of the job, read from the place that the job names."""
         job = self.jobs[0]
         if dataset := job.get("inputDatasetId") or job.get("input_dataset_id") or job.get("dataset_id"):
             form = self.objects[dataset.rpartition("/")[2]]
@@ -127,7 +129,7 @@ class FakeBucketProvider(RecordingServer):
         )
 
     def finish_job(self, state: str, results: list[dict[str, Any]] | None = None) -> None:
-        """End the job; where there are results they are written to where they were wanted."""
+        """Ends the job; writes the results, if any, to the output that the job names."""
         content = b"".join(json.dumps(one).encode() + b"\n" for one in results or [])
         with self.lock:
             if results is not None and "outputDataConfig" in self.jobs[0]:
@@ -158,7 +160,7 @@ class FakeBucketProvider(RecordingServer):
 
 def _encode_avro(schema: dict[str, Any], rows: list[dict[str, Any]]) -> bytes:
     file = io.BytesIO()
-    # A block for each few records.
+    # A small interval, so that the file has several blocks.
     fastavro.writer(file, fastavro.parse_schema(schema), rows, codec="deflate", sync_interval=1000)
     return file.getvalue()
 
@@ -168,7 +170,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppresses the access log."""
 
     def do_GET(self) -> None:
         self._respond(b"")
@@ -213,7 +215,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _forward_to_s3(self, body: bytes) -> None:
-        """Ask S3, which is another's."""
+        """Forwards the request to S3 under the credential of the bucket's owner."""
         own = "x-goog-" if self.path.startswith(GCS_PREFIX) else "x-amz-"
         said = {
             name: self.headers[name] for name in self.headers if name.lower() in FORWARDED_HEADERS or "meta" in name
@@ -228,7 +230,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self._send(answer.status_code, {**fields, "content-length": length or "0"}, answer.content)
 
     def _check_credential(self, body: bytes) -> tuple[int, Any] | None:
-        """Look at the credential as who made it would."""
+        """Returns a 403 response if the credential or the signature is wrong, else `None`."""
         said = self.headers.get("authorization", "")
         if self.path.startswith("/signed/") and not said:
             return None

@@ -1,4 +1,4 @@
-"""Secrets like no others, and the search for them in whatever a gateway writes, shows or says."""
+"""Secret canaries: unique secrets, and a search for them in everything that a gateway writes, returns or logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CANARIES: dict[str, str] = {}
 
 
 def canary(name: str) -> str:
-    """A secret like no other, the same whenever it is asked for by this name."""
+    """Returns a unique secret; the same name always gives the same secret."""
     return CANARIES.setdefault(name, base64.b32encode(hashlib.sha256(name.encode()).digest()).decode()[:26].lower())
 
 
@@ -25,7 +25,7 @@ def basic_auth(name: str) -> str:
 
 
 def encoded_fragments(secret: str) -> Iterator[bytes]:
-    """Each piece of a secret that is long enough to be worth something, in each way in which it may be written."""
+    """Yields every fragment of a secret that is long enough to matter, in every encoding in which it may be written."""
     raw = secret.encode()
     for start in range(len(raw) - FRAGMENT_BYTES + 1):
         piece = raw[start : start + FRAGMENT_BYTES]
@@ -36,7 +36,7 @@ def encoded_fragments(secret: str) -> Iterator[bytes]:
         yield b"".join(b"%%%02x" % byte for byte in piece)
         yield b"".join(b"%%%02X" % byte for byte in piece)
         yield b"".join(b"\\u%04x" % byte for byte in piece)
-        # What comes before shifts the digits; those that it shares are left out.
+        # Preceding bytes shift the base64 digits; digits that encode them in part are cut off.
         for shift, shared in ((0, 0), (1, 2), (2, 3)):
             digits = base64.b64encode(b"x" * shift + piece)[shared : (shift + FRAGMENT_BYTES) * 8 // 6]
             yield digits
@@ -44,7 +44,7 @@ def encoded_fragments(secret: str) -> Iterator[bytes]:
 
 
 def find_secrets(sinks: Mapping[str, bytes], secrets: Mapping[str, str]) -> set[tuple[str, str]]:
-    """In which sink which secret is, by name."""
+    """Returns the pairs of sink and secret name where the sink contains the secret."""
     owners = {piece: name for name, secret in secrets.items() for piece in encoded_fragments(secret)}
     lengths = {len(piece) for piece in owners}
     return {
@@ -57,6 +57,8 @@ def find_secrets(sinks: Mapping[str, bytes], secrets: Mapping[str, str]) -> set[
 
 
 def gateway_output(answer: Response) -> bytes:
-    """Every header field of an answer, and the body where it is the gateway's own: the provider repeats what it got."""
+    """Returns the header fields of a response, plus the body if the gateway wrote it. The provider's own body echoes
+    its request.
+    """
     fields = "\n".join(f"{name}: {value}" for name, value in answer.headers).encode()
     return fields + (answer.body if answer.status != 200 else b"")

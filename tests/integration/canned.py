@@ -1,4 +1,4 @@
-"""A provider that sends exactly the bytes it was given: for answers that no HTTP server would let anyone send."""
+"""Provider that sends given bytes, for responses that no HTTP server library would send."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ntr
 
 
 class CannedProvider:
-    """Reads each request, sends the bytes, with a pause after each piece, and closes."""
+    """Reads each request, sends the bytes with a pause after each chunk, then closes the connection."""
 
     def __init__(self, *pieces: bytes, pause: float = 0.0) -> None:
         self.pieces, self.pause = pieces, pause
@@ -23,7 +23,7 @@ class CannedProvider:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a caller sends to reach it; the gateway must trust 127.0.0.1."""
+        """Returns the headers that select this provider; the gateway must trust 127.0.0.1."""
         return {"x-gateway-provider": "openai", "x-gateway-custom-host": self.url, "authorization": "Bearer sk-canned"}
 
     def __enter__(self) -> Self:
@@ -31,7 +31,7 @@ class CannedProvider:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Wakes the thread that waits for a connection, which closing alone does not.
+        # Wakes the thread that waits in `accept`, which `close` alone does not.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(5)
@@ -61,7 +61,7 @@ class CannedProvider:
         for piece in self.pieces:
             connection.sendall(piece)
             time.sleep(self.pause)
-        # FIN and not RST: what was sent must arrive.
+        # Sends FIN and not RST, so that all sent bytes arrive.
         connection.shutdown(socket.SHUT_WR)
         with contextlib.suppress(TimeoutError):
             connection.settimeout(2)

@@ -1,4 +1,4 @@
-"""Fixtures of the integration tests: one gateway for all tests of a file, and one for each way that requests enter."""
+"""Fixtures of the integration tests. One gateway serves all tests of a file, once for each way that requests enter."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MASTER_KEY = base64.b64encode(bytes(range(32))).decode()
 
 @pytest.fixture(scope="module")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
-    """The pretend provider of a file's tests."""
+    """Runs the mock provider for the tests of a file."""
     mock = Mock(tmp_path_factory.mktemp("provider"))
     yield mock
     mock.stop()
@@ -40,7 +40,7 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
 def served(
     request: pytest.FixtureRequest, provider: Mock, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
-    """A gateway whose requests are intercepted, and one whose requests come through Python tasks."""
+    """Runs a gateway that intercepts requests, then one that handles them in Python tasks."""
     tables = {"mock": {"host": provider.url}, **getattr(request.module, "TABLES", {})}
     with run_gateway(tmp_path_factory.mktemp(request.param), tables, request.param) as gateway:
         yield gateway
@@ -48,7 +48,7 @@ def served(
 
 @pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
-    """A server that a test may hurt."""
+    """Runs a separate PostgreSQL server that a test may stop or break."""
     server = Postgres()
     yield server
     server.stop()
@@ -56,8 +56,8 @@ def own_postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def closed() -> Iterator[None]:
-    """No connection of an SDK's client outlives its test."""
-    # Here: few tests want it, and SDKs are long to import.
+    """Closes the SDK clients of a test when it ends."""
+    # Imported here, because SDKs import slowly and few tests need them.
     from tests.integration.batching import OPEN_CLIENTS  # noqa: PLC0415 - as said above
 
     yield
@@ -66,14 +66,14 @@ def closed() -> Iterator[None]:
 
 
 def run_init(folder: Path, env: Mapping[str, str]) -> str:
-    """Do what an operator does once for a store that is not embedded, and give what was said."""
+    """Runs `penstock init`, as an operator does once for an external database; returns its output."""
     command = [sys.executable, "-m", "penstock", "init"]
     return subprocess.run(command, check=True, capture_output=True, text=True, env=dict(env), cwd=folder).stdout
 
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis of a test's own."""
+    """Runs a Redis server for one test."""
     folder = tmp_path / "redis"
     folder.mkdir()
     server = RedisServer(folder)
@@ -83,19 +83,21 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="module")
 def surroundings() -> Mapping[str, str]:
-    """What else is in the environment of a file's gateway; the file may say."""
+    """Returns extra environment variables for a file's gateway; test files override it."""
     return {}
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def new_store(request: pytest.FixtureRequest, founded: DatabaseTemplates) -> StoreFactory:
-    """Give each gateway that asks a new store of each kind: by its folder, the environment that leads there."""
+    """Returns a factory that creates a store in a folder and returns the environment that selects it. Runs once per
+    kind of database.
+    """
 
     def create_store(folder: Path, number: int = 0, **more: str) -> dict[str, str]:
         url = founded.copy(request.param, folder, number)
         env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url, **more}
         if request.param == "postgresql":
-            # An embedded store makes its own.
+            # An embedded store generates its own master key.
             env.setdefault("PENSTOCK_STORE_MASTER_KEY", MASTER_KEY)
         return env
 
@@ -110,7 +112,7 @@ def admin(
     surroundings: Mapping[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Client]:
-    """The admin of a gateway with an empty store of each kind."""
+    """Yields an admin client of a gateway with a new store, once per kind of database."""
     folder = tmp_path_factory.mktemp("admin")
     tables = {"mock": {"host": provider.url}, **getattr(request.module, "TABLES", {})}
     with run_gateway(folder, tables, env=new_store(folder, **surroundings)) as gateway:
@@ -119,6 +121,6 @@ def admin(
 
 @pytest.fixture(autouse=True)
 def empty_ledger(request: pytest.FixtureRequest) -> None:
-    """Each test sees only what it asked for."""
+    """Clears the provider's ledger, so that each test sees only its own requests."""
     if "provider" in request.fixturenames:
         request.getfixturevalue("provider").forget()

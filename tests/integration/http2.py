@@ -1,4 +1,4 @@
-"""A client that shows every frame: just enough of HTTP/2 over one socket, with nothing compressed."""
+"""Minimal HTTP/2 client that exposes every frame. Uses one socket and no header compression."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class Http2Connection:
-    """One connection."""
+    """HTTP/2 connection over one socket."""
 
     def __init__(self, url: str, timeout: float = 20.0, window: int | None = None) -> None:
-        """Connect; `window` is how many bytes may come on a stream that nobody reads."""
+        """Connects; `window` is the initial flow-control window of each stream in bytes."""
         told = b"" if window is None else INITIAL_WINDOW_SIZE_SETTING.to_bytes(2, "big") + window.to_bytes(4, "big")
         at = urllib.parse.urlsplit(url)
         self.socket = socket.create_connection((at.hostname, at.port), timeout)
@@ -48,20 +48,20 @@ class Http2Connection:
         self.socket.sendall(request_frames(stream, method, path, headers, body))
 
     def grant_window(self, stream: int, size: int) -> None:
-        """Let so many bytes more come on a stream, or on all (0)."""
+        """Grants `size` more bytes to a stream, or to the connection if `stream` is 0."""
         self.socket.sendall(encode_frame(WINDOW_UPDATE, 0, stream, size.to_bytes(4, "big")))
 
     def reset_stream(self, stream: int) -> None:
         self.socket.sendall(reset_frame(stream))
 
     def read_frames(self) -> Iterator[tuple[int, int, int, bytes]]:
-        """Kind, flags, stream and payload of each frame until the connection ends."""
+        """Yields kind, flags, stream id and payload of each frame until the connection ends."""
         while len(head := self._file.read(9)) == 9:
             payload = self._file.read(int.from_bytes(head[:3], "big"))
             yield head[3], head[4], int.from_bytes(head[5:], "big"), payload
 
     def read_until_ended(self, stream: int) -> dict[int, bytes]:
-        """What came on each stream that has ended, once this one has."""
+        """Reads until `stream` has ended; returns the bodies of all streams that ended so far."""
         bodies: dict[int, bytes] = collections.defaultdict(bytes)
         ended = set()
         for kind, flags, number, payload in self.read_frames():

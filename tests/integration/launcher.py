@@ -1,4 +1,6 @@
-"""`penstock` as tests need it: not intercepted, with engine settings that operators do not get, or with a costly route."""
+"""Test launcher of `penstock`. Can disable interception, set engine options that operators cannot set, and add a
+CPU-heavy route.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ if __name__ == "__main__":
     settings.Settings.engine_settings_json = patched_engine_json
     asgi.create_edge_app = create_edge_app
     if ADD_BURN_ROUTE:
-        # Every peer of the comparison comes with it.
+        # Imported only here, because it imports all gateways of the benchmark comparison.
         from benches.compare.peers import burning
 
         burning.add_burn_route()

@@ -1,4 +1,4 @@
-"""A gateway with a store, and its management API as an admin, a workspace or a person calls it."""
+"""Client of the management API, for an admin, a workspace key or a user."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Client:
-    """Calls with one key."""
+    """Management API client with one key."""
 
     gateway: Gateway
     key: str = ADMIN_KEY
     headers: dict[str, str] = field(default_factory=dict)
 
     def send(self, method: str, path: str, body: object = None) -> Response:
-        # Who signed in has a cookie among the headers, and no key.
+        # A signed-in user has a session cookie in `headers` and no key.
         shown = {"x-gateway-api-key": self.key} if self.key else {}
         headers = {**shown, "content-type": "application/json", **self.headers}
         sent = b"" if body is None else json.dumps(body).encode()
@@ -41,15 +41,15 @@ class Client:
         return self.send("DELETE", path, body)
 
     def create(self, path: str, body: object) -> dict[str, Any]:
-        """Make something, which must work."""
+        """Creates an object with POST and returns it; fails if the status is not 200."""
         return expect_ok(self.post(path, body))
 
     def read(self, path: str) -> dict[str, Any]:
-        """Read something, which must be there."""
+        """Returns the object at `path`; fails if the status is not 200."""
         return expect_ok(self.get(path))
 
     def with_new_key(self, **fields: object) -> Client:
-        """Make a key, and call with it."""
+        """Creates an API key and returns a client that uses it."""
         kind = fields.pop("kind", "workspace/service")
         made = self.create(f"/v1/api-keys/{kind}", {"name": "key of a test", **fields})
         return Client(self.gateway, made["key"])
@@ -61,7 +61,7 @@ def expect_ok(answer: Response) -> dict[str, Any]:
 
 
 def expect_error(answer: Response, status: int, code: str, *words: str) -> None:
-    """Check that something was refused in the envelope, in these words."""
+    """Checks the status and the error code of an error response, and that it contains these words."""
     assert answer.status == status, (answer.status, answer.body)
     body = answer.json()
     assert (body["success"], body["data"]["errorCode"]) == (False, code), body
@@ -69,5 +69,5 @@ def expect_error(answer: Response, status: int, code: str, *words: str) -> None:
 
 
 def row_state(tag: str | None) -> str:
-    """In which state a row is, of the tag of an answer: what a change is answered with says no more."""
+    """Returns the part of an ETag that identifies the state of a row. Responses to changes carry only this part."""
     return (tag or "").strip('"').partition(".")[0]

@@ -1,4 +1,4 @@
-"""What processes hold in memory, from /proc."""
+"""Memory use of processes, read from /proc."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MIB = 1024 * KIB
 
 
 def pss(pid: int) -> int:
-    """Bytes of a process, what it shares divided among those who share it."""
+    """Returns the proportional set size in bytes: shared pages are divided among the processes that share them."""
     return _read_field(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
 
 
@@ -18,7 +18,7 @@ def rss(pid: int) -> int:
 
 
 def peak_rss(pid: int) -> int:
-    """The most that a process ever had resident, since it began or since `forget_peak`."""
+    """Returns the peak resident set size in bytes since the process began or since `reset_peak_rss`."""
     return _read_field(Path(f"/proc/{pid}/status"), "VmHWM:")
 
 

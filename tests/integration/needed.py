@@ -1,8 +1,10 @@
-"""Which scope each route needs: written down from the interface's own table of scopes, and not from what runs."""
+"""Scopes that each route requires. Copied from the scope table of the interface, and not derived from the code under
+test.
+"""
 
 from __future__ import annotations
 
-# By the route without its prefixes; any one of these does. Of nothing: whoever signed in.
+# By route without its prefix; any one scope suffices. An empty set means any signed-in user.
 REQUIRED_SCOPES: dict[str, frozenset[str]] = {
     route: frozenset(scopes.split())
     for route, scopes in {

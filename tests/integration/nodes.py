@@ -1,4 +1,4 @@
-"""Two nodes side by side: what they are asked, each in a folder of its own."""
+"""Helpers for tests with two nodes: requests, configs and a folder for each node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CACHED_CONFIG = {"provider": "mock", "cache": {"mode": "simple", "max_age": 60}}
 
 
 def breaker_config(failures: int) -> dict[str, Any]:
-    """Make a config whose first target fails, and is closed off after so many of them."""
+    """Returns a config whose first target always fails; its circuit breaker opens after this many failures."""
     return {
         "strategy": {"mode": "fallback", "cb_config": {"failure_threshold": failures - 1, "cooldown_interval": 30000}},
         "targets": [
@@ -29,7 +29,7 @@ def breaker_config(failures: int) -> dict[str, Any]:
 
 
 def create_node_folders(around: Path) -> tuple[Path, Path]:
-    """Make a folder for each of two nodes."""
+    """Creates a folder for each of two nodes."""
     one, two = around / "one", around / "two"
     for folder in (one, two):
         folder.mkdir()
@@ -37,12 +37,12 @@ def create_node_folders(around: Path) -> tuple[Path, Path]:
 
 
 def wait_for_redis(node: Gateway, workers: int = 1) -> None:
-    """Wait until each worker has its connection to Redis."""
+    """Waits until every worker is connected to Redis."""
     wait_for("Redis", lambda: read_metrics(node).get("penstock_redis_up") == workers or None, 10)
 
 
 def send_with_config(node: Gateway, config: object, body: bytes = b"", **headers: str) -> Response:
-    """Ask by a config that comes along, with further fields of the gateway's own."""
+    """Sends a chat request with an inline config and further `x-gateway-` headers."""
     own = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
     return send_raw_request(
         node.base_url, CHAT_PATH, body or chat_body(), {"x-gateway-config": json.dumps(config), **own, **JSON_HEADERS}

@@ -1,4 +1,4 @@
-"""Gateways as the integration tests start them, and what can be learned of one from outside."""
+"""Starts gateways for the integration tests and observes them from outside."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock, SettingsTables
 
-# How requests enter: taken before they become a task of the event loop, or through one.
+# How requests enter: intercepted before they become a task of the event loop, or through such a task.
 ENTRY_MODES = ("intercepted", "plain")
 LAUNCHER = Path(__file__).with_name("launcher.py")
 
 
 class BackgroundThread:
-    """What goes on beside a test until the block ends: `_run` looks at `_ended`."""
+    """Runs `_run` in a thread until the block ends; `_run` must stop when `_ended` is set."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
@@ -55,10 +55,12 @@ def run_gateway(
     burn: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Gateway]:
-    """A gateway that is stopped and checked at the end; `engine` changes what no operator can set, `burn` adds a costly route."""
+    """Runs a gateway and checks at the end that it stops cleanly. `engine` sets options that operators cannot set;
+    `burn` adds a CPU-heavy route.
+    """
     is_usual = way == "intercepted" and not engine and not burn
     changes = {
-        # A script finds what stands beside it, and no more.
+        # A script can import only modules of its own folder.
         "PYTHONPATH": str(ROOT),
         "TEST_INTERCEPT": str(int(way == "intercepted")),
         "TEST_ENGINE": json.dumps(engine or {}),
@@ -78,7 +80,7 @@ def get_health(gateway: Gateway) -> Any:
 
 
 def edge_pids(gateway: Gateway, count: int = 1) -> list[int]:
-    """The edge processes, once that many have told of themselves and all of them live."""
+    """Returns the pids of the edge processes, once `count` of them are reported and alive."""
 
     def live_pids() -> list[int] | None:
         answer = send_raw_request(gateway.base_url, "/v1/health", headers={})
@@ -91,13 +93,13 @@ def edge_pids(gateway: Gateway, count: int = 1) -> list[int]:
 
 
 def control_pid(gateway: Gateway, edge_count: int = 1) -> int:
-    """The control process: the one that is neither an edge process nor the supervisor."""
+    """Returns the pid of the control process, which is neither an edge process nor the supervisor."""
     others = {gateway.program.pid, *edge_pids(gateway, edge_count)}
     return wait_for("the control process", lambda: next(iter(set(gateway.pids()) - others), None))
 
 
 def read_metrics(gateway: Gateway) -> dict[str, float]:
-    """Every figure at `/metrics`, summed over workers and labels."""
+    """Returns every metric of `/metrics`, summed over workers and labels."""
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(
         send_raw_request(gateway.base_url, "/metrics", headers={}).body.decode()
@@ -108,7 +110,7 @@ def read_metrics(gateway: Gateway) -> dict[str, float]:
 
 
 def count_settled_records(gateway: Gateway, headers: Mapping[str, str] = MOCK_HEADERS) -> int:
-    """How many records there are, with those of everything that was over before."""
+    """Returns the number of records after those of all earlier requests are written."""
     model = f"settled-{uuid.uuid4()}"
     assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(model), headers).status == 200
 
@@ -120,7 +122,7 @@ def count_settled_records(gateway: Gateway, headers: Mapping[str, str] = MOCK_HE
 
 
 def wait_for_request(mock: Mock, path: str = "", *, ended: bool = False, seconds: float = 5.0) -> dict[str, Any]:
-    """The only request that the provider saw, once it is there (or over)."""
+    """Waits for the only request that the provider received (and for its end, if `ended`); returns its ledger entry."""
 
     def only_entry() -> dict[str, Any] | None:
         seen = [entry for entry in mock.ledger() if entry["path"].startswith(path)]
@@ -131,14 +133,14 @@ def wait_for_request(mock: Mock, path: str = "", *, ended: bool = False, seconds
 
 
 def provider_headers(answer: Response) -> dict[str, str]:
-    """The header fields of an answer that must be as the provider sent them."""
+    """Returns the response headers that must be unchanged from the provider."""
     own = {"connection", "transfer-encoding", "content-length", "server", "date", "x-request-id", "request-id"}
     return {name: value for name, value in answer.headers if name not in own and not name.startswith("x-gateway-")}
 
 
 @contextlib.contextmanager
 def run_load(mode: str, url: str, **options: object) -> Iterator[dict[str, Any]]:
-    """Run the load client meanwhile; what it reports is in the dictionary afterwards."""
+    """Runs the load client during the block; afterwards the dictionary holds its report."""
     command: list[str] = [str(find_binary("penstock-load")), mode, "--url", url]
     for name, value in options.items():
         if name == "headers":

@@ -1,4 +1,4 @@
-"""The commands that ask a running gateway, and the whole state from one store into another."""
+"""Commands that call a running gateway, and copying the whole state of one store into another."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def own(provider: Mock, new_store: StoreFactory, tmp_path: Path) -> Iterator[Client]:
-    """A gateway with an empty store."""
+    """Runs a gateway with a new store."""
     with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=new_store(tmp_path)) as gateway:
         yield Client(gateway)
 
 
 @pytest.fixture
 def pair(provider: Mock, new_store: StoreFactory, tmp_path: Path) -> Iterator[tuple[Client, Client]]:
-    """Two gateways with a store each."""
+    """Runs two gateways, each with its own store."""
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
@@ -55,7 +55,7 @@ def run_command(client: Client, *words: str, said: str | None = None, status: in
     return done.stdout + (done.stderr if status else "")
 
 
-# What is secret of what is made, by the name of the variable that a file may have it from.
+# Secrets of the created objects, by the environment variable that a state file may read them from.
 SECRETS = {
     "VIRTUAL_KEY": "sk-canary-of-the-virtual-key",
     "SHARED_KEY": "sk-canary-of-the-integration",
@@ -68,7 +68,7 @@ PRICE = {"pay_as_you_go": {"request_token": {"price": 0.5}}}
 
 
 def create_one_of_each(admin: Client) -> dict[str, Any]:
-    """Make something of each kind."""
+    """Creates an object of each kind; returns the workspace."""
     user = admin.read("/v1/admin/users")["data"][0]["id"]
     rules = {"user_api_key_rotation_period": 9, "user_api_key_count": 5, "user_key_metadata": {"team": "a"}}
     place = admin.create(
@@ -101,7 +101,7 @@ def create_one_of_each(admin: Client) -> dict[str, Any]:
 
 
 def create_organisation_objects(admin: Client, place: dict[str, Any]) -> None:
-    """Make what belongs to the organisation."""
+    """Creates the objects that belong to the organisation."""
     vault = {"vault_auth_type": "token", "vault_addr": "https://vault.test", "vault_token": SECRETS["VAULT"]}
     reference = {"name": "kept", "slug": "kept", "manager_type": "hashicorp_vault", "secret_path": "a/b"}
     allowed = {"allowed_workspaces": [place["id"]]}
@@ -117,7 +117,7 @@ def create_organisation_objects(admin: Client, place: dict[str, Any]) -> None:
     expect_ok(admin.put("/v1/integrations/shared/models", {"models": models, "allow_all_models": False}))
     limits = {"rate_limits": [{"type": "requests", "unit": "rpm", "value": 9}]}
     accesses = [{"id": place["id"], "enabled": True, **limits}]
-    # What is said of a workspace that is no more is in no state.
+    # Access settings of a deleted workspace must not appear in an exported state.
     gone = admin.create("/v1/workspaces", {"name": "Gone"})
     accesses.append({"id": gone["id"], "enabled": True})
     everybody = {"enabled": True, "usage_limits": [{"credit_limit": 3}]}
@@ -136,7 +136,7 @@ def create_organisation_objects(admin: Client, place: dict[str, Any]) -> None:
 
 
 def replace_masks(value: Any) -> Any:
-    """Put variables in the place of what is masked."""
+    """Replaces masked secrets with references to environment variables."""
     if isinstance(value, dict):
         return {name: replace_masks(item) for name, item in value.items() if name != "masked"}
     if isinstance(value, list):
@@ -169,7 +169,7 @@ def test_unreachable_gateway_is_reported_with_the_cause(admin: Client, provider:
 
 @pytest.fixture
 def page() -> Iterator[str]:
-    """A server that answers everything with a page for people."""
+    """Runs a server that answers every request with an HTML page."""
 
     class PageHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -178,7 +178,7 @@ def page() -> Iterator[str]:
             self.wfile.write(b"<html>")
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Suppresses the access log."""
 
     with RecordingServer(PageHandler) as listening:
         yield listening.url
@@ -279,7 +279,7 @@ def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, 
     assert "canary" not in done
     assert "link of invites new@x.test (it is shown this once): http" in done
     text = next(line for line in done.splitlines() if "key of Rockets / api_keys app" in line).split()[-1]
-    # The config that the key has by default names a saved provider.
+    # The key's default config names a saved provider.
     headers = {"content-type": "application/json", "x-gateway-api-key": text}
     wait_for(
         "the key",
@@ -292,7 +292,7 @@ def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, 
 
 
 def without_generated_ids(document: dict[str, Any]) -> dict[str, Any]:
-    """Put names in the place of what two stores cannot have in common: ids, and slugs made by chance."""
+    """Replaces generated ids and slugs, which differ between two stores, with the objects' names."""
     names: dict[str, str] = {}
     for place in document["workspaces"]:
         names[place["slug"]] = place["name"]
@@ -321,7 +321,7 @@ def test_apply_updates_changed_fields_in_place(own: Client, tmp_path: Path):
     shared["models"][1]["enabled"] = True
     del shared["models"][0]
     shared["workspaces"][0]["enabled"] = False
-    # A credential goes elsewhere only if it comes along.
+    # Changing an address requires sending its credential again.
     whole["secret_references"][0]["auth_config"] |= {"vault_addr": "https://other.test", "vault_token": "${VAULT}"}
     rockets["members"][0]["role"] = "admin"
     next(row for row in rockets["providers"] if row["slug"] == "ours")["note"] = "noted"
@@ -349,20 +349,22 @@ def test_apply_updates_changed_fields_in_place(own: Client, tmp_path: Path):
     assert admin.read("/v1/secret-references/kept")["auth_config"]["vault_addr"] == "https://other.test"
     row = admin.read(f"/v1/workspaces/{place['id']}")
     assert row["settings"] == {"block_inline_config": True}
-    # Of flags those that the file does not have stay.
+    # Flags that the file omits keep their values.
     assert (row["security_settings"]["membersViewLogs"], row["security_settings"]["managersWriteConfigs"]) == (
         True,
         False,
     )
     again = run_command(admin, "apply", str(file), "--yes", "--prune", **secrets)
     assert again == "nothing to do\n"
-    # A list that the file does not have stays as it is.
+    # A list that the file omits stays as it is.
     write_yaml({"version": 1, "organisation": {"settings": {}}}, file)
     assert run_command(admin, "apply", str(file), "--yes", "--prune") == "nothing to do\n"
 
 
 def test_opened_section_and_its_flags_are_applied_in_one_run(own: Client, tmp_path: Path):
-    """What is opened has the organisation's values first: what a workspace says goes over them in the same run."""
+    """A section that the organisation opens starts with the organisation's values. The workspace's flags override them
+    in the same run.
+    """
     admin = own
     place = admin.create("/v1/workspaces", {"name": "Rockets", "security_settings": {"membersViewLogs": True}})
     settings = "/v1/admin/organisation/settings"
@@ -371,7 +373,7 @@ def test_opened_section_and_its_flags_are_applied_in_one_run(own: Client, tmp_pa
     file = tmp_path / "state.yaml"
     document = YAML(typ="safe").load(run_command(admin, "export"))
     whole, rockets = document["organisation"]["settings"], document["workspaces"][1]
-    # The organisation's are other than before; the workspace's as before, or other.
+    # All flags of the organisation change; those of the workspace stay as before or change.
     whole["security_settings"] |= {"membersViewLogs": False, "membersViewConfigs": False}
     whole["security_settings_overrides"] |= {"logs": True, "configs": True, "data_plane_security_settings": True}
     whole["block_inline_config"] = True
@@ -576,7 +578,7 @@ def test_plain_value_replaces_a_masked_config_value(admin: Client, tmp_path: Pat
     first = config_version()
     assert apply_team("gold").splitlines() == ["~ teams / configs main: config", "1 done"]
     assert (second := config_version()) != first
-    # Nobody but the gateway knows that it is the same.
+    # The command cannot see that the value is unchanged; only the gateway can.
     assert apply_team("gold") == "nothing to do\n"
     assert config_version() == second
     assert apply_team("*****") == "nothing to do\n"

@@ -1,4 +1,4 @@
-"""Keys over HTTP, on both databases: what they may hold, how they are rotated, who is let in."""
+"""API keys over HTTP, on both databases: allowed fields, rotation and access."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def body(workspace: str) -> dict[str, Any]:
 
 
 def wait_for_status(gateway: Gateway, key: str, status: int = 200, seconds: float = 2) -> float:
-    """Wait until the data plane answers a key with a status, and say how long that took."""
+    """Waits until the data plane answers a key with `status`; returns the time that it took in seconds."""
     started = time.monotonic()
     headers = {**MOCK_HEADERS, "x-gateway-api-key": key}
     wait_for(
@@ -91,7 +91,8 @@ def test_key_without_scope_and_expired_key_are_rejected(admin: Client, body: dic
     soon = (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=2)).isoformat()
     short = admin.with_new_key(**{**body, "scopes": ["configs.list", "completions.write"], "expires_at": soon})
     wait_for_status(admin.gateway, short.key)
-    # A key that is known is told what it lacks, wherever a client puts it; the organisation's is of the wrong type.
+    # A known key without the right is rejected with the reason, in whichever header it is sent. The organisation's key
+    # has the wrong type.
     places = ("x-gateway-api-key", "{}"), ("x-api-key", "{}"), ("authorization", "Bearer {}")
     wait_for_status(admin.gateway, reader.key, 403)
     for key, why in ((reader.key, "completions.write"), (admin.key, "organisation")):
@@ -100,7 +101,7 @@ def test_key_without_scope_and_expired_key_are_rejected(admin: Client, body: dic
                 admin.gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, name: value.format(key)}
             )
             expect_error(told, 403, "AB03", why)
-    # Neither is a provider's credential: the data plane knows both.
+    # The data plane knows both keys, so it forwards neither as a provider's credential.
     before = len(provider.ledger())
     for key in (reader.key, admin.key):
         beside = {**MOCK_HEADERS, "x-gateway-api-key": short.key, "authorization": f"Bearer {key}", "x-note": key}
@@ -208,7 +209,7 @@ def test_key_cannot_grant_more_than_its_own_scopes(admin: Client, workspace: str
     expect_error(
         maker.post("/v1/api-keys/organisation/service", {"name": "x", "scopes": ["configs.list"]}), 403, "AB03"
     )
-    # To learn the text of a stronger key would be the same.
+    # Rotating a stronger key would reveal its secret, so it is rejected too.
     other = admin.create("/v1/api-keys/workspace/service", {**strong, "workspace_id": workspace})
     expect_error(maker.post(f"/v1/api-keys/{other['id']}/rotate", {}), 403, "AB03")
     expect_error(maker.get(f"/v1/api-keys/{weak['id']}"), 403, "AB03")
@@ -283,14 +284,14 @@ def test_enforced_rotation_period_applies_to_user_keys(admin: Client, owner: str
             admin.post("/v1/api-keys/workspace/user", {**body, "rotation_policy": policy}), 400, "AB01", "enforced"
         )
         expect_error(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": policy}), 400, "AB01", "enforced")
-    # What says nothing of the cadence keeps it.
+    # A policy without a period keeps the current one.
     expect_ok(
         admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": {"key_transition_period_ms": 2 * HALF_HOUR_MS}})
     )
     kept = admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"]
     assert (kept["rotation_period_days"], kept["key_transition_period_ms"]) == (7, 2 * HALF_HOUR_MS)
     assert kept["next_rotation_at"]
-    # As it was shown it may be sent back.
+    # The policy is accepted in the form in which it was returned.
     expect_ok(admin.put(f"/v1/api-keys/{made['id']}", {"rotation_policy": kept}))
     assert admin.read(f"/v1/api-keys/{made['id']}")["rotation_policy"] == kept
     config = admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, "workspace_id": place["id"]})
@@ -316,7 +317,7 @@ def test_archived_config_cannot_be_a_default(admin: Client, body: dict[str, Any]
 
 
 def test_user_key_follows_role_and_ends_with_membership(admin: Client, owner: str):
-    """The owner leads everywhere; a member without a say is made by a row that only an invite could make."""
+    """Tests with the owner, who has admin rights in every workspace. A plain member could exist only through an invite."""
     place = admin.create("/v1/workspaces", {"name": "people", "users": [{"id": owner, "role": "member"}]})["id"]
     body = {
         "kind": "workspace/user",

@@ -1,4 +1,6 @@
-"""Over HTTP/2 a stream that nobody reads ends alone: those beside it on its connection go on, and who reads again is told."""
+"""Unread streams over HTTP/2. A stream that the client does not read ends alone: other streams of its connection
+continue, and a client that reads again gets an error.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ FILE_PATH = "/v1/files/f-1/content"
 LARGE_CHUNK = b"%x\r\n" % 40_000_000 + b"hello" * 6_000_000
 LARGE_WINDOW_BYTES = 1 << 30
 STREAM_WINDOW_BYTES = 1000
-# More than this of one connection are not left like that.
+# Parked streams that one connection may have; another one closes the connection.
 MAX_PARKED_STREAMS = 8
 TIMEOUT_SECONDS = 20.0
 
@@ -44,14 +46,15 @@ def stalling(
 
 @pytest.fixture
 def line(stalling: Gateway) -> Iterator[Http2Connection]:
-    # Little of each stream, so that nothing waits in the socket, which has a limit of its own; of all together what they like.
+    # A small window per stream keeps bytes out of the socket, which has its own stall limit. The connection's window is
+    # large.
     with Http2Connection(stalling.base_url, TIMEOUT_SECONDS, STREAM_WINDOW_BYTES) as line:
         line.grant_window(0, LARGE_WINDOW_BYTES)
         yield line
 
 
 def wait_until_aborted(provider: Mock, count: int = 1) -> None:
-    """Wait until the provider of so many streams saw that nobody wants more."""
+    """Waits until the provider saw the gateway close `count` streams."""
 
     def are_aborted() -> bool | None:
         return sum(seen["outcome"] == "client_closed" for seen in provider.ledger()) >= count or None
@@ -94,7 +97,7 @@ def test_unread_response_of_known_length_ends_alone(provider: Mock, line: Http2C
     line.send_request(3, "POST", CHAT_PATH, MOCK_HEADERS, chat_body())
     assert line.read_until_ended(3)[3]
     line.grant_window(1, LARGE_WINDOW_BYTES)
-    # Less than was promised: an error of this one stream.
+    # A body shorter than its content-length is an error of this stream only.
     assert len(line.read_until_ended(1)[1]) < 16_000_000
     line.send_request(5, "POST", CHAT_PATH, MOCK_HEADERS, chat_body())
     assert line.read_until_ended(5)[5]
@@ -117,7 +120,7 @@ def test_limits_parked_streams_per_connection(provider: Mock, line: Http2Connect
     for number in range(MAX_PARKED_STREAMS + 1):
         line.send_request(1 + 2 * number, "POST", CHAT_PATH, MOCK_HEADERS, chat_body(ENDLESS_MODEL, stream=True))
     wait_until_aborted(provider, MAX_PARKED_STREAMS + 1)
-    # To its end.
+    # Reads until the gateway closes the connection.
     assert not [number for kind, flags, number, _ in line.read_frames() if kind == DATA and flags & END_STREAM]
     assert send_raw_request(stalling.base_url, CHAT_PATH, chat_body()).status == 200
 

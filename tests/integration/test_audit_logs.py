@@ -1,4 +1,4 @@
-"""The audit log over HTTP, on both databases."""
+"""Audit log over HTTP, on both databases."""
 
 from __future__ import annotations
 

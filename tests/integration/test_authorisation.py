@@ -1,4 +1,4 @@
-"""Who may do what, for every route of the description: by role, by kind of key, by workspace, and with tricks in the path."""
+"""Authorisation of every documented route: by role, kind of key and workspace, and against path and header tricks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TIME_RANGE = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
 COUNTER = itertools.count(1)
 METHODS = ("get", "post", "put", "delete")
 PASSWORD = "a password of twelve"
-# A scope for each kind of key that no route here asks for, or hardly one.
+# For each kind of key, a scope that no route (or hardly any) requires.
 UNRELATED_SCOPES = {"organisation-service": "plugins.list", "organisation-user": "analytics.view"}
 NEW_KEY = {"name": "k", "scopes": ["completions.write"]}
 CONFIG = {"name": "c", "config": {"provider": "mock"}}
@@ -57,7 +57,7 @@ VAULT_AUTH = {"vault_addr": "https://vault.example.test", "vault_auth_type": "to
 SECRET_REFERENCE = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": VAULT_AUTH, "secret_path": "a/b"}
 
 
-# Their roles in `here` and in the organisation.
+# Role of each user in the workspace `here` and in the organisation.
 OWNER = "the owner"
 USER_ROLES: dict[str, tuple[str | None, str]] = {
     "a member": ("member", "member"),
@@ -87,7 +87,7 @@ class Route(NamedTuple):
 
 
 def guard_scopes() -> dict[tuple[str, str], frozenset[str] | None]:
-    """The scopes of every route, as the running application has them; none where a person must be signed in."""
+    """Returns the scopes of every route in the running application; `None` for routes that require a signed-in user."""
     found: dict[tuple[str, str], frozenset[str] | None] = {}
     for route in create_documented_app().routes:
         for handler in getattr(route, "route_handlers", ()):
@@ -99,24 +99,24 @@ def guard_scopes() -> dict[tuple[str, str], frozenset[str] | None]:
 
 
 def protected_routes() -> list[Route]:
-    """Every route of the description that is not open to everyone."""
+    """Returns every route of the OpenAPI description that is not public."""
     described = json.loads(openapi_json())["paths"]
     return [
         Route(verb.upper(), path, REQUIRED_SCOPES.get(f"{verb.upper()} {canonical_path(path)}") or None)
         for path, item in sorted(described.items())
         for verb in METHODS
-        # Files and batches are asked with keys that call models; test_batches.py asks them.
+        # Files and batches need keys that call models; test_batches.py covers them.
         if verb in item and path not in PUBLIC_PATHS and not resources.uses_openai_errors(path)
     ]
 
 
 def canonical_path(path: str) -> str:
-    """A path without the prefixes under which the same route is too."""
+    """Removes the prefixes under which a route has aliases."""
     return re.sub(r"^(/v1)?(/v2)?(/admin)?/", "/", path).replace("integration-models", "models")
 
 
 ROUTES = protected_routes()
-# Each under the first of its names.
+# Each route under its first path.
 CANONICAL_ROUTES = list({(route.method, canonical_path(route.path)): route for route in reversed(ROUTES)}.values())[
     ::-1
 ]
@@ -124,7 +124,7 @@ ALIAS_ROUTES = [route for route in ROUTES if route not in CANONICAL_ROUTES]
 
 
 class AccessScenario:
-    """Two workspaces with something of each kind, and callers of each kind."""
+    """Two workspaces with objects of each kind, and callers of each kind."""
 
     def __init__(self, admin: Client) -> None:
         self.admin = admin
@@ -132,7 +132,7 @@ class AccessScenario:
         self.organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
         self.here, self.there = (admin.create("/v1/workspaces", {"name": name}) for name in ("here", "there"))
         self.people = {name: self._create_user(name, *roles) for name, roles in USER_ROLES.items() if name != OWNER}
-        # Who was there from the beginning is invited to sign in with a password, and stays what they are.
+        # The first user is invited too, to set a password, and keeps the role of owner.
         self.people[OWNER] = self._create_user(
             OWNER, None, "admin", admin.read(f"/v1/admin/users/{self.owner}")["email"]
         )
@@ -150,7 +150,7 @@ class AccessScenario:
         return expect_ok(Client(self.admin.gateway, "").post("/v1/auth/invites", given))["id"]
 
     def _key_and_user_callers(self) -> dict[str, tuple[Mapping[str, str], rights.Caller | None]]:
-        """How each shows itself, and what it may do in `here`; nobody may do nothing."""
+        """Returns the headers of each caller and its expected rights in `here`; `None` for callers without rights."""
         found: dict[str, tuple[Mapping[str, str], rights.Caller | None]] = {
             "nobody": ({}, None),
             "an unknown key": ({"x-gateway-api-key": "x" * 48}, None),
@@ -195,7 +195,9 @@ class AccessScenario:
         return found
 
     def _token_callers(self) -> dict[str, tuple[Mapping[str, str], rights.Caller | None]]:
-        """Tokens of an identity provider: of people who are known here, and of machines that are not."""
+        """Returns callers with an identity provider's tokens: for users that exist here, and for machines without a
+        user.
+        """
         found: dict[str, tuple[Mapping[str, str], rights.Caller | None]] = {}
         everything = " ".join(sorted(rights.ALL_SCOPES))
         for place in (self.here, self.there):
@@ -240,7 +242,7 @@ class AccessScenario:
         )
 
     def prepare_request(self, route: Route) -> tuple[str, object]:
-        """A path to something in `here` that is there, and a body that is good."""
+        """Returns a path to an existing object in `here` and a valid body."""
         path, method = canonical_path(route.path), route.method
         values = {"kind": "workspace", "sub_kind": "service", "workspace": self.here["id"]}
         bodies = self._request_bodies()
@@ -317,7 +319,7 @@ class AccessScenario:
                 values["workspace"] = made("/v1/workspaces", {"name": "inner"})["id"]
                 bodies["DELETE /workspaces/{workspace}"] = {"name": "inner", "force_delete": True}
             case ["integrations", _, *below]:
-                # Only those of the organisation are given to workspaces.
+                # Only integrations of the organisation can be shared with workspaces.
                 whose = {} if (method, below) == ("PUT", ["workspaces"]) else place
                 values["key"] = made("/v1/integrations", {**INTEGRATION, **whose})["slug"]
                 if below == ["models"]:
@@ -336,11 +338,11 @@ class AccessScenario:
         return send_raw_request(self.admin.gateway.base_url, path, sent, fields, method=route.method)
 
     def is_allowed(self, name: str, route: Route) -> bool:
-        """What the rules say, told from the rights alone."""
+        """Returns true if the caller's rights allow the route, computed from the rights alone."""
         _, known = self.callers[name]
         if known is None or route.required_scopes is None:
             return known is not None and known.by != "key"
-        # A list of workspaces is narrowed to those that are open to the caller.
+        # This list is filtered to the workspaces that the caller may see.
         if route.path.endswith("/integrations/{key}/workspaces") and route.method == "PUT":
             return "organisation_integrations.update" in known.granted_scopes(known.workspace_id)
         if route.path.endswith(("/workspaces", "/v1/models")) and "{key}" not in route.path and route.method == "GET":
@@ -393,7 +395,7 @@ def check_all_callers(scene: AccessScenario, route: Route) -> None:
             answer = scene.send(name, route, path, body)
             assert answer.status in {401, 403, 404}, (name, path, answer.status, answer.body)
             assert answer.status == 401 or scene.callers[name][1], (name, answer.status)
-    # Who was refused changed nothing.
+    # Rejected requests changed nothing.
     assert count_changes(scene) == before
     allowed = (
         "an admin of the organisation" if route.required_scopes is None else "organisation-service with all scopes"
@@ -492,7 +494,7 @@ def path_tricks(path: str) -> Iterator[str]:
 def test_path_and_header_tricks_bypass_nothing(scene: AccessScenario):
     tried = 0
     secret = scene.admin.read("/v1/admin/users")["data"][0]["id"]
-    # What changes something is tried under the first of its names.
+    # Routes that change something are tried only under their first path.
     for route in (route for route in ROUTES if route.method == "GET" or route in CANONICAL_ROUTES):
         path, body = scene.prepare_request(route)
         path = path.split("?")[0]
@@ -512,7 +514,8 @@ def test_path_and_header_tricks_bypass_nothing(scene: AccessScenario):
     assert tried > 2000
 
 
-# Keys that are good, and good for nothing of what is tried: of another workspace, and of this one without the scopes.
+# Valid keys without a right to any of the tried routes: one of another workspace, one of this workspace without the
+# scopes.
 WEAK_CALLERS = ("workspace-service of there with a scope of no use", "workspace-user of here with a scope of no use")
 
 
@@ -542,7 +545,7 @@ def test_path_tricks_do_not_extend_the_rights_of_a_key(scene: AccessScenario, na
 
 
 def test_objects_of_another_workspace_are_not_found(scene: AccessScenario):
-    """By id and by slug, below its own name and below the other's, and with the other named in the query."""
+    """Tries ids and slugs, without a workspace, with the own one and with the other one in the query."""
     theirs = {"x-gateway-api-key": scene.callers["workspace-service of there with all scopes"][0]["x-gateway-api-key"]}
     place = {"workspace_id": scene.here["id"]}
     config = scene.admin.create("/v1/configs", {"name": "c", "config": {"provider": "mock"}, **place})

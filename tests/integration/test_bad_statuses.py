@@ -1,4 +1,4 @@
-"""A provider whose answer is no HTTP gets a clear 502 told about it, and the worker lives."""
+"""Invalid HTTP from a provider. The client gets a 502 that says so, and the worker survives."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_invalid_status_is_a_502_and_the_worker_survives(served: Gateway, path: 
         answer = wire.request(path, chat_body(f"mock?status={status}", stream=stream))
         assert (answer.status, answer.get_header("x-gateway-provider")) == (502, "mock")
         assert_invalid_response_error(answer.json())
-        # The connection is as good as before.
+        # The client's connection stays usable.
         assert wire.request(path, chat_body()).status == 200
     assert edge_pids(served) == before
 

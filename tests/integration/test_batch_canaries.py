@@ -1,4 +1,6 @@
-"""No secret of a batch is to be found in anything that the gateway writes, shows or says: while it runs, and afterwards."""
+"""Secrets of batches must not appear in anything that the gateway writes, returns or logs, while batches run and
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("closed")
 WINDOW_24H = "24h"
-# What is in a file, rather than what it is sent with: the file itself holds it, and what is answered of it.
+# Canary in the content of batch lines. Only the stored files may contain it, and these are not searched.
 CONTENT_CANARY = "content of a line"
 
 
 class BatchSetup(NamedTuple):
-    """A gateway, and who runs its batches."""
+    """Admin client of a gateway, and the providers that run its batches."""
 
     admin: Client
     direct_provider: FakeBatchProvider
@@ -52,7 +54,7 @@ class BatchSetup(NamedTuple):
 
 
 def client_with_credential(client: Client, credential: str, **headers: str) -> openai.OpenAI:
-    """Who sends a credential for the provider beside the gateway's key."""
+    """Creates an SDK client that sends a provider credential next to the gateway's key."""
     sent = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
     base = f"{client.gateway.base_url}/v1"
     own = {"x-gateway-api-key": client.key, **sent}
@@ -67,7 +69,9 @@ def secret_line(number: int, **body: object) -> dict[str, Any]:
 
 
 def run_gateway_batches(scene: BatchSetup) -> list[str]:
-    """Lines that the gateway sends itself, with credentials in each place, to a provider that does well, ill and nothing."""
+    """Runs batches that the gateway sends itself, with a credential in each possible place. The provider succeeds,
+    fails or resets the connection.
+    """
     client = create_workspace(scene.admin, "here", key=canary("saved key of a batch"))
     models = ("mock", "mock?status=401", "mock?fault=reset", "mock?fault=429")
     lines = to_jsonl(*(secret_line(number, model=model) for number, model in enumerate(models)))
@@ -94,7 +98,9 @@ def run_gateway_batches(scene: BatchSetup) -> list[str]:
 
 
 def run_provider_batches(scene: BatchSetup) -> list[Any]:
-    """A batch that its provider ends well, one that it ends with the credential in its words, one that it turns away with it."""
+    """Runs provider batches that complete, that fail with the credential in the message, and that are rejected with the
+    credential echoed.
+    """
     key = canary("key of a provider's batch")
     client = create_workspace(scene.admin, "there", "openai", "m-w", key=key, custom_host=scene.direct_provider.url)
     inline = canary("inline key of a provider's batch")
@@ -117,7 +123,7 @@ def run_provider_batches(scene: BatchSetup) -> list[Any]:
 
 
 def run_bucket_batches(scene: BatchSetup, folder: Path, url: str) -> tuple[list[Any], bytes]:
-    """Batches whose lines go to a bucket; and what is written here while they run."""
+    """Runs batches whose lines go to a bucket; returns them and the bytes that the gateway stored while they ran."""
     there = scene.bucket_provider
     there.secret, there.token = canary("aws of a bucket"), canary("token of a bucket")
     there.signed = f"/signed/results?X-Goog-Signature={canary('signed address')}&sig={canary('signed by Azure')}"
@@ -150,7 +156,7 @@ def run_bucket_batches(scene: BatchSetup, folder: Path, url: str) -> tuple[list[
 
 
 def read_stored_bytes(folder: Path, url: str) -> bytes:
-    """The store, and all that is written in the gateway's folder but its callers' files and what the operator wrote."""
+    """Returns the database and all files of the gateway's folder, except clients' files and the operator's settings."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
     pieces: list[bytes] = []
     for path in paths:
@@ -162,7 +168,7 @@ def read_stored_bytes(folder: Path, url: str) -> bytes:
 
 
 def read_visible_output(gateway: Gateway, admin: Client) -> bytes:
-    """What the audit log, the export and everything that anyone may look at say."""
+    """Returns the audit log, the export and everything else that the gateway shows."""
     organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
     logs = admin.get(f"/v1/audit-logs?{span}&organisation_id={organisation}&page_size=100")
@@ -201,7 +207,7 @@ def test_no_secret_of_a_batch_is_stored_shown_or_logged(provider: Mock, new_stor
     assert {batch.status for batch in over} == {"completed", "failed"}
     assert {path.name for path in folder.iterdir()} >= {"gateway.log", "records.jsonl"}
     sinks["kept"] = read_stored_bytes(folder, url)
-    # What is no secret is found there: it is the store.
+    # Checks that the search covers the database: an id that is no secret is found.
     assert over[0].id.encode() in sinks["kept"]
     assert len(CANARIES) >= 10
     assert not find_secrets(sinks, CANARIES)

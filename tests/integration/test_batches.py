@@ -1,4 +1,6 @@
-"""Files and batches that the gateway keeps itself, through OpenAI's SDK: lines are answered once, whatever happens meanwhile."""
+"""Files and batches that the gateway stores and runs itself, through OpenAI's SDK. Each line is answered once, whatever
+happens meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -291,7 +293,7 @@ def restarted(tmp_path: Path, mock: Mock) -> Iterator[Callable[..., RestartableG
 
 
 def completed_counts(mock: Mock) -> Counter[str]:
-    """How often each line was answered by the provider."""
+    """Returns how often the provider answered each line."""
     return Counter(entry["model"] for entry in mock.ledger() if entry["outcome"] == "complete")
 
 
@@ -319,7 +321,7 @@ def test_batch_resumes_after_kill_9_without_repeating_lines(
     assert (done.status, done.request_counts.completed) == ("completed", 40)
     assert list(read_output_lines(ai, done.output_file_id)) == [f"line-{number}" for number in range(40)]
     seen = completed_counts(mock)
-    # What was under way when it was killed may have been answered without anybody noting it.
+    # Lines in flight at the kill may have been answered without being recorded.
     assert len(seen) == 40
     assert sum(seen.values()) <= 42
     assert before < 40

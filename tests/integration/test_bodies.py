@@ -1,4 +1,4 @@
-"""Bodies on their way in: nobody sends one for ever, and whoever is refused early gets to know."""
+"""Request bodies. Slow and endless bodies are cut, and a client that is rejected early still gets its response."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TABLES = {
     },
 }
 CHUNKED_HEADERS = {**MOCK_HEADERS, "transfer-encoding": "chunked"}
-# What a caller begins with and never ends: head, and part of a body.
+# Requests that a client begins and never finishes: the head and a part of the body.
 UNFINISHED_REQUESTS = {
     "no byte of a small one": encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": "100"}),
     "half of a small one": encode_request("POST", CHAT_PATH, {**MOCK_HEADERS, "content-length": "100"}, b"{" * 50),
@@ -58,7 +58,7 @@ UNFINISHED_REQUESTS = {
     "no last chunk": encode_request("POST", MESSAGES_PATH, CHUNKED_HEADERS, b"2\r\n{}\r\n"),
     "for the management": encode_request("POST", "/v1/health", {"content-length": "10"}, b"{"),
 }
-# What is sent in the place of a chunk; `{}` is one that is well.
+# Invalid chunked bodies; the valid content would be `{}`.
 INVALID_CHUNKS = {
     "no size": b"zz\r\n{}\r\n0\r\n\r\n",
     "a negative size": b"-2\r\n{}\r\n0\r\n\r\n",
@@ -71,7 +71,7 @@ INVALID_CHUNKS = {
 
 
 def send_slowly(wire: RawConnection, piece: bytes, pause: float) -> float:
-    """Send a piece again and again until there is an answer; give the seconds that took."""
+    """Sends a piece repeatedly until there is a response; returns the time that this took in seconds."""
     started = time.monotonic()
     wire.socket.settimeout(pause)
     while time.monotonic() - started < 10:
@@ -106,7 +106,7 @@ def test_aborts_the_upstream_request_of_a_stalled_body(served: Gateway, provider
     with RawConnection(served.base_url) as wire:
         wire.send(UNFINISHED_REQUESTS["half of a large one that passes through"])
         assert wire.read_response().status == 408
-    # Its head was there; its body never became complete.
+    # The provider received the head, but never the complete body.
     assert wait_for_request(provider, FILES_PATH, ended=True)["outcome"] == "client_closed"
 
 
@@ -183,7 +183,7 @@ def test_early_rejection_reaches_a_client_that_is_still_sending(
     if headers is CHUNKED_HEADERS:
         body = b"%x\r\n%s\r\n" % (size, body)
     with RawConnection(served.base_url) as wire:
-        # All of it is taken, though nobody reads it.
+        # The gateway drains the body without using it, so that the client can send all of it.
         wire.send(encode_request("POST", path, headers, body))
         answer = wire.read_response()
         assert answer.status == status

@@ -1,4 +1,6 @@
-"""Batches of Bedrock, Vertex AI, Fireworks and Cohere: lines go to a bucket or a dataset and answers come from one, across restarts."""
+"""Batches of Bedrock, Vertex AI, Fireworks and Cohere. Lines go to a bucket or dataset and results come from one,
+across restarts.
+"""
 
 from __future__ import annotations
 
@@ -97,21 +99,21 @@ def here(tmp_path_factory: pytest.TempPathFactory, provider: Mock) -> Iterator[R
 
 
 class ProviderCase(NamedTuple):
-    """What is said of a provider, and what it says."""
+    """Options of one provider, and the values that its jobs are expected to have."""
 
     slug: str
     configurations: dict[str, str]
     model: str
     done_state: str
-    # How the end of a job is asked for.
+    # Method and path of the request that cancels a job.
     cancel_method: str
     cancel_path: str
-    # In nano-dollars, of a line with ten tokens asked and five answered.
+    # Cost in nano-dollars of a line with ten input tokens and five output tokens.
     cost_nanodollars: int
 
 
 PROVIDER_CASES = {
-    # Half of 10 × 20,000 and 5 × 100,000.
+    # Half of the usual price: 10 × 20,000 and 5 × 100,000.
     "bedrock": ProviderCase("bedrock", AWS_OPTIONS, CLAUDE, "Completed", "POST", f"{BEDROCK}/{JOB_ARN}/stop", 350_000),
     # The batch price: 10 × 1,000 and 5 × 2,000.
     "vertex-ai": ProviderCase(
@@ -143,19 +145,19 @@ def caller(kind: ProviderCase, here: RestartableGateway, there: FakeBucketProvid
 def create_client(
     here: RestartableGateway, there: FakeBucketProvider, kind: ProviderCase, **configurations: str
 ) -> Client:
-    """A caller in a workspace of its own, whose provider is `@m-w`."""
+    """Returns a client of a new workspace whose provider is `@m-w`."""
     said = {**kind.configurations, "custom_host": there.url, **configurations}
     return create_workspace(Client(here.gateway), f"b{next(COUNTER)}", kind.slug, "m-w", **said)
 
 
 def wait_for_job_id(caller: Client, there: FakeBucketProvider, batch_id: str) -> str:
-    """What the batch is called there, once that is written here."""
+    """Waits until the gateway has stored the provider's job id; returns the id."""
     wait_for("the job", lambda: there.jobs or None)
     return wait_for("its name there", lambda: caller.read(f"/v1/batches/{batch_id}")["provider_job_id"])
 
 
 def success_row(kind: ProviderCase, sent: dict[str, Any]) -> dict[str, Any]:
-    """A good answer to a line as it was sent."""
+    """Returns the output row of a successful response to an input row."""
     if kind.slug == "bedrock":
         text = f"to {sent['modelInput']['messages'][0]['content'][0]['text']}"
         message = {"role": "assistant", "content": [{"text": text}]}
@@ -210,7 +212,7 @@ def test_lines_go_to_a_bucket_and_return_in_openai_format(
     names["cohere"] = "b-1"
     assert name == names[kind.slug]
     sent = there.input_lines()
-    # Not in the order of the input.
+    # Results are not in the order of the input.
     there.finish_job(
         kind.done_state, [error_row(kind, sent[2]), success_row(kind, sent[1]), success_row(kind, sent[0])]
     )
@@ -223,7 +225,7 @@ def test_lines_go_to_a_bucket_and_return_in_openai_format(
     assert first["body"]["choices"][0]["message"]["content"] == "to word 1"
     assert (first["status_code"], first["body"]["object"]) == (200, "chat.completion")
     if kind.slug == "cohere":
-        # It says no status.
+        # Cohere reports no status code.
         assert bad["line-3"]["error"] == {"code": "provider_failed", "message": "too busy"}
     else:
         assert bad["line-3"]["response"]["status_code"] == 429
@@ -480,7 +482,7 @@ def test_native_jobs_must_use_an_allowed_model(kind: ProviderCase, here: Restart
     wait_for("the models at the edge", lambda: there_itself.post("/v1/batch_jobs", another).status == 403 or None)
     there.asked.clear()
     there.jobs.clear()
-    # What is not read there does not count.
+    # Fields that the provider ignores do not count as the model.
     beside = {"model": kind.model, **another} if kind.slug == "bedrock" else {"modelId": kind.model, **another}
     for job in ({}, another, beside):
         answer = there_itself.post("/v1/batch_jobs", job)
@@ -497,13 +499,14 @@ def test_native_jobs_must_use_an_allowed_model(kind: ProviderCase, here: Restart
 
 
 def native_job(kind: ProviderCase, model: str) -> dict[str, str]:
-    """A job for a model, in the provider's words."""
+    """Returns the body of a job for a model in the provider's native format."""
     if kind.slug == "bedrock":
         return {"modelId": model}
     return {"model": f"publishers/google/models/{model}" if kind.slug == "vertex-ai" else model}
 
 
-# Whose batches are run without the gateway's own: what is told of one's model, and of another bucket, which moto plays.
+# Providers whose own batches follow OpenAI's API, and options that differ from the cases above. Vertex AI uses a bucket
+# that moto emulates.
 PASSTHROUGH_OPTIONS = {
     "bedrock": {},
     "vertex-ai": {"vertex_storage_bucket_name": "gcs-files"},
@@ -541,7 +544,7 @@ def test_provider_batch_follows_the_openai_api_end_to_end(
     assert first["body"]["choices"][0]["message"]["content"] == "to word 1"
     assert first["body"]["usage"]["total_tokens"] == 15
     assert (second["status_code"], "too busy" in second["body"]["error"]["message"]) == (429, True)
-    # As it was written there.
+    # The file content is as the provider wrote it.
     own = ai.files.content(batch.output_file_id or "").text
     assert [json.loads(one) for one in own.splitlines()] == [error_row(kind, sent[1]), success_row(kind, sent[0])]
 
@@ -611,7 +614,7 @@ def test_files_batches_and_tuning_must_use_an_allowed_model(
     untold = Client(here.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     assert untold.post("/v1/fine_tuning/jobs", {"training_file": uri}).status == 403
     assert there.asked == []
-    # Whatever is said beside it, the job is of the model that was looked at.
+    # Additional fields cannot change the model that was checked.
     beside = {"model": other, "modelId": other}
     ai.batches.create(**made, extra_body={"model": kind.model, "provider_options": beside, "modelId": other})
     assert [kind.model in json.dumps(job) and other not in json.dumps(job) for job in there.jobs] == [True]

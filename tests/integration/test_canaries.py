@@ -1,4 +1,4 @@
-"""No secret is to be found in anything that the gateway writes, shows or says, however it is spelled there."""
+"""Secrets must not appear in anything that the gateway writes, returns or logs, in any encoding."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ INLINE_CONFIG = json.dumps(
 
 
 def secret_headers() -> list[dict[str, str]]:
-    """Header fields for every place that a secret may be in."""
+    """Returns header fields with a secret in every place where one may be sent."""
     return [
         {"authorization": f"Bearer {canary('bearer')}"},
         {"authorization": basic_auth("basic")},
@@ -114,7 +114,7 @@ def secret_headers() -> list[dict[str, str]]:
         {"x-gateway-custom-host": f"http://user:{canary('userinfo')}@127.0.0.1:1/v1"},
         {"x-gateway-custom-host": f"http://user:?{canary('odd userinfo')}#@127.0.0.1:1/v1"},
         {"x-gateway-custom-host": f"http://127.0.0.1:1/v1?key={canary('query of a host')}"},
-        # Hosts that refuse, that are not allowed, that are not there: each with somebody's credential on its way to it.
+        # Hosts that refuse connections, are not allowed or do not exist, each with a credential that is meant for it.
         {"x-gateway-custom-host": "http://127.0.0.1:1/v1", "authorization": f"Bearer {canary('refusing host')}"},
         {"x-gateway-custom-host": "http://10.0.0.1/v1", "authorization": f"Bearer {canary('private host')}"},
         {"x-gateway-custom-host": "http://nobody.invalid/v1", "authorization": f"Bearer {canary('no host')}"},
@@ -122,7 +122,7 @@ def secret_headers() -> list[dict[str, str]]:
 
 
 def secret_calls() -> Iterator[Call]:
-    """Good calls, refused ones, and each way in which a provider fails, with a secret wherever one may be."""
+    """Yields successful calls, rejected calls and every kind of provider failure, with a secret wherever one may be."""
     for fields in secret_headers():
         headers = {**CLIENT_HEADERS, **fields}
         yield "POST", CHAT_PATH, chat_body(), headers
@@ -156,7 +156,7 @@ def secret_calls() -> Iterator[Call]:
 
 
 def disconnect_early(gateway: Gateway) -> int:
-    """Callers who leave, before the answer and within it."""
+    """Sends requests and disconnects before and during the response; returns the number of requests."""
     models = ("mock?first_ms=20000", "mock?chunks=100&chunk_ms=50")
     for model in models:
         with RawConnection(gateway.base_url) as wire:
@@ -167,7 +167,7 @@ def disconnect_early(gateway: Gateway) -> int:
 
 
 def reload_invalid_settings(gateway: Gateway) -> None:
-    """Files that cannot be used, each with a secret near what is wrong with it."""
+    """Loads invalid settings files, each with a secret near its error."""
     said = gateway.program.read_output().count("the old snapshot stays")
     row = {"slug": "p", "provider": "mock", "api_key": canary("broken row")}
     good = gateway.config_file.read_text()
@@ -211,7 +211,7 @@ def test_search_finds_a_secret_in_every_encoding():
 
 
 def read_public_output(gateway: Gateway) -> bytes:
-    """What anyone may look at."""
+    """Returns the responses that anyone can read without a key."""
     fields = {"authorization": f"Bearer {canary('management')}", "cookie": canary("management cookie")}
     paths = ("/metrics", "/v1/health", "/schema/openapi.json", "/v1/nothing", "/live", f"/x?key={canary('lost')}")
     answers = [send_raw_request(gateway.base_url, path, headers=fields) for path in paths]
@@ -244,21 +244,21 @@ def test_no_secret_is_written_shown_or_logged(provider: Mock, tmp_path: Path):
         }
     sinks["records"] = gateway.records_file.read_bytes()
     sinks["output"] = gateway.program.log.read_bytes()
-    # Everything was said that could have been: all ways to fail, by status and by outcome.
+    # Checks that every kind of failure was covered, by status and by outcome.
     records = [json.loads(line) for line in sinks["records"].splitlines()]
     assert {record["outcome"] for record in records} == {"complete", "refused", "aborted", "cut"}
     assert {200, 302, 400, 401, 408, 429, 502} <= {record["response_status_code"] for record in records}
     assert not find_secrets(sinks, CANARIES)
-    # The records do hold what is no secret.
+    # The records do contain values that are not secret.
     assert b"x-gateway-provider" in sinks["records"]
     assert b"a=b&" in sinks["records"]
 
 
-# ── what is kept in the store ────────────────────────────────────────────────────────────────────────────────────────
+# ── secrets in the store ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def bodies_with_secrets(vaults: MockSecretStores) -> dict[str, dict[str, Any]]:
-    """What is made over the API, with a secret in each place that is for one."""
+    """Returns bodies that create objects over the API, with a secret in every field that may hold one."""
     aws = {"aws_auth_type": "accessKey", "aws_region": "eu-west-1", "aws_access_key_id": "AKIDEXAMPLE"}
     service_account = {"client_email": "a@b.test", "private_key": canary("key of a service account")}
     vertex = {
@@ -311,7 +311,7 @@ def bodies_with_secrets(vaults: MockSecretStores) -> dict[str, dict[str, Any]]:
 
 
 def config_with_secrets(name: str) -> dict[str, Any]:
-    """A config with a secret in each place that is for one."""
+    """Returns a config with a secret in every field that may hold one."""
     header = {"Authorization": canary(f"tool of {name}")}
     return {
         "strategy": {"mode": "fallback"},
@@ -324,13 +324,13 @@ def config_with_secrets(name: str) -> dict[str, Any]:
 
 
 def create_objects(admin: Client, place: dict[str, str], made: Mapping[str, dict[str, Any]]) -> Iterator[Response]:
-    """Make it all, and give what is answered to the same with something wrong beside the secret."""
+    """Creates all objects, and also sends each with an invalid field next to the secret; yields the responses."""
     for name, body in made.items():
         path = name.split()[0]
         here = {} if "secret" in path else place
         for wrong in ({"odd": 1}, {"name": 5}, {"tags": 5, "description": 5}):
             yield admin.post(path, {**body, **here, **wrong})
-        # The same name of a provider again is a conflict.
+        # Creating a provider of the same name again is a conflict.
         yield from (admin.post(path, {**body, **here}) for _ in range(2))
     saved = {"name": "saved", "config": config_with_secrets("a config"), **place}
     for wrong in (
@@ -353,7 +353,7 @@ def create_objects(admin: Client, place: dict[str, str], made: Mapping[str, dict
 
 
 def read_all_objects(admin: Client, place: str) -> bytes:
-    """Everything that can be read of it."""
+    """Returns everything that the API can return about the objects."""
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
     organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
     inside = f"?workspace_id={place}"
@@ -381,7 +381,7 @@ def read_all_objects(admin: Client, place: str) -> bytes:
 
 
 def sign_in_with_errors(admin: Client, secrets: dict[str, str]) -> Iterator[Response]:
-    """A person who is invited, signs in, and gets some of it wrong."""
+    """Invites a user who signs in, with invalid requests in between; yields the responses."""
     invited = {"email": "new@example.test", "role": "member", "workspaces": []}
     secrets["invitation"] = admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
     nobody = Client(admin.gateway, "")
@@ -405,7 +405,7 @@ def sign_in_with_errors(admin: Client, secrets: dict[str, str]) -> Iterator[Resp
 
 
 def read_stored_files(folder: Path, url: str) -> dict[str, bytes]:
-    """The store, what is kept for the next start, records and output; not the file that holds what the operator wrote."""
+    """Returns the database, the saved snapshot, the records and the output; not the operator's settings file."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != "penstock.toml"]
     found = {path.name: path.read_bytes() for path in files}
     if url.startswith("postgresql"):
@@ -420,7 +420,7 @@ def test_no_stored_secret_is_written_shown_or_logged(
     vaults = MockSecretStores(create_folder(tmp_path, "vaults"))
     vaults.kept["secret/app"] = json.dumps({"value": canary("kept elsewhere")})
     signer = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
-    # Somebody gave the private part along.
+    # The operator's key set wrongly includes the private part.
     rules = {"enabled": True, "jwks": json.dumps({"keys": [signer.as_dict(private=True)]}), "algorithms": ["ES256"]}
     folder = create_folder(tmp_path, "gateway")
     url = request.getfixturevalue("postgres").database() if kind == "postgresql" else f"sqlite:///{folder}/penstock.db"
@@ -477,7 +477,7 @@ def test_no_stored_secret_is_written_shown_or_logged(
     assert {200, 400, 401, 403, 409} <= {answer.status for answer in answers}
     sinks |= read_stored_files(folder, url)
     assert {"penstock.db", "gateway.log", "records.jsonl"} <= set(sinks)
-    # What is no secret is found there: it is the store.
+    # Checks that the search covers the database: an id that is not secret is found.
     assert workspace["id"].encode() in sinks["penstock.db"]
     assert len(secrets) > 25
     assert not find_secrets(sinks, secrets)
@@ -488,7 +488,7 @@ def create_folder(folder: Path, name: str) -> Path:
     return folder / name
 
 
-# ── what opens the stores ────────────────────────────────────────────────────────────────────────────────────────────
+# ── credentials of the stores ────────────────────────────────────────────────────────────────────────────────────────
 
 MASTER_KEY = canary("master key") + "012345"
 
@@ -498,7 +498,7 @@ class RedisWithPassword(RedisServer):
 
 
 def failed_start_outputs(folder: Path, url: str, redis: str) -> Iterator[bytes]:
-    """What starts that fail say, each with a secret in what is wrong."""
+    """Yields the output of starts that fail, each with a secret in the invalid setting."""
     right = {"PENSTOCK_STORE_URL": url, "PENSTOCK_STORE_MASTER_KEY": base64.b64encode(MASTER_KEY.encode()).decode()}
     for number, wrong in enumerate(
         (
@@ -513,7 +513,8 @@ def failed_start_outputs(folder: Path, url: str, redis: str) -> Iterator[bytes]:
     ):
         place = folder / str(number)
         place.mkdir(parents=True)
-        # A node starts without a database that is only away; tables are made without the master key.
+        # The first case uses `migrate`, because a node starts even while the database is unreachable. Migrations need
+        # no master key.
         command = ["serve", "--port", "0"] if number else ["migrate"]
         program = [sys.executable, "-m", "penstock", *command]
         env = {**os.environ, **right, **wrong}
@@ -555,7 +556,7 @@ def test_store_credentials_appear_only_in_operator_settings(provider: Mock, own_
             5,
         )
         sinks = {"reads": read_all_objects(admin, workspace["id"]) + read_public_output(gateway)}
-        # Both go away, which is told in each way that there is; calls go on.
+        # Both servers go down, which is reported in every possible way; calls continue.
         redis.stop()
         own_postgres.crash()
         answers = [admin.get("/v1/configs"), admin.post("/v1/workspaces", {"name": "x"}), admin.get("/ready")]

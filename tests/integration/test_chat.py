@@ -1,4 +1,4 @@
-"""Calls go through whole and streamed, small and large, byte for byte, over every kind of connection."""
+"""Calls pass through byte for byte: complete and streamed, small and large, over every kind of connection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-# An answer of the provider's that is no error, however odd: what the caller gets must be the same bytes.
+# Mock models whose responses are no errors, however odd; the client must get the same bytes.
 STREAM_MODELS = [
     "mock",
     "mock?chunks=1",
@@ -64,7 +64,7 @@ ERROR_MODELS = ["mock?fault=429", "mock?fault=429&retry_after=7", "mock?status=5
 
 
 def assert_same_through_gateway(served: Gateway, provider: Mock, path: str, body: bytes) -> None:
-    """Ask both ways and compare."""
+    """Sends the request directly and through the gateway and compares the responses."""
     direct = send_raw_request(provider.url, path, body, JSON_HEADERS)
     answer = send_raw_request(served.base_url, path, body)
     assert (answer.status, answer.end_reason, len(answer.body)) == (direct.status, direct.end_reason, len(direct.body))
@@ -96,7 +96,7 @@ def test_error_is_unchanged_for_messages_and_named_for_chat(served: Gateway, pro
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])
 @pytest.mark.parametrize("model", STREAM_MODELS)
 def test_stream_passes_byte_for_byte(served: Gateway, provider: Mock, path: str, model: str):
-    # Who wants to see the usage gets the very bytes.
+    # With `include_usage` the usage event is not removed, so the bytes are identical.
     assert_same_through_gateway(
         served, provider, path, chat_body(model, stream=True, stream_options={"include_usage": True})
     )
@@ -242,7 +242,7 @@ def test_client_that_expects_100_continue_gets_it(served: Gateway):
         )
         assert wire.socket.recv(1024).startswith(b"HTTP/1.1 100 ")
         wire.send(body)
-        # The blank line of the 100 may come on its own.
+        # The blank line after the 100 may arrive separately.
         assert wire.read_response().status == 200
 
 
@@ -290,7 +290,7 @@ requires_http2_curl = pytest.mark.skipif(not has_http2_curl(), reason="needs a c
 
 
 def run_curl(served: Gateway, path: str, body: bytes, folder: Path, *options: str) -> tuple[bytes, str]:
-    """Ask over HTTP/2 without TLS; the body that came, and `version status`."""
+    """Sends a request over HTTP/2 without TLS; returns the response body and `version status`."""
     sent, got = folder / "sent", folder / "got"
     sent.write_bytes(body)
     headers = [part for name, value in MOCK_HEADERS.items() for part in ("-H", f"{name}: {value}")]

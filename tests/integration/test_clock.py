@@ -1,4 +1,4 @@
-"""The machine's date leaps while gateways work: what ends by the date ends, and nothing else notices."""
+"""Jumps of the system date while gateways serve requests. Expiry follows the date; nothing else is affected."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RETRY_AFTER_CONFIG = {
 
 
 class FakeClock:
-    """The date as one gateway sees it, so far from the machine's own; waits are not touched."""
+    """System date as one gateway sees it, with an offset from the machine's; the monotonic clock is unchanged."""
 
     def __init__(self, file: Path) -> None:
         library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
@@ -66,7 +66,7 @@ class FakeClock:
         }
 
     def set_offset(self, seconds: int) -> None:
-        """In one step: nobody must read half of it."""
+        """Sets the offset in seconds atomically, so that no process reads half of it."""
         self.ahead = seconds
         draft = self._file.with_suffix(".new")
         draft.write_text(f"{seconds:+d}")
@@ -78,7 +78,7 @@ class FakeClock:
 
 @dataclass
 class TokenSigner:
-    """What an identity provider signs."""
+    """Signs tokens as an identity provider does."""
 
     key: RSAKey
     claims: dict[str, Any]
@@ -94,7 +94,7 @@ def send_as_user(gateway: Gateway, config: object, body: bytes, key: str = STEAD
 
 
 class LoadGenerator:
-    """Callers who ask all the time, and what they were told that they should not have been."""
+    """Clients that send requests continuously, and the unexpected responses that they got."""
 
     def __init__(self, nodes: list[Gateway]) -> None:
         self.nodes = nodes
@@ -153,19 +153,19 @@ class LoadGenerator:
 
 
 def measure_retry_wait(gateway: Gateway) -> float:
-    """How long a provider's `retry-after` is waited for."""
+    """Returns how many seconds the gateway waits for a provider's `retry-after`."""
     began = time.monotonic()
     assert send_as_user(gateway, RETRY_AFTER_CONFIG, chat_body("mock?status=429&retry_after=0.3")).status == 429
     return time.monotonic() - began
 
 
 def management_status(one: Gateway, token: str) -> int:
-    """The status of the management plane's answer."""
+    """Returns the status of a management API response to this token."""
     return Client(one, token).get("/v1/configs").status
 
 
 def check_expiry(one: Gateway, date: FakeClock, born: float, tokens: TokenSigner) -> None:
-    """What ends, or begins, by the date: keys and tokens, alike on both planes."""
+    """Checks what expires or becomes valid by date: keys and tokens, equally on both planes."""
     half_an_hour = born + HOUR / 2
     is_over, is_early = date.now() > half_an_hour, date.now() < born - HOUR / 2
     assert send_as_user(one, MOCK_CONFIG, chat_body(), BRIEF).status == (401 if is_over else 200)
@@ -178,7 +178,7 @@ def check_expiry(one: Gateway, date: FakeClock, born: float, tokens: TokenSigner
     ):
         token = tokens.sign(**claims)
         assert send_as_user(one, MOCK_CONFIG, chat_body(), token).status == status, (claims, date.ahead)
-        # It remembers for a second whom it knows.
+        # The management API caches a verified token for one second.
         wait_for(
             f"{status} for {claims} {date.ahead}",
             lambda token=token, status=status: management_status(one, token) == status or None,
@@ -225,7 +225,7 @@ def test_clock_jumps_under_load_affect_only_expiry(
                 assert admin.get("/v1/workspaces").status == 200
                 wait_for("some load", lambda sent=sent: load.sent > sent + 20 or None, 20)
         assert not load.wrong, load.wrong[:3]
-        # The one who tries comes after half a minute of real time, and no leap is one.
+        # The circuit breaker sends a probe after half a minute of real time, and a clock jump does not count.
         assert len(failed_requests(provider)) == failed
         date.set_offset(DAY)
         send_as_user(one, MOCK_CONFIG, chat_body())
@@ -241,7 +241,7 @@ def failed_requests(provider: Mock) -> list[dict[str, Any]]:
 
 
 def check_record_times(node: Gateway, count: int, date: FakeClock) -> None:
-    """Records know when they were made, by the date, and how long all took, by no date."""
+    """Checks that records have creation times by the system date, and durations that no clock jump affects."""
     records = node.records(count)
     last = max(datetime.fromisoformat(record["created_at"]).timestamp() for record in records)
     assert abs(last - date.now()) < 60

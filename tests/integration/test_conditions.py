@@ -1,4 +1,4 @@
-"""What is done only once, and only while nobody else changed it; on both databases."""
+"""Idempotency keys and `If-Match` preconditions, on both databases. They prevent repeated and conflicting changes."""
 
 from __future__ import annotations
 
@@ -96,18 +96,18 @@ def test_rejects_invalid_idempotency_keys(admin: Client, wrong: str):
 
 
 class ChangeCase(NamedTuple):
-    """Something that can be changed, another state of it, and one that would be lost."""
+    """Object that can be changed, a change to it, and a later change that a stale `If-Match` must reject."""
 
     path: str
     change: dict[str, Any]
     rejected_change: dict[str, Any]
-    # What must be said to delete it; nothing where that cannot be.
+    # Body that the delete request needs, if any.
     delete_body: object = None
     is_deletable: bool = True
 
 
 def create_change_cases(admin: Client, workspace: dict[str, Any]) -> list[ChangeCase]:
-    """Something of each kind."""
+    """Creates an object of each kind."""
     place = {"workspace_id": workspace["id"]}
     inside = f"?workspace_id={workspace['id']}"
     key = admin.create("/v1/api-keys/workspace/service", {"name": "n", "scopes": ["completions.write"], **place})
@@ -225,7 +225,7 @@ def test_rejects_invalid_or_unsatisfiable_if_match(
         expect_error(way(), status, code)
 
 
-# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── error messages ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

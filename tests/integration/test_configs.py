@@ -1,4 +1,4 @@
-"""Configs over HTTP, on both databases; and that what is saved is what requests are served by."""
+"""Configs over HTTP, on both databases. Requests are served by the saved config."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_default_config_is_unique_and_not_applied_to_requests(admin: Client):
     assert default_slugs(place) == [two]
     version = expect_ok(admin.put(f"/v1/configs/{one}", {"isDefault": 1}))["version_id"]
     assert (default_slugs(place), default_slugs(other)) == ([one], [elsewhere])
-    # It is no other version.
+    # Making a config the default creates no new version.
     assert admin.read(f"/v1/configs/{one}/versions")["total"] == 1
     assert admin.read(f"/v1/configs/{one}")["version_id"] == version
     row = admin.read(f"/v1/configs/{one}")
@@ -69,7 +69,7 @@ def test_default_config_is_unique_and_not_applied_to_requests(admin: Client):
     records = admin.read(f"/v1/audit-logs?{asked_for}")["records"]
     moved = admin.read(f"/v1/configs/{two}")["id"]
     assert {row["id"], moved} <= {record["resource_id"] for record in records if record["action"] == "update"}
-    # Who names no config and no provider has none.
+    # A request that names neither config nor provider does not get the default config.
     key = admin.with_new_key(workspace_id=place, scopes=["completions.write"]).key
     fields = {"content-type": "application/json", "x-gateway-api-key": key}
     assert send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), fields).status == 400
@@ -198,19 +198,19 @@ def test_masked_credentials_round_trip_and_reach_the_provider(admin: Client, wor
         return next(iter(sent_keys(provider)), None)
 
     wait_for("the key", lambda: first_sent_key() == SECRET or None, 5)
-    # The targets change places; nobody sends their credentials again.
+    # The targets swap places, and their credentials are not sent again.
     turned = {**shown, "targets": shown["targets"][::-1]}
     version = save_config(admin, path, turned)
     assert version != made["version_id"]
     wait_for("the other target", lambda: first_sent_key() == OTHER or None, 5)
     save_config(admin, path, fallback_config("sk-a-third-credential"))
-    # An older version, as it was shown, brings its credentials back.
+    # Saving an older version in its masked form restores its credentials.
     kept = admin.read(f"{path}/versions")["data"][-1]
     save_config(admin, path, json.loads(kept["config"]))
     wait_for("the first again", lambda: first_sent_key() == SECRET or None, 5)
     admin.put(path, {"name": "Renamed"})
     assert first_sent_key() == SECRET
-    # Another credential whose ends are the same is another version; nobody knows any more which one a mask means.
+    # Another credential with the same first and last characters is another version. Its mask is then ambiguous.
     version = admin.read(path)["version_id"]
     assert save_config(admin, path, fallback_config(OTHER, "sk-canary-another789")) != version
     save_config(admin, path, fallback_config("sk-a-third-credential"))
@@ -245,7 +245,7 @@ def test_masked_credential_is_bound_to_its_address_and_version(admin: Client, wo
     params = {"provider": "openai", "override_params": {"api_key": shown["api_key"]}}
     expect_error(admin.put(path, {"config": params}), 400, "AB01", "config.override_params.api_key", "is masked")
     save_config(admin, path, fallback_config(SECRET, OTHER))
-    # Which of two is meant no older version says.
+    # No older version tells which of the two credentials is meant.
     both = json.loads(admin.read(path)["config"])["targets"]
     save_config(admin, path, fallback_config(SECRET))
     save_config(admin, path, fallback_config(SECRET, OTHER))
@@ -299,7 +299,7 @@ def test_operator_limits_apply_when_saving(tmp_path: Path, provider: Mock):
         body = {"name": "Config", "workspace_id": workspace["id"]}
 
         def error_paths(strategy: dict[str, Any], *targets: dict[str, Any]) -> list[str]:
-            """Save it, and give the places of what is wrong."""
+            """Saves the config and returns the paths of its errors."""
             answer = admin.post("/v1/configs", {**body, "config": {"strategy": strategy, "targets": targets}})
             assert answer.status in {200, 201, 400}, answer
             return [error["path"] for error in answer.json()["data"]["errors"]] if answer.status == 400 else []

@@ -1,4 +1,6 @@
-"""Each control header of the interface's specification does what it says, under its own prefix and the alias, and goes no further."""
+"""Control headers of the specification. Each works under its own prefix and the alias, and none is forwarded to the
+provider.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ HEADERS = {**MOCK_HEADERS, "x-gateway-api-key": KEY}
 OVERRIDE_CONFIG = json.dumps({"provider": "mock", "override_params": {"model": "overridden"}})
 CACHE_CONFIG = json.dumps({"provider": "mock", "cache": {"mode": "simple"}})
 TRACEPARENT = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
-# A header, its value, what else is sent, and what becomes of the request: `status`, or what the record or the provider's side has.
+# Header, its value, further headers, and the expected result: `status`, or fields of the record or of the provider's
+# request.
 HEADER_CASES: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("api-key", "pk-wrong", {}, {"status": 401}),
     ("provider", "nobody", {}, {"status": 400}),
@@ -52,11 +55,11 @@ HEADER_CASES: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("forward-headers", "x-gateway-forward-headers", {}, {"status": 400}),
     ("debug", "false", {}, {"debug": False, "request_headers": None}),
     ("nitro-mode", "true", {"x-gateway-config": OVERRIDE_CONFIG}, {"ai_model": "mock?first_ms=30"}),
-    # As in a config: who asks for checks that are not there is not served without them.
+    # As in a config: a request for guardrails that do not exist is rejected, not served without them.
     ("default-input-guardrails", '["g-1"]', {}, {"status": 400}),
     ("default-output-guardrails", '["g-1"]', {}, {"status": 400}),
     ("default-input-guardrails", "[]", {}, {"status": 200}),
-    # Declared and of no effect here: of older clients, of other transports, or flags that name nothing there is.
+    # Accepted without effect: headers of older clients or other transports, and flags that refer to nothing here.
     *(
         (name, "x", {}, {"status": 200})
         for name in (
@@ -74,7 +77,7 @@ HEADER_CASES: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
 ]
 
 
-# The headers that the specification names for one provider each.
+# Headers that the specification defines for one provider each.
 AZURE_HEADERS = (
     "azure-api-version azure-ad-token azure-auth-mode azure-managed-client-id azure-entra-client-id "
     "azure-entra-client-secret azure-entra-tenant-id azure-entra-scope"

@@ -1,4 +1,6 @@
-"""An answer that breaks off is never shown as complete: a stream of events says so, any other ends its connection."""
+"""Truncated responses never look complete. A cut event stream ends with an error event; any other cut response ends its
+connection.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 TABLES = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
 FILE_PATH = "/v1/files/f-1/content"
-# The head, a piece, and then the end of the connection where more was promised.
+# Response head and a part of the body, after which the connection ends although more was promised.
 CUT_RESPONSES = {
     "between chunks": (CHUNKED_HEAD, b"5\r\nhello\r\n"),
     "in a chunk": (CHUNKED_HEAD, b"5\r\nhello\r\nff\r\nwor"),
@@ -46,7 +48,7 @@ STREAM_FAULTS = ["cut", "cut_reset", "cut_event", "bad_framing"]
 
 
 def final_error(path: str, body: bytes) -> dict:
-    """The error that a stream ends with, out of what its dialect wraps it in."""
+    """Returns the error that ends the stream, without the wrapping of its API format."""
     last = body.rstrip(b"\n").rsplit(b"\n\n", 1)[-1]
     name, _, data = last.rpartition(b"data: ")
     assert name == (b"event: error\n" if path == MESSAGES_PATH else b""), last
@@ -62,7 +64,7 @@ def test_cut_stream_ends_in_an_error_event(served: Gateway, path: str, fault: st
         error = final_error(path, answer.body)
         assert error["type"] == ("api_error" if path == MESSAGES_PATH else "server_error")
         assert "the provider's answer broke off" in error["message"]
-        # What came before it is the provider's own.
+        # The events before it are the provider's own.
         assert answer.body.count(b"\n\n") >= 5
         assert wire.request(path, chat_body()).status == 200
 
@@ -125,10 +127,10 @@ def test_other_cut_responses_break_the_connection(served: Gateway, name: str):
     with CannedProvider(*CUT_RESPONSES[name]) as canned, RawConnection(served.base_url) as wire:
         answer = wire.request(FILE_PATH, headers=canned.headers)
     if answer.status == 502:
-        # It broke off before anything was passed on.
+        # The provider's response ended before anything was forwarded.
         assert answer.json()["error"]["code"] == "upstream_broke"
     else:
-        # What came together with its cut may be left out, the head too; a good end may not be made up.
+        # Bytes that arrive together with the cut may be dropped, even the head; a clean end must not be faked.
         assert (answer.status or 200, answer.end_reason) == (200, "broken")
         assert b"hello".startswith(answer.body[:5])
     record = served.records(count + 1)[-1]
@@ -219,7 +221,7 @@ def test_http_2_streams_finish_before_a_cut_ends_connection(
         ended = line.read_until_ended(1)
         assert ended.keys() == {1}
         assert ended[1].endswith(b"data: [DONE]\n\n")
-        # Nobody is beside those two now, and nothing else tells that they were not all.
+        # No other streams remain; only the closed connection shows that these two are incomplete.
         began = time.monotonic()
         assert not [frame for frame in line.read_frames() if frame[0] == DATA and frame[1] & END_STREAM]
         assert time.monotonic() - began < MAX_CLOSE_SECONDS

@@ -1,4 +1,4 @@
-"""What holds when nothing was set: open on this machine, closed to any other, and clear about mistakes."""
+"""Behaviour with default settings. The gateway serves only this machine, and reports configuration mistakes clearly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def get_startup_error(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> str:
-    """Run `serve` where it must refuse to start, and give what it said."""
+    """Runs `serve` where startup must fail, and returns its error output."""
     command = [sys.executable, "-m", "penstock", "serve", "--port", str(free_port()), *options]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=15, env=env or {}, cwd=folder)
     assert done.returncode == 1, done
@@ -53,7 +53,7 @@ def test_serves_loopback_without_a_key_by_default(tmp_path: Path):
         assert send_raw_request(url, "/ready", headers={}).status == 200
         answer = send_raw_request(url, CHAT_PATH, chat_body(), {"content-type": "application/json"})
         assert (answer.status, answer.json()["error"]["code"]) == (400, "provider_needed")
-        # Records go where the documentation says, and nothing else is left about.
+        # Records go to the documented path, and no other files are created.
         wait_for("the records", lambda: (tmp_path / "logs/records.jsonl").exists() or None)
     finally:
         status = program.stop()

@@ -1,4 +1,6 @@
-"""The description of the management API: every field has its words, and what it describes holds for whatever is sent."""
+"""OpenAPI description of the management API. Every field has a description, and responses to generated requests match
+their schemas.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,16 @@ if TYPE_CHECKING:
 
 DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 SCHEMA = schemathesis.openapi.from_dict(DESCRIPTION)
-# The same handlers under other names.
+# Other paths of the same handlers.
 ALIAS_PATHS = ("/v2/", "/v1/v2/", "/v1/admin/workspaces")
-# With each database, others with each.
+# For each operation and database; the seed differs between databases.
 MAX_EXAMPLES = 6
 ALLOWED_STATUSES = {200, 304, 400, 401, 403, 404, 405, 409, 412, 415, 429}
 
 
 def list_operations() -> list[Any]:
     found = [result.ok() for result in SCHEMA.get_all_operations()]
-    # Handlers of several paths come in any order.
+    # Handlers with several paths come in no fixed order.
     return sorted((one for one in found if not one.path.startswith(ALIAS_PATHS)), key=lambda one: one.label)
 
 
@@ -114,7 +116,7 @@ def test_document_is_openapi_3_1_with_unique_operation_ids():
     assert len(ids) == len(set(ids))
 
 
-# What the interface has of this plane, below /v1.
+# Management routes below /v1 that the compatible interface requires.
 REQUIRED_ROUTES = (
     ("/admin/organisation/defaults", "GET PUT"),
     ("/admin/organisation/settings", "GET PUT"),

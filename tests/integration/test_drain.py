@@ -1,4 +1,6 @@
-"""A gateway that is told to end takes leave of everybody in an orderly way, and a rolling restart fails nobody."""
+"""Graceful shutdown. A draining gateway closes connections and ends streams in order, and a rolling restart fails no
+request.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ NOTICE, DRAIN = 1.0, 8.0
 
 
 def config_tables(provider: Mock, drain: float = DRAIN) -> dict:
-    # Only what is known to more than this machine gives notice; a key makes that allowed.
+    # The gateway delays its shutdown only if it serves other machines too; a key allows that.
     return {
         "server": {"host": "0.0.0.0", "notice_seconds": NOTICE, "drain_seconds": drain},
         "keys": [{"name": "k", "key": "pk-of-one"}],
@@ -43,7 +45,7 @@ def send_sigterm(gateway: Gateway) -> float:
 
 @contextlib.contextmanager
 def draining(gateway: Gateway) -> Iterator[None]:
-    """Tell it to end, once it has said no to new connections."""
+    """Sends SIGTERM, yields once `/ready` returns 503, and checks that the gateway exits with status 0."""
     send_sigterm(gateway)
     wait_for("not ready", lambda: send_raw_request(gateway.base_url, "/ready").status == 503 or None, 2)
     yield
@@ -74,7 +76,7 @@ def test_rolling_restart_under_load_fails_no_request(provider: Mock, tmp_path: P
                 streams=streams,
                 seconds=seconds,
                 model="mock?chunks=40&chunk_ms=50",
-                # One that began before the drain cannot say any more that its connection closes after it.
+                # A response that began before the drain can no longer announce that its connection closes.
                 headers={**headers, "connection": "close"},
                 expect_chunks=43,
             ) as streamed,
@@ -116,7 +118,7 @@ def test_http2_drain_sends_goaway_and_finishes_open_streams(provider: Mock, tmp_
             1, "POST", CHAT_PATH, {**MOCK_HEADERS, **AUTH_HEADERS}, chat_body("mock?chunks=40&chunk_ms=50", stream=True)
         )
         frames = line.read_frames()
-        # The stream has begun.
+        # The stream has started.
         assert next(kind for kind, _, stream, _ in frames if stream == 1) == HEADERS
         with draining(gateway):
             seen = list(frames)
@@ -171,7 +173,7 @@ def test_stalled_readers_are_aborted_at_the_drain_deadline(provider: Mock, tmp_p
 
         stuck = [open_stream(LARGE_STREAM_MODEL, SMALL_BUFFER_BYTES) for _ in range(silent)]
         wait_for_backpressure(provider, silent)
-        # Each holds two open files, among which those of the silent ones have to be found.
+        # Each stream uses two file descriptors; the gateway must find those of the stalled clients among them.
         others = [open_stream("mock?chunks=100000&chunk_ms=60000") for _ in range(quiet)]
         heads = [wire.read_head() for wire in others]
         began = send_sigterm(gateway)

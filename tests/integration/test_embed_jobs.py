@@ -1,4 +1,4 @@
-"""Files and batches of Cohere's own in OpenAI's shape: datasets of texts, and the jobs that embed them."""
+"""Cohere batches through the OpenAI API. Files become datasets, and batches become embed jobs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_embed_job_starts_once_the_dataset_is_validated(ai: openai.OpenAI, coher
 
 
 def embedded_record(number: int, **vectors: list[float]) -> dict[str, Any]:
-    """A record as a job of Cohere's writes it."""
+    """Returns a record in the format that a Cohere embed job writes."""
     return {"text": f"text {number}", "custom_id": f"t-{number}", "embeddings": vectors}
 
 
@@ -128,7 +128,7 @@ def test_job_output_is_translated_to_openai_format(
     cohere_provider.finish_job("complete", records)
     told = output.get(path)
     rows = [json.loads(row) for row in told.body.splitlines()]
-    # A file after the other, of which each has every second one.
+    # The output consists of two files, read one after the other; each contains every second record.
     assert [row["custom_id"] for row in rows] == [f"t-{number}" for start in (0, 1) for number in range(start, 200, 2)]
     bodies = {row["custom_id"]: row["response"]["body"] for row in rows}
     assert {row["response"]["status_code"] for row in rows} == {200}
@@ -224,6 +224,6 @@ def test_model_allowlist_applies_to_embed_jobs(
     assert status_and_code(lambda: create_batch(ai, file, model="embed-other")) == no
     assert status_and_code(lambda: create_batch(ai, file, model=None))[0] == 400
     assert cohere_provider.asked == []
-    # Whatever is said beside it, the job is of the model that was looked at.
+    # Extra provider options cannot replace the model that the allowlist check saw.
     create_batch(ai, file, provider_options={"model": "embed-other"})
     assert [job["model"] for job in cohere_provider.jobs] == [MODEL]

@@ -1,4 +1,6 @@
-"""Values at the ends of what can be written, in every field of every route: refused or kept, and never a failure of ours."""
+"""Boundary values in every field of every management route. Each value is accepted or rejected, and never causes a 5xx
+status.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from tests.integration.wire import Response
 
 DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
-# As they stand in a body.
+# JSON source text, as it stands in a body.
 EXTREME_NUMBERS = (b"2147483648", b"9223372036854775808", b"-9223372036854775809", b"18446744073709551616", b"1e400")
 EXTREME_STRINGS = (
     b'"\\u0000"',
@@ -50,18 +52,18 @@ MAX_DEPTH = 6
 
 
 class RequestCase(NamedTuple):
-    """A request of a route that is good but for one value."""
+    """A request that is valid except for one value."""
 
     method: str
     path: str
     body: bytes | None
-    # Which value of it is another, and what it is.
+    # Location of the replaced value, and the value that replaces it.
     location: str
     value: str | bytes
 
 
 def minimal_value(schema: dict[str, Any]) -> Any:
-    """The least that a schema allows."""
+    """Returns the smallest value that a schema allows."""
     schema = resolve_ref(schema)
     for several in ("anyOf", "oneOf"):
         if several in schema:
@@ -84,14 +86,14 @@ def resolve_ref(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class ValueLocation(NamedTuple):
-    """Where a value stands in a body, and such values as are not refused for what they are."""
+    """Location of a value in a body, with the extreme values that its type allows."""
 
     path: str
     values: tuple[bytes, ...]
 
 
 def allowed_types(kind: dict[str, Any]) -> set[str]:
-    """What a value may be; anything where nothing is said."""
+    """Returns the JSON types that a schema allows; number and string if it names none."""
     said = kind.get("type", ["number", "string"])
     return {said} if isinstance(said, str) else set(said)
 
@@ -105,7 +107,7 @@ def extreme_values(kinds: list[dict[str, Any]]) -> tuple[bytes, ...]:
 def iter_bodies_with_placeholder(
     schema: dict[str, Any], good: object, path: str = "", depth: int = 0
 ) -> Iterator[tuple[ValueLocation, Any]]:
-    """Put the mark of a value in each place of a body in turn, the rest staying good."""
+    """Yields copies of a valid body with the placeholder at each location in turn."""
     schema = resolve_ref(schema)
     kinds = [resolve_ref(one) for several in ("anyOf", "oneOf") for one in schema.get(several, ())] or [schema]
     yield ValueLocation(path, extreme_values(kinds)), PLACEHOLDER
@@ -167,7 +169,7 @@ def send_case(scene: AccessScenario, route: Route, tried: RequestCase) -> Respon
     headers = {**JSON_HEADERS, **scene.callers[who][0]}
     for _ in range(3):
         answer = send_raw_request(scene.admin.gateway.base_url, tried.path, tried.body, headers, method=tried.method)
-        # On a busy machine a store may be too slow for its time, and says so; what is asked again must be answered.
+        # On a busy machine the database may time out, which returns 503; a retry must succeed.
         if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
             break
     return answer
@@ -186,7 +188,7 @@ def test_no_field_value_causes_a_server_error(scene: AccessScenario):
                     failed.append((route.id, tried.location, tried.value[:40], answer.status, answer.body[:300]))
     assert not failed, "\n".join(map(str, failed))
     assert count > 3000
-    # What was taken can be read.
+    # Accepted values can be read back.
     for route in CANONICAL_ROUTES:
         if route.method == "GET":
             path, body = scene.prepare_request(route)

@@ -1,4 +1,6 @@
-"""Every strategy and feature of a config as a caller sees it, through a real gateway, in both ways that requests enter."""
+"""Routing strategies and config features through a real gateway. Runs on both request paths: intercepted and plain
+ASGI.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ FALLBACK_ON_429 = {"on_status_codes": [429]}
 def test_strategy_sends_request_to_the_expected_target(
     served: Gateway, provider: Mock, config: dict[str, Any], expected: tuple[int, str, str], attempts: int
 ):
-    # Whether it streams makes no difference before the first byte.
+    # Streaming makes no difference before the first byte.
     for number, stream in enumerate((False, True), 1):
         body = chat_body(f"m-{served.port}-{number}", stream=stream)
         answer = send_request(served, config, body, metadata='{"plan": "paid"}', explain="true")

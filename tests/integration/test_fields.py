@@ -1,4 +1,4 @@
-"""Every field of the management API: answers hold what their tables say, and what is written is read back."""
+"""Round trips of every management API field. Responses match their documented types, and written values are read back."""
 
 from __future__ import annotations
 
@@ -86,19 +86,19 @@ def test_create_and_update_responses_have_documented_types(scene: SampleObjects)
         (expect_ok(admin.put(f"/v1/admin/workspaces/{scene.workspace_id}", {"name": "Fields"})), WORKSPACE_FIELDS),
     ]
     assert not [found for answer, table in answers if (found := mismatched_fields(answer, table))]
-    # What was changed or deleted says nothing else, or nothing at all.
+    # Updates and deletes return no other fields, or an empty object.
     assert [answers[1][0], answers[6][0]] == [{}, {}]
     assert expect_ok(admin.delete(f"/v1/api-keys/{made['id']}")) == {}
 
 
 def body_fields(path: str, verb: str) -> tuple[str, set[str]]:
-    """The name of a body, and the fields that the description says it has."""
+    """Returns the schema name of a request body, and the field names that the OpenAPI description gives it."""
     body = DESCRIPTION["paths"][path][verb]["requestBody"]["content"]["application/json"]["schema"]
     name = body["$ref"].rpartition("/")[2]
     return name, set(DESCRIPTION["components"]["schemas"][name]["properties"])
 
 
-# What the description calls it, where one is made, and where it is read.
+# Path in the OpenAPI description, path to create at, and path to read from.
 CREATE_ROUTES = [
     ("/v1/api-keys/{kind}/{sub_kind}", "/v1/api-keys/workspace/user", "/v1/api-keys/{id}"),
     ("/v1/configs", "/v1/configs", "/v1/configs/{id}"),
@@ -121,7 +121,7 @@ def test_each_create_field_is_read_back(scene: SampleObjects, described: str, pa
     assert not find_mismatches(scene.admin.read(reading.format(id=made["id"], place=scene.workspace_id)), given)
 
 
-# Where each kind is changed, and where it is read if that is elsewhere.
+# Path in the OpenAPI description, and path to update and read.
 UPDATE_ROUTES = [
     ("/v1/api-keys/{key_id}", "/v1/api-keys/{key}"),
     ("/v1/configs/{key}", "/v1/configs/{lone_config}"),
@@ -145,7 +145,7 @@ def test_single_field_update_is_read_back_and_changes_no_other(scene: SampleObje
     where = path.format(**scene._asdict())
     for field in sorted(fields):
         before = scene.admin.read(where)
-        # Where another address is named the credential is sent anew.
+        # A change of the provider's host requires the credential again.
         along = {"key": given["key"]} if field in {"configurations", "model_config"} else {}
         expect_ok(scene.admin.put(where, to_request_body({**along, field: given[field]})))
         after = scene.admin.read(where)

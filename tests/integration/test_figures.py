@@ -1,4 +1,4 @@
-"""Figures that the gateway promises: how fast it starts, how little it holds, how little management disturbs it."""
+"""Promised performance figures: start time, memory use, and latency of requests under management load."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.alone
 
-# A machine that does much else at once may give more room: 2 doubles every time allowed here.
+# Factor for the time limits on a busy machine; 2 doubles each of them.
 TIME_FACTOR = float(os.environ.get("PENSTOCK_FIGURES_FACTOR", "1"))
 MAX_START_SECONDS = 1.0 * TIME_FACTOR
 MAX_IDLE_BYTES = 80_000_000
-# The promise is 1 ms where each has a core of its own; here four processes share two. In one interpreter it was 40.
+# The promised limit is 1 ms with one core for each process; here four processes share two cores. With one shared
+# interpreter the rise was 40 ms.
 MAX_P99_RISE_MS = 10 * TIME_FACTOR
 MAX_ROUNDS = 4
 FIRST_STREAMS, MORE_STREAMS = 300, 500
@@ -36,7 +37,7 @@ MAX_STREAM_BYTES = 40 * memory.KIB
 
 
 def measure_start_seconds(folder: Path) -> float:
-    """Seconds from the command to the first answer of the gateway."""
+    """Returns the seconds from the command to the gateway's first response."""
     port = free_port()
     began = time.monotonic()
     command = [sys.executable, "-m", "penstock", "serve", "--port", str(port)]
@@ -62,7 +63,7 @@ def test_idle_memory_is_at_most_80_mb(provider: Mock, tmp_path: Path):
     with run_gateway(tmp_path, {"mock": {"host": provider.url}}) as gateway:
         edge_pids(gateway)
         for path in (CHAT_PATH, "/v1/messages"):
-            # Who is told what it cost counts nothing, and needs no vocabulary.
+            # The mock provider reports usage, so no tokens are counted and no vocabulary is loaded.
             send_raw_request(gateway.base_url, path, chat_body("mock?usage=on", stream=True))
         held = {pid: memory.pss(pid) for pid in gateway.pids()}
     assert len(held) == 3
@@ -71,9 +72,9 @@ def test_idle_memory_is_at_most_80_mb(provider: Mock, tmp_path: Path):
 
 
 def test_open_streams_use_little_memory(provider: Mock, tmp_path: Path):
-    """The promise is 40 KiB for each quiet stream, both of its connections in one."""
+    """Checks the promised limit of 40 KiB for each idle stream, including both of its connections."""
     held: list[float] = []
-    # Pages that an allocator has not given back yet come on top, a few KiB for each stream, in some rounds.
+    # In some rounds the allocator has not returned all pages yet, which adds a few KiB for each stream.
     while len(held) < MAX_ROUNDS and (not held or min(held) > MAX_STREAM_BYTES):
         held.append(_measure_stream_bytes(provider, tmp_path / str(len(held))))
     assert min(held) <= MAX_STREAM_BYTES, held
@@ -83,7 +84,7 @@ def _measure_stream_bytes(provider: Mock, folder: Path) -> float:
     folder.mkdir()
     with run_gateway(folder, {"mock": {"host": provider.url}}) as gateway, contextlib.ExitStack() as streams:
         (edge,) = edge_pids(gateway)
-        # The first ones take what is taken once, or was free already.
+        # The first streams cause the one-time allocations and use up memory that was already free.
         streams.enter_context(OpenStreams(gateway.base_url, FIRST_STREAMS))
         before = memory.pss(edge)
         opened = streams.enter_context(OpenStreams(gateway.base_url, MORE_STREAMS))
@@ -93,7 +94,7 @@ def _measure_stream_bytes(provider: Mock, folder: Path) -> float:
 
 
 class OpenStreams:
-    """Callers of streams, all opened at once, whose beginnings are over."""
+    """Client connections of streams that were all opened together and have received their response heads."""
 
     def __init__(self, url: str, count: int) -> None:
         self._wires = [RawConnection(url) for _ in range(count)]
@@ -113,7 +114,7 @@ class OpenStreams:
             wire.close()
 
     def completion_states(self) -> set[bool]:
-        """Whether they end well, each of them."""
+        """Returns the set of outcomes; true stands for a stream that ended with `[DONE]`."""
         return {
             b"[DONE]" in b"".join(wire.iter_body(head)) for wire, head in zip(self._wires, self._heads, strict=True)
         }
@@ -128,7 +129,7 @@ def test_busy_management_interpreter_hardly_delays_requests(provider: Mock, tmp_
     rises: list[float] = []
     with run_gateway(tmp_path, {"mock": {"host": provider.url}}, burn=True) as gateway:
         edge_pids(gateway)
-        # What else this machine does comes and goes; an interpreter that is shared disturbs every time.
+        # Other load on this machine varies between rounds; a shared interpreter would delay requests in every round.
         while len(rises) < MAX_ROUNDS and (not rises or min(rises) > MAX_P99_RISE_MS):
             with run_load("rate", gateway.base_url + CHAT_PATH, **options) as calm:
                 pass
@@ -144,7 +145,7 @@ def test_busy_management_interpreter_hardly_delays_requests(provider: Mock, tmp_
 
 
 class ManagementLoad(BackgroundThread):
-    """Asks for what burns a second of Python, over and over."""
+    """Requests a route again and again that runs Python code for one second."""
 
     def __init__(self, url: str) -> None:
         super().__init__()

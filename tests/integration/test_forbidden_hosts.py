@@ -1,4 +1,6 @@
-"""Thousands of ways to write a host that must not be called, sent to a real gateway: nothing of this machine is dialled."""
+"""SSRF protection against thousands of spellings of forbidden hosts, sent to a real gateway. No address of this machine
+is dialled.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,7 @@ REQUESTS_BY_SURFACE: dict[str, Callable[[str], tuple[str, dict[str, str]]]] = {
     ),
     "socket": lambda url: ("/v1/realtime?model=m", {**OPENAI_HEADERS, **UPGRADE_HEADERS, "x-gateway-custom-host": url}),
 }
-# Where a part of a host is told, or whom to ask for a credential.
+# Provider options that hold part of a host, or the address of a credential service.
 HOST_OPTIONS: dict[str, dict[str, str]] = {
     "azure-resource-name": {"provider": "azure-openai", "deployment_id": "d", "api_version": "v"},
     "databricks-workspace": {"provider": "databricks"},
@@ -162,7 +164,7 @@ def service_account_json(token_uri: str) -> str:
 
 
 def nested_config(url: str) -> dict[str, object]:
-    """Make a config with this host somewhere within."""
+    """Returns a config with this custom host in a nested target."""
     target = {"provider": "openai", "api_key": CANARY, "custom_host": url}
     return {"strategy": {"mode": "single"}, "targets": [{"strategy": {"mode": "fallback"}, "targets": [target]}]}
 
@@ -173,7 +175,7 @@ def https_url(url: str) -> str:
 
 @pytest.fixture(scope="module")
 def silent() -> Iterator[socket.socket]:
-    """Listens on all addresses of this machine, where nobody may come."""
+    """Listens on all addresses of this machine, and checks that nothing connects."""
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096) as listener:
         yield listener
         listener.setblocking(False)
@@ -183,14 +185,14 @@ def silent() -> Iterator[socket.socket]:
 
 @pytest.fixture(scope="module")
 def closed(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway that trusts no host but the pretend provider's."""
+    """A gateway that trusts only the mock provider's host."""
     with run_gateway(tmp_path_factory.mktemp("closed"), {"mock": {"host": provider.url}}) as gateway:
         yield gateway
 
 
 @contextlib.contextmanager
 def request_sender(gateway: Gateway) -> Iterator[Callable[[str, dict[str, str]], Response]]:
-    """Many requests over one connection; header values as the bytes of their UTF-8."""
+    """Yields a function that sends requests over one connection; header values are sent as UTF-8 bytes."""
     with RawConnection(gateway.base_url) as wire:
 
         def send_request(path: str, headers: dict[str, str]) -> Response:
@@ -221,7 +223,7 @@ def test_forbidden_host_in_request_is_not_dialled(closed: Gateway, silent: socke
 def test_forbidden_host_in_provider_option_is_not_dialled(closed: Gateway, silent: socket.socket, option: str):
     port = silent.getsockname()[1]
     parts = [url for url in forbidden_urls(port) if len(url) < 2048]
-    # Each of them as a name too: a host is made of it.
+    # Also each of them as a plain name, because the gateway builds a host from the option.
     parts += [url.removeprefix("http://").partition(":")[0] + f":{port}/x?" for url in parts]
     with request_sender(closed) as send:
         for part in parts:
@@ -277,7 +279,7 @@ def test_trusted_host_is_dialled_from_every_surface(provider: Mock, tmp_path: Pa
     env = {"TRUSTED_CUSTOM_HOSTS": "*.localhost, 127.0.0.1"}
     saved = {"slug": "near", "provider": "openai", "custom_host": urls[0]}
     with run_gateway(tmp_path, {"providers": [saved]}, env=env) as gateway, request_sender(gateway) as send:
-        # A foundry is spoken to over TLS, which the pretend provider does not know.
+        # Foundry URLs use TLS, which the mock provider does not support.
         plain = [surface for surface in REQUESTS_BY_SURFACE if surface not in ("foundry", "socket")]
         for url, surface in itertools.product(urls, plain):
             assert send(*REQUESTS_BY_SURFACE[surface](url)).status == 200, (url, surface)
@@ -288,5 +290,5 @@ def test_trusted_host_is_dialled_from_every_surface(provider: Mock, tmp_path: Pa
         dialled = send(*REQUESTS_BY_SURFACE["foundry"](urls[0]))
         assert (dialled.status, dialled.json()["error"]["code"]) == (502, "upstream_connect_failed")
         assert send(CHAT_PATH, {**OPENAI_HEADERS, "x-gateway-provider": "@near"}).status == 200
-    # The socket and the saved one besides.
+    # Plus the WebSocket and the saved provider.
     assert len(provider.ledger()) == len(urls) * len(plain) + 2

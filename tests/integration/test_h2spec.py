@@ -1,4 +1,4 @@
-"""HTTP/2 as the public conformance tool sees it; it is built where Go is at hand."""
+"""HTTP/2 conformance according to h2spec. The tool is built with Go; the test is skipped without it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 H2SPEC_MODULE = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 GO_CACHE = Path(__file__).parents[2] / ".cache/go"
-# A path with an answer that is longer than the windows that some of the cases ask for, and that comes from another process: some
-# cases say two things, one after the other, about a request whose end they keep back, and fail where its whole answer is there
-# before the second (RFC 9113 §8.1 allows that). What the engine answers by itself is there first in one round of forty.
+# The response of this path is longer than the flow-control windows of some cases, and comes from another process. Some
+# cases send two errors in turn about a request that they leave open; they fail if its complete response arrives before
+# the second error (RFC 9113 §8.1 allows that). A response of the engine itself arrives first in one round of forty.
 REQUEST_PATH = "/v1/health"
 CASES, BUILD_SECONDS, RUN_SECONDS = 146, 300, 120
 GOOD_ROUNDS, MOST_ROUNDS = 3, 10
-# Who does not open a connection with HTTP/2's preface is answered in HTTP/1.1: both are spoken on one port.
+# A client that does not send the HTTP/2 preface gets an HTTP/1.1 response, because one port serves both protocols.
 PREFACE_CASE = "Sends invalid connection preface"
-# On a busy machine the other process is sooner than the tool in every second round.
+# On a busy machine the other process responds before the tool continues in every second round.
 pytestmark = pytest.mark.alone
 
 
@@ -46,7 +46,7 @@ def h2spec() -> Path:
 
 
 def run_h2spec(h2spec: Path, url: str) -> tuple[set[str], tuple[str, ...], str]:
-    """Give the cases that failed, how many there were, passed, were skipped and failed, and all that was said."""
+    """Returns the failed cases, the counts (total, passed, skipped, failed), and the complete output."""
     at = urllib.parse.urlsplit(url)
     command = [h2spec, "--strict", "--host", str(at.hostname), "--port", str(at.port), "--path", REQUEST_PATH]
     said = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS).stdout

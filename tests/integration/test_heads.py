@@ -1,4 +1,4 @@
-"""How long the head of a request may be, wherever it leads and whatever makes it long."""
+"""Size limit of request heads, on every route and for every cause of a long head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The machine's own identity at Azure: integrations are called with tokens that its operator lends, and nobody else is given one."""
+"""Azure managed identity. Saved integrations may use the machine's tokens if the operator allows it; inline requests
+may not.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ CLIENT_ASSERTION = "vouched-canary-0123456789"
 
 
 class MockAzure:
-    """The metadata service of a virtual machine, and Entra ID, which believes its platform."""
+    """The metadata service of a virtual machine, and an Entra ID that trusts the machine's client assertion."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -37,7 +39,9 @@ class MockAzure:
         self._server.server_close()
 
     def issue_token(self, method: str, target: str, headers: Mapping[str, str], body: str) -> str | None:
-        """Give a token to who asks as the machine, or as an application for which it vouches."""
+        """Returns a token for the machine identity, or for an application with the valid client assertion; `None`
+        otherwise.
+        """
         at, form = urlsplit(target), {name: values[0] for name, values in parse_qs(body).items()}
         self.asked.append(at.path)
         if method == "GET" and headers.get("metadata") == "true":
@@ -63,7 +67,7 @@ class MockAzure:
                 self.do_GET()
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Suppresses the request log."""
 
         return Handler
 
@@ -119,7 +123,7 @@ def test_integration_uses_a_machine_identity_token(
     azure.asked.clear()
 
     def reaches_provider() -> bool | None:
-        # The way there is no path of the pretend provider's: what matters is with what it is asked.
+        # The mock provider has no such path; only the credential of the request matters.
         return (
             send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body("mock"), sent).status not in {400, 401}
             or None

@@ -1,4 +1,6 @@
-"""Many streams that say nothing stay open, cost little, and hold nobody up; the figures proper come from `python -m loadtests.idle`."""
+"""Many idle streams stay open, use little memory, and delay no other request. `python -m loadtests.idle` measures the
+exact figures.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.alone
 
 STREAMS, BEATS_SECONDS, QUIET_SECONDS = 300, 0.5, 8
-# The promise is 40 KB; a first few hundred pay for what is taken once, and tests run with engines that are not optimised.
+# The promised limit is 40 KB; the first few hundred streams share the one-time allocations, and tests run unoptimised
+# builds.
 MAX_BYTES_PER_STREAM = 80 * memory.KIB
 MAX_P99_US = 250_000
 
@@ -32,7 +35,7 @@ def test_hundreds_of_idle_streams_do_not_delay_new_requests(provider: Mock, tmp_
         with run_load("stream", url, streams=50, rounds=4, seconds=5, headers=MOCK_HEADERS) as warm:
             pass
         assert warm["errors"] == 0
-        # With their records their tokens are counted, and the vocabulary is there that takes its memory once.
+        # Writing their records counts tokens, which loads the vocabulary and its one-time memory.
         served.records(200)
         before = memory.rss(edge)
         with run_load(
@@ -44,7 +47,7 @@ def test_hundreds_of_idle_streams_do_not_delay_new_requests(provider: Mock, tmp_
             grown = (memory.rss(edge) - before) / STREAMS
         print(held, new, f"{grown / memory.KIB:.0f} KiB for each")
         assert (held["finished"], held["failed"], held["errors"]) == (STREAMS, 0, 0)
-        # Each was told, at least every second time, that it lives.
+        # Each stream received at least half of the expected heartbeats.
         assert held["bytes"] > STREAMS * len(": keep-alive\n\n") * QUIET_SECONDS / BEATS_SECONDS / 2
         assert (new["errors"], new["p99_us"] < MAX_P99_US) == (0, True)
         assert grown < MAX_BYTES_PER_STREAM

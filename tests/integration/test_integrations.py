@@ -1,4 +1,4 @@
-"""Integrations over HTTP, on both databases: what is written is read back, who may use them, and what the data plane makes of them."""
+"""Integrations over HTTP, on both databases: field round trips, workspace access, and their use on the data plane."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CANARY = "sk-canary-integration-0123456789"
 HEADER_CANARY = "header-canary-0123456789"
 MASKED_KEY = "sk*****789"
-# Addresses of this machine are asked in these tests.
+# These tests send requests to this machine.
 TABLES = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
 
 
@@ -53,7 +53,7 @@ def send_chat(client: Client, model: str = "mock", **headers: str) -> Response:
 
 
 def wait_for_status(client: Client, slug: str, status: int, model: str = "mock") -> None:
-    """Wait until requests to a provider are answered so."""
+    """Waits until requests to a provider return this status."""
     wait_for(
         f"@{slug}", lambda: send_chat(client, model, **{"x-gateway-provider": f"@{slug}"}).status == status or None, 3
     )
@@ -400,7 +400,7 @@ def test_shared_credential_changes_only_at_its_integration(
 
 
 def test_credentials_appear_in_no_file_and_no_response(admin: Client):
-    """Runs last: it looks at all that the gateway of this file has written."""
+    """Runs last, because it searches all files that this module's gateway has written."""
     answers = [admin.read("/v1/integrations?page_size=1000"), admin.read("/v1/providers?page_size=1000")]
     for row in answers[0]["data"]:
         answers += [admin.read(f"/v1/integrations/{row['slug']}{rest}") for rest in ("", "/models", "/workspaces")]

@@ -1,4 +1,6 @@
-"""Requests are taken before they become Python tasks; this fails when they no longer are, and the other way works too."""
+"""Interception of requests before they become Python tasks. Fails if requests are no longer intercepted; the plain ASGI
+path is tested too.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def fresh(entry_mode: str, provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
 
 
 def wait_for_counts(gateway: Gateway, count: int) -> tuple[float, float]:
-    """How many were intercepted and how many not, once the engine has told of that many."""
+    """Returns the numbers of intercepted and plain requests, once the engine has counted at least `count`."""
 
     def read_counts() -> tuple[float, float] | None:
         figures = read_metrics(gateway)
@@ -51,7 +53,9 @@ def wait_for_counts(gateway: Gateway, count: int) -> tuple[float, float]:
 
 
 def send_every_kind(gateway: Gateway, provider: Mock) -> None:
-    """Whole, streamed, uploads of both framings, a refusal, a provider's error, a management path, a caller who leaves."""
+    """Sends buffered and streamed requests, uploads with both framings, an invalid body, a provider error, a management
+    request, and a stream that the client aborts.
+    """
     url = gateway.base_url
     assert send_raw_request(url, CHAT_PATH, chat_body()).status == 200
     assert send_raw_request(url, CHAT_PATH, chat_body(stream=True)).events[-1] == b"data: [DONE]"
@@ -83,7 +87,7 @@ def test_requests_enter_through_the_expected_path(fresh: Gateway, provider: Mock
     intercepted, plain = wait_for_counts(fresh, 8)
     if entry_mode == "intercepted":
         assert intercepted >= 8
-        # Not one: a request that is not intercepted costs half as much again, and would go unnoticed.
+        # Not a single one: a request that is not intercepted costs 50 % more, and would go unnoticed.
         assert plain == 0, "requests are no longer intercepted; see what changed between Granian and the engine"
     else:
         assert (intercepted, plain >= 8) == (0, True)
@@ -91,6 +95,6 @@ def test_requests_enter_through_the_expected_path(fresh: Gateway, provider: Mock
 
 def test_both_entry_paths_write_the_same_records(fresh: Gateway, provider: Mock):
     send_every_kind(fresh, provider)
-    # In any order: a record waits until its tokens are counted.
+    # In any order, because a record is written after its tokens are counted.
     seen = sorted((record["outcome"], record["response_status_code"]) for record in fresh.records(7))
     assert seen == [("aborted", 200), *[("complete", 200)] * 4, ("complete", 429), ("refused", 400)]

@@ -1,4 +1,6 @@
-"""Bodies of JSON that are none, or only just: refused with their place or passed on as they are, quickly, on every route."""
+"""Invalid and unusual JSON bodies on every route. They are rejected with the byte position or forwarded unchanged,
+without delay.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,9 @@ JSON_ROUTES = [
     "/v1/batches",
     "/v1/fine_tuning/jobs",
 ]
-# Bodies that are not passed on as they came.
+# Routes that do not forward the body unchanged.
 TRANSLATED_ROUTES = ["/v1/explain", "/v1/models/mock:generateContent", "/v1/model/mock/converse"]
-# Bodies that are passed on, whatever they are.
+# Routes that forward any body.
 PASSTHROUGH_ROUTES = [
     "/v1/assistants",
     "/v1/threads/t-1/runs",
@@ -40,7 +42,7 @@ PASSTHROUGH_ROUTES = [
     "/v1/anything",
     "/v1/proxy/chat/completions",
 ]
-# The parsing cases of JSONTestSuite; the licence is beside them.
+# Parsing cases of JSONTestSuite; the licence is in the same folder.
 SUITE_FILE = Path(__file__).parents[1] / "vectors" / "json_test_suite.txt"
 
 
@@ -50,7 +52,7 @@ def decode_part(text: str) -> bytes:
 
 
 def load_cases() -> list[tuple[str, bytes]]:
-    """Each case by its name: `y` is JSON, `n` is none, `i` is for each reader to decide."""
+    """Returns each case by name: `y` is valid JSON, `n` is invalid, `i` is up to the implementation."""
     lines = (line.split(" ") for line in SUITE_FILE.read_text().splitlines())
     return [(name, b"".join(map(decode_part, parts))) for name, *parts in lines]
 
@@ -79,7 +81,7 @@ def test_json_test_suite_is_accepted_or_rejected_as_specified(served: Gateway, p
     seen = [entry["body_bytes"] for entry in provider.ledger()]
     assert seen == forwarded
     assert seen
-    # Those of a few hundred thousand bytes as well; built without optimisation it takes a little longer.
+    # Includes cases of several hundred thousand bytes; unoptimised builds take a little longer.
     assert slowest < 0.25
 
 
@@ -95,7 +97,8 @@ def test_json_test_suite_causes_no_error_on_translated_routes(served: Gateway, p
 
 @pytest.mark.parametrize("path", PASSTHROUGH_ROUTES)
 def test_passthrough_routes_forward_any_body_unchanged(served: Gateway, provider: Mock, path: str):
-    # What a config sets is set in objects; the pretend provider refuses a body that it cannot read, never the gateway.
+    # A config sets parameters in JSON objects only. The mock provider may reject a body that it cannot read; the
+    # gateway must not.
     config = {"x-gateway-config": '{"provider":"mock","override_params":{"y":1}}'}
     bodies = [body for _, text in load_cases() for body in (text, embed_in_request(text))]
     with RawConnection(served.base_url) as wire:

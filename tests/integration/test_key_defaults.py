@@ -1,4 +1,4 @@
-"""What keys say of all their requests, on the data plane: a config, metadata, and whether a request may bring another config."""
+"""Defaults that API keys apply on the data plane: a config, metadata, and whether a request may override the config."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_key_can_forbid_a_config_override(admin: Client, workspace: str, config:
         assert "config_override_not_allowed" in answer.body.decode()
     answer = send_chat(key, **{"x-gateway-nitro-mode": "true"})
     assert (answer.status, "config_override_not_allowed" in answer.body.decode()) == (400, True)
-    # Nor is the config's provider another's for being named beside it.
+    # A provider header does not replace the config's provider either.
     assert send_chat(key, **{"x-gateway-provider": "openai"}).status == 200
     assert {entry["headers"]["authorization"] for entry in provider.ledger()} == {"Bearer sk-of-config"}
 
@@ -89,7 +89,7 @@ def test_changed_default_takes_effect_at_once(admin: Client, workspace: str, con
 
 
 def test_any_key_name_reaches_the_data_plane_intact(admin: Client, workspace: str, config: dict[str, Any]):
-    """The snapshot is one JSON text: a name that broke it would take every key along."""
+    """The snapshot is one JSON text; a name that broke its encoding would invalidate all keys."""
     odd = "a \"b\" \\ 'c' %s {d} \u00e9 \U0001f511 :x, null"
     scopes = ["completions.write"]
     body = {"name": odd, "scopes": scopes, "workspace_id": workspace, "defaults": {"metadata": {"n": odd}}}

@@ -1,4 +1,4 @@
-"""Who gets in: gateway keys, where they may be sent, and where they never go."""
+"""Authentication with gateway keys. Covers the headers that may carry a key, and where a key must never be forwarded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PROVIDER_HEADERS = {"x-gateway-provider": "mock", **JSON_HEADERS}
 
 
 def send_request(served: Gateway, path: str = CHAT_PATH, **fields: str) -> Response:
-    """A call with these header fields; an underscore stands for a dash."""
+    """Sends a request with these header fields; underscores in their names become dashes."""
     return send_raw_request(
         served.base_url,
         path,
@@ -157,7 +157,7 @@ def test_key_is_rejected_after_its_expiry(served: Gateway):
         statuses.append(send_request(served, x_gateway_api_key="pk-brief").status)
         time.sleep(0.02)
     assert 200 in statuses
-    # Unknown until the file is read, then good, then over.
+    # Unknown until the config file is reloaded, then valid, then expired.
     good = statuses.index(200)
     over = statuses.index(401, good)
     assert set(statuses[good:over]) == {200}

@@ -1,4 +1,6 @@
-"""A control process that is killed while it writes: what it acknowledged is there, whichever moment it was."""
+"""Durability of acknowledged writes. The control process is killed at random moments during its writes, and no
+acknowledged write is lost.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
     from tests.postgres import Postgres
 
-# How often: a thousand, where somebody asks for it.
+# Number of kills; set `PENSTOCK_KILLS` for a longer run of, for example, 1,000.
 KILL_COUNT = int(os.environ.get("PENSTOCK_KILLS", "40"))
 SHORTEST, LONGEST = 0.0, 0.03
 WRITER_COUNT = 4
@@ -45,21 +47,21 @@ MASTER_KEY = base64.b64encode(bytes(32)).decode()
 
 
 class ForkedApp:
-    """The application of the control process without its server, in a process that can be killed at any moment."""
+    """The control process's application without its server, in a forked process that can be killed at any moment."""
 
     def __init__(self, settings: Settings, workspace: str) -> None:
-        # Nothing of it is open before it is used: each process opens its own.
+        # The app opens nothing before its first use, so each process opens its own connections.
         self._app: Any = create_app(settings, SnapshotChannel(Snapshot()))
         self._workspace = workspace
 
     def fork_writer(self) -> tuple[int, int]:
-        """Fork; give the process and the pipe into which it says what it acknowledged."""
+        """Forks; returns the child's process id and the pipe to which it writes each acknowledged slug."""
         out, into = os.pipe()
         child = os.fork()
         if child:
             os.close(into)
             return child, out
-        # Whatever happens, it ends here.
+        # The child must end here in every case.
         try:
             os.close(out)
             asyncio.run(self._run_writers(into))
@@ -130,7 +132,7 @@ def app(address: str) -> ForkedApp:
 
 
 def read_stored_slugs(address: str) -> set[str]:
-    """The slugs that are there, asked of the database without us."""
+    """Returns the stored slugs, read directly from the database."""
     query = "SELECT slug FROM configs"
     if address.startswith("sqlite"):
         connection = sqlite3.connect(address.removeprefix("sqlite:///"))
@@ -145,13 +147,13 @@ def read_stored_slugs(address: str) -> set[str]:
 
 
 def collect_acknowledged_slugs(app: ForkedApp, chance: random.Random) -> list[str]:
-    """Kill it some time after its first acknowledgement, and give all of them."""
+    """Kills the child at a random time after its first acknowledgement, and returns all slugs that it acknowledged."""
     child, out = app.fork_writer()
     with os.fdopen(out, "rb") as pipe:
         said = pipe.readline()
         time.sleep(chance.uniform(SHORTEST, LONGEST))
         os.kill(child, signal.SIGKILL)
-        # A line without its end was not said.
+        # A line without its newline was not acknowledged.
         said += pipe.read()
     os.waitpid(child, 0)
     return [line.decode() for line in said.split(b"\n")[:-1]]
@@ -169,12 +171,12 @@ def test_acknowledged_writes_survive_a_kill_at_any_moment(app: ForkedApp, addres
     there = read_stored_slugs(address)
     print(f"{len(said)} acknowledged writes, {len(there)} there")
     assert not set(said) - there
-    # What was under way at a kill may be there or not; no more than that.
+    # A write in progress at a kill may or may not be stored, so at most that many more rows exist.
     assert len(there) <= len(said) + KILL_COUNT * WRITER_COUNT
 
 
 class ConfigWriters:
-    """Write through the gateway until told to stop, and remember what was acknowledged."""
+    """Creates configs through the gateway until stopped, and collects the acknowledged slugs."""
 
     def __init__(self, admin: Client, workspace: str) -> None:
         self.said: list[str] = []

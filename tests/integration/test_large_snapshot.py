@@ -1,4 +1,4 @@
-"""A snapshot of 100,000 keys and 10,000 configs: how soon it is used, what it holds, and what requests notice of it."""
+"""Snapshot of 100,000 keys and 10,000 configs: activation time, memory, and its effect on request latency."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone]
 KEYS, CONFIGS = 100_000, 10_000
 OK, LONGEST_SECONDS = 200, 15
 TIME_FACTOR = float(os.environ.get("PENSTOCK_FIGURES_FACTOR", "1"))
-# Compiling and swapping must take at most a second, and here that holds for all of the way, with the write itself.
+# Compiling and swapping a snapshot must take at most one second; here the limit also covers the write and the first
+# request.
 MAX_ACTIVATION_SECONDS = 1.0 * TIME_FACTOR
 MAX_EDGE_BYTES = 300_000_000
-# The promise is 1 ms where each process has a core of its own; here they and the load share two, on which a thread may
-# wait for a tick of the kernel's clock (4 ms), whatever it waits for: calm seconds of the same minutes have no such tick
-# to be compared with.
+# The promised limit is 1 ms with one core for each process. Here the processes and the load generator share two cores,
+# where a thread may wait for a tick of the kernel's clock (4 ms). The calm rounds have no such tick to compare with.
 MAX_P99_RISE_MS = 4 * TIME_FACTOR
 MAX_ROUNDS = 6
 POLL_SECONDS = 0.1
@@ -52,7 +52,9 @@ def key_text(number: int) -> str:
 
 
 async def insert_keys_and_configs(url: str) -> str:
-    """Put keys and configs into the default workspace, in the order of their ids as the gateway itself would."""
+    """Inserts keys and configs into the default workspace in the order of their ids, as the gateway itself would;
+    returns the workspace id.
+    """
     database = Database(Store(), Secret(url))
     async with database.write_transaction() as connection:
         found = (await connection.execute(select(workspaces.c.id, workspaces.c.organisation_id))).one()
@@ -106,7 +108,7 @@ def large(
     url = f"sqlite:///{folder}/penstock.db"
     server = Postgres() if request.param == "postgresql" else None
     if server:
-        # What it does is done on a machine of its own; here it would be measured with ours.
+        # In production the database has its own machine; its load here must not distort the measurement.
         server.lower_priority()
         url = server.create_database()
     env: Mapping[str, str] = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": url}
@@ -124,7 +126,7 @@ def request_status(client: Client, key: str, config: str) -> int:
 
 
 def measure_activation_seconds(client: Client, workspace: str, pause: float = 0.02) -> float:
-    """Seconds from the moment at which somebody saves a config to the first request that is served by it."""
+    """Returns the seconds from saving a config to the first request that uses it."""
     began = time.monotonic()
     made = client.create("/v1/configs", {"name": "new", "config": {"provider": "mock"}, "workspace_id": workspace})
     while request_status(client, key_text(KEYS - 1), made["slug"]) != OK:
@@ -157,12 +159,12 @@ def test_snapshot_swap_hardly_delays_requests(large: tuple[Client, str]):
     options = {"rate": 200, "connections": 8, "seconds": 3, "headers": headers}
     wait_for("the key", lambda: request_status(client, key_text(0), "pc-0") == 200 or None, 15)
     rises: list[float] = []
-    # What else this machine does comes and goes.
+    # Other load on this machine varies between rounds.
     while len(rises) < MAX_ROUNDS and (not rises or min(rises) > MAX_P99_RISE_MS):
         with run_load("rate", client.gateway.base_url + CHAT_PATH, **options) as calm:
             pass
         with run_load("rate", client.gateway.base_url + CHAT_PATH, **options) as busy:
-            # To ask takes a core too, and is none of the swap's doing.
+            # Polling takes a core too, and its cost does not belong to the swap.
             measure_activation_seconds(client, workspace, POLL_SECONDS)
             measure_activation_seconds(client, workspace, POLL_SECONDS)
         assert (calm["errors"], busy["errors"]) == (0, 0)

@@ -1,4 +1,4 @@
-"""A caller who leaves ends the work for him at once, whatever the work was at, and leaves exactly one record."""
+"""Client disconnects. A disconnect cancels the request at once in every phase, and leaves exactly one record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-# The promise is 100 ms at most; a machine that is busy compiling gets more.
+# The promised limit is 100 ms; a machine that is busy with a build needs more.
 MAX_DETECTION_SECONDS = 2.0
 UPLOAD_HEADERS = {**MOCK_HEADERS, "content-type": "application/octet-stream", "content-length": "50000000"}
 
@@ -36,16 +36,16 @@ def leave(request: pytest.FixtureRequest) -> Callable[[RawConnection], None]:
 
 @pytest.fixture
 def before(served: Gateway, provider: Mock) -> int:
-    """How many records there were."""
+    """Returns the number of records before the test."""
     count = count_settled_records(served)
     provider.clear_ledger()
     return count
 
 
 def assert_one_aborted_record(served: Gateway, before: int, model: str = "") -> dict[str, Any]:
-    """One record more than before, and no second one after it."""
+    """Checks that exactly one record was added, and returns it."""
     served.records(before + 1)
-    # A later record stands behind whatever could still be on its way.
+    # The record of this later request is written after any record that is still pending.
     send_raw_request(served.base_url, CHAT_PATH, chat_body("after-it"))
 
     def read_new_records() -> list[dict[str, Any]] | None:
@@ -109,7 +109,7 @@ def test_disconnect_during_an_upload(
 ):
     with RawConnection(served.base_url) as wire:
         wire.send(encode_request("POST", "/v1/files", UPLOAD_HEADERS, b"x" * 3_000_000))
-        # The provider has seen nothing that it could show yet: its ledger is written when a request is complete or broken off.
+        # The mock provider shows nothing yet, because it writes its ledger when a request is complete or aborted.
         assert send_raw_request(served.base_url, CHAT_PATH, chat_body("after-it")).status == 200
         leave(wire)
     seen = wait_for_request(provider, "/v1/files", ended=True, seconds=MAX_DETECTION_SECONDS)
@@ -144,7 +144,7 @@ def test_disconnect_before_a_small_body_is_complete(
     assert wait_for_request(provider)["model"] == "between"
     records = served.records(before + 2)[before:]
     left = [record for record in records if record["ai_model"] != "between"]
-    # Nobody can tell a caller who left from one who broke the framing.
+    # The gateway cannot distinguish a disconnect from broken framing here.
     assert [record["outcome"] for record in left] in (["aborted"], ["refused"])
 
 

@@ -1,4 +1,6 @@
-"""A caller who leaves is missed at once, in every phase and way; the figures proper come from `python -m loadtests.leaving`."""
+"""Latency of disconnect detection, in every phase and over each protocol. `python -m loadtests.leaving` measures the
+exact figures.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.alone
 
-# The promise is 2, 20 and 100 ms; this process is provider and callers as well, and has its own pauses.
+# The promised limits are 2, 20 and 100 ms; this process is also the provider and the client, and adds its own pauses.
 USUALLY_MS, AT_MOST_MS = 20, 300
 PROVIDER_HEADERS = {"x-gateway-provider": "mock", "authorization": "Bearer sk-provider"}
 METERED_PHASES = {"flowing", "paused", "pushed back"}
@@ -38,7 +40,7 @@ class SmallRun:
 
 
 def run_with_gateway(folder: Path, way: str, work: Callable[[Provider, Gateway], Awaitable[None]]) -> None:
-    """Be the provider of a gateway, and its callers."""
+    """Starts a provider and a gateway, and runs `work` with both."""
 
     async def run_provider_and_gateway() -> None:
         provider = Provider()
@@ -54,7 +56,7 @@ def run_with_gateway(folder: Path, way: str, work: Callable[[Provider, Gateway],
 
 
 def records_by_phase(gateway: Gateway, count: int) -> dict[str, list[dict[str, Any]]]:
-    """All records by their phase, once there are so many."""
+    """Returns all records grouped by phase, once there are `count` of them."""
     by_phase = collections.defaultdict(list)
     for record in gateway.records(count, 10):
         by_phase[record["ai_model"] or "uploading"].append(record)
@@ -98,7 +100,9 @@ def test_closing_an_http2_connection_ends_all_its_streams(tmp_path: Path):
 
 
 def test_half_closed_connection_counts_as_disconnected(served: Gateway, provider: Mock):
-    """The server tells no difference between a caller who has no more to say and one who has left; docs/time.md says so."""
+    """The server cannot distinguish a client that has finished sending from one that has disconnected; see
+    docs/time.md.
+    """
     with RawConnection(served.base_url) as wire:
         wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?first_ms=30000")))
         wait_for("it at the provider", lambda: provider.ledger() or None)

@@ -1,4 +1,6 @@
-"""Whoever asks whether the gateway lives is told at once, however large the bodies are that are looked through meanwhile."""
+"""Liveness and readiness probes under load. They respond at once, however large the bodies are that the gateway is
+parsing.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def test_probes_respond_while_large_bodies_are_parsed(served: Gateway):
     took.sort()
     figures = {"p50": took[len(took) // 2], "p99": took[int(len(took) * 0.99)], "max": took[-1]}
     print({name: f"{seconds * 1000:.1f} ms" for name, seconds in figures.items()})
-    # Together with what it measures, and with whatever else this machine does; built without optimisation a look
-    # through one of these bodies takes seconds.
+    # The limits include the client and other load on this machine. In an unoptimised build, parsing one of these bodies
+    # takes seconds.
     assert figures["p99"] < 0.25
     assert figures["max"] < 1

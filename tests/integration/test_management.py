@@ -1,4 +1,4 @@
-"""The management API through the edge: what it says, what it keeps to itself, and what is not reachable at all."""
+"""Management API through the edge: public routes, metrics, and internal paths that must not be reachable."""
 
 from __future__ import annotations
 
@@ -130,12 +130,12 @@ def test_metrics_are_valid_for_prometheus(provider: Mock, tmp_path: Path):
     duration = families["penstock_request_duration_seconds"]
     buckets = [sample.value for sample in duration.samples if sample.name.endswith("_bucket")]
     assert (duration.type, buckets, buckets[-1]) == ("histogram", sorted(buckets), 9)
-    # Figures are named once: a family that comes twice is refused by Prometheus.
+    # Prometheus rejects a metric family that appears twice.
     names = [line.split()[2] for line in answer.body.decode().splitlines() if line.startswith("# TYPE ")]
     assert len(names) == len(set(names))
 
 
-# ── what the network never reaches ───────────────────────────────────────────────────────────────────────────────────
+# ── internal paths ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 TRAVERSAL_PATHS = [
     *INTERNAL_PATHS,
@@ -177,7 +177,7 @@ def test_internal_paths_are_not_reachable(served: Gateway, path: str):
     for method, body in (("GET", None), ("POST", json.dumps(planted).encode())):
         answer = send_raw_request(served.base_url, path, body, {}, method=method)
         if path.split("?", maxsplit=1)[0] != "/v1/health":
-            # 400 or 404, or 401 in time: nothing that did something, and no snapshot.
+            # 400 or 404 (401 once a key is required): the request had no effect and returned no snapshot.
             assert 400 <= answer.status < 500, answer
         assert b"epoch" not in answer.body
         assert answer.get_header("x-penstock-epoch") is None
@@ -215,7 +215,7 @@ def test_absolute_form_target_does_not_reach_internal_paths(served: Gateway, tar
 
 
 def test_request_smuggled_in_a_body_is_not_executed(served: Gateway):
-    """What would be a second request to a server that reads the length otherwise."""
+    """Sends a body that would be a second request to a server that computes the length differently."""
     hidden = encode_request("POST", "/internal/records", {}, b'{"smuggled": 4242}')
     for path in ("/v1/health", "/v1/version"):
         with RawConnection(served.base_url) as wire:
@@ -238,7 +238,7 @@ def test_control_socket_is_accessible_only_to_its_owner(served: Gateway):
 
 
 def test_control_socket_rejects_forwarded_requests(served: Gateway):
-    """The second line, should the first one fail."""
+    """Tests the second line of defence, in case the edge fails to block a request."""
     (folder,) = served.temporary.iterdir()
     transport = httpx2.HTTPTransport(uds=str(folder / "control.sock"))
     with httpx2.Client(transport=transport, base_url="http://control") as client:

@@ -1,4 +1,4 @@
-"""What management costs: reads for each second of one core, and a late page beside an early one, on both databases."""
+"""Performance of the management API: reads per second of one core, and the cost of a late list page, on both databases."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.alone
 
-# A machine that does much else at once may give more room: 2 halves the reads asked for here.
+# Factor for a busy machine; 2 halves the required reads per second.
 LOAD_FACTOR = float(os.environ.get("PENSTOCK_FIGURES_FACTOR", "1"))
-# The promise is 1,500, on a machine that does nothing else; among others a core does less in its time. Work that is
-# always the same, done beside it, does not tell by how much: it needs fewer of the caches, and slows down by less.
-# A page of a list has work for each row in it besides.
+# The promised rate is 1,500 on an idle machine; beside other processes a core does less work in its time. A constant
+# reference workload cannot measure this, because it needs less of the CPU caches and slows down less. A list page also
+# has work for each of its rows.
 MIN_READS_PER_SECOND = {"one": 1200 / LOAD_FACTOR, "a page of 20": 600 / LOAD_FACTOR}
 MAX_READ_ROUNDS = 6
 ROWS, SIZE, ROUNDS = 100_000, 100, 15
@@ -39,13 +39,15 @@ MAX_PAGE_RATIO = 1.5 * LOAD_FACTOR
 
 
 def read_cpu_seconds(pid: int) -> float:
-    """To the nanosecond: ticks of the clock are too long for what takes two seconds."""
+    """Returns the CPU time of a process with nanosecond resolution; clock ticks are too coarse for a run of two
+    seconds.
+    """
     spent = [(thread / "schedstat").read_text().split()[0] for thread in Path(f"/proc/{pid}/task").iterdir()]
     return sum(map(int, spent)) / 1e9
 
 
 def test_one_core_serves_the_promised_reads_per_second(admin: Client):
-    """Counted in the control process's own time: edge, database and load share the cores that are left."""
+    """Measures the control process's own CPU time, because the edge, the database and the load share the other cores."""
     place = admin.read("/v1/workspaces")["data"][0]["id"]
     config = {"config": {"provider": "mock"}, "workspace_id": place}
     made = [admin.create("/v1/configs", {"name": f"{number} read", **config}) for number in range(20)]

@@ -1,4 +1,4 @@
-"""A master key that AWS or HashiCorp keep, and a start that migrates when asked to."""
+"""Master keys from AWS Secrets Manager or HashiCorp Vault, and database migration at startup."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_external_master_key_encrypts_and_is_never_on_disk(
         admin.create("/v1/virtual-keys", {"name": "vk", "slug": "vk", "provider": "mock", "key": CREDENTIAL, **inside})
         app = admin.with_new_key(scopes=["completions.write"], **inside).key
         assert sent_credential(gateway, provider, app) == f"Bearer {CREDENTIAL}"
-        # Whoever is started anew in place of what was killed has it still.
+        # A control process that replaces a killed one still has the master key.
         vaults.away = True
         os.kill(control_pid(gateway), signal.SIGKILL)
         wait_for("another control process", lambda: admin.get("/v1/workspaces").status == 200 or None, 15)

@@ -1,4 +1,6 @@
-"""Every route of the interface's specification with every method: what it is called, and what reaches the provider."""
+"""Every documented route with every method: its operation name in the record, and the request that reaches the
+provider.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD")
 FORM_HEADERS = {"content-type": "multipart/form-data; boundary=b"}
 FORM_BODY = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nmock\r\n--b--\r\n'
 JSON_BODY = b'{"model": "mock", "input": "hi", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}'
-# Which function the specification has for a method; any other method of the path is passed through.
+# Operation name that the specification gives each method; any other method of the path is passed through.
 OPERATIONS: dict[str, dict[str, str]] = {
     "/chat/completions": {"POST": "chatComplete"},
     "/completions": {"POST": "complete"},

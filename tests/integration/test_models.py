@@ -1,4 +1,6 @@
-"""The catalogue of models and the prices in it: who sees which, and when a provider is asked instead."""
+"""Model catalogue and its prices: visibility by workspace, filters, and requests that list the provider's models
+instead.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +136,7 @@ def test_default_config_of_a_key_filters_the_catalogue(admin: Client, app: Clien
 
     narrow = create_key_with_config({"targets": [{"provider": "@two"}], "strategy": {"mode": "fallback"}})
     assert list_model_ids(narrow) == ["@two/c"]
-    # A config that names nobody leaves it open.
+    # A config without a provider does not filter the catalogue.
     assert list_model_ids(create_key_with_config({"retry": {"attempts": 1}})) == list_model_ids(app)
     other = {"x-gateway-config": '{"provider":"@one","fetch_integrated_models":true}'}
     assert list_model_ids(narrow, **other) == ["@one/a", "@one/b"]

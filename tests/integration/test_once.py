@@ -1,4 +1,6 @@
-"""Every route that makes something can be asked to do it once, and every one that changes something only while it is as it was read."""
+"""Idempotency keys and If-Match preconditions. Every route that creates something supports the first, and every route
+that updates or deletes supports the second.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ INVITED_PERSON = {"first_name": "A", "last_name": "B", "password": "a password t
 
 
 def documented_routes(header: str, *verbs: str) -> set[tuple[str, str]]:
-    """The routes that are said to take a header; those with several paths once."""
+    """Returns the documented routes that accept a header; a route with several paths counts once."""
     return {
         (verb, canonical_path(path))
         for path, found in DESCRIPTION["paths"].items()
@@ -44,12 +46,12 @@ def documented_routes(header: str, *verbs: str) -> set[tuple[str, str]]:
 
 
 def canonical_path(path: str) -> str:
-    """The path that stands for all of its names."""
+    """Returns the path that stands for all aliases of a route."""
     return re.sub("^/v1/admin/workspaces", "/v1/workspaces", re.sub("^(/v1)?/v2/", "/v1/", path))
 
 
 class CreateCase(NamedTuple):
-    """What is sent where, and where there is one more then."""
+    """A request body, the path to send it to, and the list that then has one more row."""
 
     body: Any
     path: str = ""
@@ -57,7 +59,7 @@ class CreateCase(NamedTuple):
 
 
 class UpdateCase(NamedTuple):
-    """Two changes of something, or two things to say when it goes."""
+    """Two different updates of a resource, or the body that is sent with its deletion."""
 
     first: Any
     second: Any
@@ -65,7 +67,7 @@ class UpdateCase(NamedTuple):
 
 
 class WorkspaceScene(NamedTuple):
-    """A scene with what stands in a workspace of its own: the key that calls, a file and a batch."""
+    """A scene plus the resources of its own workspace: the calling key, a file and a batch."""
 
     scene: SampleObjects
     caller: Client
@@ -94,7 +96,7 @@ def place(admin: Client) -> WorkspaceScene:
 
 
 def fill_placeholders(value: Any, names: dict[str, str]) -> Any:
-    """Put names in the place of what they are called here."""
+    """Replaces `{name}` placeholders in a value with the ids of the created resources."""
     if isinstance(value, dict):
         return {key: fill_placeholders(item, names) for key, item in value.items()}
     if isinstance(value, list):
@@ -105,7 +107,7 @@ def fill_placeholders(value: Any, names: dict[str, str]) -> Any:
 
 
 def upload_file(caller: Client, form: bytes, path: str = "/v1/files") -> Response:
-    """Send a form; it says itself where its parts end."""
+    """Uploads a form; its boundary is read from the form's first line."""
     kind = f"multipart/form-data; boundary={form[2:3].decode()}"
     headers = {"content-type": kind, "x-gateway-provider": "gateway", "x-gateway-api-key": caller.key}
     return send_raw_request(caller.gateway.base_url, path, form, {**headers, **caller.headers})
@@ -117,13 +119,13 @@ def batch_request(file: str) -> dict[str, Any]:
 
 
 def create_invite_token(admin: Client, email: str) -> str:
-    """What opens an invitation."""
+    """Creates an invitation and returns its token."""
     body = {"email": email, "role": "member", "workspaces": []}
     return admin.create("/v1/admin/users/invites", body)["invite_link"].rpartition("=")[2]
 
 
 def create_invited_user(admin: Client) -> str:
-    """A person who came by invitation."""
+    """Creates a user by invitation and returns the user's id."""
     token = create_invite_token(admin, "once-person@example.test")
     expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", {"token": token, **INVITED_PERSON}))
     (row,) = admin.read("/v1/admin/users?email=once-person@example.test")["data"]
@@ -163,7 +165,7 @@ CREATE_CASES: dict[str, CreateCase] = {
     ),
     "/v1/batches": CreateCase(batch_request("{file}"), counted="/v1/batches?limit=100"),
     "/v1/batches/{batch_id}/cancel": CreateCase({}, "/v1/batches/{going}/cancel"),
-    # Batches of other tests may write what they answered meanwhile.
+    # Only files of this purpose are counted, because batches of other tests may write output files meanwhile.
     "/v1/files": CreateCase(UPLOAD_FORM, counted="/v1/files?purpose=batch&limit=100"),
 }
 
@@ -173,7 +175,7 @@ def test_every_create_route_has_a_case():
 
 
 def client_for(place: WorkspaceScene, path: str) -> Client:
-    """Who asks: files and batches are of a workspace."""
+    """Returns the client that may use a path; files and batches belong to a workspace."""
     return place.caller if path.startswith(("/v1/files", "/v1/batches")) else place.scene.admin
 
 
@@ -214,7 +216,7 @@ def test_repeated_upload_leaves_no_extra_file(place: WorkspaceScene):
 
 
 def files_folder(place: WorkspaceScene) -> Path:
-    """Where the gateway keeps what is in files."""
+    """Returns the folder in which the gateway stores the contents of files."""
     return next(path for path in place.caller.gateway.folder.rglob("files") if path.is_dir())
 
 
@@ -256,7 +258,7 @@ def test_every_update_and_delete_route_has_a_case():
 
 
 def read_etag(client: Client, path: str) -> str:
-    """The state that something is in."""
+    """Returns the current ETag of a resource."""
     answer = client.get(path)
     expect_ok(answer)
     found = answer.get_header("etag")
@@ -287,7 +289,8 @@ def test_update_with_if_match_fails_after_another_change(place: WorkspaceScene, 
     expect_ok(client_with_if_match(client, after).put(where, change["second"]))
 
 
-# In this order: what others stand on goes after them. What is sent along, and where it is read if that is elsewhere.
+# Ordered so that a resource is deleted before those it depends on. Each case has the body to send, and the path to read
+# from and delete.
 INTEGRATION_PATH = "/v1/integrations/{integration}"
 DELETE_CASES: dict[str, UpdateCase] = {
     "/v1/integrations/{key}/models": UpdateCase({"models": ["one"]}, None, f"{INTEGRATION_PATH}/models"),

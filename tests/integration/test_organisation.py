@@ -1,4 +1,4 @@
-"""Rules of the organisation and its workspaces over HTTP, and in force on the data plane, on both databases."""
+"""Rules of the organisation and its workspaces, over HTTP and on the data plane, on both databases."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_written_rule_is_read_back_and_others_stay(cleared: Client, given: str |
         ({"export_settings": {}}, "deniedFields"),
         ({"data_visibility": {"membersViewNothing": True}}, "membersViewNothing"),
         ({"disable_auto_provision_user": []}, "disable_auto_provision_user"),
-        # Of a workspace alone.
+        # Only workspaces have this rule.
         ({"user_api_key_max_ttl": 60}, "user_api_key_max_ttl"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Processes come and go: killed ones come back, the port never refuses, and the end of it all is orderly."""
+"""Process lifecycle. Killed processes restart, the port never refuses connections, and shutdown is graceful."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DRAIN_SECONDS = 2.0
 
 
 class ConnectionProbes(BackgroundThread):
-    """Connects every two milliseconds, and counts who is refused."""
+    """Opens a connection every two milliseconds, and collects those that are refused."""
 
     def __init__(self, gateway: Gateway) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class ConnectionProbes(BackgroundThread):
 
 
 class RequestLoop(BackgroundThread):
-    """One caller after the other, each with a connection of its own; what they got is kept."""
+    """Sends requests one after the other, each over its own connection, and collects their statuses."""
 
     def __init__(self, gateway: Gateway, pause: float = 0.005) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class RequestLoop(BackgroundThread):
         self.statuses: list[int] = []
 
     def wait_for_more(self, count: int) -> None:
-        """Wait until that many more were answered."""
+        """Waits until `count` more requests have a response."""
         goal = len(self.statuses) + count
         wait_for(f"{count} more calls", lambda: len(self.statuses) >= goal or None, 20)
 
@@ -89,7 +89,7 @@ def config_tables(provider: Mock, **server: object) -> dict:
     }
 
 
-# ── killed ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── killed processes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_killed_edge_process_restarts_and_port_never_refuses(fresh: Gateway):
@@ -104,7 +104,7 @@ def test_killed_edge_process_restarts_and_port_never_refuses(fresh: Gateway):
             took = time.monotonic() - killed
     assert not probes.refused, probes.refused[:5]
     assert probes.made > 100
-    # What was under way in it is lost, nothing else; and where a call waited for the next process, it was served.
+    # Only requests in progress in the killed process are lost. A request that waited for the next process was served.
     assert sum(status != 200 for status in calls.statuses) <= 3, calls.statuses
     assert took < 10
 
@@ -141,7 +141,7 @@ def test_preemption_ticker_wakes_often_only_under_load(fresh: Gateway):
 
 
 def _wakeups_per_second(process: int, thread: str, meanwhile: Callable[[], None]) -> float:
-    """How often a second it was woken."""
+    """Returns how often per second a thread of the process wakes up while `meanwhile` runs."""
     (its,) = [task for task in Path(f"/proc/{process}/task").iterdir() if (task / "comm").read_text().strip() == thread]
 
     def count_context_switches() -> int:
@@ -165,7 +165,7 @@ def test_killed_control_process_fails_no_request(fresh: Gateway):
     assert not probes.refused
     assert set(calls.statuses) == {200}
     assert second != first
-    # Also those from the time when nobody took them.
+    # Includes the records from the time without a control process.
     records = fresh.records(before + len(calls.statuses), 15)[before:]
     assert len(records) == len({record["id"] for record in records}) == len(calls.statuses)
 
@@ -182,7 +182,7 @@ def test_requests_continue_while_management_returns_503(fresh: Gateway):
             assert send_raw_request(fresh.base_url, CHAT_PATH, chat_body()).status == 200
     finally:
         os.kill(first, signal.SIGKILL)
-    # Sent to the process that died; what is not sure to be harmless twice is not sent twice.
+    # The request was sent to the process that died. It is not retried, because it may not be safe to repeat.
     with asked_in_vain:
         answer = asked_in_vain.read_response()
     assert answer.status == 503
@@ -223,7 +223,7 @@ def test_a_killed_supervisor_leaves_no_process_behind(provider: Mock, tmp_path: 
         assert [record["outcome"] for record in gateway.records(1)] == ["complete"]
 
 
-# ── told to end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── graceful shutdown ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def send_exit_signal(gateway: Gateway, number: int = signal.SIGTERM) -> float:
@@ -232,7 +232,7 @@ def send_exit_signal(gateway: Gateway, number: int = signal.SIGTERM) -> float:
 
 
 def wait_for_exit(gateway: Gateway, since: float, at_most: float) -> float:
-    """Wait for its end, and give the time it took."""
+    """Waits for the gateway to exit; returns the seconds since the signal."""
     assert gateway.program.process.wait(at_most + 10) == 0, gateway.program.read_output()
     took = time.monotonic() - since
     assert not gateway.pids()
@@ -324,7 +324,7 @@ def test_stalled_upload_does_not_delay_the_exit(fresh: Gateway):
 
 
 def test_is_not_ready_during_the_drain(provider: Mock, tmp_path: Path):
-    # Known to more than this machine it gives notice; a key makes that allowed.
+    # The gateway delays its shutdown only if it serves other machines too; a key allows that.
     chosen = {
         **config_tables(provider, host="0.0.0.0", notice_seconds=1.0),
         "keys": [{"name": "k", "key": "pk-of-one"}],
@@ -351,7 +351,9 @@ def test_last_records_are_written_at_shutdown(fresh: Gateway):
 
 
 def test_records_in_transit_at_shutdown_are_written_once(fresh: Gateway):
-    """The end comes while a batch has been sent and not been taken yet, and others wait behind it."""
+    """The shutdown begins while one batch of records has been sent but not yet received, and more records wait behind
+    it.
+    """
     before = len(fresh.records(0))
     taker = control_pid(fresh)
     os.kill(taker, signal.SIGSTOP)
@@ -387,7 +389,7 @@ def is_not_serving(gateway: Gateway) -> bool:
         return True
 
 
-# ── several, and none ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── several workers, and a port in use ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_two_edge_processes_share_the_port(provider: Mock, tmp_path: Path):
@@ -408,7 +410,7 @@ def test_two_edge_processes_share_the_port(provider: Mock, tmp_path: Path):
 
 
 def run_failing_serve(gateway_file: Path, folder: Path, *options: str) -> str:
-    """Run `serve` where it must fail, and give what it said."""
+    """Runs `serve` where startup must fail, and returns its error output."""
     command = [sys.executable, "-m", "penstock", "serve", "--config", gateway_file, *options]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=15, env={}, cwd=folder)
     assert done.returncode == 1, done

@@ -1,4 +1,6 @@
-"""Batches that a provider runs for the gateway: one shape in and out, in OpenAI's way and in Anthropic's, across restarts."""
+"""Batches that a provider runs for the gateway. Requests and results have one format for OpenAI and Anthropic, and
+batches survive restarts.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def restarted_gateway(tmp_path_factory: pytest.TempPathFactory, provider: Mock) 
 
 
 def create_caller(restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider, kind: str) -> Client:
-    """A caller in a workspace of its own, whose provider is `@m-w`."""
+    """Creates a workspace with the provider `@m-w`, and returns a client with its key."""
     return create_workspace(
         Client(restarted_gateway.gateway), f"w{next(WORKSPACE_NUMBERS)}", kind, "m-w", custom_host=stub_provider.url
     )
@@ -115,7 +117,7 @@ def test_provider_batch_results_are_returned_in_openai_format(
     recorded = wait_for("a record of each line", lambda: _batch_records(restarted_gateway, batch.id, 4))
     assert sorted(record["response_status_code"] for record in recorded)[:3] == [200] * 3
     assert {record["ai_model"] for record in recorded} == {"gpt-mock"}
-    # What was put together to be sent, and what came back, is gone.
+    # The assembled upload and the downloaded results have been deleted.
     assert not [file for file in (caller.gateway.folder / "files").iterdir() if file.suffix]
 
 
@@ -276,7 +278,7 @@ def test_model_allowlist_applies_to_files_and_batches(
     stub_provider.asked.clear()
     with pytest.raises(openai.PermissionDeniedError):
         ai.fine_tuning.jobs.create(model="gpt-other", training_file="file-in")
-    # Which model its provider takes where none is named nobody here knows.
+    # These requests name no model, and the gateway cannot know which model the provider would choose.
     itself = Client(restarted_gateway.gateway, caller.key, {"x-gateway-provider": "@m-w"})
     for path, asked in (
         ("/v1/fine_tuning/jobs", {"training_file": "file-in"}),
@@ -288,7 +290,7 @@ def test_model_allowlist_applies_to_files_and_batches(
     assert stub_provider.asked == []
     file = ai.files.create(file=("lines.jsonl", to_jsonl(batch_line(1), batch_line(2))), purpose="batch")
     assert ai.batches.create(input_file_id=file.id, **made).id == "b-1"
-    # Those of the gateway itself go the same way.
+    # Batches that the gateway itself manages are accepted too.
     stub_provider.batches.clear()
     batch = create_batch(ai, to_jsonl(batch_line(1), batch_line(2), batch_line(3)), COMPLETION_WINDOW)
     wait_for_submission(stub_provider)
@@ -357,7 +359,7 @@ def test_openai_compatible_batches_run_directly_and_via_gateway(
 def test_provider_header_selects_the_gateways_own_batches(
     name: str, restarted_gateway: RestartableGateway, stub_provider: FakeBatchProvider
 ):
-    # As who comes from another gateway has it in each request.
+    # Clients that migrate from another gateway send this header with each request.
     base, there_is = f"{restarted_gateway.gateway.base_url}/v1", {"x-portkey-provider": name}
     with openai.OpenAI(
         api_key=create_caller(restarted_gateway, stub_provider, "openai").key,

@@ -1,4 +1,6 @@
-"""A gateway behind proxies: whose word counts about where a request comes from, and what follows from that."""
+"""Gateway behind reverse proxies: which forwarded client addresses it trusts, and their use in audit logs and sign-in
+limits.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def client_forwarded_for(client: Client, said: str) -> Client:
 
 
 def read_last_audited_ip(admin: Client) -> str:
-    """Where the newest change came from, by the audit log."""
+    """Returns the client IP of the newest change in the audit log."""
     now = datetime.now(UTC)
     begin, end = ((now + timedelta(hours=hours)).isoformat().replace("+", "%2B") for hours in (-1, 1))
     organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]

@@ -1,4 +1,4 @@
-"""A real gateway that was told of a proxy the way every program is."""
+"""Outbound HTTP proxy, configured through the usual environment variables."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OPENAI_HEADERS = {"x-gateway-provider": "openai", "authorization": "Bearer sk-1"
 def test_environment_proxy_is_used_and_its_password_hidden(provider: Mock, tmp_path: Path):
     with CannedProvider(PROXY_RESPONSE) as proxy:
         env = {"http_proxy": proxy.url.replace("//", "//alice:sesame@"), "NO_PROXY": "other.example"}
-        # Only the proxy knows where that is.
+        # Only the proxy can resolve this host.
         env["TRUSTED_CUSTOM_HOSTS"] = "llm.example"
         with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
             to = {**OPENAI_HEADERS, "x-gateway-custom-host": "http://llm.example/v1"}
             assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), to).body == b"{}"
-            # What this machine serves to itself is reached directly.
+            # Loopback addresses are reached without the proxy.
             assert (
                 send_raw_request(
                     gateway.base_url, CHAT_PATH, chat_body(), {**OPENAI_HEADERS, "x-gateway-provider": "mock"}

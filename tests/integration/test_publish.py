@@ -1,4 +1,6 @@
-"""After a change only the parts of it are gathered again, and what is published is what is in the store."""
+"""Incremental snapshot publishing. After a change only the affected parts are queried again, and the published snapshot
+equals the database.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 
 
 class ManagementPlane:
-    """A management plane without its server, and a publisher beside its own that is told when to look."""
+    """A management plane without its server, plus a second publisher that runs only when the test calls it."""
 
     def __init__(self, app: Litestar, settings: Settings, before: StoreData = EMPTY_STORE_DATA) -> None:
         self._app = app
@@ -63,7 +65,7 @@ class ManagementPlane:
         self._parts = Vault(key), SecretCache(settings)
         self.published = SnapshotChannel(Snapshot())
         self.published.stored = before
-        # The application has a publisher too, and writes down what it publishes.
+        # The application has a publisher too, which saves its snapshots; this publisher saves to another folder.
         aside = msgspec.structs.replace(settings, file=f"{tempfile.mkdtemp(dir='.')}/penstock.toml")
         self.kept = SavedSnapshot(aside, key)
         self._publisher = SnapshotPublisher(settings, self.published, self._database, *self._parts, self.kept, None)
@@ -82,13 +84,13 @@ class ManagementPlane:
         return answer.json()
 
     async def publish(self) -> list[str]:
-        """Publish, and say which large tables were asked for it."""
+        """Publishes, and returns the names of the large tables that were queried for it."""
         self.asked.clear()
         await self._publisher.publish_changes()
         return [table for table in ("api_keys", "configs") if any(f"FROM {table}" in asked for asked in self.asked)]
 
     async def gather_all(self) -> StoreData:
-        """Gather everything, as a node does that knows nothing."""
+        """Queries everything, as a node without a snapshot does."""
         async with self._database.read_connection() as connection:
             stored, _ = await SnapshotReader(*self._parts).read_snapshot(connection)
         return stored
@@ -98,7 +100,7 @@ class ManagementPlane:
 
 
 def snapshot_rows(stored: StoreData) -> dict[str, list[Any]]:
-    """Everything that is told, whatever part it is in."""
+    """Returns all rows of a snapshot by table, whichever chunk they are in."""
     tables = {
         name: json.loads(b"[%s]" % getattr(stored, name)) for name in ("providers", "models", "workspaces", "departed")
     }
@@ -108,9 +110,9 @@ def snapshot_rows(stored: StoreData) -> dict[str, list[Any]]:
 
 
 def test_dead_worker_delays_one_response_but_not_its_retry(settings: Settings):
-    """Who asks again with the same Idempotency-Key while an answer is held is given it."""
-    # Long enough for what is to be done meanwhile on a machine that does much else, and whose disk takes its time:
-    # a publisher whose store does not answer holds nobody up.
+    """A retry with the same Idempotency-Key gets the response while the first request is still held back."""
+    # Long enough for the other steps on a busy machine with a slow disk. A publisher whose database does not respond
+    # delays no request.
     patient = msgspec.structs.replace(settings.store, publish_wait_ms=6000, acquire_ms=10_000, statement_ms=20_000)
     settings = msgspec.structs.replace(settings, store=patient)
     published = SnapshotChannel(Snapshot())
@@ -124,7 +126,7 @@ def test_dead_worker_delays_one_response_but_not_its_retry(settings: Settings):
         return answer, loop.time() - began
 
     async def wait_for_replay(app: Litestar, name: str) -> Response:
-        """Ask until it is done."""
+        """Repeats the request until its response is a replay."""
         async with asyncio.timeout(10):
             while "idempotency-replayed" not in (answer := (await create_config(app, name))[0]).headers:
                 assert answer.status == 409
@@ -137,7 +139,7 @@ def test_dead_worker_delays_one_response_but_not_its_retry(settings: Settings):
         async with run_lifespan(app):
             (first,) = (await send_request(app, "GET", "/v1/workspaces", headers=fields)).json()["data"]
             place = first["id"]
-            # Before it publishes, nobody is waited for.
+            # Nothing has been published yet, so no worker is waited for.
             assert await published.wait_for_newer("", 10)
             published.record_worker_epoch(1, "of a worker that is no more")
             held = asyncio.create_task(create_config(app, "a"))
@@ -151,7 +153,7 @@ def test_dead_worker_delays_one_response_but_not_its_retry(settings: Settings):
             assert seconds >= settings.store.publish_wait_ms / 1000
             answer, _ = await create_config(app, "b")
             assert answer.status == 200
-            # However long it took: nobody was waited for in vain another time.
+            # However long it took, the gateway gave up waiting only once.
             assert published.running.given_up == 1
 
     place = ""
@@ -167,7 +169,7 @@ async def create_migrated_app(settings: Settings, published: SnapshotChannel | N
 
 
 class RandomWriter:
-    """Changes this and that."""
+    """Applies random changes: creates, updates and deletes resources."""
 
     def __init__(self, plane: ManagementPlane, chance: random.Random) -> None:
         self._plane, self._chance = plane, chance
@@ -207,7 +209,7 @@ class RandomWriter:
         for one in self._made[kind][-1:]:
             if kind == "api-keys" and self._chance.random() < 0.5:
                 await self._plane.send_request("POST", f"/v1/api-keys/{one}/rotate")
-                # Another rotation would be refused while this one is not over.
+                # A second rotation would be rejected while this one is in progress.
                 self._made[kind].remove(one)
                 return
             await self._plane.send_request("PUT", f"/v1/{kind}/{one}", {"name": f"changed {self._number}"})
@@ -234,7 +236,7 @@ def test_published_snapshot_equals_the_database_after_any_write(settings: Settin
             await plane.publish()
             for number in range(WRITE_COUNT):
                 await writer.apply_random_change()
-                # Now and then several changes are found at once.
+                # Sometimes several changes are published together.
                 if number % 3:
                     await plane.publish()
                     assert snapshot_rows(plane.published.stored) == snapshot_rows(await plane.gather_all())
@@ -246,7 +248,9 @@ def test_published_snapshot_equals_the_database_after_any_write(settings: Settin
 
 
 def test_invalid_row_is_left_out_and_logged(settings: Settings, caplog: pytest.LogCaptureFixture):
-    """It is not written so any more, but may have been, and what others keep may be anything."""
+    """The API no longer writes such a row, but an older release may have done so, and external secrets may hold any
+    value.
+    """
 
     async def run_scenario() -> None:
         app = await create_migrated_app(settings)
@@ -267,7 +271,7 @@ def test_invalid_row_is_left_out_and_logged(settings: Settings, caplog: pytest.L
                 told = [row["slug"] for row in snapshot_rows(plane.published.stored)["providers"]]
                 assert good["slug"] in told
                 assert bad["slug"] not in told
-                # The application's own publisher says so as well.
+                # The application's own publisher logs it as well.
                 (line,) = {line for line in caplog.messages if "is left out" in line}
                 assert place in line
                 await plane.send_request("DELETE", f"/v1/virtual-keys/{bad['slug']}")
@@ -289,7 +293,7 @@ def test_invalid_row_is_left_out_and_logged(settings: Settings, caplog: pytest.L
                 spoilt = sql("UPDATE api_keys SET defaults = :text WHERE id = :id")
                 await connection.execute(spoilt, {"text": text, "id": key["id"]})
             caplog.clear()
-            # As at a start.
+            # As at startup.
             stored = await plane.gather_all()
             build_valid_snapshot(settings, stored)
             assert [row["slug"] for row in snapshot_rows(stored)["configs"]] == [saved[1]["slug"]]
@@ -341,7 +345,7 @@ def test_undecryptable_credential_leaves_out_only_its_dependents(settings: Setti
 
 
 def test_start_encrypts_data_keys_with_the_new_master_key(settings: Settings):
-    """With one that is embedded as with PostgreSQL: the old one is needed no more."""
+    """Covers the embedded database and PostgreSQL; afterwards the old master key is no longer needed."""
     old, new = (base64.b64encode(bytes([byte] * 32)).decode() for byte in (0, 1))
 
     def settings_with_keys(keys: str) -> Settings:
@@ -381,7 +385,7 @@ def test_only_the_changed_part_of_a_large_table_is_queried(settings: Settings):
             assert await plane.publish() == ["api_keys", "configs"]
             made = await plane.send_request("POST", "/v1/configs", {**inside, "config": {"provider": "openai"}})
             assert await plane.publish() == ["configs"]
-            # Those that hold credentials are read beside the others.
+            # Configs with credentials are queried separately from the others.
             asked = [asked.partition("WHERE")[2] for asked in plane.asked if "FROM configs" in asked]
             assert len(asked) == 2
             assert all("substr" in conditions for conditions in asked)
@@ -406,7 +410,7 @@ def test_restart_from_saved_snapshot_reads_changes_then_all_rows(settings: Setti
         async with run_lifespan(app):
             (place, *_) = (await first.send_request("GET", "/v1/workspaces"))["data"]
             key = {"name": "k", "workspace_id": place["id"], "scopes": ["completions.write"]}
-            # Later than all that is looked at before, on a busy machine too.
+            # Later than all checks before it, even on a busy machine.
             ends = datetime.now(UTC) + timedelta(seconds=5)
             soon = {"expires_at": ends.isoformat()}
             for more in ({}, soon):
@@ -416,10 +420,10 @@ def test_restart_from_saved_snapshot_reads_changes_then_all_rows(settings: Setti
             await first.publish()
             kept = first.kept.load()
             assert kept is not None
-            # Meanwhile nobody looks.
+            # No publisher runs in the meantime.
             await first.send_request("DELETE", f"/v1/configs/{gone['slug']}")
             made = await first.send_request("POST", "/v1/configs", config)
-            # However long what follows takes, it is not yet the time to read everything.
+            # Prevents a full refresh during the next steps, however long they take.
             monkeypatch.setattr("penstock.snapshot.publisher.WHOLE_SECONDS", 3600)
             second = ManagementPlane(app, settings, kept)
             assert await second.publish() == ["configs"]
@@ -427,13 +431,13 @@ def test_restart_from_saved_snapshot_reads_changes_then_all_rows(settings: Setti
             told = snapshot_rows(second.published.stored)
             assert [row["slug"] for row in told["configs"]] == [made["slug"]]
             assert told == snapshot_rows(await second.gather_all())
-            # It was published, and a key that ended since is not in it any more.
+            # The snapshot was published, and a key that has expired since is no longer in it.
             assert second.published.number == 1
             await asyncio.sleep((ends - datetime.now(UTC)).total_seconds() + 0.1)
             assert await second.publish() == ["api_keys"]
             assert snapshot_rows(second.published.stored) == snapshot_rows(await second.gather_all())
             assert second.published.stored.key_count == kept.key_count - 1
-            # What no change tells of is found all the same.
+            # A change without an entry in the change log is found by the full refresh.
             async with second._database.write_transaction() as connection:
                 await connection.execute(update(configs).values(name="other", config='{"provider":"groq"}'))
             assert await second.publish() == []

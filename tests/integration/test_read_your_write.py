@@ -1,4 +1,6 @@
-"""Whoever was answered that something changed meets it at once, at each worker of the node, on both databases."""
+"""Read-your-write consistency. An acknowledged change applies to the next request at every worker of the node, on both
+databases.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway
 
 TABLES = {"server": {"workers": 2}, "metrics": {"enabled": True}}
-# Connections are dealt out among the workers by chance.
+# Connections are distributed among the workers at random.
 ATTEMPTS = 6
 
 

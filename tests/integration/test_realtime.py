@@ -1,4 +1,4 @@
-"""WebSockets through a real gateway: from the client's handshake to the record."""
+"""WebSocket sessions through a real gateway, from the client's handshake to the record."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def open_session(
     *,
     subprotocols: Sequence[Subprotocol] | None = None,
 ) -> ClientConnection:
-    """Connect as a client does, within reason."""
+    """Connects as a client does, with timeouts and a message size limit."""
     url = gateway.base_url.replace("http://", "ws://") + path
     return connect(
         url,
@@ -64,13 +64,13 @@ def open_session(
 
 @pytest.fixture
 def new_records(served: Gateway) -> Callable[..., list[dict[str, Any]]]:
-    """Wait for the records of this test."""
+    """Returns a function that waits for the records of this test."""
     before = count_settled_records(served, HEADERS)
     return lambda count=1: served.records(before + count)[before:]
 
 
 def receive_until(socket: Connection, last: str) -> list[dict[str, Any]]:
-    """Hear until an event of this type."""
+    """Receives events until one of type `last` arrives, and returns all of them."""
     heard: list[dict[str, Any]] = []
     while not heard or heard[-1]["type"] != last:
         heard.append(json.loads(socket.recv(timeout=10)))
@@ -103,7 +103,7 @@ def test_session_relays_both_directions_and_writes_one_record(
         "is_success": True,
         "api_key_id": "k-1",
         "total_units": 20,
-        # Twelve tokens at 4,000 and eight at 16,000 billionths of a dollar.
+        # Twelve tokens at 4,000 and eight tokens at 16,000 nanodollars each.
         "cost_nanodollars": 176_000,
     }
     assert {name: record.get(name) for name in expected} == expected
@@ -191,7 +191,7 @@ def test_disconnect_during_handshake_closes_the_provider_side(tmp_path: Path):
 
 @pytest.fixture
 def own_gateway(provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
-    """A gateway that a test may end."""
+    """A gateway that the test may stop."""
     with run_gateway(tmp_path, {"mock": {"host": provider.url}}) as gateway:
         yield gateway
 
@@ -221,7 +221,7 @@ def test_silent_session_is_not_closed_as_idle(provider: Mock, tmp_path: Path):
         receive_until(quiet, "session.created")
         receive_until(says, "session.created")
         for _ in range(12):
-            # Audio goes out for as long as somebody speaks, and nothing comes back.
+            # Audio is sent for as long as somebody speaks, and nothing comes back.
             send_event(says, type="input_audio_buffer.append", audio="AAAA")
             time.sleep(0.25)
         for socket in (quiet, says):

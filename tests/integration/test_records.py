@@ -1,4 +1,4 @@
-"""Each request leaves one line, with what is known of it and without a single secret."""
+"""Request records. Each request writes one line with its data and without secrets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HEADERS = {**MOCK_HEADERS, "x-gateway-api-key": "pk-0123456789"}
 
 @pytest.fixture
 def new_records(served: Gateway) -> Callable[..., list[dict[str, Any]]]:
-    """Wait for the records of this test."""
+    """Returns a function that waits for the records of this test."""
     before = count_settled_records(served, HEADERS)
     return lambda count=1: served.records(before + count)[before:]
 

@@ -1,4 +1,4 @@
-"""Every way in which a Redis that is shared may fail, for a second each; `python -m loadtests.sharing` has them last."""
+"""Faults of a shared Redis, for one second each. `python -m loadtests.sharing` runs them for longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`penstock.toml` changes while the gateway runs: what is good is in force within a second, what is not changes nothing."""
+"""Reload of `penstock.toml` while the gateway runs. A valid change takes effect within a second; an invalid one changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 KEPT_KEY = {"name": "kept", "key": "pk-kept-0123456789"}
 OTHER_KEY = {"name": "other", "key": "pk-other-0123456789"}
-# The promise; the rest is the machine's.
+# The promised limit in seconds, and extra time for a busy machine.
 PROMISE, LEEWAY = 1.0, 1.0
 REJECTED_MESSAGE = "the old snapshot stays"
 
@@ -39,7 +41,7 @@ def request_status(gateway: Gateway, key: dict[str, Any], **fields: str) -> int:
 
 
 def wait_for_status(gateway: Gateway, key: dict[str, Any], expected: int) -> float:
-    """Wait until a key is answered so; give the seconds it took."""
+    """Waits until requests with a key return this status; returns the seconds it took."""
     began = time.monotonic()
     wait_for(
         f"{expected} for {key['name']}", lambda: request_status(gateway, key) == expected or None, PROMISE + LEEWAY
@@ -72,7 +74,7 @@ def test_file_changes_fail_no_request(fresh: Gateway):
             time.sleep(0.35)
     assert report["errors"] == 0, report
     assert report["requests"] >= 1400
-    # Not every one: two that come between two looks are one.
+    # Not one snapshot for each change: two changes between two checks are published together.
     assert count_in_output(fresh, "published snapshot") >= 5
 
 
@@ -107,7 +109,7 @@ def test_invalid_file_is_rejected_as_a_whole_and_logged_once(fresh: Gateway, bro
     fresh.config_file.write_text(extra + broken)
     wait_for("its problems", lambda: count_in_output(fresh, REJECTED_MESSAGE) or None)
     assert words in fresh.program.read_output()
-    # Several looks later it is still said once, and the key that stood in the same file is not in force.
+    # After several more checks it is still logged once, and the new key in the same file has no effect.
     time.sleep(0.7)
     assert (count_in_output(fresh, REJECTED_MESSAGE), count_in_output(fresh, words)) == (1, 1)
     assert (request_status(fresh, KEPT_KEY), request_status(fresh, OTHER_KEY)) == (200, 401)
@@ -135,7 +137,7 @@ def test_slowly_written_file_is_applied_once_complete(fresh: Gateway):
 
 
 def test_sighup_reloads_the_file(fresh: Gateway):
-    # As far as the file's own marks tell, nothing has changed.
+    # Size and modification time of the file stay the same.
     before = fresh.config_file.stat()
     fresh.config_file.write_text(fresh.config_file.read_text().replace(KEPT_KEY["key"], "pk-sept-0123456789"))
     os.utime(fresh.config_file, ns=(before.st_atime_ns, before.st_mtime_ns))

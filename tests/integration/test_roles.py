@@ -1,4 +1,6 @@
-"""What a workspace gives to its members and managers and takes from them, over HTTP, on both databases."""
+"""Security settings of a workspace, which grant rights to members and managers or revoke them; over HTTP, on both
+databases.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ KEY = {"name": "k", "scopes": ["completions.write"]}
 
 
 class WorkspaceWithRoles:
-    """A workspace with one person in each role, who signed in."""
+    """A workspace with one signed-in user in each role."""
 
     def __init__(self, admin: Client) -> None:
         self.admin = admin
@@ -62,7 +64,7 @@ def test_revoked_manager_right_affects_no_other_role(place: WorkspaceWithRoles):
     manager, leader = place.people["manager"], place.people["admin"]
     slug = expect_ok(place.create_as(manager, "/v1/configs", CONFIG))["slug"]
     place.set_security_settings(managersWriteConfigs=False)
-    # At once, on the node that was told.
+    # Takes effect at once on the node that served the change.
     expect_error(place.create_as(manager, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
     expect_error(manager.put(f"/v1/configs/{slug}", {"name": "d"}), 403, "AB03", "configs.update")
     expect_error(manager.delete(f"/v1/configs/{slug}"), 403, "AB03", "configs.delete")
@@ -125,7 +127,7 @@ def test_revoked_view_right_hides_lists_and_rows(place: WorkspaceWithRoles, what
             expected = 403 if path in paths else 200
             for looked_at in (path, f"{path}/{row_id}"):
                 assert who.get(f"{looked_at}?workspace_id={place.id}").status == expected, (role, looked_at)
-        # Where no workspace is named neither.
+        # Also without a workspace in the query.
         assert who.get(paths[0]).status == 403
         (own,) = who.read("/v1/auth/self")["workspaces"]
         assert ("configs.list" in own["scopes"]) is (what != "Configs")
@@ -153,11 +155,11 @@ def test_managers_cannot_lift_settings_chosen_by_admins(place: WorkspaceWithRole
     place.set_security_settings(managersWriteConfigs=False)
     expect_error(manager.put(place.path, {"security_settings": {"managersWriteConfigs": True}}), 403, "AB03", "admins")
     expect_error(manager.put(place.path, {"security_settings": None}), 403, "AB03", "security_settings")
-    # Nor by making somebody what they are not: an admin may more than they.
+    # Nor by changing roles, because an admin has more rights than a manager.
     for who in ("manager", "member"):
         expect_error(manager.put(f"{place.path}/users/{place.ids[who]}", {"role": "admin"}), 403, "AB03", "configs")
     expect_ok(manager.put(f"{place.path}/users/{place.ids['member']}", {"role": "manager"}))
-    # Nor with a key, whomever it is for.
+    # Nor with an API key, whoever owns it.
     scopes = ["workspaces.update", "completions.write"]
     keys = [expect_ok(place.create_as(manager, "/v1/api-keys/workspace/service", {"name": "k", "scopes": scopes}))]
     for_admin = {"name": "k", "scopes": scopes, "user_id": place.ids["admin"]}
@@ -231,7 +233,9 @@ ORGANISATION_SETTINGS_PATH = "/v1/admin/organisation/settings"
 
 @pytest.fixture
 def above(admin: Client) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Says what the organisation chooses; taken back at the end: others share it."""
+    """Returns a function that sets rules of the organisation. The rules are reset afterwards, because other tests share
+    the organisation.
+    """
 
     def put_rules(**rules: object) -> dict[str, Any]:
         return expect_ok(admin.put(ORGANISATION_SETTINGS_PATH, rules))
@@ -253,7 +257,7 @@ def test_organisation_settings_are_defaults_for_workspaces(
     assert all(row["security_settings"]["membersWriteConfigs"] for row in listed if row["id"] == place.id)
     expect_ok(place.create_as(member, "/v1/configs", CONFIG))
     expect_error(place.create_as(manager, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
-    # Until the workspace chooses otherwise.
+    # A setting of the workspace takes precedence.
     place.set_security_settings(membersWriteConfigs=False, managersWriteConfigs=True)
     expect_error(place.create_as(member, "/v1/configs", CONFIG), 403, "AB03", "configs.create")
     expect_ok(place.create_as(manager, "/v1/configs", CONFIG))
@@ -279,7 +283,7 @@ def test_organisation_locks_and_reopens_a_settings_section(
         expect_error(
             who.put(place.path, {"security_settings": {"membersWriteConfigs": True}}), 403, "AB03", path, "configs"
         )
-        # What comes back as it was shown is no change.
+        # Sending the settings back as they were shown changes nothing.
         expect_ok(who.put(place.path, {"security_settings": shown}))
     expect_error(
         place.admin.post("/v1/workspaces", {"name": "w", "security_settings": {"membersWriteConfigs": True}}),
@@ -290,7 +294,7 @@ def test_organisation_locks_and_reopens_a_settings_section(
     assert said["security_settings_overrides"] == {"configs": True}
     shown = place.admin.read(place.path)["security_settings"]
     assert (shown["membersWriteConfigs"], shown["managersWriteConfigs"]) == (False, False)
-    # From there on it is the workspace's own.
+    # From here on the workspace has its own setting.
     above(security_settings={"managersWriteConfigs": None})
     assert place.admin.read(place.path)["security_settings"] == shown
     assert place.set_security_settings(membersWriteConfigs=True)["membersWriteConfigs"]
@@ -308,7 +312,7 @@ def test_organisation_settings_cannot_grant_rights_the_key_lacks(place: Workspac
         "configs",
     )
     place.set_security_settings(managersWriteConfigs=False)
-    # To keep what a workspace took from its managers gives it back.
+    # Locking the section would return a right to managers that the workspace had revoked.
     expect_error(
         narrow.put(ORGANISATION_SETTINGS_PATH, {"security_settings_overrides": {"configs": False}}),
         403,
@@ -332,7 +336,7 @@ def test_organisation_can_lock_block_inline_config(place: WorkspaceWithRoles, ab
     wait_for("the key", lambda: not is_blocked() or None, 5)
     name = "data_plane_security_settings"
     above(block_inline_config=True, security_settings_overrides={name: True})
-    # Passed down, and then the workspace's own.
+    # Inherited from the organisation, then set by the workspace itself.
     assert (is_blocked(), place.admin.read(place.path)["settings"]["block_inline_config"]) == (True, True)
     expect_ok(set_block_inline_config(False))
     assert not is_blocked()
@@ -362,22 +366,22 @@ def test_new_workspace_members_get_a_key_if_the_rule_is_set(
     (key,) = list_user_keys(newcomer)
     assert (key["type"], key["creation_mode"], key["status"]) == ("workspace-user", "auto", "active")
     assert ("completions.write" in key["scopes"], "configs.create" in key["scopes"]) == (True, False)
-    # Its text waits for who rotates it.
+    # The text of the key is available only by rotating it.
     text = expect_ok(admin.post(f"/v1/api-keys/{key['id']}/rotate", {}))["key"]
     assert Client(admin.gateway, text).get("/v1/configs").status == 200
-    # Who accepts an invitation is shown it.
+    # Accepting an invitation returns the new key.
     email = f"auto{next(NUMBERS)}@example.test"
     invited = {"email": email, "role": "member", "workspaces": [{"id": place.id, "role": "manager"}]}
     token = admin.create("/v1/admin/users/invites", invited)["invite_link"].rpartition("=")[2]
     given = {"token": token, "first_name": "A", "last_name": "B", "password": PASSWORD}
     (made,) = expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", given))["api_keys"]
     assert Client(admin.gateway, made["key"]).post("/v1/configs", CONFIG).status == 200
-    # The workspace goes first.
+    # The workspace's rule takes precedence over the organisation's.
     expect_ok(admin.put(place.path, {"settings": {"user_api_key_auto_create": False}}))
     expect_ok(admin.delete(f"{path}/{newcomer}"))
     expect_ok(admin.post(path, {"users": [{"id": newcomer}]}))
     assert not list_user_keys(newcomer)
-    # The default workspace has a rule of its own.
+    # The default workspace has a separate rule.
     default = next(row for row in admin.read("/v1/workspaces?page_size=1000")["data"] if row["is_default"])
     for rule, number in ((False, 0), (True, 1)):
         above(default_workspace_user_api_key_auto_create=rule)

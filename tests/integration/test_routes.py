@@ -1,4 +1,4 @@
-"""Bodies of every kind on the routes that have them: forms and files of any size, sound, events, nothing at all."""
+"""Bodies of every kind on the routes that have them: forms, files of any size, audio, event streams, and empty bodies."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_upload_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
     filler = LARGE_BYTES - len(head) - len(tail)
     pieces = [head, *[block] * (filler // len(block)), block[: filler % len(block)], tail]
     known = count_settled_records(served)
-    # So that what a first large upload makes the process keep is there before.
+    # Warm-up, so that memory which the process keeps after a first large upload is already allocated.
     send_raw_request(
         served.base_url, "/v1/files", form_body(form_part("file", block * 2, '; filename="b"')), FORM_HEADERS
     )

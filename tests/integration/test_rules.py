@@ -1,4 +1,4 @@
-"""Rules for the keys of people, as a workspace and its organisation set them, over HTTP on both databases."""
+"""Rules for user API keys, set by a workspace and its organisation; over HTTP, on both databases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEY_RULES = {
 
 
 class RuledWorkspace:
-    """A workspace with rules, and keys of its organisation's owner in it."""
+    """A workspace with rules, and keys of the organisation's owner in it."""
 
     def __init__(self, admin: Client, **rules: object) -> None:
         self.admin = admin
@@ -82,7 +82,7 @@ def test_debug_log_setting_omits_headers_from_records(admin: Client):
     def lacks_headers(record: dict[str, Any]) -> bool:
         return (record.get("debug"), "request_headers" in record) == (False, False)
 
-    # It is used by every worker of this node when the change is answered.
+    # Every worker of this node uses the change as soon as it is acknowledged.
     assert lacks_headers(send_and_get_record())
     assert lacks_headers(send_and_get_record(**{"x-gateway-debug": "true"}))
     for value in (1, None):
@@ -113,7 +113,7 @@ def test_rules_are_stored_and_removed_one_by_one(admin: Client):
         ({"debug_log": 2}, "debug_log"),
         ({"debug_log": "yes"}, "debug_log"),
         ({"user_api_key_ttl": 61, "user_api_key_max_ttl": 60}, "settings.user_api_key_ttl"),
-        # Of the organisation alone.
+        # Only the organisation has this rule.
         ({"default_workspace_user_api_key_auto_create": True}, "default_workspace_user_api_key_auto_create"),
     ],
 )
@@ -154,11 +154,11 @@ def test_maximum_ttl_bounds_the_expiry_and_is_its_default(admin: Client):
     path = f"/v1/api-keys/{key['id']}"
     for end in (None, timestamp_in(3660)):
         expect_error(admin.put(path, {"expires_at": end}), 400, "AB01", "expires_at")
-    # As it is shown it may come back, and a key may end sooner.
+    # The expiry may be sent back as it was shown, and an earlier one may be set.
     expect_ok(admin.put(path, {"expires_at": key["expires_at"], "name": "l"}))
     expect_ok(admin.put(path, {"expires_at": timestamp_in(60)}))
     expect_ok(admin.put(path, {"expires_at": key["expires_at"]}))
-    # What was there before the rule stays as it is.
+    # Keys from before the rule keep their expiry.
     old = RuledWorkspace(admin)
     before = old.create_key()
     expect_ok(admin.put(old.path, {"settings": {"user_api_key_max_ttl": 60}}))
@@ -179,7 +179,7 @@ def test_count_rule_limits_active_user_keys(admin: Client):
     place.create_key(expires_at=timestamp_in(1))
     expect_error(admin.post(USER_KEYS_PATH, place.key_body()), 403, "AB03", "user_id", "user_api_key_count")
     place.create_key("service")
-    # What is over counts no more, nor what is gone.
+    # Expired and deleted keys no longer count.
     time.sleep(1.1)
     place.create_key()
     expect_error(admin.post(USER_KEYS_PATH, place.key_body()), 403, "AB03")

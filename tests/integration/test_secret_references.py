@@ -1,4 +1,6 @@
-"""Secret references over HTTP, on both databases; and that values kept by AWS, Azure and HashiCorp reach the provider and nobody else."""
+"""Secret references over HTTP, on both databases. Secrets stored at AWS, Azure and HashiCorp reach the provider and
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,14 @@ def surroundings(vaults: MockSecretStores) -> Mapping[str, str]:
     return {
         "TLS_CA": str(vaults.ca),
         "PENSTOCK_SECRETS_REFRESH_SECONDS": "1",
-        # Roles of the machine itself are among the ways.
+        # Some authentication methods use roles of the machine itself.
         "PENSTOCK_IDENTITY_LEND": "true",
         "PENSTOCK_SECRETS_AWS_ENDPOINT_URL": vaults.url,
         "PENSTOCK_SECRETS_AZURE_AUTHORITY": vaults.url,
         "AWS_ACCESS_KEY_ID": fakes.AWS_KEY,
         "AWS_SECRET_ACCESS_KEY": fakes.AWS_SECRET,
         "AWS_EC2_METADATA_DISABLED": "true",
-        # The machine's own, which nobody is shown.
+        # The machine's own token, which must not be disclosed.
         "VAULT_TOKEN": "hvs.of-the-machine",
     }
 
@@ -67,7 +69,7 @@ def aws_reference(**more: object) -> dict[str, Any]:
 
 
 def auth_cases(vaults: MockSecretStores) -> dict[str, tuple[str, dict[str, Any], str]]:
-    """Each way of signing in: the kind of place, what is said of it, and a path there."""
+    """Returns for each authentication method the secret manager's type, its auth config, and a secret path."""
     azure = {"azure_vault_url": vaults.url, "azure_entra_tenant_id": "tenant", "azure_entra_client_id": "client"}
     vault = {"vault_addr": vaults.url}
     role = {"aws_role_arn": "arn:aws:iam::1:role/r", "aws_external_id": "xy", "aws_region": "eu-west-1"}
@@ -99,7 +101,7 @@ def auth_cases(vaults: MockSecretStores) -> dict[str, tuple[str, dict[str, Any],
 
 
 def credential_if_used(client: Client, provider: Mock, slug: str, wanted: str) -> str | None:
-    """Ask the provider, and say with which credential it was asked, should that be the wanted one."""
+    """Sends a request; returns the credential that reached the provider if it is the wanted one, otherwise `None`."""
     provider.clear_ledger()
     headers = {"x-gateway-api-key": client.key, "content-type": "application/json", "x-gateway-provider": f"@{slug}"}
     if send_raw_request(client.gateway.base_url, CHAT_PATH, chat_body(), headers).status != 200:
@@ -139,7 +141,7 @@ def test_update_is_merged_and_keeps_masked_values(admin: Client):
     path = f"/v1/secret-references/{slug}"
     masked = {"aws_secret_access_key": "aw*****789"}
     assert expect_ok(admin.put(path, {"auth_config": masked, "description": "new"})) == {}
-    # In another place it is needed anew.
+    # A change of the region requires the secret again.
     place = "auth_config.aws_secret_access_key"
     expect_error(admin.put(path, {"auth_config": {**masked, "aws_region": "us-east-1"}}), 400, "AB01", place)
     clear = {name: aws_reference()["auth_config"][name] for name in masked}
@@ -232,7 +234,7 @@ def test_secret_field_fills_an_option_and_survives_an_outage(
     assert admin.read("/v1/virtual-keys/parted")["secret_mappings"][0]["target_field"] == "key"
     wait_for("the part", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789"), 10)
     assert ("vault", "ns plain/all") in vaults.asked
-    # What is not there is not made up: without its part the provider is left out.
+    # A missing field is not replaced by a default: the provider is left out of the snapshot.
     expect_ok(admin.put("/v1/virtual-keys/parted", {"secret_mappings": mappings}))
     wait_for("its end", lambda: credential_if_used(app, provider, "parted", "sk-part-0123456789") is None or None, 10)
     expect_ok(admin.put("/v1/virtual-keys/parted", {"secret_mappings": mappings[:1]}))
@@ -304,7 +306,7 @@ def test_workspace_keys_cannot_list_secret_references(admin: Client, workspace: 
 
 
 def test_auth_secrets_appear_in_no_file_and_no_response(admin: Client):
-    """Runs last: it looks at all that the gateway of this file has written."""
+    """Runs last, because it searches all files that this module's gateway has written."""
     rows = admin.read("/v1/secret-references?page_size=100")["data"]
     answers = [admin.read(f"/v1/secret-references/{row['slug']}") for row in rows]
     assert answers

@@ -1,4 +1,6 @@
-"""Secrets that AWS Secrets Manager keeps, as moto plays it: fetched by name and by ARN, whole and in part, with roles, and refreshed."""
+"""Secrets in AWS Secrets Manager, simulated by moto: by name and ARN, as a whole and by field, with roles, and after
+rotation.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ ROLE_ARN = "arn:aws:iam::123456789012:role/reader-of-secrets"
 
 @pytest.fixture(scope="module")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a moto server."""
+    """Returns the URL of a moto server."""
     with run_moto(tmp_path_factory.mktemp("moto")) as url:
         yield url
 
@@ -34,14 +36,14 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def surroundings(aws: str) -> Mapping[str, str]:
     own = {name.upper(): value for name, value in AWS_CREDENTIALS.items()}
-    # Roles of the machine itself are among the ways.
+    # One authentication method uses roles of the machine itself.
     lent = {"PENSTOCK_IDENTITY_LEND": "true"}
     return {"PENSTOCK_SECRETS_REFRESH_SECONDS": "1", "PENSTOCK_SECRETS_AWS_ENDPOINT_URL": aws, **own, **lent}
 
 
 @pytest.fixture(scope="module")
 def secrets_manager(aws: str, admin: Client) -> Any:
-    """What keeps the secrets; empty for each gateway."""
+    """Returns a Secrets Manager client; its store is emptied for each gateway."""
     assert admin
     httpx2.post(f"{aws}/moto-api/reset").raise_for_status()
     return boto3.client("secretsmanager", region_name=REGION, endpoint_url=aws, **AWS_CREDENTIALS)

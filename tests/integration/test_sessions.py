@@ -1,4 +1,4 @@
-"""Sessions and tokens in the place of keys, over HTTP, on both databases."""
+"""Browser sessions and JWTs as an alternative to API keys, over HTTP, on both databases."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SESSIONS, SELF = "/v1/auth/sessions", "/v1/auth/self"
 
 @dataclass
 class BrowserClient:
-    """Calls with a cookie, as a page of the console does."""
+    """Client that authenticates with a session cookie, as a page of the console does."""
 
     gateway: Gateway
     headers: dict[str, str] = field(default_factory=dict)
@@ -190,7 +190,7 @@ def test_session_routes_reject_a_bare_api_key(admin: Client):
 
 @dataclass
 class MockIdentityProvider:
-    """An identity provider that publishes its keys."""
+    """Identity provider that publishes its public keys as a JWK set."""
 
     url: str
     keys: dict[str, RSAKey] = field(default_factory=dict)
@@ -230,7 +230,7 @@ def serve_jwks() -> Iterator[MockIdentityProvider]:
 
 @dataclass
 class TokenGateway:
-    """A gateway that takes the tokens of an issuer."""
+    """Gateway that accepts tokens of an identity provider."""
 
     admin: Client
     issuer: MockIdentityProvider
@@ -258,7 +258,7 @@ class TokenGateway:
         return send_raw_request(self.admin.gateway.base_url, CHAT_PATH, chat_body(), fields)
 
 
-# An identity provider whose keys are in the settings; it has one by the same name as the other.
+# Identity provider whose keys are inline in the settings. Its key has the same id as a key of the other provider.
 SECOND_ISSUER = MockIdentityProvider("")
 SECOND_ISSUER.add_key("one")
 
@@ -327,7 +327,7 @@ def test_both_planes_reject_tokens_of_a_removed_user_until_reinvited(tokened: To
     known = tokened.sign_token(**by_email)
     assert tokened.send_chat(known).status == 200
     expect_ok(admin.delete(f"/v1/admin/users/{gone.id}"))
-    # Read-your-write: the answer to the change is held until the workers go by it.
+    # Read-your-write: the response to the change waits until the workers have applied it.
     assert [tokened.send_chat(token).status for token in (known, tokened.sign_token(**by_id))] == [401, 401]
     assert [tokened.send_management_request(**said).status for said in (by_email, by_id)] == [401, 401]
     assert tokened.send_chat(tokened.sign_token()).status == 200
@@ -356,7 +356,7 @@ def test_rejects_tokens_of_a_removed_member_until_added_again(tokened: TokenGate
         expect_ok(admin.delete(f"{path}/{left.id}"))
         # Read-your-write, as above.
         assert chat_statuses() == [403, 403, 200]
-    # Whoever leads the organisation is in every workspace.
+    # An admin of the organisation has access to every workspace.
     expect_ok(admin.put(f"/v1/admin/users/{left.id}", {"role": "admin"}))
     assert chat_statuses() == [200, 200, 200]
 
@@ -384,7 +384,7 @@ def test_restricted_token_cannot_create_unrestricted_keys(tokened: TokenGateway,
     token = tokened.sign_token(scope=scope, **bounds)
     expect_error(Client(tokened.admin.gateway, token).post(path, body), 403, "AB03", "makes and changes no keys")
     made = expect_ok(Client(tokened.admin.gateway, tokened.sign_token(scope=scope)).post(path, body))["id"]
-    # Nobody knows who that was, but that it is good for five minutes.
+    # The user of the token is unknown, so the key expires with the token, after five minutes.
     assert tokened.admin.read(f"/v1/api-keys/{made}")["expiry_enforced"] == 1
 
 
@@ -393,7 +393,7 @@ def test_each_issuer_is_checked_against_its_own_settings(tokened: TokenGateway):
     for says, status in (({"iss": "other", "aud": ["us"]}, 200), ({"iss": "other"}, 401), ({}, 401)):
         assert second.send_management_request(**says).status == status
         assert second.send_chat(second.sign_token(**says)).status == status
-    # The first says nothing of itself, and so may speak as anybody.
+    # The first issuer has no `issuer` or `audience` setting, so any `iss` and `aud` are accepted.
     assert tokened.send_chat(tokened.sign_token(iss="other", aud="us")).status == 200
 
 
@@ -455,7 +455,7 @@ def test_rejects_unsigned_and_public_key_signed_tokens(tokened: TokenGateway):
     _, claims, signature = tokened.sign_token().split(".")
     head = "eyJhbGciOiJub25lIiwia2lkIjoib25lIiwidHlwIjoiSldUIn0"
     said = jws.extract_compact(tokened.sign_token().encode()).payload
-    # Signed with what everybody can read as if it were a shared secret.
+    # Signed with the public key as if it were a shared secret.
     public = tokened.issuer.keys["one"].as_dict(private=False)["n"]
     key = OctKey.import_key(public)
     shared = jws.serialize_compact({"alg": "HS256", "kid": "one", "typ": "JWT"}, said, key)
@@ -531,7 +531,7 @@ def test_returns_503_for_tokens_until_signing_keys_are_fetched(provider: Mock, n
         made = TokenGateway(admin, SECOND_ISSUER, admin.read("/v1/workspaces")["data"][0])
         for answer in (made.send_chat(made.sign_token()), made.send_management_request()):
             assert (answer.status, answer.get_header("retry-after")) == (503, "1")
-        # It may be a provider's too, where a key stands beside it.
+        # With a gateway key in the request, the token may be a provider's own token.
         key = admin.with_new_key(workspace_id=made.workspace["id"], scopes=["completions.write"]).key
         bearer = {**JSON_HEADERS, "x-gateway-provider": "mock", "authorization": f"Bearer {made.sign_token()}"}
         for field in ("x-gateway-api-key", "x-api-key"):

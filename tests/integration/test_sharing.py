@@ -1,4 +1,6 @@
-"""Workers and nodes share answers, breakers and the word that something was saved through Redis; without it each goes on alone."""
+"""Sharing through Redis: workers and nodes share cached responses, circuit breakers and change notifications. Without
+Redis each node works alone.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ BREAKER_CONFIG = breaker_config(3)
 
 @pytest.fixture
 def nodes(tmp_path: Path, provider: Mock, redis: RedisServer) -> Iterator[list[Gateway]]:
-    """Two gateways of two workers each."""
+    """Runs two gateways with two workers each, connected to the same Redis."""
     tables = {"server": {"workers": 2}, "mock": {"host": provider.url}, "metrics": {"enabled": True}}
     here, there = create_node_folders(tmp_path)
     env = {"REDIS_URL": redis.url}
@@ -49,7 +51,7 @@ def test_all_workers_share_cached_responses_and_circuit_breakers(
     assert send_with_config(nodes[0], CACHED_CONFIG, seeded_chat_body(1)).get_header("x-gateway-cache-status") == "MISS"
 
     def is_shared() -> bool | None:
-        # Each answer is for other workers too: twenty connections reach all of them.
+        # Each request may reach any worker; twenty connections reach all of them.
         answers = [send_with_config(node, CACHED_CONFIG, seeded_chat_body(1)) for node in nodes for _ in range(10)]
         return all(answer.get_header("x-gateway-cache-status") == "HIT" for answer in answers) or None
 
@@ -59,10 +61,11 @@ def test_all_workers_share_cached_responses_and_circuit_breakers(
     for turn in range(40):
         answer = send_with_config(nodes[turn % 2], BREAKER_CONFIG)
         assert (answer.status, answer.get_header("x-gateway-last-used-option-index")) == (200, "config.targets[1]")
-        # What one worker has seen takes its time to the others, on a busy machine more.
+        # A result of one worker reaches the others with a delay, longer on a busy machine.
         time.sleep(0.05)
     failed = [entry for entry in provider.ledger() if entry["model"] == "mock?status=503"]
-    # Three open it, and each other worker may have one on its way; were it each worker's own there would be twelve.
+    # Three failures open the breaker, and each other worker may have one request in flight. Breakers per worker would
+    # give twelve.
     assert 3 <= len(failed) <= 6
     wait_for("it is open everywhere", lambda: all(count_open_breakers(node) == 2 for node in nodes) or None)
     figures = read_metrics(nodes[1])
@@ -107,7 +110,7 @@ def test_saved_config_reaches_the_other_node_at_once_with_redis(
 
         save_and_measure_seconds("first")
         took = [save_and_measure_seconds(f"config {number}") for number in range(8)]
-        # The other node looks by itself once a second: half a second each time is no accident.
+        # The other node polls once a second, so eight delays under half a second cannot be chance.
         assert max(took) < 0.5, took
         redis.stop()
         assert save_and_measure_seconds("without") < 5

@@ -1,4 +1,4 @@
-"""How soon every worker of two nodes goes by a config that was saved, and by a key that was taken away: with Redis, and without."""
+"""Propagation delay of a saved config and of a revoked key to every worker of two nodes, with and without Redis."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(180)]
 
 CHANGE_COUNT = 100
-# Between two changes, and of each node.
+# Seconds between two changes, and connections to each node.
 PAUSE, CONNECTIONS = 0.12, 10
 
 
 class TwoNodeSetup(NamedTuple):
-    """Two nodes of two workers each, and connections that stay where they are and reach all of them."""
+    """Two nodes with two workers each, and persistent connections that reach all workers."""
 
     admin: Client
     nodes: list[Gateway]
@@ -73,7 +73,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, provider: Mock, postgr
 
 
 def count_requests_by_worker(node: Gateway) -> dict[str, float]:
-    """How many requests each worker has answered."""
+    """Returns the number of requests that each worker has handled."""
     text = send_raw_request(node.base_url, "/metrics", headers={}).body.decode()
     found: dict[str, float] = {}
     for worker, count in re.findall(
@@ -84,7 +84,7 @@ def count_requests_by_worker(node: Gateway) -> dict[str, float]:
 
 
 class ChangeThread(BackgroundThread):
-    """Change something again and again, and note when each change was answered."""
+    """Makes changes in the background and notes when the response to each change arrived."""
 
     def __init__(self, change: Callable[[int], str]) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class ChangeThread(BackgroundThread):
 def measure_propagation_seconds(
     scene: TwoNodeSetup, change: Callable[[int], str], fields: Callable[[str], Mapping[str, str]], wanted: int
 ) -> list[float]:
-    """Make the changes, and say for each how long it took from its answer until the last worker went by it."""
+    """Makes the changes; returns the sorted seconds from the response to each change until the last worker applied it."""
     last: dict[str, float] = {}
     left: dict[str, list[RawConnection]] = {}
     began, taken = {}, 0
@@ -132,7 +132,7 @@ def check_propagation_seconds(what: str, seconds: list[float], scene: TwoNodeSet
     median = statistics.median(seconds)
     print(f"{what} {'with' if scene.is_shared else 'without'} Redis: median {median:.3f} s, p99 {p99:.3f} s")
     assert p99 <= scene.max_seconds, (median, p99, seconds[-1])
-    # All of them were asked: a connection stays at its worker.
+    # Every worker was tested: a connection stays with its worker.
     for node in scene.nodes:
         wait_for("figures of both workers", lambda node=node: len(count_requests_by_worker(node)) == 2 or None, 5)
         assert min(count_requests_by_worker(node).values()) >= CHANGE_COUNT

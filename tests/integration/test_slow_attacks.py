@@ -1,4 +1,4 @@
-"""Callers who hold connections open by being slow: each is cut within its limit, and the others do not notice."""
+"""Slow-client attacks. The gateway closes each slow connection within its limit and still serves other clients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGE_RESPONSE_BODY = chat_body("mock?answer_bytes=20000000")
 
 @dataclass
 class SlowAttack:
-    """What is sent at once, what each second after it, and whether answers are read."""
+    """Bytes that are sent at once, bytes that follow each second, and whether the attacker reads responses."""
 
     initial_bytes: bytes
     repeated_bytes: bytes = b""
@@ -73,7 +73,7 @@ def limited(provider: Mock, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @contextlib.contextmanager
 def open_attackers(url: str, attack: SlowAttack, count: int) -> Iterator[list[RawConnection]]:
-    """Connections that have begun to attack."""
+    """Opens `count` connections and sends the first bytes of the attack on each."""
     with contextlib.ExitStack() as opened:
         wires = [opened.enter_context(RawConnection(url, receive_buffer=4096)) for _ in range(count)]
         for wire in wires:
@@ -83,12 +83,12 @@ def open_attackers(url: str, attack: SlowAttack, count: int) -> Iterator[list[Ra
 
 
 def measure_close_seconds(wires: list[RawConnection], attack: SlowAttack, at_most: float) -> list[float]:
-    """Go on as the attack does, and note when each connection was ended by the other side."""
+    """Continues the attack; returns the seconds after which the gateway closed each connection."""
     started = time.monotonic()
     ended: dict[socket.socket, float] = {}
     with selectors.DefaultSelector() as selector:
         for wire in wires:
-            # Who does not read learns of the end from the socket's error alone.
+            # A client that does not read sees the close only as an error of the socket.
             selector.register(wire.socket, selectors.EVENT_READ if attack.reads_response else 0)
         following = started + 1
         while len(ended) < len(wires) and (now := time.monotonic()) < started + at_most:
@@ -115,7 +115,7 @@ def is_closed(end: object) -> bool:
 
 
 def measure_request_seconds(url: str, count: int) -> list[float]:
-    """How long ordinary requests take."""
+    """Returns the sorted durations of ordinary requests, in seconds."""
     took = []
     for _ in range(count):
         started = time.monotonic()
@@ -131,7 +131,7 @@ def test_closes_slow_clients_and_serves_others(limited: Gateway, name: str):
     alone = measure_request_seconds(limited.base_url, 60)
     with open_attackers(limited.base_url, attack, count) as wires:
         beside = measure_request_seconds(limited.base_url, 60)
-        # A second connection must not be what is waited for; figures of a busy machine are rough.
+        # Ordinary requests must not wait for the attackers. The limit is loose, because timings vary on a busy machine.
         assert beside[int(len(beside) * 0.95)] < max(4 * alone[int(len(alone) * 0.95)], 0.1)
         if attack.reads_response:
             ended = measure_close_seconds(wires, attack, LIMIT_SECONDS * 2 + 4)

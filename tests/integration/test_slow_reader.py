@@ -1,4 +1,6 @@
-"""A client that does not read costs little, holds the provider back, and loses nothing when it reads again."""
+"""Backpressure from a client that stops reading. It uses little memory, throttles the provider, and can read everything
+later.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
 CLIENT_COUNT = 50
 MAX_BYTES_PER_CLIENT = 256 * memory.KIB
 SMALL_BUFFER_BYTES = 4096
-# 400 MB: more than any kernel buffers on the way.
+# 400 MB, more than any kernel buffers.
 LARGE_STREAM_MODEL = "mock?chunks=100000&chunk_bytes=4096"
-# Sockets' buffers on both legs, generously.
+# Generous bound on the socket buffers of both connections.
 MAX_BYTES_IN_FLIGHT = 24 * memory.MIB
 
 
@@ -46,7 +48,9 @@ def sent_byte_counts(mock: Mock) -> list[int]:
 
 
 def wait_for_backpressure(mock: Mock, count: int = 1) -> list[int]:
-    """Wait until that many answers have begun and nothing more was sent for a while."""
+    """Waits until `count` responses have begun and no byte was sent for 0.7 s; returns the bytes sent for each
+    response.
+    """
     last, since = [], time.monotonic()
 
     def stalled_byte_counts() -> list[int] | None:
@@ -67,8 +71,8 @@ def wait_for_backpressure(mock: Mock, count: int = 1) -> list[int]:
 def test_client_that_never_reads_uses_little_memory(served: Gateway, provider: Mock, body: bytes):
     (edge,) = edge_pids(served)
     is_stream = b'"stream": true' in body
-    # A large whole answer is the provider's own 16 MB each: few must do. As many went before, so that what
-    # allocators take once is there already.
+    # A large complete response takes the provider 16 MB each, so only a few are used. As many run first, so that
+    # one-time allocations are already counted.
     count, warming = (CLIENT_COUNT, 5) if is_stream else (8, 8)
     known = len(served.records(0))
     with contextlib.ExitStack() as warm:
@@ -76,7 +80,7 @@ def test_client_that_never_reads_uses_little_memory(served: Gateway, provider: M
             warm.enter_context(open_stalled_client(served, body))
         wait_for_backpressure(provider, warming)
     wait_for("the first ones gone", lambda: all(seen["outcome"] != "open" for seen in provider.ledger()) or None)
-    # With their records their tokens are counted, and the vocabulary is there that takes its memory once.
+    # Writing a record counts its tokens, which loads the tokenizer vocabulary once.
     served.records(known + warming)
     provider.clear_ledger()
     before = memory.rss(edge)
@@ -87,7 +91,7 @@ def test_client_that_never_reads_uses_little_memory(served: Gateway, provider: M
         grown = (memory.rss(edge) - before) / count
         assert max(amounts) < MAX_BYTES_IN_FLIGHT
         assert grown <= MAX_BYTES_PER_CLIENT, f"{grown / memory.KIB:.0f} KiB for each client"
-        # Others are served as if nothing were.
+        # Other clients are served normally.
         assert send_raw_request(served.base_url, CHAT_PATH, chat_body()).status == 200
 
 
@@ -121,7 +125,7 @@ def test_keeps_a_slowly_reading_client_connected(served: Gateway, provider: Mock
 
 
 def is_connection_open(served: Gateway, wire: RawConnection) -> bool:
-    """Whether the gateway's side of a connection is there still, by the kernel's own list."""
+    """Returns true if the kernel still lists the gateway's side of the connection."""
     ends = (int(served.base_url.rsplit(":", 1)[1]), wire.socket.getsockname()[1])
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     return ends in [tuple(int(end.rsplit(":", 1)[1], 16) for end in line.split()[1:3]) for line in lines]
@@ -150,7 +154,7 @@ def test_closes_a_stalled_stream_client_at_the_write_timeout(provider: Mock, tmp
             seen = wait_for_request(provider, ended=True, seconds=15)
             assert seen["outcome"] == "client_closed"
             assert seen["bytes_sent"] < MAX_BYTES_IN_FLIGHT
-            # Reading at last, the client learns that this is not all.
+            # When the client finally reads, it can tell that the response is incomplete.
             assert wire.read_response().end_reason == "broken"
         (record,) = served.records(1)
         assert record["outcome"] in {"aborted", "cut"}

@@ -1,4 +1,4 @@
-"""Rules of single fields and routes that belong to no one resource, on both databases."""
+"""Rules of single fields and routes of the management API that concern several resources, on both databases."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_rejects_nul_in_a_file_name(admin: Client, place: Mapping[str, Any]):
     part = b'--b\r\ncontent-disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
     fields = {"x-gateway-api-key": caller.key, "content-type": "multipart/form-data; boundary=b"}
     for name, status in ((b'; filename="a.jsonl"', 200), (b'; filename="a\0.jsonl"', 400)):
-        # What is in a file is anybody's affair.
+        # File content may contain anything.
         sent = part % (b"purpose", b"", b"batch") + part % (b"file", name, b'"\\u0000"\0') + b"--b--\r\n"
         answer = send_raw_request(caller.gateway.base_url, "/v1/files", sent, fields)
         assert answer.status == status, answer.body
@@ -150,7 +150,7 @@ def test_rejects_mapping_to_an_unknown_provider_field(admin: Client, place: Mapp
     expect_error(admin.post("/v1/virtual-keys", {**own, "secret_mappings": bad}), 400, "AB01", *words)
     slug = admin.create("/v1/virtual-keys", own)["slug"]
     expect_error(admin.put(f"/v1/virtual-keys/{slug}", {"secret_mappings": bad}), 400, "AB01", *words)
-    # Nor is it taken away from who needs it.
+    # A secret reference cannot be narrowed while an integration outside its workspaces needs it.
     mapped = [{"target_field": "key", "secret_reference_id": secret}]
     needing = admin.create("/v1/integrations", {**integration, "secret_mappings": mapped})["slug"]
     narrower = {"allowed_workspaces": [place["slug"]]}
@@ -183,7 +183,7 @@ def test_allows_one_rate_limit_per_type_and_unit(admin: Client, place: Mapping[s
     own = {"name": "v", "provider": "mock", "workspace_id": place["id"], "rate_limits": limits}
     slug = admin.create("/v1/virtual-keys", own)["slug"]
     assert admin.read(f"/v1/virtual-keys/{slug}")["rate_limits"] == limits
-    # A workspace has one, as it has with an integration.
+    # A workspace has at most one rate limit, as it has for an integration.
     expect_error(admin.put(f"/v1/workspaces/{place['id']}", {"rate_limits": limits}), 400, "AB01", "at most 1")
     expect_error(admin.post("/v1/workspaces", {"name": "w", "rate_limits": limits[:2]}), 400, "AB01", "at most 1")
     expect_ok(admin.put(f"/v1/workspaces/{place['id']}", {"rate_limits": limits[:1]}))

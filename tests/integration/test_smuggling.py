@@ -1,4 +1,6 @@
-"""Requests that two readers may understand differently: what is not refused reaches the provider once, as the gateway understood it."""
+"""Request smuggling. A request that two parsers may read differently is either rejected or reaches the provider once,
+as the gateway parsed it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 CHAT_REQUEST_BODY = chat_body()
-# A request that would be a second one, if what comes before it were read shorter than it is.
+# Becomes a second request if the one before it is read as shorter than it is.
 SMUGGLED_REQUEST = b"GET /v1/proxy/hidden HTTP/1.1\r\nhost: a\r\nx-gateway-provider: mock\r\n\r\n"
 COMMON_FIELDS = b"content-type: application/json\r\nx-gateway-provider: mock\r\nauthorization: Bearer sk-provider\r\n"
 
@@ -127,7 +129,8 @@ REJECTED_REQUESTS = {
     + b"%x\r\n%s\n0\r\n\r\n" % (len(CHAT_REQUEST_BODY), CHAT_REQUEST_BODY)
     + SMUGGLED_REQUEST,
 }
-# What may be taken: then exactly this body reaches the provider, once, and nothing after it that was not a request.
+# Requests that the gateway may accept. Exactly this body then reaches the provider, once, and nothing after it that was
+# not a request.
 ACCEPTED_REQUESTS = {
     "a length": encode_post(CONTENT_LENGTH_FIELD) + CHAT_REQUEST_BODY,
     "the same length twice": encode_post(CONTENT_LENGTH_FIELD, CONTENT_LENGTH_FIELD) + CHAT_REQUEST_BODY,
@@ -151,7 +154,7 @@ ACCEPTED_REQUESTS = {
 
 
 def read_statuses(wire: RawConnection) -> list[int]:
-    """The statuses of everything that comes back until the connection ends or is quiet."""
+    """Returns the status of every response until the connection closes or is idle."""
     statuses = []
     wire.socket.settimeout(0.4)
     try:
@@ -167,7 +170,7 @@ def test_rejected_request_never_reaches_the_provider(served: Gateway, provider: 
     with RawConnection(served.base_url) as wire:
         wire.send(REJECTED_REQUESTS[name])
         statuses = read_statuses(wire)
-    # Where a request was refused but well framed, the one behind it is a request of its own.
+    # After a rejected request with valid framing, the bytes behind it are a separate request.
     assert statuses[:1] in ([400], []), statuses
     assert set(statuses) <= {400, 200}
     count_settled_records(served)

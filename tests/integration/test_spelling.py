@@ -1,4 +1,4 @@
-"""Bodies as the clients of `x-portkey-` write them: they repeat what the path says, in snake case."""
+"""Request bodies as the `x-portkey-` clients write them. They repeat values of the path and use snake case."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_accepts_path_values_in_the_body_and_field_aliases(admin: Client):
 
 
 def test_clients_manage_workspaces_and_members_with_path_values(admin: Client):
-    """They say in each body what the path says too."""
+    """The clients repeat the values of the path in each body."""
     user = admin.read("/v1/admin/users")["data"][0]["id"]
     made = admin.create("/v1/admin/workspaces", {"name": "mine", "description": "d", "defaults": {}, "users": [user]})
     for named in (made["id"], made["slug"]):

@@ -1,4 +1,4 @@
-"""The store as an operator meets it: made, migrated, away, frozen, back; and what goes on meanwhile."""
+"""Operation of the database: creation, migration, outage, freeze and recovery, and which requests still work meanwhile."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def test_cancelled_wait_for_a_connection_leaks_none(postgres: Postgres):
     async def run_scenario() -> None:
         database = Database(settings, Secret(postgres.create_database()))
         for turns in range(60):
-            # Connections that are there already are given within few turns.
+            # An existing connection is handed out within a few iterations of the event loop.
             await asyncio.gather(*(run_query(database) for _ in range(settings.connections)))
             leaving = [asyncio.create_task(run_query(database)) for _ in range(settings.connections)]
-            # Each time somewhere else on the way: a turn of the loop is the smallest step there is.
+            # Cancels at a different point each time; one iteration of the event loop is the smallest step.
             for _ in range(turns):
                 await asyncio.sleep(0)
             for task in leaving:
@@ -127,7 +127,7 @@ def test_migration_encrypts_plaintext_of_older_releases_reversibly(
 
 
 async def insert_plaintext_config(connection: AsyncConnection, config: dict[str, object]) -> None:
-    """Save a config as the release before did."""
+    """Saves a config unencrypted, as the previous release did."""
     (workspace,) = (await connection.execute(select(workspaces))).mappings()
     written = json.dumps(config)
     own = {"organisation_id": workspace["organisation_id"], "workspace_id": workspace["id"], "created_at": 1}
@@ -177,7 +177,7 @@ def test_migration_ignores_statement_timeout_and_waits_for_the_lock(postgres: Po
         assert await migrate(hurried, sealing=SlowSealer.from_key(key)) == ("0006_changed", newest_revision())
         assert other.done()
         await other
-        # All others are hurried as before.
+        # The statement timeout still applies to everything else.
         with pytest.raises(UnavailableError):
             async with hurried.read_connection() as connection:
                 await connection.execute(text("select pg_sleep(0.4)"))
@@ -220,7 +220,7 @@ def test_init_creates_a_database_and_prints_the_admin_key_once(tmp_path: Path, t
         admin = Client(gateway, key)
         assert chat_status(gateway, create_app_key(admin)) == 200
         assert "admin key" not in gateway.program.read_output()
-    # What was acknowledged is there after a restart, and so is what the data plane needs.
+    # Acknowledged changes survive a restart, and so does the data that the data plane needs.
     with run_gateway(tmp_path, tables) as gateway:
         assert Client(gateway, key).read("/v1/api-keys")["total"] == 2
 
@@ -275,7 +275,7 @@ def test_serves_requests_and_returns_503_for_writes_without_database(
         own_postgres.program.kill()
         with ThreadPoolExecutor(20) as many:
             answers = list(many.map(lambda _: admin.get("/v1/workspaces").status, range(40)))
-        # The key may still be known for a moment; what it asks for is not.
+        # The key may stay cached for a moment, but the rows that it requests are not.
         assert set(answers) == {503}
         assert chat_status(gateway, key) == 200
     started = time.monotonic()

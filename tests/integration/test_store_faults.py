@@ -1,4 +1,6 @@
-"""The database killed, frozen, locked, full or read-only under load: no call notices, and who would change something is told when to ask again."""
+"""Database faults under load: killed, frozen, locked, full or read-only. Model requests are unaffected, and failed
+writes say when to retry.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ PATHS_WITHOUT_DATABASE = (
 
 
 class DatabaseFaultScenario:
-    """A gateway with a key of an app, under load while something is wrong with its store."""
+    """Gateway with an app's key, under load while its database fails."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -56,14 +58,14 @@ class DatabaseFaultScenario:
         return send_raw_request(self.gateway.base_url, CHAT_PATH, chat_body(), headers).status
 
     def iter_writes(self) -> Iterator[tuple[str, str, object]]:
-        """A create, a change, a sign-in: with a key that is known, and with one that is to be looked up."""
+        """Yields a create, an update and a sign-in. Some use a cached key; the sign-in looks its key up."""
         yield "POST", "/v1/workspaces", {"name": "x"}
         yield "POST", "/v1/configs", {"name": "x", "config": {"provider": "mock"}, "workspace_id": self.place["id"]}
         yield "PUT", "/v1/admin/organisation/settings", {"block_inline_config": False}
         yield "POST", "/v1/auth/sessions", {"api_key": ADMIN_KEY}
 
     def check_writes_rejected(self) -> None:
-        """Every write says 503 and when to ask again, in time, and never that nobody is known."""
+        """Checks that every write returns 503 with Retry-After in time, and never an authentication error."""
         for method, path, body in self.iter_writes():
             began = time.monotonic()
             answer = self.admin.send(method, path, body)
@@ -73,7 +75,9 @@ class DatabaseFaultScenario:
             assert time.monotonic() - began < MAX_RESPONSE_SECONDS
 
     def check_reads(self) -> None:
-        """What stands on no rows is read as ever; of the rest no read says that nobody is known, whoever asks."""
+        """Checks that reads without database rows still work, and that other reads return 200 or 503 and never an
+        authentication error.
+        """
         for path in PATHS_WITHOUT_DATABASE:
             assert self.admin.get(path).status == 200, path
         for path in ("/v1/workspaces", "/v1/configs", f"/v1/workspaces/{self.place['id']}"):
@@ -116,7 +120,7 @@ def list_models(client: Client) -> list[str]:
 
 
 def create_narrowed_key(admin: Client, place: dict[str, str]) -> str:
-    """Make two integrations with a model each, and a key whose own config names the second."""
+    """Creates two integrations with one model each, and a key whose default config selects the second."""
     for slug in ("a", "b"):
         admin.create(
             "/v1/integrations", {"name": slug, "slug": slug, "ai_provider_id": "mock", "key": "sk-01234567", **place}
@@ -161,7 +165,7 @@ def test_killed_database_fails_no_model_request_nor_a_node_start(
         listed = [sorted(set(list_models(client)) - {f"@{slug}/mock"}) for client in clients]
         assert listed == [["@a/m", "@b/m"], ["@b/m"]]
         own_postgres.crash()
-        # Who signed in is somebody still.
+        # A signed-in user gets 503, not 401.
         answer = Client(here.gateway, "", session).get("/v1/auth/self")
         assert (answer.status, answer.get_header("retry-after")) == (503, "1")
         assert [list_models(client) for client in clients] == listed
@@ -169,16 +173,16 @@ def test_killed_database_fails_no_model_request_nor_a_node_start(
     began = time.monotonic()
     with run_gateway(tmp_path, {"mock": {"host": provider.url}}, env=env) as gateway:
         assert time.monotonic() - began < 2
-        # What ends meanwhile ends, though nobody publishes that.
+        # Expiry takes effect even though no new snapshot can be published.
         time.sleep(max(0.0, (ends - datetime.now(UTC)).total_seconds() + 1))
         assert send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), named).status == 400
         answer = send_raw_request(gateway.base_url, CHAT_PATH, chat_body(), {**MOCK_HEADERS, "x-gateway-api-key": key})
         assert answer.status == 200
-        # Who is not known any more, or never was, cannot be told from who is.
+        # Without the database, an unknown or deleted key cannot be distinguished from a valid one.
         for who in (Client(gateway), Client(gateway, "nobody")):
             assert who.get("/v1/workspaces").status == 503
         assert all(Client(gateway).get(path).status == 200 for path in PATHS_WITHOUT_DATABASE)
-        # Of models the last snapshot says which there are, to keys that it knows; of all else a key like that is told to ask again.
+        # The last snapshot lists the models for keys that it contains. All other requests with such a key return 503.
         clients = (Client(gateway, key), Client(gateway, narrow))
         assert [list_models(client) for client in clients] == listed
         assert Client(gateway, key).read("/v1/models/@a/m")["owned_by"] == "mock"
@@ -187,9 +191,9 @@ def test_killed_database_fails_no_model_request_nor_a_node_start(
         assert Client(gateway, "nobody").get("/v1/models").status == 503
         for who in (Client(gateway, "", session), Client(gateway, "nobody")):
             assert who.get("/v1/auth/self").status == 503
-        # A key alone is never one there.
+        # A bare API key is never accepted there.
         assert Client(gateway, key).get("/v1/auth/self").status in {403, 503}
-    # What is kept for that is of no use to who finds it.
+    # The stored snapshot does not contain usable keys.
     assert key.encode() not in (tmp_path / "penstock.snapshot.build").read_bytes()
 
 
@@ -197,7 +201,7 @@ def test_locked_database_fails_no_model_request(tmp_path: Path, provider: Mock):
     with start_scenario(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
         other = sqlite3.connect(tmp_path / "penstock.db", isolation_level=None)
         here.run_under_load(lambda: other.execute("BEGIN IMMEDIATE"), other.rollback)
-        # Reading goes on meanwhile.
+        # Reads still work.
         other.execute("BEGIN IMMEDIATE")
         assert here.admin.get("/v1/workspaces").status == 200
         other.close()
@@ -229,7 +233,7 @@ def test_starts_without_disk_space_for_the_snapshot(tmp_path: Path, provider: Mo
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A file system that is soon full."""
+    """Mounts a small file system that fills up quickly."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-disk-"))
     mounting = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=755", "penstock", folder]
     if subprocess.run(mounting, check=False, capture_output=True).returncode:
@@ -251,7 +255,7 @@ def test_full_disk_of_the_database_server_fails_no_model_request(tmp_path: Path,
     try:
         with start_scenario(tmp_path, provider, server.create_database()) as here:
             here.run_under_load(fill_disk, rest.unlink)
-            # Reading goes on meanwhile.
+            # Reads still work.
             fill_disk()
             assert here.admin.get("/v1/workspaces").status == 200
     finally:
@@ -262,7 +266,7 @@ def test_full_disk_of_the_database_server_fails_no_model_request(tmp_path: Path,
 def test_full_disk_fails_no_model_request(tmp_path: Path, provider: Mock):
     with start_scenario(tmp_path, provider, f"sqlite:///{tmp_path}/penstock.db") as here:
         pid = control_pid(here.gateway)
-        # A file of the process can grow no further than what the log of the database has already.
+        # Files of the process cannot grow beyond the current size of the database's write-ahead log.
         size = (tmp_path / "penstock.db-wal").stat().st_size
         free = resource.prlimit(pid, resource.RLIMIT_FSIZE)
 

@@ -1,4 +1,4 @@
-"""What an operator sets about time holds in a running gateway."""
+"""Timeout settings as a running gateway applies them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def test_closes_an_idle_keep_alive_connection(provider: Mock, tmp_path: Path):
     tables = {"mock": {"host": provider.url}, "server": {"header_timeout_ms": 200, "keep_alive_ms": 1000}}
     with run_gateway(tmp_path, tables) as served, RawConnection(served.base_url) as wire:
-        # As long as it is used it stays, for longer than a head may take.
+        # A connection in use stays open, even for longer than the header timeout.
         for _ in range(3):
             assert wire.request(CHAT_PATH, chat_body()).status == 200
             time.sleep(0.6)

@@ -1,4 +1,4 @@
-"""Invitations over HTTP, on both databases: made, seen, sent again, taken back, accepted once."""
+"""User invitations over HTTP, on both databases: create, read, resend, cancel, and accept once."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_resent_or_cancelled_link_is_invalid(admin: Client, body: dict[str, Any]
     expect_error(accept_invite(admin, again["inviteLink"]), 404, "AB08")
     assert admin.read(f"{INVITES_PATH}/{made['id']}")["status"] == "cancelled"
     expect_error(admin.post(f"{INVITES_PATH}/{made['id']}/resend", None), 409, "AB07")
-    # Whoever was not let in may be invited anew.
+    # A cancelled invitation can be followed by a new one.
     assert admin.create(INVITES_PATH, body)["id"] != made["id"]
 
 

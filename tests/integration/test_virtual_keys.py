@@ -1,4 +1,6 @@
-"""Virtual keys and providers over HTTP, on both databases; and that their credentials go to their provider and nowhere else."""
+"""Virtual keys and providers over HTTP, on both databases. Their credentials are sent to their provider and nowhere
+else.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +159,7 @@ def test_azure_fields_keep_their_names(admin: Client, body: dict[str, Any]):
     assert update_model_config(deploymentConfig=other) == {**shown, "deploymentConfig": other}
     without = {name: value for name, value in shown.items() if name != "deploymentConfig"}
     assert update_model_config(deploymentConfig=None) == without
-    # As in a file that says all of it.
+    # `model_config` replaces the whole object, as a config file does.
     assert update_model_config(model_config={"resourceName": "res"}) == {"resourceName": "res"}
     assert update_model_config(model_config={}, deploymentConfig=other) == {"deploymentConfig": other}
     assert update_model_config(model_config={}) == {}
@@ -217,7 +219,8 @@ def test_creates_updates_and_deletes_a_provider_of_an_integration(
     brought = admin.create("/v1/virtual-keys", body)["slug"]
     hidden = admin.read(f"/v1/virtual-keys/{brought}")["integration_id"]
     given = {"name": "Second", "integration_id": integration, "workspace_id": workspace, "note": "x"}
-    # The credential of a virtual key has the limits of that.
+    # The hidden integration of a virtual key cannot be shared, because the limits of the virtual key apply to its
+    # credential.
     expect_error(admin.post("/v1/providers", {**given, "integration_id": hidden}), 404, "AB02", "integration_id")
     made = admin.create("/v1/providers", {**given, "usage_limits": {"type": "tokens", "credit_limit": 100}})
     assert (made["slug"], made["object"]) == ("second", "provider")
@@ -254,7 +257,7 @@ def test_integration_of_another_workspace_is_not_found(admin: Client, body: dict
 
 
 def test_credential_is_in_no_file_and_no_response(admin: Client, body: dict[str, Any]):
-    """Runs last: it looks at all that the gateway of this file has written."""
+    """Runs last, because it searches everything that this file's gateway has written."""
     made = admin.create("/v1/virtual-keys", body)
     answers = [admin.read(f"/v1/virtual-keys/{made['slug']}"), admin.read("/v1/virtual-keys?page_size=1000")]
     assert CANARY_KEY not in json.dumps(answers)
@@ -266,6 +269,6 @@ def test_credential_is_in_no_file_and_no_response(admin: Client, body: dict[str,
         content = path.read_bytes()
         assert CANARY_KEY.encode() not in content, path
         assert admin.key.encode() not in content, path
-    # Only an embedded store keeps its master key there.
+    # Only an embedded database stores its master key in this folder.
     for name in {"penstock.key", "penstock.snapshot.build"} & names:
         assert oct((Path(admin.gateway.folder) / name).stat().st_mode & 0o777) == "0o600"

@@ -160,7 +160,7 @@ def test_archiving_deletes_the_content_and_logs_each_deletion(admin: Client):
     asked = f"{span}&organisation_id={place['organisation_id']}&workspace_id={place['id']}&action=delete"
     gone = [(row["resource_type"], row["resource_id"]) for row in admin.read(f"/v1/audit-logs?{asked}")["records"]]
     assert set(made.items()) <= set(gone)
-    # The integration that the virtual key brought along, the provider that came with the other one, the membership.
+    # Includes the hidden integration of the virtual key, the default provider of the integration, and the membership.
     kinds = sorted(kind for kind, _ in gone)
     assert kinds == sorted([*made, "integrations", "providers", "workspace_users"])
     assert (

@@ -1,4 +1,4 @@
-"""The remote vendors' secret stores, pretended over TLS: AWS Secrets Manager and STS, Entra and Azure Key Vault, HashiCorp Vault."""
+"""Mock secret stores over TLS: AWS Secrets Manager and STS, Microsoft Entra and Azure Key Vault, HashiCorp Vault."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ APPROLE_TOKEN = "hvs.leased"
 
 
 class MockSecretStores:
-    """One server for all of them; what is in `kept` is what they keep, and `away` makes them answer 503."""
+    """One server for all vendors. `kept` holds the stored secrets; with `away` every request gets 503."""
 
     def __init__(self, folder: Path) -> None:
         self.kept: dict[str, str] = {}
@@ -93,7 +93,8 @@ class MockSecretStores:
 
     def _handle_key_vault(self, path: str, headers: Message) -> tuple[int, dict[str, str], object]:
         if headers.get("authorization") != f"Bearer {ENTRA_TOKEN}":
-            # The resource must be a domain above the vault's own; of an address that is what follows its first number.
+            # The resource must be a parent domain of the vault's host. For an IP address, that is the part after its
+            # first number.
             challenge = f'Bearer authorization="{self.url}/tenant", resource="https://0.0.1:{self.port}"'
             return 401, {"www-authenticate": challenge}, {}
         name = path.removeprefix("/secrets/").strip("/").partition("/")[0]
@@ -110,11 +111,11 @@ class MockSecretStores:
         self, method: str, path: str, headers: Message, body: bytes
     ) -> tuple[int, dict[str, str], object]:
         if path == "auth/approle/login" and method in {"POST", "PUT"}:
-            # Who signs in has no token yet: the machine's own is nobody else's business.
+            # An AppRole login has no token yet, and must not send the token of the machine.
             if "x-vault-token" in headers or json.loads(body) != {"role_id": "role", "secret_id": VAULT_SECRET_ID}:
                 return 400, {}, {"errors": ["invalid role or secret ID"]}
             return 200, {}, {"auth": {"client_token": APPROLE_TOKEN}}
-        # As a policy has it that is for `versioned/data/*` alone.
+        # Acts as a policy that allows only `versioned/data/*`.
         is_beyond = path.startswith("versioned/") and not path.startswith("versioned/data/")
         if is_beyond or headers.get("x-vault-token") not in {VAULT_TOKEN, APPROLE_TOKEN}:
             return 403, {}, {"errors": ["permission denied"]}
@@ -150,13 +151,13 @@ def _handler_class(vaults: MockSecretStores) -> type[BaseHTTPRequestHandler]:
         do_GET = do_POST = do_PUT = _respond  # noqa: N815 - names of the standard library
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Disables the log output of the server."""
 
     return Handler
 
 
 def _write_certificate(certificate: Path, key_file: Path) -> None:
-    """Make a certificate of this machine that is its own authority."""
+    """Writes a self-signed certificate for 127.0.0.1 and its private key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "penstock tests")])
     today = dt.datetime.now(dt.UTC)

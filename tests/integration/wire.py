@@ -1,4 +1,4 @@
-"""A client that shows every byte: raw HTTP/1.1 over one socket, with nothing repaired on the way."""
+"""Raw HTTP/1.1 client over one socket. It exposes every byte and repairs nothing."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 CHAT_PATH = "/v1/chat/completions"
 MESSAGES_PATH = "/v1/messages"
 JSON_HEADERS = {"content-type": "application/json"}
-# What a caller sends to reach the pretend provider.
+# Headers of a request for the mock provider.
 MOCK_HEADERS = {"x-gateway-provider": "mock", "authorization": "Bearer sk-provider", **JSON_HEADERS}
 BODILESS_STATUSES = {204, 304}
 VOLATILE_PATTERN = re.compile(rb'req_\d{16}|"created":\d+')
 
 
 def strip_volatile_fields(body: bytes) -> bytes:
-    """Leave out what the pretend provider may say anew each time: the moment, and in some errors the request's id."""
+    """Removes the fields that the mock provider changes each time: the timestamp, and the request id in some errors."""
     return VOLATILE_PATTERN.sub(b"", body)
 
 
 def chat_body(model: str = "mock", *, stream: bool = False, **more: object) -> bytes:
-    """A body for chat or messages; `model` says how the pretend provider behaves."""
+    """Returns a request body for chat or messages; `model` controls how the mock provider behaves."""
     words = [{"role": "user", "content": "tell me about water and gates"}]
     return json.dumps({"model": model, "max_tokens": 64, "messages": words, "stream": stream, **more}).encode()
 
@@ -37,7 +37,7 @@ def chat_body(model: str = "mock", *, stream: bool = False, **more: object) -> b
 def encode_request(
     method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
 ) -> bytes:
-    """The bytes of a request; with a body and no framing of its own it gets a content-length."""
+    """Returns the bytes of a request. Adds a content-length if there is a body without framing of its own."""
     fields = {"host": "gateway.test", **(headers or {})}
     if body is not None and "transfer-encoding" not in fields:
         fields.setdefault("content-length", str(len(body)))
@@ -48,13 +48,13 @@ def encode_request(
 
 
 def encode_chunks(*pieces: bytes) -> bytes:
-    """Pieces as a complete chunked body."""
+    """Encodes the parts as a complete chunked body."""
     return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
 
 
 @dataclass
 class Response:
-    """An answer, and how it ended: by `length`, by the last `chunk`, by `close`, or `broken` before its end."""
+    """A response and how its body ended: by `length`, by the last `chunk`, by `close`, or `broken` before its end."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -69,7 +69,7 @@ class Response:
 
     @property
     def stable_body(self) -> bytes:
-        """The body without what the pretend provider may say anew each time."""
+        """The body without the fields that the mock provider changes each time."""
         return strip_volatile_fields(self.body)
 
     @property
@@ -80,7 +80,7 @@ class Response:
 
 @dataclass
 class RawConnection:
-    """One connection."""
+    """One HTTP/1.1 connection over a plain socket."""
 
     url: str
     timeout: float = 20.0
@@ -91,7 +91,7 @@ class RawConnection:
         at = urllib.parse.urlsplit(self.url)
         self.socket = socket.socket()
         if self.receive_buffer:
-            # Before connecting: the window is agreed on then.
+            # Set before connecting, because the handshake fixes the receive window.
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer)
         self.socket.settimeout(self.timeout)
         try:
@@ -110,7 +110,7 @@ class RawConnection:
         self.socket.close()
 
     def reset(self) -> None:
-        """Leave with RST in the place of FIN."""
+        """Closes the connection with RST instead of FIN."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
@@ -125,13 +125,13 @@ class RawConnection:
         *,
         method: str | None = None,
     ) -> Response:
-        """Send a request and read its answer."""
+        """Sends a request and reads its response."""
         method = method or ("GET" if body is None else "POST")
         self.send(encode_request(method, path, headers, body))
         return self.read_response(bodiless=method == "HEAD")
 
     def read_head(self) -> Response:
-        """Read the head of an answer; what comes before it (1xx, but for 101, the last) is left out."""
+        """Reads the status line and headers of a response; skips interim 1xx responses except 101."""
         while True:
             lines = self._read_until(b"\r\n\r\n").decode("latin-1").split("\r\n")
             fields = [line.split(": ", 1) for line in lines[1:] if line]
@@ -140,7 +140,7 @@ class RawConnection:
                 return answer
 
     def read_response(self, *, bodiless: bool = False) -> Response:
-        """Read a whole answer, or as much of it as comes; where nothing comes its status is 0."""
+        """Reads a response, or as much of it as arrives; the status is 0 if nothing arrives."""
         try:
             answer = self.read_head()
         except ConnectionError:
@@ -152,7 +152,7 @@ class RawConnection:
         return answer
 
     def iter_body(self, answer: Response) -> Iterator[bytes]:
-        """The body of an answer whose head was read, as it comes."""
+        """Yields the body of a response as it arrives, after `read_head`."""
         answer.end_reason = "broken"
         try:
             if answer.get_header("transfer-encoding"):
@@ -169,7 +169,7 @@ class RawConnection:
             return
 
     def read_events(self, answer: Response, count: int) -> bytes:
-        """Read until that many events have come."""
+        """Reads the body until `count` events have arrived."""
         seen = b""
         for piece in self.iter_body(answer):
             seen += piece
@@ -178,7 +178,7 @@ class RawConnection:
         raise ConnectionError(f"only {seen!r}")
 
     def is_closed(self) -> bool:
-        """Whether the other side ends the connection; what it still sends is thrown away."""
+        """Returns true once the peer closes the connection; discards bytes that still arrive."""
         with contextlib.suppress(ConnectionError):
             while self.socket.recv(65536):
                 pass
@@ -226,6 +226,6 @@ def send_raw_request(
     *,
     method: str | None = None,
 ) -> Response:
-    """One request over a connection of its own."""
+    """Sends one request over a new connection and returns its response."""
     with RawConnection(url) as wire:
         return wire.request(path, body, headers, method=method)

@@ -1,4 +1,4 @@
-"""What may be written to the management API: a value of each field, and how it is read back."""
+"""Sample values for every writable field of the management API, and how each is read back."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ SAMPLE_NUMBERS = itertools.count(1)
 
 
 class SampleObjects(NamedTuple):
-    """One thing of each kind."""
+    """One object of each kind."""
 
     admin: Client
     workspace_id: str
     user: str
     key: str
     config: str
-    # One that nothing needs.
+    # A config that no other object uses.
     unused_config: str
     integration: str
     provider: str
     virtual_key: str
     reference: str
-    # One that nothing needs.
+    # A secret reference that no other object uses.
     unused_reference: str
     invite: str
     organisation: str
 
 
 def create_sample_objects(admin: Client, name: str = "fields") -> SampleObjects:
-    """Make one thing of each kind; `name` tells one scene of a store from another."""
+    """Creates one object of each kind; `name` distinguishes several sets in one database."""
     workspace = admin.create("/v1/admin/workspaces", {"name": "Fields"})
     place = {"workspace_id": workspace["id"]}
     user = admin.read("/v1/admin/users")["data"][0]["id"]
@@ -72,11 +72,11 @@ def create_sample_objects(admin: Client, name: str = "fields") -> SampleObjects:
 
 
 class SampleValue(NamedTuple):
-    """A value, and what of the answer it is found as, where that is not the field of its name."""
+    """A value to write and how to find it in the response, where the field of the same name does not hold it."""
 
     value: Any
     read_back: Callable[[dict[str, Any]], Any]
-    # Another value than the one that was written.
+    # Value that the response shows, if it differs from the written one.
     shown_value: Any = None
 
 
@@ -93,7 +93,7 @@ def masked_sample(value: str, field: str) -> SampleValue:
 
 
 def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
-    """For each body by name: a value of each field."""
+    """Returns a value for each field of each request body, by the name of the body's schema."""
     limits = {"usage_limits": USAGE_LIMITS, "rate_limits": RATE_LIMITS, "expires_at": FUTURE_TIMESTAMP}
     reset = SampleValue(True, lambda shown: bool(shown["last_reset_at"]))
     mapping = [{"target_field": "key", "secret_reference_id": scene.reference, "value_format": "string"}]
@@ -193,7 +193,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             "slug": own_slug,
             "ai_provider_id": "openai",
             "workspace_id": scene.workspace_id,
-            # They are seen in the workspace; a test of integrations looks there.
+            # The response does not show these fields; an integrations test checks them in the workspace.
             "create_default_provider": SampleValue(True, lambda _: True),
             "default_provider_slug": None,
         },
@@ -259,7 +259,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
 
 
 def contains_value(shown: Any, wanted: Any) -> bool:
-    """Whether what is shown has all that was written; it may say more."""
+    """Returns true if the shown value contains everything that was written; it may have more fields."""
     if isinstance(wanted, dict):
         return isinstance(shown, dict) and all(contains_value(shown.get(name), value) for name, value in wanted.items())
     if isinstance(wanted, list):
@@ -270,7 +270,7 @@ def contains_value(shown: Any, wanted: Any) -> bool:
 
 
 def find_mismatches(shown: dict[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """The fields that are not read back as they were written."""
+    """Returns a description of each field that is not read back as it was written."""
     lost: list[str] = []
     for name, sample in given.items():
         read, wanted = (lambda row, name=name: row[name]), sample

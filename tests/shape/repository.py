@@ -1,4 +1,4 @@
-"""The repository as the shape tests see it: every file that belongs to it, and what its manifests say."""
+"""Files and manifests of the repository, for the tests of its structure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IGNORED_NAMES = {".git"} | {
 
 @functools.cache
 def repository_files() -> tuple[Path, ...]:
-    """Every file of the repository, without what is built or installed; relative to its root."""
+    """Returns every file of the repository, relative to its root, without built or installed files."""
     found: list[Path] = []
     for folder, below, names in os.walk(ROOT):
         here = Path(folder).relative_to(ROOT)
@@ -31,7 +31,7 @@ def repository_files() -> tuple[Path, ...]:
 
 
 def files_under(folder: str, *suffixes: str) -> list[Path]:
-    """The files below a folder that end in one of the suffixes."""
+    """Returns the files below a folder that have one of the suffixes."""
     return [path for path in repository_files() if path.is_relative_to(folder) and path.suffix in suffixes]
 
 
@@ -46,20 +46,20 @@ def read_toml(path: str) -> dict[str, Any]:
 
 @functools.cache
 def make_targets() -> frozenset[str]:
-    """What `make` can be asked for."""
+    """Returns the names of the targets in the Makefile."""
     return frozenset(re.findall(r"^([a-z][a-z-]*):", read_text("Makefile"), re.MULTILINE))
 
 
 @functools.cache
 def workspace_crates() -> dict[str, dict[str, Any]]:
-    """The workspace's crates by name, as cargo understands their manifests."""
+    """Returns the workspace's crates by name, as `cargo metadata` reports them."""
     command = ["cargo", "metadata", "--format-version", "1", "--no-deps", "--offline"]
     done = subprocess.run(command, check=True, capture_output=True, cwd=ROOT, stdin=subprocess.DEVNULL)
     return {package["name"]: package for package in json.loads(done.stdout)["packages"]}
 
 
 def crate_dependencies(crate: str) -> set[str]:
-    """What a crate depends on when it is built for use."""
+    """Returns the normal dependencies of a crate, without build and dev dependencies."""
     return {
         dependency["name"] for dependency in workspace_crates()[crate]["dependencies"] if dependency["kind"] is None
     }

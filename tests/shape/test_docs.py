@@ -1,4 +1,4 @@
-"""Documents that say what is so: commands that exist, links that lead somewhere, lists that are complete."""
+"""Checks of the documentation: commands exist, links resolve, and lists are complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOCUMENTS = [path.as_posix() for path in files_under(".", ".md")]
 
 
 def fenced_lines(document: str) -> list[str]:
-    """The lines within code fences."""
+    """Returns the lines within code fences."""
     return [
         line for block in re.findall(r"```\w*\n(.*?)```", read_text(document), re.DOTALL) for line in block.splitlines()
     ]
@@ -75,9 +75,11 @@ def test_every_mentioned_setting_exists(document: str):
 
 
 def find_setting_reads(module: str) -> set[tuple[str, str]]:
-    """What a module asks of settings, as section and key: `settings.<section>.<key>`, or of a section that it was given."""
+    """Returns the settings that a module reads, as (section, key): `settings.<section>.<key>`, or a key of a section
+    that it receives.
+    """
     source = read_text(module)
-    # Who is handed one section names its class; one section is a file of its own.
+    # A module that receives one section imports its class. The routing section has its own file.
     named = re.findall(r"penstock\.(?:settings|issuers) import (.*)", source)
     given = {name.lower() for line in named for name in re.findall(r"\w+", line)} | {"routing"} & {Path(module).stem}
     found: set[tuple[str, str]] = set()
@@ -91,7 +93,7 @@ def find_setting_reads(module: str) -> set[tuple[str, str]]:
 def test_every_setting_is_read_by_code():
     modules = [path.as_posix() for path in files_under("python/penstock", ".py") if "migrations" not in path.parts]
     asked = set[tuple[str, str]]().union(*map(find_setting_reads, modules))
-    # One section goes to the engine whole.
+    # The engine receives the whole routing section.
     engine = "".join(
         read_text(path.as_posix()) for path in files_under("rust/core/src", ".rs") if path.name != "settings.rs"
     )
@@ -150,7 +152,7 @@ def test_readme_links_every_document():
     assert not {path for path in prose if f"]({path})" not in read_text("README.md")}
 
 
-# Sets come in another order with each seed; the pages must not.
+# The hash seed changes the order of sets; the generated pages must not depend on it.
 @pytest.mark.parametrize("seed", ["1", "4"])
 def test_generated_pages_match_the_code(seed: str):
     command = [sys.executable, "docs/generate.py", "--check"]

@@ -1,4 +1,4 @@
-"""Which way dependencies point, in Rust by manifest and import, in Python by import."""
+"""Dependency direction between layers: in Rust by manifest and import, in Python by import."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def test_features_do_not_import_each_other():
         assert not siblings & {name for pair in named for name in pair}, path
 
 
-# The client of Redis dials for itself, and the kernel is no other.
+# The Redis client opens its own connections. `sock_diag.rs` opens netlink sockets to the kernel, which is not a network
+# peer.
 ALLOWED_SOCKET_FILES = {Path("rust/core/src/shared/redis.rs"), Path("rust/core/src/edge/kernel.rs")}
 SOCKET_PATTERN = (
     r"(Tcp|Unix)Stream::|(Tcp|Udp|Unix)(Socket|Datagram)\b|\bSocket::new|ToSocketAddrs|lookup_host|get_\w+_connection"
@@ -109,7 +110,7 @@ def test_lib_rs_has_at_most_60_lines():
 
 
 def imported_modules(path: Path) -> Iterator[str]:
-    """Every module that a Python file imports, `from package import module` as `package.module` too."""
+    """Yields every module that a Python file imports. `from package import module` also yields `package.module`."""
     for node in ast.walk(ast.parse(read_text(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -126,7 +127,7 @@ def test_only_engine_py_imports_the_extension():
 
 
 def test_edge_loads_no_web_framework():
-    """The door's own imports, followed through the package, never reach the control process's rooms."""
+    """Follows the imports of the edge's entry module through the package; they must never reach Litestar."""
     modules = {
         path.relative_to("python").with_suffix("").as_posix().replace("/", "."): path
         for path in files_under("python", ".py")
@@ -145,7 +146,7 @@ def test_edge_loads_no_web_framework():
 
 
 def parse_import_chain(line: str, mark: str) -> list[set[str]]:
-    """The steps of a chain, and the modules of each."""
+    """Returns the module names of each step of an import chain."""
     return [set(re.findall(r"\w+", step)) - {"and"} for step in line.split(mark)]
 
 
@@ -174,7 +175,7 @@ def test_python_rust_boundary_matches_stub_and_docs():
     classes = {
         node.name: set(class_members(node)) - {"__init__"}
         for node in declared
-        # What describes the shape of a dict has no name there.
+        # A `TypedDict` of the stub only describes the shape of a dict, so the extension does not export it.
         if isinstance(node, ast.ClassDef) and not any(ast.unparse(base) == "TypedDict" for base in node.bases)
     }
     assert {name for name in vars(_engine) if not name.startswith("_")} == functions | classes.keys()

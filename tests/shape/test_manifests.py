@@ -1,4 +1,4 @@
-"""Manifests that agree with each other."""
+"""Consistency of the manifests: version, licence, locked dependencies, build targets."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_every_runtime_dependency_is_imported():
     unused = {
         name for name in needed if not re.search(rf"(from|import) ({'|'.join(brings[name])})\b", source, re.MULTILINE)
     }
-    # SQLAlchemy loads its drivers, and Azure's libraries their transport.
+    # SQLAlchemy loads its drivers by name, and Azure's libraries load their transport.
     assert unused == {"aiohttp", "asyncpg"}
 
 
 def read_banned_crates() -> dict[str, set[str]]:
-    """The crates that may not come in, and those that may bring them all the same."""
+    """Returns each banned crate with the wrapper crates that may still depend on it."""
     return {row["crate"]: set(row.get("wrappers", [])) for row in read_toml("deny.toml")["bans"]["deny"]}
 
 
@@ -98,7 +98,7 @@ def test_every_optional_sdk_is_declared_locked_and_installed():
         lock = read_text(f"requirements/sdk-{name}.txt")
         locked = set(re.findall(r"^([a-z0-9._-]+)==", lock, re.MULTILINE))
         assert not {package_name(wish) for wish in groups[f"sdk-{name}"]} - locked, name
-        # An older one is named after its package and the major version that it is kept for.
+        # The group of an older SDK is named after its package and the major version that it pins.
         package, _, major = name.rpartition("-")
         assert not package or re.search(rf"^{package}=={major}\.", lock, re.MULTILINE), name
 

@@ -1,4 +1,4 @@
-"""Names that say what is in a room, and rooms that stay small."""
+"""File names that describe their content, and files that stay short."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BANNED_NAMES = {
     "misc",
 }
 CODE_SUFFIXES = (".py", ".rs", ".mjs", ".sh")
-# Tables grow by the row; they are read by looking one row up.
+# Lookup tables grow by one row at a time and are never read from top to bottom, so they may be longer.
 LONG_TABLE_FILES = {"rust/llm/src/providers/compatible.rs", "rust/llm/src/operation.rs"}
 
 
@@ -62,7 +62,9 @@ def test_rust_modules_start_with_a_doc_comment():
 
 
 def test_core_tests_are_named_after_modules():
-    """One file per feature: a test's name is a module's name, or stands in the list of walks that cross modules."""
+    """Requires one file per feature: a test file has a module's name, or is listed as an end-to-end test across
+    modules.
+    """
     walks = {
         "credentials",
         "deployments",
@@ -93,13 +95,13 @@ def test_every_feature_has_a_test_file():
 
 def test_python_unit_tests_mirror_the_package():
     modules = {path.relative_to("python/penstock").with_suffix("") for path in files_under("python/penstock", ".py")}
-    # Benches and load scenarios are small enough for one flat name: benches/compare/report.py is compare_report.
+    # Benchmarks and load scenarios use one flat name: `benches/compare/report.py` becomes `compare_report`.
     modules |= {Path("_".join(path.with_suffix("").parts[1:])) for path in files_under("benches", ".py")}
     modules |= {Path(f"loadtests_{path.stem}") for path in files_under("loadtests", ".py")}
     stray = []
     for path in files_under("tests/unit", ".py"):
         mirrored = path.relative_to("tests/unit").with_name(path.stem.removeprefix("test_"))
-        # What a package itself does is told in its folder, under a name of the test's own.
+        # Tests of a package's `__init__` are in its folder, under a name of their own.
         is_packages = mirrored.parent != Path() and mirrored.parent / "__init__" in modules
         if path.name.startswith("test_") and mirrored not in modules and not is_packages:
             stray.append(path)

@@ -1,4 +1,6 @@
-"""Patterns of fields hold to the end of a text: to Python `$` also stands before a last line end."""
+"""Regular expressions of msgspec fields match up to the end of the string. In Python, `$` also matches before a
+trailing newline.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import msgspec
 
 import penstock
 
-# One of these fits each pattern.
+# Each pattern matches at least one of these.
 MATCHING_SAMPLES = ("a", "a@b.test", "https://a.test/v1", "key", "configurations.openai_project")
 
 
@@ -21,7 +23,7 @@ def find_subclasses(kind: type[msgspec.Struct]) -> set[type[msgspec.Struct]]:
 
 
 def patterns_in_annotation(hint: Any) -> set[str]:
-    """All patterns within an annotation."""
+    """Returns all patterns within an annotation."""
     own = {meta.pattern for meta in getattr(hint, "__metadata__", ()) if getattr(meta, "pattern", None)}
     return own.union(*map(patterns_in_annotation, get_args(hint)))
 
@@ -35,7 +37,9 @@ def find_field_patterns() -> set[str]:
 
 
 def field_annotations(kind: type[msgspec.Struct]) -> list[Any]:
-    """The annotations of a table; where a name is there for the checker alone, those that can be read."""
+    """Returns the field annotations of a struct. Falls back to the unresolved ones if a name is imported for type
+    checking only.
+    """
     try:
         return list(get_type_hints(kind, include_extras=True).values())
     except NameError:

@@ -1,4 +1,4 @@
-"""The management API as its files say it: the path is the file, and every route is guarded."""
+"""Routes of the management API: each path follows from its file, and every route has a guard."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_engine_forwards_no_internal_paths():
 
 
 def iter_route_guards(app: Litestar) -> Iterator[tuple[str, list[object]]]:
-    """The guards of every route that someone wrote; OPTIONS is answered by the framework itself."""
+    """Yields the guards of every route of this project. The framework itself answers OPTIONS."""
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):
             if handler.http_methods != {"OPTIONS"}:
@@ -62,7 +62,7 @@ def test_every_route_declares_a_guard(app: Litestar):
 
 
 def test_every_body_type_can_be_decoded(app: Litestar):
-    """The framework would only notice with the first request."""
+    """The framework would only report an unsupported type on the first request."""
     for route in app.routes:
         for handler in getattr(route, "route_handlers", ()):
             if data := handler.parsed_fn_signature.parameters.get("data"):

@@ -1,4 +1,4 @@
-"""Words that have no place in the repository: one machine's paths, registries' hosts, leftovers."""
+"""Forbidden strings in the repository: paths of one machine, hosts of package registries, leftover markers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from tests.shape.repository import ROOT, read_text, repository_files
 
-# Put together here so that this file does not find itself.
+# The strings are split so that this file does not match itself.
 MACHINE_PATHS = ["/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", "/tmp/tar" + "get", "/tmp/bri" + "ef"]
 REGISTRY_HOSTS = [
     "py" + "pi.org",

@@ -1,4 +1,4 @@
-"""Asks an ASGI application without a server."""
+"""ASGI test client. Sends requests to an application without a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     App = Callable[..., Awaitable[None]]
 
-# An application that takes longer to start or to end has lost its way.
+# Limit for startup and for shutdown, in seconds; an application that takes longer hangs.
 LIFESPAN_TIMEOUT_SECONDS = 30
 
 
@@ -31,7 +31,7 @@ class Response:
 async def send_request(
     app: App, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None, query: str = ""
 ) -> Response:
-    """Send one request and collect the answer."""
+    """Sends one request and collects the response."""
     sent: list[dict[str, Any]] = []
     asked = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -68,7 +68,7 @@ async def send_request(
 
 @asynccontextmanager
 async def run_lifespan(app: App) -> AsyncIterator[None]:
-    """Run the lifespan around what is inside."""
+    """Runs the application's lifespan around the body of the `with` block."""
     events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     asked = app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, events.get, told.put)
@@ -85,7 +85,7 @@ async def run_lifespan(app: App) -> AsyncIterator[None]:
 
 
 async def expect_lifespan_event(task: asyncio.Future[None], told: asyncio.Queue[dict[str, Any]], wanted: str) -> None:
-    """Wait until the application says this; what it fails with instead is raised here."""
+    """Waits until the application sends the wanted event. Raises the application's own error if it fails instead."""
     word = asyncio.ensure_future(told.get())
     done, _ = await asyncio.wait({task, word}, timeout=LIFESPAN_TIMEOUT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     if word not in done:
@@ -94,7 +94,7 @@ async def expect_lifespan_event(task: asyncio.Future[None], told: asyncio.Queue[
             task.result()
         raise AssertionError(f"the application {'ended' if task in done else 'waits'} without saying {wanted}")
     if word.result()["type"] != wanted:
-        # It is about to raise what was wrong.
+        # The application is about to raise the cause.
         await asyncio.wait({task}, timeout=LIFESPAN_TIMEOUT_SECONDS)
         if task.done():
             task.result()

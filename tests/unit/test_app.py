@@ -1,4 +1,4 @@
-"""The control process's application: what it serves, how it refuses, what the engine tells it."""
+"""Application of the control process: its routes, its error responses, and what the engine sends to it."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_every_resource_module_has_a_router():
     assert set(resources.module_names()) >= {"health", "version", "metrics", "schema", "internal"}
 
 
-# ── an application that fails or goes silent fails its test, with what was wrong ───────────────────────────────────
+# ── an application that fails or hangs fails its test, with the cause ──────────────────────────────────────────────
 
 
 async def fail_at_once(_scope: object, _receive: Receive, _send: Send) -> None:

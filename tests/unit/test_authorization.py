@@ -1,4 +1,4 @@
-"""What a key may do."""
+"""Scopes of callers: what a key or a user may do."""
 
 from __future__ import annotations
 

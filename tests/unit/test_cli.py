@@ -1,4 +1,4 @@
-"""The command: what it prints and how it fails."""
+"""Command-line interface: its output and its errors."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_serve_reports_why_it_cannot_start(words: tuple[str, ...], said: str):
 
 
 def test_init_stores_the_owners_email_in_lower_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Whoever signs in is looked for in small letters."""
+    """Sign-in searches for addresses in lower case."""
     monkeypatch.chdir(tmp_path)
     done = run_cli("init", "--email", "nobody")
     assert (done.exit_code, "'nobody' is not allowed" in done.output) == (1, True)

@@ -1,4 +1,4 @@
-"""The comparison's statistics and its report, from samples whose answer is known."""
+"""Statistics and report of the gateway comparison, from samples with known results."""
 
 from __future__ import annotations
 

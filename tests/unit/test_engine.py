@@ -1,4 +1,4 @@
-"""The schema of configs that editors are given says the same as the engine's parser."""
+"""JSON Schema of configs for editors. It accepts and rejects the same configs as the engine's parser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TARGET_LIMITS = (100, 1000, 50)
-# Whatever a hand may write in the place of something else.
+# Values that a user may write by mistake.
 MISTAKEN_VALUES: list[Any] = [
     None,
     True,
@@ -48,7 +48,7 @@ MISTAKEN_VALUES += [
 
 
 class ConfigGenerator:
-    """Writes configs as people do: mostly right, now and then with something that is not."""
+    """Generates random configs, mostly valid, with an occasional mistake."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)  # noqa: S311 - the same configs each time, and nobody's secret
@@ -172,7 +172,7 @@ def test_schema_agrees_with_the_parser():
     for seed in range(5_000):
         config = ConfigGenerator(seed).make_config(seed % 4)
         found, problems = [str(error) for error in schema.iter_errors(config)], parser_problems(config)
-        # Whether a name is that of a target no schema can say.
+        # No schema can express that a name must be the name of a target.
         told = [problem for problem in problems if "no target is named" not in problem]
         assert bool(found) == bool(told), (config, found, problems)
         seen[not told] += 1

@@ -1,4 +1,4 @@
-"""The envelope of the management API, and the codes in it."""
+"""Error envelope of the management API, and its error codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines to paste are whole commands."""
+"""Example commands that users paste: each is complete, and its body parses."""
 
 from __future__ import annotations
 

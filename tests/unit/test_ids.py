@@ -1,4 +1,4 @@
-"""How things are named."""
+"""IDs, slugs, keys and masks."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def test_mask_shows_both_ends_of_long_secrets_only():
 
 
 def test_prefixed_key_is_alphanumeric_with_the_usual_length():
-    """So the engine finds it in texts that go to others."""
+    """The engine relies on this to find keys in texts that it sends to others."""
     text = generate_key("acme")
     assert (text.startswith("acme"), len(text), text.isalnum()) == (True, 48, True)

@@ -1,4 +1,4 @@
-"""A job that waits ends when it is told to, whenever that is."""
+"""Job loop. A waiting job ends on cancellation at any moment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def run_listener(bell: asyncio.Event) -> None:
-    """Do as all jobs do."""
+    """Waits for an event in a loop, as all jobs do."""
     while True:
         await wait_for_event(bell, 60)
         bell.clear()

@@ -1,4 +1,4 @@
-"""What is bound, and how it is refused."""
+"""Listening sockets: what is bound, and the errors of what cannot be bound."""
 
 from __future__ import annotations
 

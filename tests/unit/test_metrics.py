@@ -1,4 +1,4 @@
-"""What the engines push is what Prometheus reads."""
+"""Metrics: what the engines push is exported to Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pretend provider is started, found, and never left behind."""
+"""Mock provider process. It is started, its address is read from its output, and it never outlives the gateway."""
 
 from __future__ import annotations
 

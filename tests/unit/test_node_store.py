@@ -1,4 +1,4 @@
-"""What workers tell each other is kept as long as there is room for it."""
+"""Node store. Values that workers share on one node, within a memory limit."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def test_stores_the_last_value_and_evicts_the_oldest():
     notes.put("b", "y")
     notes.put("e", "z" * 200)
     assert [notes.get(name) for name in "bcde"] == ["y", None, "x", "z" * 200]
-    # What has no room at all is not kept.
+    # A value larger than the whole store is not stored.
     notes.put("f", "z" * 2000)
     assert notes.get("f") is None

@@ -1,4 +1,6 @@
-"""Threads work in batches while there is much to do, and only then; others step back; files may be open as many as the system lets us."""
+"""Scheduling of processes and limits: SCHED_BATCH under load, low priority for background processes, and the limit of
+open files.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def policy() -> Iterator[Callable[[], int]]:
-    """The policy of this process, put back afterwards."""
+    """Yields a function that returns the scheduling policy of this process; restores the default policy afterwards."""
     yield lambda: os.sched_getscheduler(0)
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
@@ -52,7 +54,7 @@ thread.join()
 
 @pytest.mark.skipif(not Path("/proc/self/sched").exists(), reason="the kernel does not tell how long turns are")
 def test_low_priority_applies_to_the_process_and_its_threads() -> None:
-    # In a process of its own: nobody may take a low weight back.
+    # Runs in a process of its own, since a process cannot raise its priority again.
     said = subprocess.run(
         [sys.executable, "-c", LOW_PRIORITY_SCRIPT], capture_output=True, text=True, check=True
     ).stdout

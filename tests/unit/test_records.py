@@ -1,4 +1,6 @@
-"""The record file and the feed that fills it: whole batches, bounded size, private, and honest when the disk refuses."""
+"""Record file and the feed that fills it. Batches are atomic, files are private and bounded in size, and a full disk is
+reported.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def permission_bits(path: Path) -> int:
 
 
 def append_batch(file: RecordFile, lines: bytes, *, again: bool = False, cut: int | None = None) -> None:
-    """Send a batch through a socket as an engine does; with `cut` the engine leaves after so many bytes."""
+    """Sends a batch through a socket as an engine does. With `cut`, the sender disconnects after that many bytes."""
     ours, theirs = socket.socketpair()
 
     def send_lines() -> None:
@@ -82,7 +84,7 @@ def test_writes_exactly_the_bytes_sent(tmp_path: Path, monkeypatch: pytest.Monke
     for batch in filter(None, batches):
         append_batch(file, batch)
     assert (tmp_path / "deep" / "records.jsonl").read_bytes() == b"".join(batches)
-    # Whole pages go past the page cache where the file system knows how, and nowhere else is it tried.
+    # Whole pages bypass the page cache if the file system supports it; otherwise only the first write tries that.
     assert all(count % page_bytes() == 0 for count in passed)
     assert len(passed) == 1 if not direct else sum(passed) > len(LARGE_BATCH)
 
@@ -196,11 +198,11 @@ def test_interrupted_batch_leaves_no_trace(tmp_path: Path, cut: int):
     assert (tmp_path / "deep" / "records.jsonl").read_text() == "whole\nagain\n"
 
 
-# ── the feed ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── record feed ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class FakeEngine:
-    """Sends batches as the engine does."""
+    """Sends batches to the feed as the engine does."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -220,7 +222,7 @@ class FakeEngine:
 
 @contextlib.contextmanager
 def running_feed(folder: Path, settings: Records) -> Iterator[RecordFeed]:
-    """A feed at a socket in the folder, on a loop of its own."""
+    """Runs a feed on a socket in the folder, with an event loop of its own."""
     feed = RecordFeed(settings)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(folder / "s"))
@@ -274,7 +276,7 @@ def test_engine_gets_a_nack_if_the_disk_rejects_the_batch(caplog: pytest.LogCapt
     path.mkdir()
     try:
         with running_feed(path, Records(path="/dev/full/records.jsonl")) as feed, FakeEngine(path / "s") as engine:
-            # Much more than its first part: the way stays in step.
+            # The first batch is much larger than one read; the protocol must stay in step.
             assert [engine.send_batch(LARGE_BATCH), engine.send_batch(b"{}\n")] == [b"-", b"-"]
             assert (feed.written, feed.refused) == (0, 2)
     finally:
@@ -295,7 +297,7 @@ def test_stalled_engine_does_not_block_others(tmp_path: Path, monkeypatch: pytes
         assert other.send_batch(b"whole\n") == b"+"
         assert time.monotonic() - began < 5
         assert stuck.socket.recv(1) == b""
-        # One that only has nothing to say stays.
+        # An idle connection stays open.
         time.sleep(1.2)
         assert other.send_batch(b"more\n") == b"+"
         assert feed.written == 2

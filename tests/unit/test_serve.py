@@ -1,4 +1,4 @@
-"""When a child that ended is started again, and what of Granian that stands on."""
+"""Restarts of child processes, and the internals of Granian that the supervisor depends on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FakeServer(GranianServer):
-    """Runs a plain function in the place of Granian's worker."""
+    """Runs a plain function instead of Granian's worker."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self.work = work
@@ -32,7 +32,7 @@ class FakeServer(GranianServer):
 
 
 def test_server_allocator_reads_its_configuration():
-    # Another allocator, or another name, would make connections a tenth larger and say nothing.
+    # With another allocator or variable name, connections would silently use a tenth more memory.
     assert os.environ["_RJEM_MALLOC_CONF"] == "cache_oblivious:false"
     assert b"_RJEM_MALLOC_CONF" in Path(_granian.__file__).read_bytes()
 
@@ -87,6 +87,6 @@ def test_granian_still_has_the_internals_in_use(listener: socket.socket):
     server = GranianServer.for_edge(Settings(), listener)
     process = server.prepare_worker(lambda: None)
     assert isinstance(process, multiprocessing.process.BaseProcess)
-    # The socket is handed over as it is, never bound again by the worker.
+    # The worker receives the bound socket as it is, and never binds it again.
     assert process._args[3] == ((None, server._shd), listener)  # pyright: ignore[reportAttributeAccessIssue]
     assert server._shd.get_fd() == listener.fileno()

@@ -1,4 +1,4 @@
-"""What an operator sets: where it is read, what wins, and what is refused."""
+"""Settings: their sources, which source takes precedence, and what is rejected."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_engine_receives_its_settings():
 
 
 def parse_rust_literal(expression: str) -> object:
-    """What an expression of Rust's that stands among the defaults is in JSON."""
+    """Returns the JSON value of a Rust expression in a `Default` implementation."""
     plain = re.sub(r'(".*")\.to_owned\(\)', r"\1", expression).removeprefix("vec!")
     if re.fullmatch(r"[\d_ *]+", plain):
         return math.prod(int(factor) for factor in plain.split("*"))
@@ -207,7 +207,7 @@ def parse_rust_literal(expression: str) -> object:
 
 
 def engine_defaults(struct: str) -> dict[str, object]:
-    """What the engine takes for a field that it is not told."""
+    """Returns the engine's default for each field of a settings struct."""
     source = read_text("rust/core/src/settings.rs")
     (fields,) = re.findall(rf"pub struct {struct} \{{\n(.*?)^\}}", source, re.DOTALL | re.MULTILINE)
     (values,) = re.findall(
@@ -221,7 +221,7 @@ def engine_defaults(struct: str) -> dict[str, object]:
 def test_engine_settings_are_complete_with_equal_defaults():
     told = json.loads(Settings().engine_settings_json(1))
     assert told.pop("identity") == engine_defaults("Identity")
-    # The engine alone, as its own tests have it, faces no network and has no control process.
+    # In its own tests, the engine has no network address and no control process.
     own = engine_defaults("Settings") | {"control_socket": told["control_socket"], "port": told["port"]}
     assert told == own
 

@@ -1,4 +1,4 @@
-"""A provider that answers what it was told to answer, by method and path, and keeps what it was sent."""
+"""Stub provider with scripted responses by method and path. It records the requests that it receives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ScriptedResponse(NamedTuple):
-    """What comes back."""
+    """Response that the stub provider sends."""
 
     body: bytes
     content_type: str = "application/json"
@@ -27,14 +27,16 @@ def json_response(answer: object, together: threading.Barrier | None = None) -> 
 
 
 def sse_response(*said: dict[str, Any]) -> ScriptedResponse:
-    """A stream as OpenAI, Anthropic and Google have them; what has a type says it twice."""
+    """Returns an event stream as OpenAI, Anthropic and Google send it. An event with a `type` also gets it as its SSE
+    event name.
+    """
     heads = [f"event: {one['type']}\n" if "type" in one else "" for one in said]
     text = "".join(f"{head}data: {json.dumps(one)}\n\n" for head, one in zip(heads, said, strict=True))
     return ScriptedResponse(text.encode(), "text/event-stream")
 
 
 class ScriptedProvider(RecordingServer):
-    """Of several answers to one question each is given once, and the last for ever."""
+    """Sends the scripted responses of a path one after the other, and repeats the last one."""
 
     def __init__(self) -> None:
         super().__init__(_RequestHandler)
@@ -47,7 +49,7 @@ class ScriptedProvider(RecordingServer):
             self.sent.clear()
 
     def find_responses(self, method: str, path: str) -> list[ScriptedResponse]:
-        """Whoever asks may have put the version of the API before the path."""
+        """Returns the responses for a path. The request's path may have an API version in front of the scripted one."""
         found = (left for (its, end), left in self.answers.items() if its == method and path.endswith(end))
         return next(found, [])
 
@@ -57,7 +59,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppresses the request log of `BaseHTTPRequestHandler`."""
 
     def do_GET(self) -> None:
         self._respond()

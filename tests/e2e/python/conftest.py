@@ -1,4 +1,6 @@
-"""What tests of official SDKs stand on: a provider that answers as it is told, and clients of the gateway that a test serves."""
+"""Fixtures for tests of official SDKs: a provider with scripted responses, and SDK clients of the gateway that a test
+serves.
+"""
 
 from __future__ import annotations
 

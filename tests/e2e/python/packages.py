@@ -1,4 +1,4 @@
-"""Scripts of other vendors' SDKs, run with those packages and nothing else of this environment."""
+"""Runner for scripts of third-party SDKs. Each script sees only those packages and nothing else of this environment."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ KEY = "pk-gateway-0123456789"
 
 
 def run_sdk_script(script: str, served: Gateway, providers: list[str]) -> dict[tuple[str, str], object]:
-    """Run a script; what came of each call."""
+    """Runs a script and returns the result of each call, by provider and call."""
     done = subprocess.run(
-        # What an SDK uses may be on its way out; that is not for these tests to say.
+        # An SDK may use deprecated functions; these tests ignore such warnings.
         [sys.executable, "-S", "-W", "ignore", SCRIPTS_DIR / script],
         check=False,
         capture_output=True,
@@ -33,7 +33,7 @@ def run_sdk_script(script: str, served: Gateway, providers: list[str]) -> dict[t
             "GATEWAY": served.base_url,
             "KEY": KEY,
             "PROVIDERS": " ".join(providers),
-            # None of them is to look anywhere but here.
+            # Keeps the SDKs from contacting any other host.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "AWS_EC2_METADATA_DISABLED": "true",
             "LANGCHAIN_TRACING_V2": "false",

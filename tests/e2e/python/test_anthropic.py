@@ -1,4 +1,4 @@
-"""The official Anthropic SDK for Python through the gateway."""
+"""Official Anthropic SDK for Python through the gateway."""
 
 from __future__ import annotations
 

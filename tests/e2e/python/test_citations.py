@@ -1,4 +1,6 @@
-"""Where an answer is from reaches official SDKs in their own words, whole and streamed, of providers whose answers are golden files."""
+"""Citations as official SDKs receive them in their own format, buffered and streamed. The providers' responses are
+golden files.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ GOLDEN_DIR = ROOT / "rust" / "llm" / "tests" / "golden"
 QUESTION = "Where is Oslo?"
 USER_MESSAGE: Any = {"role": "user", "content": QUESTION}
 DOCUMENTS = [{"id": "doc:0", "data": {"title": "Oslo"}}, {"id": "d1", "data": {"title": "Map"}}]
-# What readers see as cited, and where it is from, in the order of the text.
+# Cited text and its source, in the order of the text, for clients with annotations.
 EXPECTED_ANNOTATIONS = {
     "google": [
         ("Ålesund is in Norway.", "https://a.example"),
@@ -34,7 +36,7 @@ EXPECTED_ANNOTATIONS = {
     "perplexity-ai": [("[1]", "https://a.example"), ("[2]", "https://b.example"), ("[2]", "https://b.example")],
     "cometapi": [("([a](https://a.example))", "https://a.example")],
 }
-# Which words are from where, for who has blocks of text.
+# Cited text and its sources, for clients with blocks of text.
 EXPECTED_BLOCKS = {
     "google": [
         ("Ålesund is in Norway.", ["https://a.example"]),
@@ -48,9 +50,9 @@ EXPECTED_BLOCKS = {
     "cometapi": [("It's in Oslo ([a](https://a.example))", ["https://a.example"])],
 }
 PROVIDERS = list(EXPECTED_ANNOTATIONS)
-# Those with a chat of their own; that of the others passes as it comes.
+# Providers with their own chat format; chat responses of the others pass unchanged.
 TRANSLATED_PROVIDERS = ["google", "cohere"]
-# Perplexity has responses of its own.
+# Perplexity has its own Responses API.
 WITHOUT_RESPONSES_API = [*TRANSLATED_PROVIDERS, "cometapi"]
 
 
@@ -68,7 +70,9 @@ def served(tmp_path_factory: pytest.TempPathFactory, there: ScriptedProvider) ->
 
 
 def set_golden_response(there: ScriptedProvider, provider: str, *, streams: bool) -> None:
-    """Let the provider answer whatever is asked with what it said of Oslo, which is the same in the cases of all callers."""
+    """Sets the provider's golden response with citations for every request. It is the same in the cases of all client
+    formats.
+    """
     name = "answered.sse" if streams else "answered.json"
     kind = "text/event-stream" if streams else "application/json"
     case = GOLDEN_DIR / provider / "messages" / ("cited_stream" if streams else "cited")
@@ -101,7 +105,7 @@ def test_openai_sdk_reads_citations_of_a_chat(
         message = chat.chat.completions.create(**request).choices[0].message
     text = message.content or ""
     cited = [one.url_citation for one in message.annotations or () if one.type == "url_citation"]
-    # As OpenAI's own examples cut it: characters, the end not included.
+    # Slices the text as OpenAI's own examples do: by characters, end exclusive.
     assert sorted((text[one.start_index : one.end_index], one.url) for one in cited) == sorted(
         EXPECTED_ANNOTATIONS[provider]
     )
@@ -147,7 +151,7 @@ def test_anthropic_sdk_reads_citations_as_blocks(there: ScriptedProvider, claude
         if block.citations
     ]
     assert cited == EXPECTED_BLOCKS[provider]
-    # A block that was told cannot be cut: a citation may come with more words than are cited.
+    # A block that was already sent cannot be split, so a streamed citation may cover more text than is cited.
     assert "".join(block.text for block in told) == "".join(block.text for block in blocks)
     told_of = [(block.text, {citation_source(one) for one in block.citations}) for block in told if block.citations]
     assert set().union(*(sources for _, sources in told_of)) == {one for _, sources in cited for one in sources}

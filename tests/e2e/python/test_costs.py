@@ -1,4 +1,6 @@
-"""What is used beside tokens, or is read where large answers end, costs what it costs whoever's SDK asks: as the records say it."""
+"""Recorded costs of usage other than tokens, and of usage at the end of large responses. They are the same for every
+SDK.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ if TYPE_CHECKING:
 
     from tests.e2e.python.answering_provider import ScriptedProvider
 
-# Nano-dollars for one, which is a ten-millionth of a cent.
+# Nano-dollars per unit; one nano-dollar is a ten-millionth of a cent.
 IN, OUT, WEB, FILES = 1_000, 2_000, 10_000_000, 2_500_000
 IMAGE_PRICES = {"standard": {"1024x1024": 40_000_000}, "high": {"1024x1536": 80_000_000}}
-# As many connections are opened until each worker has one.
+# Maximum number of connections that are opened until each worker has one.
 MAX_CONNECTIONS = 64
 PROMPT_MESSAGES = [{"role": "user", "content": "what is new?"}]
 MODELS = {
@@ -40,7 +42,7 @@ MODELS = {
 }
 
 
-# It looks into the web before it answers, always.
+# Model that always searches the web before it responds.
 SEARCH_MODEL = "gpt-4o-search-preview"
 
 
@@ -86,7 +88,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, there: ScriptedProvider) ->
 
 @pytest.fixture
 def costs(served: Gateway) -> Callable[[int], list[tuple[int | None, dict[str, int] | None]]]:
-    """Wait for the records of this test: what each cost, and the parts of its usage."""
+    """Returns a function that waits for this test's records and returns the cost and usage of each."""
     before = len(served.records(0))
 
     def wait_for_costs(count: int) -> list[tuple[int | None, dict[str, int] | None]]:
@@ -274,7 +276,7 @@ def test_bills_large_and_array_responses_of_gemini(
         chat.chat.completions.create(model=model_name("google"), messages=PROMPT_MESSAGES).choices[0].message.content
         == "much"
     )
-    # None of the SDKs asks for an array; whoever asks by hand gets one.
+    # None of the SDKs requests a JSON array; a plain HTTP request gets one.
     url = f"{served.base_url}/v1beta/models/{model_name('google')}{STREAMED}"
     asked = httpx2.post(url, json={"contents": [{"parts": [{"text": "?"}]}]}, headers={"x-goog-api-key": KEY})
     assert asked.content == array.body
@@ -325,7 +327,7 @@ def test_bills_images_by_quality_size_and_received_count(
     request: dict[str, Any] = {"model": "@openai/image-new", "prompt": "a cat"}
     assert len(chat.images.generate(**request, n=2).data or ()) == 2
     chat.images.generate(**request, quality="high", size="1024x1536")
-    # One of three was not made.
+    # The provider returns one image instead of three.
     chat.images.generate(**request, n=3)
     chat.images.generate(**request, n=2)
     chat.images.edit(**request, image=("a.png", b"\x89PNG", "image/png"), n=2)
@@ -362,7 +364,7 @@ def workers(
     there: ScriptedProvider,
     gateway: Callable[..., Gateway],
 ) -> Iterator[tuple[Gateway, list[httpx2.Client]]]:
-    """A gateway with two workers, and a connection to each."""
+    """Starts a gateway with two workers and opens a connection to each."""
     with ExitStack() as stack:
         asked = {**build_tables(there), "server": {"workers": 2}}
         if request.param == "with Redis":
@@ -373,7 +375,7 @@ def workers(
         if "redis" in asked:
             wait_for_redis(running, workers=2)
         found: dict[int, httpx2.Client] = {}
-        # Of connections some come to the one and some to the other.
+        # Connections are spread over the workers; more are opened until each worker has one.
         for number in range(MAX_CONNECTIONS):
             headers = {"x-gateway-provider": "@openai", "authorization": f"Bearer {KEY}"}
             client = stack.enter_context(httpx2.Client(base_url=f"{running.base_url}/v1", headers=headers))
@@ -407,7 +409,7 @@ def test_workers_share_pending_charges_of_background_responses(
     paid = 100 * IN + 10 * OUT + WEB + FILES
     asked = [(here, "POST"), (elsewhere, "GET"), (elsewhere, "GET"), (here, "GET")]
     assert [request_costs(one) for one in asked] == [[(1, None)], [(2, paid)], [(2, None)], [(1, None)]]
-    # Neither had been paid for when they were asked.
+    # The response was not yet billed when both requests were sent.
     for _ in range(5):
         request_costs((here, "POST"))
         there.set_responses("GET", "/responses/resp_1", json_response(done, threading.Barrier(2)))

@@ -1,4 +1,6 @@
-"""Files by the official OpenAI SDK for Python, at providers that keep them in buckets: Bedrock and Vertex AI, both in the S3 of moto."""
+"""Files API through the official OpenAI SDK for Python, at providers that store files in buckets. Bedrock and Vertex AI
+both use moto's S3.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 KEY = "pk-e2e-0123456789"
-# Larger than a part, which is of 8 MiB.
+# Larger than an upload part of 8 MiB.
 LARGE_FILE_BYTES = 20_000_000
 
 
 class ProviderCase(NamedTuple):
-    """What is saved of a provider, and how its files are called."""
+    """Saved options of a provider, and the form of its file ids and batch lines."""
 
     options: dict[str, str]
     folder: str
     model: str
-    # A line of a batch as it is kept.
+    # Returns a batch line as it is stored.
     stored_line: Callable[[int], dict[str, Any]]
 
 
@@ -239,7 +241,7 @@ def test_fireworks_files_are_datasets(served: Gateway, there: FakeBucketProvider
         assert ai.files.delete(made.id).deleted
         with pytest.raises(openai.NotFoundError, match="no dataset"):
             ai.files.retrieve(made.id)
-        # In files elsewhere, of which that with what failed is read last.
+        # The content is in result files elsewhere; the file with the errors is read last.
         there.objects[there.signed] = b"one\ntwo\n"
         assert ai.files.content(large.id).content.split() == [b"one", b"two"]
         there.objects[f"{there.signed}&errors=1"] = b"three\n"

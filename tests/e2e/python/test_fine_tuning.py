@@ -1,4 +1,6 @@
-"""Fine-tuning by the official OpenAI SDK for Python, at a provider that speaks OpenAI and at those that have jobs of another shape."""
+"""Fine-tuning through the official OpenAI SDK for Python, at OpenAI itself and at providers whose jobs have another
+format.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ ROLE_ARN = "arn:aws:iam::123456789012:role/tuner"
 
 
 class ProviderCase(NamedTuple):
-    """What is saved of a provider, and what it knows of a job."""
+    """Saved options of a provider, and the job states that it reports."""
 
     slug: str
     options: dict[str, str]
     model: str
     training_file: str
-    # Of a job that was just begun, and of one that is looked at.
+    # Status of a new job, and of a job that is retrieved later.
     initial_status: str
     retrieved_status: str
     has_checkpoints: bool = False
@@ -82,7 +84,7 @@ def listening() -> Iterator[FakeFineTuningProvider]:
 
 @pytest.fixture
 def there(listening: FakeFineTuningProvider) -> Iterator[FakeFineTuningProvider]:
-    """Let it forget the jobs of tests before."""
+    """Clears the jobs of earlier tests."""
     listening.jobs.clear()
     yield listening
     assert listening.refused == []
@@ -90,7 +92,7 @@ def there(listening: FakeFineTuningProvider) -> Iterator[FakeFineTuningProvider]
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, listening: FakeFineTuningProvider) -> Iterator[Gateway]:
-    """Serve the four providers, each of them the same in another dialect."""
+    """Serves four saved providers, all the same stub provider with a different API format each."""
     saved = [
         {
             "slug": slug,
@@ -122,7 +124,7 @@ def client(kind: ProviderCase, served: Gateway, there: FakeFineTuningProvider) -
 
 
 def create_jobs(client: openai.OpenAI, kind: ProviderCase, count: int) -> list[str]:
-    """Begin so many jobs; their ids, the newest first."""
+    """Creates `count` jobs and returns their ids, newest first."""
     made = []
     for number in range(count):
         supervised = {"hyperparameters": {"n_epochs": 2}}

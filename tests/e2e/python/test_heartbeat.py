@@ -1,4 +1,4 @@
-"""The official SDKs for Python read a stream whose pauses the gateway fills with comments."""
+"""Heartbeat comments in streams. The official SDKs for Python must ignore those that the gateway sends during pauses."""
 
 from __future__ import annotations
 

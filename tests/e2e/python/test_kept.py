@@ -1,4 +1,6 @@
-"""What the gateway keeps for official SDKs that do not: signatures of calls, and which model is behind a name."""
+"""State that the gateway stores because official SDKs do not: signatures of tool calls, and the backing model of an
+inference profile.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, there: ScriptedProvider) ->
 
 
 def tool_calls_body(mark: str) -> dict[str, Any]:
-    """Answer with two calls, the first of which is signed; those of another answer have other ids."""
+    """Returns a Gemini response with two tool calls, of which the first is signed. `mark` makes its ids unique."""
     parts = [
         {"functionCall": {"name": "weather", "args": {"city": "Oslo"}}, "thoughtSignature": SIGNATURE + mark},
         {"functionCall": {"name": "weather", "args": {"city": "Rome"}}},
@@ -66,7 +68,7 @@ def set_tool_call_responses(there: ScriptedProvider, mark: str) -> None:
 
 
 def sent_signatures(there: ScriptedProvider) -> list[str | None]:
-    """Say which calls of the turn that came last were signed, and how."""
+    """Returns the signature, or `None`, of each tool call in the last request that the provider received."""
     parts = [part for content in there.sent[-1]["contents"] for part in content["parts"]]
     return [part.get("thoughtSignature") for part in parts if "functionCall" in part]
 
@@ -82,7 +84,7 @@ def test_openai_sdk_needs_no_signatures(there: ScriptedProvider, chat: openai.Op
             made = stream.get_final_completion().choices[0].message
     else:
         made = chat.chat.completions.create(**request, messages=[USER_MESSAGE]).choices[0].message
-    # As an application does that has never heard of them.
+    # An application that knows nothing of signatures does this.
     calls = [
         {
             "id": call.id,
@@ -182,5 +184,5 @@ def test_backing_model_of_a_profile_decides_format_and_price(
         return found if len(found) >= 4 else None
 
     assert wait_for("four records", bedrock_costs) == [30 * 1_000 + 12 * 2_000] * 4
-    # It was asked once for all of them.
+    # The profile was looked up once for all requests.
     assert there.count_requests("GET", f"/inference-profiles/{PROFILE_ARN}") == 1

@@ -1,4 +1,4 @@
-"""Who calls, as the official SDKs say it: one key in their own place, and what they make of a refusal."""
+"""Authentication through the official SDKs: one key in the SDK's own header, and how each SDK reports a rejection."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def azure_client(served: Gateway, key: str, headers: dict[str, str]) -> openai.A
 
 
 def test_client_needs_only_the_gateway_key(served: Gateway, mock: Mock):
-    # Azure's client has paths of its own, which pass through.
+    # Azure's client uses its own paths, which pass through.
     for make in (openai_client, azure_client):
         with make(served, KEY, SAVED_PROVIDER_HEADERS) as client:
             client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES)

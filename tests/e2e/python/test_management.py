@@ -1,4 +1,4 @@
-"""The portkey-ai SDK manages a gateway: it is strict about what it is answered, with limits set too."""
+"""Management of a gateway with the portkey-ai SDK. The SDK parses responses strictly, including those with limits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_portkey_sdk_understands_every_call(
     found = dict(calls)
     virtual = found.pop("virtual_keys.create")
     assert virtual, found
-    # What is not said here is that something was there.
+    # Calls without an entry here only have to return something.
     assert found == {name: EXPECTED_RESULTS.get(name, True) for name in found}
     assert set(EXPECTED_RESULTS) <= set(found)
 

@@ -1,4 +1,4 @@
-"""The official OpenAI SDK for Python through the gateway."""
+"""Official OpenAI SDK for Python through the gateway."""
 
 from __future__ import annotations
 

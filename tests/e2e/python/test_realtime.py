@@ -1,4 +1,4 @@
-"""Realtime sessions and responses over WebSockets, as the official OpenAI SDK speaks them."""
+"""Realtime sessions and responses over WebSockets with the official OpenAI SDK."""
 
 from __future__ import annotations
 

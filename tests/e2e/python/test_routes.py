@@ -1,4 +1,4 @@
-"""Every route of the official SDKs through the gateway, in each major version that is in use."""
+"""Routes of the official SDKs through the gateway: every route, in each major version that is in use."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ SDKS = [
 
 
 def run_sdk_calls(script: str, folder: str, gateway: Gateway, **more: str) -> tuple[str, list[tuple[Any, Any]]]:
-    """Run a script with the SDK of that folder and nothing else of this environment; its version and what came of each."""
+    """Runs a script with the SDK in that folder and nothing else of this environment. Returns the SDK's version and the
+    result of each call.
+    """
     alone = ["-S"] if folder else []
     done = subprocess.run(
-        # What an old SDK uses may be on its way out; that is not for these tests to say.
+        # An old SDK may use deprecated functions; these tests ignore such warnings.
         [sys.executable, *alone, "-W", "ignore", SCRIPTS_DIR / script],
         check=False,
         capture_output=True,
@@ -57,7 +59,7 @@ def test_sdk_understands_every_route(gateway: Callable[..., Gateway], mock: Mock
 
 
 def test_sdks_understand_responses_of_aimock(gateway: Callable[..., Gateway], aimock: str):
-    # One gateway for all of them: nothing of one stays for the next.
+    # One gateway serves all SDKs, which also shows that no state leaks from one to the next.
     served = gateway({"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}})
     for sdk, folder, major in SDKS:
         version, calls = run_sdk_calls(f"{sdk}_at_aimock.py", folder, served, AIMOCK=aimock)
@@ -66,7 +68,7 @@ def test_sdks_understand_responses_of_aimock(gateway: Callable[..., Gateway], ai
 
 
 def strip_beta_query(route: str) -> str:
-    """A route without the mark that some versions of one SDK set."""
+    """Returns the route without the `beta=true` that some versions of one SDK add."""
     return route.replace("?beta=true&", "?").removesuffix("?beta=true")
 
 

@@ -1,4 +1,4 @@
-"""Fallbacks, retries and kept answers as the official SDKs see them, with the SDKs' own retries left on."""
+"""Fallbacks, retries and cached responses as the official SDKs see them. The SDKs' own retries stay enabled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_balanced_config(chosen: dict[str, Any], other: dict[str, Any]) -> dict[
 
 
 def openai_client(served: Gateway, config: object) -> openai.OpenAI:
-    """Make a client that retries as it does by default."""
+    """Creates a client with the SDK's default retries."""
     headers = {"x-gateway-config": config if isinstance(config, str) else json.dumps(config)}
     return openai.OpenAI(base_url=f"{served.base_url}/v1", api_key="k", default_headers=headers, timeout=10)
 

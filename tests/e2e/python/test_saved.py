@@ -1,4 +1,4 @@
-"""What the README promises of `penstock.toml`: keys, providers and configs under names, read again when the file changes."""
+"""Saved keys, providers and configs in `penstock.toml`, as the README promises. The file is reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENVIRONMENT = {"MOCK_KEY": "sk-saved"}
 
 
 def send_chat_request(served: Gateway, **headers: str) -> None:
-    """Ask once, with the gateway's key alone."""
+    """Sends one chat request that carries only the gateway's key."""
     named = {f"x-gateway-{name.replace('_', '-')}": value for name, value in headers.items()}
     with openai.OpenAI(
         base_url=f"{served.base_url}/v1", api_key="pk-team-a", default_headers=named, max_retries=0, timeout=10

@@ -1,4 +1,6 @@
-"""The SDKs of other vendors and what people build on, through the gateway to a provider of each dialect, which reads what it is sent."""
+"""SDKs of other vendors, and frameworks built on them, through the gateway to a provider of each API format. The mock
+provider validates the requests.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ RESPONSE_TEXT = "Hello from the pretend provider: all is well. "
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """Serve five providers, each of them the pretend one in another dialect."""
+    """Runs a gateway with five providers, each of them the mock provider in another API format."""
     folder = tmp_path_factory.mktemp("sdks")
     mock = Mock(folder)
     tables = {
@@ -38,7 +40,7 @@ EXPECTED_EMBEDDINGS_AND_COUNTS: dict[tuple[str, str, str], object] = {
     ("google_sdk.py", "cohere", "vectors"): [3, 3],
     ("google_sdk.py", "anthropic", "vectors"): [500, "INTERNAL"],
     ("google_sdk.py", "bedrock", "vectors"): [400, "INVALID_ARGUMENT"],
-    # Here nobody else can say it: "say something".
+    # OpenAI and Cohere count no tokens here, so the gateway counts "say something" itself.
     ("google_sdk.py", "openai", "counted"): 2,
     ("google_sdk.py", "cohere", "counted"): 2,
     ("google_sdk.py", "google", "counted"): 12,
@@ -81,7 +83,7 @@ def test_sdk_reaches_every_provider_with_streams_tools_and_errors(served: Gatewa
         "invoke_streamed": [RESPONSE_TEXT, 12, 8],
         "instructed": True,
     }
-    # Who does not ask what a stream cost is not told, and Mistral's SDK cannot ask.
+    # A stream reports usage only if the client requests it, and Mistral's SDK cannot.
     unasked = {("mistral_sdk.py", provider, "streamed"): [RESPONSE_TEXT, None, None] for provider in PATH_PREFIXES}
     special = unasked | EXPECTED_EMBEDDINGS_AND_COUNTS
     wrong = {
@@ -126,10 +128,10 @@ def test_cohere_sdk_passes_through_to_aimock(gateway: Callable[..., Gateway], ai
         ("cohere", "streamed"): [weather, [0, 0]],
         ("cohere", "tool"): clock,
         ("cohere", "tool_streamed"): clock,
-        # It answers by what was asked last, whatever a tool has said.
+        # aimock responds to the last user message and ignores tool results.
         ("cohere", "tool_answered"): "TOOL_CALL",
         ("cohere", "embedded"): [True, True],
-        # Of which it is told nothing, that provider ranks nothing.
+        # aimock has no fixture for reranking, so it returns no results.
         ("cohere", "ranked"): [],
         ("cohere", "error"): [404],
     }

@@ -1,4 +1,4 @@
-"""The official SDKs of one dialect reach providers of another, whose answers are the golden files."""
+"""Official SDKs of one API format against providers of another. The provider's responses are the golden files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROVIDER_HEADERS = {
 
 
 class GoldenProvider:
-    """Answers each request with the bytes of a golden case, and keeps what it was sent."""
+    """Answers each request with the bytes of a golden case and records the requests."""
 
     def __init__(self, case: Path, status: int = 200) -> None:
         kind, answer = _load_response(case)
@@ -47,7 +47,7 @@ class GoldenProvider:
                 self.wfile.write(answer)
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Suppresses the access log."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -77,7 +77,9 @@ def load_request(case: Path) -> dict[str, Any]:
 
 
 def load_messages_request(case: Path) -> dict[str, Any]:
-    """As the newest SDK takes it, which has no names for what the newest models do not take."""
+    """Returns the request as arguments for the newest Anthropic SDK. Its signature lacks parameters that the newest
+    models reject, so these go into `extra_body`.
+    """
     request = load_request(case)
     named = ("model", "max_tokens", "messages", "system", "tools", "tool_choice")
     beside = {key: request.pop(key) for key in list(request) if key not in named}

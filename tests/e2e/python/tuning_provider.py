@@ -1,4 +1,6 @@
-"""A provider that fine-tunes, in the words of OpenAI, Bedrock, Vertex AI and Fireworks: it keeps its jobs and how they stand."""
+"""Fake provider with the fine-tuning APIs of OpenAI, Bedrock, Vertex AI and Fireworks. It stores jobs and their state
+in memory.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ Job = dict[str, Any]
 
 
 class FakeFineTuningProvider(RecordingServer):
-    """Knows every job by the name that its dialect has for it, the newest last."""
+    """Holds every job under the id of its API, newest last."""
 
     def __init__(self) -> None:
         super().__init__(_RequestHandler)
@@ -35,7 +37,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppresses the access log."""
 
     def do_GET(self) -> None:
         self._respond({})
@@ -76,7 +78,7 @@ ApiHandler = Callable[[FakeFineTuningProvider, str, tuple[str | None, str | None
 
 
 def _page(items: list[Job], query: Job) -> Job:
-    """Cut a page out of a list as OpenAI does."""
+    """Returns one page of a list in OpenAI's form."""
     if after := query.get("after"):
         items = items[next(at for at, one in enumerate(items) if one["id"] == after) + 1 :]
     limit = int(query.get("limit", 20))
@@ -131,7 +133,7 @@ def _handle_bedrock(
 
 
 def _google_style_handler(place: str, key: str) -> ApiHandler:
-    """Fireworks has its jobs as Vertex AI has."""
+    """Returns a handler for Vertex AI or Fireworks, whose job APIs have the same shape."""
 
     def handle(
         there: FakeFineTuningProvider, method: str, named: tuple[str | None, str | None], said: Job

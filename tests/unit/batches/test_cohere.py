@@ -1,4 +1,4 @@
-"""A result of Cohere's is read in each of the ways in which one may be told."""
+"""Cohere batch results in each of the documented shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of a file that comes in pieces of any size."""
+"""Lines of an uploaded file that arrives in chunks of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of lines that a provider answered in a batch of its own."""
+"""Request records of batch lines that a provider answered in a batch of its own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_lines_written_again_are_recorded_once(tmp_path: Path):
         first, figures = make_billing(tmp_path)
         await first.write_records([make_answered_line(1), make_answered_line(2)], again=False)
         assert figures.cost_nanodollars > 0
-        # The process died before it noted that.
+        # The process died before it stored its progress.
         second, _ = make_billing(tmp_path)
         await second.write_records([make_answered_line(1), make_answered_line(2)], again=True)
         await second.write_records([make_answered_line(3)], again=True)

@@ -1,4 +1,4 @@
-"""What is secret of a batch's header fields is found, and taken out of what somebody says."""
+"""Redaction of batch texts. Finds the secrets of a batch's headers and removes them from provider messages."""
 
 from __future__ import annotations
 

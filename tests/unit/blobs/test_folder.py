@@ -1,4 +1,4 @@
-"""A blob is there whole or not at all, and for nobody else to read."""
+"""Blob folder. Writes are atomic, and only the owner can read the files."""
 
 from __future__ import annotations
 

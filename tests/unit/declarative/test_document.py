@@ -1,4 +1,6 @@
-"""What of a written state differs from what is there is told, though of credentials only the masks are known."""
+"""Diff between a declared document and the stored state. Credentials are compared by mask, since only masks can be
+read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduled worker, on an embedded store and with a clock that the test moves."""
+"""Scheduled key rotation, on an embedded store and with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REQUEST_INFO = RequestInfo("POST", "/", "", "", "")
 
 
 class FakeChangeNotifier:
-    """Counts how often somebody was to be told; there are no workers to wait for."""
+    """Counts notifications; there are no workers to wait for."""
 
     def __init__(self) -> None:
         self.rings = 0
@@ -49,7 +49,7 @@ class FakeChangeNotifier:
 
 
 class FakeClock:
-    """Says what the test wants it to."""
+    """Returns the time that the test has set."""
 
     def __init__(self, start: str) -> None:
         self.set_time(start)
@@ -69,7 +69,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 
 class RotationHarness:
-    """A store with one organisation, and a worker that nobody told what time it is."""
+    """A store with one organisation, and a key rotator that the test calls by hand."""
 
     def __init__(self, url: Secret) -> None:
         store = Store(master_key=Secret(base64.b64encode(bytes(32)).decode()))
@@ -92,7 +92,7 @@ class RotationHarness:
             return [dict(row) for row in (await connection.execute(query)).mappings()]
 
     async def create_key(self, **asked: Any) -> tuple[str, str]:
-        """Make a key with a rotation policy, and give its id and text."""
+        """Creates a key with a rotation policy; returns its ID and text."""
         text = generate_key()
         values = {
             "name": "n",
@@ -115,7 +115,7 @@ class RotationHarness:
         return (await self.fetch_rows(select(api_keys).where(api_keys.c.id == key_id)))[0]["rotation_policy"]
 
     async def request_rotation(self, key_id: str) -> str:
-        """Ask for the new text, as `POST …/rotate` does."""
+        """Returns the new key text, as `POST …/rotate` does."""
         async with self.office.write_session_as(self.caller, REQUEST_INFO) as desk:
             row = await KEY_RESOURCES["organisation-service"].get(desk, key_id)
             return (await rotate_key(desk, row, None))[0]
@@ -152,7 +152,7 @@ def test_due_key_gets_a_pending_text_and_the_old_one_stays_valid(store_url: Secr
         assert await scene.is_accepted(old)
         new = await scene.request_rotation(key_id)
         assert await scene.is_accepted(new)
-        # Once handed out it is not kept, and there are never three.
+        # After delivery the sealed text is deleted, and a key never has three texts.
         assert not [row for row in await scene.fetch_rows(select(key_digests)) if row["sealed"]]
         with pytest.raises(ConflictError):
             await scene.request_rotation(key_id)
@@ -162,7 +162,7 @@ def test_due_key_gets_a_pending_text_and_the_old_one_stays_valid(store_url: Secr
         assert not await scene.is_accepted(old)
         rings = scene.news.rings
         await scene.rotator.check_keys()
-        # Whoever publishes knows by itself when a text is over.
+        # The snapshot publisher tracks by itself when a text expires.
         assert scene.news.rings == rings
         assert len(await scene.fetch_rows(select(key_digests).where(key_digests.c.api_key_id == key_id))) == 1
         assert await scene.is_accepted(new)
@@ -224,7 +224,7 @@ def test_skips_expired_keys_and_keys_in_transition(store_url: Secret, clock: Fak
         texts = await scene.fetch_rows(select(key_digests))
         assert [sum(row["api_key_id"] == key_id for row in texts) for key_id in (over, turning)] == [1, 2]
         assert await scene.is_accepted(old)
-        # As soon as the transition is over its turn comes.
+        # The key is rotated as soon as its transition has ended.
         clock.set_time("2026-11-19T06:00:01")
         await scene.rotator.check_keys()
         assert not await scene.is_accepted(old)

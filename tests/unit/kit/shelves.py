@@ -1,4 +1,4 @@
-"""Shelves: a whole resource with its table, as short as one can be."""
+"""Shelves: a minimal example resource with its table, for tests of the CRUD routes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHELVES = Table(
 
 
 class NewShelf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A shelf to be made."""
+    """Fields of a new shelf."""
 
     name: shared_fields.Name
     workspace_id: shared_fields.WorkspaceIdOrSlug = None
@@ -32,7 +32,7 @@ class NewShelf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ShelfChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be changed; what is left out stays."""
+    """Fields to change; omitted fields stay the same."""
 
     name: shared_fields.OptionalName = UNSET
     note: shared_fields.OptionalNote = UNSET

@@ -1,4 +1,4 @@
-"""Who is believed about where a request comes from."""
+"""Client IP address. `X-Forwarded-For` is trusted only from the configured proxies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.kit.client_ip import TrustedProxies
 
 
 def resolve_client_ip(networks: list[str], *said: str) -> str:
-    """What each wrote, the last of them the edge."""
+    """Takes the `X-Forwarded-For` value of each hop; the last one comes from the edge."""
     request = RequestFactory().get("/")
     request.scope["headers"] = [(b"x-forwarded-for", value.encode()) for value in said]
     return TrustedProxies(networks).client_address(request)

@@ -1,4 +1,4 @@
-"""Bodies in other words: what the path says too, and names spelt in another way."""
+"""Compatible request bodies: fields that repeat the path, and alternative spellings of field names."""
 
 from __future__ import annotations
 

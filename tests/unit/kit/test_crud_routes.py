@@ -1,4 +1,6 @@
-"""A resource more is one short file: served, guarded, kept apart, audited and described like all others."""
+"""CRUD routes. A new resource is one short file, and is guarded, tenant-isolated, audited and documented like the
+others.
+"""
 
 from __future__ import annotations
 

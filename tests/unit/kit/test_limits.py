@@ -1,4 +1,4 @@
-"""When counting begins anew: always a moment that is to come, whatever was so when the limit was written."""
+"""Reset times of usage limits. The next reset is always in the future, whatever was stored with the limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FakeClock:
-    """What time it is, as the test says."""
+    """Replaces the current time with one that the test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.set_time("2026-11-18T10:00:00")
@@ -40,7 +40,7 @@ PAST, MIDNIGHT = "2026-10-05T00:00:00.000Z", "T00:00:00.000Z"
     [
         ({"periodic_reset": "weekly", "next_usage_reset_at": PAST}, f"2026-11-23{MIDNIGHT}"),
         ({"periodic_reset": "monthly", "next_usage_reset_at": PAST}, f"2026-12-01{MIDNIGHT}"),
-        # 44 days later: after whole periods.
+        # 44 days later, after whole periods only.
         ({"periodic_reset_days": 10, "next_usage_reset_at": PAST}, f"2026-11-24{MIDNIGHT}"),
         ({"periodic_reset_days": 44, "next_usage_reset_at": PAST}, f"2027-01-01{MIDNIGHT}"),
         ({"periodic_reset_days": 1, "next_usage_reset_at": PAST}, f"2026-11-19{MIDNIGHT}"),
@@ -98,7 +98,7 @@ def test_next_reset_is_computed_on_read_and_stored_on_update(founded_url: Secret
         for path, limits in paths.items():
             await api.request_ok("PUT", path, {"usage_limits": limits})
         await api.request_ok("PUT", "integrations/i/workspaces", said)
-        # Before it was written anew, another one would be told now.
+        # Without the update, an earlier reset would be returned now.
         clock.set_time("2026-11-18T10:00:00")
         api.clear_caller_cache()
         assert await fetch_reset_times() == {NEXT}

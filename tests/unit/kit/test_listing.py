@@ -1,4 +1,4 @@
-"""Pages: every row on exactly one of them, whichever way they are sorted, and late ones as cheap as early ones."""
+"""Pagination. Every row is on exactly one page in any sort order, and late pages cost as little as early ones."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_page_1000_costs_at_most_half_more_than_page_1(tmp_path: Path):
         )
         print(f"page 1: {early * 1000:.2f} ms, page 500: {middle * 1000:.2f} ms, page 1,000: {late * 1000:.2f} ms")
         assert late <= 1.5 * early
-        # The way is longest to the middle, from either end.
+        # The middle page is the farthest from either end.
         assert middle <= 2.5 * early
 
     run_in_transaction(Secret(f"sqlite:///{tmp_path}/penstock.db"), scenario)

@@ -1,4 +1,4 @@
-"""What an integration says of its provider: what is refused, what is hidden, and what the engine is told."""
+"""Provider options of an integration: validation, hidden secrets, and the row that the engine receives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRET_VALUE = "canary-0123456789"
         ("bedrock", {"aws_auth_type": "accessKey", "aws_region": "r"}, "configurations.aws_access_key_id"),
         ("bedrock", {"aws_auth_type": "serviceRole"}, "aws_region"),
         ("mock", {"custom_host": "ftp://x"}, "configurations.custom_host"),
-        # What only the engine knows of.
+        # Rules that only the engine checks.
         ("openai", {"custom_host": "https://a.example/v1?x=1"}, "configurations.custom_host must not have a query"),
         ("openai", {"custom_headers": {"host": "x"}}, "configurations.custom_headers.host"),
         ("azure-openai", {**AZURE_OPTIONS, "azure_resource_name": "a\nb"}, "configurations.azure_resource_name"),
@@ -49,7 +49,7 @@ ENTRA_FIELDS = (
 )
 WORKLOAD_FIELDS = "azure_workload_client_id azure_workload_tenant_id"
 AWS_FIELDS = "aws_auth_type aws_region aws_access_key_id aws_secret_access_key aws_role_arn aws_external_id"
-# What clients know of each provider's configurations.
+# Option fields of each provider that clients use.
 CLIENT_FIELDS = {
     "openai": "openai_organization openai_project",
     "azure-openai": f"{ENTRA_FIELDS} {WORKLOAD_FIELDS} azure_resource_name azure_deployment_config",
@@ -125,7 +125,7 @@ def test_provider_headers_are_integration_fields(provider: str, field: str):
     assert provider_row(provider, {field: "x1"})["options"][key] == "x1"
 
 
-# What not any text will do for.
+# Valid values of fields that do not accept every string.
 SAMPLE_VALUES: dict[str, Any] = {
     "aws_auth_type": "accessKey",
     "azure_auth_mode": "default",

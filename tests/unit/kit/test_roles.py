@@ -1,4 +1,4 @@
-"""The flags of roles say what the scopes of the roles say, and change them where a workspace chose others."""
+"""Role flags. They mirror the scopes of the roles, and change them in workspaces that set other flags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def make_security_settings(**flags: bool) -> dict[str, Any]:
 
 
 def effective_flags(**flags: bool) -> dict[str, bool]:
-    """The flags in force where a workspace chose these, and its organisation nothing."""
+    """Returns the effective flags of a workspace with these settings, in an organisation without any."""
     return roles.non_default_flags(make_security_settings(**flags), {})
 
 
@@ -89,7 +89,7 @@ def test_only_non_default_flags_are_stored_and_null_resets():
         ({"type": "person", "by": "session", "user_id": "u", "roles": {"w": "manager"}}, False),
         ({"type": "person", "by": "session", "user_id": "u", "roles": {"v": "admin"}}, False),
         ({"type": "workspace-service", "workspace_id": "w"}, False),
-        # A manager may have made it for an admin.
+        # A manager may have created the key for an admin.
         ({"type": "workspace-user", "workspace_id": "w", "user_id": "u", "roles": {"w": "admin"}}, False),
         ({"type": "workspace-user", "workspace_id": "w", "user_id": "u", "org_role": "owner"}, False),
         ({"type": "token", "by": "token", "workspace_id": "w"}, False),
@@ -125,7 +125,7 @@ def test_organisation_flags_are_defaults_unless_locked():
     assert roles.non_default_flags(own, above) == left
     kept = {**above, "security_settings_overrides": {"configs": False}}
     assert roles.non_default_flags(own, kept) == {**left, "membersWriteConfigs": True}
-    # What is sent back as it was shown is no change.
+    # Flags that are sent back unchanged are not a change.
     assert roles.merge_flags(roles.effective_flags(own, kept), own, kept) == own["security_settings"]
     with pytest.raises(
         ForbiddenError, match=r"security_settings\.membersWriteConfigs is for the organisation to choose"

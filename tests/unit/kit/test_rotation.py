@@ -1,4 +1,4 @@
-"""Rotation policies."""
+"""Key rotation policies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_omitted_period_stays_unchanged(said: RotationPolicy):
     ended = build_policy(RotationPolicy(rotation_period=None), None, before)
     assert ended is not None
     assert (ended["rotation_period"], ended["rotation_period_days"], ended["next_rotation_at"]) == (None, None, None)
-    # What is enforced meanwhile goes before what was.
+    # A period that is enforced later overrides the stored one.
     enforced = build_policy(RotationPolicy(key_transition_period_ms=3_600_000), 5, before)
     assert enforced is not None
     assert enforced["rotation_period_days"] == 5
@@ -92,7 +92,7 @@ def test_unchanged_policy_does_not_postpone_the_rotation(
     after = build_policy(asked, 7, before)
     assert after is not None
     assert after["next_rotation_at"] == due
-    # Another period begins anew.
+    # Another period restarts the schedule.
     other = build_policy(RotationPolicy(rotation_period_days=8), None, before)
     assert other is not None
     assert other["next_rotation_at"] != due

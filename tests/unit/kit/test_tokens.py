@@ -1,4 +1,4 @@
-"""Tokens of several identity providers: whose they are, and for whom each may speak."""
+"""Tokens of several identity providers: which issuer signed them, and which organisations each issuer may name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.kit.tokens import TokenVerifier
 from penstock.settings import Issuer, Jwt, Settings
 
-# Both call their key by the same id.
+# Both use the same key ID.
 SIGNING_KEYS = {name: ECKey.generate_key("P-256", {"kid": "k", "use": "sig"}) for name in ("one", "other")}
 
 
@@ -91,7 +91,7 @@ def test_unreachable_issuer_gives_503_instead_of_401():
         verify_token(make_verifier(away, ISSUERS[1]), sign_token("other", iss="other", aud="us", organisation_id="p"))
         == "p"
     )
-    # Whoever it says to be from is known not to have signed it.
+    # The claimed issuer is not configured, so the token is invalid whatever its signature is.
     assert verify_token(make_verifier(away), sign_token("one", iss="other")) == 401
 
 

@@ -1,4 +1,4 @@
-"""What the engine is told of prices: whole pico-dollars, from the public list and from the operator."""
+"""Price export for the engine: integer pico-dollars, from the public list and from the operator."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def listed() -> dict[str, Any]:
 
 
 def prices_by_name(listed: dict[str, Any], provider: str, name: str) -> list[dict[str, Any]]:
-    """Give the prices of the model that goes by exactly this name."""
+    """Returns the prices of the model whose name clause matches exactly this name."""
 
     def matches_name(clause: dict[str, Any]) -> bool:
         return clause.get("is") == name or any(matches_name(one) for one in clause.get("any", []))
@@ -135,7 +135,7 @@ def test_web_searches_are_priced_per_search(listed: dict[str, Any]):
         "web_search": [(0, 25_000_000_000)],
         "maps": [(0, 10_000_000_000)],
     }
-    # By itself it is no price: tokens would cost nothing.
+    # Units alone are not a price: tokens would cost nothing.
     assert export_operator_prices(msgspec.convert({"pay_as_you_go": {"additional_units": units}}, PricingConfig)) == []
     told = (
         engine_export.export_adjustments({"multiplier": {"default": 0.5, "additional_units": {"web_search": 2.0}}})

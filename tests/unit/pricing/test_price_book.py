@@ -1,4 +1,4 @@
-"""The price book: the public list in cents, and what the operator says instead from a day on."""
+"""Price book: the public price list in cents, and the operator's prices, which replace it from their start date."""
 
 from __future__ import annotations
 

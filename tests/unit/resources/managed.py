@@ -1,4 +1,6 @@
-"""A management API without a server, on a store of a test's own, and those who call it."""
+"""Test harness of the management API: an application without a server on a store of its own, and the clients that call
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,14 @@ if TYPE_CHECKING:
     from litestar import Litestar
 
 JWT_DISABLED = Jwt()
-# The organisation's own identity provider.
+# Signing key of the organisation's identity provider.
 SIGNING_KEY = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
 JWT_SETTINGS = Jwt(enabled=True, algorithms=("ES256",), jwks=json.dumps({"keys": [SIGNING_KEY.as_dict(private=False)]}))
 PASSWORD = "a password of twelve"
 
 
 class ManagementClient:
-    """The API, as whoever has a key calls it."""
+    """Calls the management API with one key."""
 
     def __init__(self, app: Litestar, database: Database, key: str = ADMIN_KEY) -> None:
         self._app = app
@@ -43,7 +45,7 @@ class ManagementClient:
         return ManagementClient(self._app, self.database, key)
 
     def clear_caller_cache(self) -> None:
-        """Have callers looked up anew, as they are a second later."""
+        """Makes the API authenticate callers again, as it does one second later."""
         self._app.state["office"].forget()
 
     async def __call__(
@@ -69,12 +71,12 @@ class ManagementClient:
         return await self.request_ok("POST", "workspaces", {"name": name})
 
     async def create_key(self, kind: str, **fields: object) -> tuple[str, ManagementClient]:
-        """Make a key, and call with it."""
+        """Creates a key; returns its ID and a client that uses it."""
         made = await self.request_ok("POST", f"api-keys/{kind}", {"name": "k", **fields})
         return made["id"], self.with_key(made["key"])
 
     async def invite_user(self, email: str, role: str = "member", **fields: object) -> tuple[str, str]:
-        """Invite someone: the invitation's id, and the secret of its link."""
+        """Invites a user; returns the invitation's ID and the secret of its link."""
         body = {"email": email, "role": role, "workspaces": [], **fields}
         made = await self.request_ok("POST", "admin/users/invites", body)
         return made["id"], made["invite_link"].partition("token=")[2]
@@ -93,7 +95,7 @@ class ManagementClient:
 
 
 def sign_token(**claims: object) -> str:
-    """What the identity provider says of somebody."""
+    """Returns a token of the identity provider with these claims."""
     head = {"alg": "ES256", "kid": "k", "typ": "JWT"}
     return jws.serialize_compact(head, json.dumps(claims), SIGNING_KEY, algorithms=["ES256"])
 
@@ -102,9 +104,9 @@ def sign_token(**claims: object) -> str:
 async def management_client(
     url: Secret, jwt: Jwt = JWT_DISABLED, key_prefix: str = ""
 ) -> AsyncIterator[ManagementClient]:
-    """Serve a store that has an organisation."""
+    """Runs the management API on a store that has an organisation."""
     master_key = Secret(base64.b64encode(bytes(32)).decode())
-    # None of these tests is about how long a database may take.
+    # No test here depends on database timeouts, so they are generous.
     store = Store(url=url, master_key=master_key, key_prefix=key_prefix, acquire_ms=20_000, statement_ms=40_000)
     database = Database(store, url)
     app = create_app(Settings(store=store, jwt=jwt), SnapshotChannel(Snapshot("first")))
@@ -116,7 +118,7 @@ async def management_client(
 
 
 def run_scenario(url: Secret, scene: Callable[[ManagementClient], Awaitable[None]], jwt: Jwt = JWT_DISABLED) -> None:
-    """Run a scene on a store."""
+    """Runs a scenario against a management API on a store."""
 
     async def run() -> None:
         async with management_client(url, jwt) as api:

@@ -1,4 +1,4 @@
-"""What a key may do about itself and others: nothing beyond its own limits, end and bound config."""
+"""Rights of a key over itself and other keys: nothing beyond its own limits, expiry and bound config."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def midnight_in_days(after: int) -> str:
-    """The midnight of a day to come, or of one that was."""
+    """Returns the UTC midnight that many days from today; negative for the past."""
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return (midnight + timedelta(days=after)).isoformat().replace("+00:00", "Z")
 
@@ -71,7 +71,7 @@ def test_limited_key_cannot_lift_limits_or_give_more(founded_url: Secret):
         for less in CHANGES_WITHIN_LIMITS:
             await limited.request_ok("PUT", f"api-keys/{other}", less)
         await limited.request_ok("PUT", f"api-keys/{free}", {"name": "renamed"})
-        # What another one spends counts against that one, and who learns its text spends that too.
+        # Usage counts against the key that is used, so a limited key must not learn the text of another key.
         for more in (CHILD_KEY, {**CHILD_KEY, "usage_limits": {"credit_limit": 1}}):
             await limited.expect_error(403, "usage_limits hold the key", "POST", SERVICE_KEYS_PATH, more)
         for key in (free, other):
@@ -79,7 +79,7 @@ def test_limited_key_cannot_lift_limits_or_give_more(founded_url: Secret):
         for key in (own, other):
             await limited.expect_error(403, "reset", "PUT", f"api-keys/{key}", {"reset_usage": True})
         await limited.request_ok("POST", f"api-keys/{own}/rotate", {})
-        # Whoever is not limited may lift all of them.
+        # A key without limits may lift all of them.
         await api.request_ok("PUT", f"api-keys/{own}", dict.fromkeys(KEY_LIMITS) | {"reset_usage": True})
         await limited.request_ok("POST", SERVICE_KEYS_PATH, {"name": "child", "scopes": ["completions.write"]})
 
@@ -93,7 +93,7 @@ def test_rate_limits_and_expiry_also_bind_created_keys(founded_url: Secret):
         _, slow = await api.create_key("workspace/service", workspace_id=place, scopes=KEY_SCOPES, **rates)
         child = {"name": "child", "scopes": ["completions.write"]}
         await slow.expect_error(403, "rate_limits hold the key", "POST", SERVICE_KEYS_PATH, {**child, **rates})
-        # One that only warns holds nothing back.
+        # A limit that only alerts does not restrict the key.
         warned = {"expires_at": midnight_in_days(30), "usage_limits": {"alert_threshold": 5}}
         _, ending = await api.create_key("workspace/service", workspace_id=place, scopes=KEY_SCOPES, **warned)
         for late in ({}, {"expires_at": midnight_in_days(31)}):
@@ -134,7 +134,7 @@ def test_token_of_an_unknown_user_creates_no_key_beyond_its_expiry(founded_url: 
         await client_with_token("ci@idp.example", 1e300).request_ok(
             "POST", SERVICE_KEYS_PATH, {**child, "expires_at": midnight_in_days(2)}
         )
-        # Who is a user makes keys as with a session.
+        # A known user creates keys as with a session.
         await client_with_token(user, soon).request_ok("POST", SERVICE_KEYS_PATH, child)
 
     run_scenario(founded_url, scenario, JWT_SETTINGS)
@@ -158,7 +158,7 @@ def test_config_bound_key_binds_the_keys_it_creates(founded_url: Secret):
         for defaults in (None, {"config_id": config}, {**bound, "config_id": other}):
             await pinned.expect_error(403, "defaults", "PUT", f"api-keys/{own}", {"defaults": defaults})
         await pinned.request_ok("POST", SERVICE_KEYS_PATH, {**child, "defaults": {**bound, "metadata": {"team": "a"}}})
-        # One that may bring another config is bound to none.
+        # A key that may override its config binds nothing.
         _, usual = await api.create_key(
             "workspace/service", workspace_id=place, scopes=KEY_SCOPES, defaults={"config_id": config}
         )
@@ -233,7 +233,7 @@ def test_next_reset_is_in_the_future_and_stays_with_its_period(founded_url: Secr
             assert await fetch_next_reset() == third
         await api.request_ok("PUT", path, {"usage_limits": {**usage, "periodic_reset_days": 8}})
         assert await fetch_next_reset() == midnight_in_days(8).replace("Z", ".000Z")
-        # What has passed comes back as it was shown.
+        # A past reset time that is sent back unchanged is accepted.
         passed = {**shown, "next_usage_reset_at": "2001-01-01T00:00:00.000Z"}
         async with api.database.write_transaction() as connection:
             await connection.execute(update(api_keys).where(api_keys.c.id == key).values(usage_limits=passed))

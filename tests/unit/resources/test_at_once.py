@@ -1,4 +1,4 @@
-"""What is changed by several at once, on both databases: each change sees those before it."""
+"""Concurrent changes on both databases: each change sees those committed before it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIG = {"name": "c", "config": {"provider": "openai"}}
 
 
 async def gather_statuses(*asked: Awaitable[tuple[int, Any, dict[str, str]]]) -> list[int]:
-    """Ask at once; give the statuses."""
+    """Sends all requests at once; returns their statuses."""
     return [status for status, _, _ in await asyncio.gather(*asked)]
 
 
@@ -88,7 +88,7 @@ def test_workspace_deleted_meanwhile_keeps_no_key(founded_url: Secret):
             place = (await api.create_workspace())["id"]
             scopes = ["workspace_service_api_keys.create", "completions.write", "configs.list"]
             _, inside = await api.create_key("workspace/service", workspace_id=place, scopes=scopes)
-            # Its own key is known, and asks in the same moment.
+            # The workspace's own key is cached, and sends a request at the same moment.
             assert (await inside("GET", "configs"))[0] == 200
             body = {"name": "k", "scopes": CALL_SCOPES}
             answers = await asyncio.gather(
@@ -157,12 +157,14 @@ def test_concurrent_update_rotate_and_delete_leave_no_valid_key(founded_url: Sec
 async def request_during_change(
     api: ManagementClient, asked: Awaitable[tuple[int, Any, dict[str, str]]], *done: Delete | Update
 ) -> int:
-    """Ask while somebody else changes the organisation, who does this before the turn goes on; give the status."""
+    """Sends a request while another transaction holds the organisation's lock and executes these statements; returns
+    the status.
+    """
     async with api.database.write_transaction() as connection:
         organisation = await connection.scalar(select(organisations.c.id))
         await TenantStore(connection, str(organisation), None).lock_organisation(20_000)
         waiting = asyncio.ensure_future(asked)
-        # Long enough to be known, and to compare a password; whoever is slower is refused at once.
+        # Enough time to authenticate and to verify a password; a slower request is rejected at once.
         await asyncio.sleep(0.5)
         for statement in done:
             await connection.execute(statement)
@@ -209,7 +211,7 @@ def test_user_waiting_for_the_lock_is_checked_again(founded_url: Secret):
 
 
 async def sign_in(api: ManagementClient, email: str) -> dict[str, str]:
-    """What a browser sends along after signing in."""
+    """Returns the headers that a browser sends after signing in."""
     _, answer, headers = await api.with_key("")("POST", "auth/sessions", {"email": email, "password": PASSWORD})
     return {"cookie": headers["set-cookie"].partition(";")[0], "x_csrf_token": answer["csrf_token"]}
 

@@ -1,4 +1,4 @@
-"""What is kept of a request that changed something: its header fields and body, and no credential."""
+"""Audit log entries of changing requests: their headers and body, without credentials."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CANARY = "canary-of-the-audit-log-0123456789"
 
 
 async def fetch_audit_records(api: ManagementClient, **wanted: str) -> list[dict[str, Any]]:
-    """What the log says, the oldest first."""
+    """Returns the audit records, oldest first."""
     here = datetime.now(UTC)
     span = {"start_time": here - timedelta(hours=1), "end_time": here + timedelta(hours=1)}
     query = "&".join(f"{name}={moment.isoformat().replace('+', '%2B')}" for name, moment in span.items())

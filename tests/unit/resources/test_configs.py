@@ -1,4 +1,4 @@
-"""Configs that others need stay as they are used."""
+"""Archiving and deletion of configs. A config that a key or a workspace uses can be neither archived nor deleted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_dry_run_checks_if_match(founded_url: Secret):
         read, wanted = headers["etag"], {"config": {"provider": "anthropic"}}
         status, answer, _ = await api("PUT", f"{path}?dry_run=true", wanted, if_match=read)
         assert (status, answer["version_id"]) == (200, "")
-        # It changed nothing: what was read is still so.
+        # The dry run changed nothing, so the ETag is still valid.
         status, _, _ = await api("PUT", path, wanted, if_match=read)
         assert status == 200
         for query in ("?dry_run=true", ""):

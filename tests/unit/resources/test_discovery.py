@@ -1,4 +1,4 @@
-"""The path is the file."""
+"""Discovery of resource modules. The path of a route follows from its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose credential goes where: an integration keeps its own at its address, and is not mistaken for another."""
+"""Credentials of integrations. A credential stays bound to its address, and no integration is mistaken for another."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_rejects_slugs_that_have_the_form_of_an_id(founded_url: Secret):
                 await api.expect_error(400, "slug", "POST", path, body)
             access = {"id": place, "enabled": True, "default_provider_slug": slug}
             await api.expect_error(400, "slug", "PUT", "integrations/shared/workspaces", {"workspaces": [access]})
-            # Neither is one made of a name.
+            # A slug derived from a name does not have the form of an ID either.
             wanted = {"name": slug, "provider": "openai", "key": KEY, "workspace_id": place}
             named = await api.request_ok("POST", "virtual-keys", wanted)
             assert named["slug"].startswith("key-")
@@ -50,11 +50,11 @@ def test_id_takes_precedence_over_an_equal_slug(founded_url: Secret):
         ours, theirs = [
             await api.request_ok("POST", "integrations", {**made, "name": name}) for name in ("ours", "theirs")
         ]
-        # As it could be written before.
+        # An earlier release allowed such a slug.
         async with api.database.write_transaction() as connection:
             taken = update(integrations).where(integrations.c.id == theirs["id"]).values(slug=ours["id"])
             await connection.execute(taken)
-            # Another order of the rows on the disk.
+            # Changes the order of the rows on the disk.
             await connection.execute(
                 update(integrations).where(integrations.c.id == ours["id"]).values(description="x")
             )
@@ -108,7 +108,7 @@ ADDRESS_CHANGES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "to another endpoint": ("huggingface", {}, {"huggingface_base_url": "https://b.example"}),
     "to another account": ("cortex", {"snowflake_account": "one"}, {"snowflake_account": "two"}),
 }
-# Nothing of these says where the key goes.
+# None of these options decides where the key is sent.
 NON_ADDRESS_CHANGES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "an organisation": ("openai", {}, {"openai_organization": "org-1"}),
     "a project": ("openai", {"openai_project": "one"}, {"openai_project": "two"}),
@@ -171,7 +171,7 @@ def test_new_address_requires_the_key_again(founded_url: Secret, move: str):
         for said in ({}, {"key": masked}):
             await api.expect_error(400, "'path': 'key'", "PUT", path, {"configurations": after, **said})
         assert (await api.request_ok("GET", path))["configurations"] == before
-        # At its own address it stays.
+        # The key stays if the address is unchanged.
         await api.request_ok("PUT", path, {"configurations": before, "key": masked, "name": "renamed"})
         await api.request_ok("PUT", path, {"configurations": after, "key": KEY})
         assert (await api.request_ok("GET", path))["configurations"] == after
@@ -207,7 +207,7 @@ def test_model_headers_do_not_follow_the_integrations_new_host(founded_url: Secr
         await api.request_ok("PUT", f"{path}/models", {"models": [{**model, "configurations": secret}]})
         await api.expect_error(400, "custom_headers of 'm'", "PUT", path, moved)
         assert (await api.request_ok("GET", path))["configurations"] == HOST
-        # Where the model is elsewhere by itself they stay with it.
+        # If the model has a host of its own, its headers stay with it.
         await api.request_ok("PUT", f"{path}/models", {"models": [{**model, "configurations": {**HOST, **secret}}]})
         await api.request_ok("PUT", path, moved)
         await api.request_ok("PUT", f"{path}/models", {"models": [{**model, "configurations": None}]})
@@ -233,18 +233,18 @@ def test_model_host_is_chosen_only_by_the_owner_of_the_key(founded_url: Secret):
             await other.expect_error(400, "'path': 'key'", "PUT", f"{path}/models", make_models_body("m", away, **more))
         listed = (await api.request_ok("GET", f"{path}/models"))["models"]
         assert not [row for row in listed if row["is_custom"]]
-        # Where it goes already, and where it is sent along.
+        # Allowed: a host that already receives the key, and a new host if the request contains the key.
         await other.request_ok("PUT", f"{path}/models", make_models_body("near", "https://A.example/v2"))
         await other.request_ok("PUT", f"{path}/models", make_models_body("m", away, key="sk-another-key"))
         assert (await api.request_ok("GET", path))["masked_key"] != masked
         await other.request_ok("PUT", f"{path}/models", make_models_body("n", "https://b.example/v2"))
-        # Who gave the key says where to, and no longer who made the integration.
+        # The caller that supplied the key may choose its host; the creator of the integration no longer may.
         await other.request_ok("PUT", f"{path}/models", make_models_body("o", "https://c.example"))
         await api.expect_error(
             400, "'path': 'key'", "PUT", f"{path}/models", make_models_body("q", "https://e.example")
         )
         await api.request_ok("PUT", f"{path}/models", make_models_body("r", "https://c.example"))
-        # Its header fields go along, and cannot be sent anew here.
+        # The integration's headers would be sent too, and this request cannot supply them again.
         headers = {**HOST, "custom_headers": {"x-team": "a-secret-of-the-team"}}
         await api.request_ok("PUT", path, {"configurations": headers})
         far = make_models_body("p", "https://d.example", key=KEY)
@@ -273,7 +273,7 @@ def test_headers_go_only_where_their_only_owner_sends_them(founded_url: Secret):
         shown = (await api.request_ok("GET", path))["configurations"]["custom_headers"]
         await other.request_ok("PUT", path, {"configurations": {"custom_headers": shown, "openai_project": "p"}})
         await change_host(api, 200)
-        # Of each one is somebody else's.
+        # Each caller has now supplied only one of the two headers.
         await other.request_ok(
             "PUT", path, {"configurations": {"custom_headers": {**shown, "x-other": "a-secret-of-other"}}}
         )
@@ -350,7 +350,7 @@ def test_mapped_host_requires_the_key_again(founded_url: Secret, kind: str):
         await api.expect_error(400, "'path': 'key'", "PUT", path, mapped)
         assert (await api.request_ok("GET", path))["secret_mappings"] == []
         await api.request_ok("PUT", path, {**mapped, "key": KEY})
-        # Another project is no other address.
+        # Another project is not another address.
         project = {"target_field": "configurations.openai_project", "secret_reference_id": secret}
         await api.request_ok("PUT", path, {"secret_mappings": [*mapped["secret_mappings"], project]})
 
@@ -372,7 +372,7 @@ def test_workspace_given_by_slug_gets_no_unwanted_provider(founded_url: Secret):
 
 
 def test_rejects_models_that_the_engine_would_reject(founded_url: Secret):
-    """It was kept, and the whole integration left out for it."""
+    """Such a model was once stored, and then excluded the whole integration from the snapshot."""
 
     async def scenario(api: ManagementClient) -> None:
         made = {"name": "i", "ai_provider_id": "openai", "key": KEY}

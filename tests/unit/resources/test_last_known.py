@@ -1,4 +1,4 @@
-"""Whom and which models the last snapshot knows, and what it does not say."""
+"""Last known state: callers and models from the last snapshot, for use while the store is unavailable."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_expired_unscoped_or_missing_keys_are_unknown():
         {**KEY_ROW, "workspace": "v"},
     ):
         assert known.find_caller(make_store_data(key), KEY_ROW["sha256"]) is None
-    # A digest that stands somewhere else is no key's.
+    # A digest in another field is not a key's digest.
     assert (
         known.find_caller(
             make_store_data({**KEY_ROW, "sha256": "e" * 64, "name": KEY_ROW["sha256"]}), KEY_ROW["sha256"]
@@ -67,5 +67,5 @@ def test_configs_and_providers_are_those_of_the_workspace():
     assert known.find_config(said, "v", "pc-1") is None
     rows, models = known.list_providers(said, "w")
     assert [(row["slug"], row["allow_all_models"]) for row in rows] == [("a", False)]
-    # What is a deployment alone is no model of the catalogue.
+    # A deployment alone is not a model of the catalogue.
     assert models[rows[0]["integration_id"]] == [{"slug": "m", "enabled": True}]

@@ -1,4 +1,4 @@
-"""Secrets that others keep: whoever may use a reference sends its value to the provider, and to nobody else."""
+"""Mapped secrets. A workspace that may use a secret reference can send its value to the provider, and nowhere else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORKSPACE_SCOPES = [
 
 
 class MappedSecretHarness:
-    """A workspace with somebody who may do all with its integrations, and a secret that may be used there."""
+    """A workspace, a key that may manage its integrations, and a secret reference that it may use."""
 
     def __init__(self, api: ManagementClient, place: str, inside: ManagementClient, secret: str) -> None:
         self.api, self.place, self.inside, self.secret = api, place, inside, secret
@@ -66,7 +66,7 @@ def test_mapped_secret_goes_to_the_providers_own_host_only(founded_url: Secret, 
             ("openai", HOST, []),
             ("azure-ai", FOUNDRY_OPTIONS, []),
             ("huggingface", {"huggingface_base_url": "https://a.example"}, []),
-            # Of any field the value would be sent along.
+            # The value of any mapped field would be sent to the host too.
             ("openai", HOST, [at.make_mapping("configurations.openai_project")]),
             ("openai", {}, [at.make_mapping(), at.make_mapping("configurations.custom_host")]),
         ):
@@ -88,15 +88,15 @@ def test_mapped_secret_keeps_the_host_set_by_its_owner(founded_url: Secret, kind
             await at.inside.expect_error(403, REQUIRED_SCOPE, "PUT", path, change)
         more = {"secret_mappings": [at.make_mapping(), at.make_mapping("configurations.openai_project")]}
         await at.inside.expect_error(403, "secret_mappings[1]", "PUT", path, more)
-        # What is as it was is nobody's change, and what goes nowhere else is no move.
+        # An unchanged field is not a change, and a change that keeps the address is allowed.
         await at.inside.request_ok("PUT", path, {field: {**HOST, "openai_project": "p"}, **mapping, "name": "n"})
         assert (await api.request_ok("GET", path))[field] == {**HOST, "openai_project": "p"}
         await api.request_ok("PUT", path, {field: OTHER})
-        # One that was kept here does not make way for one that others keep.
+        # A mapped secret cannot replace a stored key at a custom host.
         body = {**at.make_body(kind, "openai", OTHER), "secret_mappings": [], "key": "sk-0123456789"}
         path = f"{kind}/{(await at.inside.request_ok('POST', kind, body))['slug']}?workspace_id={at.place}"
         await at.inside.expect_error(403, "secret_mappings[0]", "PUT", path, mapping)
-        # Among the provider's own places it is sent anew, as a key would be.
+        # A change to another of the provider's own hosts requires the mapping again, as it would a key.
         path = await at.create_resource(kind, "bedrock", BEDROCK_OPTIONS)
         moved = {field: {**BEDROCK_OPTIONS, "aws_region": "us-east-1"}}
         await at.inside.expect_error(403, "secret_mappings", "PUT", path, moved)
@@ -120,7 +120,7 @@ def test_model_host_cannot_redirect_a_mapped_secret(founded_url: Secret):
             )
         await api.request_ok("PUT", f"{path}/models", make_models_body("m", HOST))
         await at.inside.request_ok("PUT", f"{path}/models", make_models_body("n", HOST))
-        # Where a model was elsewhere before, no secret follows.
+        # A secret that is mapped later does not go to the custom host of a model.
         body = {**at.make_body("integrations", "openai", {}), "secret_mappings": []}
         path = f"integrations/{(await at.inside.request_ok('POST', 'integrations', body))['id']}"
         await at.inside.request_ok("PUT", f"{path}/models", make_models_body("m", HOST))
@@ -143,7 +143,7 @@ def test_mapping_reads_only_the_secret_key_of_its_reference(founded_url: Secret,
         await at.inside.request_ok("PUT", path, {"secret_mappings": [other], "name": "n"})
         await at.inside.request_ok("PUT", path, {"secret_mappings": [own]})
         await at.inside.expect_error(403, "secret_mappings[0].secret_key", "PUT", path, {"secret_mappings": [other]})
-        # Of one that names none any may be meant.
+        # A reference without a secret key allows any of them.
         whole = await set_up_harness(api)
         named = whole.make_mapping(secret_key="theirs")
         await whole.inside.request_ok("POST", kind, whole.make_body(kind, "openai", {}, named))
@@ -160,7 +160,7 @@ def test_required_option_stays_mapped_or_is_sent(founded_url: Secret):
         assert (await api.request_ok("GET", path))["secret_mappings"]
         await api.request_ok("PUT", path, {"secret_mappings": [region, at.make_mapping()]})
         await api.request_ok("PUT", path, {"secret_mappings": [], "configurations": BEDROCK_OPTIONS})
-        # A credential that has no place in the form needs none of its fields.
+        # A mapped credential outside the option form requires none of the form's fields.
         path = await at.create_resource("integrations", "bedrock", {})
         await api.request_ok("PUT", path, {"secret_mappings": [at.make_mapping("configurations.aws_session_token")]})
         await api.expect_error(400, "aws_auth_type", "PUT", path, {"secret_mappings": [region]})

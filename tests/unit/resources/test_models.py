@@ -1,4 +1,4 @@
-"""Models that may be used: one that is asked for is one of the workspace that is named."""
+"""Model list of the management API. A requested model is one of the given workspace."""
 
 from __future__ import annotations
 

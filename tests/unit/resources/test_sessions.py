@@ -1,4 +1,4 @@
-"""When sessions end: with the text that opened them, and with the password of before."""
+"""End of sessions. They end with the key text that opened them, and with a password change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_session_ends_with_the_key_text_that_opened_it(founded_url: Secret):
         anybody, old = await sign_in(api, {"api_key": made["key"]})
         text = (await api.request_ok("POST", f"api-keys/{made['id']}/rotate", {}))["key"]
         _, new = await sign_in(api, {"api_key": text})
-        # In transition both are good.
+        # During the transition both key texts are valid.
         assert [(await anybody("GET", "workspaces", **fields))[0] for fields in (old, new)] == [200, 200]
         async with api.database.write_transaction() as connection:
             ended = key_digests.c.expires_at.is_not(None)
@@ -70,7 +70,7 @@ def test_session_lifetime_is_at_most_one_year(founded_url: Secret):
         for seconds in (longest + 1, 10**15):
             rules = {"session_settings": {"max_session_ttl": seconds}}
             await api.expect_error(400, "max_session_ttl", "PUT", "admin/organisation/settings", rules)
-        # As it may have been written before.
+        # An earlier release may have stored such a value.
         async with api.database.write_transaction() as connection:
             await connection.execute(update(organisations).values(settings=rules))
         shown = await api.request_ok("GET", "admin/organisation/settings")

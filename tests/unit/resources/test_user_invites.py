@@ -1,4 +1,4 @@
-"""Who an invitation may make of whom: nobody's password becomes another through a link."""
+"""User invitations. No invitation link can change the password of an existing account."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_expired_invite_cannot_open_an_existing_account(founded_url: Secret):
         await expire_invite(api, old)
         _, token = await api.invite_user("ada@x.test", "admin")
         assert (await api.accept_invite(token))[0] == 200
-        # The older one is no longer open, and no longer to be sent again.
+        # The older invitation is closed, and can no longer be sent again.
         await api.expect_error(409, "is cancelled", "POST", f"{INVITES_PATH}/{old}/resend")
-        # As it was before accepting closed it.
+        # Restores the state from before acceptance closed it.
         async with api.database.write_transaction() as connection:
             values = {"status": "pending", "expires_at": now() + 3_600_000}
             await connection.execute(update(invites).where(invites.c.id == old).values(values))
@@ -58,7 +58,7 @@ def test_resending_requires_the_right_to_grant_the_roles(founded_url: Secret):
         _, small = await api.create_key("organisation/service", scopes=["organisation_users.create"])
         inside, _ = await api.invite_user("c@x.test", workspaces=[{"id": place["id"], "role": "admin"}])
         await small.expect_error(403, "may not give", "POST", f"{INVITES_PATH}/{inside}/resend")
-        # Another invitation of the same address is pending: there is one link at a time.
+        # Another invitation to the same address is pending, and only one link may exist at a time.
         first, _ = await api.invite_user("d@x.test")
         await expire_invite(api, first)
         await api.invite_user("d@x.test")

@@ -1,4 +1,4 @@
-"""People of the organisation: what goes with somebody who is taken out of it."""
+"""Users of the organisation: what ends when a user is removed or demoted."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_removed_users_credentials_are_invalid(founded_url: Secret):
             return [(await one)[0] for one in asked]
 
         assert await fetch_statuses() == [200] * 5
-        # What a role does not allow the end of it must not either.
+        # Removing the user must not grant a right that the role lacks.
         for text, status in ((texts[0], 403), (texts[1], 403)):
             assert (await api.with_key(text)("POST", "api-keys/workspace/service", key))[0] == status
         await api.request_ok("DELETE", f"admin/users/{user}")
         assert await fetch_statuses() == [401] * 4 + [200]
         for text in texts[:2]:
             assert (await api.with_key(text)("POST", "api-keys/workspace/service", key))[0] == 401
-        # Whoever is taken in again is somebody again.
+        # A user who is added again has access again.
         await api.create_user("u@x.test", workspaces=inside)
         assert await fetch_statuses() == [401] * 3 + [200] * 2
 

@@ -1,4 +1,4 @@
-"""What a workspace is held to, and by whom; and what those who read it are told of it."""
+"""Limits of workspaces, who may loosen them, and the ETags of workspace responses."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_workspace_key_cannot_loosen_the_workspaces_limits(founded_url: Secret):
         }
         await inside.request_ok("PUT", path, tighter)
         shown = await api.request_ok("GET", path)
-        # What was left out stays.
+        # Omitted settings are unchanged.
         assert shown["settings"] == {"block_inline_config": True, "user_api_key_rotation_period": 6}
         assert shown["description"] == "ours"
         for more in LOOSER_LIMITS:
@@ -73,7 +73,7 @@ def test_workspace_without_a_rotation_period_uses_the_orgs(founded_url: Secret):
         _, inside = await api.create_key("workspace/service", workspace_id=place, scopes=scopes)
         await inside.expect_error(403, "settings", "PUT", path, {"settings": {"user_api_key_rotation_period": 365}})
         await inside.request_ok("PUT", path, {"settings": {"user_api_key_rotation_period": 6}})
-        # Without its own it would be the organisation's again, which is longer.
+        # Without its own period the workspace would fall back to the organisation's, which is longer.
         await inside.expect_error(403, "settings", "PUT", path, {"settings": {"user_api_key_rotation_period": None}})
         await api.request_ok("PUT", path, {"settings": {"user_api_key_rotation_period": 365}})
 
@@ -110,7 +110,7 @@ def test_workspace_admins_cannot_loosen_its_limits(founded_url: Secret):
 async def clients_by_credential(
     api: ManagementClient, organisation: str, slug: str, user: str, email: str
 ) -> list[tuple[ManagementClient, dict[str, str]]]:
-    """The same person by a session, by tokens, and by a key of theirs in the organisation."""
+    """Returns clients of one user: with a session, with tokens, and with an organisation key."""
     nobody = api.with_key("")
     _, answer, headers = await nobody("POST", "auth/sessions", {"email": email, "password": PASSWORD})
     cookie = {"cookie": headers["set-cookie"].partition(";")[0], "x_csrf_token": answer["csrf_token"]}
@@ -156,7 +156,7 @@ def test_if_match_covers_the_row_and_not_related_rows(founded_url: Secret):
         status, _, headers = await api("PUT", path, {"name": "first"}, if_match=read)
         changed = headers["etag"]
         assert (status, (await api("PUT", path, {"name": "lost"}, if_match=read))[0]) == (200, 412)
-        # What a change was answered with is as good as what was read.
+        # The ETag of an update's response is as good as that of a read.
         status, _, _ = await api("PUT", path, {"name": "second"}, if_match=changed)
         assert status == 200
 

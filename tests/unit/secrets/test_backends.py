@@ -1,4 +1,4 @@
-"""How long places are waited for that keep secrets, and what is told of them."""
+"""Secret backends: the timeout of a fetch, and error messages without credentials."""
 
 from __future__ import annotations
 

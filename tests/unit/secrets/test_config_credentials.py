@@ -1,4 +1,6 @@
-"""What is secret within a config is told from what is not, and comes back to where it belongs, or is refused."""
+"""Credentials within configs. Separates secrets from plain values, and restores masked secrets to their place or
+rejects the masks.
+"""
 
 from __future__ import annotations
 
@@ -330,7 +332,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-# How long it takes says nothing on a busy machine.
+# No deadline, since the run time means nothing on a busy machine.
 @settings(deadline=None, derandomize=True, database=None)
 @given(st.dictionaries(MEMBER_NAMES, JSON_VALUES, max_size=5))
 def test_unchanged_masked_config_restores_the_original(config: dict[str, Any]):
@@ -354,7 +356,7 @@ def test_restores_many_credentials_at_once():
 def test_rejects_a_mask_without_a_credential():
     with pytest.raises(InvalidError, match=r"config\.api_key is masked"):
         restore_masks("config", {"provider": "openai", "api_key": MASK}, NO_CREDENTIALS)
-    # Where only the whole text says that it is secret.
+    # A value that is secret only because of its embedded JSON.
     before = split_credentials({"provider": "openai", "override_params": {"said": '{"api_key": "' + KEY + '"}'}})
     with pytest.raises(InvalidError, match=r"override_params\.said is masked"):
         restore_masks("config", {**before.masked, "provider": "anthropic"}, before)

@@ -1,4 +1,6 @@
-"""Which fields decide where a credential goes: each is in one of three lists."""
+"""Credential binding fields. Each option field is in exactly one of three lists, by whether it decides the host that
+receives a credential.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from penstock.secrets.credential_binding import (
     arbitrary_host_fields,
 )
 
-# Of virtual keys, as older clients call them.
+# Names of virtual key options that older clients use.
 LEGACY_OPTION_NAMES = {"resourceName", "apiVersion", "deploymentName", "deploymentConfig"}
 
-# What names a host that may be anybody's.
+# Fields that can name a host of anybody.
 ARBITRARY_HOST_FIELDS = {
     "aws_sts_endpoint",
     "azure_authority_host",
-    # The host of a model that was deployed alone begins with it.
+    # The host name of a standalone model deployment starts with it.
     "azure_deployment_name",
     "azure_endpoint_name",
     "azure_foundry_url",
@@ -35,7 +37,7 @@ ARBITRARY_HOST_FIELDS = {
 
 
 def all_option_fields() -> set[str]:
-    """Every field of an integration, a target of a config, a virtual key and a secret reference."""
+    """Returns every field of an integration, a config target, a virtual key and a secret reference."""
     forms = {name for form in provider_options.OPTIONS_BY_PROVIDER.values() for name in form.__struct_fields__}
     options = {header.replace("-", "_") for row in engine.catalogue() for _, header in row["options"]}
     of_configs = set(engine.config_schema()["$defs"]["config"]["properties"])

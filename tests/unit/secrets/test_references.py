@@ -1,4 +1,4 @@
-"""Values that others keep: what they fill in, when they are fetched anew, and that they are kept on."""
+"""Secret references: the fields that they fill, when values are fetched again, and how cached values survive an outage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOKUP = SecretLookup("r-1", "one", "aws_sm", {"aws_auth_type": "accessKey"}, "a
 
 
 class FakeSecretBackend:
-    """A place that keeps one secret."""
+    """A secret backend with one secret."""
 
     def __init__(self) -> None:
         self.text: str | None = "first"
@@ -114,7 +114,7 @@ def test_vault_secret_with_one_field_resolves_to_that_field(place: FakeSecretBac
     assert fill_fields(secrets, "hashicorp_vault", secret_key="password")[0] == "x"
     assert fill_fields(secrets, "hashicorp_vault", secret_key="none") is None
     assert fill_fields(secrets, "aws_sm")[0] == place.text
-    # As it was remembered before.
+    # As an earlier release cached it.
     secrets.restore_values({"r-1": (b"", "x")})
     assert fill_fields(secrets, "hashicorp_vault")[0] == "x"
 

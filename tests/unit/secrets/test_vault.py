@@ -1,4 +1,4 @@
-"""Credentials are sealed, open where they belong and nowhere else, and outlive a change of the master key."""
+"""Vault of sealed credentials. They open only for their owner, and survive a change of the master key."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_old_data_key_opens_but_does_not_seal(store_url: Secret, monkeypatch: py
         first = await seal_value()
         moment += vault_module.DATA_KEY_ROTATION_MS - 1
         assert (await seal_value()).partition(".")[0] == first.partition(".")[0]
-        # In a process that goes on as in one that begins.
+        # In a running process as well as in a new one.
         moment += 1
         assert (await seal_value()).partition(".")[0] != first.partition(".")[0]
         async with database.read_connection() as connection:

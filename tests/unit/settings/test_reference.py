@@ -1,4 +1,4 @@
-"""The reference of all settings."""
+"""Generated reference of all settings."""
 
 from penstock import settings
 from penstock.settings.reference import render_markdown

@@ -1,4 +1,4 @@
-"""What is kept is read back as it was, however the one who kept it ended, and takes little more room than it needs."""
+"""Append-only snapshot log. It reads back what was written, survives a crash of the writer, and stays compact."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_reads_back_what_was_written(tmp_path: Path):
         if content and chance.random() < 0.3:
             content.pop(chance.choice(sorted(content)))
         if chance.random() < 0.2:
-            # Another process goes on with it.
+            # Another process continues with the same log.
             kept = open_log(tmp_path)
         kept.save(b"head %d" % number, content)
         assert open_log(tmp_path).load() == (b"head %d" % number, content)
@@ -91,7 +91,7 @@ def test_failed_write_keeps_the_last_state(tmp_path: Path, monkeypatch: pytest.M
 
 
 class UnopenableCipher:
-    """Seals that nobody opens."""
+    """Cipher whose content can never be opened."""
 
     def seal(self, content: bytes) -> bytes:
         return content

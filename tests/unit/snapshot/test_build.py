@@ -1,4 +1,4 @@
-"""What the engine is told: gathered from the file, checked, and given to whoever waits."""
+"""Snapshot of the engine: built from the config file, validated, and delivered to waiting workers."""
 
 from __future__ import annotations
 
@@ -171,11 +171,11 @@ def test_wait_for_a_slow_worker_is_bounded_and_counted():
         assert await waiting
         published.publish(Snapshot("3", b"three"))
         published.record_worker_epoch(1, "3")
-        # One that runs on what nobody remembers is behind as well.
+        # A worker that runs an unknown snapshot is behind as well.
         published.record_worker_epoch(2, "x")
         assert not await running.wait_until(0.01, lambda: running.all_reached(published.number))
         assert (running.waits, running.given_up) == (2, 1)
-        # Whoever else waits for it goes on, and so do changes that come, until it is heard of again.
+        # Other waiters and later changes do not wait for this worker either, until it reports again.
         waiting = asyncio.create_task(running.wait_until(5, lambda: running.all_reached(published.number)))
         await asyncio.sleep(0)
         running.drop_lagging_workers(published.number)

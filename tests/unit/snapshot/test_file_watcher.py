@@ -1,4 +1,4 @@
-"""A change of the file is published; a bad one is said once and changes nothing."""
+"""Config file watcher. Publishes changes of the file; reports an invalid file once and keeps the last snapshot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STORE_CHUNK = b'{"name":"configs/00","configs":[{"slug":"pc-new","config":{"prov
 
 
 class WatcherHarness:
-    """A file, what is published from it, and the one who watches."""
+    """A config file, the snapshot built from it, and its watcher."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "penstock.toml"

@@ -1,4 +1,4 @@
-"""What may be wrong with a database, and what the caller is told of it."""
+"""Database errors and connection pooling, and what each error tells the caller."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_invalid_value_is_reported_with_its_column(store_url: Secret):
                 await insert_organisations(database, {**ORGANISATION_ROW, **values})
             with pytest.raises(InvalidError, match=re.escape(words)):
                 await select_organisations(database, **values)
-        # The connection goes on.
+        # The connection stays usable.
         await insert_organisations(database, ORGANISATION_ROW)
         await database.close()
 
@@ -131,7 +131,7 @@ def test_programming_errors_are_not_reported_as_an_outage(store_url: Secret):
         ):
             with pytest.raises(kind):
                 await run_faulty_query(database, mistake)
-        # A statement that waits for a connection that broke is the store's matter.
+        # A pending rollback after a broken connection is an outage of the store.
         with pytest.raises(UnavailableError):
             async with database.read_connection():
                 raise exc.PendingRollbackError("it broke")
@@ -150,7 +150,7 @@ def test_transaction_is_atomic(tmp_path: Path):
             assert (await connection.execute(select(organisations))).all() == []
         async with database.write_transaction() as connection:
             await connection.execute(insert(organisations).values(ORGANISATION_ROW))
-            # Who writes meanwhile is told in time, and who reads sees what was there before.
+            # A concurrent write fails in time, and a concurrent read sees the previous state.
             async with database.read_connection() as other:
                 assert (await other.execute(select(organisations))).all() == []
             with pytest.raises(UnavailableError):
@@ -177,7 +177,7 @@ def test_exhausted_pool_times_out(tmp_path: Path):
 
 
 def test_lock_conflicts_are_not_reported_as_an_outage(postgres: Postgres):
-    """Two that wait for each other, and one that waits too long for its turn."""
+    """Covers a deadlock of two transactions, and one transaction that waits too long for a lock."""
     url = Secret(postgres.create_database())
     query = "SELECT pg_advisory_xact_lock(:number)"
 
@@ -225,7 +225,7 @@ def test_unknown_column_is_not_reported_as_an_outage(tmp_path: Path):
 
 
 async def backend_pids(url: Secret) -> list[int]:
-    """Which processes of the server serve this database, but for who asks."""
+    """Returns the PIDs of the server processes that serve this database, without the one of this query."""
     other = Database(Store(), url)
     async with other.read_connection() as connection:
         query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -249,7 +249,7 @@ def test_terminated_idle_connection_is_replaced_on_read(postgres: Postgres):
                 await asyncio.sleep(0.1)
             async with database.read_connection() as connection:
                 found = await connection.scalar(text("SELECT pg_backend_pid()"))
-            # The first time it is the one that rested.
+            # The first round reuses the idle connection; in the second it was terminated.
             assert (found == pid) == (not rested)
         await database.close()
         await other.close()

@@ -1,4 +1,4 @@
-"""What is read by the short way is what SQLAlchemy reads, and what is wrong is told alike."""
+"""Fast reads, which bypass the execution layer of SQLAlchemy. They return the same rows and report the same errors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_rows_equal_those_of_sqlalchemy(store_url: Secret):
         ]
 
     async def scenario(database: Database) -> None:
-        # The second time all of them were written before, with other values in them.
+        # The second round executes cached statements with other values.
         for number in (2, 3):
             async with database.read_connection() as connection:
                 assert isinstance(connection, ReadConnection)
@@ -98,7 +98,7 @@ def test_invalid_value_is_reported_and_connection_stays_usable(store_url: Secret
                     )
             async with database.read_connection() as connection:
                 assert await TenantStore(connection, "o", None).count(workspaces) == 3
-        # What was written by another is seen by who reads next.
+        # The next read sees what another connection has committed.
         async with database.write_transaction() as connection:
             await connection.execute(workspaces.delete().where(workspaces.c.id == "3"))
         async with database.read_connection() as connection:

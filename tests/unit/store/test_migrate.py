@@ -1,4 +1,4 @@
-"""Migrations lead to the tables that the code names, up and down."""
+"""Migrations up and down. The newest revision has exactly the tables that the code declares."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_migrations_create_and_drop_the_declared_tables(store_url: Secret):
 
 
 def sample_value(column: Column[Any]) -> Any:
-    """Something that fits; what refers to another row has its id."""
+    """Returns a valid value for the column. A foreign key gets the ID of its parent row."""
     if isinstance(column.type, JSON):
         return {}
     if isinstance(column.type, Boolean):
@@ -59,7 +59,9 @@ def sample_value(column: Column[Any]) -> Any:
 
 
 def insert_sample_rows(connection: Connection) -> None:
-    """Put a row into each table that leads from parents to children; none of it is sealed, and nobody left a workspace alone."""
+    """Inserts one row into each table, parents before children. No row has sealed data, and the removed member left the
+    whole organisation.
+    """
     for table in metadata.sorted_tables:
         left_out = {column for column in table.columns if column.nullable and column.name.startswith("sealed")}
         kept = (column for column in table.columns if column not in left_out | {removed_members.c.workspace_id})
@@ -85,7 +87,7 @@ def test_downgrade_and_upgrade_lose_no_row(store_url: Secret):
             await migrate(database, script.revision)
             async with database.read_connection() as connection:
                 after = await connection.run_sync(count_rows)
-            # Tables that came later are gone, as a whole.
+            # A downgrade drops newer tables; the other tables keep all rows.
             assert after == {name: before[name] for name in after}, script.revision
             before = after
         await migrate(database, sealing=MigrationSealer.from_key(MasterKeys([bytes(32)])))

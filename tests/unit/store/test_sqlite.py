@@ -1,4 +1,4 @@
-"""What is done on the event loop and what is not, with the embedded database."""
+"""Threads of the embedded database: which statements run on the event loop's thread, and which do not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_scenario(folder: Path, scene: Callable[[Database], Awaitable[None]], con
 
 
 async def database_thread_id(connection: AsyncConnection, query: str) -> int:
-    """Have the database say by itself on which thread it works."""
+    """Returns the ID of the thread on which the database executes a query."""
     raw = await connection.get_raw_connection()
     driver = raw.driver_connection
     assert driver is not None
@@ -109,7 +109,7 @@ def test_cancelled_read_leaves_the_connection_usable(tmp_path: Path):
             reading.cancel()
             with suppress(asyncio.CancelledError):
                 await reading
-            # There is one connection alone.
+            # The pool has only one connection.
             async with asyncio.timeout(5), database.read_connection() as connection:
                 assert (await connection.execute(select(organisations.c.id))).scalars().all() == ["1"]
             async with database.write_transaction() as connection:

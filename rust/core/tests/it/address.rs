@@ -1,4 +1,5 @@
-//! Private and metadata addresses are not dialled, however they are spelled and whoever names them.
+//! SSRF protection of custom hosts. Private and metadata addresses are not dialled, in any spelling and from any
+//! source.
 
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ fn request_to_host(host: &str) -> TestRequest {
         .body(chat_body("mock", false))
 }
 
-/// Loopback by all the names that a URL can give it.
+/// URLs for loopback in every spelling that a URL allows.
 fn loopback_urls(port: u16) -> Vec<String> {
     [
         "127.0.0.1",
@@ -119,7 +120,7 @@ async fn dials_a_trusted_host() {
     for host in ["127.0.0.1", "LOCALHOST", " localhost "] {
         let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec![host.into()]);
         let url = format!("http://{}:{}/v1", host.trim(), provider.addr.port());
-        // A name may stand for ::1 too, where nobody listens: the next address is tried.
+        // `localhost` may also resolve to ::1, where nothing listens; the next address is tried.
         assert_eq!(rig.send(request_to_host(&url)).await.status, 200, "{host}");
     }
 }
@@ -136,7 +137,7 @@ async fn trusting_one_name_does_not_trust_similar_names() {
         let told = rig.send(request_to_host(&format!("http://{host}:{port}"))).await;
         assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
     }
-    // With the root's dot it may not resolve at all.
+    // With the trailing root dot the name may not resolve at all.
     assert!([400, 502].contains(&rig.send(request_to_host(&format!("http://localhost.:{port}"))).await.status));
     assert!(!accepts_connection_within(&listener, Duration::from_millis(30)).await);
 }

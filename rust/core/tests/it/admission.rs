@@ -1,4 +1,5 @@
-//! Where only some models may be used a provider's own batches name no other: neither in a file on its way there nor in one that is there.
+//! Model allowlists for provider batches. Batch files must not name other models, whether they are being uploaded or
+//! already stored at the provider.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +20,7 @@ fn batch_line(model: &str) -> String {
         + "\n"
 }
 
-/// One whose model is asked along with another, which draws for it.
+/// Batch line whose allowed model calls another model through the image generation tool.
 fn image_tool_line(model: &str) -> String {
     let tool = json!({"type": "image_generation", "model": model});
     let body = json!({"model": "good", "input": "a cat", "tools": [tool]});
@@ -30,12 +31,12 @@ fn form_part(head: &str, value: &str) -> String {
     format!("--b-1\r\ncontent-disposition: form-data; {head}\r\n\r\n{value}\r\n")
 }
 
-/// As some clients send it: what it is for comes behind the file.
+/// Upload form with `purpose` after the file, as some clients send it.
 fn upload_form(lines: &str, purpose: &str) -> String {
     form_part("name=\"file\"; filename=\"a.jsonl\"", lines) + &form_part("name=\"purpose\"", purpose) + "--b-1--\r\n"
 }
 
-/// Saved providers that allow `good` alone, `bad` not, and all.
+/// Applies saved providers: `some` allows only `good`, `most` allows all but `bad`, `all` allows every model.
 fn apply_model_allowlists(rig: &TestGateway) {
     let models = |id: &str, allow_all: bool, slug: &str, enabled: bool| json!({"id": id, "allow_all": allow_all, "models": [{"slug": slug, "enabled": enabled}]});
     let provider = |slug: &str| json!({"slug": slug, "provider": "mock", "models": slug});
@@ -116,7 +117,7 @@ async fn accepts_any_file_if_provider_makes_no_batches_of_files() {
     let saved =
         json!([{"slug": "some", "provider": "anthropic", "models": "some", "custom_host": provider.url() + "/v1"}]);
     rig.apply_snapshot(&json!({"epoch": "1", "models": models, "providers": saved}));
-    // Anthropic's files have no purpose.
+    // Anthropic's file uploads have no `purpose` field.
     let form = form_part("name=\"file\"; filename=\"a.pdf\"", "%PDF") + "--b-1--\r\n";
     let told = rig.send(buffered_upload_request("some", form).header("anthropic-version", "2023-06-01")).await;
     assert_eq!(told.status, 200, "{}", told.text());
@@ -140,7 +141,7 @@ async fn rejects_message_batch_with_another_model() {
     let batches = "/v1/messages/batches";
     for (at, path, model) in [
         ("anthropic", batches, "other"),
-        // What another provider reads there nobody knows.
+        // How other providers handle this path is unknown.
         ("openai", batches, "good"),
         ("anthropic", "/v1/messages/batches/b/other", "good"),
         ("anthropic", "/v1/messages/batches/a%2Fx/cancel", "good"),
@@ -156,7 +157,7 @@ async fn rejects_message_batch_with_another_model() {
     assert_eq!(provider.ledger_entries().len(), 2);
 }
 
-/// A provider that keeps what it read of one request, and whether its form ended.
+/// Starts a provider that records the bytes of one request and sets the flag once it has responded.
 async fn start_recording_provider() -> (ScriptedServer, Arc<Mutex<(String, bool)>>) {
     let read = Arc::new(Mutex::new((String::new(), false)));
     let kept = Arc::clone(&read);
@@ -225,7 +226,7 @@ async fn does_not_forward_form_without_closing_boundary() {
     assert!(!read.lock().unwrap().0.contains("good"));
 }
 
-/// A provider whose file has these lines.
+/// Starts a provider whose stored file has these lines; returns the log of its requests.
 async fn start_provider_with_file(status: &'static str, lines: String) -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&asked);
@@ -265,7 +266,7 @@ async fn checks_stored_file_before_creating_a_batch() {
     assert_eq!(request_targets(&asked), ["GET /v1/files/file-1/content", "POST /v1/batches"]);
     let first = asked.lock().unwrap()[0].clone();
     assert!(!first.contains("range") && first.contains("openai-project: p-1"), "{first}");
-    // Nothing is asked where all models may be used.
+    // If all models are allowed, the file is not fetched.
     asked.lock().unwrap().clear();
     assert_eq!(rig.send(batch_request("all", &batch_body())).await.status, 200);
     assert_eq!(request_targets(&asked), ["POST /v1/batches"]);

@@ -1,4 +1,5 @@
-//! The output of a batch is one question to the caller and two to the provider; what the gateway keeps goes nowhere else.
+//! Batch output and gateway batches. Output takes one request from the client and two to the provider; gateway batches
+//! go to the control process only.
 
 use std::sync::{Arc, Mutex};
 
@@ -51,7 +52,8 @@ async fn reports_missing_output_and_forwards_provider_errors() {
     assert!(!first.contains("accept-encoding"), "{first}");
 }
 
-/// Plays Azure where a customer keeps the output: who gives tokens, the batch, and the storage, which takes none but its own.
+/// Plays Azure with batch output in a customer's blob storage. Serves the token endpoint, the batch and the storage,
+/// which accepts only storage tokens or signed URLs.
 async fn start_azure(
     blob: impl Fn(&str) -> String + Send + Sync + 'static,
 ) -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
@@ -92,7 +94,7 @@ fn rig_trusting_loopback() -> TestGateway {
     TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
 }
 
-/// Asks for the output at Azure, with what says who asks.
+/// Builds a request for batch output at Azure with these credential headers.
 fn output_request(provider: &ScriptedServer, said: &[(&str, &str)]) -> TestRequest {
     let ask = TestRequest::new("GET", "/v1/batches/b/output")
         .header("x-gateway-provider", "azure-openai")
@@ -120,13 +122,13 @@ async fn reads_blob_output_with_a_storage_token() {
     assert!(last.contains("x-ms-version: ") && last.contains("range: bytes=0-9") && !last.contains("x-team"), "{last}");
     let given = heard.lock().unwrap().iter().filter(|asked| asked.starts_with("POST ")).count();
     assert_eq!((given, rig.drain_records().len()), (2, 2));
-    // A token that came with the request goes there as it is, and what storage says to it is told.
+    // A token from the request is forwarded unchanged, and the storage's error is returned.
     let told = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "of-my-own")])).await;
     assert_eq!((told.status, told.error_code().as_str()), (403, "AuthorizationFailure"), "{}", told.text());
     assert!(
         told.text().contains("no (request r-1)") && heard.lock().unwrap().last().unwrap().contains("Bearer of-my-own")
     );
-    // An API key opens no storage, and is not shown to it.
+    // Storage does not accept an API key, so the key is not sent to it.
     let asked = heard.lock().unwrap().len();
     let told = rig.send(output_request(&provider, &[("authorization", "Bearer sk-1")])).await;
     assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_provider_option"));
@@ -163,7 +165,7 @@ async fn sends_no_token_outside_azure_storage() {
         );
         assert_eq!(heard.lock().unwrap().len(), 1);
     }
-    // Who is not Azure leaves none.
+    // Other providers have no blob output, so the URL is ignored.
     let (provider, _) = start_azure(|here| format!("{here}/out/a?sig=s1")).await;
     let rig = TestGateway::for_url(&provider.url());
     let told = rig.send(get_request("/v1/batches/b/output?x=1")).await;
@@ -185,7 +187,7 @@ async fn forwards_gateway_files_and_batches_to_control_process() {
         ask("GET", "/v1/batches/gw_batch_1/output").header("x-gateway-provider", "mock"),
         ask("POST", "/v1/batches").header("x-gateway-provider", "mock").body(made),
     ] {
-        // There is none here.
+        // No control process runs in this test.
         assert_eq!(rig.send(ask).await.error_code(), "control_down");
     }
     assert!(provider.ledger_entries().is_empty());
@@ -235,7 +237,7 @@ async fn does_not_read_batch_body_before_authentication() {
         let ask = ask.header("content-type", "application/json").header("x-gateway-api-key", key);
         (feeder, ask.with_body(Body::Streamed(fed, None)))
     };
-    // Its body never comes.
+    // The body of this request never arrives.
     let (feeder, stranger) = batch("pk-2");
     let told = with_timeout(rig.send(stranger)).await;
     assert_eq!((told.status, told.error_code().as_str(), feeder.reader_state()), (401, "03", ReaderState::Closed));

@@ -1,4 +1,4 @@
-//! Request bodies: fed or whole, streamed where nobody must read them, bounded always.
+//! Request bodies, complete or fed in chunks. They are streamed if the gateway need not read them, and always bounded.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ async fn slow_provider_applies_backpressure_to_upload() {
     let sending = tokio::spawn(async move { drop(rig.handle_request(ask).await) });
     let mut taken = 0_u64;
     let piece = Bytes::from(vec![0; 64 * 1024]);
-    // Nothing is read at the other end: sooner or later the feeder is told to stop, and stays so.
+    // The provider reads nothing, so `push` returns false sooner or later and stays false.
     while feeder.push(piece.clone()) && taken < 100_000_000 {
         taken += piece.len() as u64;
         tokio::task::yield_now().await;
@@ -112,7 +112,7 @@ async fn rejects_oversized_body_before_sending_anything() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_body_bytes = 1000);
     for target in [CHAT_PATH, MESSAGES_PATH, "/v1/files", "/v1/proxy/files"] {
-        // Declared and not sent, or sent without being declared.
+        // Declared but not sent, or sent without being declared.
         let (_feeder, declared) = streamed_request(target, Some(1001));
         let whole = post_request(target, "x".repeat(1001));
         for ask in [declared, whole] {
@@ -136,7 +136,7 @@ async fn rejects_growing_body_once_it_exceeds_the_limit() {
         for _ in 0..11 {
             feeder.push(Bytes::from(vec![b' '; 100]));
         }
-        // It goes on for ever.
+        // The body never ends.
         let told = rig.send(ask).await;
         assert_eq!((told.status, told.error_code().as_str()), (413, "body_too_large"), "{target}");
     }
@@ -254,7 +254,8 @@ async fn sends_content_length_zero_for_empty_post() {
     assert_eq!(lengths, [Some("0".to_owned()), None]);
 }
 
-/// A provider that reads the head, answers 413 and reads no more; it closes, or just leaves the rest unread.
+/// Starts a provider that reads the head, responds 413 and reads no more. It then closes the connection or leaves the
+/// body unread.
 async fn start_early_responder(closes: bool) -> ScriptedServer {
     ScriptedServer::start(move |mut io, _| async move {
         drop(read_request_head(&mut io).await);
@@ -290,7 +291,7 @@ async fn returns_response_sent_before_the_body_was_read() {
             "fed, closes: {closes}"
         );
 
-        // The caller itself is slow: the answer need not wait for it.
+        // The client itself is slow; the response does not wait for the rest of its body.
         let (_feeder, ask) = streamed_request("/v1/files", Some(size as u64));
         let told = rig.send(ask).await;
         assert_eq!(
@@ -306,7 +307,7 @@ async fn returns_response_sent_before_the_body_was_read() {
 async fn delivers_large_body_completely() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    // Around the size up to which head and body leave in one write, and far above it.
+    // Sizes around the limit up to which head and body are sent in one write, and far above it.
     for size in [1, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 1_000_000, 9_000_000] {
         let body: Vec<u8> = (b'a'..=b'w').cycle().take(size).collect();
         let echo = rig.send(post_request("/v1/proxy/echo", body.clone())).await.json();

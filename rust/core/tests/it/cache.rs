@@ -1,4 +1,4 @@
-//! An answer that was given serves again, to those alone for whom it was.
+//! Response cache. A cached response is returned only to the callers for whom it was stored.
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, chat_body_with_usage, into_stream, pick_fields,
@@ -52,7 +52,7 @@ async fn accept_header_is_part_of_cache_key_on_proxy_paths() {
     for (kind, status) in [("image/*", "MISS"), ("application/json", "MISS"), ("image/*", "HIT")] {
         assert_eq!(routing_headers(&rig.send(asked(kind)).await)[2], status, "{kind}");
     }
-    // Where the operation is known its answer is always of the same kind.
+    // A known operation always returns the same content type, so `accept` does not matter.
     for (kind, status) in [("*/*", "MISS"), ("application/json", "HIT")] {
         assert_eq!(
             routing_headers(&rig.send(cacheable_request(CHAT_PATH, false).header("accept", kind)).await)[2],
@@ -314,7 +314,7 @@ async fn requests_uncompressed_response_only_for_caching() {
     assert!(first.json()["choices"].is_array() && first.body == second.body);
     let told = rig.send(packing(&json!({"provider": "mock"}))).await;
     assert_eq!(told.header("content-encoding"), Some("gzip"));
-    // Nor is more read than what is kept: a list is nobody's question.
+    // A request that is never cached, such as a list, keeps its `accept-encoding` header.
     let list = TestRequest::new("GET", "/v1/proxy/files").header("x-gateway-config", &config_with_cache().to_string());
     assert_eq!(rig.send(list.header("accept-encoding", "gzip")).await.status, 200);
     assert_eq!(provider.ledger_entries().last().unwrap().header("accept-encoding"), Some("gzip"));

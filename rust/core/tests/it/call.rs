@@ -1,4 +1,4 @@
-//! Who is meant by a request: by its config, its headers, or the name of its model.
+//! Provider selection for a request: by its config, its headers, or the prefix of its model.
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, post_with_config, routing_headers, sha256_hex,
@@ -97,7 +97,7 @@ async fn form_model_prefix_selects_saved_provider() {
     assert_eq!((told.status, told.error_code().as_str()), (400, "provider_needed"));
 }
 
-/// A body that comes in pieces.
+/// Body that arrives in chunks, with or without a declared length.
 fn chunked_body(text: &str, declared: bool) -> Body {
     let (feeder, reading) = feed_channel(|| ());
     for piece in text.as_bytes().chunks(7_001) {

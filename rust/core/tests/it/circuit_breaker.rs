@@ -1,4 +1,5 @@
-//! A target that fails too often is left alone, and all of them are used where all are closed off.
+//! Circuit breakers of targets. A target that fails too often is skipped; if all breakers are open, all targets are
+//! tried.
 
 use std::{
     sync::atomic::Ordering,
@@ -128,9 +129,9 @@ async fn passthrough_target_has_one_breaker_per_provider() {
     }
 }
 
-/// A config whose first target was closed off by a failure, and may be tried again.
+/// Returns a config whose first target failed and now has a half-open breaker.
 async fn prepare_half_open_breaker(rig: &TestGateway, provider: &Server, mut config: Value) -> Value {
-    // What it is asked for is said in the request: the config stays the same, and so do its breakers.
+    // The request's model sets the target's behaviour, so the config and its breakers stay the same.
     config["targets"][0] = json!({"provider": "mock"});
     while rig.gateway.shared.breakers.open_count() == 0 {
         rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock?status=503", false))).await;
@@ -175,7 +176,7 @@ async fn checks_breaker_when_fallback_reaches_the_target() {
     );
     config["targets"][0]["cb_config"] = json!({"failure_threshold": 99, "cooldown_interval": 30_000});
     let ask = |behaviour: &str| post_with_config(&config, CHAT_PATH, chat_body(&format!("mock?{behaviour}"), false));
-    // While the first is slow, another request closes the second off.
+    // While the first target is slow, another request opens the second target's breaker.
     let (slow, quick) = tokio::join!(rig.send(ask("status=503&first_ms=300")), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         rig.send(ask("status=503")).await
@@ -222,7 +223,8 @@ async fn client_errors_leave_half_open_breaker_unchanged() {
             break;
         }
     }
-    // Each of them was let through to try, and left it as it was: one that fails closes it off for as long again.
+    // Each of these requests tried the target and left its breaker half-open. A failed attempt would open it for
+    // another full cooldown.
     assert!(tried > 12, "{tried}");
     assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
     assert_eq!(rig.gateway.record_sink.metrics.breakers_opened.get(), 1);
@@ -239,7 +241,7 @@ async fn slow_target_opens_breaker_but_client_timeout_does_not() {
         assert_eq!(rig.send(slow(&config).header(hurry.0, hurry.1)).await.status, 408);
         assert_eq!(rig.gateway.shared.breakers.open_count(), 0, "{hurry:?}");
     }
-    // Who waits longer than the config does not make it less of a failure.
+    // A client timeout longer than the config's does not prevent the failure from counting.
     assert_eq!(rig.send(slow(&config).header("x-gateway-request-timeout", "80")).await.status, 408);
     assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
 }
@@ -267,11 +269,11 @@ async fn stops_retrying_when_breaker_opens() {
     config["retry"] = json!({"attempts": 5});
     let told = rig.send(chat_with_config(&config)).await;
     assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"));
-    // The third failure is more than two.
+    // The third failure exceeds the threshold of two.
     assert_eq!(wait_for_ledger_entries(&provider, 4).await.len(), 4);
     let stopped = json!({"step": "stopped", "at": "config.targets[0]", "because": "the breaker opened"});
     assert!(rig.single_record()["decisions"].as_array().unwrap().contains(&stopped));
-    // Where all are closed off they are tried as often as the config says.
+    // If all breakers are open, targets are tried as often as the config says.
     config["targets"] = json!([mock_target("status=503")]);
     for attempts in [3, 6] {
         let before = provider.ledger_entries().len();
@@ -298,7 +300,7 @@ async fn opens_within_one_second_and_recovers_within_five() {
     let took = median(open.map(|(_, took, _)| *took).collect());
     let usually = median(usual.iter().map(|(_, took, _)| *took).collect());
     assert!(took < usually + Duration::from_millis(5), "{took:?}, without {usually:?}");
-    // Its cause ends, and the time for which it is left alone.
+    // The failures stop and the cooldown passes.
     ill.is_failing.store(false, Ordering::Relaxed);
     rig.gateway.shared.clock.advance(Duration::from_secs(30));
     let (ended, before) = (Instant::now(), ill.request_times().len());

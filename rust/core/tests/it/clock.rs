@@ -1,4 +1,4 @@
-//! Time that runs ahead, as after a machine that slept, ends what has its time and harms nothing else.
+//! Clock jumps, as after a suspend. They expire cached responses and breaker cooldowns and have no other effect.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn clock_jumps_expire_cache_and_cooldowns_without_errors() {
         }
         assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
     }
-    // At first one fails, and once more when it is tried again; after each leap one tries alone, and once.
+    // The target fails once and again on its first retry. After each jump the half-open breaker allows one attempt.
     let metrics = &rig.gateway.record_sink.metrics;
     assert_eq!((metrics.retries.get(), metrics.retries_denied.get()), (1, 0));
     assert_eq!(metrics.breakers_opened.get(), 5);

@@ -1,4 +1,4 @@
-//! What a request says decides which target answers it, on every route.
+//! Conditional routing on every route. Metadata, parameters and path of a request select its target.
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, chat_body, chat_with_config, mock_target, post_with_config, routing_headers,

@@ -1,4 +1,5 @@
-//! The control process beside the engine: asked for management paths, told of counters, followed for snapshots, never needed.
+//! Control process next to the engine. It serves management paths, receives metrics and publishes snapshots; the data
+//! plane works without it.
 
 use std::{
     path::PathBuf,
@@ -27,7 +28,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A request as the control process gets it.
+/// Request as the control process receives it.
 #[derive(Debug, Clone)]
 struct ReceivedRequest {
     /// Method and target.
@@ -38,7 +39,7 @@ struct ReceivedRequest {
 
 type Responder = dyn Fn(&ReceivedRequest) -> Option<Vec<u8>> + Send + Sync;
 
-/// A tiny control process; what it has no answer for waits for ever.
+/// Minimal control process. A request for which it has no response waits forever.
 struct MockControl {
     socket_path: PathBuf,
     received: Arc<Mutex<Vec<ReceivedRequest>>>,
@@ -48,7 +49,7 @@ struct MockControl {
 static SOCKET_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 impl MockControl {
-    /// Where it will listen once it is up.
+    /// Creates a control process that does not listen yet.
     fn new_stopped() -> Self {
         let number = SOCKET_COUNT.fetch_add(1, Ordering::Relaxed);
         let socket_path = std::env::temp_dir().join(format!("penstock-core-{}-{number}.sock", std::process::id()));
@@ -72,7 +73,7 @@ impl MockControl {
         }));
     }
 
-    /// Ends, its connections with it.
+    /// Stops the process and closes its connections.
     async fn stop(&mut self) {
         for serving in self.tasks.drain(..) {
             serving.abort();
@@ -145,7 +146,7 @@ async fn forwards_management_request_and_response_unchanged() {
     }
     assert!(!asked.head.contains("expect") && !asked.head.contains("connection"));
     assert!(rig.drain_records().is_empty());
-    // The ids by which clients speak of a request, under the prefix that they use.
+    // The response carries request ids under the header prefix that the client uses.
     assert_eq!(told.header("x-request-id").map(str::len), Some(36));
     assert_eq!(told.header("x-gateway-trace-id"), told.header("x-request-id"));
     let traced = rig.send(TestRequest::new("GET", "/v1/health/deep").header("x-portkey-trace-id", "t-1")).await;
@@ -279,7 +280,7 @@ async fn reconnects_to_restarted_control_process() {
     let rig = control.rig("http://127.0.0.1:1");
     for _ in 0..3 {
         control.listen(|_| Some(json_response("200 OK", "", "{}")));
-        // The connection that was kept from before is closed by now.
+        // The pooled connection from before the restart is closed by now.
         for _ in 0..3 {
             assert_eq!(rig.send(get_request("/v1/health")).await.status, 200);
         }
@@ -350,7 +351,7 @@ async fn keeps_last_snapshot_while_control_process_is_down() {
         }
     });
     wait_until("the new one comes", || rig.gateway.snapshot_epoch() == "1").await;
-    // It waits for news in one question, and does not ask again and again.
+    // The gateway waits for changes in one long poll and does not poll repeatedly.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(
         control.request_lines(),

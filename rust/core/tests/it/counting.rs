@@ -1,4 +1,5 @@
-//! Every answer's tokens are in its record: as the provider told them, else counted here and marked.
+//! Token counts in request records. They come from the provider if it reports usage; otherwise the gateway counts them
+//! and marks them as estimated.
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, into_stream, pick_fields, post_request,
@@ -28,7 +29,7 @@ fn chat_request_json(stream: bool) -> Value {
     json!({"model": "gpt-4o", "stream": stream, "messages": [{"role": "user", "content": "hello world"}]})
 }
 
-/// Streams of all operations that have text, without usage: "hello world" in two deltas.
+/// Streams of all text operations, without usage: "hello world" in two deltas.
 fn streams_without_usage() -> [(&'static str, Value, String); 4] {
     let chat_event =
         |text: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
@@ -119,7 +120,7 @@ async fn counts_tokens_of_complete_response_without_usage() {
 
 #[tokio::test]
 async fn uses_token_counts_reported_by_provider() {
-    // Where Anthropic's SDK asks Vertex AI.
+    // Path that Anthropic's SDK uses for Vertex AI.
     let at_vertex = "/v1/projects/p/locations/l/publishers/anthropic/models/claude:streamRawPredict";
     for (path, sent, told) in [
         (CHAT_PATH, CHAT_EVENTS, [9, 12, 21]),

@@ -1,4 +1,5 @@
-//! Who calls whom with what: the gateway's key opens the gateway and goes no further, the provider's goes to its provider only.
+//! Gateway keys and provider credentials. A gateway key is never forwarded, and a provider's key is sent only to its
+//! provider.
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, request_without_provider,
@@ -217,7 +218,8 @@ async fn accepts_gateway_key_and_provider_key_in_any_two_headers() {
                 assert!(rig.drain_records().iter().all(|record| record["api_key_id"] == "k-1"));
             }
         }
-        // One client of Azure's writes what it has twice; it is the gateway's, or the provider's beside it.
+        // One Azure client sends its key in both headers. It is the gateway key, or the provider's key next to
+        // `x-gateway-api-key`.
         let twice = |key: &str| {
             request_without_provider(path).header("api-key", key).header("authorization", &format!("Bearer {key}"))
         };
@@ -254,7 +256,7 @@ async fn does_not_forward_gateway_key_that_is_sent_twice() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     rig.apply_snapshot(&snapshot_with_keys());
-    // SDKs insist on a key of their own; people give them the one they have.
+    // SDKs require a provider key, and users often set the gateway key there too.
     for (name, value) in [
         ("authorization", format!("Bearer {GATEWAY_KEY}")),
         ("x-api-key", GATEWAY_KEY.into()),

@@ -1,4 +1,4 @@
-//! Another address in the place of a provider's: who may name it, and whose key goes there.
+//! Custom hosts in place of a provider's address. A saved key is sent only to the host that it was saved with.
 
 use crate::harness::{CHAT_PATH, MESSAGES_PATH, TestGateway, request_without_provider, single_sent_request};
 use penstock_mock::Server;
@@ -18,7 +18,7 @@ async fn custom_host_replaces_provider_address() {
         (entry.path.as_str(), entry.header("authorization"), entry.header("host")),
         ("/some/where/chat/completions", Some("Bearer sk-caller"), Some(provider.addr.to_string().as_str()))
     );
-    // Anthropic's SDK sends its key in a header of its own.
+    // Anthropic's SDK sends its key in the `x-api-key` header.
     assert_eq!(rig.send(to("anthropic", MESSAGES_PATH).header("x-api-key", "sk-ant")).await.status, 200);
     let entry = single_sent_request(&provider);
     let said = ["x-api-key", "authorization", "anthropic-version"].map(|name| entry.header(name));

@@ -1,4 +1,4 @@
-//! Which deployment or model of a provider is asked, whoever names it, and that it must be one that may be used.
+//! Choice of deployment and model at a provider. Deployments and models from any source must be allowed ones.
 
 use crate::harness::{CHAT_PATH, MESSAGES_PATH, TestRequest, chat_body, played::GoldenProvider};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ async fn config_maps_models_to_deployments() {
         {"deployment_id": "d2", "alias": "o3", "api_version": "v1", "is_default": true}]);
     for (path, model, line, told_model) in [
         (CHAT_PATH, "gpt-4o", "POST /deployments/d1/chat/completions?api-version=2024-10-21 ", "gpt-4o"),
-        // No path names it, and the body does.
+        // This path contains no deployment, so the body names it.
         (CHAT_PATH, "other", "POST /v1/chat/completions ", "d2"),
         (MESSAGES_PATH, "other", "POST /v1/chat/completions ", "d2"),
         ("/v1/responses", "gpt-4o", "POST /responses?api-version=2024-10-21 ", "d1"),
@@ -88,7 +88,7 @@ async fn deployment_override_must_be_allowed() {
         assert_eq!((told.status, told.error_code().as_str()), (403, "model_not_allowed"), "{at}: {}", told.text());
     }
     assert_eq!(played.server.connection_count(), 0);
-    // What was saved says is meant: of the model before that of all.
+    // Saved deployments are used; the model's own deployment precedes the provider's.
     for (provider, model, deployment) in
         [("@az", "good", "good"), ("@usual", "good", "usual"), ("@usual", "own", "its-own"), ("@az", "own", "its-own")]
     {
@@ -141,7 +141,7 @@ async fn rejects_request_without_model_if_models_are_restricted() {
         rig.send(ask("some", unnamed[2].0, &graded.replace(r#""model":"n""#, r#""model":"m""#))).await.status,
         200
     );
-    // A deployment that was saved is asked, whatever the body names.
+    // A saved deployment is used even if the body names no model.
     assert_eq!(rig.send(ask("az", CHAT_PATH, unnamed[3].1)).await.status, 200);
     assert!(played.parse_last_request().0.starts_with("POST /deployments/usual/chat/completions?"));
 }

@@ -1,4 +1,5 @@
-//! A name is looked up once and exactly the judged addresses are dialled; every step has its time; nobody is sent elsewhere.
+//! Name resolution and dialling of upstreams. A name is resolved once, only the checked addresses are dialled, every
+//! step has a timeout, and redirects are not followed.
 
 use std::{
     io,
@@ -25,7 +26,7 @@ use tokio::{
 const FIRST_LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const SECOND_LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Gives these answers one after the other, the last of them for ever; and counts.
+/// Returns a resolver that gives these results in order and then repeats the last one, and its call counter.
 fn scripted_resolver(answers: &[&[IpAddr]]) -> (LookupFn, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
@@ -47,7 +48,7 @@ async fn dials_the_address_that_was_checked() {
         ScriptedServer::start_closing_after_response(json_response("200 OK", "connection: close\r\n", "{}")).await;
     let port = provider.addr.port();
     let other = TcpListener::bind((SECOND_LOOPBACK, port)).await.unwrap();
-    // Whoever asked again before dialling would be sent to the other one.
+    // A second lookup before dialling would return the other address.
     let (look_up, asked) = scripted_resolver(&[&[FIRST_LOOPBACK.into()], &[SECOND_LOOPBACK.into()]]);
     let rig =
         TestGateway::with_resolver(look_up, |settings| settings.trusted_custom_hosts = vec!["llm.example".into()]);
@@ -110,7 +111,7 @@ async fn tries_next_address_if_one_does_not_respond() {
     assert!((200..1_500).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
 }
 
-/// An address that takes no connection and refuses none: its queue is full.
+/// Address that neither accepts nor refuses connections, because its backlog is full.
 async fn unresponsive_address(port: u16) -> (SocketAddr, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((SECOND_LOOPBACK, port).into()).unwrap();
@@ -120,7 +121,7 @@ async fn unresponsive_address(port: u16) -> (SocketAddr, Vec<TcpStream>) {
     while let Ok(Ok(stream)) = timeout(Duration::from_millis(100), TcpStream::connect(address)).await {
         held.push(stream);
     }
-    // It goes on listening as long as the process lives.
+    // Keeps listening as long as the process lives.
     std::mem::forget(listener);
     (address, held)
 }
@@ -140,7 +141,7 @@ async fn slow_name_lookup_times_out_and_blocks_no_other_name() {
     let provider = ScriptedServer::start_responding(json_response("200 OK", "", "{}")).await;
     let look_up = Arc::new(move |name: &str| {
         if name == "slow.example" {
-            // Until the test is over.
+            // Blocks until the test ends.
             let _ = closed.lock().unwrap().recv();
         }
         Ok(vec![FIRST_LOOPBACK.into()])

@@ -1,4 +1,4 @@
-//! What a caller is told where a request goes no further: in which order, in whose shape, and by which ids it can be spoken of.
+//! Error responses: order of checks, format for the client, and request ids.
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, chat_request, get_request, post_request,
@@ -99,7 +99,7 @@ async fn every_response_has_request_ids() {
             let values: Vec<_> = told.headers.iter().filter(|(field, _)| *field == name.as_bytes()).collect();
             assert_eq!(values.len(), 1, "{name}: {record:#}");
         }
-        // The pretend provider says one of the two where it speaks a dialect; the other is ours.
+        // The mock provider sets one of the two ids if it knows the API format; the gateway sets the other.
         let ids = ["x-request-id", "request-id"].map(|name| told.header(name).unwrap());
         let ours = record["id"].as_str().unwrap();
         assert!(ids.contains(&ours) && ids.iter().all(|id| *id == ours || id.starts_with("req_0")), "{ids:?}");

@@ -1,4 +1,4 @@
-//! What would become of a request is told without sending it, and of one that was sent in a header.
+//! Explanation of routing decisions: before a request is sent, or in a response header afterwards.
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body, chat_with_config, get_request, mock_target, pick_fields,
@@ -180,7 +180,7 @@ async fn does_not_change_breaker_state() {
         let said = breakers().await;
         assert_eq!(said["targets"][0]["breaker"], "half_open", "{said}");
     }
-    // The one that may try is still to come.
+    // Explaining does not use up the half-open attempt.
     provider.clear_ledger();
     assert_eq!(rig.send(chat_with_config(&config)).await.status, 200);
     assert_eq!(crate::harness::wait_for_ledger_entries(&provider, 2).await.len(), 2);
@@ -265,7 +265,7 @@ async fn explains_without_config_and_bounds_header_size() {
     }
 }
 
-/// What differs from one run to the next.
+/// Removes or replaces the values that differ between runs.
 fn normalise_trace(mut told: Value, provider: &Server) -> Value {
     let host = provider.addr.to_string();
     for step in told.as_array_mut().into_iter().flatten() {
@@ -278,7 +278,8 @@ fn normalise_trace(mut told: Value, provider: &Server) -> Value {
     told
 }
 
-/// A case with what is told of it before (`targets`, `expected`), and after it was sent (`status`, `decisions`).
+/// Returns the case with its explanation (`targets`, `expected`) and the result of the real request (`status`,
+/// `decisions`).
 async fn trace_case(case: &Value) -> Value {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.retry_backoff_ms = 1);

@@ -1,4 +1,5 @@
-//! Who is known to Google by somebody else's word: whose token goes where, and what comes of it.
+//! Google external account credentials (workload identity federation). Tests which tokens are exchanged, and where they
+//! are sent.
 
 use crate::harness::{CHAT_PATH, TestGateway, TestRequest, chat_body, issuer::CredentialIssuer};
 use penstock_core::process::settings::WorkloadIdentity;
@@ -15,7 +16,7 @@ fn external_account_file(source: &Value, exchange: &str) -> Value {
         "credential_source": source})
 }
 
-/// A gateway with this identity, and a stored provider with this file.
+/// Gateway with this identity, and a saved provider with this credential file.
 fn rig_with_identity(provider: &Server, identity: WorkloadIdentity, file: &Value) -> TestGateway {
     let rig = TestGateway::with_settings("", |settings| {
         settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
@@ -90,7 +91,7 @@ async fn exchanges_platform_token_only_where_operator_allows() {
     let body: Value = serde_json::from_str(body).unwrap();
     assert_eq!(body, json!({"scope": [SCOPE], "lifetime": "1200s"}));
 
-    // Neither another file, nor another giver, nor one that is not lent.
+    // Rejects another token file, another token issuer, and an identity that providers may not use.
     let other = external_account_file(&json!({"file": "/etc/passwd"}), &evil.server.url());
     let mut elsewhere = told.clone();
     elsewhere["service_account_impersonation_url"] = format!("{}{IMPERSONATION_PATH}", evil.server.url()).into();
@@ -135,7 +136,7 @@ async fn fetches_subject_token_from_url() {
     let gateway = rig_with_identity(&provider, WorkloadIdentity::default(), &told);
     assert_eq!(gateway.send(saved_provider_request()).await.status, 200);
     assert_eq!(sent_authorizations(&provider)[1], "Bearer of-the-account");
-    // The machine's own services are no place for anybody to ask.
+    // A credential file must not make the gateway query the machine's metadata service.
     let metadata = json!({"url": "http://169.254.169.254/latest/token"});
     let answer =
         rig_with_identity(&provider, WorkloadIdentity::default(), &external_account_file(&metadata, &sts.server.url()))

@@ -1,4 +1,5 @@
-//! The sixteen faults of failoverbench's catalogue (version 0.1), its checks and its verdicts, on a clock a tenth to a twentieth as long.
+//! The sixteen fault scenarios of failoverbench's catalogue (version 0.1), with its checks and verdicts. Times are a
+//! tenth to a twentieth of the original.
 
 use std::time::{Duration, Instant};
 
@@ -9,28 +10,28 @@ use Check::{
 use penstock_mock::{Entry, Server};
 use serde_json::{Value, json};
 
-/// What must hold of a call: as its caller and as its provider saw it.
+/// Condition on a call, as observed by its client and its provider.
 #[derive(Clone, Copy, Debug)]
 enum Check {
-    /// Attempts at the first target.
+    /// Minimum number of attempts at the first target.
     MinAttempts(usize),
     MaxAttempts(usize),
     ExactAttempts(usize),
-    /// Milliseconds between its first two attempts.
+    /// Minimum milliseconds between the first two attempts at the first target.
     MinRetryGapMs(f64),
-    /// Milliseconds in all.
+    /// Maximum total duration in milliseconds.
     MaxDurationMs(u128),
     Complete,
-    /// The answer names the model that gave it.
+    /// The response names the model that produced it.
     Model,
     Usage,
-    /// A healthy call is answered afterwards.
+    /// A healthy call succeeds afterwards.
     Alive,
-    /// No refused prefix hides what really happened.
+    /// A rejected prefill does not hide the original failure.
     NoMasking,
 }
 
-/// What the first target does, the second, which checks decide and which are advice.
+/// Behaviour of both targets, the checks that decide the verdict, and the advisory checks.
 struct Scenario {
     id: &'static str,
     first_behaviour: &'static str,
@@ -80,10 +81,10 @@ const CATALOGUE: &[Scenario] = &[
     scenario("S16", "status=503", &[MaxAttempts(6), Model], &[Usage]),
 ];
 
-/// Requests of the sequence in which the first target is down, and then is not.
+/// Number of calls in the scenario in which the first target fails and then recovers.
 const SEQUENCE_CALLS: usize = 10;
 
-/// What a careful client makes of an answer.
+/// Result of a call, as a careful client reads the response.
 #[derive(Debug, Default)]
 struct CallResult {
     error: Option<String>,
@@ -110,7 +111,7 @@ async fn send_call(rig: &TestGateway, config: &Value) -> CallResult {
         return call;
     }
     for data in told.text().lines().filter_map(|line| line.strip_prefix("data: ")) {
-        // A careful client skips what it cannot read, and takes an error for one.
+        // A careful client skips events that it cannot parse and treats error events as errors.
         let Ok(event) = serde_json::from_str::<Value>(data) else { continue };
         if event["error"].is_object() {
             call.error = Some(event["error"].to_string());
@@ -127,7 +128,7 @@ async fn send_call(rig: &TestGateway, config: &Value) -> CallResult {
     call
 }
 
-/// One scenario of a run, with all that its checks look at.
+/// Observations of one scenario, which its checks evaluate.
 struct ScenarioResult<'s> {
     call: &'s CallResult,
     expected_content: &'s str,
@@ -163,7 +164,7 @@ impl ScenarioResult<'_> {
         }
     }
 
-    /// As the catalogue gives it.
+    /// Returns the verdict as the catalogue defines it.
     fn verdict(&self, scenario: &Scenario) -> &'static str {
         let is_truncated = self.call.error.is_none() && self.call.content != self.expected_content;
         let fails = |checks: &[Check]| checks.iter().any(|check| !self.satisfies(*check));
@@ -179,7 +180,7 @@ impl ScenarioResult<'_> {
     }
 }
 
-/// The whole sequence: the worst of its calls, and whether the first target serves again.
+/// Runs the complete sequence. Returns its first unexpected call, or the last call if the first target serves again.
 async fn run_sequence(rig: &TestGateway, config: &Value, canon: &str) -> CallResult {
     let mut last = CallResult::default();
     for turn in 0..SEQUENCE_CALLS {
@@ -230,7 +231,7 @@ async fn run_catalogue(mode: &str) -> Vec<(&'static str, &'static str)> {
     verdicts
 }
 
-/// All pass but for these.
+/// Asserts that all scenarios pass, except that the listed ones end as "safe".
 async fn assert_verdicts(mode: &str, safe: &[&str]) {
     let expected: Vec<_> =
         CATALOGUE.iter().map(|one| (one.id, if safe.contains(&one.id) { "safe" } else { "pass" })).collect();

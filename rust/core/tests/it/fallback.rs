@@ -1,4 +1,4 @@
-//! One target after the other until one answers: whole or streamed, nested or not, on every route.
+//! Fallback through targets until one responds. Covers complete and streamed responses, nested groups and every route.
 
 use std::time::Duration;
 
@@ -164,7 +164,7 @@ async fn stream_that_ends_before_first_byte_falls_back() {
     })
     .await;
     let model = |name: &str| json!({"provider": "mock", "override_params": {"model": name}});
-    // However soon a caller hears that a stream lives, or never.
+    // Falls back for any heartbeat interval, and with heartbeats off.
     for heartbeat in [0, 20, 15_000] {
         let rig = TestGateway::with_settings(&provider.url(), |settings| settings.heartbeat_ms = heartbeat);
         let told = rig
@@ -223,7 +223,7 @@ async fn falls_back_on_passthrough_paths() {
     }
 }
 
-/// An upload that arrives while it is sent on.
+/// Sends an upload whose body is still arriving while the gateway forwards it.
 async fn send_streamed_upload(rig: &TestGateway, config: &Value, kind: &str) -> TestResponse {
     let (feeder, reading) = feed_channel(|| ());
     feeder.push(b"some bytes"[..].into());

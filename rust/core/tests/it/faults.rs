@@ -1,4 +1,5 @@
-//! The wall: every fault of a provider, whole and streamed, in both dialects, and what becomes of it. None looks like success.
+//! Every provider fault, complete and streamed, in both API formats, with its expected outcome. No failed response may
+//! look like a success.
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestResponse, chat_body, chat_body_with_usage, chat_request, fetch_directly,
@@ -10,31 +11,32 @@ use ExpectedEnd::{
 use penstock_mock::{Fault, Server};
 use serde_json::{Value, json};
 
-/// How an answer ends for the caller, and for the record.
+/// How a response ends for the client and in the record.
 #[derive(Clone, Copy, Debug)]
 enum ExpectedEnd {
-    /// Everything that the provider sent, and it counts as good.
+    /// Everything that the provider sent; recorded as a success.
     Unchanged,
-    /// The provider's own refusal with this status.
+    /// The provider's own error response with this status.
     ProviderStatus(u16),
-    /// As much as the provider said there is.
+    /// As many bytes as the provider's `content-length` announces.
     TruncatedToLength,
-    /// Everything that the provider sent, an error of its own among it.
+    /// Everything that the provider sent, including the provider's own error event.
     ProviderErrorEvent,
-    /// What came before, then an error event in the caller's dialect, with its code in the record.
+    /// The data received so far, then an error event in the client format. The record has this error code.
     GatewayErrorEvent(&'static str),
-    /// An error of the gateway's, with its code, before anything was sent.
+    /// The gateway's own error with this status and code, before anything was sent.
     GatewayError(u16, &'static str),
-    /// A stream without its last event: of a chat it said before why it ended, of messages not.
+    /// A stream without its last event. A chat stream has already sent its finish reason and is complete; a messages
+    /// stream is not.
     MissingLastEvent,
 }
 
 const DISCONNECT_ERROR: ExpectedEnd = GatewayError(502, "upstream_broke");
 const DISCONNECT_EVENT: ExpectedEnd = GatewayErrorEvent("upstream_broke");
-/// Nothing came for too long.
+/// Nothing arrived within the idle timeout.
 const IDLE_TIMEOUT_ERROR: ExpectedEnd = GatewayError(408, "idle_timeout");
 
-/// The fault, how a whole answer with it ends, and how a stream does.
+/// Fault, expected end of a complete response, expected end of a stream.
 const FAULT_CASES: &[(&str, ExpectedEnd, ExpectedEnd)] = &[
     ("429", ProviderStatus(429), ProviderStatus(429)),
     ("429&retry_after=7", ProviderStatus(429), ProviderStatus(429)),
@@ -71,7 +73,8 @@ const FAULT_CASES: &[(&str, ExpectedEnd, ExpectedEnd)] = &[
     ("done_then_data", Unchanged, Unchanged),
 ];
 
-/// What the tests' own client cannot read to compare it: a length that is never reached, several heads.
+/// Faults that the tests' own client cannot read for comparison: a length that is never reached, and several response
+/// heads.
 const UNREADABLE_FAULTS: [&str; 2] = ["long_length", "early_1xx"];
 
 #[tokio::test]
@@ -79,7 +82,7 @@ async fn every_fault_ends_as_expected_and_gateway_survives() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
         settings.idle_timeout_ms = 500;
-        // A busy machine takes its time for an event of 10 MB, which is no fault of the provider's.
+        // A busy machine may need long for an event of 10 MB, which is not a fault of the provider.
         settings.request_timeout_ms = 3000;
         settings.stream_timeout_ms = 3500;
     });
@@ -139,14 +142,14 @@ fn assert_end(end: ExpectedEnd, told: &TestResponse, record: &Value, case: &str)
     match end {
         ProviderStatus(status) => {
             assert!((400..600).contains(&told.status) || status == 302, "{case}: {}", told.status);
-            // What would be too much to unpack is left as it is.
+            // A body that would expand too much is forwarded compressed.
             assert_eq!(told.header("content-encoding"), case.contains("gzip").then_some("gzip"), "{case}");
             assert_eq!(told.header("retry-after"), case.contains("retry_after").then_some("7"), "{case}");
         }
         GatewayError(status, code) => {
             let body = told.json();
             assert_eq!(body["type"] == "error", is_messages, "{case}: {body}");
-            // A timeout has a shape of its own, in which it has no code.
+            // A timeout error has its own format, which has no code.
             assert!(body["error"]["message"].is_string(), "{case}: {body}");
             assert!(is_messages || status == 408 || body["error"]["code"] == code, "{case}: {body}");
         }
@@ -160,7 +163,7 @@ fn assert_end(end: ExpectedEnd, told: &TestResponse, record: &Value, case: &str)
     }
 }
 
-/// The provider numbers its answers and tells the time.
+/// Masks digits, because the provider numbers its responses and includes the time.
 fn mask_digits(body: &[u8]) -> Vec<u8> {
     body.iter().map(|byte| if byte.is_ascii_digit() { b'0' } else { *byte }).collect()
 }

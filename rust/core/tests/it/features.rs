@@ -1,4 +1,5 @@
-//! Every feature of a config acts on every route, whole and streamed, saved or sent along in either spelling.
+//! Every config feature on every route. Covers complete and streamed responses, saved and inline configs, snake case
+//! and camel case.
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse, mock_target, routing_headers,
@@ -9,7 +10,7 @@ use penstock_core::endpoints::realtime::{self, UpgradeOutcome};
 use penstock_mock::{Entry, Server};
 use serde_json::{Map, Value, json};
 
-/// Paths of their own, and such as are passed on; whether they may stream.
+/// Built-in and passed-through paths; true if the path can stream.
 const JSON_ROUTES: &[(&str, bool)] = &[
     (CHAT_PATH, true),
     (MESSAGES_PATH, true),
@@ -21,7 +22,7 @@ const JSON_ROUTES: &[(&str, bool)] = &[
     ("/v1/some/inference", true),
 ];
 
-/// Methods and paths whose requests or answers are no JSON, or where the method is not POST.
+/// Routes whose request or response is not JSON, or whose method is not POST.
 const OTHER_ROUTES: &[(&str, &str, RequestContent)] = &[
     ("GET", "/v1/files/file-1", RequestContent::Empty),
     ("GET", "/v1/files/file-1/content", RequestContent::Empty),
@@ -39,7 +40,7 @@ const OTHER_ROUTES: &[(&str, &str, RequestContent)] = &[
     ("PATCH", "/v1/proxy/some/thing", RequestContent::Json),
 ];
 
-/// What a request carries.
+/// Type of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RequestContent {
     Empty,
@@ -69,7 +70,7 @@ impl RequestContent {
     }
 }
 
-/// How a config comes along.
+/// How a request supplies its config.
 #[derive(Debug, Clone, Copy)]
 enum ConfigForm {
     Inline,
@@ -77,13 +78,13 @@ enum ConfigForm {
     Saved,
 }
 
-/// A config, how many requests of a kind are sent with it, and how many of them reach the provider.
+/// A config, the number of requests of a kind that are sent with it, and how many of them reach the provider.
 struct FeatureCase {
     name: &'static str,
     config: Value,
     request_count: usize,
     upstream_count: usize,
-    /// Of the last.
+    /// Checks the last response and the provider's ledger entries.
     is_expected: fn(&TestResponse, &[Entry]) -> bool,
 }
 
@@ -97,7 +98,7 @@ fn feature_case(
 }
 
 impl FeatureCase {
-    /// How often who fails is asked.
+    /// Returns how many requests the failing provider receives.
     fn failing_upstream_count(&self) -> usize {
         match self.name {
             "fallback" | "cb_config" => 1,
@@ -115,7 +116,7 @@ fn second_target_responded(told: &TestResponse, _: &[Entry]) -> bool {
     told.status == 200 && routing_headers(told)[0] == "config.targets[1]"
 }
 
-/// How one of several targets is chosen.
+/// Cases for the selection of one of several targets.
 fn strategy_cases() -> Vec<FeatureCase> {
     let (bad, well, silent) = (mock_target("status=503"), mock_target("chunks=1"), mock_target("fault=silence"));
     let never = |target: &Value| json!({"provider": "mock", "weight": 0, "override_params": target["override_params"]});
@@ -164,7 +165,7 @@ fn strategy_cases() -> Vec<FeatureCase> {
     ]
 }
 
-/// What happens at a target. `other`: a further provider's address.
+/// Cases for an attempt at one target. `other` is the address of another provider.
 fn attempt_cases(other: &str) -> Vec<FeatureCase> {
     let (mut persistent, mut impatient) = (mock_target("status=503"), mock_target("fault=silence"));
     persistent["retry"] = json!({"attempts": 2, "on_status_codes": [503], "use_retry_after_headers": true});
@@ -199,7 +200,8 @@ fn attempt_cases(other: &str) -> Vec<FeatureCase> {
     ]
 }
 
-/// The same with its keys as JavaScript spells them; what a query asks about keeps its name.
+/// Converts the config's keys to camel case. Keys with a dot, which conditions and sticky sessions use, stay as they
+/// are.
 fn to_camel_case(config: &Value) -> Value {
     let camel = |key: &str| {
         if key.contains('.') {
@@ -218,18 +220,18 @@ fn to_camel_case(config: &Value) -> Value {
     }
 }
 
-/// What all routes can be asked with.
+/// Builds a body that all routes accept.
 fn request_body(stream: bool) -> Value {
     let mut body = json!({"model": "mock", "max_tokens": 9, "input": "hi", "prompt": "hi",
         "messages": [{"role": "user", "content": "hi"}]});
     if stream {
-        // Whoever asks for usage gets no other body than he sent.
+        // The gateway does not change the body of a client that requests usage.
         (body["stream"], body["stream_options"]) = (json!(true), json!({"include_usage": true}));
     }
     body
 }
 
-/// How many bytes it has with the parameters that a case sets and drops.
+/// Returns the body length in bytes after a case has set and dropped parameters.
 fn changed_body_length(stream: bool) -> u64 {
     let mut body = request_body(stream);
     body.as_object_mut().unwrap().remove("max_tokens");
@@ -248,7 +250,7 @@ fn request_with_config_form(method: &str, path: &str, form: ConfigForm, config: 
     ask.header("x-gateway-explain", "true")
 }
 
-/// Where the answer says that it came from, if from anywhere.
+/// Returns the target that the explanation header names, if any.
 fn explained_target(told: &TestResponse) -> Option<String> {
     let said: Value = serde_json::from_str(told.header("x-gateway-explanation")?).ok()?;
     said["target"]["target"].as_str().map(ToOwned::to_owned)
@@ -294,7 +296,7 @@ async fn check_case(case: &FeatureCase, (path, stream): (&str, bool), form: Conf
     assert_eq!(explained_target(&told).as_deref(), Some(routing_headers(&told)[0]), "{place}");
 }
 
-/// Providers that are not well: one fails, one says nothing.
+/// Unhealthy providers: one fails, the other never responds.
 struct UnhealthyProviders {
     failing: ScriptedServer,
     silent: ScriptedServer,
@@ -316,7 +318,8 @@ impl UnhealthyProviders {
         }
     }
 
-    /// What acts on a request whatever it carries. In the place of model names, which most of these do not have, targets differ by their hosts.
+    /// Cases that apply to any request content. Targets differ by host, because most of these requests have no model
+    /// name.
     fn feature_cases(&self) -> Vec<FeatureCase> {
         let at =
             |provider: &ScriptedServer| json!({"provider": "mock", "custom_host": format!("{}/v1", provider.url())});
@@ -468,7 +471,7 @@ async fn every_feature_works_on_every_route_and_config_form() {
     }
 }
 
-/// A session opened by a config: the option that agreed, or the status of a refusal, and what the provider saw.
+/// Opens a session with a config. Returns 101 or the status of the rejection, and the selected option.
 async fn open_session(rig: &TestGateway, ask: TestRequest) -> (u16, String) {
     let head = ask.build().head;
     match Box::pin(crate::harness::with_timeout(realtime::handle_upgrade(&rig.gateway, head))).await {

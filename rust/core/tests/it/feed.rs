@@ -1,4 +1,5 @@
-//! Records on their way to the control process: in batches, each offered until it is taken, none twice.
+//! Record shipping to the control process. Records go in batches; each batch is repeated until it is accepted, and no
+//! record is accepted twice.
 
 use std::{
     path::PathBuf,
@@ -22,23 +23,23 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A batch as it came.
+/// A received batch.
 #[derive(Debug, Clone, PartialEq)]
 struct RecordBatch {
     is_retry: bool,
     lines: Vec<u8>,
 }
 
-/// What a taker does with a batch.
+/// How the receiver reacts to a batch.
 #[derive(Debug, Clone, Copy)]
 enum ScriptedReply {
     Accept,
     Reject,
-    /// Closes instead of answering.
+    /// Closes the connection without a reply.
     Disconnect,
 }
 
-/// Takes batches as the control process does, answering by a script; after its end it writes all.
+/// Receives batches like the control process and replies by a script. Accepts every batch after the end of the script.
 struct RecordReceiver {
     dir: PathBuf,
     batches: Arc<Mutex<Vec<RecordBatch>>>,
@@ -49,7 +50,7 @@ struct RecordReceiver {
 static DIR_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 impl RecordReceiver {
-    /// Where it will listen once it is up.
+    /// Creates the directory of the socket; does not listen yet.
     fn new_stopped() -> Self {
         let number = DIR_COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("penstock-feed-{}-{number}", std::process::id()));
@@ -114,7 +115,7 @@ async fn serve_connection(mut io: UnixStream, script: &[ScriptedReply], batches:
     }
 }
 
-/// Ships until the sender is dropped or told to stop.
+/// Ships records until the returned sender is dropped or signals a stop.
 fn start_shipping(rig: &TestGateway) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let (tell, stop) = oneshot::channel();
     (tell, tokio::spawn(management_proxy::ship_records(Arc::clone(&rig.gateway), stop)))
@@ -155,7 +156,8 @@ async fn repeats_a_batch_until_accepted_and_marks_retries() {
     taker.listen(&[ScriptedReply::Reject, ScriptedReply::Disconnect]);
     rig.send(chat_request("mock")).await;
     wait_until_all_shipped(&rig).await;
-    // Refused once, lost once; then each record was taken once. It had been offered before anybody was there.
+    // The batch was offered before the receiver listened, then rejected once and lost once. After that each record was
+    // accepted once.
     let batches = taker.received_batches();
     assert!(batches.len() >= 3 && batches[0].lines == batches[1].lines && batches[1].lines == batches[2].lines);
     assert_eq!([true, true, true], [batches[0].is_retry, batches[1].is_retry, batches[2].is_retry]);

@@ -1,4 +1,5 @@
-//! Files of providers that keep them in buckets: what is asked of the bucket, and how much of it a caller reaches.
+//! Files API of providers that store files in buckets or datasets. Checks the requests to the provider and which
+//! objects a client can reach.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,10 +17,10 @@ const FORM_CONTENT_TYPE: &str = "multipart/form-data; boundary=edge";
 const FILE_PATH: &str = "/v1/files/s3%3A%2F%2Fdata%2Fa.jsonl";
 const PART_BYTES: usize = 8 * 1024 * 1024;
 
-/// Heads and bodies of what a bucket was asked.
+/// Heads and bodies of the requests that the bucket received.
 type ReceivedRequests = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 
-/// A bucket that takes everything, with an answer of its own to requests that begin with a word.
+/// A mock bucket that accepts everything. Requests that begin with a given word get a given status and body.
 struct MockBucket {
     server: ScriptedServer,
     received: ReceivedRequests,
@@ -58,7 +59,7 @@ impl MockBucket {
         Self { server: provider, received: seen }
     }
 
-    /// Method and target of all that was asked.
+    /// Returns method and target of every request.
     fn request_lines(&self) -> Vec<String> {
         let line = |(head, _): &(String, Vec<u8>)| head.split(" HTTP/1.1").next().unwrap().to_owned();
         self.received.lock().unwrap().iter().map(line).collect()
@@ -131,7 +132,7 @@ async fn uploads_shows_reads_and_deletes_a_bucket_file() {
     let expected = json!(["s3%3A%2F%2Fdata%2Fa.jsonl", "file", 12, 1_700_000_000, "a.jsonl", "vision", "processed"]);
     let keys = ["id", "object", "bytes", "created_at", "filename", "purpose", "status"];
     assert_eq!((told.status, keys.map(|key| shown[key].clone()).to_vec()), (200, expected.as_array().unwrap().clone()));
-    // As clients say it who encode what is encoded.
+    // Some clients encode the already encoded ID again.
     let told = rig
         .send(
             keeper
@@ -248,7 +249,7 @@ async fn deletes_dataset_if_size_differs_from_header() {
     }
 }
 
-/// A form that comes in pieces, the file larger than three parts.
+/// Builds a streamed upload form whose file is larger than three parts.
 fn large_upload_body(purpose_first: bool) -> Body {
     let content = "0123456789abcde\n".repeat((PART_BYTES * 3 + 1600) / 16);
     let (purpose, file) = (form_field("purpose", "user_data"), file_part(&content));
@@ -302,7 +303,7 @@ async fn large_file_parts_count_in_memory_budget() {
     let keeper = MockBucket::start("", 0, "").await;
     let rig = GoldenProvider::gateway_trusting_loopback();
     let of = |bytes: usize| multipart_form(&[form_field("purpose", "fine-tune"), file_part(&"x".repeat(bytes))]);
-    // All of it but a mebibyte, in which the form itself has room.
+    // Uses up all of the memory budget but one mebibyte, which is enough for the form itself.
     let room = &rig.gateway.shared.body_memory;
     let (mut full, mut spare) = (room.new_permit(), room.new_permit());
     assert!(spare.try_reserve(1024 * 1024));
@@ -344,7 +345,7 @@ async fn rejects_invalid_forms_and_oversized_files() {
     assert!(keeper.request_lines().is_empty());
 }
 
-/// A saved provider, of whose models one alone may be used.
+/// Returns a gateway with a saved provider that allows a single model.
 fn gateway_with_allowlist(keeper: &MockBucket) -> TestGateway {
     let rig = GoldenProvider::gateway_trusting_loopback();
     rig.apply_snapshot(&json!({"epoch": "1",
@@ -390,7 +391,7 @@ async fn stored_credential_reaches_only_gateway_files() {
     let path = format!("/v1/files/{}", told.json()["id"].as_str().unwrap());
     assert_eq!(rig.send(ask("GET", &path)).await.status, 200);
     assert_eq!(keeper.request_lines(), ["PUT /data/penstock/mine.jsonl", "HEAD /data/penstock/mine.jsonl"]);
-    // Where header fields alone are stored, keys of the caller's own reach what is theirs.
+    // If the saved provider has only header fields, the client's own keys reach the client's own files.
     rig.apply_snapshot(
         &json!({"epoch": "2", "providers": [{"slug": "mine", "provider": "bedrock", "headers": {"x-team": "red"},
         "custom_host": keeper.server.url(), "options": {"aws_region": "eu-west-1"}}]}),
@@ -523,7 +524,7 @@ async fn streams_large_dataset_and_deletes_it_on_failure() {
     }
 }
 
-/// Long enough that its file is begun before its end has come.
+/// Builds a batch of embedding requests, large enough that the upload to the provider begins before the body has ended.
 fn embedding_batch_upload(last: &str) -> Body {
     let row = |id: usize, model: &str| {
         let body = json!({"model": model, "input": "x".repeat(1000)});

@@ -1,4 +1,4 @@
-//! Jobs of fine-tuning in `OpenAI`'s shape, at providers that have them in another.
+//! Fine-tuning jobs in the `OpenAI` format at providers with other formats.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ const JOB_PATH: &str = "/v1/fine_tuning/jobs/job-1";
 const CANCEL_PATH: &str = "/v1/fine_tuning/jobs/job-1/cancel";
 const VERTEX_JOBS_PATH: &str = "/v1/projects/p/locations/europe-west4/tuningJobs";
 
-/// A golden case about jobs, how it is asked for, and what its provider is asked.
+/// Golden case, method and path of the client's request, and the requests that the provider receives.
 const JOB_CASES: [(&str, &str, &str, &[&str]); 13] = [
     ("bedrock/createFinetune", "POST", JOBS_PATH, &["POST /model-customization-jobs"]),
     ("bedrock/retrieveFinetune", "GET", JOB_PATH, &["GET /model-customization-jobs/job-1"]),
@@ -51,7 +51,7 @@ const JOB_CASES: [(&str, &str, &str, &[&str]); 13] = [
     ("fireworks-ai/listFinetunes", "GET", JOBS_PATH, &["GET /v1/accounts/acme/supervisedFineTuningJobs?pageSize=200"]),
 ];
 
-/// With all that these providers want to be told.
+/// Builds a job request with all headers that these providers need.
 fn job_request(played: &GoldenProvider, provider: &str, (method, path): (&str, &str), body: Vec<u8>) -> TestRequest {
     let body = if method == "POST" { body } else { Vec::new() };
     let ask =
@@ -75,7 +75,7 @@ async fn creates_shows_lists_and_cancels_translated_jobs() {
         assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
         let (mut found, mut expected) = (told.json(), serde_json::from_slice::<Value>(&read("returned.json")).unwrap());
         if named == "bedrock/createFinetune" {
-            // What nobody named is named after the moment.
+            // The gateway generates the name of a job from the current time if the client sends none.
             let id = found["id"].as_str().unwrap().to_owned();
             assert!(id.starts_with("my-model-") && played.parse_last_request().1["jobName"] == *id, "{id}");
             for job in [&mut found, &mut expected] {

@@ -1,4 +1,5 @@
-//! What of a caller's header fields reaches a provider: on operations, on pass-through and on the raw proxy, whoever lists them.
+//! Client header fields that reach a provider: on operations, on pass-through and on the raw proxy, listed in a header
+//! or a config.
 
 use crate::harness::{CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, post_request, sha256_hex};
 use penstock_mock::{Entry, Server};
@@ -7,7 +8,7 @@ use serde_json::json;
 const ROUTES: [&str; 4] = [CHAT_PATH, MESSAGES_PATH, "/v1/assistants/a", "/v1/proxy/chat/completions"];
 const GATEWAY_KEY: &str = "pk-gateway-0123456789";
 
-/// Everything that must stay here, and words to find it by.
+/// Fields that must not be forwarded, with marker values to search for.
 const UNFORWARDED_HEADERS: &[(&str, &str)] = &[
     ("x-gateway-api-key", GATEWAY_KEY),
     ("x-gateway-metadata", r#"{"a":"kept-1"}"#),
@@ -37,7 +38,7 @@ const UNFORWARDED_HEADERS: &[(&str, &str)] = &[
     ("x-bearer", "Bearer pk-gateway-0123456789"),
 ];
 
-/// A gateway that knows its key, and a provider whose own is stored.
+/// Starts a gateway with a gateway key and a saved provider that has a stored credential.
 async fn start_gateway_and_provider() -> (Server, TestGateway) {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
@@ -85,7 +86,7 @@ async fn never_forwards_gateway_hop_by_hop_or_secret_headers() {
             );
             assert!(!seen.contains("x-gateway") && !seen.contains("x-portkey"), "{path}: {seen}");
             assert!(entry.path.ends_with("?a=1&b=2"), "{}", entry.path);
-            // Nothing takes the place of the provider's own credential, and there is one of it.
+            // Nothing replaces the provider's own credential, and it is sent exactly once.
             let credentials: Vec<_> = entry.headers.iter().filter(|(name, _)| name == "authorization").collect();
             assert_eq!(credentials, [&("authorization".to_owned(), "Bearer sk-stored".to_owned())], "{path}");
         }

@@ -1,4 +1,4 @@
-//! Requests that may be understood in two ways are refused before anybody is asked, and leave a record.
+//! Ambiguous requests. The gateway rejects them before it calls a provider, and records them.
 
 use crate::harness::{CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request, get_request, pick_fields};
 use penstock_mock::Server;

@@ -1,4 +1,4 @@
-//! A caller of a stream that pauses hears that it lives, and of one that does not pause hears nothing but the provider.
+//! Heartbeats of paused streams. A stream without pauses contains only the provider's bytes.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use penstock_mock::Server;
 use tokio::{io::AsyncWriteExt, time::sleep};
 
 const HEARTBEAT_COMMENT: &str = ": keep-alive\n\n";
-// A stream's beats come up to a quarter earlier than is set: as many more as there may be.
+// Heartbeats may come up to a quarter earlier than configured, so the tests allow for as many more.
 
 fn gateway_with_heartbeat(url: &str, milliseconds: u64) -> TestGateway {
     TestGateway::with_settings(url, |settings| settings.heartbeat_ms = milliseconds)
@@ -57,7 +57,7 @@ async fn sends_heartbeats_before_the_first_event() {
     assert!(told.text().ends_with("data: [DONE]\n\n"));
 }
 
-/// Events with a pause in the middle of the second one.
+/// Starts a provider whose stream pauses in the middle of the second event.
 async fn start_pausing_provider(more: &'static str) -> ScriptedServer {
     ScriptedServer::start(move |mut io, _| async move {
         read_request(&mut io).await;

@@ -1,4 +1,4 @@
-//! A second attempt where the first is slow: who wins, what it costs, and what becomes of the loser.
+//! Hedged requests: a second attempt if the first is slow. Covers the winner, its cost and the cancelled attempt.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use penstock_mock::{Outcome, Server};
 use serde_json::{Value, json};
 
 const SLOW_BEHAVIOUR: &str = "first_ms=4000";
-/// Much longer than anything here takes, and much shorter than what is slow.
+/// Much longer than a fast response takes, and much shorter than a slow one.
 const MAX_FAST_DURATION: Duration = Duration::from_secs(3);
 
 fn hedge_config(hedge: &Value, targets: &[Value]) -> Value {
@@ -118,7 +118,7 @@ async fn max_ratio_bounds_hedged_requests() {
     for _ in 0..20 {
         assert_eq!(rig.send(chat_with_config(&config)).await.status, 200);
     }
-    // One is free, and a quarter of twenty.
+    // One hedge is free, and a quarter of twenty requests may be hedged.
     let made = rig.gateway.record_sink.metrics.hedged.get();
     assert!((5..=6).contains(&made), "{made}");
     assert_eq!(wait_for_ledger_entries(&provider, 20 + made as usize).await.len(), 20 + made as usize);
@@ -128,7 +128,7 @@ async fn max_ratio_bounds_hedged_requests() {
 async fn learns_percentile_from_first_targets_latency() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    // What is asked decides how long the first takes: its mark is the same.
+    // The requested model decides how slow the first target is; the target keeps the same latency histogram.
     let config = hedge_config(
         &json!({"percentile": 90, "max_ratio": 1}),
         &[json!({"provider": "mock"}), mock_target("chunks=2")],
@@ -155,7 +155,7 @@ async fn errors_and_cache_hits_do_not_count_as_latency() {
         rig.send(ask("mock?status=503")).await;
         rig.send(ask("mock?chunks=1")).await;
     }
-    // One answer is all that is known: nothing follows from it.
+    // A single measured response is not enough for a percentile.
     assert_eq!(routing_headers(&rig.send(ask("mock?first_ms=300")).await)[0], "config.targets[0]");
     assert_eq!(rig.gateway.record_sink.metrics.hedged.get(), 0);
 }

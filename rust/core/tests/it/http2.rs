@@ -1,4 +1,5 @@
-//! Providers over HTTP/2: one connection for many, each answer at its own reader's pace, and every way that one of them ends.
+//! Providers over HTTP/2: many streams on one connection, flow control per stream, and every way in which a stream or
+//! connection ends.
 
 use std::{
     sync::{
@@ -31,7 +32,7 @@ use tokio_rustls::server::TlsStream;
 
 type ResponseSender = server::SendResponse<Bytes>;
 
-/// A provider on loopback that agrees on one of these protocols; `play` gets every connection.
+/// Starts a TLS server on loopback that negotiates one of these protocols; `play` gets every connection.
 async fn start_tls_server<P, F>(protocols: &[&[u8]], play: P) -> (u16, Arc<AtomicUsize>)
 where
     P: Fn(TlsStream<TcpStream>) -> F + Send + 'static,
@@ -51,7 +52,7 @@ where
     (port, connections)
 }
 
-/// A provider that speaks HTTP/2; `play` gets every request.
+/// Starts an HTTP/2 provider; `play` gets every request.
 async fn start_http2_provider<P, F>(builder: server::Builder, play: P) -> (u16, Arc<AtomicUsize>)
 where
     P: Fn(Request<RecvStream>, ResponseSender) -> F + Clone + Send + Sync + 'static,
@@ -112,7 +113,7 @@ async fn read_body(mut body: RecvStream) -> Vec<u8> {
     whole
 }
 
-/// Sends so many requests side by side.
+/// Sends `many` requests concurrently.
 async fn send_concurrently(rig: &Arc<TestGateway>, port: u16, many: usize) -> Vec<TestResponse> {
     let asked: Vec<_> = (0..many)
         .map(|_| {
@@ -147,7 +148,7 @@ async fn concurrent_requests_share_one_connection() {
 
 #[tokio::test]
 async fn waiters_fail_with_a_timed_out_shared_connection() {
-    // Its handshake never ends, and each one who tried it alone would wait as long.
+    // The handshake never ends; each request that tried it separately would wait as long.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let tried = Arc::new(AtomicUsize::new(0));
@@ -166,7 +167,7 @@ async fn waiters_fail_with_a_timed_out_shared_connection() {
     }
     assert!((400..4_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     assert_eq!(tried.load(Ordering::Relaxed), 1);
-    // Who comes later tries again.
+    // A later request tries again.
     assert_eq!(rig.send(chat_request_to_port(port)).await.status, 503);
     assert_eq!(tried.load(Ordering::Relaxed), 2);
 }
@@ -177,7 +178,7 @@ async fn waiters_reconnect_if_shared_connection_fails_early() {
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
         let (first, _) = listener.accept().await.unwrap();
-        // Until the others wait for it.
+        // Long enough for the other requests to wait for this connection.
         sleep(Duration::from_millis(200)).await;
         drop(first);
         let acceptor = tls_acceptor(&[b"h2"]);
@@ -423,7 +424,7 @@ async fn lost_connection_fails_only_its_own_streams() {
         let (_, mut respond) = connection.accept().await.unwrap().unwrap();
         let mut stream = respond.send_response(response_head("text/event-stream"), false).unwrap();
         stream.send_data(Bytes::from_static(&CHAT_EVENTS.as_bytes()[..300]), false).unwrap();
-        // Long enough to be sent, then gone in the middle of it.
+        // Long enough to send the data; then the connection drops in mid-stream.
         drop(tokio::time::timeout(Duration::from_millis(50), connection.accept()).await);
     })
     .await;
@@ -437,7 +438,7 @@ async fn lost_connection_fails_only_its_own_streams() {
     }
 }
 
-/// Sends as fast as it is let, and counts.
+/// Sends data as fast as flow control permits, and counts the bytes.
 async fn send_data_and_count(mut stream: SendStream<Bytes>, mut left: usize, sent: Arc<AtomicUsize>) {
     while left > 0 {
         stream.reserve_capacity(left.min(100_000));
@@ -513,7 +514,7 @@ async fn client_disconnect_resets_the_stream_at_once() {
     let left = Instant::now();
     drop(answered);
     wait_until("the stream is reset", || reasons.lock().unwrap().len() == 1).await;
-    // Before the head of an answer, too.
+    // The same applies before the response head.
     let early = tokio::time::timeout(Duration::from_millis(50), rig.handle_request(chat_request_to_port(port))).await;
     assert!(early.is_err());
     wait_until("the stream is reset", || reasons.lock().unwrap().len() == 2).await;
@@ -560,7 +561,7 @@ async fn uses_http1_if_provider_or_settings_require_it() {
             assert_eq!(rig.send(chat_request_to_port(port)).await.status, 200, "{http2} {protocols:?}");
         }
         assert_eq!(connections.load(Ordering::Relaxed), 1);
-        // Nobody waits for another's connection where nothing is shared.
+        // HTTP/1.1 connections are not shared, so no request waits for another's connection.
         let told = tokio::join!(rig.send(chat_request_to_port(port)), rig.send(chat_request_to_port(port)));
         assert_eq!((told.0.status, told.1.status), (200, 200));
     }

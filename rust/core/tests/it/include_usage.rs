@@ -1,4 +1,4 @@
-//! What a stream cost is asked for upstream by the gateway where its caller did not.
+//! Usage of streams. The gateway requests it upstream if the client does not.
 
 use crate::harness::{CHAT_PATH, chat_body, played::GoldenProvider, post_with_config};
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! An overloaded error at the start of a streamed 200 becomes a 529 where that is asked for; everything else passes as it came.
+//! Stream inspection for overloaded errors. If enabled, such an error at the start of a streamed 200 becomes a 529;
+//! everything else passes unchanged.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +20,7 @@ fn overloaded_error_event() -> String {
     format!("event: error\ndata: {OVERLOADED_ERROR}\n\n")
 }
 
-/// Asks for a stream with an inline config that has the flag.
+/// Requests a stream with an inline config that sets the flag.
 fn inspected_request(path: &str) -> TestRequest {
     request_with_flag(path, "anthropic_inspect_stream_for_overloaded_error")
 }

@@ -1,5 +1,5 @@
-//! What is known of a request after it was answered: a response in the background is paid for once, by who sees what it used, and
-//! calls come back with their signatures; to whichever of those who share a Redis the caller comes.
+//! State that outlives a request. A background response is billed once, on the request that first sees its usage, and
+//! tool calls get their signatures back. Nodes that share a Redis share both.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use tokio::io::AsyncWriteExt;
 
 const RESPONSES_PATH: &str = "/v1/responses";
 const STORED_RESPONSE_PATH: &str = "/v1/responses/resp_1";
-/// Ten tokens of a thousand, two of two thousand.
+/// 10 input tokens at 1,000 nano-dollars each, and 2 output tokens at 2,000.
 const RESPONSE_COST_NANODOLLARS: u64 = 14_000;
 
 fn response_body(status: &str, usage: &Value) -> String {
@@ -34,7 +34,8 @@ fn ok_response(kind: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// Whoever makes a response hears that it has begun, and whoever looks for it or cancels it that it is over: plain or compressed.
+/// Starts a provider of background responses. It answers a create request with a queued response, and a lookup or
+/// cancel request with the completed one, plain or gzip-compressed.
 async fn start_responses_provider(is_packed: bool) -> ScriptedServer {
     ScriptedServer::start(move |mut stream, _| async move {
         while let Some(asked) = read_request(&mut stream).await {
@@ -72,7 +73,7 @@ fn responses_request(method: &str, path: &str) -> TestRequest {
         .body(body)
 }
 
-/// The only record since the last look. It may wait until others were asked who pays.
+/// Returns the only new record. Waits for it, because the gateway may first ask Redis which request pays.
 async fn wait_for_record(rig: &TestGateway) -> Value {
     let mut records = Vec::new();
     wait_until("a record", || {
@@ -84,7 +85,7 @@ async fn wait_for_record(rig: &TestGateway) -> Value {
     records.remove(0)
 }
 
-/// What each of these requests cost, and by which model.
+/// Sends the requests one by one. Returns the cost, units and model that each record shows.
 async fn collect_costs(rig: &TestGateway, asks: &[(&str, &str)]) -> Vec<Value> {
     let mut costs = Vec::new();
     for (method, path) in asks {
@@ -107,7 +108,7 @@ async fn background_response_is_billed_once() {
         let streamed = format!("{STORED_RESPONSE_PATH}?stream=true");
         let cancel = format!("{STORED_RESPONSE_PATH}/cancel");
         let looks = [("GET", STORED_RESPONSE_PATH), ("GET", &streamed), ("POST", &cancel)];
-        // Nobody owes what nobody began.
+        // A response that no client created through this gateway is not billed.
         assert_eq!(
             collect_costs(&rig, &looks).await,
             [nothing.clone(), nothing.clone(), nothing.clone()],
@@ -122,7 +123,7 @@ async fn background_response_is_billed_once() {
     }
 }
 
-/// The rest of its stream is fetched by who lost it, and says what all of it cost.
+/// After a broken stream, the request that fetches the rest carries the cost of the complete response.
 #[tokio::test]
 async fn broken_background_stream_is_billed_on_resume() {
     let provider = ScriptedServer::start(move |mut stream, _| async move {
@@ -153,7 +154,7 @@ async fn broken_background_stream_is_billed_on_resume() {
     assert_eq!(collect_costs(&rig, &[("GET", &streamed), ("GET", STORED_RESPONSE_PATH)]).await, expected);
 }
 
-/// One of several gateways that share.
+/// Starts one of several gateways that share a Redis.
 async fn start_node(provider_url: &str, redis: &RedisServer) -> TestGateway {
     let rig = TestGateway::with_settings(provider_url, |settings| settings.redis_url = Some(Secret::new(redis.url())));
     let gateway = Arc::clone(&rig.gateway);
@@ -162,7 +163,7 @@ async fn start_node(provider_url: &str, redis: &RedisServer) -> TestGateway {
     rig
 }
 
-/// Looks again until there are so many names like this.
+/// Polls Redis until exactly `count` keys match the pattern.
 async fn wait_for_key_count(redis: &RedisServer, pattern: &str, count: usize) {
     let mut connection = redis.connect().await;
     for _ in 0..2_000 {
@@ -175,7 +176,7 @@ async fn wait_for_key_count(redis: &RedisServer, pattern: &str, count: usize) {
     panic!("never {count} of {pattern}");
 }
 
-/// Looks again until it is said under a name.
+/// Polls Redis until the key has the expected value.
 async fn wait_for_key_value(redis: &RedisServer, name: &str, expected: &str) {
     let mut connection = redis.connect().await;
     for _ in 0..2_000 {
@@ -201,13 +202,13 @@ async fn background_response_is_billed_on_another_node() {
         [json!([RESPONSE_COST_NANODOLLARS, 12, "asked-for"])]
     );
     wait_for_key_value(&redis, "penstock:due:mock/resp_1", "").await;
-    // Nobody pays again, and least of all where it began.
+    // No node bills the response again, not even the one that created it.
     for node in [&other, &one] {
         assert_eq!(collect_costs(node, &[("GET", STORED_RESPONSE_PATH)]).await, [json!([null, null, ""])]);
     }
 }
 
-/// Plays Gemini, which signs its calls, and keeps what it is sent.
+/// Starts a mock of Gemini that signs its function calls. Also returns the requests that it receives.
 async fn start_gemini() -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hearing = Arc::clone(&heard);

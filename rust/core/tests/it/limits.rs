@@ -1,4 +1,4 @@
-//! What is bounded: requests at once, what of their bodies is held, and records that wait.
+//! Limits of the gateway: concurrent requests, memory for buffered bodies, and records that wait in the outbox.
 
 use std::{sync::Arc, time::Duration};
 
@@ -79,7 +79,7 @@ async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
         assert_eq!(told.json()["type"] == "error", path == MESSAGES_PATH);
         assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "no_room"]));
     }
-    // Small ones, and those that are sent on as they come, need none of it.
+    // Small bodies, and bodies that are forwarded as they arrive, do not use the memory budget.
     assert_eq!(rig.send(chat_request("mock")).await.status, 200);
     assert_eq!(rig.send(large("mock", "/v1/files", true)).await.status, 200);
     assert_eq!(rig.gateway.record_sink.metrics.bodies_rejected.get(), 3);
@@ -116,7 +116,7 @@ async fn records_above_the_outbox_limit_are_dropped_and_counted() {
     );
     assert_eq!(outbox.accepted_lines() + outbox.dropped_lines(), 50);
     assert!(outbox.unacknowledged_bytes() < limit + 2_000, "{}", outbox.unacknowledged_bytes());
-    // What was taken but not acknowledged still counts.
+    // Records that were taken but not acknowledged still count towards the limit.
     let taken = outbox.take_pending().unwrap();
     assert_eq!(crate::harness::parse_json_lines(&taken).len() as u64, outbox.accepted_lines());
     rig.send(chat_request("mock")).await;

@@ -1,4 +1,4 @@
-//! Lists of models: of one shape whoever gives them, and all of their pages.
+//! Lists of models. The list of every provider has the same shape and contains all pages.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use crate::harness::{
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-/// A provider that answers with a page for each request, and what lines it was asked with.
+/// Starts a provider that answers each request with the next page. Also returns the request lines that it receives.
 async fn start_paged_provider(pages: Vec<(u16, Value)>) -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
     let (pages, lines) = (Arc::new(pages), Arc::new(Mutex::new(Vec::<String>::new())));
     let noted = Arc::clone(&lines);
@@ -63,7 +63,7 @@ async fn model_list_has_the_same_shape_for_all_providers() {
             {"id": "m-2", "object": "model", "created": 0, "owned_by": provider}]);
         assert_eq!(told.json(), json!({"object": "list", "data": data, "provider": provider}));
     }
-    // Raw paths are told what the provider says.
+    // A raw proxy path returns the provider's list unchanged.
     let raw = TestRequest::new("GET", "/v1/proxy/models");
     let host = played.server.url();
     let raw = raw.header("x-gateway-provider", "openai").header("x-gateway-custom-host", &host);

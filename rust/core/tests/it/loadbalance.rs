@@ -1,4 +1,4 @@
-//! Requests are shared out by weight, and those that belong together stay together.
+//! Load balancing. Targets are chosen by weight, and a sticky session keeps its target.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -55,7 +55,7 @@ async fn sticky_user_keeps_its_target_in_every_worker() {
         json!({"enabled": true, "hash_fields": ["metadata.user_id", "params.user"], "ttl": 60});
     let mut seen = HashMap::new();
     for round in 0..3 {
-        // No clock moves a session.
+        // A session keeps its target when the clock advances.
         one.gateway.shared.clock.advance(Duration::from_secs(45));
         for user in 0..30 {
             let metadata = json!({"user_id": format!("u{user}")}).to_string();

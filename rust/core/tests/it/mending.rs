@@ -1,4 +1,5 @@
-//! Answers of who speaks the caller's dialect: what is mended of them, and that all else is the provider's bytes.
+//! Normalised responses of providers that use the client's own API format. Tests which fields change, and that all
+//! other bytes stay the provider's.
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestRequest, chat_body, played::GoldenProvider, post_with_config,
@@ -35,7 +36,7 @@ async fn errors_of_every_shape_are_normalised() {
             packed(flat),
             shaped("mistral-ai", "too much", "too_much", "n".into(), "3051".into()),
         ),
-        // Who was asked for a stream may say an error as one.
+        // A provider may send the error of a streaming request as an event stream.
         (422, "groq", "text/event-stream", format!("data: {flat}\n\ndata: [DONE]\n\n").into_bytes(), {
             shaped("groq", "too much", "too_much", "n".into(), "3051".into())
         }),
@@ -68,7 +69,7 @@ async fn errors_name_the_provider_except_in_passthrough() {
         (JSON_CONTENT_TYPE, good.into()),
         ("text/event-stream", format!("data: {good}\n\n").into_bytes()),
         (zipped, packed(good)),
-        // A gateway like this one has said whose it is.
+        // A chained Penstock gateway has already named the provider.
         (JSON_CONTENT_TYPE, told.into()),
     ] {
         let played = GoldenProvider::start(400, kind, body, 9).await;
@@ -130,7 +131,7 @@ async fn html_page_is_an_invalid_response_except_on_raw_paths() {
         let told = rig.send(raw).await;
         assert_eq!((told.status, &told.body[..]), (200, &page[..]));
     }
-    // Who has another target goes on to it.
+    // With another target, the gateway falls back to it.
     let other = GoldenProvider::start(200, JSON_CONTENT_TYPE, br#"{"choices":[]}"#.to_vec(), 9).await;
     let target =
         |played: &GoldenProvider| json!({"provider": "groq", "custom_host": played.server.url(), "api_key": "k"});
@@ -141,7 +142,7 @@ async fn html_page_is_an_invalid_response_except_on_raw_paths() {
 
 #[tokio::test]
 async fn budget_exhausted_error_passes_unchanged() {
-    // Groq is asked in the caller's own dialect, Anthropic in another.
+    // Groq uses the client's own API format; a request to Anthropic is translated.
     for (provider, body) in [("groq", r#"{"odd":1}"#), ("anthropic", r#"{"odd":2}"#), ("groq", "<h1>spent</h1>")] {
         let played = GoldenProvider::start(412, JSON_CONTENT_TYPE, body.into(), 9).await;
         let answer = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, provider)).await;

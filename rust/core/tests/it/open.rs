@@ -1,4 +1,5 @@
-//! `WebSockets`: who asks for a session is led to a provider as with any request, or told why there is none.
+//! Opening of `WebSocket` sessions. The handshake is routed to a provider like any other request, or refused with a
+//! reason.
 
 use crate::harness::{
     TestGateway, TestRequest, pick_fields,
@@ -106,19 +107,19 @@ async fn refused_session_falls_back_to_the_next_target() {
     assert!(sent.path.contains("model=another+one"), "{}", sent.path);
 }
 
-/// A session by a config.
+/// Builds a session request with an inline config.
 fn realtime_request_with_config(config: &Value) -> TestRequest {
     TestRequest::new("GET", REALTIME_PATH).header("x-gateway-config", &config.to_string())
 }
 
-/// What became of it: status, option and steps.
+/// Returns the recorded outcome of a session: status, target and retry count, then the decision steps.
 fn recorded_outcome(rig: &TestGateway) -> (Value, Vec<Value>) {
     let record = rig.single_record();
     let steps = record["decisions"].as_array().unwrap().iter().map(|step| pick_fields(step, ["step", "at", "status"]));
     (pick_fields(&record, ["response_status_code", "last_used_option_index", "retry_success_count"]), steps.collect())
 }
 
-/// Refuses every session with this status.
+/// Starts a provider that refuses every session with this status. Also returns a target that uses it.
 async fn start_refusing_provider(status: &str) -> (ScriptedServer, Value) {
     let provider =
         ScriptedServer::start_closing_after_response(json_response(status, "connection: close\r\n", "{}")).await;
@@ -214,7 +215,7 @@ async fn session_handshake_ends_at_the_client_timeout() {
     }
 }
 
-/// TLS in front of a provider, under the test authority.
+/// Starts a TLS listener with a certificate of the test authority in front of a provider. Returns its port.
 async fn start_tls_frontend(provider: &Server) -> u16 {
     let (listener, to) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), provider.addr);
     let (port, acceptor) = (listener.local_addr().unwrap().port(), tls_acceptor(&[b"h2", b"http/1.1"]));

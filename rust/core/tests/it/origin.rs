@@ -1,4 +1,5 @@
-//! Thousands of ways to write a host that must not be called, through everything that takes one: nothing is dialled.
+//! SSRF corpus: thousands of spellings of forbidden hosts, sent through every input that accepts a host. None is
+//! dialled.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tokio::net::TcpListener;
 
 const CANARY_KEY: &str = "sk-canary";
 
-/// Listens on every address of this machine.
+/// Listens on every address of this machine. Returns the listener and its port.
 async fn start_listener() -> (TcpListener, u16) {
     let listener = TcpListener::bind("[::]:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -27,7 +28,7 @@ fn request_with_canary(target: &str, provider: &str) -> TestRequest {
     ask.header("authorization", &format!("Bearer {CANARY_KEY}")).body(chat_body("m", false))
 }
 
-/// What takes a host with a request, and how it is asked.
+/// Name of a request input that accepts a host, and a function that builds a request with a URL in it.
 type HostInput = (&'static str, fn(&str) -> TestRequest);
 
 const REQUEST_HOST_INPUTS: [HostInput; 5] = [

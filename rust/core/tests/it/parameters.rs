@@ -1,4 +1,5 @@
-//! What a config changes of a request reaches the provider, byte for byte, on every route that carries JSON.
+//! Parameter changes by a config: defaults, overrides and drops. They reach the provider byte for byte on every route
+//! that carries JSON.
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, pick_fields, post_with_config, request_without_provider,
@@ -7,7 +8,7 @@ use crate::harness::{
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, sync::mpsc};
 
-/// A provider that hands over the bodies that it gets, and fails where they say so.
+/// Starts a provider that sends the bodies it receives to a channel. It answers 503 if the request contains "fails".
 async fn start_recording_provider() -> (ScriptedServer, mpsc::UnboundedReceiver<String>) {
     let (tell, told) = mpsc::unbounded_channel();
     let provider = ScriptedServer::start(move |mut io, _| {
@@ -52,10 +53,10 @@ async fn nitro_mode_sends_one_unchanged_request() {
     let told = rig.send(nitro(&config, body)).await;
     assert_eq!((told.status, told.header("x-portkey-retry-attempt-count")), (503, Some("0")));
     assert_eq!((bodies.recv().await.unwrap().as_str(), bodies.try_recv().is_err()), (body, true));
-    // With another value it is as it always is.
+    // With any other header value, the config applies as usual.
     rig.send(post_with_config(&config, CHAT_PATH, body).header("x-gateway-nitro-mode", "false")).await;
     assert!(bodies.recv().await.unwrap().contains("\"model\":\"other\""));
-    // What its provider would have to be told in other words is told so, with or without a config.
+    // Nitro mode rejects a provider that needs translation, with or without a config.
     let plain = request_without_provider(CHAT_PATH)
         .header("x-gateway-provider", "anthropic")
         .header("authorization", "Bearer k")

@@ -1,4 +1,5 @@
-//! What the gateway has no opinion on goes to the provider and back exactly as it was sent.
+//! Pass-through of requests and responses that the gateway does not interpret. Bytes stay as they were sent, but
+//! gateway keys never reach a provider.
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request, fetch_directly, get_request, pick_fields,
@@ -33,7 +34,8 @@ async fn request_and_response_bodies_are_byte_identical() {
     })
     .await;
     let rig = TestGateway::for_url(&provider.url());
-    // Odd spacing, doubled keys, escapes, numbers that a parser would change: nothing may be written anew.
+    // Odd spacing, duplicate keys, escapes, and numbers that a parser would change. The gateway must not re-serialise
+    // any of it.
     let body = "\n{\"model\" : \"m\",  \"messages\":[], \"n\":1.50, \"n\":1e400, \"s\":\"\\u00e9\\/\\ud83d\\ude00\"}  ";
     let got = rig.send(post_request(CHAT_PATH, body)).await;
     assert_eq!((got.status, got.text().as_str(), got.is_streamed), (200, answer, false));
@@ -69,7 +71,7 @@ async fn any_method_on_any_path_reaches_the_provider() {
     assert!(told.header("content-length").unwrap().parse::<usize>().unwrap() > 0);
 }
 
-/// The answer to TRACE holds what was sent, a stored credential too.
+/// A TRACE response echoes the request, and with it a stored credential.
 #[tokio::test]
 async fn rejects_trace_connect_and_invalid_methods() {
     let provider = Server::start().await;
@@ -99,12 +101,12 @@ async fn uncommon_method_passes_with_its_body() {
     }
 }
 
-/// A key as the gateway makes them.
+/// API key in the form that the gateway generates.
 const GENERATED_KEY: &str = "Q7dP0aXkE2mVnW8sYtB4cRjH6uLgZf1oK9iNqT3xM5vAwSbC";
-/// Tokens of this issuer are taken.
+/// Seed of the signing key of a trusted token issuer.
 const ISSUER_SEED: [u8; 32] = [7; 32];
 
-/// It is over: it is one of ours all the same.
+/// Returns an expired token of the trusted issuer. The gateway must remove expired tokens as well.
 fn expired_token() -> String {
     sign_claims(r#"{"exp":1,"sub":"s","organisation_id":"o","workspace_slug":"w"}"#)
 }
@@ -135,7 +137,8 @@ fn snapshot_with_keys() -> Value {
             "issuers": [{}], "keys": [{"issuer": 0, "kid": "e", "kty": "OKP", "crv": "Ed25519", "x": key}]}})
 }
 
-/// Where a key may stand beside the one that is meant; what stands in the place of `{}` is the key.
+/// Locations of a second key in a request, next to the one that authenticates it: path, header name and header value.
+/// `{}` stands for the key.
 const KEY_LOCATIONS: [(&str, &str, &str); 14] = [
     ("/v1/proxy/x", "authorization", "Bearer {}"),
     ("/v1/proxy/x", "authorization", "{}"),
@@ -172,7 +175,7 @@ async fn gateway_keys_never_reach_a_provider() {
     let kinds = ["key-of-the-caller", "key-from-before", "key-of-an-admin", GENERATED_KEY, &token];
     let mut cases = vec![];
     for kind in kinds {
-        // Its first letter, escaped.
+        // The key with its first character percent-encoded.
         let escaped = format!("%{:02X}{}", kind.as_bytes()[0], &kind[1..]);
         let put = |text: &str| text.replace("{%}", &escaped).replace("{}", kind);
         cases.extend(KEY_LOCATIONS.map(|(path, name, value)| (put(path), name, put(value), kind)));
@@ -187,7 +190,7 @@ async fn gateway_keys_never_reach_a_provider() {
         assert!(!absent.iter().any(|text| sent.contains(text)), "{path} {name}: {value}\n{sent}");
         assert!(sent.contains("?a=1&b=2 ") || !path.contains('?'), "{sent}");
     }
-    // What is no key stays, and what a provider needs however it reads.
+    // A value that is not a gateway key stays. So does a header that the provider needs, whatever it contains.
     for (name, value) in [
         ("authorization", "Token sk-of-the-provider"),
         ("x-note", "Q7dP0aXkE2mVnW8sYtB4cRjH6uLgZf1oK9iNqT3xM5vAwSbD"),
@@ -247,7 +250,7 @@ async fn token_is_accepted_only_in_its_own_workspace() {
         assert_eq!(told.status, status, "{named:?}: {}", told.text());
         assert_eq!(provider.ledger_entries().last().unwrap().header("x-gateway-workspace"), None);
     }
-    // A key has one workspace, whatever is said beside it.
+    // A key belongs to one workspace; the header does not change that.
     let told = rig
         .send(chat_request("mock").header("x-gateway-api-key", GENERATED_KEY).header("x-gateway-workspace", "there"))
         .await;
@@ -291,7 +294,7 @@ async fn denied_key_returns_403_with_the_reason() {
             }
         }
     }
-    // A good key beside it goes before.
+    // A valid key in another header takes precedence.
     let both = request_to_mock("POST", CHAT_PATH)
         .header("authorization", "Bearer key-of-an-admin")
         .header("api-key", "key-from-before");
@@ -301,7 +304,7 @@ async fn denied_key_returns_403_with_the_reason() {
         .await;
     assert_eq!((unknown.status, unknown.error_code().as_str()), (401, "03"));
     assert_eq!(provider.ledger_entries().len(), 1);
-    // What is said no more is known no more.
+    // A key that the next snapshot omits is unknown.
     rig.apply_snapshot(&json!({"epoch": "2", "keys": [snapshot["keys"][0]]}));
     let gone = rig.send(request_to_mock("POST", CHAT_PATH).header("x-gateway-api-key", "key-of-an-admin")).await;
     assert_eq!(gone.status, 401);
@@ -362,7 +365,7 @@ async fn proxy_prefix_is_stripped() {
     let rig = TestGateway::for_provider(&provider);
     for (asked, seen) in [
         ("/v1/proxy/assistants/a", "/v1/assistants/a"),
-        // Clients that have the version in their own paths.
+        // Some clients put the version in their own paths.
         ("/v1/proxy/v1/assistants/a", "/v1/assistants/a"),
         ("/v1/proxyish/a", "/v1/proxyish/a"),
     ] {
@@ -452,7 +455,7 @@ async fn redirect_is_returned_and_never_followed() {
 
 #[tokio::test]
 async fn large_response_arrives_complete() {
-    // Below, at and above what is read whole before it is passed on.
+    // Sizes below, at and above the limit up to which a response is buffered before it is sent.
     for size in [1000, 256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 5_000_000] {
         let body: String = ('a'..='w').cycle().take(size).collect();
         let provider = ScriptedServer::start_responding(json_response("200 OK", "", &body)).await;

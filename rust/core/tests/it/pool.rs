@@ -1,4 +1,4 @@
-//! Connections to a provider are used again, but never one that could give the wrong answer or none.
+//! Connection pool. Connections to a provider are reused, but never one that could deliver a wrong response or none.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ async fn connection_closed_while_idle_fails_no_request() {
     assert_eq!(provider.connection_count(), 5);
 }
 
-/// Closes its first connection at the second request, having read it.
+/// Starts a provider that reads the second request on its first connection and then closes it without a response.
 async fn start_late_closing_provider() -> ScriptedServer {
     ScriptedServer::start(|mut io, before| async move {
         let mut answered = 0;
@@ -111,7 +111,7 @@ async fn connection_is_not_reused_after_a_broken_response() {
             rig.send(ask(&format!("mock?fault={fault}"))).await;
             assert_eq!(rig.gateway.upstream.idle_connection_count(), 0, "{fault}");
             assert_eq!(rig.send(chat_request("mock")).await.status, 200, "{fault}");
-            // Take the good one away, so that the next fault has a connection of its own.
+            // Close the healthy connection, so that the next fault uses a new one.
             rig.send(chat_request("mock?fault=reset")).await;
         }
     }
@@ -124,7 +124,7 @@ async fn connection_is_not_reused_if_the_provider_forbids_it() {
         json_response("200 OK", "Connection: Foo, Close\r\n", "{}"),
         b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}".to_vec(),
     ] {
-        // It stays open all the same.
+        // The provider keeps the connection open all the same.
         let provider = ScriptedServer::start_responding(answer).await;
         let rig = TestGateway::for_url(&provider.url());
         for _ in 0..3 {
@@ -149,7 +149,7 @@ async fn dropped_stream_closes_its_connection() {
 async fn unsolicited_response_is_never_delivered() {
     let poison = json_response("200 OK", "", "\"poison\"");
     let good = json_response("200 OK", "", "\"good\"");
-    // In the same packet as the good one, and some time after it.
+    // The extra response arrives in the same packet as the good one, or some time after it.
     for pause in [0, 10] {
         let (good, poison) = (good.clone(), poison.clone());
         let provider = ScriptedServer::start(move |mut io, _| {
@@ -188,7 +188,7 @@ async fn providers_do_not_share_connections() {
     assert_eq!((one.ledger_entries().len(), two.ledger_entries().len()), (2, 2));
     assert_eq!(rig.gateway.upstream.idle_connection_count(), 2);
     drop(two);
-    // What a provider closed is forgotten when it is next looked for, and found out without a request.
+    // The next check of the pool drops a connection that the provider closed. This needs no request.
     wait_until("the closed one is seen", || {
         rig.gateway.upstream.close_expired();
         true

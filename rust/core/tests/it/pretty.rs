@@ -1,4 +1,4 @@
-//! Answers that people read: with `?pretty` they are told with an indent.
+//! Indented JSON for people to read. The query parameter `?pretty` indents a complete response.
 
 use crate::harness::{CHAT_PATH, TestGateway, chat_body, post_request};
 use penstock_mock::Server;
@@ -25,7 +25,7 @@ async fn pretty_query_indents_a_complete_response() {
             assert!(said.is_object());
         }
     }
-    // On a path that is passed on the word is the provider's, and its answer is as it came.
+    // On a pass-through path, the parameter belongs to the provider and the response is unchanged.
     let [raw, plain] = [("?pretty", "/v1/proxy/chat/completions"), ("", CHAT_PATH)]
         .map(|(query, path)| post_request(&format!("{path}{query}"), chat_body("mock", false)));
     let (raw, plain) = (rig.send(raw).await, rig.send(plain).await);

@@ -1,4 +1,4 @@
-//! What a request cost stands in its record, in whole nano-dollars, with the version of the price by which it was summed up.
+//! Cost of a request in its record, in whole nano-dollars, with the version of the price that applied.
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, chat_request, pick_fields, post_request,
@@ -44,7 +44,7 @@ async fn cost_follows_tokens_for_both_formats_and_streams() {
     apply_prices(&rig);
     for (path, streamed) in [(CHAT_PATH, false), (CHAT_PATH, true), (MESSAGES_PATH, false), (MESSAGES_PATH, true)] {
         rig.send(post_request(path, chat_body("mock?chunks=5&usage=on", streamed))).await;
-        // Twelve tokens asked and five answered.
+        // 12 input tokens and 5 output tokens.
         assert_eq!(
             pick_fields(&rig.single_record(), COST_FIELDS),
             json!([80_000, "USD", "v1", 17]),
@@ -128,7 +128,8 @@ async fn cache_hit_costs_nothing() {
     assert_eq!(pick_fields(&record, ["cache_status", "cost_nanodollars"]), json!(["hit", 0]), "{record:#}");
 }
 
-/// Ten dollars for a thousand searches of the web, two and a half for a thousand of files, one for a million tokens.
+/// Sets these prices: 10 dollars per 1,000 web searches, 2.50 dollars per 1,000 file searches, 1 dollar per million
+/// tokens.
 fn apply_search_prices(rig: &TestGateway) {
     let rates = json!({"input": [[0, 1_000_000]], "output": [[0, 1_000_000]], "web_search": [[0, 10_000_000_000_u64]],
         "file_search": [[0, 2_500_000_000_u64]]});
@@ -154,7 +155,7 @@ async fn response_cost_includes_tokens_and_searches() {
     };
     let completed = json!({"type": "response.completed", "response": response(&items)});
     let event = format!("event: response.completed\ndata: {completed}\n\n");
-    // Two searches of ten millions each, one of two and a half, and 42 tokens of a thousand.
+    // Two web searches at 10 million nano-dollars each, one file search at 2.5 million, and 42 tokens at 1,000 each.
     let expected = json!([22_542_000, "USD", "v", 42]);
     for answer in [
         json_response("200 OK", "", &response(&items).to_string()),
@@ -171,7 +172,7 @@ async fn response_cost_includes_tokens_and_searches() {
     }
 }
 
-/// Who asks the models of `OpenAI` that search before they answer pays for one search, which no answer names.
+/// `OpenAI` bills one search per request to its search models, and no response reports it.
 #[tokio::test]
 async fn chat_with_a_search_model_costs_one_search() {
     let answer = json!({"id": "c", "object": "chat.completion", "model": "gpt-4o-search-preview-2025-03-11",
@@ -187,7 +188,7 @@ async fn chat_with_a_search_model_costs_one_search() {
         (MESSAGES_PATH, "openai", "gpt-5-search-api", false, &searched),
         (MESSAGES_PATH, "openai", "gpt-5-search-api", true, &searched),
         (CHAT_PATH, "openai", "gpt-4o", false, &plain),
-        // It says itself what it looked up.
+        // This provider reports its searches in the response.
         (CHAT_PATH, "openrouter", "openai/gpt-4o-search-preview", false, &plain),
     ] {
         let bytes = if streamed {
@@ -197,7 +198,7 @@ async fn chat_with_a_search_model_costs_one_search() {
         };
         let scripted = ScriptedServer::start_responding(bytes).await;
         let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
-        // Twenty-five dollars for a thousand searches, one for a million tokens.
+        // 25 dollars per 1,000 searches, 1 dollar per million tokens.
         let price = json!({"version": "v", "rates": {"input": [[0, 1_000_000]], "output": [[0, 1_000_000]],
             "web_search": [[0, 25_000_000_000_u64]]}});
         let said = json!([{"provider": provider, "model": model, "prices": [price]}]);
@@ -212,7 +213,8 @@ async fn chat_with_a_search_model_costs_one_search() {
     }
 }
 
-/// Of two that are raced who answers is paid for, and of two that say one answer both.
+/// A hedged request pays only for the target that responds. A stream that a second target continues pays for both
+/// targets.
 #[tokio::test]
 async fn hedged_request_pays_one_search_and_continued_stream_two() {
     let chunk = |text: &str, end: Value| {
@@ -258,10 +260,10 @@ async fn images_are_priced_by_quality_and_size() {
     let asked = |more: &str| post_request(IMAGES_PATH, format!(r#"{{"model":"m","prompt":"p"{more}}}"#));
     let overridden = json!({"provider": "mock", "override_params": {"quality": "hd"}});
     for (ask, status, answer, expected) in [
-        // Four cents each of those that came, however many were asked for.
+        // 4 cents for each image in the response, however many were requested.
         (asked(r#","n":3"#), "200 OK", drawn, json!([80_000_000, "USD", "v", null])),
         (asked(r#","quality":"hd","size":"1024x1792""#), "200 OK", drawn, json!([240_000_000, "USD", "v", null])),
-        // And ten tokens of a thousand each.
+        // Adds 10 tokens at 1,000 nano-dollars each.
         (asked(""), "200 OK", counted, json!([40_010_000, "USD", "v", 10])),
         (edit, "200 OK", drawn, json!([160_000_000, "USD", "v", null])),
         (
@@ -270,9 +272,9 @@ async fn images_are_priced_by_quality_and_size() {
             drawn,
             json!([160_000_000, "USD", "v", null]),
         ),
-        // Compressed it is the same.
+        // A compressed response costs the same.
         (asked(r#","n":3"#), "200 OK", "gzip", json!([80_000_000, "USD", "v", null])),
-        // Nothing is said of those.
+        // No cost: an image size without a price, and a failed request.
         (asked(r#","size":"1x1""#), "200 OK", counted, json!([null, null, null, 10])),
         (asked(""), "400 Bad Request", r#"{"error":{"message":"no"}}"#, json!([null, null, null, null])),
     ] {

@@ -1,5 +1,5 @@
-//! Application inference profiles of Bedrock: it is asked once which model is behind one, and that decides how it is asked and
-//! what it costs.
+//! Application inference profiles of Bedrock. The gateway looks up the model behind a profile once; that model decides
+//! the API format and the price.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,8 @@ use tokio::io::AsyncWriteExt;
 const PROFILE_ARN: &str = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2";
 const ENCODED_PROFILE_ARN: &str = "arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Aapplication-inference-profile%2Fa1b2";
 
-/// Plays Bedrock: says which model is behind a profile, if it says that at all, and answers as that one does.
+/// Starts a mock of Bedrock that answers model calls in the API format of the path. It reports the model behind a
+/// profile, or refuses the lookup with 403 if `behind` is `None`. Also returns the requests that it receives.
 async fn start_bedrock(behind: Option<&'static str>) -> (ScriptedServer, Arc<Mutex<Vec<String>>>) {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&heads);
@@ -93,7 +94,7 @@ async fn model_behind_a_profile_is_looked_up_once_and_sets_the_price() {
         let told = rig.send(bedrock_request(MESSAGES_PATH, config, model)).await;
         assert_eq!(told.status, 200, "{}", told.text());
         let record = rig.single_record();
-        // 30 tokens of a thousand, 12 of two thousand.
+        // 30 input tokens at 1,000 nano-dollars each, and 12 output tokens at 2,000.
         let expected = json!([54_000, "v", PROFILE_ARN]);
         assert_eq!(pick_fields(&record, ["cost_nanodollars", "price_version", "ai_model"]), expected, "{record:#}");
     }

@@ -1,4 +1,5 @@
-//! Through a proxy: a tunnel for https, the whole URL for http, its password for it alone, and no way around what is forbidden.
+//! Outbound HTTP proxy. Uses a tunnel for https and the absolute URL for http, sends the proxy password to the proxy
+//! only, and still rejects forbidden hosts.
 
 use std::{
     io,
@@ -25,7 +26,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// A proxy that leads everything to one place, whatever it is asked for, and keeps what it was asked.
+/// Proxy that connects every request to one provider, whatever its target, and records the request heads.
 struct MockProxy {
     server: ScriptedServer,
     request_heads: Arc<Mutex<Vec<String>>>,
@@ -40,7 +41,7 @@ impl MockProxy {
         Self { server: scripted, request_heads: heads }
     }
 
-    /// With a password, under a name that only it can be looked up by.
+    /// Returns the URL with a password. Its host name resolves only in the resolver of these tests.
     fn url(&self) -> String {
         format!("http://alice:sesame@proxy.internal:{}", self.server.addr.port())
     }
@@ -63,7 +64,7 @@ async fn forward_connection(mut caller: TcpStream, provider: SocketAddr, heads: 
     let _ = copy_bidirectional(&mut caller, &mut onward).await;
 }
 
-/// What look-ups wait for, until the other half is dropped.
+/// Blocks DNS lookups until the sender is dropped.
 struct LookupGate(Mutex<Receiver<()>>);
 
 fn lookup_gate() -> (Sender<()>, LookupGate) {
@@ -77,7 +78,8 @@ impl LookupGate {
     }
 }
 
-/// Knows the proxy and nobody else: what lies behind it is for the proxy to find.
+/// Resolver that knows the proxy and one host with a private address. Lookups of all other names fail, because only the
+/// proxy may resolve them.
 fn proxy_only_resolver() -> LookupFn {
     Arc::new(|name| match name {
         "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
@@ -139,7 +141,7 @@ async fn http_sends_the_absolute_url_with_each_request() {
         "POST http://llm.example:8080/v1/chat/completions HTTP/1.1\r\n{PROXY_AUTH_HEADER}host: llm.example:8080\r\n"
     );
     assert!(asked.starts_with(&line) && asked.contains("\r\nauthorization: Bearer sk-1\r\n"), "{asked}");
-    // The kept connection is the proxy's too: it is used again for the same origin, in the same form.
+    // The pooled connection also goes through the proxy. It is reused for the same origin, with the same absolute URL.
     assert_eq!(rig.send(request_to_url("http://llm.example:8080/v1")).await.status, 200);
     assert_eq!(provider.connection_count(), 1);
 }
@@ -182,7 +184,7 @@ async fn forbidden_hosts_are_rejected_behind_a_proxy() {
     assert!(proxy.take_request_heads().is_empty());
 }
 
-/// Only what an operator or a provider chose goes where nobody here knows.
+/// Only hosts that an operator or a provider chose may stay unresolved in the gateway.
 #[tokio::test]
 async fn client_chosen_host_is_resolved_and_checked_behind_a_proxy() {
     let provider = start_provider().await;
@@ -226,7 +228,7 @@ async fn client_chosen_host_is_resolved_and_checked_behind_a_proxy() {
         );
     }
     assert_eq!(asked.lock().unwrap().len(), 5);
-    // These are for the proxy to find, and nobody asks for them here.
+    // The proxy resolves these names; the gateway does not look them up.
     for host in ["api.openai.com", "known.example", "below.known.example"] {
         assert_eq!(rig.send(request_to_url(&format!("http://{host}"))).await.status, 200, "{host}");
     }
@@ -236,7 +238,7 @@ async fn client_chosen_host_is_resolved_and_checked_behind_a_proxy() {
     drop(end);
 }
 
-/// A proxy that leads nowhere, and whom it was asked for.
+/// Starts a proxy that refuses every tunnel and records the request heads.
 async fn start_refusing_proxy() -> MockProxy {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&heads);
@@ -252,7 +254,7 @@ async fn start_refusing_proxy() -> MockProxy {
     MockProxy { server: scripted, request_heads: heads }
 }
 
-/// Of what options decide, one host each.
+/// Hosts that provider options determine, each with a request that uses it.
 fn option_derived_hosts() -> [(&'static str, TestRequest); 4] {
     let ask = |provider: &str, options: &[(&str, &str)]| {
         let ask =
@@ -294,7 +296,7 @@ async fn unresolvable_provider_host_is_left_to_the_proxy() {
             assert!(is_asked && told.status >= 500, "{host} {kind}: {} {asked:?}", told.text());
         }
     }
-    // A private network's own address for it is judged like any other.
+    // If the local network resolves the host to a private address, that address is checked like any other.
     let look_up: LookupFn = Arc::new(|name| match name {
         "proxy.internal" => Ok(vec![[127, 0, 0, 1].into()]),
         _ => Ok(vec![[10, 0, 0, 5].into()]),
@@ -307,7 +309,7 @@ async fn unresolvable_provider_host_is_left_to_the_proxy() {
     assert!(proxy.take_request_heads().is_empty());
 }
 
-/// More than there may be look-ups of names that callers choose.
+/// Number of requests; exceeds the limit of concurrent lookups for hosts that clients choose.
 const HANGING_REQUESTS: usize = 80;
 
 #[tokio::test]
@@ -336,7 +338,7 @@ async fn proxy_lookup_does_not_wait_for_client_chosen_hosts() {
             )
         })
         .collect();
-    // Half of the threads.
+    // Half of the resolver threads.
     wait_until("all hang that may", || hanging.load(Ordering::Relaxed) == 64).await;
     assert_eq!(rig.send(request_to_url("http://llm.example")).await.status, 200);
     drop(end);

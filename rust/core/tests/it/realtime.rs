@@ -1,4 +1,4 @@
-//! `WebSockets`: both ends talk, and one record says what it used.
+//! `WebSocket` sessions. Messages pass in both directions, and one record holds the usage of the session.
 
 use crate::harness::{
     TestGateway, TestRequest, pick_fields,
@@ -33,7 +33,7 @@ async fn session_relays_messages_and_writes_one_record_with_usage() {
     assert_eq!(told, json!(["realtime", "gpt-realtime", "complete", true, 101, true]));
     assert_eq!(pick_fields(&record, ["req_units", "res_units", "total_units"]), json!([24, 16, 40]));
     assert_eq!(record["usage"], json!({"input": 14, "output": 16, "audio_in": 10}));
-    // Twice seven of text, five of sound and eight of text answered.
+    // Two responses, each with 7 text tokens, 5 audio tokens and 8 output tokens.
     assert_eq!(
         pick_fields(&record, ["cost_nanodollars", "price_version"]),
         json!([2 * (7_000 + 50_000 + 16_000), "v1"])
@@ -71,7 +71,7 @@ async fn record_lists_session_events_with_usage_and_errors() {
     let after: Vec<_> =
         record["events"].as_array().unwrap().iter().map(|event| event["after"].as_f64().unwrap()).collect();
     assert!(after.is_sorted() && after[3] < record["response_time"].as_f64().unwrap(), "{after:?}");
-    // However many there are, so many are told.
+    // A record lists at most 200 events and counts the rest.
     let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
     for _ in 0..210 {
         talk.send_event(json!({"type": "nothing"})).await;
@@ -92,7 +92,7 @@ async fn transcription_is_priced_by_its_own_model() {
     };
     let said = json!([price("gpt-realtime", "v1", 10_000_000), price("gpt-4o-transcribe", "w1", 3_000_000)]);
     rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}}));
-    // One that nobody knows the price of costs as much as the model that talks.
+    // A transcription model without a price costs as much as the session's model.
     for (writer, audio, version) in [("gpt-4o-transcribe", 36_000, "v1+w1"), ("unknown", 120_000, "v1")] {
         let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
         let input = json!({"input": {"transcription": {"model": writer}}});
@@ -167,7 +167,7 @@ async fn session_handshake_sends_provider_headers() {
     assert_eq!(told.map(|name| entry.header(name)), expected);
 }
 
-/// A saved provider of this kind at which `good` alone may be used.
+/// Gateway with a saved provider of this kind that allows only the model `good`.
 fn gateway_allowing_one_model(provider: &Server, kind: &str) -> TestGateway {
     let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
     rig.apply_snapshot(&json!({"epoch": "1",
@@ -237,7 +237,7 @@ async fn each_response_of_a_session_is_priced_by_its_own_model() {
     for (models, cost, version) in [
         (["small", "large", "small"], json!(2 * 20 + 200), json!("small+large")),
         (["large", "large", "small"], json!(2 * 200 + 20), json!("large+small")),
-        // Not as cheap as the first, only because nobody knows its price.
+        // If the price of one model is unknown, the cost is unknown; the first model's price does not apply instead.
         (["small", "unknown", "small"], json!(null), json!(null)),
     ] {
         let mut talk =
@@ -331,7 +331,7 @@ async fn slow_client_slows_the_provider() {
     let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
     talk.receive_event().await;
     talk.send_event(json!({"type": "mock.flood", "count": 400, "bytes": 100_000})).await;
-    // Forty megabytes: far more than sockets and channels hold.
+    // 40 MB, which is far more than sockets and channels buffer.
     for at in 0..5 {
         assert_eq!(talk.receive_event().await["at"], at);
     }

@@ -1,4 +1,5 @@
-//! Every request of the data plane leaves exactly one record, whatever became of it, and no secret in it.
+//! Request log records. Every request of the data plane writes exactly one record, whatever its outcome, and no record
+//! contains a secret.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio::{
     time::timeout,
 };
 
-/// Starts a request and drops it when it has had this much time.
+/// Starts a request and drops it after 40 ms, as a disconnected client would.
 async fn abandon_request(rig: &TestGateway, ask: TestRequest) {
     let left = timeout(Duration::from_millis(40), rig.gateway.handle(ask.build())).await;
     assert!(left.is_err(), "it was answered");
@@ -101,7 +102,7 @@ async fn usage_is_read_from_both_formats_and_streams() {
     assert_eq!(pick_fields(&rig.single_record(), ["operation", "req_units", "res_units"]), json!(["embed", 8, 0]));
 }
 
-/// Models of some vendors say at Bedrock what they cost in the head of their answer alone.
+/// Models of some vendors report their usage at Bedrock in the response headers only.
 #[tokio::test]
 async fn bedrock_usage_headers_apply_if_the_body_has_no_usage() {
     let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
@@ -165,7 +166,7 @@ async fn refused_request_writes_one_record() {
         (chat_request("m").header("x-gateway-config", "pc-none"), 400, "not_found_in_workspace"),
         (post_request(CHAT_PATH, "nonsense"), 400, "invalid_json"),
         (chat_request("mock?fault=reset"), 502, "upstream_broke"),
-        // The one that waits bounds itself, so that a busy machine makes no timeout of the others.
+        // Only the silent provider gets a short timeout, so that a slow machine does not time out the other cases.
         (chat_request("mock?fault=silence").header("x-gateway-request-timeout", "30"), 408, "timeout"),
         (chat_request("mock?fault=cut"), 502, "upstream_broke"),
     ] {
@@ -230,7 +231,7 @@ async fn disconnect_during_a_buffered_response_writes_one_record() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     abandon_request(&rig, chat_request("mock?fault=stall")).await;
-    // The provider's head had come, but nothing of it had left.
+    // The response head of the provider had arrived, but the client had received nothing.
     assert_aborted(&rig, 200);
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
 }

@@ -1,4 +1,5 @@
-//! Streams that break off: held back until they are whole, or continued by another target, in both dialects.
+//! Stream recovery. A broken stream is held back until it is complete, or another target continues it, in every client
+//! format.
 
 use std::fs;
 
@@ -21,13 +22,13 @@ fn recovery_config(recovery: &Value, targets: &[Value]) -> Value {
     json!({"strategy": {"mode": "fallback"}, "recovery": recovery, "targets": targets})
 }
 
-/// All events of a stream.
+/// Parses all JSON events of a stream.
 fn parse_stream_events(told: &TestResponse) -> Vec<Value> {
     let text = told.text();
     text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect()
 }
 
-/// What a reader of the stream sees.
+/// Concatenates the text deltas of a stream.
 fn collect_text(told: &TestResponse) -> String {
     let part = |event: &Value| {
         let chat = event["choices"][0]["delta"]["content"].as_str();
@@ -97,7 +98,7 @@ async fn held_stream_that_breaks_off_falls_back_or_retries() {
     retried["retry"] = json!({"attempts": 1});
     let told = rig.send(recovery_request(&recovery_config(&json!("hold"), &[retried]), CHAT_PATH)).await;
     assert_eq!((collect_text(&told), routing_headers(&told)[1]), (canon, "1"));
-    // It is used until the last byte of it is gone.
+    // The held stream uses recovery memory until its last byte is dropped.
     assert!(rig.gateway.shared.recovery_memory.used_bytes() > 0);
     drop(told);
     assert_eq!(rig.gateway.shared.recovery_memory.used_bytes(), 0);
@@ -231,7 +232,8 @@ async fn chat_stream_continues_on_another_target_as_one_response() {
             pick_fields(&record, ["outcome", "is_success", "error", "last_used_option_index", "units_estimated"]),
             json!(["complete", true, null, "config.targets[1]", true])
         );
-        // The provider's own twenty, and forty that were counted: each of its words is a token, about.
+        // The second target reports about 20 tokens; the gateway estimates 40 for the broken part, about one token per
+        // word.
         let usage = events.iter().find_map(|event| event["usage"].as_object()).unwrap();
         assert_eq!(
             json!([usage["prompt_tokens"], usage["completion_tokens"]]),
@@ -309,7 +311,7 @@ async fn text_completion_continues_exactly_on_any_model() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let canon = fetch_expected_text(&rig).await;
-    // What the pretend provider says of chats it says of prompts too.
+    // The mock provider generates the same text for prompts as for chats.
     let config = recovery_config(
         &json!("continue"),
         &[
@@ -352,7 +354,7 @@ async fn responses_stream_continues_within_its_output_message() {
     let done = events.iter().find(|event| event["type"] == "response.output_text.done").unwrap();
     let whole = &events.last().unwrap()["response"];
     assert_eq!([&done["text"], &whole["output"][0]["content"][0]["text"]], [&json!(canon); 2]);
-    // After the seam each has its own number.
+    // After the point of continuation, the sequence number increases by one with each event.
     let numbers: Vec<_> = events[43..].iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
     assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{numbers:?}");
     let (record, usage) = (rig.single_record(), &whole["usage"]);
@@ -394,7 +396,7 @@ async fn continues_until_targets_run_out_then_reports_the_break() {
         .await;
     assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{}", told.text());
     assert_eq!(rig.single_record()["last_used_option_index"], "config.targets[2]");
-    // Alone it is asked itself.
+    // A single target continues its own stream.
     let told =
         rig.send(recovery_request(&recovery_config(&json!("continue"), &[cut("&prefix=on&times=1")]), CHAT_PATH)).await;
     assert_eq!(collect_text(&told), canon);
@@ -461,7 +463,7 @@ async fn sends_the_prefill_in_the_form_each_provider_expects() {
         ("groq", "llama-3.3-70b-versatile", "/chat/completions", beginning.clone(), None),
         ("siliconflow", "deepseek-ai/DeepSeek-V2.5", "/chat/completions", Value::Null, Some("The quick")),
     ] {
-        // Some say again what they were given.
+        // Some providers repeat the prefill in their response.
         let repeated = if slug == "mistral-ai" { "The quick" } else { "" };
         let rest = [
             json!({"id": "b", "choices": [{"index": 0, "delta": {"role": "assistant", "content": repeated}, "finish_reason": null}]}),
@@ -480,7 +482,7 @@ async fn sends_the_prefill_in_the_form_each_provider_expects() {
         };
         let targets =
             [target("cerebras", first.url(), "m"), target(slug, format!("{}{prefix}", second.server.url()), model)];
-        // Groq has responses of its own, of which nobody says that they go on.
+        // Groq has its own Responses API, which is not documented to continue a prefill.
         for caller in [CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH]
             .into_iter()
             .filter(|caller| (slug, *caller) != ("groq", RESPONSES_PATH))
@@ -537,7 +539,7 @@ async fn record_and_explain_state_why_a_target_cannot_continue() {
     }
 }
 
-/// A provider whose streams say this and then break off.
+/// Starts a provider whose streams send these events and then break off.
 async fn start_breaking_provider(said: &[&str]) -> ScriptedServer {
     let events: Vec<u8> = said.iter().flat_map(|data| [b"data: ", data.as_bytes(), b"\n\n"].concat()).collect();
     ScriptedServer::start_closing_after_response([SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(&events, 64)].concat())

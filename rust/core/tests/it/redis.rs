@@ -1,4 +1,5 @@
-//! Gateways share answers and breakers through Redis, and none of their requests fails or waits long when it is away.
+//! Sharing through Redis: cached responses, circuit breakers and sticky sessions. No request fails or waits long if
+//! Redis is unavailable.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -17,10 +18,10 @@ use penstock_mock::Server;
 use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
 
-/// Which requests wait for Redis at most.
+/// Maximum time that a request waits for Redis.
 const MAX_REDIS_WAIT: Duration = Duration::from_millis(50);
 
-/// One of several gateways that share.
+/// Starts one of several gateways that share a Redis server.
 async fn start_node(provider_url: &str, redis_url: &str) -> TestGateway {
     let rig = TestGateway::with_settings(provider_url, |settings| {
         settings.redis_url = Some(Secret::new(redis_url));
@@ -55,7 +56,7 @@ async fn list_redis_keys(connection: &mut MultiplexedConnection, pattern: &str) 
     with_timeout(redis::cmd("KEYS").arg(pattern).query_async(connection)).await.unwrap()
 }
 
-/// Looks again until there are so many names like this.
+/// Polls until exactly `count` keys match the pattern.
 async fn wait_for_key_count(connection: &mut MultiplexedConnection, pattern: &str, count: usize) {
     for _ in 0..2_000 {
         if list_redis_keys(connection, pattern).await.len() == count {
@@ -66,7 +67,7 @@ async fn wait_for_key_count(connection: &mut MultiplexedConnection, pattern: &st
     panic!("never {count} of {pattern}: {:?}", list_redis_keys(connection, "*").await);
 }
 
-/// Looks again until what is under this name was written by a gateway.
+/// Polls until a gateway has overwritten the value of this key.
 async fn wait_until_overwritten(connection: &mut MultiplexedConnection, name: &str) {
     for _ in 0..2_000 {
         let found: redis::RedisResult<Vec<u8>> = redis::cmd("GET").arg(name).query_async(connection).await;
@@ -93,10 +94,11 @@ async fn nodes_share_a_cached_response_until_it_expires() {
     let name = list_redis_keys(&mut connection, "penstock:answer:*").await.remove(0);
     let left: i64 = redis::cmd("PTTL").arg(&name).query_async(&mut connection).await.unwrap();
     assert!((1..=60_000).contains(&left), "{left}");
-    // It says nothing of whoever asked.
+    // The stored value contains no data about the caller.
     let value: Vec<u8> = redis::cmd("GET").arg(&name).query_async(&mut connection).await.unwrap();
     assert!(value.ends_with(&first.body));
-    // What came from there grows no older here. Redis tells whole milliseconds, and was asked a little later.
+    // A local copy expires together with the entry in Redis. The extra second is needed because Redis reports whole
+    // milliseconds and was queried slightly later.
     other.gateway.shared.clock.advance(Duration::from_millis(left.unsigned_abs()) + Duration::from_secs(1));
     drop(redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await);
     assert_eq!(fetch_cache_status(&other, "hi").await, "MISS");
@@ -111,7 +113,7 @@ async fn a_refreshed_response_replaces_the_old_one_on_all_nodes() {
     assert_eq!(fetch_cache_status(&one, "hi").await, "MISS");
     wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
     assert_eq!(fetch_cache_status(&other, "hi").await, "HIT");
-    // It is in the process now, and there alone.
+    // From here on the response is cached in the process only.
     redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await.unwrap();
     assert_eq!(fetch_cache_status(&other, "hi").await, "HIT");
     let told = one.send(cacheable_request("hi").header("x-gateway-cache-force-refresh", "true")).await;
@@ -197,7 +199,7 @@ async fn corrupt_entries_or_a_full_redis_fail_no_request() {
     let (one, other) =
         (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
     let mut connection = server.connect().await;
-    // Neither bytes that nobody wrote down so, nor another type, to which Redis itself says no.
+    // Covers malformed bytes, and a value of another Redis type, for which Redis itself returns an error.
     for spoil in ["SET", "LPUSH"] {
         assert_eq!(fetch_cache_status(&one, spoil).await, "MISS");
         wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
@@ -216,7 +218,7 @@ async fn corrupt_entries_or_a_full_redis_fail_no_request() {
     let refused = || one.gateway.shared.redis.as_ref().unwrap().metrics.rejected_commands.get();
     wait_until("the refusal is counted", || refused() > 0).await;
     assert!(is_redis_available(&one));
-    // Nor does it keep a target closed off: where it gives nobody the right to try, each tries.
+    // The breaker does not stay open either: if Redis cannot grant the right to probe, every node may probe.
     let config = circuit_breaker_config("status=503", 1);
     one.send(chat_with_config(&config)).await;
     one.gateway.shared.clock.advance(Duration::from_secs(31));
@@ -228,7 +230,7 @@ async fn corrupt_entries_or_a_full_redis_fail_no_request() {
     }
 }
 
-/// Closed off after so many failures.
+/// Fallback config whose circuit breaker opens after this many failures.
 fn circuit_breaker_config(failing: &str, failures: u32) -> Value {
     let breaker = match failures {
         1 => sensitive_breaker_config(),
@@ -256,7 +258,7 @@ async fn an_open_breaker_applies_to_existing_and_new_nodes() {
     for rig in [&one, &other, &later] {
         assert_eq!(routing_headers(&rig.send(chat_with_config(&config)).await)[0], "config.targets[1]");
     }
-    // One failed, four answered.
+    // One upstream request failed and four succeeded.
     wait_for_ledger_entries(&provider, 5).await;
 }
 
@@ -271,7 +273,7 @@ async fn counts_failures_of_all_nodes_together() {
         one.send(chat_with_config(&config)).await;
         wait_until("the other has heard", || heard() == failures).await;
     }
-    // Two are not enough; the third may be anybody's.
+    // Two failures are not enough; any node may report the third.
     assert_eq!((open_breaker_count(&one), open_breaker_count(&other)), (0, 0));
     other.send(chat_with_config(&config)).await;
     assert_eq!(open_breaker_count(&other), 1);
@@ -302,7 +304,7 @@ async fn one_node_probes_and_all_nodes_learn_the_result() {
         if expected == 3 {
             break;
         }
-        // It failed: for as long again nobody tries.
+        // The probe failed, so no node probes again before the next cooldown ends.
         for node in nodes.iter().cycle().take(20) {
             node.send(chat_with_config(&config)).await;
         }
@@ -317,7 +319,7 @@ async fn one_node_probes_and_all_nodes_learn_the_result() {
 #[tokio::test]
 async fn a_sticky_session_maps_to_the_same_target_on_every_node() {
     let (provider, server) = (Server::start().await, RedisServer::start().await);
-    // One shares, the other has nothing to do with it: the answer follows from the request alone.
+    // Only one node uses Redis. The target follows from the request alone.
     let (one, other) = (start_node(&provider.url(), &server.url()).await, TestGateway::for_provider(&provider));
     let config = json!({"strategy": {"mode": "loadbalance",
         "sticky_session": {"enabled": true, "hash_fields": ["metadata.user"], "ttl": 60}},
@@ -362,7 +364,8 @@ async fn a_sticky_session_lasts_its_ttl_despite_weight_changes() {
     assert_eq!(place(&nodes[0], "leaves").await, "[0]");
     let given = Instant::now();
     weighted("2", [1e-9, 1.0]);
-    // Neither has the other node seen it, nor is the second of its requests its first.
+    // The session is new to the second node, and this is not its first request on the first node. Both use the original
+    // target.
     assert_eq!((place(&nodes[1], "ann").await.as_str(), place(&nodes[0], "ann").await.as_str()), ("[0]", "[0]"));
     assert_eq!(place(&nodes[1], "bob").await, "[1]");
     while place(&nodes[1], "ann").await == "[0]" {
@@ -371,17 +374,17 @@ async fn a_sticky_session_lasts_its_ttl_despite_weight_changes() {
     }
     assert!(began.elapsed() > Duration::from_millis(1_900), "{:?}", began.elapsed());
     assert_eq!(place(&nodes[0], "ann").await, "[1]");
-    // Nobody is held to a target that nobody is sent to any more.
+    // A session leaves a target whose weight is set to 0.
     weighted("3", [1.0, 0.0]);
     assert_eq!((place(&nodes[0], "ann").await.as_str(), place(&nodes[1], "ann").await.as_str()), ("[0]", "[0]"));
-    // What a node knows it knows without Redis; all else follows from the request.
+    // A node remembers its sessions without Redis; the target of a new session follows from the request.
     weighted("4", [1e-9, 1.0]);
     server.kill();
     assert_eq!(place(&nodes[0], "ann").await, "[0]");
     assert_eq!((place(&nodes[0], "new").await.as_str(), place(&nodes[1], "new").await.as_str()), ("[1]", "[1]"));
 }
 
-/// Sends this many at once, all new, several times; gives the longest time that one took.
+/// Sends ten new requests at once per round; returns the longest duration of a request.
 async fn measure_max_latency(rig: &TestGateway, name: &str, rounds: usize) -> Duration {
     let mut longest = Duration::ZERO;
     for round in 0..rounds {
@@ -415,7 +418,7 @@ async fn redis_outage_fails_no_request_and_delays_only_the_first() {
         let before = timed_out_lookups(&rig);
         let longest = measure_max_latency(&rig, name, 20).await;
         assert!(longest < bound, "{name}: {longest:?}, usually {usual:?}");
-        // With the first all who wait give up, and all others do not ask.
+        // When the first lookup times out, all waiting requests give up with it, and later ones skip Redis.
         assert!(timed_out_lookups(&rig) - before <= 1, "{name}: {}", timed_out_lookups(&rig) - before);
     };
     server.freeze();

@@ -1,4 +1,4 @@
-//! A request is sent to its target again as often and as soon as its config says, and no more often than its target can bear.
+//! Retries. Attempts and delays follow the config, within the limits of the retry budget.
 
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,7 @@ async fn does_not_retry_requests_that_the_gateway_rejects() {
     assert_eq!(explained.json()["targets"][0]["error"], "unsupported_operation", "{}", explained.text());
 }
 
-/// Fails so many times, then answers.
+/// Starts a provider that returns 429 to the first `times` requests, then 200.
 async fn start_failing_provider(times: usize, fields: &'static str) -> ScriptedServer {
     let made = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     ScriptedServer::start(move |mut io, _| {
@@ -97,7 +97,7 @@ async fn response_header_counts_the_retries() {
         let told = rig.send(chat_with_config(&config)).await;
         assert_eq!((told.status, routing_headers(&told)[1]), (200, times.to_string().as_str()));
         assert_eq!(rig.single_record()["retry_success_count"], times);
-        // What nobody wanted was read, so that its connection could serve again.
+        // The gateway reads each discarded response to its end, so that the connection can be reused.
         assert_eq!(provider.connection_count(), 1);
     }
 }
@@ -213,7 +213,8 @@ async fn concurrent_failures_stay_within_the_retry_budget() {
     let began = Instant::now();
     let answers = send_at_rate(&rig, &config, 300, 900).await;
     assert!(answers.iter().all(|(_, _, told)| told.status == 503));
-    // After the first second: a fifth more, and the floor of ten a second with one second's change of windows.
+    // Counts only after the first second. Allows 20 % more attempts than requests, plus the floor of ten per second and
+    // one second for the change of windows.
     let first = began + Duration::from_secs(1);
     let attempts = ill.request_times().into_iter().filter(|at| *at > first).count();
     let requests = answers.iter().filter(|(at, ..)| *at > first).count();

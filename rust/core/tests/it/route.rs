@@ -1,4 +1,5 @@
-//! Every route reaches the provider at its own path, under its own name, with the bytes that were sent.
+//! Forwarding of all routes. Each request reaches the provider at its own path, with unchanged bytes, and is recorded
+//! under its operation id.
 
 use crate::harness::{
     TestGateway, TestRequest, pick_fields, scripted::ScriptedServer, sha256_hex, wait_for_ledger_entries,
@@ -8,7 +9,7 @@ use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
 use serde_json::json;
 
-/// Method, path after `/v1`, function id. What has no id of its own is `proxy`.
+/// Method, path after `/v1`, and operation id. Routes without an id of their own use `proxy`.
 const ROUTES: &[(&str, &str, &str)] = &[
     ("POST", "/chat/completions", "chatComplete"),
     ("POST", "/completions", "complete"),
@@ -102,7 +103,7 @@ async fn proxy_prefix_forwards_every_path_without_parsing() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for (before, (method, path, _)) in ROUTES.iter().enumerate() {
-        // What would be refused by a route of its own passes here.
+        // Without the proxy prefix, the route would reject this body.
         let body = b"\x00 no JSON at all \xff".as_slice();
         let told = rig
             .send(
@@ -196,7 +197,7 @@ async fn returns_no_body_for_204_and_304() {
             let told = rig.send(route_request(method, "/v1/files/file-1").header("if-none-match", "\"x\"")).await;
             assert_eq!((told.status.to_string().as_str(), told.body.len()), (&line[..3], 0), "{method}");
         }
-        // The connection was fit to be used again: nothing was waited for that does not come.
+        // The connection was reused: the gateway did not wait for a body that never comes.
         assert_eq!(provider.connection_count(), 1);
     }
 }
@@ -307,7 +308,8 @@ async fn azure_host_in_the_path_must_match_the_resource_name() {
         assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_provider_option"));
         assert!(told.text().contains("resource_name is `my-res`, and the path says `other`"), "{}", told.text());
     }
-    // Without a custom host it is the resource that is dialled, and no address that a path makes up.
+    // Without a custom host the gateway dials the resource's host. It rejects resource names that would form another
+    // address.
     for (resource, status) in [("a.b", 400), ("evil.example%2F", 400), ("", 400)] {
         let path = format!("/v1/{resource}.openai.azure.com/openai/x?api-version=1");
         let ask = TestRequest::new("GET", &path).header("x-gateway-provider", "azure-openai").header("api-key", "k");

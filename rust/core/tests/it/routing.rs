@@ -1,4 +1,4 @@
-//! Random configs of any nesting go the way that a simple model of them says, and end.
+//! Routing of random nested configs. The result must match a simple reference model, and every request must end.
 
 use crate::harness::{CHAT_PATH, TestGateway, TestResponse, mock_target, post_with_config, routing_headers};
 use fastrand::Rng;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 const UPSTREAM_STATUSES: [u16; 5] = [200, 400, 429, 500, 503];
 
-/// A random node: a target, or a group of them. Of the members of a shared group one alone has a weight.
+/// Generates a random node: a target, or a group of targets. Exactly one member of each group has a non-zero weight.
 fn random_node(random: &mut Rng, depth: u32, id: &mut u32, port: u16) -> Value {
     if depth == 0 || random.u8(0..4) == 0 {
         *id += 1;
@@ -33,7 +33,7 @@ fn random_node(random: &mut Rng, depth: u32, id: &mut u32, port: u16) -> Value {
     };
     let mut group = json!({"strategy": strategy, "targets": targets});
     if group["strategy"]["mode"] == "fallback" && random.u8(0..3) == 0 {
-        // Nobody here is as slow as that.
+        // Longer than any response takes, so no hedge starts.
         group["strategy"]["hedge"] = json!({"after_ms": 60_000});
     }
     if random.u8(0..4) == 0 {
@@ -43,10 +43,10 @@ fn random_node(random: &mut Rng, depth: u32, id: &mut u32, port: u16) -> Value {
     group
 }
 
-/// One that never opens.
+/// Circuit breaker settings under which the breaker never opens.
 const NEVER_OPENING_BREAKER: &str = r#"{"failure_threshold": 100000, "cooldown_interval": 30000}"#;
 
-/// Some of what is inherited.
+/// Adds random inheritable settings to a node.
 fn add_random_settings(random: &mut Rng, node: &mut Value, port: u16) {
     let names = ["seed", "user", "top_p", "n"];
     let name = |random: &mut Rng| names[random.usize(0..names.len())];
@@ -73,10 +73,10 @@ fn add_random_settings(random: &mut Rng, node: &mut Value, port: u16) {
     }
 }
 
-/// What the model of a walk expects.
+/// Outcome of a request that the reference model predicts.
 #[derive(Debug, Default)]
 struct ExpectedOutcome {
-    /// The models that are asked for, in order.
+    /// Models of the upstream requests, in order.
     requested_models: Vec<String>,
     status: u16,
     target_path: String,
@@ -84,7 +84,7 @@ struct ExpectedOutcome {
     is_cache_enabled: bool,
 }
 
-/// A config walked in the simplest way: everything inherited by copying maps.
+/// Predicts the outcome of a node in the simplest way: settings are inherited by copying maps.
 fn predict_node(node: &Value, path: &str, inherited: &Map<String, Value>, expected: &mut ExpectedOutcome) {
     let own = merge_inherited_settings(node, inherited);
     let Some(targets) = node["targets"].as_array() else {
@@ -101,7 +101,8 @@ fn predict_node(node: &Value, path: &str, inherited: &Map<String, Value>, expect
     }
 }
 
-/// What a node hands down: of parameters field by field, of all else the nearer.
+/// Returns the settings that a node passes to its children. Parameters are merged field by field; for all other
+/// settings the nearest one applies.
 fn merge_inherited_settings(node: &Value, inherited: &Map<String, Value>) -> Map<String, Value> {
     let mut own = inherited.clone();
     let replaced = [
@@ -129,12 +130,12 @@ fn merge_inherited_settings(node: &Value, inherited: &Map<String, Value>) -> Map
     own
 }
 
-/// What every request of this test asks for.
+/// Body of every request in this test.
 fn request_body() -> Value {
     json!({"model": "m", "user": "ann", "top_p": 1, "messages": [{"role": "user", "content": "hi"}]})
 }
 
-/// What becomes of it at a target.
+/// Returns the request body after the parameter settings of a target are applied.
 fn apply_parameters(own: &Map<String, Value>) -> Value {
     let mut changed = request_body();
     let fields = changed.as_object_mut().unwrap();
@@ -148,21 +149,22 @@ fn apply_parameters(own: &Map<String, Value>) -> Value {
     changed
 }
 
-/// The members of a group that may be tried, in order.
+/// Returns the indexes of the group members that may be tried, in order.
 fn candidate_indexes(node: &Value, targets: &[Value], inherited: &Map<String, Value>) -> Vec<usize> {
     let strategy = &node["strategy"];
     let find = |is_it: &dyn Fn(&Value) -> bool| vec![targets.iter().position(is_it).unwrap()];
     match strategy["mode"].as_str().unwrap() {
         "single" => vec![0],
         "loadbalance" => find(&|target| target["weight"] == 1),
-        // The metadata of every second request has this plan.
+        // Every second request has this plan in its metadata.
         "conditional" if inherited.contains_key("paid") => vec![0],
         "conditional" => find(&|target| target["name"] == strategy["default"]),
         _ => (0..targets.len()).collect(),
     }
 }
 
-/// Every target that may be tried, in order, with all that it inherits; beside them whom a second attempt may go to.
+/// Returns every target that may be tried, in order, with its inherited settings. Appends the paths of hedge targets to
+/// `hedged`.
 fn expected_targets(
     node: &Value,
     path: &str,

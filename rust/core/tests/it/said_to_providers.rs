@@ -1,4 +1,4 @@
-//! A request in one dialect reaches a provider of another, in that provider's words.
+//! Request translation. A request in one API format reaches a provider with another format.
 
 use std::fs;
 
@@ -53,7 +53,7 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
     assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["slow", 0.5]));
 }
 
-/// The router of Hugging Face does nothing but chat; an endpoint of one's own continues texts.
+/// The Hugging Face router supports only chat; a dedicated endpoint also supports text completions.
 #[tokio::test]
 async fn dedicated_endpoint_gets_completions_unchanged() {
     let answer = br#"{"object":"text_completion","choices":[{"text":" so","index":0,"finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}"#;
@@ -277,7 +277,8 @@ async fn all_client_formats_reach_a_provider_that_validates() {
     }
 }
 
-/// Cases of Claude at who hosts it: the path, and what of the caller's betas goes where.
+/// Golden cases of Claude on hosting providers: provider, case, request line, and the beta header that the provider
+/// receives.
 const HOSTED_CLAUDE_CASES: [(&str, &str, &str, &str); 4] = [
     ("bedrock", "carried_betas", "POST /model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke HTTP/1.1", ""),
     (
@@ -341,7 +342,7 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
         assert!(head.contains(line) && head.contains(beta) && !head.contains("anthropic-version"), "{head}");
         let is_in_body = body.contains(r#""anthropic_beta":["one-1","two-2"]"#);
         assert_eq!(is_in_body, provider == "bedrock", "{provider} {named}: {body}");
-        // What the caller wrote stands there as it was written.
+        // The client's JSON is forwarded exactly as it was written.
         let written = String::from_utf8(asked).unwrap();
         let (_, after) = written.split_once("\"max_tokens\"").unwrap();
         let (thoughts, _) = after.split_once("\"And?\"").unwrap();
@@ -404,7 +405,7 @@ async fn translates_operations_other_than_chat() {
     }
 }
 
-/// What Google's own client asks for besides content: a golden case, and the line that its provider gets.
+/// Embedding and token count requests of Google's client: golden case, and the request line that the provider receives.
 const EMBED_AND_COUNT_CASES: [(&str, &str); 8] = [
     ("openai/batchEmbedContents/whole", "POST /embeddings HTTP/1.1"),
     ("openai/embedContent/whole", "POST /embeddings HTTP/1.1"),
@@ -519,10 +520,10 @@ async fn azure_sends_rerank_to_the_cohere_path() {
     }
 }
 
-/// Names and values.
+/// Option names and values.
 type OptionPairs = &'static [(&'static str, &'static str)];
 
-/// Options as a request's headers say them, as a config does, and what of them comes to the provider.
+/// Provider, its options (sent as headers or in the config), and the text that the upstream request head must contain.
 const PROVIDER_OPTION_CASES: &[(&str, OptionPairs, &str)] = &[
     ("stability-ai", &[("stability-client-id", "c-1")], "stability-client-id: c-1\r\n"),
     ("openrouter", &[("http-referer", "https://app.example"), ("x-title", "App")], "x-title: App\r\n"),

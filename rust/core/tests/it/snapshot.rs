@@ -1,4 +1,4 @@
-//! A snapshot takes the other's place whole, at once, and under no request's feet.
+//! Snapshot updates. A new snapshot replaces the old one atomically, and requests in progress continue with theirs.
 
 use std::sync::{
     Arc,
@@ -13,7 +13,8 @@ use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
 use serde_json::{Value, json};
 
-/// Everything in it carries the epoch: the key's id, the provider's credential, the config's slug for both.
+/// Builds a snapshot whose key id, provider credential and custom host carry the epoch. The config slug is the same in
+/// all epochs.
 fn epoch_snapshot(name: &str, provider: &Server) -> Value {
     json!({"epoch": name,
         "keys": [{"id": format!("k-{name}"), "name": "dev", "sha256": sha256_hex("pk-1")}],
@@ -150,7 +151,7 @@ async fn rejects_a_revoked_or_expired_key_at_once() {
     assert_eq!(rig.send(keyed_request()).await.status, 200);
 }
 
-/// A part of the store: keys by numbers, and a config of each number.
+/// Builds a snapshot part with one key and one config for each number.
 fn snapshot_part(name: &str, numbers: &[usize]) -> Value {
     let keys =
         numbers.iter().map(|n| json!({"id": format!("k-{n}"), "name": "n", "sha256": sha256_hex(format!("pk-{n}"))}));
@@ -160,7 +161,7 @@ fn snapshot_part(name: &str, numbers: &[usize]) -> Value {
     json!({"name": name, "keys": keys.collect::<Vec<_>>(), "configs": configs.collect::<Vec<_>>()})
 }
 
-/// The statuses of a request with each of these keys and configs, the latter by slug and by id.
+/// Sends requests with each numbered key and config, by slug and by id. Returns the higher status of each pair.
 async fn request_statuses<const N: usize>(rig: &TestGateway, numbers: [usize; N]) -> [u16; N] {
     let mut found = [0; N];
     for (status, n) in found.iter_mut().zip(numbers) {
@@ -250,6 +251,6 @@ async fn is_ready_from_the_first_snapshot_until_drain() {
     assert_eq!(status("/ready").await, 200);
     rig.gateway.drain();
     assert_eq!((status("/ready").await, status("/live").await), (503, 200));
-    // What still comes is still served.
+    // Requests that arrive during the drain are still served.
     assert_ne!(rig.send(chat_request("m")).await.status, 503);
 }

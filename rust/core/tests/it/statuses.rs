@@ -1,4 +1,5 @@
-//! Whatever a provider answers is its answer; what is no answer of HTTP is an error of ours, and the worker lives.
+//! Upstream statuses and malformed responses. Provider errors pass through; invalid HTTP becomes a gateway error and
+//! does not stop the worker.
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, chat_body, chat_request, fetch_directly, get_request, post_request,
@@ -44,7 +45,7 @@ async fn passes_provider_errors_and_adds_the_provider_name() {
                 let sent = fetch_directly(provider.addr, path, &body).await;
                 let told = rig.send(post_request(path, body)).await;
                 let (mut said, mut told_of) = (serde_json::from_slice::<Value>(&sent).unwrap(), told.json());
-                // The name of a request is another each time.
+                // The request id differs for each request.
                 for body in [&mut said, &mut told_of] {
                     body.as_object_mut().unwrap().remove("request_id");
                 }

@@ -1,4 +1,5 @@
-//! Streams reach the caller byte for byte, at once, and never end as if they were whole when they are not.
+//! Stream delivery. Streams reach the client byte for byte and without delay, and a truncated stream never appears
+//! complete.
 
 use std::{sync::Arc, time::Duration};
 
@@ -134,7 +135,7 @@ async fn passes_an_event_of_ten_megabytes() {
     assert_eq!(bytes, Some(told.body.len() as u64));
 }
 
-/// What came before the fault is whole, then comes one error event in the caller's dialect.
+/// Asserts that the stream ends in an error event in the client format.
 fn assert_ends_in_error_event(told: &TestResponse, path: &str, fault: &str) {
     assert_eq!((told.status, told.is_truncated), (200, false), "{path} {fault}");
     let (name, data) = told.last_event();
@@ -234,7 +235,7 @@ async fn content_type_ignores_case_and_parameters() {
             .await;
         assert_eq!(told.text().contains("upstream_broke"), is_events, "{kind}: {}", told.text());
     }
-    // A document can be indented; a list of them may be one by chance.
+    // Only single JSON documents are pretty-printed. A sequence of documents is not, even if it contains only one.
     for (kind, is_json) in [
         ("Application/JSON", true),
         ("application/json;charset=utf-8", true),
@@ -290,7 +291,7 @@ async fn a_stream_without_its_last_event_ends_in_an_error_event() {
     let provider = ScriptedServer::start_responding(sse_response(delta.as_bytes(), 33)).await;
     let told = TestGateway::for_url(&provider.url()).send(get_request("/v1/responses/resp_1?stream=true")).await;
     assert!(told.text().contains("upstream_broke"), "{}", told.text());
-    // What ends without a word by its nature is left alone.
+    // Streams on unknown paths have no known end event and are not changed.
     let provider = ScriptedServer::start_responding(sse_response(delta.as_bytes(), 33)).await;
     let told = TestGateway::for_url(&provider.url()).send(stream_request("/v1/anything", "m")).await;
     assert_eq!((told.text().as_str(), told.is_truncated), (delta, false));
@@ -373,7 +374,7 @@ async fn a_cut_pass_through_stream_ends_in_an_error_event() {
     assert_ends_in_error_event(&told, CHAT_PATH, "cut");
     let told = rig.send(stream_request("/v1/proxy/messages", "mock?fault=cut")).await;
     assert_ends_in_error_event(&told, MESSAGES_PATH, "cut");
-    // A client whose base has a `/v1` of its own says it twice.
+    // A client whose base URL already ends in `/v1` sends the prefix twice.
     for prefix in ["/v1/proxy", "/v1/proxy/v1", "/v1/v1"] {
         for (path, all) in STREAM_CASES {
             let path_there = path.replacen("/v1", prefix, 1);
@@ -393,7 +394,7 @@ async fn a_cut_pass_through_stream_ends_in_an_error_event() {
     }
 }
 
-/// Where Google's streams are asked for, but for the operation itself.
+/// Paths that reach Gemini's stream endpoint as pass-through requests.
 const GEMINI_RAW_PATHS: [&str; 4] = [
     "/v1/proxy/v1beta/models/g:streamGenerateContent",
     "/v1/proxy/v1/models/g:streamGenerateContent",

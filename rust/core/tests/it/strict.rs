@@ -1,4 +1,4 @@
-//! Who is not strict gets what a provider says besides the dialect.
+//! Non-strict mode. The response keeps provider fields and values that are not part of the OpenAI format.
 
 use std::fs;
 

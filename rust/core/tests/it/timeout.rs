@@ -1,4 +1,4 @@
-//! Every wait has an end: for a connection, for the first byte, for the next one.
+//! Timeouts for the connection, the first byte, and the silence between bytes.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ async fn header_config_or_settings_set_the_request_timeout() {
         let said = pick_fields(&rig.single_record(), ["outcome", "error", "response_status_code"]);
         assert_eq!(said, json!(["refused", "timeout", 408]));
     }
-    // A head is no byte of the answer.
+    // The response head does not count as the first byte.
     let begun = stream_request(CHAT_PATH, "mock?fault=slow_first").header("x-gateway-request-timeout", "40");
     let told = rig.send(begun).await;
     assert_eq!((told.status, told.json()), (408, request_timeout_error(40)));
@@ -131,7 +131,7 @@ async fn an_idle_stream_ends_in_an_error_event() {
     assert_eq!(told.last_event(), (None, idle_timeout_error(80)));
     assert!(start.elapsed() < Duration::from_secs(3));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
-    // Where more time is given than a heartbeat takes, the head does not wait for the first byte.
+    // If the timeout is longer than the heartbeat interval, the response head is sent before the first byte arrives.
     let patient =
         stream_request(CHAT_PATH, "mock?fault=slow_first&first_ms=5000").header("x-gateway-request-timeout", "20000");
     let told = rig.send(patient).await;
@@ -166,7 +166,7 @@ async fn an_idle_non_streaming_response_times_out() {
     assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "idle_timeout"]));
 }
 
-/// Sends a head at once and then a byte every ten milliseconds, for ever.
+/// Starts a provider that sends a response head at once, then one byte every 10 ms, forever.
 async fn start_dripping_provider(kind: &str, length: usize) -> ScriptedServer {
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n");
     ScriptedServer::start(move |mut io, _| {
@@ -233,7 +233,7 @@ async fn times_out_if_the_provider_stops_reading_an_upload() {
     .await;
     let rig = TestGateway::for_url(&provider.url());
     let (feeder, reading) = feed_channel(|| ());
-    // More than all buffers on the way hold.
+    // More than all buffers on the path can hold.
     for _ in 0..64 {
         feeder.push(vec![0; 1024 * 1024].into());
     }
@@ -256,7 +256,7 @@ async fn a_refused_connection_becomes_502() {
 
 #[tokio::test]
 async fn an_unanswered_connection_attempt_becomes_503() {
-    // A listener whose queue is full drops what comes on top, as a host that is down would.
+    // A listener with a full queue drops new connections, like a host that is down.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();

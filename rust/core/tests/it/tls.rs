@@ -1,4 +1,4 @@
-//! Providers over TLS: the operator's authority counts, the name counts, and a connection that is torn is not an end.
+//! TLS to providers: the configured CA, host name verification, and detection of truncated connections.
 
 use std::{
     io::Write,
@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-/// Listens on loopback with the test certificate; counts the handshakes that were completed.
+/// Listens on loopback with the test certificate. Returns the port and the count of completed handshakes.
 async fn start_tls_provider<P, F>(play: P) -> (u16, Arc<AtomicUsize>)
 where
     P: Fn(TlsStream<TcpStream>) -> F + Send + 'static,
@@ -93,7 +93,7 @@ async fn unknown_ca_or_wrong_host_name_becomes_502() {
 
 #[tokio::test]
 async fn a_truncated_tls_connection_does_not_complete_a_body() {
-    // Neither has an end of its own: only a proper goodbye tells the end from a cut.
+    // The response has neither a length nor chunks: only a TLS close_notify distinguishes its end from truncation.
     let until_close = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\n{CHAT_EVENTS}").into_bytes();
     for says_goodbye in [true, false] {
         let bytes = until_close.clone();
@@ -153,7 +153,7 @@ async fn accepts_an_early_rejection_while_tls_buffers_the_upload() {
     let (port, _) = start_tls_provider(|mut io| async move {
         let mut some = [0; 1000];
         io.read_exact(&mut some).await.unwrap();
-        // Before that the socket is full, and the last piece waits in TLS.
+        // Before the response, the socket fills up and the last chunk waits in the TLS buffer.
         tokio::time::sleep(Duration::from_millis(200)).await;
         io.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
         io.write_all(&json_response("413 Payload Too Large", "connection: close\r\n", "\"too large\"")).await.unwrap();
@@ -179,7 +179,8 @@ async fn accepts_an_early_rejection_while_tls_buffers_the_upload() {
 
 #[tokio::test]
 async fn does_not_reuse_a_connection_with_surplus_tls_data() {
-    // As much as is read at once of an answer's beginning, in one record, and what follows in the next.
+    // The first TLS record is as large as one read of a response's start; the surplus response follows in the next
+    // record.
     let head =
         |length: usize| format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n");
     let length = 16_384 - head(16_000).len();

@@ -1,4 +1,4 @@
-//! How many tokens a request has, where the gateway itself must say it.
+//! Token counting. The gateway estimates the count if the provider cannot count.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ const MESSAGES_COUNT_PATH: &str = "/v1/messages/count_tokens";
 const CONVERSE_COUNT_PATH: &str = "/model/gpt-4o/count-tokens";
 const GEMINI_COUNT_PATH: &str = "/v1beta/models/gpt-4o:countTokens";
 
-/// What Amazon's clients send to have it counted.
+/// Token count request as Amazon's clients send it.
 fn converse_count_body() -> Value {
     json!({"input": {"converse": {"messages": [{"role": "user", "content": [{"text": "What is the answer?"}]}]}}})
 }
@@ -64,7 +64,7 @@ async fn counts_tokens_locally_if_the_provider_cannot() {
         assert_eq!(said, vec![json!([provider, "complete", null]); 3]);
     }
     assert_eq!(played.server.connection_count(), 0);
-    // Nothing is counted here of what is meant for the provider as it is.
+    // Pass-through requests are not counted locally.
     let told = played
         .gateway_with_saved_provider("groq")
         .send(GoldenProvider::passthrough_request(MESSAGES_COUNT_PATH, messages))
@@ -92,7 +92,7 @@ async fn counts_locally_if_a_bedrock_model_cannot_and_reports_it() {
         let named = told.header("x-gateway-not-translated").unwrap_or_default();
         assert!(named.split(", ").any(|name| name == operation), "{path}: {named}");
         assert_eq!(pick_fields(&rig.single_record(), ["ai_org", "outcome"]), json!(["bedrock", "complete"]));
-        // What is none of the model's is told as it was said.
+        // Other errors pass unchanged: a 403 is not about what the model supports.
         let played = GoldenProvider::start(403, "application/json", refusal.to_vec(), 50).await;
         let told = rig.send(played.build_request("bedrock", path, body.to_string().into())).await;
         assert_eq!(told.status, 403, "{path}: {}", told.text());

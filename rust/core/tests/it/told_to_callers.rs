@@ -1,4 +1,5 @@
-//! What a provider of another dialect answers comes back as if there were no difference.
+//! Translation of upstream responses, streams and errors to the client format. Clients see no difference between a
+//! translated and a native provider.
 
 use std::{fs, path::Path};
 
@@ -41,7 +42,7 @@ async fn translates_complete_responses_of_every_provider() {
         assert_eq!(body, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{provider}");
         let mut expected: Value = serde_json::from_slice(&read("returned.json")).unwrap();
         let mut found = told.json();
-        // Some ids are made of the time.
+        // Some IDs contain the time.
         for answer in [&mut expected, &mut found] {
             answer.as_object_mut().unwrap().retain(|key, _| key != "created" && key != "id");
         }
@@ -109,14 +110,14 @@ async fn records_stream_usage_and_returns_it_only_if_requested() {
             assert!(told.ends_with("data: [DONE]\n\n"), "{provider}: {told}");
             let said = pick_fields(&rig.single_record(), ["outcome", "req_units", "units_estimated"]);
             assert_eq!(said, json!(["complete", 20, null]), "{provider}");
-            // What comes compressed could be neither told nor hidden.
+            // Usage in a compressed stream could be neither read nor hidden.
             let (head, _) = played.parse_last_request();
             assert!(head.contains("\r\naccept-encoding: identity") && !head.contains("gzip"), "{head}");
         }
     }
 }
 
-/// Ids that are made of the time, and of chance behind it, are of no age.
+/// Removes the time and the random part of generated IDs.
 fn strip_generated_ids(text: &str) -> String {
     let text = strip_created_time(text);
     let digits = |one: char| one.is_ascii_digit();
@@ -162,7 +163,8 @@ async fn translates_an_error_that_is_not_json() {
 
 #[tokio::test]
 async fn reports_an_invalid_response_as_a_provider_error() {
-    // Anthropic's is told in another dialect; of what together-ai says the end is told in OpenAI's words.
+    // The `anthropic` response is translated to another API format. In the `together-ai` response only the finish
+    // reason is normalised to OpenAI's values.
     for (provider, said) in [("anthropic", r#"{"content": 1}"#), ("anthropic", "{"), ("together-ai", r#"{"choices":["#)]
     {
         let played = GoldenProvider::start(200, "application/json", said.into(), 50).await;
@@ -174,7 +176,7 @@ async fn reports_an_invalid_response_as_a_provider_error() {
         assert_eq!((told.status, told.json()), (200, expected));
         let record = rig.single_record();
         assert_eq!((&record["error"], &record["is_success"]), (&"invalid_response".into(), &false.into()), "{record}");
-        // Another target is asked, whatever the status.
+        // Fallback tries the next target, although the status is 200.
         let good = GoldenProvider::start(200, "application/json", br#"{"choices":[]}"#.to_vec(), 50).await;
         let at = |provider: &str, url: &str| json!({"provider": provider, "custom_host": url, "api_key": "k"});
         let config = json!({"strategy": {"mode": "fallback"},
@@ -199,10 +201,10 @@ async fn a_truncated_stream_never_looks_complete() {
     }
 }
 
-/// What stands around the model in the paths of whole and streamed requests.
+/// Path parts before and after the model, for complete and for streamed requests.
 type PathParts = [(&'static str, &'static str); 2];
 
-/// Clients of Google and Amazon: provider, whole, streamed, and where.
+/// Google and Amazon clients: provider, operations for complete and streamed responses, and their paths.
 const VENDOR_CLIENTS: [(&str, [&str; 2], PathParts); 5] = [
     ("openai", ["generateContent", "streamGenerateContent"], GEMINI_PATHS),
     ("anthropic", ["generateContent", "streamGenerateContent"], GEMINI_PATHS),
@@ -294,7 +296,7 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
             let (pieces, _) = read_stream(into_stream(rig.handle_request(ask).await)).await;
             assert!(pieces.len() > 1 && pieces[0].starts_with(b"[{") && !pieces[0].ends_with(b"]"), "{pieces:?}");
         }
-        // An error is told as it is elsewhere.
+        // An error has the same form as for other operations.
         let played = GoldenProvider::start(429, "application/json", b"{}".to_vec(), 50).await;
         let told = rig.send(played.build_request(provider, &path, extract_model(&read("asked.json")).1)).await;
         assert_eq!((told.status, &told.json()["error"]["code"]), (429, &json!(429)));
@@ -330,7 +332,7 @@ async fn a_json_array_without_finish_reason_is_cut_and_not_cached() {
     }
 }
 
-/// What the frames of a stream are called.
+/// Returns the names of the frames in a stream.
 fn frame_names(bytes: &[u8]) -> Vec<String> {
     let mut frames = FrameDecoder::new(1 << 20);
     frames.push_chunk(bytes);
@@ -358,7 +360,7 @@ async fn translates_errors_for_google_and_amazon_clients() {
         assert!(["RESOURCE_EXHAUSTED", "ThrottlingException"].contains(&word(&told).as_str()), "{}", told.text());
         assert!(["INVALID_ARGUMENT", "ValidationException"].contains(&word(&refused).as_str()), "{}", refused.text());
         assert_eq!((told.status, refused.status), (429, 400));
-        // A stream that breaks off says so where it can.
+        // A truncated stream ends with an error event if its format has one.
         let answered = fs::read(golden_case_dir(&format!("{provider}/{operation}Stream/stream/answered.sse")));
         let Ok(answered) = answered else { continue };
         let played = GoldenProvider::start(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
@@ -386,7 +388,7 @@ async fn returns_529_for_an_overloaded_stream_if_configured() {
     let told = GoldenProvider::gateway_trusting_loopback().send(ask).await;
     assert_eq!((told.status, told.is_streamed), (529, false), "{}", told.text());
     assert_eq!(told.json()["error"]["message"], "anthropic error: Overloaded");
-    // Claude is hosted elsewhere too.
+    // Claude models of other hosts are inspected too.
     let asked = GoldenProvider::start(200, "text/event-stream", overloaded.into(), 50).await;
     let config = json!({"provider": "vertex-ai", "anthropic_inspect_stream_for_overloaded_error": true,
         "vertex_project_id": "p", "vertex_region": "europe-west4", "custom_host": asked.server.url(), "api_key": "sk-1"});

@@ -1,4 +1,5 @@
-//! Traces that a caller began go on at the provider, and what a caller notes of a request is in its record.
+//! Trace propagation and request metadata. Upstream requests continue the client's trace, and the record contains the
+//! client's metadata.
 
 use crate::harness::{CHAT_PATH, TestGateway, chat_request, get_request, pick_fields, post_request};
 use penstock_mock::Server;

@@ -1,4 +1,5 @@
-//! Credentials that are fetched before a request can carry them: tokens of Google and Entra ID, keys of Amazon's roles.
+//! Credentials that the gateway fetches before a request: access tokens of Google and Entra ID, and temporary keys of
+//! AWS roles.
 
 use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, chat_body,
@@ -47,7 +48,7 @@ fn service_account_json(key: &KeyPair, issuer: &str) -> String {
     .to_string()
 }
 
-/// What the provider was sent as authorization, request by request.
+/// Returns the `authorization` header of each request that the provider received.
 fn authorization_headers(provider: &Server) -> Vec<String> {
     provider.ledger_entries().iter().map(|entry| entry.header("authorization").unwrap_or_default().to_owned()).collect()
 }
@@ -107,7 +108,7 @@ async fn request_timeout_bounds_the_credential_fetch() {
     assert!(told.text().contains("takes too long") && provider.ledger_entries().is_empty(), "{}", told.text());
 }
 
-/// A key as OpenSSL makes it (`openssl genrsa -aes128`), and the other half of it.
+/// Private key encrypted by OpenSSL (`openssl genrsa -aes128`), and its public key.
 const ENCRYPTED_KEY: &str = include_str!("tls/sealed_key.pem");
 const PUBLIC_KEY: &str = include_str!("tls/sealed_key.public.pem");
 
@@ -191,7 +192,7 @@ async fn fetches_and_caches_an_entra_token_for_azure() {
     assert_eq!(field("grant_type"), Some("client_credentials"));
     assert_eq!((field("client_id"), field("client_secret")), (Some("c-1"), Some("s3cret")));
     assert_eq!(field("scope"), Some("https://cognitiveservices.azure.com/.default"));
-    // Another scope is another token.
+    // Another scope requires another token.
     rig.send(azure().header("x-gateway-azure-authority-host", &host).header("x-gateway-azure-entra-scope", "api://x"))
         .await;
     assert_eq!(authorization_headers(&provider)[2], "Bearer token-2");
@@ -300,7 +301,7 @@ async fn falls_back_if_assuming_a_role_fails() {
     assert!(told.status == 502 && told.text().contains("not yours"), "{}", told.text());
 }
 
-/// A gateway whose machine has this identity, and a stored provider that calls as the machine.
+/// Starts a gateway with this machine identity, and a stored Bedrock provider that may authenticate as the machine.
 fn gateway_with_identity(provider: &Server, identity: WorkloadIdentity, options: &Value) -> TestGateway {
     gateway_with_identity_for("bedrock", provider, identity, options)
 }
@@ -395,7 +396,8 @@ async fn exchanges_a_web_identity_token_without_a_signature() {
         aws_sts_endpoint: Some(sts.server.url()),
         ..WorkloadIdentity::default()
     };
-    // What a provider says is for keys, which sign; a token is good for whoever has it.
+    // A provider's STS endpoint applies only to requests signed with keys. A web identity token is a bearer token, so
+    // another host could use it.
     let elsewhere = CredentialIssuer::start_with_responses(|_| (200, ASSUME_ROLE_RESPONSE.to_owned())).await;
     let mut options = service_role_options();
     options["aws_sts_endpoint"] = elsewhere.server.url().into();
@@ -438,7 +440,7 @@ async fn machine_keys_serve_only_stored_providers_if_allowed() {
     assert!(service.received_requests().is_empty() && provider.ledger_entries().is_empty());
 }
 
-/// A stored provider of Azure's that asks for its token in this mode.
+/// Starts a gateway with a stored Azure provider that uses this authentication mode.
 fn azure_gateway(provider: &Server, identity: WorkloadIdentity, mode: &Value) -> TestGateway {
     let mut options = json!({"resource_name": "res", "api_version": "2024-10-21", "deployment_id": "d"});
     options.as_object_mut().unwrap().extend(mode.as_object().unwrap().clone());

@@ -1,4 +1,5 @@
-//! Who speaks the caller's dialect with words of its own is asked in those; who has none gets every byte as it came.
+//! Parameter mapping for providers whose API deviates from the client format. Providers without deviations receive
+//! every byte unchanged.
 
 use crate::harness::{CHAT_PATH, played::GoldenProvider};
 use serde_json::{Value, json};

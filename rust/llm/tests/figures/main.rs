@@ -1,4 +1,4 @@
-//! How long a translation may take: from chat completions to Anthropic and back, and what comes of each chunk of a stream.
+//! Time limits of translation: from chat completions to Anthropic and back, and per chunk of a stream.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
 use std::{
@@ -20,9 +20,9 @@ const TEXT_DELTA_EVENT: &[u8] = b"event: content_block_delta\ndata: {\"type\":\"
 
 const MAX_BODY_TIME: Duration = Duration::from_micros(15);
 const MAX_CHUNK_TIME: Duration = Duration::from_micros(2);
-/// What was not made for speed is so many times slower.
+/// Debug builds may take this many times longer.
 const DEBUG_FACTOR: u32 = if cfg!(debug_assertions) { 20 } else { 1 };
-/// Of so many rounds, each of so many times, the best counts: whoever else works on the machine makes the others slower.
+/// The fastest round counts, because other load on the machine slows down the rest.
 const ROUNDS: u32 = 40;
 const RUNS_PER_ROUND: u32 = 50;
 

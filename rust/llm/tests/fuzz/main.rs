@@ -1,7 +1,7 @@
-//! What every provider answers, whole, streamed and as an error, broken in each way that a wire or a fault breaks it: nothing
-//! panics, whoever reads it, and what is held of it stays in proportion to what came.
+//! Fuzz test of provider responses: complete, streamed and errors, corrupted as a network or a fault would do it. No
+//! reader may panic, and memory must stay proportional to the input.
 //!
-//! The seed is fixed, so that a failure comes again; `FUZZ_ROUNDS` makes it look longer.
+//! The seed is fixed, so that a failure is reproducible. `FUZZ_ROUNDS` sets a higher number of rounds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
 #[path = "../it/golden_cases/mod.rs"]
@@ -37,11 +37,11 @@ use serde_json::{Value, json};
 static HEAP: PeakAlloc = PeakAlloc;
 
 const SEED: u64 = 0x0050_656e_7374_6f63;
-/// So often each answer is broken anew.
+/// Corrupted variants per response.
 const ROUNDS_PER_RESPONSE: usize = 5;
-/// What may be held besides: tables that are made at first use, and the largest thing that is put in.
+/// Memory allowed for any input: tables that are built on first use, and the largest value that is inserted.
 const BASE_MEMORY_BYTES: usize = 256 * 1024;
-/// JSON that was read takes many times its own room, and so does what is made of it.
+/// Parsed JSON takes many times the memory of its text, and so do the structures built from it.
 const MEMORY_PER_INPUT_BYTE: usize = 64;
 
 const EXTREME_NUMBERS: [&str; 9] = [
@@ -58,7 +58,7 @@ const EXTREME_NUMBERS: [&str; 9] = [
 const UNUSUAL_STRINGS: [&str; 6] =
     [r#""\ud800""#, r#""\u0000""#, r#""""#, "\"\u{feff}\"", r#""data: x\n\nevent: y""#, "\"ä\u{202e}\""];
 
-/// One of the ways to break what was said; `other` is what somebody else said.
+/// Corrupts bytes in one random way; `other` is another response to take bytes from.
 fn corrupt_bytes(said: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut out = said.to_vec();
     let at = rng.usize(..=out.len());
@@ -94,7 +94,7 @@ fn flip_bit(bytes: &mut [u8], rng: &mut Rng) {
     }
 }
 
-/// Deeper than anybody reads, closed or not.
+/// Returns JSON that is nested deeper than any reader accepts, with or without closing brackets.
 fn deeply_nested_json(rng: &mut Rng) -> String {
     let depth = rng.usize(1..5000);
     let (open, close) = if rng.bool() { ("[", "]") } else { ("{\"a\":", "}") };
@@ -102,7 +102,7 @@ fn deeply_nested_json(rng: &mut Rng) -> String {
     format!("{}1{ends}", open.repeat(depth))
 }
 
-/// Puts something where the value of some key begins, in the place of what stands there up to the next comma or bracket.
+/// Replaces the value of a random key, up to the next comma or bracket.
 fn replace_random_value(out: &mut Vec<u8>, value: &[u8], rng: &mut Rng) {
     let colons: Vec<_> = out.windows(2).enumerate().filter(|(_, pair)| *pair == b"\":").map(|(at, _)| at + 2).collect();
     let Some(at) = rng.choice(colons) else { return };
@@ -111,7 +111,8 @@ fn replace_random_value(out: &mut Vec<u8>, value: &[u8], rng: &mut Rng) {
     out.splice(at..end, value.iter().copied());
 }
 
-/// The frames of Amazon's streams once more, one of them saying something broken: with sums that are right, or nobody reads it.
+/// Encodes the frames of an AWS event stream again, one of them with a corrupted payload. The checksums are valid,
+/// because readers reject all others.
 fn corrupt_one_frame(said: &[u8], other: &[u8], rng: &mut Rng) -> Option<Vec<u8>> {
     let mut frames = FrameDecoder::new(1 << 20);
     frames.push_chunk(said);
@@ -127,7 +128,7 @@ fn corrupt_one_frame(said: &[u8], other: &[u8], rng: &mut Rng) -> Option<Vec<u8>
     (!read.is_empty()).then(|| read.into_iter().enumerate().flat_map(write).collect())
 }
 
-/// In pieces of any size.
+/// Splits bytes into chunks of random size.
 fn split_into_chunks(bytes: &[u8], rng: &mut Rng) -> Vec<Bytes> {
     let mut rest = Bytes::copy_from_slice(bytes);
     let mut pieces = Vec::new();
@@ -138,7 +139,7 @@ fn split_into_chunks(bytes: &[u8], rng: &mut Rng) -> Vec<Bytes> {
     pieces
 }
 
-/// The same question in the words of every caller there is.
+/// Returns the same request in each client format.
 fn request_body(operation: Operation) -> Value {
     match operation {
         Operation::GenerateContent | Operation::StreamGenerateContent => {
@@ -163,7 +164,7 @@ const CLIENT_OPERATIONS: [Operation; 8] = [
     Operation::InvokeModelStream,
 ];
 
-/// Everybody to whom the answer of a case could be told: its own caller, and where that talks all others.
+/// Returns all translations that apply to a case: its own, and for chat operations those of every other client format.
 fn translations_for(case: &Case) -> Vec<Translation> {
     let mut all: Vec<_> = case.translate_request().ok().map(|(translation, _)| translation).into_iter().collect();
     let provider = catalog::find_provider(&case.provider).unwrap();
@@ -189,7 +190,7 @@ fn translations_for(case: &Case) -> Vec<Translation> {
     all
 }
 
-/// As an answer that is told in another way.
+/// Reads the bytes as a response that is translated.
 fn read_as_translated(translation: &Translation, bytes: &[u8], pieces: &[Bytes]) {
     let _ = black_box((translation.translate_response(bytes), translation.translate_error(500, bytes, None)));
     let mut transcoder = translation.transcoder();
@@ -199,7 +200,7 @@ fn read_as_translated(translation: &Translation, bytes: &[u8], pieces: &[Bytes])
     black_box(transcoder.finish());
 }
 
-/// As an answer that passes by, or is to be gone on from.
+/// Reads the bytes as a response that passes through, and as one that is resumed.
 fn read_as_passed_through(bytes: &[u8], pieces: &[Bytes]) {
     for dialect in [ApiFormat::OpenAi, ApiFormat::Anthropic, ApiFormat::Gemini, ApiFormat::Bedrock] {
         black_box(Usage::from_response(dialect, bytes));
@@ -236,7 +237,7 @@ fn read_as_passed_through(bytes: &[u8], pieces: &[Bytes]) {
     }
 }
 
-/// Runs a reader; how much more than before was held at the most.
+/// Runs a reader and returns the peak increase of heap memory in bytes.
 fn measure_peak_bytes(read: impl FnOnce()) -> usize {
     let before = HEAP.current_usage();
     HEAP.reset_peak_usage();
@@ -276,7 +277,7 @@ fn corrupted_responses_cause_no_panic_and_bounded_memory() {
         }
         *read.entry(case.provider.as_str()).or_default() += rounds;
     }
-    // The pretend provider speaks as OpenAI does.
+    // The mock provider uses OpenAI's API format.
     let is_translated = |one: &&dyn Provider| {
         one.slug() != "mock" && Operation::ALL.iter().any(|operation| one.provider_format(*operation, "").is_some())
     };

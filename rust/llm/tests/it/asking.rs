@@ -1,4 +1,4 @@
-//! What providers are asked and what they answer, where the two sides of a translation say the same thing in unlike shapes.
+//! Translation of requests and responses where two API formats express the same thing in different shapes.
 
 use penstock_llm::{
     catalog,
@@ -29,7 +29,7 @@ fn translate_request(slug: &str, operation: Operation, body: &Value) -> Result<(
     Ok((translation, serde_json::from_slice(&sent).unwrap()))
 }
 
-/// What is sent, and what is named as lost.
+/// Returns the upstream body and the names of the dropped fields.
 fn sent_and_dropped(slug: &str, operation: Operation, body: &Value) -> (Value, String) {
     let (translation, sent) = translate_request(slug, operation, body).unwrap();
     (sent, translation.response_context.dropped_fields.header_value(&translation.dropped_params).unwrap_or_default())
@@ -62,7 +62,7 @@ fn groups_tool_results_even_if_they_contain_images() {
     assert_eq!(roles, ["user", "assistant", "tool", "tool", "user"], "{sent}");
     assert_eq!(sent["messages"][1]["content"], "I look.");
     assert_eq!(sent["messages"][1]["tool_calls"].as_array().unwrap().len(), 2);
-    // A thought that says nothing is nothing to give back.
+    // Empty reasoning has no content to send back, so nothing is dropped.
     assert_eq!(lost, "");
 }
 
@@ -427,7 +427,7 @@ fn uses_the_anthropic_version_of_the_body_if_the_host_fits() {
         )
     };
     assert_eq!(told("anthropic", "2023-01-01"), (Some("2023-01-01".into()), Value::Null, String::new()));
-    // That of a host is none of Anthropic's own, and the other way round.
+    // Anthropic does not accept the version of a cloud host, and a cloud host does not accept Anthropic's.
     assert_eq!(told("anthropic", "bedrock-2023-05-31"), (None, Value::Null, "anthropic_version".into()));
     assert_eq!(told("vertex-ai", "vertex-2024-01-01"), (None, json!("vertex-2024-01-01"), String::new()));
     assert_eq!(told("vertex-ai", "2023-06-01"), (None, json!("vertex-2023-10-16"), "anthropic_version".into()));

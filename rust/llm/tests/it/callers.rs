@@ -1,8 +1,9 @@
-//! Clients of Google and Amazon reach every provider: whatever it answers comes to them, whole and streamed, as to everybody else.
+//! Translation for Google and Amazon clients. Every provider's response reaches them with the same content, complete
+//! and streamed.
 
 use std::collections::BTreeSet;
 
-use crate::golden_cases::{UpstreamBody, translated_cases, assemble_stream};
+use crate::golden_cases::{UpstreamBody, assemble_stream, translated_cases};
 use penstock_llm::{
     api_format::ApiFormat,
     catalog::{self, Provider},
@@ -11,7 +12,7 @@ use penstock_llm::{
 };
 use serde_json::{Value, json};
 
-/// Whole, and the stream of the same.
+/// Each operation for complete responses with its streaming counterpart.
 const OPERATION_PAIRS: [(Operation, Operation); 3] = [
     (Operation::GenerateContent, Operation::StreamGenerateContent),
     (Operation::Converse, Operation::ConverseStream),
@@ -47,7 +48,7 @@ fn build_translation(provider: &'static dyn Provider, operation: Operation, mode
     Some(Translation::translate_request(&question, wire).unwrap().0)
 }
 
-/// Text, calls, why it ended, and what it cost in and out: in one shape, whoever was told.
+/// Summarises text, tool calls, finish reason and usage of a response in one shape for all client formats.
 fn summarize_response(operation: Operation, told: &Value) -> Value {
     let (texts, calls, finish, cost) = match operation {
         Operation::GenerateContent | Operation::StreamGenerateContent => {
@@ -97,9 +98,12 @@ fn summarize_response(operation: Operation, told: &Value) -> Value {
 #[test]
 fn client_formats_agree_on_complete_and_streamed_content() {
     let mut asked_of = BTreeSet::new();
-    for case in translated_cases().into_iter().filter(|case| ["stream", "tools_stream"].contains(&case.label.as_str())) {
+    for case in translated_cases().into_iter().filter(|case| ["stream", "tools_stream"].contains(&case.label.as_str()))
+    {
         let provider = catalog::find_provider(&case.provider).unwrap();
-        let (Some(sibling), UpstreamBody::Stream(stream)) = (case.complete_counterpart(), case.upstream_body()) else { continue };
+        let (Some(sibling), UpstreamBody::Stream(stream)) = (case.complete_counterpart(), case.upstream_body()) else {
+            continue;
+        };
         let UpstreamBody::Complete(whole) = sibling.upstream_body() else { panic!("{} is not whole", sibling.name()) };
         if case.operation().api_format() == Some(ApiFormat::Bedrock) {
             continue;
@@ -122,7 +126,7 @@ fn client_formats_agree_on_complete_and_streamed_content() {
         }
         assert!(all.iter().all(|one| one["cost"][1] != 0), "{}: {all:?}", case.name());
     }
-    // The pretend provider speaks to everybody as OpenAI does.
+    // The mock provider uses OpenAI's API format for every client.
     for provider in catalog::all_providers().filter(|provider| provider.slug() != "mock") {
         for (operation, _) in
             OPERATION_PAIRS.iter().filter(|(operation, _)| provider.provider_format(*operation, "").is_some())
@@ -160,9 +164,11 @@ fn google_clients_can_embed_at_every_embedding_provider() {
     let openais = all.iter().find(|case| case.name() == "openai/embedContent/whole").unwrap();
     let mut embedded = Vec::new();
     for provider in catalog::all_providers().filter(|provider| provider.slug() != "mock") {
-        // Who embeds as OpenAI does answers as OpenAI does.
+        // Providers with OpenAI's embeddings API return OpenAI's response.
         let case = own(provider.slug()).unwrap_or(openais);
-        let (model, UpstreamBody::Complete(answer)) = (case.model(), case.upstream_body()) else { panic!("{}", case.name()) };
+        let (model, UpstreamBody::Complete(answer)) = (case.model(), case.upstream_body()) else {
+            panic!("{}", case.name())
+        };
         let one = json!({"content": {"parts": [{"text": "Hi"}]}});
         let asks =
             [(Operation::EmbedContent, one.clone()), (Operation::BatchEmbedContents, json!({"requests": [one]}))];

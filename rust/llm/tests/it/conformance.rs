@@ -1,8 +1,8 @@
-//! All providers are asked the same questions, and what comes back to the caller says the same, whoever answered.
+//! Conformance of all providers. The same request must lead to equivalent responses for the client.
 
 use std::collections::BTreeSet;
 
-use crate::golden_cases::{UpstreamBody, Case, all_cases, translated_cases, assemble_stream};
+use crate::golden_cases::{Case, UpstreamBody, all_cases, assemble_stream, translated_cases};
 use penstock_llm::{
     api_format::ApiFormat,
     catalog::{self, Options, PathInfo, PathOptions, Provider},
@@ -13,7 +13,7 @@ use penstock_llm::{
 };
 use serde_json::Value;
 
-/// What every provider has to show for an operation that reaches it in translation.
+/// Golden cases that each translated operation of a provider needs.
 const REQUIRED_CASES: [&str; 3] = ["whole", "stream", "error"];
 
 #[test]
@@ -24,7 +24,8 @@ fn every_operation_of_every_provider_has_golden_cases() {
         let is_shown = |operation: &&Operation| {
             let is_told =
                 provider.provider_format(**operation, "").is_some() && !is_vendor_client_operation(**operation);
-            // Who keeps files is asked several things for each of these: `files` of the engine's tests.
+            // File operations of providers with a file store take several requests; the `files` tests of the core crate
+            // cover them.
             let is_passed = provider.supports_natively(**operation) && file_store_for(provider, **operation).is_none();
             is_told || is_passed && !is_realtime_or_internal(**operation)
         };
@@ -37,11 +38,13 @@ fn every_operation_of_every_provider_has_golden_cases() {
     assert!(missing.is_empty(), "no golden cases: {missing:#?}");
 }
 
-/// What calls tools in chats in its own words does so in messages too, and shows it; who is asked as `OpenAI` is shown here.
+/// A provider whose own chat format has tool calls needs golden cases for messages with tools. OpenAI-compatible
+/// providers are tested here instead.
 #[test]
 fn chat_tools_also_work_for_anthropic_clients() {
     let known: BTreeSet<_> = all_cases().iter().map(Case::name).collect();
-    let of = |label: &str| all_cases().into_iter().find(|case| case.name() == format!("openai/messages/{label}")).unwrap();
+    let of =
+        |label: &str| all_cases().into_iter().find(|case| case.name() == format!("openai/messages/{label}")).unwrap();
     let [whole, stream] = ["tools", "tools_stream"].map(of);
     let UpstreamBody::Stream(events) = stream.upstream_body() else { panic!("it is no stream") };
     let mut shown = 0;
@@ -82,7 +85,7 @@ fn chat_tools_also_work_for_anthropic_clients() {
     assert!(shown > 40, "{shown}");
 }
 
-/// What does not talk does not stream, and some are asked for a stream under another name.
+/// Returns true if the operation needs this case. Only chat operations stream, and some stream under another operation.
 fn needs_case(operation: Operation, case: &str) -> bool {
     let is_vendors = matches!(operation.api_format(), Some(ApiFormat::Gemini | ApiFormat::Bedrock));
     match case {
@@ -92,7 +95,7 @@ fn needs_case(operation: Operation, case: &str) -> bool {
     }
 }
 
-/// Whose lists pass, each in a shape of its own until that is mended.
+/// Providers whose model lists pass through, each in its own shape until it is normalised.
 const MODEL_LIST_PROVIDERS: [&str; 13] = [
     "azure-openai",
     "bytez",
@@ -125,7 +128,7 @@ fn model_lists_have_one_shape_for_every_provider() {
     }
 }
 
-/// Of every other row: whose list is told as it came has it in `OpenAI`'s shape, and errors have that of everybody's.
+/// Covers all other providers. A model list that passes through has OpenAI's shape, and errors have the common shape.
 #[test]
 fn normalises_model_lists_and_moderations_without_own_cases() {
     let list = br#"{"data":[{"id":"m","context_length":9,"pricing":{"prompt":"0"}}]}"#;
@@ -168,13 +171,14 @@ fn normalises_model_lists_and_moderations_without_own_cases() {
     assert!(asked > 130, "{asked}");
 }
 
-/// Sockets, of which nothing is changed, and what the gateway itself asks of a provider's store in that provider's words.
+/// Returns true for realtime sockets, which pass unchanged, and for requests that the gateway itself sends to a
+/// provider's file store.
 fn is_realtime_or_internal(operation: Operation) -> bool {
     let is_of_jobs = ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|what| operation.id().ends_with(what));
     is_of_jobs || operation == Operation::Realtime
 }
 
-/// Whose wire depends on the model: one of each family, and the case that shows it.
+/// Operations whose provider format depends on the model: one model of each family, and the golden case that covers it.
 const MODEL_FAMILIES: [(&str, Operation, &str, &str); 16] = [
     ("azure-ai", Operation::ChatComplete, "claude-opus-4-5", "claude"),
     ("bedrock", Operation::Messages, "us.anthropic.claude-sonnet-4-5", "carried"),
@@ -202,8 +206,10 @@ fn every_model_family_has_golden_cases() {
         let is =
             |model: &str| provider.provider_format(operation, model).map(|wire| std::ptr::from_ref(wire).cast::<u8>());
         let name = format!("{slug}/{}/{label}", operation.id());
-        let mut shown: Vec<_> =
-            translated_cases().into_iter().filter(|case| case.name().starts_with(&case_prefix(slug, operation))).collect();
+        let mut shown: Vec<_> = translated_cases()
+            .into_iter()
+            .filter(|case| case.name().starts_with(&case_prefix(slug, operation)))
+            .collect();
         let case = shown.iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
         assert_eq!(is(&case.model()), is(model), "{name} is of another family");
         shown.retain(|case| is(&case.model()) == is(model) && !case.label.starts_with("refused"));
@@ -220,7 +226,7 @@ fn case_prefix(slug: &str, operation: Operation) -> String {
     format!("{slug}/{}/", operation.id())
 }
 
-/// Which of what is needed a case shows.
+/// Returns which of `REQUIRED_CASES` a case covers.
 fn required_case(case: &Case) -> &'static str {
     match case.upstream_body() {
         UpstreamBody::Complete(_) => "whole",
@@ -229,7 +235,7 @@ fn required_case(case: &Case) -> &'static str {
     }
 }
 
-/// Who makes sound and pictures in `OpenAI`'s own way streams them too.
+/// Audio and image operations. Providers with OpenAI's own API stream them too.
 const MEDIA_OPERATIONS: [Operation; 4] =
     [Operation::CreateSpeech, Operation::CreateTranscription, Operation::ImageGenerate, Operation::ImageEdit];
 
@@ -254,13 +260,14 @@ fn media_streams_report_usage_and_a_terminal_event() {
     }
 }
 
-/// Clients of two vendors' own: `callers.rs` asks every provider in their name, and has the few files that show how it looks.
+/// Returns true for operations of Google and Amazon clients. `callers.rs` tests them against every provider; few golden
+/// files exist.
 fn is_vendor_client_operation(operation: Operation) -> bool {
     matches!(operation.api_format(), Some(ApiFormat::Gemini | ApiFormat::Bedrock))
         && operation != Operation::CountTokens
 }
 
-/// What providers are told besides a credential, for all of them.
+/// Provider options other than the credential, for all providers.
 const OPTION_VALUES: [(&str, &str); 16] = [
     ("api_version", "2025-01-01"),
     ("aws_region", "eu-west-1"),
@@ -290,7 +297,7 @@ fn upstream_targets_match_the_golden_files() {
     assert!(wrong.is_empty(), "{}\nhint: UPDATE_GOLDEN=1 writes what is", wrong.join("\n"));
 }
 
-/// A line for each operation that somebody offers, in the caller's dialect or in its own, and one for what it is asked unread.
+/// Returns one line per operation that the provider serves, translated or passed through, and one for the proxy route.
 fn list_targets(provider: &'static dyn Provider) -> String {
     let mut options = Options::default();
     for option in provider.options() {
@@ -312,7 +319,7 @@ fn list_targets(provider: &'static dyn Provider) -> String {
 
 const MODEL_NAME: &str = "model-1";
 
-/// Who is asked for an operation about files.
+/// Returns the provider's file store if the operation is about files.
 fn file_store_for(provider: &dyn Provider, operation: Operation) -> Option<FileStore> {
     provider.file_store().filter(|_| operation.is_file_operation())
 }
@@ -371,18 +378,19 @@ fn equal_requests_lead_to_equal_responses_at_every_provider() {
     }
 }
 
-/// The question without the model's name.
+/// Returns the client request without the model name.
 fn request_without_model(case: &Case) -> Value {
     let mut asked: Value = serde_json::from_slice(&case.client_request()).unwrap();
     asked.as_object_mut().unwrap().remove("model");
     asked
 }
 
-/// The words of the answer, the tools it calls and how it ended: ids, models and thoughts are the provider's own.
+/// Returns the text, tool calls and finish reason of a response. IDs, models and reasoning differ between providers.
 fn summarize_case(case: &Case) -> Vec<String> {
     let UpstreamBody::Complete(bytes) = case.upstream_body() else { panic!("{} is not whole", case.name()) };
     let is_told = case.provider().provider_format(case.operation(), &case.model()).is_some();
-    let told = if is_told { case.translate_request().unwrap().0.translate_response(&bytes).unwrap() } else { bytes.to_vec() };
+    let told =
+        if is_told { case.translate_request().unwrap().0.translate_response(&bytes).unwrap() } else { bytes.to_vec() };
     let told: Value = serde_json::from_slice(&told).unwrap();
     match case.operation.as_str() {
         "messages" => summarize_message(&told),

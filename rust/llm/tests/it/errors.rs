@@ -1,4 +1,4 @@
-//! Errors as each dialect's clients expect them.
+//! Error bodies and error events in each API format.
 
 use penstock_llm::api_format::{ApiFormat, Failure, anthropic_messages, error_body, error_event};
 

@@ -1,11 +1,12 @@
-//! Every translation as files that a reader can check by eye: golden/<provider>/<operation>/<case>.
+//! Golden tests of every translation. The files can be checked by eye: `golden/<provider>/<operation>/<case>`.
 //!
-//! `asked` is what the caller sends, `sent` what the provider gets, `answered` what it says, `returned` what the caller
-//! gets; `lost` names what could not be said, `refused` stands in the place of all that where nothing is sent. Of what passes in
-//! the caller's own dialect, `sent` and `returned` stand only where they differ from what came.
-//! `UPDATE_GOLDEN=1` writes what is.
+//! `asked` is the client request, `sent` the upstream request, `answered` the upstream response, and `returned` the
+//! client response. `lost` lists the dropped fields. `refused` replaces the others if nothing is sent. Cases that pass
+//! through have `sent` and `returned` only where these differ from the input. `UPDATE_GOLDEN=1` updates the files.
 
-use crate::golden_cases::{UpstreamBody, Case, translated_cases, merge_text_blocks, pass_through_cases, assemble_stream};
+use crate::golden_cases::{
+    Case, UpstreamBody, assemble_stream, merge_text_blocks, pass_through_cases, translated_cases,
+};
 use bytes::Bytes;
 use penstock_llm::stream::include_usage;
 use proptest::prelude::*;
@@ -73,7 +74,7 @@ fn pass_through_cases_change_only_as_the_golden_files_state() {
             UpstreamBody::Complete(bytes) if mending.changes_responses() => {
                 case.expect_if_changed("returned.json", &bytes, &mending.normalise_body(bytes.clone()));
             }
-            // Nobody looks at it.
+            // The gateway does not read this response.
             UpstreamBody::Complete(bytes) => case.expect_if_changed("returned.json", &bytes, &bytes),
             UpstreamBody::Stream(bytes) => {
                 let mut told = bytes.clone();
@@ -88,7 +89,7 @@ fn pass_through_cases_change_only_as_the_golden_files_state() {
     }
 }
 
-/// As those who speak `OpenAI` take it: what calls tools is followed by what each of them gave back.
+/// OpenAI-compatible providers require the result of each tool call directly after the message with the calls.
 #[test]
 fn sent_chat_histories_are_valid_for_openai_compatible_apis() {
     let mut histories = 0;
@@ -122,7 +123,7 @@ fn translating_a_request_twice_gives_the_same_bytes() {
     }
 }
 
-/// Streams that no whole answer says: they fail on their way, or come in pieces of which only a stream has so many.
+/// Streams without a complete counterpart: they fail midway, or have events that only streams have.
 const STREAMS_WITHOUT_COUNTERPART: [&str; 13] = [
     "anthropic/chatComplete/overloaded_stream",
     "anthropic/createModelResponse/overloaded_stream",
@@ -169,7 +170,7 @@ fn an_assembled_stream_equals_the_complete_response() {
     assert_eq!(alone, STREAMS_WITHOUT_COUNTERPART, "a stream has a case of the same name that is answered whole");
 }
 
-/// What is cited is known there when its words have been told, and a block that was told is not cut any more.
+/// Streams whose citations arrive after the cited text. The text block is already sent and cannot be split any more.
 const LATE_CITATION_STREAMS: [&str; 14] = [
     "cohere/converseStream/cited_stream",
     "cohere/messages/citations_stream",
@@ -187,7 +188,7 @@ const LATE_CITATION_STREAMS: [&str; 14] = [
     "perplexity-ai/messages/loose_cited_stream",
 ];
 
-/// Without what only one of the two has.
+/// Removes `object`, which assembled chat completions do not have.
 fn strip_object_field(mut whole: serde_json::Value) -> serde_json::Value {
     if let Some(object) = whole.as_object_mut()
         && object.get("object").is_some_and(|kind| kind == "chat.completion")
@@ -204,7 +205,7 @@ proptest! {
     fn however_a_stream_is_cut_the_same_comes_out(cuts in prop::collection::vec(1_usize..60, 1..40)) {
         for case in translated_cases() {
             let UpstreamBody::Stream(bytes) = case.upstream_body() else { continue };
-            // One for each: what was lost is named once.
+            // Each run needs its own translation, because a dropped field is reported only once.
             let (entire, pieces) = (case.translate_request().unwrap().0, case.translate_request().unwrap().0);
             prop_assert_eq!(translate_in_chunks(&entire, &bytes, &[bytes.len()]), translate_in_chunks(&pieces, &bytes, &cuts), "{}", case.name());
         }
@@ -247,7 +248,9 @@ fn translate_in_chunks(
 
 #[test]
 fn translates_stream_content_before_the_stream_ends() {
-    for case in translated_cases().into_iter().filter(|case: &Case| matches!(case.upstream_body(), UpstreamBody::Stream(_))) {
+    for case in
+        translated_cases().into_iter().filter(|case: &Case| matches!(case.upstream_body(), UpstreamBody::Stream(_)))
+    {
         let UpstreamBody::Stream(bytes) = case.upstream_body() else { continue };
         let (translation, _) = case.translate_request().unwrap();
         let mut transcoder = translation.transcoder();

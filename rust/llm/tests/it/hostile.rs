@@ -1,7 +1,7 @@
-//! Requests and answers in which something is of another kind than it should be, and streams that never come to a point:
-//! nothing panics, and no more is held than an event may be long.
+//! Robustness against malformed input: values of unexpected types in requests and responses, and events that never end.
+//! Nothing panics, and no more than the maximum size of an event is buffered.
 
-use crate::golden_cases::{UpstreamBody, Case, translated_cases};
+use crate::golden_cases::{Case, UpstreamBody, translated_cases};
 use bytes::Bytes;
 use penstock_llm::{
     catalog,
@@ -11,7 +11,7 @@ use penstock_llm::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// What stands where something else is expected.
+/// Returns a value to put where another type is expected.
 fn unexpected_value(kind: usize) -> Value {
     match kind % 6 {
         0 => Value::Null,
@@ -23,7 +23,7 @@ fn unexpected_value(kind: usize) -> Value {
     }
 }
 
-/// How many values there are in a document, itself included.
+/// Counts the values in a document, including the document itself.
 fn count_values(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(count_values).sum(),
@@ -32,7 +32,7 @@ fn count_values(value: &Value) -> usize {
     }
 }
 
-/// Puts something strange in the place of the value with this number.
+/// Replaces the value with this index, in depth-first order.
 fn replace_value_at(value: &mut Value, at: &mut usize, by: &Value) {
     if *at == 0 {
         *value = by.clone();
@@ -52,7 +52,7 @@ fn replace_value_in_json(json: &[u8], at: usize, kind: usize) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
-/// Each event of a stream with something strange in it.
+/// Replaces one value in each event of a stream.
 fn replace_value_in_events(stream: &[u8], at: usize, kind: usize) -> Vec<u8> {
     let text = String::from_utf8_lossy(stream);
     let change = |line: &str| match line.strip_prefix("data: ") {
@@ -101,7 +101,8 @@ proptest! {
         let mut frames = FrameDecoder::new(1024);
         for chunk in chunks {
             frames.push_chunk(&chunk);
-            // A frame at most for each piece: then it waits, or has failed for good.
+            // Each chunk completes a bounded number of frames. Then the decoder waits for more bytes or has failed for
+            // good.
             prop_assert!((0..100).any(|_| frames.next_frame().is_none()));
         }
     }

@@ -1,4 +1,4 @@
-//! What a meter reads of a stream, cut anywhere: usage, how it ended, the model and the words of its answer.
+//! Stream metering at any chunk boundaries: usage, termination, model and text of the response.
 
 use penstock_llm::{
     api_format::ApiFormat::{self, Anthropic, Gemini, OpenAi},
@@ -90,7 +90,8 @@ fn finish_reason_finishes_a_choice_unless_an_event_is_partial() {
 
 #[test]
 fn several_choices_are_finished_once_each_of_them_is() {
-    // A call of a tool has a number of its own, for which all is read; without one it is only looked at, as long as it is of one.
+    // A tool call has an `index` of its own, so the chunk is parsed in full. Other chunks are only scanned while there
+    // is one choice.
     for delta in [r#"{"tool_calls":[{"index":3,"function":{"arguments":"\"index\":9"}}]}"#, r#"{"content":"a"}"#] {
         check_finished_choices(delta);
     }
@@ -181,7 +182,7 @@ fn finds_usage_in_a_huge_or_invalid_event() {
     assert_eq!(meter_chunks(OpenAi, [broken.as_bytes()]).usage, metered.usage);
 }
 
-/// An image, or a long response, comes in one event of megabytes, whose beginning is not kept.
+/// An image or a long response arrives as one event of several megabytes, whose beginning is not buffered.
 #[test]
 fn reads_termination_and_usage_of_a_huge_last_event() {
     let picture = "A".repeat(1_000_000);
@@ -217,7 +218,7 @@ const FAILING_STREAM: &str = concat!(
     "data: {\"error\":{\"message\":\"x\"}}\n\ndata: [DO",
 );
 
-/// The stream, in a dialect and for an operation, with any line ends, with a byte order mark or without.
+/// Generates an operation and its stream, with any line endings, with or without a byte order mark.
 fn any_stream() -> impl Strategy<Value = (Operation, String)> {
     let streams = vec![
         (Operation::ChatComplete, CHAT_STREAM),

@@ -1,5 +1,5 @@
-//! What only its provider understands (signatures, sealed and redacted thoughts) goes to the caller and comes back unchanged,
-//! whoever the two are; what cannot is named.
+//! Round trip of opaque provider data: signatures, encrypted and redacted reasoning. In every client format it reaches
+//! the client and returns unchanged, or it is reported as dropped.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use penstock_llm::{
 };
 use serde_json::{Value, json};
 
-/// In whose dialect is asked: whole, and as a stream.
+/// Operations of the client formats: complete and streamed.
 const CLIENT_OPERATIONS: [(Operation, Operation); 5] = [
     (Operation::ChatComplete, Operation::ChatComplete),
     (Operation::Messages, Operation::Messages),
@@ -22,7 +22,7 @@ const CLIENT_OPERATIONS: [(Operation, Operation); 5] = [
     (Operation::Converse, Operation::ConverseStream),
 ];
 
-/// A provider, the turn with which it answers whole and streamed, and what of a turn nobody else understands.
+/// Provider with its response, complete and streamed, and functions that extract the opaque parts of an assistant turn.
 struct ProviderCase {
     provider: &'static str,
     complete: fn() -> Value,
@@ -112,7 +112,8 @@ const PROVIDER_CASES: [ProviderCase; 6] = [
     },
 ];
 
-/// Thoughts that no signature holds together are words, and of no use to who had them: they stay behind, and are named.
+/// Providers whose reasoning has no signature. It is plain text and of no use to the provider, so it is dropped and
+/// reported.
 const PROVIDERS_WITHOUT_SIGNATURES: [&str; 1] = ["cohere"];
 
 fn claude_content() -> Value {
@@ -151,7 +152,8 @@ fn openrouter_message() -> Value {
             "function": {"name": "weather", "arguments": "{\"city\":\"Oslo\"}"}}]})
 }
 
-/// A thought word by word, its signature behind it, and what was sealed beside the call that it is about.
+/// Returns a stream with reasoning in several chunks, then its signature, then encrypted reasoning next to the tool
+/// call it belongs to.
 fn openrouter_stream() -> Bytes {
     let mut call = openrouter_message()["tool_calls"][0].clone();
     call["index"] = 0.into();
@@ -255,13 +257,14 @@ fn encode_event(data: &Value) -> Vec<u8> {
     format!("data: {data}\n\n").into_bytes()
 }
 
-/// The parts of all turns of a role.
+/// Returns the parts of all turns of a role.
 fn parts_of_role(turns: &Value, role: &str, parts: &str) -> Vec<Value> {
     let turns = turns.as_array().unwrap().iter().filter(|turn| turn["role"] == role);
     turns.flat_map(|turn| turn[parts].as_array().cloned().unwrap_or_default()).collect()
 }
 
-/// A request in a caller's dialect that wants to see thoughts; with what it was told before, as its client sends that back.
+/// Builds a request with reasoning and a tool in a client format. `told` is an earlier response that the client sends
+/// back.
 fn build_request(operation: Operation, stream: bool, told: Option<&Value>) -> Value {
     let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}});
     let mut request = match operation {
@@ -292,7 +295,7 @@ fn build_request(operation: Operation, stream: bool, told: Option<&Value>) -> Va
     request
 }
 
-/// Adds the turn that was told, and what the tool gave back.
+/// Appends the assistant turn of the response and the result of its tool call.
 fn append_turn_and_tool_result(operation: Operation, request: &mut Value, told: &Value) {
     let mut add = |key: &str, more: Vec<Value>| request[key].as_array_mut().unwrap().extend(more);
     match operation {
@@ -329,7 +332,7 @@ fn append_turn_and_tool_result(operation: Operation, request: &mut Value, told: 
     }
 }
 
-/// How a request goes to a provider; `None` where it goes as it came.
+/// Translates a request for a provider; `None` if it passes through.
 fn translate_request(operation: Operation, provider: &str, request: &Value) -> Option<(Translation, Vec<u8>)> {
     let provider = catalog::find_provider(provider).unwrap();
     let wire = provider.provider_format(operation, "m")?;
@@ -392,11 +395,12 @@ fn opaque_data_makes_the_round_trip_or_is_reported() {
             }
         }
     }
-    // Each of five by those who speak otherwise, whole and streamed.
+    // Five providers with every client format other than their own, complete and streamed.
     assert_eq!((arrived, named), (36, 10));
 }
 
-/// Clients that keep none get the one back that was kept here, whole and streamed, and nobody else does.
+/// Some clients do not send signatures back. The gateway adds the cached signature for the same caller only, for
+/// complete and streamed responses.
 #[test]
 fn restores_a_missing_signature_for_the_same_caller() {
     let provider = catalog::find_provider("google").unwrap();

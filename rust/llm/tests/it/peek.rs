@@ -1,4 +1,4 @@
-//! What is read of a request body, and which bodies are refused at which byte.
+//! Request body scanning: the fields that are read, and the byte at which an invalid body is rejected.
 
 use penstock_llm::api_format::{MAX_DEPTH, Peek, ScanError, is_complete_json, peek};
 use proptest::prelude::*;
@@ -111,7 +111,7 @@ proptest! {
         prop_assert!((0..bytes.len()).all(|end| !is_complete_json(&bytes[..end])), "what is cut off is not closed");
     }
 
-    /// It accepts what a real parser does, but for the size of numbers and halves of surrogate pairs.
+    /// Accepts the same input as a full parser, except that it does not check the range of numbers and lone surrogates.
     #[test]
     fn accepts_nothing_that_is_not_json(bytes in "[\\[\\]{}:,\"a1 0.e\\-tn\\\\u\n]{0,24}") {
         let body = format!("{{\"a\":{bytes}}}");
@@ -131,7 +131,8 @@ proptest! {
     }
 }
 
-/// The parsing cases of `JSONTestSuite` (MIT, licence beside them): a name and its bytes, in hexadecimal, some repeated.
+/// Returns the parsing cases of `JSONTestSuite` (MIT, licence beside them). Each line is a name and hexadecimal bytes,
+/// some of them repeated.
 fn json_test_suite() -> Vec<(&'static str, Vec<u8>)> {
     let bytes = |hex: &str| -> Vec<u8> {
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
@@ -153,7 +154,7 @@ fn agrees_with_the_public_json_test_suite() {
     assert_eq!(suite.len(), 318);
     for (name, text) in suite {
         let within = [br#"{"model":"m","x":"#, &text[..], b"}"].concat();
-        // A body is an object: other values count where they stand within one.
+        // A body must be an object, so other values are tested inside one.
         let is_object = text.trim_ascii_start().first() == Some(&b'{');
         match name.as_bytes()[0] {
             b'y' => {
@@ -195,7 +196,7 @@ fn only_complete_json_counts_as_closed() {
     ] {
         assert!(!is_complete_json(text.as_bytes()), "{text}");
     }
-    // However deep it is.
+    // At any nesting depth.
     let deep = "[".repeat(1_000) + &"]".repeat(1_000);
     assert!(is_complete_json(deep.as_bytes()) && !is_complete_json(&deep.as_bytes()[..1_999]));
 }
@@ -218,7 +219,7 @@ fn rejects_invalid_strings_at_their_byte() {
 
 #[test]
 fn checks_long_strings_across_part_boundaries() {
-    // A part has 16 KiB; characters of one to four bytes are put across each end of one.
+    // Strings are checked in parts of 16 KiB. Characters of one to four bytes are placed across each boundary.
     for sign in ["é", "€", "😀", r#"\""#, r"\u00e9"] {
         for before in 16_370..16_390 {
             let text = format!("{}{sign}{}", "x".repeat(before), "y".repeat(40_000));

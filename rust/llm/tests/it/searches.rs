@@ -1,4 +1,4 @@
-//! What providers looked up by themselves, and are paid for by the piece: counted whole, streamed, large, and in sessions.
+//! Counts of searches that providers run and bill per use: in complete, streamed and large responses, and in sessions.
 
 use crate::golden_cases::translated_cases;
 use penstock_llm::{
@@ -30,7 +30,7 @@ fn usage_of_skimmed(dialect: ApiFormat, answer: &str, size: usize) -> Usage {
     skim.finish(dialect).unwrap()
 }
 
-/// Two searches that are paid for, of six that look like it, and one of files.
+/// Returns two billable web searches among six similar items, and one file search.
 fn output_items() -> Value {
     json!([
         {"id": "rs", "type": "reasoning", "summary": []},
@@ -51,7 +51,8 @@ fn response_with_items(items: &Value) -> Value {
         "usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}})
 }
 
-/// What such a response says of its caller's own, in the same words, is not told from its items where not all of it is kept.
+/// Returns a response for tests without full buffering. There, client metadata that looks like an item would be
+/// counted, so it uses another key.
 fn large_response(items: &Value) -> String {
     let mut response = response_with_items(items);
     response["metadata"] = json!({"kind": "web_search_call"});
@@ -83,7 +84,7 @@ fn counts_searches_complete_streamed_and_in_a_session() {
     }
     let mut short = response.clone();
     short["output"] = json!([]);
-    // Whether the end says it again or not.
+    // The last event may repeat the items or omit them.
     for last in [&response, &short] {
         let last = json!({"type": "response.completed", "response": last});
         assert_eq!(usage_of_stream(OpenAi, &[&events[..], &[last]].concat()), expected);
@@ -111,7 +112,7 @@ fn grounded_response(model: &str, queries: &Value) -> Value {
         "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 1, "totalTokenCount": 10}, "modelVersion": model})
 }
 
-/// Google counts queries since its third generation, each once and no empty ones; before it counted prompts.
+/// Since Gemini 3, Google counts distinct non-empty queries; for earlier models it counts prompts.
 #[test]
 fn counts_gemini_searches_by_query_or_by_prompt() {
     for (model, queries, expected) in [
@@ -125,7 +126,7 @@ fn counts_gemini_searches_by_query_or_by_prompt() {
         let usage = Usage { input: 9, output: 1, tool_uses: tools, ..Usage::default() };
         assert_eq!(usage_of_complete(Gemini, &answer), usage, "{model}");
         let first = json!({"candidates": [{"content": {"parts": [{"text": "x"}]}}], "modelVersion": model});
-        // A stream may say again what it said.
+        // A stream may repeat its metadata.
         assert_eq!(usage_of_stream(Gemini, &[first.clone(), answer.clone(), answer.clone()]), usage, "{model}");
         assert_eq!(usage_of_complete(Gemini, &json!([first, answer])), usage, "{model}");
     }
@@ -202,7 +203,7 @@ fn reads_tool_counts_from_each_usage_format() {
     assert_eq!(usage_of_complete(OpenAi, &ranked).tool_uses, ToolUses { rankings: 2, ..ToolUses::default() });
 }
 
-/// Its total leaves out what it read of pages and thought about them, and its price does not.
+/// Perplexity's total omits citation and reasoning tokens, but bills them.
 #[test]
 fn counts_perplexity_research_beyond_its_total() {
     let usage = json!({"prompt_tokens": 33, "completion_tokens": 7163, "total_tokens": 7196, "citation_tokens": 16362,

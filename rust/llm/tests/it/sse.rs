@@ -1,4 +1,4 @@
-//! The public event-stream cases as tables of bytes and events, and the promise that cutting changes nothing.
+//! Event stream splitting: public test cases as bytes and events, and independence of chunk boundaries.
 
 use bytes::Bytes;
 use penstock_llm::stream::sse::{Event, EventTooLong, Splitter};
@@ -34,10 +34,11 @@ fn split_chunks<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> SplitStream {
     SplitStream { events, pending: splitter.pending().to_vec() }
 }
 
-/// Its name, its bytes, and the name and data of each message.
+/// Name of the case, its bytes, and the name and data of each message.
 type PublicCase = (&'static str, Vec<u8>, Vec<(&'static str, &'static str)>);
 
-/// web-platform-tests (BSD-3-Clause), eventsource/: what the server sends there, and the messages that must come of it.
+/// Returns cases of web-platform-tests (BSD-3-Clause), `eventsource/`: the bytes that the server sends and the expected
+/// messages.
 fn public_cases() -> Vec<PublicCase> {
     let message = |data| ("message", data);
     let long = "x".repeat(2048);
@@ -157,7 +158,7 @@ fn any_stream() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
 }
 
-/// The WHATWG algorithm as it is written there: all bytes at hand, one line after the other.
+/// Reference implementation of the WHATWG algorithm: all bytes are available, and lines are processed in order.
 fn parse_by_standard(bytes: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes))
         .replace("\r\n", "\n")

@@ -1,4 +1,4 @@
-//! Counts against the public cases of tiktoken, and against texts made to be slow.
+//! Token counts compared with the public cases of tiktoken, and their run time for adversarial texts.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 const ALL_ENCODINGS: [Encoding; 4] =
     [Encoding::O200K_BASE, Encoding::CL100K_BASE, Encoding::P50K_BASE, Encoding::R50K_BASE];
 
-/// From openai/tiktoken, `tests/test_encoding.py`: texts, and how many tokens each encoding makes of them.
+/// Cases of openai/tiktoken, `tests/test_encoding.py`: texts and their number of tokens in each encoding.
 #[test]
 fn counts_the_public_cases() {
     let zeros: Vec<String> = (1..=17).map(|length| "0".repeat(length)).collect();
@@ -27,7 +27,7 @@ fn counts_the_public_cases() {
     }
 }
 
-/// The same file's repetitive texts; the counts are those of the Python package, in the order of `ALL`.
+/// Repetitive texts of the same file. The counts come from the Python package, in the order of `ALL_ENCODINGS`.
 #[test]
 fn counts_highly_repetitive_texts() {
     type Counts = [usize; 3];
@@ -53,7 +53,7 @@ fn counts_highly_repetitive_texts() {
     assert_eq!(ALL_ENCODINGS.map(|encoding| count_text(encoding, "请考试我的软件！12345")), [7, 9, 19, 19]);
 }
 
-/// 30 KB without a break, in no order; the counts are those of the Python package, in the order of `ALL`.
+/// Random texts of 30 KB without a break. The counts come from the Python package, in the order of `ALL_ENCODINGS`.
 #[test]
 fn counts_random_texts_without_a_break() {
     const CASES: [(&str, [usize; 4]); 11] = [
@@ -151,7 +151,7 @@ fn counts_the_tokens_of_a_request() {
     assert_eq!(count("[]"), None);
 }
 
-/// The cookbook's example for gpt-4: 129 tokens by the provider's own count.
+/// Example of the OpenAI cookbook for gpt-4, which the provider counts as 129 tokens.
 #[test]
 fn counts_the_cookbook_example() {
     let body = serde_json::json!({"messages": [
@@ -191,7 +191,7 @@ proptest! {
     }
 }
 
-/// A long run of characters of one kind, of two that take turns, or something short that stands between runs.
+/// Generates a long run of one kind of characters, random or repeating, or a short text between runs.
 fn text_part() -> impl Strategy<Value = String> {
     let kinds = [
         "abcdefghijklmnopqrstuvwxyz",

@@ -1,6 +1,6 @@
-//! Usage from whole answers and from streams, cut anywhere, in disjoint buckets.
+//! Usage of complete responses and of streams at any chunk boundaries, in disjoint kinds of tokens.
 
-use crate::golden_cases::{UpstreamBody, Case, translated_cases};
+use crate::golden_cases::{Case, UpstreamBody, translated_cases};
 use penstock_llm::{
     api_format::ApiFormat::{self, Anthropic, Bedrock, Gemini, OpenAi},
     usage::{Meter, ResponseSkimmer, ServiceTier, StreamSummary, ToolUses, Usage},
@@ -118,7 +118,7 @@ fn counts_tokens_that_only_the_total_includes() {
         r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":90}}}"#,
     );
     assert_eq!(partly, Usage { input: 10, output: 15, reasoning: 90, ..NO_USAGE });
-    // What was cached may stand beside the prompt.
+    // Cached tokens may be reported in addition to the prompt tokens.
     let cached = told(
         r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":65,"prompt_tokens_details":{"cached_tokens":50}}}"#,
     );
@@ -223,7 +223,7 @@ fn counts_image_tokens_separately_from_text() {
     assert_eq!((usage, usage.total()), (expected, 4210));
 }
 
-/// What the provider itself says was used in all; `None` where it says nothing.
+/// Returns the total number of tokens that the provider reports; `None` if it reports none.
 fn reported_total(answer: &Value) -> Option<u64> {
     let number = |at: &str| answer.pointer(at).and_then(Value::as_u64);
     let sum = |parts: &[&str]| parts.iter().filter_map(|at| number(at)).sum::<u64>();
@@ -240,7 +240,9 @@ fn reported_total(answer: &Value) -> Option<u64> {
 }
 
 fn case_usage(case: &Case) -> Option<(u64, Option<Usage>)> {
-    let (UpstreamBody::Complete(told), Some(returned)) = (case.upstream_body(), case.client_response()) else { return None };
+    let (UpstreamBody::Complete(told), Some(returned)) = (case.upstream_body(), case.client_response()) else {
+        return None;
+    };
     let total = reported_total(&serde_json::from_slice(&told).ok()?)?;
     let dialect = case.operation().api_format().unwrap_or(OpenAi);
     Some((total, Usage::from_response(dialect, &returned)))
@@ -257,7 +259,7 @@ fn translated_usage_sums_to_the_total_of_the_provider() {
     assert!(seen > 50, "only {seen} cases say what they cost");
 }
 
-/// The dialect of which a provider's own words about usage are.
+/// Returns the API format of the provider's usage fields.
 fn usage_format(answer: &Value) -> Option<ApiFormat> {
     let has = |at: &str| answer.pointer(at).is_some_and(Value::is_number);
     let words = [
@@ -273,11 +275,13 @@ fn usage_format(answer: &Value) -> Option<ApiFormat> {
 fn records_the_providers_token_kinds_for_every_client_format() {
     let mut seen = 0;
     for case in translated_cases() {
-        let (UpstreamBody::Complete(answered), Some(_)) = (case.upstream_body(), case.client_response()) else { continue };
+        let (UpstreamBody::Complete(answered), Some(_)) = (case.upstream_body(), case.client_response()) else {
+            continue;
+        };
         let Some(dialect) = serde_json::from_slice(&answered).ok().as_ref().and_then(usage_format) else { continue };
         let (translation, _) = case.translate_request().unwrap();
         translation.translate_response(&answered).unwrap();
-        // What is carried or embedded is told as it came.
+        // Forwarded responses and embeddings are returned unchanged, so the translation has no usage.
         let Some(usage) = translation.response_context.dropped_fields.usage() else { continue };
         assert_eq!(Some(usage), Usage::from_response(dialect, &answered), "{}", case.name());
         seen += 1;
@@ -307,7 +311,7 @@ fn separates_gemini_modalities_and_bedrock_cache_lifetimes() {
     assert_eq!(usage, Some(expected));
 }
 
-/// As those see it who ask Cohere in its own words.
+/// Usage as clients of Cohere's own API receive it.
 #[test]
 fn reads_cohere_usage_complete_and_streamed() {
     let usage = r#"{"billed_units":{"input_tokens":9,"output_tokens":4.0},"tokens":{"input_tokens":20,"output_tokens":5},"cached_tokens":8}"#;
@@ -378,7 +382,7 @@ fn reads_service_tier_only_from_the_response_itself() {
     };
     let chunk = |of: &str| format!(r#"{{"model":"m","service_tier":"flex","choices":[]{of}}}"#);
     assert_eq!(streamed(OpenAi, &[&chunk(""), &chunk(&format!(",{cost}"))]), ServiceTier::Flex);
-    // What was asked for stands in the first event, how it was served in the last.
+    // The first event has the requested tier, the last one the tier that served the request.
     let response = |kind, tier: &str, of: &str| {
         format!(r#"{{"type":"response.{kind}","response":{{"service_tier":"{tier}","model":"m"{of}}}}}"#)
     };
@@ -395,7 +399,7 @@ fn reads_service_tier_only_from_the_response_itself() {
 fn reads_service_tier_from_the_end_of_a_large_response() {
     let long = "x".repeat(300_000);
     let cost = r#""usage":{"input_tokens":9,"output_tokens":1}"#;
-    // As responses have it: before usage, and behind what is large.
+    // The field order of the Responses API: the tier comes before `usage` and after the large output.
     let response = |tier: &str, tools: &str| {
         format!(
             r#"{{"model":"m","output":[{{"text":"{long}"}}],"service_tier":{tier},"tools":[{tools}],{cost},"metadata":{{}}}}"#
@@ -421,7 +425,7 @@ fn reads_service_tier_from_the_end_of_a_large_response() {
         for size in [1 << 14, answer.len()] {
             assert_eq!(skimmed(&answer, size), (expected, 10), "{tier} by {size}");
         }
-        // What was asked for is not how it was served.
+        // The requested tier may differ from the one that served the request.
         let created = r#"{"type":"response.created","response":{"model":"m","service_tier":"priority"}}"#;
         let completed = format!(r#"{{"type":"response.completed","response":{answer},"sequence_number":9}}"#);
         let events = format!("data: {created}\n\ndata: {completed}\n\n");
@@ -439,7 +443,7 @@ fn counts_web_searches_besides_tokens() {
     };
     let expected = Some(Usage { input: 9, output: 1, tool_uses: tools_with_searches(3), ..NO_USAGE });
     assert_eq!(response_usage(Anthropic, &format!(r#"{{"usage":{}}}"#, cost(3))), expected);
-    // A stream says it again and again.
+    // A stream repeats the count.
     let events = [
         format!("data: {{\"type\":\"message_start\",\"message\":{{\"model\":\"m\",\"usage\":{}}}}}\n\n", cost(0)),
         format!("data: {{\"type\":\"message_delta\",\"usage\":{}}}\n\n", cost(3)),

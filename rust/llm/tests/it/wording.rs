@@ -1,4 +1,5 @@
-//! Requests in the words of who is asked: every line of every provider's table is shown, and the tables hold what is documented.
+//! Parameter mapping tables of the providers. Every row of every table is tested, and the tables match the
+//! documentation of the providers.
 
 use penstock_llm::{
     catalog::{self, ParamRules, Provider},
@@ -6,7 +7,7 @@ use penstock_llm::{
 };
 use serde_json::{Value, json};
 
-/// Every provider's words for an operation.
+/// Iterates over the parameter rules of every provider and operation.
 fn all_param_rules() -> impl Iterator<Item = (&'static dyn Provider, Operation, &'static ParamRules)> {
     catalog::all_providers().flat_map(|provider| {
         [Operation::ChatComplete, Operation::Complete, Operation::Embed]
@@ -14,7 +15,7 @@ fn all_param_rules() -> impl Iterator<Item = (&'static dyn Provider, Operation, 
     })
 }
 
-/// What is sent, and what is named as lost; the same where nothing changes.
+/// Returns the mapped body and the names of the dropped parameters; the same body if no rule applies.
 fn apply_rules(wording: &ParamRules, body: &Value) -> (Value, String) {
     match wording.apply(body.to_string().as_bytes()) {
         Some((sent, lost)) => (serde_json::from_slice(&sent).unwrap(), lost.header_value()),
@@ -143,7 +144,7 @@ fn drops_and_reports_cache_hints_where_they_are_unsupported() {
         assert_eq!(apply_rules(wording, &said_with(&Value::Null)), (expected.clone(), String::new()), "{slug}");
         assert_eq!(apply_rules(wording, &expected), (expected.clone(), String::new()), "{slug}");
     }
-    // Others pass them on: some hosts of Claude take them.
+    // Other providers receive the hints, because some of them host Claude.
     for slug in ["openai", "openrouter"] {
         let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
         assert_eq!(apply_rules(wording, &said_with(&hint)), (said_with(&hint), String::new()), "{slug}");
@@ -168,7 +169,8 @@ fn clamps_and_reports_numbers_out_of_range() {
     }
 }
 
-/// Where the scales end that documents of these providers have for chats; those of `OpenAI` itself are its own to keep.
+/// Documented ranges of chat parameters: provider, parameter, value that the client sends, and clamped value. `OpenAI`
+/// enforces its own ranges.
 const CLAMPED_PARAMS: [(&str, &str, f64, f64); 13] = [
     ("deepseek", "temperature", -0.5, 0.0),
     ("deepseek", "top_logprobs", 30.0, 20.0),
@@ -226,7 +228,7 @@ fn drops_zero_where_the_neutral_value_is_another_number() {
     assert!(shown > 2, "{shown}");
 }
 
-/// What a provider refuses whose API is strict, as its documents and its answers of 400 and 422 say.
+/// Parameters that strict provider APIs reject, according to their documentation and their 400 and 422 responses.
 const REJECTED_PARAMS: [(&str, &[&str]); 4] = [
     ("mistral-ai", &["user", "stream_options", "logit_bias", "logprobs", "store", "service_tier", "safety_identifier"]),
     ("groq", &["logit_bias", "logprobs", "prompt_cache_key", "store", "safety_identifier", "verbosity"]),
@@ -244,7 +246,7 @@ fn does_not_send_rejected_parameters_to_strict_providers() {
     }
 }
 
-/// Whose chats have these fields under other names.
+/// Chat parameters that providers rename: client name, provider name, and the providers.
 const DOCUMENTED_RENAMES: [(&str, &str, &[&str]); 6] = [
     (
         "max_completion_tokens",

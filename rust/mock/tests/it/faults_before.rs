@@ -1,4 +1,4 @@
-//! Faults in the place of an answer, or before its first byte.
+//! Faults instead of a response or before its first byte.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Faults in the bytes of an answer that is otherwise sent to its end.
+//! Faults in the bytes of a response that is otherwise sent completely.
 
 use std::time::Duration;
 
@@ -70,7 +70,8 @@ fn gzip_decompresses_to_the_plain_response() {
     }
 }
 
-// Stored blocks only, which is all that the pretend provider makes; its checksum is proved by a unit test.
+// Decompresses gzip of stored blocks only, the only kind that the mock provider writes. A unit test checks the
+// checksum.
 fn decompress_stored_gzip(member: &[u8]) -> Vec<u8> {
     assert_eq!(member[..3], [0x1f, 0x8b, 8]);
     let (mut at, mut out) = (10, Vec::new());
@@ -167,7 +168,7 @@ fn error_has_the_requested_code() {
     assert_eq!(error["error"]["code"], "context_length_exceeded");
 }
 
-/// Asks with the beginning of an answer as the last message.
+/// Sends a request whose last message is an assistant prefill.
 fn send_prefill(server: &Server, model: &str, beginning: &str) -> Response {
     let messages = serde_json::json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": beginning}]);
     let body = serde_json::json!({"model": model, "messages": messages, "stream": true}).to_string();

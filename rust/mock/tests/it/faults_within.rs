@@ -1,4 +1,4 @@
-//! Faults in the middle of an answer that end it: cut, reset, stalled, half closed, badly framed, of a wrong length.
+//! Faults that end a response in the middle: cut, reset, stall, half close, bad framing, wrong length.
 
 use std::io::Write;
 use std::time::Duration;

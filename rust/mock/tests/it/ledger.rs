@@ -1,4 +1,5 @@
-//! The ledger tells what came, what was sent, and when the client left, in every phase.
+//! Ledger of the mock provider. It reports what was received, what was sent, and when the client disconnected, in every
+//! phase of a request.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,8 @@ fn wait_for_entry(server: &Server) {
     }
 }
 
-/// Waits until the request is on its way, leaves, and returns how long it took to be noticed.
+/// Waits until the request is in progress, disconnects, and returns the outcome and the milliseconds until the server
+/// noticed.
 fn measure_disconnect(server: &Server, model: &str, stream: bool, rst: bool) -> (String, f64) {
     server.clear_ledger();
     let mut client = Client::connect(server);
@@ -115,7 +117,7 @@ fn client_that_does_not_read_blocks_the_write() {
         let (early, late) = (sent(400), sent(200));
         assert_eq!(early, late, "{model}");
         assert!(early > 10_000 && early < 15_000_000, "{model}: {early}");
-        // What is read makes room for about as much.
+        // Reading lets the server send about as much again.
         let read = client.read_until(Duration::from_millis(200), |answer| answer.raw.len() > 8_000_000);
         assert!(sent(300) > early && sent(0) < early + read.raw.len() as u64 + 15_000_000, "{model}");
         assert_eq!(server.ledger_entries()[0].outcome.to_string(), "open");

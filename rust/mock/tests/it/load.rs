@@ -1,4 +1,4 @@
-//! The load client counts exactly what the pretend provider's ledger says.
+//! Load client tests. Its counts must equal those of the mock provider's ledger.
 
 use crate::talk::start_server;
 use penstock_mock::Server;
@@ -28,7 +28,7 @@ fn rate_mode_measures_latency_from_the_scheduled_time() {
     let server = start_server();
     let report = run_load(&server, "rate --rate 200 --connections 2 --seconds 0.5");
     assert_eq!((&report["requests"], server.ledger_entries().len()), (&json!(100), 100), "{report}");
-    // One connection cannot carry 100 a second at 20 ms each: the backlog shows as latency.
+    // One connection cannot carry 100 requests a second at 20 ms each, so the backlog shows as latency.
     let late = run_load(&server, "rate --rate 100 --connections 1 --seconds 0.5 --model mock?first_ms=20");
     assert_eq!(late["requests"], 50);
     assert!(late["max_us"].as_f64().unwrap() > 400_000.0, "{late}");

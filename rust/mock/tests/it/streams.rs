@@ -1,4 +1,4 @@
-//! Streamed answers have the providers' events, in order, at their pace.
+//! Streamed responses. They have the events of each provider, in order and at the configured pace.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Gemini, Bedrock and Cohere: their answers, their frames, their errors, and that they read what they are sent.
+//! Gemini, Bedrock and Cohere formats of the mock provider: responses, framing, errors, and validation of requests.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ fn cohere_responds_buffered_and_streamed_and_validates() {
     assert_eq!(ranked.json()["results"][1]["index"], 1);
 }
 
-/// Names and payloads; lengths and checksums are right, or it panics.
+/// Returns the names and payloads of the frames. Panics if a length or checksum is wrong.
 fn decode_frames(mut bytes: &[u8]) -> Vec<(String, Value)> {
     let number = |bytes: &[u8]| u32::from_be_bytes(bytes[..4].try_into().unwrap());
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Whole answers have the providers' shapes, sizes and errors.
+//! Buffered (non-streamed) responses. They have the format, size and errors of each provider.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-"""Calls what a pretend provider that nobody here wrote answers of the Anthropic SDK's routes; `fixtures.json` says what it answers."""
+"""Calls the routes of the Anthropic SDK at aimock, a third-party mock provider. `fixtures.json` defines its responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Calls every route that the Anthropic SDK on the path has, through the gateway that GATEWAY names; a line of JSON each."""
+"""Calls every route of the installed Anthropic SDK through the gateway at `GATEWAY`. Prints one line of JSON for each
+call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the calls of one SDK and prints what came of each, as a line of JSON."""
+"""Runner for the calls of one SDK. Prints the result of each call as a line of JSON."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    # What is expected at the provider, and the call: what it gives back is true where the SDK understood the answer.
+    # Request that the provider should receive, and the call. The call returns a true value if the SDK understood the
+    # response.
     Calls = list[tuple[str, Callable[[Any], object]]]
 
 HEADERS = {"x-gateway-provider": "mock"}
-# What the other pretend provider says of the weather.
+# Text with which aimock responds to the weather question.
 WEATHER_TEXT = "Sunny, with a light wind from the west and no cloud before the evening."
 
 
 def aimock_headers(provider: str) -> dict[str, str]:
-    """What sends a client's requests to the other pretend provider, as if it were this one."""
+    """Returns headers that send a client's requests to aimock instead of the mock provider."""
     return {"x-gateway-provider": provider, "x-gateway-custom-host": os.environ["AIMOCK"] + "/v1"}
 
 

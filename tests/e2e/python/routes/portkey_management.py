@@ -1,4 +1,4 @@
-"""Manages a gateway with the portkey-ai SDK, which is strict about what it is answered; a line of JSON for each call."""
+"""Manages a gateway with the portkey-ai SDK, which parses responses strictly. Prints one line of JSON for each call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def workspace_access() -> dict[str, Any]:
     }
 
 
-# In this order: each stands on those before it.
+# The order matters: each call depends on those before it.
 CALLS: dict[str, Callable[[], object]] = {
     "workspaces.create": lambda: bool(
         store_created("workspace", CLIENT.admin.workspaces.create(name="Sdk", description="d", defaults={}, users=[]))

@@ -1,4 +1,6 @@
-"""Asks with the portkey-ai SDK on the path by the config that CONFIG holds, in each way that it has; a line of JSON for each."""
+"""Sends requests with the installed portkey-ai SDK by the config in `CONFIG`, once for each way that the SDK has.
+Prints one line of JSON for each.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ REQUEST_FUNCTIONS: list[Callable[[portkey_ai.Portkey], object]] = [
 
 
 def describe_result(way: Callable[[portkey_ai.Portkey], object]) -> list[object]:
-    """The status, and what the gateway said of retries; or 200 and whether there was an answer."""
+    """Returns the status and the `x-should-retry` header of a failure, or 200 and true if the response has content."""
     client = portkey_ai.Portkey(
         api_key="k", base_url=os.environ["GATEWAY"] + "/v1", config=json.loads(os.environ["CONFIG"])
     )

@@ -1,4 +1,6 @@
-"""What builds agents upon OpenAI's client: openai-agents, pydantic-ai, instructor. Tools are called and answered in a loop."""
+"""Agent frameworks on top of OpenAI's client: openai-agents, pydantic-ai, instructor. They call tools in a loop and
+return the results.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class City(pydantic.BaseModel):
 
 
 def weather(city: str) -> str:
-    """Tell the weather."""
+    """Returns the weather of a city."""
     TOOL_CALLS.append(city)
     return "rain"
 

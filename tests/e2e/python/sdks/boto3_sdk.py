@@ -1,4 +1,4 @@
-"""Amazon's own SDK: conversations, and the bodies of Claude's models."""
+"""AWS SDK (boto3): Converse calls, and InvokeModel calls with bodies of Claude models."""
 
 from __future__ import annotations
 

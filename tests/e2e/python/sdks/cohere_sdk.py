@@ -1,4 +1,4 @@
-"""Cohere's own SDK, whose paths pass through to who speaks its dialect."""
+"""Cohere SDK. The gateway forwards its paths unchanged to providers that have Cohere's API format."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def tool_streamed(provider: str) -> object:
 
 
 def tool_answered(provider: str) -> object:
-    """Send the call back, with what the tool said to it."""
+    """Sends the tool call back together with the tool's result."""
     call = {"id": "call_mock", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "UTC"}'}}
     told = {"role": "tool", "tool_call_id": "call_mock", "content": "noon"}
     messages = [*CLOCK_MESSAGES, {"role": "assistant", "tool_calls": [call]}, told]

@@ -1,4 +1,4 @@
-"""Google's own SDK."""
+"""Google Gen AI SDK."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def error(provider: str) -> object:
 
 
 def vectors(provider: str) -> object:
-    """Two of three numbers each; who has none says so."""
+    """Requests two embeddings of three dimensions and returns their lengths. Returns the error if the provider has no
+    embeddings.
+    """
     config = types.EmbedContentConfig(output_dimensionality=3, task_type="CLUSTERING")
     made = build_client({})
     try:

@@ -1,4 +1,4 @@
-"""Google's own SDK, where Google looks something up; what is named are models."""
+"""Google Gen AI SDK with Google Search as a tool. `PROVIDERS` lists models here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LangChain, by its packages for OpenAI and for Anthropic."""
+"""LangChain, with its packages for OpenAI and for Anthropic."""
 
 from __future__ import annotations
 

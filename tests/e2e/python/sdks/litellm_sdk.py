@@ -1,4 +1,4 @@
-"""LiteLLM as a client, in both of the dialects that it has for a gateway."""
+"""LiteLLM as a client, in both API formats that it has for a gateway."""
 
 from __future__ import annotations
 

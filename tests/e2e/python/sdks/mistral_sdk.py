@@ -1,4 +1,4 @@
-"""Mistral's own SDK."""
+"""Mistral SDK."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def whole(provider: str) -> object:
 
 
 def streamed(provider: str) -> object:
-    # Mistral says in every stream what it cost, so its SDK has no way to ask.
+    # Mistral reports usage in every stream, so its SDK has no option to request it.
     headers = mock_headers(usage="on")
     stream = build_client().chat.stream(model=model_name(provider), messages=PROMPT_MESSAGES, http_headers=headers)
     chunks = [event.data for event in stream]

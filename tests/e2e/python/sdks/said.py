@@ -1,4 +1,4 @@
-"""What a script of one SDK asks for in the environment, and how it says what came of each call: a line of JSON."""
+"""Shared parts of the SDK scripts: inputs from the environment, and the output of each call's result as a line of JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TOOL_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "re
 
 
 def model_name(provider: str) -> str:
-    """Name a model of the provider that was saved under this slug."""
+    """Returns the name of a model of the provider that is saved under this slug."""
     return f"@{provider}/mock"
 
 
 def mock_headers(**mock: str) -> dict[str, str]:
-    """Header fields that tell the pretend provider what to do, and the gateway that they are for it."""
+    """Returns headers that set the mock provider's behaviour and make the gateway forward them."""
     fields = {f"x-mock-{key}": value for key, value in mock.items()}
     return {**fields, "x-gateway-forward-headers": ",".join(fields)} if fields else {}
 
@@ -43,7 +43,7 @@ def report_call(provider: str, call: str, made: Callable[[], object]) -> None:
 
 
 def failure_status(made: Callable[[], object], kind: type[Exception], status: Callable[[Exception], object]) -> object:
-    """Give the status with which a call fails, as the SDK's own exception has it."""
+    """Returns the status with which a call fails, as the SDK's own exception reports it."""
     try:
         made()
     except kind as error:

@@ -1,4 +1,4 @@
-//! A provider that answers 503 to the model `mock?ill` for as long as it is told to, and a stream of requests to it.
+//! A provider that returns 503 for the model `mock?ill` while a flag is set, and a load generator for it.
 
 use std::{
     sync::{
@@ -24,7 +24,7 @@ use super::{
 pub struct FailingProvider {
     pub server: ScriptedServer,
     pub is_failing: Arc<AtomicBool>,
-    /// When it was asked for that model.
+    /// Arrival times of the requests for that model.
     request_times: Arc<Mutex<Vec<Instant>>>,
 }
 
@@ -59,7 +59,8 @@ impl FailingProvider {
     }
 }
 
-/// Asks so many times a second, whatever becomes of it; every answer with when it was asked for and how long it took.
+/// Sends `rate` requests a second without waiting for responses. Returns each response with its start time and
+/// duration.
 pub async fn send_at_rate(
     rig: &TestGateway,
     config: &Value,
@@ -81,7 +82,7 @@ pub async fn send_at_rate(
     asking.join_all().await
 }
 
-/// The one in the middle.
+/// Returns the median duration.
 pub fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]

@@ -1,4 +1,4 @@
-//! Somebody who gives credentials, and keeps what was asked.
+//! A mock credential issuer that records its requests.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,14 +7,14 @@ use tokio::io::AsyncWriteExt;
 
 use super::scripted::{ScriptedServer, read_request};
 
-/// Somebody who gives credentials, and what was asked for.
+/// Issues credentials and records the requests for them.
 pub struct CredentialIssuer {
     pub server: ScriptedServer,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl CredentialIssuer {
-    /// The answer to each request, counted from 1, with its status.
+    /// Starts an issuer. `answer` maps the request number, counted from 1, to a status and a body.
     pub async fn start_with_responses(answer: impl Fn(usize) -> (u16, String) + Send + Sync + 'static) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (kept, answer) = (Arc::clone(&asked), Arc::new(answer));
@@ -48,7 +48,7 @@ impl CredentialIssuer {
         self.requests.lock().unwrap().clone()
     }
 
-    /// The fields of the form that came in a request.
+    /// Returns the form fields of the request with this index.
     pub fn form_fields(&self, number: usize) -> Vec<(String, String)> {
         let asked = self.received_requests();
         let (_, body) = asked[number].split_once("\r\n\r\n").unwrap();

@@ -1,4 +1,4 @@
-//! What all engine tests stand on: a gateway before a provider, requests to it, and what came back.
+//! Harness of all engine tests: a gateway in front of a provider, request builders, and complete responses.
 #![allow(dead_code, reason = "no test file needs all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
@@ -35,19 +35,19 @@ use serde_json::{Value, json};
 pub const CHAT_PATH: &str = "/v1/chat/completions";
 pub const MESSAGES_PATH: &str = "/v1/messages";
 
-/// Longer than anything here takes: a test that hangs fails.
+/// Longer than any operation of a test needs, so that a hanging test fails.
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub async fn with_timeout<F: Future>(work: F) -> F::Output {
     tokio::time::timeout(TEST_TIMEOUT, work).await.expect("it ends in time")
 }
 
-/// A breaker that opens with the first failure.
+/// Circuit breaker config that opens on the first failure.
 pub fn sensitive_breaker_config() -> Value {
     json!({"failure_threshold": 1, "failure_threshold_percentage": 1, "minimum_requests": 1, "cooldown_interval": 30_000})
 }
 
-/// Looks again until it is so.
+/// Polls until `holds` returns true; panics with `what` after the timeout.
 pub async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + TEST_TIMEOUT;
     while !holds() {
@@ -56,7 +56,7 @@ pub async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A gateway whose provider `mock` lives at an address of the test's choice.
+/// A gateway whose provider `mock` is at an address that the test chooses.
 pub struct TestGateway {
     pub gateway: Arc<Gateway>,
 }
@@ -74,14 +74,14 @@ impl TestGateway {
         Self::build(Self::test_settings(url, change), None)
     }
 
-    /// A gateway that knows no pretend provider and looks up names in this way.
+    /// Creates a gateway that has no mock provider and resolves names with this function.
     pub fn with_resolver(look_up: LookupFn, change: impl FnOnce(&mut Settings)) -> Self {
         Self::build(Self::test_settings("", change), Some(look_up))
     }
 
     fn test_settings(url: &str, change: impl FnOnce(&mut Settings)) -> Settings {
         let mut settings = Settings {
-            // Records are written only where somebody may ask for them; nobody listens here.
+            // Records are written only if a control socket is set. Nothing listens on this one.
             control_socket: Some("/nonexistent/penstock/control.sock".into()),
             connect_timeout_ms: 2_000,
             idle_timeout_ms: 5_000,
@@ -108,17 +108,17 @@ impl TestGateway {
         self.gateway.apply_snapshot(snapshot.to_string().as_bytes()).unwrap_or_else(|problems| panic!("{problems:?}"));
     }
 
-    /// The answer as the server's side gets it, its stream not read.
+    /// Returns the response as the server receives it; its stream is not read.
     pub async fn handle_request(&self, ask: TestRequest) -> ClientResponse {
         with_timeout(self.gateway.handle(ask.build())).await
     }
 
-    /// The answer, read to its end.
+    /// Sends a request and reads the response to its end.
     pub async fn send(&self, ask: TestRequest) -> TestResponse {
         TestResponse::read(self.handle_request(ask).await).await
     }
 
-    /// The records since the last look.
+    /// Returns the records since the last call. Waits until all token counting has finished.
     pub fn drain_records(&self) -> Vec<Value> {
         let deadline = Instant::now() + TEST_TIMEOUT;
         while self.gateway.record_sink.token_counter.pending_jobs() > 0 {
@@ -131,14 +131,14 @@ impl TestGateway {
         records
     }
 
-    /// The last of so many records since the last look.
+    /// Returns the last record since the last call; panics unless there are exactly `count`.
     pub fn last_record(&self, count: usize) -> Value {
         let mut records = self.drain_records();
         assert_eq!(records.len(), count);
         records.pop().unwrap_or_default()
     }
 
-    /// The only record since the last look.
+    /// Returns the record since the last call; panics unless there is exactly one.
     pub fn single_record(&self) -> Value {
         let mut records = self.drain_records();
         assert_eq!(records.len(), 1, "{records:#?}");
@@ -151,14 +151,14 @@ pub fn parse_json_lines(bytes: &[u8]) -> Vec<Value> {
     lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
 }
 
-/// A request in the making.
+/// Builder of a client request.
 pub struct TestRequest {
     head: RequestHead,
     body: Body,
 }
 
 impl TestRequest {
-    /// Of a method and a path with its query; it names no provider.
+    /// Creates a request from a method and a path with its query. It names no provider.
     pub fn new(method: &str, target: &str) -> Self {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let (path, query) = (path.to_owned(), query.to_owned());
@@ -200,7 +200,7 @@ pub fn post_request(target: &str, json: impl Into<Bytes>) -> TestRequest {
         .body(json)
 }
 
-/// What names no provider.
+/// Builds a request that names no provider.
 pub fn request_without_provider(path: &str) -> TestRequest {
     TestRequest::new("POST", path).header("content-type", "application/json").body(chat_body("mock", false))
 }
@@ -210,53 +210,53 @@ pub fn chat_body(model: &str, stream: bool) -> String {
         .to_string()
 }
 
-/// Words for a stream whose usage the caller wants to see: nothing of it is taken out.
+/// Body of a streamed request that asks for usage, so that the gateway removes nothing from the response.
 pub fn chat_body_with_usage(model: &str) -> String {
     chat_body(model, true).replacen('{', r#"{"stream_options":{"include_usage":true},"#, 1)
 }
 
-/// Asks for a whole chat answer.
+/// Requests a complete chat response.
 pub fn chat_request(model: &str) -> TestRequest {
     post_request(CHAT_PATH, chat_body(model, false))
 }
 
-/// Asks for a stream: of chat completions or of messages.
+/// Requests a stream of chat completions or of messages.
 pub fn stream_request(path: &str, model: &str) -> TestRequest {
     post_request(path, chat_body_with_usage(model))
 }
 
-/// Asks for a chat answer by a config of its own.
+/// Requests a chat response with an inline config.
 pub fn chat_with_config(config: &Value) -> TestRequest {
     post_with_config(config, CHAT_PATH, chat_body("mock", false))
 }
 
-/// Asks by a config of its own for something else.
+/// Posts JSON to `target` with an inline config.
 pub fn post_with_config(config: &Value, target: &str, json: impl Into<Bytes>) -> TestRequest {
     let ask = TestRequest::new("POST", target).header("x-gateway-config", &config.to_string());
     ask.header("content-type", "application/json").body(json)
 }
 
-/// A target whose provider behaves like this, such as `status=503`.
+/// Target whose mock provider behaves as described, such as `status=503`.
 pub fn mock_target(behaviour: &str) -> Value {
     json!({"provider": "mock", "override_params": {"model": format!("mock?{behaviour}")}})
 }
 
-/// The answer's own words on which target it came from, after how many retries, and whether it was kept.
+/// Returns the response headers that name the target, the retry count and the cache status.
 pub fn routing_headers(told: &TestResponse) -> [&str; 3] {
     ["x-gateway-last-used-option-index", "x-gateway-retry-attempt-count", "x-gateway-cache-status"]
         .map(|name| told.header(name).unwrap_or_default())
 }
 
-/// An answer that was read to its end.
+/// A response that was read to its end.
 #[derive(Debug)]
 pub struct TestResponse {
     pub status: u16,
     pub headers: Headers,
     pub body: Vec<u8>,
-    /// In what portions the body came; one where it was whole.
+    /// Chunks of the body; a single one if the response was not streamed.
     pub chunks: Vec<Bytes>,
     pub is_streamed: bool,
-    /// It ended in a way that no client takes for a good end.
+    /// True if the body ended in a way that every client recognises as an error.
     pub is_truncated: bool,
 }
 
@@ -292,12 +292,12 @@ impl TestResponse {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error} in {}", self.text()))
     }
 
-    /// The error's code where the answer is one of the gateway's own.
+    /// Returns the error code if the response is one of the gateway's own errors.
     pub fn error_code(&self) -> String {
         self.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Name and data of the last event.
+    /// Returns name and data of the last event.
     pub fn last_event(&self) -> (Option<String>, Value) {
         let text = self.text();
         let event = text.trim_end().rsplit("\n\n").next().unwrap_or_default();
@@ -306,7 +306,7 @@ impl TestResponse {
     }
 }
 
-/// Every piece of a stream, and whether it was cut.
+/// Returns all chunks of a stream, and true if it was truncated.
 pub async fn read_stream(mut stream: ResponseStream) -> (Vec<Bytes>, bool) {
     let mut pieces = Vec::new();
     loop {
@@ -318,7 +318,7 @@ pub async fn read_stream(mut stream: ResponseStream) -> (Vec<Bytes>, bool) {
     }
 }
 
-/// The stream of an answer that must be one.
+/// Returns the stream of a response; panics if it is not streamed.
 pub fn into_stream(answer: ClientResponse) -> ResponseStream {
     match answer.body {
         ClientResponseBody::Stream(stream) => *stream,
@@ -326,14 +326,15 @@ pub fn into_stream(answer: ClientResponse) -> ResponseStream {
     }
 }
 
-/// The ledger once these many requests have come and ended.
+/// Waits until `count` requests have arrived and ended; returns the provider's ledger.
 pub async fn wait_for_ledger_entries(provider: &Server, count: usize) -> Vec<Entry> {
     let entries = provider.wait_until_settled(count, TEST_TIMEOUT).await;
     assert_eq!(entries.len(), count, "{entries:#?}");
     entries
 }
 
-/// The only request that reached the provider since the last look; the gateway's key is nowhere in it.
+/// Returns the only request that reached the provider since the last call. Panics if it contains the gateway's key or
+/// headers.
 pub fn single_sent_request(provider: &Server) -> Entry {
     let mut entries = provider.ledger_entries();
     provider.clear_ledger();
@@ -344,7 +345,7 @@ pub fn single_sent_request(provider: &Server) -> Entry {
     entry
 }
 
-/// The body of the same request without a gateway between.
+/// Sends the same request to the provider without a gateway; returns the response body.
 pub async fn fetch_directly(addr: SocketAddr, target: &str, body: &str) -> Vec<u8> {
     let head = format!(
         "POST {target} HTTP/1.1\r\nhost: {addr}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -353,12 +354,12 @@ pub async fn fetch_directly(addr: SocketAddr, target: &str, body: &str) -> Vec<u
     with_timeout(scripted::fetch_body(addr, [head.as_bytes(), body.as_bytes()].concat())).await
 }
 
-/// These fields of a record, in this order.
+/// Returns these fields of a record, in this order.
 pub fn pick_fields<const N: usize>(record: &Value, names: [&str; N]) -> Value {
     names.map(|name| record[name].clone()).to_vec().into()
 }
 
-/// The digest in hexadecimal, as snapshots and the provider's echo have it.
+/// Returns the digest in hexadecimal, as in snapshots and in the mock provider's echo.
 pub fn sha256_hex(bytes: impl AsRef<[u8]>) -> String {
     use sha2::Digest;
     let digits = |hex: String, byte: &u8| hex + &format!("{byte:02x}");

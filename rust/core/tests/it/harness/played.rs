@@ -1,4 +1,4 @@
-//! Providers that play the golden cases of translation, and keep what they were sent.
+//! Mock providers that replay the golden cases of translation and record the requests that they receive.
 
 use std::{
     fs,
@@ -14,17 +14,17 @@ use super::{
     scripted::{ScriptedServer, encode_chunks, read_request},
 };
 
-/// The case of a provider as the golden files have it.
+/// Returns the directory of a golden case.
 pub fn golden_case_dir(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../llm/tests/golden").join(case)
 }
 
-/// Plays the provider of a golden case and keeps what it was sent.
+/// Replays the provider of a golden case and records the requests.
 pub struct GoldenProvider {
     pub server: ScriptedServer,
-    /// What came last.
+    /// Bytes of the last request.
     pub last_request: Arc<Mutex<Vec<u8>>>,
-    /// The first lines of all that came.
+    /// Request lines of all requests.
     pub request_lines: Arc<Mutex<Vec<String>>>,
 }
 
@@ -33,7 +33,7 @@ impl GoldenProvider {
         Self::start_with_headers(status, &format!("{kind}\r\nx-request-id: up-1"), body, chunk).await
     }
 
-    /// The same, where the head names the request as it says.
+    /// Starts a provider. Further header lines, such as the request ID, may follow the content type in `kind`.
     pub async fn start_with_headers(status: u16, kind: &str, body: Vec<u8>, chunk: usize) -> Self {
         let head = format!("HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
         let answer = Arc::new([head.as_bytes(), &encode_chunks(&body, chunk), b"0\r\n\r\n"].concat());
@@ -60,7 +60,7 @@ impl GoldenProvider {
         TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()])
     }
 
-    /// A gateway that has it saved as `@saved`, which says what it is.
+    /// Returns a gateway that has this server saved as `@saved`, with the given provider name.
     pub fn gateway_with_saved_provider(&self, provider: &str) -> TestGateway {
         let rig = Self::gateway_trusting_loopback();
         let saved = json!({"slug": "saved", "provider": provider, "custom_host": self.server.url()});
@@ -68,7 +68,8 @@ impl GoldenProvider {
         rig
     }
 
-    /// What that one is to get as it is, but for the part of the model's name that says who is meant.
+    /// Builds a passthrough request to the saved provider. The gateway changes nothing but the `@saved/` prefix of the
+    /// model.
     pub fn passthrough_request(path: &str, mut body: Value) -> TestRequest {
         body["model"] = format!("@saved/{}", body["model"].as_str().unwrap()).into();
         post_with_config(&json!({"passthrough": true}), path, body.to_string())
@@ -95,14 +96,14 @@ impl GoldenProvider {
     }
 }
 
-/// The bytes of a file of frames in hexadecimal.
+/// Decodes a file of hexadecimal frames.
 pub fn read_hex_frames(path: &Path) -> Vec<u8> {
     let text = fs::read_to_string(path).unwrap();
     let digits: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).flat_map(str::bytes).collect();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// The answer without the time at which it was made.
+/// Removes the creation time from a response.
 pub fn strip_created_time(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

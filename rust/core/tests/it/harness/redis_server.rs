@@ -1,4 +1,4 @@
-//! A Redis server of a test's own, which can be frozen and killed, and a relay before it that takes its time.
+//! A private Redis server that a test can freeze and kill, and a relay that delays its traffic.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -27,7 +27,7 @@ pub struct RedisServer {
     dir: PathBuf,
 }
 
-/// Below the ports that the system hands out.
+/// Returns a port below the system's ephemeral range.
 fn tls_port(port: u16) -> u16 {
     20_000 + port % 12_000
 }
@@ -64,7 +64,7 @@ impl RedisServer {
         wait_until("Redis listens", || std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()).await;
     }
 
-    /// The same over TLS, under an authority that nobody else trusts.
+    /// URL of the same server over TLS, under a certificate authority that only these tests trust.
     pub fn tls_url(&self) -> String {
         format!("rediss://localhost:{}/", tls_port(self.port))
     }
@@ -73,13 +73,13 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// A connection of the test's own.
+    /// Opens a separate connection for the test.
     pub async fn connect(&self) -> MultiplexedConnection {
         let client = redis::Client::open(self.url()).unwrap();
         with_timeout(client.get_multiplexed_async_connection()).await.unwrap()
     }
 
-    /// Stops it where it is.
+    /// Suspends the server process.
     pub fn freeze(&self) {
         self.send_signal(Signal::STOP);
     }
@@ -93,7 +93,7 @@ impl RedisServer {
         self.child.wait().unwrap();
     }
 
-    /// A new one in its place, which remembers nothing.
+    /// Starts a new, empty server on the same port.
     pub async fn restart(&mut self) {
         self.child = Self::spawn_process(self.port, &self.dir);
         self.wait_until_ready().await;
@@ -112,7 +112,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// Passes everything on, each piece after a while.
+/// Forwards all data in both directions, each chunk after a delay.
 pub struct DelayingRelay {
     pub addr: SocketAddr,
     delay_ms: Arc<AtomicU64>,

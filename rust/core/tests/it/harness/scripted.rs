@@ -1,4 +1,4 @@
-//! A provider whose every byte a test decides, and the little HTTP that this takes.
+//! A provider whose every byte is chosen by the test, with the minimum of HTTP that it needs.
 
 use std::{
     future::Future,
@@ -17,7 +17,7 @@ use tokio::{
     time::sleep,
 };
 
-/// Listens on loopback and plays its script on every connection.
+/// Listens on loopback and runs its script on every connection.
 pub struct ScriptedServer {
     pub addr: SocketAddr,
     connection_count: Arc<AtomicUsize>,
@@ -25,7 +25,7 @@ pub struct ScriptedServer {
 }
 
 impl ScriptedServer {
-    /// `play` gets every connection and how many came before it.
+    /// Calls `play` with every connection and the number of earlier connections.
     pub async fn start<P, F>(play: P) -> Self
     where
         P: Fn(TcpStream, usize) -> F + Send + 'static,
@@ -44,7 +44,7 @@ impl ScriptedServer {
         Self { addr, connection_count: connections, accept_task: accepting }
     }
 
-    /// Answers every request with these bytes and keeps the connection.
+    /// Responds to every request with these bytes and keeps the connection open.
     pub async fn start_responding(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = Arc::new(bytes.into());
         Self::start(move |mut stream, _| {
@@ -54,7 +54,7 @@ impl ScriptedServer {
         .await
     }
 
-    /// Answers one request a connection with these bytes, then closes.
+    /// Responds to one request per connection with these bytes, then closes the connection.
     pub async fn start_closing_after_response(bytes: impl Into<Vec<u8>>) -> Self {
         let bytes = Arc::new(bytes.into());
         Self::start(move |mut stream, _| {
@@ -67,7 +67,7 @@ impl ScriptedServer {
         .await
     }
 
-    /// Answers with these bytes in writes of `step` bytes, and keeps the connection.
+    /// Responds with these bytes in writes of `step` bytes, and keeps the connection open.
     pub async fn start_dripping(bytes: Vec<u8>, step: usize) -> Self {
         let bytes = Arc::new(bytes);
         Self::start(move |mut stream, _| {
@@ -99,14 +99,14 @@ impl Drop for ScriptedServer {
     }
 }
 
-/// `text` as `gzip` makes it.
+/// Compresses `text` with gzip.
 pub fn gzip_compress(text: &str) -> Vec<u8> {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     std::io::Write::write_all(&mut packed, text.as_bytes()).unwrap();
     packed.finish().unwrap()
 }
 
-/// A good answer whose body is compressed.
+/// Builds a 200 response whose body is already compressed with gzip.
 pub fn gzip_response(kind: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!(
@@ -115,12 +115,13 @@ pub fn gzip_response(kind: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// The next request, head and body; `None` where the connection ends first.
+/// Reads the next request, head and body; `None` if the connection ends first.
 pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<u8>> {
     read_message(stream).await
 }
 
-/// Only the head of the next request, and what came with it.
+/// Reads until the head of the next request is complete. Returns all bytes received so far; `None` if the connection
+/// ends first.
 pub async fn read_request_head(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     while find_head_end(&bytes).is_none() {
@@ -129,7 +130,7 @@ pub async fn read_request_head(stream: &mut TcpStream) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Reads for a moment what nobody asked for; whether something came.
+/// Returns true if a connection arrives within `moment`.
 pub async fn accepts_connection_within(listener: &TcpListener, moment: Duration) -> bool {
     tokio::select! {
         _ = listener.accept() => true,
@@ -137,7 +138,7 @@ pub async fn accepts_connection_within(listener: &TcpListener, moment: Duration)
     }
 }
 
-/// Sends one request on a connection of its own; gives the answer's body without its framing.
+/// Sends one request on a new connection; returns the response body without its framing.
 pub async fn fetch_body(addr: SocketAddr, request: Vec<u8>) -> Vec<u8> {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     stream.write_all(&request).await.unwrap();
@@ -191,7 +192,7 @@ fn decode_chunked(mut framed: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A whole answer of JSON.
+/// Builds a complete JSON response.
 pub fn json_response(status: &str, more: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{more}content-length: {length}\r\n\r\n{body}")
@@ -201,12 +202,12 @@ pub fn json_response(status: &str, more: &str, body: &str) -> Vec<u8> {
 pub const SSE_RESPONSE_HEAD: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// A body in chunks of `size` bytes, without the last one.
+/// Encodes a body in chunks of `size` bytes, without the final empty chunk.
 pub fn encode_chunks(body: &[u8], size: usize) -> Vec<u8> {
     body.chunks(size).flat_map(|piece| [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()).collect()
 }
 
-/// A whole answer of events in chunks of `size` bytes.
+/// Builds a complete SSE response in chunks of `size` bytes.
 pub fn sse_response(body: &[u8], size: usize) -> Vec<u8> {
     [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(body, size), b"0\r\n\r\n"].concat()
 }

@@ -1,11 +1,11 @@
-//! Every way that is known to write an address which must not be called, and names that lead to one.
+//! All known spellings of addresses that must not be dialled, and names that resolve to such addresses.
 
 use std::{
     fmt::Write as _,
     net::{Ipv4Addr, Ipv6Addr},
 };
 
-/// Loopback, private, reserved and metadata addresses; further ones by chance, the same each time.
+/// Returns loopback, private, reserved and metadata addresses, and random ones from a fixed seed.
 fn forbidden_addresses() -> Vec<Ipv4Addr> {
     let known = "127.0.0.1 127.1.2.3 0.0.0.0 0.1.2.3 10.0.0.1 10.255.255.254 172.16.0.1 172.31.255.254 192.168.0.1 \
         192.168.255.254 100.64.0.1 100.127.255.254 169.254.0.1 169.254.169.254 169.254.170.2 169.254.170.23 \
@@ -23,7 +23,7 @@ fn forbidden_addresses() -> Vec<Ipv4Addr> {
     known.split_whitespace().map(|text| text.parse().unwrap()).chain(more).collect()
 }
 
-/// One address in spellings that some reader of URLs takes for it; those that say nothing new once.
+/// Returns the spellings that some URL parser accepts for an address, without duplicates.
 fn address_spellings(address: Ipv4Addr) -> Vec<String> {
     let mut all =
         [legacy_spellings(address), obfuscated_spellings(&address.to_string()), ipv6_spellings(address)].concat();
@@ -32,7 +32,7 @@ fn address_spellings(address: Ipv4Addr) -> Vec<String> {
     all
 }
 
-/// As resolvers have read them since the eighties, and as those read them that let numbers overflow.
+/// Numeric spellings that resolvers have accepted since the 1980s, and those for parsers that let numbers overflow.
 fn legacy_spellings(address: Ipv4Addr) -> Vec<String> {
     let [a, b, c, d] = address.octets();
     let whole = u32::from(address);
@@ -56,7 +56,7 @@ fn legacy_spellings(address: Ipv4Addr) -> Vec<String> {
     ]
 }
 
-/// With what a parser may drop, decode, fold or split at.
+/// Spellings with characters that a parser may drop, decode, fold or split at.
 fn obfuscated_spellings(dotted: &str) -> Vec<String> {
     let full_width: String = dotted.chars().map(|digit| char::from_u32(digit as u32 + 0xfee0).unwrap()).collect();
     let encoded = dotted.bytes().fold(String::new(), |mut text, byte| {
@@ -95,7 +95,7 @@ fn obfuscated_spellings(dotted: &str) -> Vec<String> {
     all
 }
 
-/// Within an IPv6 address: mapped, translated, compatible, 6to4, NAT64, Teredo; and with zones.
+/// Spellings within an IPv6 address: mapped, translated, compatible, 6to4, NAT64, Teredo, and with zones.
 fn ipv6_spellings(address: Ipv4Addr) -> Vec<String> {
     let whole = u32::from(address);
     let (high, low) = (whole >> 16, whole & 0xffff);
@@ -135,7 +135,7 @@ const FORBIDDEN_URLS: &str = "ftp://127.0.0.1 file:///etc/passwd gopher://127.0.
     https://api.openai.com:5432 https://api.openai.com:6379 https://api.openai.com:6443 https://api.openai.com:9200 \
     https://api.openai.com:27017 https://api.openai.com/../.. https://api.openai.com/%2e%2e/x";
 
-/// More than two thousand URLs that must not be called; those of this machine name this port.
+/// Returns more than two thousand URLs that must not be dialled. Those of this machine use `port`.
 pub fn forbidden_urls(port: u16) -> Vec<String> {
     let hosts = forbidden_addresses()
         .into_iter()
@@ -143,7 +143,7 @@ pub fn forbidden_urls(port: u16) -> Vec<String> {
         .chain(FORBIDDEN_HOSTS.split_whitespace().map(ToOwned::to_owned));
     let url = |(index, host): (usize, String)| {
         let path = ["", "/", "/v1", "/v1/"][index % 4];
-        // Where the host is followed by something the port stands before it.
+        // If anything follows the host, the port goes in front of it.
         match host.find(['/', '?', '#']) {
             Some(at) => format!("http://{}:{port}{}{path}", &host[..at], &host[at..]),
             None => format!("http://{host}:{port}{path}"),

@@ -1,4 +1,4 @@
-//! The caller's side of a `WebSocket` session.
+//! Client side of a `WebSocket` session.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::{TestGateway, TestRequest, with_timeout};
 
 pub const REALTIME_PATH: &str = "/v1/realtime?model=gpt-realtime";
 
-/// The caller's side of a session.
+/// Client side of a session.
 pub struct RealtimeClient {
     pub protocol: Option<String>,
     pub sender: Option<Sender<Message>>,
@@ -79,7 +79,7 @@ impl RealtimeClient {
         serde_json::from_str(self.receive_message().await.to_text().unwrap()).unwrap()
     }
 
-    /// Hears until an event of this type.
+    /// Receives events until one has this type; panics after 100 events.
     pub async fn receive_until(&mut self, kind: &str) -> Value {
         for _ in 0..100 {
             let event = self.receive_event().await;

@@ -1,4 +1,4 @@
-//! The server's side of TLS for `localhost` and `llm.example`, under an authority that nobody else trusts.
+//! Server side of TLS for `localhost` and `llm.example`, under a certificate authority that only these tests trust.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -9,12 +9,12 @@ use rustls::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// A leaf and the authority that signed it, made for these tests.
+/// Returns the path of a test certificate or key: a leaf, or the authority that signed it.
 pub fn tls_file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
 }
 
-/// Agrees on one of these protocols; on none where none is named.
+/// Negotiates one of these ALPN protocols, or none if the list is empty.
 pub fn tls_acceptor(protocols: &[&[u8]]) -> TlsAcceptor {
     let certificate = CertificateDer::from_pem_file(tls_file("certificate.pem")).unwrap();
     let key = PrivateKeyDer::from_pem_file(tls_file("key.pem")).unwrap();

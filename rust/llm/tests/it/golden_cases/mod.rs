@@ -1,5 +1,5 @@
-//! The golden files, read and compared.
-// Each test takes what it needs; and clippy does not see that this is one.
+//! Golden files of translation: reading, comparison and assembly of streams.
+// Each test binary uses only some of these helpers, and Clippy does not recognise this module as test code.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::{
@@ -19,7 +19,7 @@ use penstock_llm::{
 };
 use serde_json::{Value, json};
 
-/// The same for all, so that the files stay as they are.
+/// Constant for all cases, so that the golden files do not change.
 const NOW_MS: u64 = 1_700_000_000_000;
 
 #[derive(Clone)]
@@ -40,7 +40,7 @@ fn golden_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
-/// What a file of a provider's folder says, and what it should.
+/// Compares `found` with a file in the provider's folder; returns a description of the difference, if any.
 pub fn compare_provider_file(slug: &str, file: &str, found: &str) -> Option<String> {
     let path = golden_root().join(slug).join(file);
     if env::var_os("UPDATE_GOLDEN").is_some() {
@@ -52,12 +52,12 @@ pub fn compare_provider_file(slug: &str, file: &str, found: &str) -> Option<Stri
     (written != found).then(|| format!("{}:\nthere: {written}\nfound: {found}", path.display()))
 }
 
-/// Those that are said in another way than they came.
+/// Returns the cases that are translated.
 pub fn translated_cases() -> Vec<Case> {
     all_cases().into_iter().filter(Case::is_translated).collect()
 }
 
-/// Those that pass as they are, but for what is mended.
+/// Returns the cases that pass through, except for normalisation.
 pub fn pass_through_cases() -> Vec<Case> {
     all_cases().into_iter().filter(|case| !case.is_translated()).collect()
 }
@@ -100,7 +100,7 @@ impl Case {
         fs::read(self.path.join(file)).unwrap_or_else(|error| panic!("{}/{file}: {error}", self.name()))
     }
 
-    /// Nothing, where what comes is no JSON.
+    /// Returns the client request; empty if it is not JSON.
     pub fn client_request(&self) -> Vec<u8> {
         if self.has_file("asked.json") { self.read_file("asked.json") } else { Vec::new() }
     }
@@ -127,12 +127,12 @@ impl Case {
         *Operation::ALL.iter().find(|operation| operation.id() == self.operation).expect("an operation's id")
     }
 
-    /// What the caller gets, where that is one whole answer.
+    /// Returns the client response if it is complete, not streamed.
     pub fn client_response(&self) -> Option<Vec<u8>> {
         self.has_file("returned.json").then(|| self.read_file("returned.json"))
     }
 
-    /// What is said otherwise of a case that passes, and what is lost by that.
+    /// Returns the request of a pass-through case after parameter mapping, and the dropped parameters.
     pub fn map_parameters(&self) -> (Vec<u8>, DroppedParams) {
         let (operation, body) = (self.operation(), self.client_request());
         let is_worded = matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed);
@@ -141,7 +141,8 @@ impl Case {
         worded.unwrap_or_else(|| (body, DroppedParams::default()))
     }
 
-    /// The request of a case that passes, and what is mended of its answer; and whether its usage is hidden.
+    /// Returns the upstream request of a pass-through case, the normaliser of its response, and true if usage is hidden
+    /// from the client.
     pub fn prepare_pass_through(&self) -> (Vec<u8>, Normaliser, bool) {
         let (provider, operation, (body, _)) = (self.provider(), self.operation(), self.map_parameters());
         let dialect = operation.api_format().unwrap_or(ApiFormat::OpenAi);
@@ -155,7 +156,7 @@ impl Case {
         }
     }
 
-    /// A file stands only where something differs from what came.
+    /// Compares with a golden file, which must exist only if the bytes differ from the input.
     pub fn expect_if_changed(&self, file: &str, came: &[u8], found: &[u8]) {
         if came != found {
             return if file == "returned.sse" { self.expect_file(file, found) } else { self.expect_json(file, found) };
@@ -166,7 +167,7 @@ impl Case {
         assert!(!self.has_file(file), "{}/{file} is there, but nothing is changed", self.name());
     }
 
-    /// How its request is said.
+    /// Translates the client request of the case.
     pub fn translate_request(&self) -> Result<(Translation, Vec<u8>), RequestError> {
         let (provider, strict) = (self.provider(), self.is_strict());
         let body = self.client_request();
@@ -203,7 +204,7 @@ impl Case {
         )
     }
 
-    /// What a file says, if there is one.
+    /// Returns the content of a file; empty if it does not exist.
     fn read_text(&self, file: &str) -> String {
         if self.has_file(file) {
             String::from_utf8(self.read_file(file)).unwrap().trim_end().to_owned()
@@ -212,7 +213,7 @@ impl Case {
         }
     }
 
-    /// Those of a provider that a file gives values, by their keys.
+    /// Returns the provider options to which `options.json` gives values.
     fn provider_options(&self, provider: &dyn Provider) -> Options {
         let given: Value = serde_json::from_str(&self.read_text("options.json")).unwrap_or_default();
         let mut options = Options::default();
@@ -230,7 +231,7 @@ impl Case {
         }
         if self.has_file("answered.hex") {
             let text = String::from_utf8(self.read_file("answered.hex")).unwrap();
-            // What each frame says stands above it.
+            // A comment line above each frame states its content.
             let frames = text.lines().filter(|line| !line.starts_with('#')).collect::<String>();
             let digits: Vec<_> = frames.bytes().filter(u8::is_ascii_hexdigit).collect();
             let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
@@ -247,11 +248,11 @@ impl Case {
         }
     }
 
-    /// The case of the same name that is answered whole.
+    /// Returns the case of the same name with a complete response.
     pub fn complete_counterpart(&self) -> Option<Self> {
         let case =
             if self.label == "stream" { "whole".to_owned() } else { self.label.strip_suffix("_stream")?.to_owned() };
-        // Some ask for a stream under another name.
+        // Some operations stream under another name.
         let operation = match self.operation.as_str() {
             "streamGenerateContent" => "generateContent",
             "converseStream" => "converse",
@@ -273,7 +274,7 @@ impl Case {
         assert_eq!(found.trim_end(), expected.trim_end(), "{}/{file}", self.name());
     }
 
-    /// Events as they are; frames as what they say, a line each.
+    /// Compares SSE streams as they are, and AWS event streams as one line per frame with its name and payload.
     pub fn expect_stream(&self, found: &[u8]) {
         if self.operation().api_format() != Some(ApiFormat::Bedrock) {
             return self.expect_file("returned.sse", found);
@@ -289,7 +290,8 @@ impl Case {
     }
 }
 
-/// What the frames of a stream are called and say. What a chunk brings is shown as it is within.
+/// Decodes the frames of an AWS event stream to names and payloads. The base64 content of a `bytes` field replaces its
+/// payload.
 pub fn decode_frames(stream: &[u8]) -> Vec<(String, Value)> {
     let mut frames = FrameDecoder::new(1 << 20);
     frames.push_chunk(stream);
@@ -306,7 +308,7 @@ pub fn decode_frames(stream: &[u8]) -> Vec<(String, Value)> {
     read
 }
 
-/// What a client puts together from a stream, in the shape of a whole answer.
+/// Assembles a stream into the shape of a complete response, as a client does.
 pub fn assemble_stream(operation: &str, stream: &[u8]) -> Value {
     match operation {
         "converseStream" => return assemble_converse_response(&decode_frames(stream)),
@@ -327,14 +329,14 @@ pub fn assemble_stream(operation: &str, stream: &[u8]) -> Value {
     match operation {
         "messages" => assemble_anthropic_message(&events),
         "streamGenerateContent" => assemble_gemini_response(&events),
-        // The last event has it all.
+        // The last event contains the complete response.
         "createModelResponse" => events.last().unwrap()["response"].clone(),
         "complete" => assemble_text_completion(&events),
         _ => assemble_chat_completion(&events),
     }
 }
 
-/// Texts that follow each other as one, with all that they are from.
+/// Merges adjacent text blocks into one block with all their citations.
 pub fn merge_text_blocks(mut answer: Value) -> Value {
     let at = if answer["content"].is_array() { "/content" } else { "/output/message/content" };
     let blocks = answer.pointer_mut(at).unwrap();
@@ -514,7 +516,7 @@ fn assemble_chat_completion(events: &[Value]) -> Value {
     whole
 }
 
-/// Adds what a part of a stream says, but for what is told elsewhere.
+/// Merges the fields of a stream chunk, except those that are handled elsewhere.
 fn merge_fields(to: &mut Value, said: &Value, elsewhere: &[&str]) {
     for (key, said) in said.as_object().into_iter().flatten() {
         if !elsewhere.contains(&key.as_str()) {
@@ -523,7 +525,7 @@ fn merge_fields(to: &mut Value, said: &Value, elsewhere: &[&str]) {
     }
 }
 
-/// Adds to the block that a delta names.
+/// Appends a delta to the content block that it names.
 fn append_block_delta(blocks: &mut BTreeMap<u64, Value>, block: &Value) {
     let index = block["index"].as_u64().unwrap();
     for (key, text) in block["delta"].as_object().unwrap() {

@@ -1,4 +1,4 @@
-//! Requests of clients of Google and of Amazon.
+//! Field coverage of requests from Google and Amazon clients.
 
 use penstock_llm::operation::Operation;
 use serde_json::{Value, json};

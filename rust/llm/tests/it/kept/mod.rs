@@ -1,4 +1,5 @@
-//! Nothing of a request is dropped in silence: every documented field arrives at every provider, is refused, or is named.
+//! Field coverage of request translation. At every provider each documented field is sent, rejected or reported as
+//! dropped; none is dropped silently.
 #![allow(clippy::too_many_lines, clippy::needless_pass_by_value, reason = "tables")]
 
 mod google_and_amazon;
@@ -12,7 +13,7 @@ use penstock_llm::{
 };
 use serde_json::{Value, json};
 
-/// Who made a model decides at some providers how it is asked.
+/// Models of different vendors. The vendor decides the provider format at some providers.
 const VENDOR_MODELS: [&str; 11] = [
     "model-1",
     "gemini-3-pro",
@@ -27,10 +28,10 @@ const VENDOR_MODELS: [&str; 11] = [
     "ai21.jamba",
 ];
 
-/// Where it does.
+/// Providers whose format depends on the model.
 const MODEL_DEPENDENT_PROVIDERS: [&str; 4] = ["azure-ai", "bedrock", "google", "vertex-ai"];
 
-/// What need not be said, perhaps to one provider alone, and why.
+/// Fields that may be dropped silently, at one provider or at all, and why.
 const EXEMPT_FIELDS: [(&str, Option<&str>, &str); 7] = [
     ("/response_format/json_schema/strict", None, "who takes a schema keeps to it"),
     ("/text/format/strict", None, "likewise"),
@@ -41,10 +42,10 @@ const EXEMPT_FIELDS: [(&str, Option<&str>, &str); 7] = [
     ("/outputConfig/textFormat/structure/jsonSchema/description", Some("lemonfox-ai"), "likewise"),
 ];
 
-/// Where the field is, and a request that has it.
+/// JSON pointer of the field, and a request part that contains it.
 type FieldCase = (&'static str, Value);
 
-/// A request without a field, and the same with it.
+/// Returns a request without the field, and the same request with it.
 fn request_pair((path, with): &FieldCase, base: &Value) -> (Value, Value) {
     let mut asked = base.clone();
     asked.as_object_mut().unwrap().extend(with.as_object().unwrap().clone());
@@ -58,7 +59,7 @@ fn request_pair((path, with): &FieldCase, base: &Value) -> (Value, Value) {
     (without, asked)
 }
 
-/// What is sent and what is named as lost; `None` where it is refused.
+/// Returns the sent bytes and the names of the dropped fields; an error if the request is rejected.
 fn translate_body(
     provider: &'static dyn Provider,
     operation: Operation,
@@ -79,7 +80,7 @@ fn translate_body(
         nonce: 7,
     };
     let (translation, sent) = Translation::translate_request(&question, wire)?;
-    // Some of it goes in header fields.
+    // Some fields are sent as headers.
     let fields =
         [&translation.anthropic_betas, &translation.anthropic_version].map(|field| field.clone().unwrap_or_default());
     let sent = [sent, fields.concat().into()].concat();
@@ -89,7 +90,7 @@ fn translate_body(
     ))
 }
 
-/// Asks every provider with each of the fields, and without.
+/// Translates a request for every provider with and without each field; panics if a field is dropped silently.
 fn check_fields(operation: Operation, base: &Value, rows: &[FieldCase]) {
     let mut silent = BTreeSet::new();
     let mut unasked: BTreeSet<&str> = rows.iter().map(|(path, _)| *path).collect();
@@ -101,7 +102,7 @@ fn check_fields(operation: Operation, base: &Value, rows: &[FieldCase]) {
             base["model"] = (*model).into();
             for row in rows {
                 let (without, with) = request_pair(row, &base);
-                // What cannot be said at all cannot be said with more to it.
+                // A request that is rejected without the field is also rejected with it.
                 let Ok(without) = translate_body(provider, operation, &without) else { continue };
                 unasked.remove(row.0);
                 let is_named = without
@@ -125,7 +126,7 @@ fn check_fields(operation: Operation, base: &Value, rows: &[FieldCase]) {
     assert!(unasked.is_empty(), "{} of {asked} rows were asked of nobody: {unasked:?}", unasked.len());
 }
 
-/// One more row for each key.
+/// Adds one case for each top-level key.
 fn add_key_cases(rows: &mut Vec<FieldCase>, base: &'static [(&'static str, &'static str)]) {
     for (path, json) in base {
         let key = path.trim_start_matches('/');
@@ -141,7 +142,7 @@ fn request_with_tool(tool: &Value) -> Value {
     json!({"tools": [tool]})
 }
 
-/// A call of a tool and what it gave back, in chat completions.
+/// Returns a chat completion request with a tool call and its result.
 fn tool_call_history(more_of_call: Value, more_of_result: Value) -> Value {
     let mut call = json!({"role": "assistant", "content": "I see.", "tool_calls":
         [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]});

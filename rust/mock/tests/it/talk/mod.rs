@@ -1,4 +1,4 @@
-//! A client for these tests that shows the bytes as they came and how the connection ended.
+//! HTTP client for these tests. It exposes the received bytes and how the connection ended.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where it fails")]
 #![allow(dead_code, reason = "each test file is a program of its own and uses what it needs")]
 
@@ -13,14 +13,14 @@ pub const CHAT_PATH: &str = "/v1/chat/completions";
 pub const COMPLETIONS_PATH: &str = "/v1/completions";
 pub const MESSAGES_PATH: &str = "/v1/messages";
 
-/// How reading ended.
+/// How reading a response ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
-    /// The answer is complete by its own framing.
+    /// The response is complete by its own framing.
     Complete,
     Fin,
     Reset,
-    /// Nothing more came in time.
+    /// No more bytes arrived before the read timeout.
     TimedOut,
 }
 
@@ -47,7 +47,7 @@ impl Response {
         lines.find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
     }
 
-    /// The body without its framing, as far as it came.
+    /// Received part of the body, without its framing.
     pub fn body(&self) -> Vec<u8> {
         let rest = &self.raw[self.head_len()..];
         if self.header("transfer-encoding").is_some() { decode_chunked(rest).0 } else { rest.to_vec() }
@@ -61,7 +61,7 @@ impl Response {
         serde_json::from_slice(&self.body()).unwrap()
     }
 
-    /// The `data` of each event, with its `event` name if it has one.
+    /// `event` name, if any, and `data` of each SSE event.
     pub fn events(&self) -> Vec<(Option<String>, String)> {
         let text = self.text();
         let field = |event: &str, name: &str| {
@@ -71,7 +71,7 @@ impl Response {
         blocks.map(|block| (field(block, "event:"), field(block, "data:").unwrap_or_default())).collect()
     }
 
-    /// What the content chunks come to, in any of the three shapes.
+    /// Concatenated text of the content chunks, in any of the three API formats.
     pub fn content(&self) -> String {
         let data = self.events().into_iter().filter_map(|(_, data)| serde_json::from_str::<Value>(&data).ok());
         let text = |value: Value| {
@@ -153,7 +153,7 @@ impl Client {
         self.send_request("POST", path, "content-type: application/json\r\n", &chat_body(model, stream));
     }
 
-    /// Reads one answer; gives up when nothing came for `patience`.
+    /// Reads one response; gives up after `patience` without new bytes.
     pub fn read_response(&mut self, patience: Duration) -> Response {
         self.read_until(patience, Response::is_complete)
     }
@@ -190,7 +190,7 @@ pub fn chat_body(model: &str, stream: bool) -> String {
         .to_string()
 }
 
-/// One request on a connection of its own.
+/// Sends one chat request on a new connection and returns the response.
 pub fn request_chat(server: &Server, path: &str, model: &str, stream: bool) -> Response {
     let mut client = Client::connect(server);
     client.send_chat(path, model, stream);
@@ -203,7 +203,7 @@ pub fn get(server: &Server, target: &str, headers: &str) -> Response {
     client.read_response(Duration::from_millis(400))
 }
 
-/// The ledger, once the last request's outcome is known.
+/// Waits for the outcome of the last request and returns its ledger entry.
 pub fn wait_for_last_entry(server: &Server) -> Entry {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
