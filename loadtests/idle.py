@@ -150,7 +150,7 @@ def _gateway_cpu_seconds(loaded: gateway.RunningGateway) -> float:
 
 def _send_new_requests(loaded: gateway.RunningGateway, seconds: int) -> dict[str, Any]:
     return _read_report(
-        _start_client(loaded, "rate", "mock?answer_bytes=1041", rate=NEW_REQUEST_RATE, connections=8, seconds=seconds)
+        _start_client(loaded, "rate", "mock?response_bytes=1041", rate=NEW_REQUEST_RATE, connections=8, seconds=seconds)
     )
 
 

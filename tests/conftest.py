@@ -55,7 +55,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Secret:
     """Returns the URL of an empty store, once for each kind of database."""
     if request.param == "sqlite":
         return Secret(f"sqlite:///{tmp_path}/penstock.db")
-    return Secret(request.getfixturevalue("postgres").database())
+    return Secret(request.getfixturevalue("postgres").create_database())
 
 
 @pytest.fixture(scope="session")

@@ -37,15 +37,15 @@ class RequestSpec:
 
 
 def non_streaming_request() -> RequestSpec:
-    return RequestSpec(f"mock?answer_bytes={RESPONSE_BYTES}")
+    return RequestSpec(f"mock?response_bytes={RESPONSE_BYTES}")
 
 
 def request_with_config(config: str) -> RequestSpec:
-    return RequestSpec(f"mock?answer_bytes={RESPONSE_BYTES}", config=config)
+    return RequestSpec(f"mock?response_bytes={RESPONSE_BYTES}", config=config)
 
 
 def large_request() -> RequestSpec:
-    return RequestSpec(f"mock?answer_bytes={RESPONSE_BYTES}", LARGE_REQUEST_BYTES)
+    return RequestSpec(f"mock?response_bytes={RESPONSE_BYTES}", LARGE_REQUEST_BYTES)
 
 
 def streaming_request(chunks: int, **behaviour: int) -> RequestSpec:

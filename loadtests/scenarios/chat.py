@@ -12,7 +12,7 @@ class Chat(GatewayUser):
 
     @task(5)
     def send_chat(self) -> None:
-        body = self.build_request("mock?answer_bytes=1041")
+        body = self.build_request("mock?response_bytes=1041")
         with self.client.post(
             CHAT_PATH, json=body, name="chat", catch_response=True, timeout=REQUEST_TIMEOUT_SECONDS
         ) as response:

@@ -76,7 +76,7 @@ FAULTS = (
     Fault("fault=redirect_metadata", has_status(302, 500, 502)),
     Fault("fault=cut", is_truncated_stream, is_streamed=True),
     Fault("fault=cut_reset", is_truncated_stream, is_streamed=True),
-    Fault("fault=bad_framing", is_truncated_stream, is_streamed=True),
+    Fault("fault=invalid_framing", is_truncated_stream, is_streamed=True),
     Fault("fault=no_done", is_truncated_stream, is_streamed=True),
     Fault("fault=malformed_chunk", is_complete_stream, is_streamed=True),
     Fault("fault=crlf", is_complete_stream, is_streamed=True),

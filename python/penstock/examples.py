@@ -12,13 +12,16 @@ def format_examples(url: str, *, key_needed: bool) -> list[str]:
     key = ['-H "x-gateway-api-key: $PENSTOCK_KEY"'] if key_needed else []
     chat: dict[str, object] = {"model": "mock", "messages": [EXAMPLE_MESSAGE]}
     tries = [
-        ("a whole answer", _curl_command(f"{url}/v1/chat/completions", chat, key)),
-        ("a streamed answer", _curl_command(f"{url}/v1/chat/completions", {**chat, "stream": True}, ["-N", *key])),
-        ("Anthropic's messages", _curl_command(f"{url}/v1/messages", {**chat, "max_tokens": 64}, key)),
-        ("the management API", f"curl -sS {url}/v1/health"),
+        ("chat completion", _curl_command(f"{url}/v1/chat/completions", chat, key)),
+        (
+            "streamed chat completion",
+            _curl_command(f"{url}/v1/chat/completions", {**chat, "stream": True}, ["-N", *key]),
+        ),
+        ("Anthropic Messages API", _curl_command(f"{url}/v1/messages", {**chat, "max_tokens": 64}, key)),
+        ("management API", f"curl -sS {url}/v1/health"),
         # System Python installations often reject packages; a virtual environment accepts them everywhere.
-        ("OpenAI's Python SDK, into a folder of its own", "python3 -m venv sdk && sdk/bin/pip install openai"),
-        ("and a whole answer from it", _sdk_command(url, key_needed=key_needed)),
+        ("OpenAI's Python SDK in a virtual environment", "python3 -m venv sdk && sdk/bin/pip install openai"),
+        ("chat completion with the SDK", _sdk_command(url, key_needed=key_needed)),
     ]
     return [line for title, command in tries for line in (f"# {title}", command)]
 

@@ -34,9 +34,9 @@ METRIC_FAMILIES = {
     "aborted": MetricFamily(
         "penstock_requests_aborted_total", "counter", "requests whose client disconnected before the end"
     ),
-    "cut": MetricFamily("penstock_answers_cut_total", "counter", "responses that the provider cut off"),
+    "cut": MetricFamily("penstock_responses_truncated_total", "counter", "responses that the provider cut off"),
     "streams": MetricFamily("penstock_streams_total", "counter", "streamed answers"),
-    "pieces": MetricFamily("penstock_stream_pieces_total", "counter", "chunks of streamed responses sent to clients"),
+    "pieces": MetricFamily("penstock_stream_chunks_total", "counter", "chunks of streamed responses sent to clients"),
     "bytes_out": MetricFamily("penstock_bytes_out_total", "counter", "response bytes sent to clients"),
     "tokens_in": MetricFamily("penstock_tokens_in_total", "counter", "input tokens, as the providers count them"),
     "tokens_out": MetricFamily("penstock_tokens_out_total", "counter", "output tokens, as the providers count them"),
@@ -50,7 +50,7 @@ METRIC_FAMILIES = {
         "penstock_requests_unpriced_total", "counter", "requests that used tokens without a known price"
     ),
     "counts_guessed": MetricFamily(
-        "penstock_token_counts_guessed_total",
+        "penstock_token_counts_estimated_by_length_total",
         "counter",
         "responses whose tokens were estimated by length because the counting queue was full",
     ),
@@ -65,7 +65,7 @@ METRIC_FAMILIES = {
     "held": MetricFamily("penstock_streams_held_total", "counter", "streams that were buffered and sent when complete"),
     "continued": MetricFamily("penstock_streams_continued_total", "counter", "streams that another target continued"),
     "unheld": MetricFamily(
-        "penstock_streams_unheld_total", "counter", "streams too long to be buffered or continued: sent as they arrived"
+        "penstock_stream_recovery_overflows_total", "counter", "streams too long to be buffered or continued: sent as they arrived"
     ),
     "hedged": MetricFamily(
         "penstock_requests_hedged_total", "counter", "requests that were hedged with a second attempt"
@@ -83,14 +83,14 @@ METRIC_FAMILIES = {
         "counter",
         "model requests rejected because no memory was left for their bodies",
     ),
-    "gathered_bytes": MetricFamily(
+    "buffered_body_bytes": MetricFamily(
         "penstock_request_bodies_bytes", "gauge", "bytes of large request bodies that are buffered until the response"
     ),
     "panics": MetricFamily("penstock_panics_total", "counter", "requests that ended with a panic of the engine"),
     "intercepted": MetricFamily(
-        "penstock_requests_intercepted_total", "counter", "requests that the engine handled without a Python task"
+        "penstock_requests_fast_path_total", "counter", "requests that the engine handled without a Python task"
     ),
-    "plain": MetricFamily("penstock_requests_plain_total", "counter", "requests that passed through a Python task"),
+    "plain": MetricFamily("penstock_requests_asgi_fallback_total", "counter", "requests that passed through a Python task"),
     "retries": MetricFamily("penstock_retries_total", "counter", "retries"),
     "retries_refused": MetricFamily(
         "penstock_retries_refused_total", "counter", "retries that a target's retry budget did not allow"
@@ -134,7 +134,7 @@ METRIC_FAMILIES = {
         "penstock_records_dropped_total", "counter", "records lost because the outbox was full"
     ),
     "notes_dropped": MetricFamily(
-        "penstock_notes_dropped_total",
+        "penstock_node_store_dropped_total",
         "counter",
         "node store entries of workers that were dropped because the queue was full",
     ),

@@ -123,4 +123,4 @@ def admin(
 def empty_ledger(request: pytest.FixtureRequest) -> None:
     """Clears the provider's ledger, so that each test sees only its own requests."""
     if "provider" in request.fixturenames:
-        request.getfixturevalue("provider").forget()
+        request.getfixturevalue("provider").clear_ledger()

@@ -87,12 +87,12 @@ def test_unread_stream_is_recorded_as_cut(stalling: Gateway, provider: Mock, lin
     line.send_request(1, "POST", CHAT_PATH, MOCK_HEADERS, chat_body(ENDLESS_MODEL, stream=True))
     wait_until_aborted(provider)
     record = stalling.records(before + 1)[before]
-    assert (record["outcome"], record["error"], record["is_success"]) == ("cut", "not_read", False)
+    assert (record["outcome"], record["error"], record["is_success"]) == ("cut", "client_read_timeout", False)
 
 
 def test_unread_response_of_known_length_ends_alone(provider: Mock, line: Http2Connection):
     provider.clear_ledger()
-    line.send_request(1, "POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?answer_bytes=16000000"))
+    line.send_request(1, "POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?response_bytes=16000000"))
     wait_until_aborted(provider)
     line.send_request(3, "POST", CHAT_PATH, MOCK_HEADERS, chat_body())
     assert line.read_until_ended(3)[3]
@@ -107,7 +107,7 @@ def test_unread_chunked_response_ends_connection_when_read_again(line: Http2Conn
     before = count_settled_records(stalling)
     with CannedProvider(CHUNKED_HEAD + LARGE_CHUNK, pause=TIMEOUT_SECONDS) as canned:
         line.send_request(1, "GET", FILE_PATH, canned.headers)
-        assert stalling.records(before + 1)[before]["error"] == "not_read"
+        assert stalling.records(before + 1)[before]["error"] == "client_read_timeout"
         line.send_request(3, "POST", CHAT_PATH, MOCK_HEADERS, chat_body())
         assert line.read_until_ended(3)[3]
     line.grant_window(1, LARGE_WINDOW_BYTES)

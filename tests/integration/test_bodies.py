@@ -146,10 +146,10 @@ def test_invalid_chunks_are_a_client_error(served: Gateway, path: str, name: str
     with RawConnection(served.base_url) as wire:
         wire.send(encode_request("POST", path, CHUNKED_HEADERS, INVALID_CHUNKS[name]))
         answer = wire.read_response()
-        assert (answer.status, answer.json()["error"]["code"]) == (400, "bad_framing")
+        assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_framing")
         assert wire.is_closed()
     record = served.records(count + 1)[-1]
-    assert (record["outcome"], record["response_status_code"], record["error"]) == ("refused", 400, "bad_framing")
+    assert (record["outcome"], record["response_status_code"], record["error"]) == ("refused", 400, "invalid_framing")
 
 
 @pytest.mark.parametrize("leave", ["close", "reset"])

@@ -52,8 +52,8 @@ STREAM_MODELS = [
 ]
 COMPLETE_MODELS = [
     "mock",
-    "mock?answer_bytes=100000",
-    "mock?answer_bytes=3000000",
+    "mock?response_bytes=100000",
+    "mock?response_bytes=3000000",
     "mock?fault=malformed_chunk",
     "mock?fault=invalid_utf8",
     "mock?fault=gzip",
@@ -178,9 +178,9 @@ def test_large_upload_streams_with_little_memory(served: Gateway, provider: Mock
 
 def test_large_response_streams_with_little_memory(served: Gateway, provider: Mock):
     (edge,) = edge_pids(served)
-    model = "mock?answer_bytes=20000000"
+    model = "mock?response_bytes=20000000"
     direct = send_raw_request(provider.url, CHAT_PATH, chat_body(model), JSON_HEADERS)
-    send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?answer_bytes=2000000"))
+    send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?response_bytes=2000000"))
     before = memory.rss(edge)
     memory.reset_peak_rss(edge)
     answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(model))

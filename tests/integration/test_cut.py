@@ -44,7 +44,7 @@ CUT_RESPONSES = {
     "in a large chunked body": (CHUNKED_HEAD, b"%x\r\n" % 2_000_000 + b"hello" * 300_000),
 }
 MAX_CLOSE_SECONDS = 5
-STREAM_FAULTS = ["cut", "cut_reset", "cut_event", "bad_framing"]
+STREAM_FAULTS = ["cut", "cut_reset", "cut_event", "invalid_framing"]
 
 
 def final_error(path: str, body: bytes) -> dict:
@@ -128,7 +128,7 @@ def test_other_cut_responses_break_the_connection(served: Gateway, name: str):
         answer = wire.request(FILE_PATH, headers=canned.headers)
     if answer.status == 502:
         # The provider's response ended before anything was forwarded.
-        assert answer.json()["error"]["code"] == "upstream_broke"
+        assert answer.json()["error"]["code"] == "upstream_disconnected"
     else:
         # Bytes that arrive together with the cut may be dropped, even the head; a clean end must not be faked.
         assert (answer.status or 200, answer.end_reason) == (200, "broken")
@@ -136,7 +136,7 @@ def test_other_cut_responses_break_the_connection(served: Gateway, name: str):
     record = served.records(count + 1)[-1]
     assert record["outcome"] in ({"cut", "refused"} if answer.status == 502 else {"cut"})
     assert record["response_status_code"] == (answer.status or 200)
-    assert (record["is_success"], record["error"]) == (False, "upstream_broke")
+    assert (record["is_success"], record["error"]) == (False, "upstream_disconnected")
 
 
 def test_bytes_from_long_before_the_cut_are_forwarded(served: Gateway):
@@ -155,17 +155,17 @@ def test_cut_json_response_is_a_502_if_nothing_was_sent(served: Gateway, name: s
         assert (answer.status, answer.end_reason) == (200, "broken")
     else:
         assert (answer.status, answer.end_reason) == (502, "length")
-        assert answer.json()["error"]["code"] == "upstream_broke"
+        assert answer.json()["error"]["code"] == "upstream_disconnected"
 
 
-@pytest.mark.parametrize("fault", ["cut", "cut_reset", "long_length", "bad_framing", "half_close"])
+@pytest.mark.parametrize("fault", ["cut", "cut_reset", "long_length", "invalid_framing", "half_close"])
 def test_cut_non_streamed_response_is_a_502(served: Gateway, fault: str):
     answer = send_raw_request(served.base_url, CHAT_PATH, chat_body(f"mock?fault={fault}"))
-    assert (answer.status, answer.json()["error"]["code"]) == (502, "upstream_broke")
+    assert (answer.status, answer.json()["error"]["code"]) == (502, "upstream_disconnected")
 
 
 def test_cut_large_response_breaks_the_connection(served: Gateway):
-    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=cut&answer_bytes=4000000"))
+    answer = send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=cut&response_bytes=4000000"))
     assert (answer.status, answer.end_reason) == (200, "broken")
     assert 0 < len(answer.body) < 4_000_000
 

@@ -52,7 +52,7 @@ def test_serves_loopback_without_a_key_by_default(tmp_path: Path):
     try:
         assert send_raw_request(url, "/ready", headers={}).status == 200
         answer = send_raw_request(url, CHAT_PATH, chat_body(), {"content-type": "application/json"})
-        assert (answer.status, answer.json()["error"]["code"]) == (400, "provider_needed")
+        assert (answer.status, answer.json()["error"]["code"]) == (400, "provider_required")
         # Records go to the documented path, and no other files are created.
         wait_for("the records", lambda: (tmp_path / "logs/records.jsonl").exists() or None)
     finally:

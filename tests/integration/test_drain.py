@@ -32,7 +32,7 @@ NOTICE, DRAIN = 1.0, 8.0
 def config_tables(provider: Mock, drain: float = DRAIN) -> dict:
     # The gateway delays its shutdown only if it serves other machines too; a key allows that.
     return {
-        "server": {"host": "0.0.0.0", "notice_seconds": NOTICE, "drain_seconds": drain},
+        "server": {"host": "0.0.0.0", "shutdown_delay_seconds": NOTICE, "drain_seconds": drain},
         "keys": [{"name": "k", "key": "pk-of-one"}],
         "mock": {"host": provider.url},
     }

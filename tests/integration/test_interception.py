@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-INTERCEPTED, PLAIN = "penstock_requests_intercepted_total", "penstock_requests_plain_total"
+INTERCEPTED, PLAIN = "penstock_requests_fast_path_total", "penstock_requests_asgi_fallback_total"
 METRICS_TABLE = {"metrics": {"enabled": True}}
 
 

@@ -95,7 +95,7 @@ def test_disconnect_during_a_stream(
 def test_disconnect_during_a_large_response(
     served: Gateway, provider: Mock, before: int, leave: Callable[[RawConnection], None]
 ):
-    model = "mock?answer_bytes=50000000"
+    model = "mock?response_bytes=50000000"
     with RawConnection(served.base_url, receive_buffer=4096) as wire:
         wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body(model)))
         wire.read_head()

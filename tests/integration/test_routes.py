@@ -39,7 +39,7 @@ STREAM_PART = form_part("stream", b"true")
         ("POST", "/v1/audio/speech", JSON_HEADERS, b'{"model": "mock", "input": "hi", "stream_format": "sse"}'),
         ("POST", "/v1/audio/transcriptions", FORM_HEADERS, form_body(AUDIO_PART, STREAM_PART, MODEL_PART)),
         ("GET", "/v1/files/file-1/content", {}, None),
-        ("GET", "/v1/files/file-1/content?mock-answer_bytes=3000000", {}, None),
+        ("GET", "/v1/files/file-1/content?mock-response_bytes=3000000", {}, None),
         ("GET", "/v1/proxy/files/file-1/content", {}, None),
         ("GET", "/v1/files/file-1/content?mock-fault=gzip", {}, None),
         ("GET", "/v1/files/file-1/content?mock-status=204", {}, None),
@@ -100,12 +100,12 @@ def test_download_of_100_mb_uses_little_memory(served: Gateway, provider: Mock):
     (edge,) = edge_pids(served)
     path = "/v1/files/file-1/content"
     row = send_raw_request(provider.url, path, None, {}).body
-    send_raw_request(served.base_url, f"{path}?mock-answer_bytes=2000000", None, MOCK_HEADERS)
+    send_raw_request(served.base_url, f"{path}?mock-response_bytes=2000000", None, MOCK_HEADERS)
     before = memory.rss(edge)
     memory.reset_peak_rss(edge)
     got, length = hashlib.sha256(), 0
     with RawConnection(served.base_url, timeout=50) as wire:
-        wire.send(encode_request("GET", f"{path}?mock-answer_bytes={LARGE_BYTES}", MOCK_HEADERS))
+        wire.send(encode_request("GET", f"{path}?mock-response_bytes={LARGE_BYTES}", MOCK_HEADERS))
         answer = wire.read_head()
         for piece in wire.iter_body(answer):
             got.update(piece)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.alone
 ATTACKER_COUNT = 150
 LIMIT_SECONDS = 2.0
 LIMIT_MS = int(LIMIT_SECONDS * 1000)
-LARGE_RESPONSE_BODY = chat_body("mock?answer_bytes=20000000")
+LARGE_RESPONSE_BODY = chat_body("mock?response_bytes=20000000")
 
 
 @dataclass

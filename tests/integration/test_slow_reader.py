@@ -65,7 +65,7 @@ def wait_for_backpressure(mock: Mock, count: int = 1) -> list[int]:
 
 @pytest.mark.parametrize(
     "body",
-    [chat_body(LARGE_STREAM_MODEL, stream=True), chat_body("mock?answer_bytes=16000000")],
+    [chat_body(LARGE_STREAM_MODEL, stream=True), chat_body("mock?response_bytes=16000000")],
     ids=["stream", "whole"],
 )
 def test_client_that_never_reads_uses_little_memory(served: Gateway, provider: Mock, body: bytes):
@@ -136,7 +136,7 @@ def test_closes_a_client_that_reads_nothing_of_a_complete_response(provider: Moc
     tables = {"mock": {"host": provider.url}, "server": {"write_stall_ms": 500}}
     with (
         run_gateway(tmp_path, tables) as served,
-        open_stalled_client(served, chat_body(f"mock?answer_bytes={size}")) as wire,
+        open_stalled_client(served, chat_body(f"mock?response_bytes={size}")) as wire,
     ):
         wait_for_request(provider)
         assert is_connection_open(served, wire)

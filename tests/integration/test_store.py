@@ -86,7 +86,7 @@ def test_cancelled_wait_for_a_connection_leaks_none(postgres: Postgres):
 def test_migration_encrypts_plaintext_of_older_releases_reversibly(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ):
-    url = f"sqlite:///{tmp_path}/old.db" if kind == "sqlite" else request.getfixturevalue("postgres").database()
+    url = f"sqlite:///{tmp_path}/old.db" if kind == "sqlite" else request.getfixturevalue("postgres").create_database()
     secret = "sk-canary-of-an-older-release"
     targets = [{"provider": "mock", "api_key": secret}, {"provider": "mock"}]
     config: dict[str, object] = {"strategy": {"mode": "fallback"}, "targets": targets}

@@ -194,7 +194,7 @@ def test_killed_database_fails_no_model_request_nor_a_node_start(
         # A bare API key is never accepted there.
         assert Client(gateway, key).get("/v1/auth/self").status in {403, 503}
     # The stored snapshot does not contain usable keys.
-    assert key.encode() not in (tmp_path / "penstock.snapshot.build").read_bytes()
+    assert key.encode() not in (tmp_path / "penstock.snapshot").read_bytes()
 
 
 def test_locked_database_fails_no_model_request(tmp_path: Path, provider: Mock):

@@ -261,14 +261,14 @@ def test_credential_is_in_no_file_and_no_response(admin: Client, body: dict[str,
     made = admin.create("/v1/virtual-keys", body)
     answers = [admin.read(f"/v1/virtual-keys/{made['slug']}"), admin.read("/v1/virtual-keys?page_size=1000")]
     assert CANARY_KEY not in json.dumps(answers)
-    wait_for("the kept snapshot", lambda: (Path(admin.gateway.folder) / "penstock.snapshot.build").exists() or None, 3)
+    wait_for("the kept snapshot", lambda: (Path(admin.gateway.folder) / "penstock.snapshot").exists() or None, 3)
     written = [path for path in Path(admin.gateway.folder).rglob("*") if path.is_file()]
     names = {path.name for path in written}
-    assert {"penstock.snapshot.build", "gateway.log"} <= names
+    assert {"penstock.snapshot", "gateway.log"} <= names
     for path in written:
         content = path.read_bytes()
         assert CANARY_KEY.encode() not in content, path
         assert admin.key.encode() not in content, path
     # Only an embedded database stores its master key in this folder.
-    for name in {"penstock.key", "penstock.snapshot.build"} & names:
+    for name in {"penstock.key", "penstock.snapshot"} & names:
         assert oct((Path(admin.gateway.folder) / name).stat().st_mode & 0o777) == "0o600"

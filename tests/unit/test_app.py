@@ -251,6 +251,6 @@ def test_application_error_is_raised(app: asgi.App):
 
 @pytest.mark.parametrize(("app", "words"), [(return_silently, "ended"), (hang, "waits")])
 def test_silent_end_and_hang_are_distinguished(monkeypatch: pytest.MonkeyPatch, app: asgi.App, words: str):
-    monkeypatch.setattr(asgi, "PATIENCE", 0.05)
+    monkeypatch.setattr(asgi, "LIFESPAN_TIMEOUT_SECONDS", 0.05)
     with pytest.raises(AssertionError, match=f"{words} without saying lifespan.startup.complete"):
         asyncio.run(run_app(app))

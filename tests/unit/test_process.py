@@ -41,7 +41,7 @@ def test_policy_follows_the_load(policy: Callable[[], int]) -> None:
 LOW_PRIORITY_SCRIPT = """
 import os, threading
 from penstock import process
-process.step_back()
+process.lower_priority()
 def tell():
     turn = [line.split()[-1] for line in open(f"/proc/self/task/{threading.get_native_id()}/sched") if "slice" in line]
     print(os.getpriority(os.PRIO_PROCESS, 0), *turn)

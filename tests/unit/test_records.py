@@ -286,7 +286,7 @@ def test_engine_gets_a_nack_if_the_disk_rejects_the_batch(caplog: pytest.LogCapt
 
 
 def test_stalled_engine_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "STALL_SECONDS", 1)
+    monkeypatch.setattr(module, "STALL_TIMEOUT_SECONDS", 1)
     with (
         running_feed(tmp_path, record_settings(tmp_path)) as feed,
         FakeEngine(tmp_path / "s") as stuck,

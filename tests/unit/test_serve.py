@@ -76,7 +76,7 @@ def test_child_that_always_fails_to_start_is_given_up():
 
 
 def test_child_that_ran_for_a_while_is_never_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "STEADY_SECONDS", -1.0)
+    monkeypatch.setattr(module, "STABLE_AFTER_SECONDS", -1.0)
     child, _ = run_until_exit(lambda: os._exit(1), MAX_FAILED_STARTS + 2)
     assert not child.hopeless
 

@@ -123,7 +123,7 @@ class GatewayBatch:
             reply, lost = None, ""
             try:
                 call = EdgeRequest("POST", line.url, self._headers, body, JSON_MEDIA_TYPE)
-                reply = await self._edge.send_request(call, self._settings.batches.answer_bytes)
+                reply = await self._edge.send_request(call, self._settings.batches.response_bytes)
             except EdgeUnavailableError:
                 # The line was not processed, so this does not count as an attempt. Either another edge process starts
                 # soon, or this process ends.

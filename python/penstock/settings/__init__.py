@@ -80,7 +80,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(ge=0, le=3600, description="silence in an event stream before a comment is sent as a heartbeat; 0: never"),
     ] = 15.0
-    notice_seconds: Annotated[
+    shutdown_delay_seconds: Annotated[
         float,
         Meta(ge=0, le=60, description="time between `/ready` failing and the port closing at shutdown; 0 on loopback"),
     ] = 1.0
@@ -132,7 +132,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one request, and of all concurrent requests of a worker."""
 
     body_bytes: Annotated[int, Meta(ge=1024, description="maximum size of a request body")] = 100 * MEBIBYTE
-    gathered_bytes: Annotated[
+    buffered_body_bytes: Annotated[
         int,
         Meta(
             ge=0,
@@ -351,9 +351,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return os.path.join(folder, name)
 
     @property
-    def notice_seconds(self) -> float:
+    def shutdown_delay_seconds(self) -> float:
         """Seconds between `/ready` failing and the port closing. At most the drain time; 0 on loopback."""
-        return 0.0 if self.is_loopback else min(self.server.notice_seconds, self.server.drain_seconds)
+        return 0.0 if self.is_loopback else min(self.server.shutdown_delay_seconds, self.server.drain_seconds)
 
     @property
     def require_key(self) -> bool:
@@ -389,7 +389,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "heartbeat_ms": round(self.server.heartbeat_seconds * 1000),
                 "write_stall_ms": self.server.write_stall_ms,
                 "max_body_bytes": self.limits.body_bytes,
-                "gathered_bytes": self.limits.gathered_bytes,
+                "buffered_body_bytes": self.limits.buffered_body_bytes,
                 "body_idle_ms": self.limits.body_idle_ms,
                 "body_total_ms": self.limits.body_total_ms,
                 "body_rate": self.limits.body_rate,
@@ -399,7 +399,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "redis_url": _reveal_optional(self.redis.url),
                 "redis_prefix": self.redis.prefix,
                 "redis_wait_ms": self.redis.wait_ms,
-                "redis_answer_bytes": self.redis.answer_bytes,
+                "redis_answer_bytes": self.redis.response_bytes,
                 "trusted_custom_hosts": self.upstream.trusted_custom_hosts,
                 "header_aliases": [prefix.lower() for prefix in self.security.header_aliases],
                 "require_key": self.require_key,

@@ -39,7 +39,7 @@ class Batches(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Annotated[int, Meta(ge=1, description="maximum number of unfinished batches of one workspace")] = 100
     lines: Annotated[int, Meta(ge=1, le=1_000_000, description="maximum number of lines of a batch")] = 50_000
     line_bytes: Annotated[int, Meta(ge=1024, description="maximum length of a batch line, in bytes")] = MEBIBYTE
-    answer_bytes: Annotated[int, Meta(ge=1024, description="maximum size of the response to a line, in bytes")] = (
+    response_bytes: Annotated[int, Meta(ge=1024, description="maximum size of the response to a line, in bytes")] = (
         16 * MEBIBYTE
     )
     requests: Annotated[

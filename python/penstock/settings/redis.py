@@ -35,6 +35,6 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True):
             description="maximum time that a request waits for a lookup; then it continues without the result",
         ),
     ] = 50
-    answer_bytes: Annotated[int, Meta(ge=0, description="maximum size of a response that is cached in Redis")] = (
+    response_bytes: Annotated[int, Meta(ge=0, description="maximum size of a response that is cached in Redis")] = (
         MEBIBYTE
     )

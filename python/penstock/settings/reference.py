@@ -30,16 +30,16 @@ def _type_name(annotated: Any) -> str:  # noqa: ANN401 - a type
         return " or ".join(f"`{choice}`" for choice in get_args(plain))
     if is_secret_type(annotated):
         return "secret"
-    names: dict[Any, str] = {bool: "boolean", bool | None: "boolean", int: "integer", float: "number", str: "text"}
-    names[Secret | None] = "text"
-    return names.get(plain, "list of strings")
+    names: dict[Any, str] = {bool: "boolean", bool | None: "boolean", int: "integer", float: "number", str: "string"}
+    names[Secret | None] = "string"
+    return names.get(plain, "list")
 
 
 def _default_name(entry: SettingSpec) -> str:
     if entry.key == "workers" or entry.default in (None, "", ()):
         return "none" if entry.default == () else ""
     if isinstance(entry.default, bool):
-        return "yes" if entry.default else "no"
+        return f"`{str(entry.default).lower()}`"
     default: Any = entry.default
     return (
         f"`{default}`"

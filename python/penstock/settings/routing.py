@@ -37,7 +37,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     retry_budget_percent: Annotated[
         int, Meta(ge=0, le=1000, description="maximum retries of a target within a second, in percent of its requests")
     ] = 20
-    retry_budget_floor: Annotated[
+    retry_budget_min: Annotated[
         int, Meta(ge=0, le=1_000_000, description="retries of a target within a second that are always allowed")
     ] = 10
     cache_bytes: Annotated[int, Meta(ge=0, description="memory for cached responses")] = 64 * MEBIBYTE

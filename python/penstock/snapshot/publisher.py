@@ -38,7 +38,7 @@ log = logging.getLogger("penstock")
 # Interval at which changes by other nodes are noticed.
 POLL_INTERVAL_SECONDS = 1.0
 SNAPSHOT_NOT_SAVED = "the snapshot is not saved for the next start: %s"
-KEPT_FILES, PURPOSE = ("penstock.snapshot.build", "penstock.snapshot.build.other"), "snapshot"
+KEPT_FILES, PURPOSE = ("penstock.snapshot", "penstock.snapshot.other"), "snapshot"
 # Longest wait for secret managers; slower ones are awaited in the background.
 SECRETS_TIMEOUT_SECONDS = 1.0
 # Delay before a node that started from a saved snapshot reads everything once. The snapshot may be from another

@@ -94,7 +94,7 @@ class ReadConnection(AsyncConnection):
         if self.in_transaction():
             await self.rollback()
         elif self.dialect.name == "sqlite":
-            await self._driver.rest()
+            await self._driver.end_read()
         self.rested_at = time.monotonic()
 
 

@@ -114,8 +114,8 @@ fn bench_plain_requests(c: &mut Criterion) {
     let mut group = c.benchmark_group("plain");
     let streamed = format!("mock?chunks={STREAM_CHUNKS}&chunk_ms=1");
     for (name, body) in [
-        ("a request", build_body("mock?answer_bytes=1041", false, 890)),
-        ("a request of a megabyte", build_body("mock?answer_bytes=1041", false, 1_000_000)),
+        ("a request", build_body("mock?response_bytes=1041", false, 890)),
+        ("a request of a megabyte", build_body("mock?response_bytes=1041", false, 1_000_000)),
     ] {
         group.bench_function(name, |b| {
             let ask = |request| assert!(one_request(&stand, request) > 1000);

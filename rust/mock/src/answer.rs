@@ -223,7 +223,7 @@ pub fn build_generated(
         let (status, body) = shape.family().overloaded_error();
         return build_json(status, shape.family(), &body, ask.behaviour, marks);
     }
-    let wanted = ask.behaviour.answer_bytes.or(ask.behaviour.fault.and_then(Fault::required_body_bytes));
+    let wanted = ask.behaviour.response_bytes.or(ask.behaviour.fault.and_then(Fault::required_body_bytes));
     let text = match wanted {
         Some(size) => filler_text(size.saturating_sub(shape.complete_body(ask, "").to_string().len())),
         None => complete_text(ask.behaviour),
@@ -261,7 +261,7 @@ pub fn build_contents(
     head.extra_headers += extra;
     if matches!(status, 204 | 304) {
         body.clear();
-    } else if let (Some(size), false) = (behaviour.answer_bytes, kind == "application/json") {
+    } else if let (Some(size), false) = (behaviour.response_bytes, kind == "application/json") {
         body = body.iter().copied().cycle().take(size).collect();
     }
     if let Some(fault) = behaviour.fault {

@@ -23,7 +23,7 @@ pub struct Behaviour {
     /// True if the stream is sent in one write.
     pub burst: bool,
     /// Body size of a complete response.
-    pub answer_bytes: Option<usize>,
+    pub response_bytes: Option<usize>,
     pub fault: Option<Fault>,
     /// True if the response is compressed when the request accepts it. Only effective in a model name.
     pub gzip: bool,
@@ -58,7 +58,7 @@ impl Default for Behaviour {
             chunk_bytes: None,
             chunk_ms: None,
             burst: false,
-            answer_bytes: None,
+            response_bytes: None,
             fault: None,
             gzip: false,
             after: None,
@@ -111,7 +111,7 @@ impl Behaviour {
             "chunk_bytes" => self.chunk_bytes = Some(parse_number(key, value)?),
             "chunk_ms" => self.chunk_ms = Some(parse_number(key, value)?),
             "burst" => self.burst = parse_switch(key, value)?,
-            "answer_bytes" => self.answer_bytes = Some(parse_number(key, value)?),
+            "response_bytes" => self.response_bytes = Some(parse_number(key, value)?),
             "fault" => self.fault = Some(parse_fault(value)?),
             "gzip" => self.gzip = parse_switch(key, value)?,
             "after" => self.after = Some(parse_number(key, value)?),

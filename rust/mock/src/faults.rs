@@ -55,7 +55,7 @@ const FAULT_NAMES: [(Fault, &str); 29] = [
     (Fault::CutEvent, "cut_event"),
     (Fault::Stall, "stall"),
     (Fault::MalformedChunk, "malformed_chunk"),
-    (Fault::BadFraming, "bad_framing"),
+    (Fault::BadFraming, "invalid_framing"),
     (Fault::NoDone, "no_done"),
     (Fault::OverloadedFirst, "overloaded_first"),
     (Fault::ShortLength, "short_length"),

@@ -46,7 +46,7 @@ class ManagementClient:
 
     def clear_caller_cache(self) -> None:
         """Makes the API authenticate callers again, as it does one second later."""
-        self._app.state["office"].forget()
+        self._app.state["office"].clear_caller_cache()
 
     async def __call__(
         self, method: str, path: str, body: object = None, **headers: str

@@ -193,7 +193,7 @@ def test_vanished_worker_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
     published.record_worker_epoch(1, "1")
     published.publish(Snapshot("2", b"two"))
     assert not published.running.all_reached(1)
-    monkeypatch.setattr("penstock.snapshot.build.GONE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.snapshot.build.WORKER_EXPIRY_SECONDS", 0.0)
     assert published.running.all_reached(1)
 
 

@@ -191,7 +191,7 @@ fn collect_counters(gateway: &Gateway) -> Bytes {
     read["records_dropped"] = outbox.dropped_lines().into();
     read["outbox_bytes"] = outbox.unacknowledged_bytes().into();
     read["idle_connections"] = gateway.upstream.idle_connection_count().into();
-    read["gathered_bytes"] = gateway.shared.body_memory.used_bytes().into();
+    read["buffered_body_bytes"] = gateway.shared.body_memory.used_bytes().into();
     read["epoch"] = gateway.snapshot_epoch().into();
     read["breakers_open"] = gateway.shared.breakers.open_count().into();
     if let Some(neighbours) = &gateway.shared.node_store {

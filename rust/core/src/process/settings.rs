@@ -38,7 +38,7 @@ pub struct Settings {
     pub write_stall_ms: u64,
     pub max_body_bytes: usize,
     /// Maximum bytes of buffered request bodies, over all requests together.
-    pub gathered_bytes: usize,
+    pub buffered_body_bytes: usize,
     /// Maximum wait for the next chunk of a request body, and for the complete body.
     pub body_idle_ms: u64,
     pub body_total_ms: u64,
@@ -56,7 +56,7 @@ pub struct Settings {
     pub retry_backoff_ms: u64,
     /// Retry budget of a target: a percentage of its requests, plus a fixed number per second.
     pub retry_budget_percent: u32,
-    pub retry_budget_floor: u32,
+    pub retry_budget_min: u32,
     /// Maximum bytes of cached responses, and of compiled inline configs.
     pub cache_bytes: usize,
     pub inline_config_bytes: usize,
@@ -185,7 +185,7 @@ impl Default for Settings {
             heartbeat_ms: 15_000,
             write_stall_ms: 60_000,
             max_body_bytes: 100 * 1024 * 1024,
-            gathered_bytes: 512 * 1024 * 1024,
+            buffered_body_bytes: 512 * 1024 * 1024,
             body_idle_ms: 10_000,
             body_total_ms: 300_000,
             body_grace_ms: 10_000,
@@ -196,7 +196,7 @@ impl Default for Settings {
             max_nested_targets: 50,
             retry_backoff_ms: 1_000,
             retry_budget_percent: 20,
-            retry_budget_floor: 10,
+            retry_budget_min: 10,
             cache_bytes: 64 * 1024 * 1024,
             inline_config_bytes: 16 * 1024 * 1024,
             recovery_bytes: 64 * 1024 * 1024,

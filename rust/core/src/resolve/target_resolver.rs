@@ -493,14 +493,14 @@ mod tests {
         let forward = ("x-gateway-forward-headers", "x-gateway-forward-headers");
         for (fields, expected) in [
             (&[kind, forward, host][..], "invalid_header"),
-            (&[forward, host], "provider_needed"),
+            (&[forward, host], "provider_required"),
             (&[("x-gateway-provider", "nobody"), host, forward], "invalid_provider"),
             (&[("x-gateway-provider", "@nobody"), host, forward], "not_found_in_workspace"),
             (&[("x-gateway-virtual-key", "nobody"), host, forward], "not_found_in_workspace"),
             (&[("x-gateway-config", "{"), host, forward], "invalid_custom_host"),
             (&[("x-gateway-config", "{"), forward], "invalid_config"),
             (&[("x-gateway-config", "[1]"), forward], "invalid_config"),
-            (&[("x-gateway-config", r#"{"retry":1}"#), forward], "provider_needed"),
+            (&[("x-gateway-config", r#"{"retry":1}"#), forward], "provider_required"),
             (&[("x-gateway-config", r#"{"retry":1}"#), ("x-gateway-provider", "openai"), forward], "invalid_config"),
             (&[("x-gateway-config", r#"{"provider":1}"#), forward], "invalid_config"),
             (&[("x-gateway-config", r#"{"provider":"openai","options":[]}"#), forward], "invalid_config"),

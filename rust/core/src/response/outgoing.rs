@@ -408,7 +408,7 @@ impl ResponseStream {
         if !is_cut || self.partial_event.is_mid_event() {
             return false;
         }
-        let Some(mut body) = continuation.resume(error.map_or("upstream_broke", Error::code), record).await else {
+        let Some(mut body) = continuation.resume(error.map_or("upstream_disconnected", Error::code), record).await else {
             return false;
         };
         // Discards the start of an event that will never be completed.
@@ -459,7 +459,7 @@ impl ResponseStream {
         let rest = if hides_usage { include_usage::strip_usage(rest) } else { rest };
         if let Some(mut record) = self.record.take() {
             record.log.error_code = if is_cut {
-                Some(error.map_or("upstream_broke", Error::code))
+                Some(error.map_or("upstream_disconnected", Error::code))
             } else {
                 read.has_failed.then_some("upstream_error_event")
             };

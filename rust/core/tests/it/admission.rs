@@ -81,8 +81,8 @@ async fn rejects_file_with_a_line_for_another_model() {
         ("some", batch_line("good") + &batch_line("other"), "model_not_allowed"),
         ("most", batch_line("other") + &batch_line("bad"), "model_not_allowed"),
         ("some", batch_line("good") + &image_tool_line("other"), "model_not_allowed"),
-        ("some", "no lines".into(), "unreadable_batch"),
-        ("some", batch_line(""), "unreadable_batch"),
+        ("some", "no lines".into(), "invalid_batch"),
+        ("some", batch_line(""), "invalid_batch"),
     ] {
         let told = rig.send(buffered_upload_request(at, upload_form(&lines, "batch"))).await;
         assert_eq!(status_and_code(&told), expected_rejection(code), "{}", told.text());
@@ -221,7 +221,7 @@ async fn does_not_forward_form_without_closing_boundary() {
     feeder.push(bytes::Bytes::from(form.clone()));
     feeder.finish(BodyEnd::Complete);
     let told = rig.send(upload_request("some", Body::Streamed(feed, Some(form.len() as u64)))).await;
-    assert_eq!(status_and_code(&told), expected_rejection("unreadable_batch"));
+    assert_eq!(status_and_code(&told), expected_rejection("invalid_batch"));
     wait_until("the provider hears that there is no more", || read.lock().unwrap().1).await;
     assert!(!read.lock().unwrap().0.contains("good"));
 }
@@ -276,9 +276,9 @@ async fn checks_stored_file_before_creating_a_batch() {
 async fn rejects_batch_of_stored_file_with_another_model() {
     for (status, lines, code) in [
         ("200 OK", batch_line("good") + &batch_line("other"), "model_not_allowed"),
-        ("200 OK", "no lines".into(), "unreadable_batch"),
-        ("404 Not Found", "{}".into(), "unreadable_batch"),
-        ("206 Partial Content", batch_line("good"), "unreadable_batch"),
+        ("200 OK", "no lines".into(), "invalid_batch"),
+        ("404 Not Found", "{}".into(), "invalid_batch"),
+        ("206 Partial Content", batch_line("good"), "invalid_batch"),
     ] {
         let (provider, asked) = start_provider_with_file(status, lines).await;
         let rig = TestGateway::for_url(&provider.url());
@@ -307,7 +307,7 @@ async fn rejects_batch_input_other_than_a_file() {
         json!({"endpoint": "/v1/chat/completions"}),
     ] {
         let told = rig.send(batch_request("some", &made)).await;
-        assert_eq!(status_and_code(&told), expected_rejection("unreadable_batch"), "{}", told.text());
+        assert_eq!(status_and_code(&told), expected_rejection("invalid_batch"), "{}", told.text());
     }
     let told = rig.send(batch_request("some", &with("model", json!("other")))).await;
     assert_eq!(status_and_code(&told), expected_rejection("model_not_allowed"));

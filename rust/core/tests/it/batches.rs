@@ -188,14 +188,14 @@ async fn forwards_gateway_files_and_batches_to_control_process() {
         ask("POST", "/v1/batches").header("x-gateway-provider", "mock").body(made),
     ] {
         // No control process runs in this test.
-        assert_eq!(rig.send(ask).await.error_code(), "control_down");
+        assert_eq!(rig.send(ask).await.error_code(), "management_unavailable");
     }
     assert!(provider.ledger_entries().is_empty());
     let theirs = made.replace("gw_file_1", "file-1");
     let passed = rig.send(ask("POST", "/v1/batches").header("x-gateway-provider", "mock").body(theirs.clone())).await;
     assert_eq!((passed.status, passed.json()["object"].as_str()), (200, Some("batch")));
     assert_eq!(provider.ledger_entries().len(), 1);
-    assert_eq!(rig.send(ask("POST", "/v1/batches").body(theirs)).await.error_code(), "control_down");
+    assert_eq!(rig.send(ask("POST", "/v1/batches").body(theirs)).await.error_code(), "management_unavailable");
 }
 
 #[tokio::test]
@@ -203,7 +203,7 @@ async fn counts_large_batch_once_in_memory_budget() {
     let provider = Server::start().await;
     let room = 2 * 1024 * 1024;
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
-        (settings.gathered_bytes, settings.max_body_bytes) = (room, room)
+        (settings.buffered_body_bytes, settings.max_body_bytes) = (room, room)
     });
     rig.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
         "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}]}));
@@ -228,7 +228,7 @@ async fn counts_large_batch_once_in_memory_budget() {
 #[tokio::test]
 async fn does_not_read_batch_body_before_authentication() {
     let provider = Server::start().await;
-    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.gathered_bytes = 0);
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.buffered_body_bytes = 0);
     rig.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
         "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}]}));
     let batch = |key: &str| {
@@ -249,5 +249,5 @@ async fn does_not_read_batch_body_before_authentication() {
     assert_eq!(rig.send(known).await.status, 200);
     let (feeder, broken) = batch("pk-1");
     feeder.finish(BodyEnd::Disconnected);
-    assert_eq!(rig.send(broken).await.error_code(), "broken_body");
+    assert_eq!(rig.send(broken).await.error_code(), "incomplete_body");
 }

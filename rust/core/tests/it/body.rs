@@ -146,7 +146,7 @@ async fn rejects_growing_body_once_it_exceeds_the_limit() {
 async fn wrong_content_length_never_desyncs_the_connection() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for (sent, code) in [("123", "broken_body"), ("1234GET /smuggled HTTP/1.1\r\n\r\n", "bad_framing")] {
+    for (sent, code) in [("123", "incomplete_body"), ("1234GET /smuggled HTTP/1.1\r\n\r\n", "invalid_framing")] {
         rig.send(get_request("/v1/models")).await;
         let (feeder, ask) = streamed_request("/v1/files", Some(4));
         feeder.push(sent.into());
@@ -167,8 +167,8 @@ async fn reports_interrupted_body_as_bad_request() {
         feeder.push(Bytes::from_static(b"{\"model\":"));
         feeder.finish(BodyEnd::Disconnected);
         let told = rig.send(ask).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "broken_body"), "{target} {length:?}");
-        assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["aborted", "broken_body"]));
+        assert_eq!((told.status, told.error_code().as_str()), (400, "incomplete_body"), "{target} {length:?}");
+        assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["aborted", "incomplete_body"]));
     }
 }
 

@@ -32,7 +32,7 @@ async fn model_prefix_selects_saved_provider() {
     assert_eq!((told.status, told.error_code().as_str()), (400, "not_found_in_workspace"));
     for model in ["mock", "@mine", ""] {
         let told = rig.send(request_for_model(CHAT_PATH, model)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "provider_needed"), "{model}");
+        assert_eq!((told.status, told.error_code().as_str()), (400, "provider_required"), "{model}");
     }
 }
 
@@ -94,7 +94,7 @@ async fn form_model_prefix_selects_saved_provider() {
     assert_eq!(wait_for_ledger_entries(&provider, seen).await.len(), 18);
     let ask = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
     let told = rig.send(ask.body(transcription_form("whisper-1", 900, true))).await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "provider_needed"));
+    assert_eq!((told.status, told.error_code().as_str()), (400, "provider_required"));
 }
 
 /// Body that arrives in chunks, with or without a declared length.

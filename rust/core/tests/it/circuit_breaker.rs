@@ -207,7 +207,7 @@ async fn client_errors_leave_half_open_breaker_unchanged() {
     let mut tried = 0;
     for _ in 0..60 {
         for (ask, code) in [
-            (form(fed(BodyEnd::Disconnected, 1)), "broken_body"),
+            (form(fed(BodyEnd::Disconnected, 1)), "incomplete_body"),
             (form(fed(BodyEnd::Complete, 3)), "body_too_large"),
             (hurried().header("x-gateway-request-timeout", "5"), "timeout"),
             (hurried().header("x-stainless-timeout", "0.005"), "timeout"),

@@ -73,7 +73,7 @@ async fn rejects_unmatched_request_without_default() {
     let told = rig.send(chat_with_config(&config)).await;
     assert_eq!(
         (told.status, told.error_code().as_str(), &told.json()["status"]),
-        (400, "no_target", &json!("failure"))
+        (400, "no_matching_target", &json!("failure"))
     );
     wait_for_ledger_entries(&provider, 0).await;
 }

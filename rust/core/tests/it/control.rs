@@ -261,7 +261,7 @@ async fn data_plane_works_without_control_process() {
     let rig = control.rig(&provider.url());
     for _ in 0..2 {
         let told = rig.send(get_request("/v1/health")).await;
-        assert_eq!((told.status, told.error_code().as_str()), (503, "control_down"));
+        assert_eq!((told.status, told.error_code().as_str()), (503, "management_unavailable"));
         assert_eq!(told.header("retry-after"), Some("1"));
         assert_eq!(rig.send(chat_request("mock")).await.status, 200);
         control.listen(|_| Some(json_response("200 OK", "", "{}")));

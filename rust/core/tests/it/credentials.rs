@@ -308,11 +308,11 @@ async fn can_require_a_key_before_any_is_configured() {
 async fn rejects_missing_or_unknown_provider() {
     let rig = TestGateway::for_url("http://127.0.0.1:1");
     for (name, value, code) in [
-        ("x-none", "", "provider_needed"),
+        ("x-none", "", "provider_required"),
         ("x-gateway-provider", "nobody", "invalid_provider"),
         ("x-gateway-provider", "@nobody", "not_found_in_workspace"),
         ("x-gateway-config", "pc-nobody", "not_found_in_workspace"),
-        ("x-gateway-config", "{}", "provider_needed"),
+        ("x-gateway-config", "{}", "provider_required"),
         ("x-gateway-config", "{", "invalid_config"),
         ("x-gateway-config", r#"{"provider":"mock","retry":{"attempts":9}}"#, "invalid_config"),
         ("x-gateway-provider", "ollama", "invalid_custom_host"),

@@ -86,7 +86,7 @@ async fn binds_saved_key_to_its_host_on_every_path_and_alias() {
             let told = rig.send(ask).await;
             let code = told.error_code();
             assert!(
-                told.status == 400 && ["invalid_custom_host", "provider_needed"].contains(&&*code),
+                told.status == 400 && ["invalid_custom_host", "provider_required"].contains(&&*code),
                 "{path} {fields:?}: {code}"
             );
         }

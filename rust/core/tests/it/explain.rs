@@ -95,12 +95,12 @@ async fn skips_group_without_matching_condition() {
         json!(["config.targets[1]", "mock"]),
         "{told}"
     );
-    let failed = json!({"step": "failed", "at": "config.targets[0]", "error": "no_target"});
+    let failed = json!({"step": "failed", "at": "config.targets[0]", "error": "no_matching_target"});
     assert_eq!(told["decisions"], json!([failed]));
     assert_eq!(rig.send(chat_with_config(&config)).await.status, 200);
     assert_eq!(rig.drain_records().pop().unwrap()["decisions"][0], failed);
     let alone = explain_request(&hypothetical_request(&config["targets"][0], &words));
-    assert_eq!(rig.send(alone).await.error_code(), "no_target");
+    assert_eq!(rig.send(alone).await.error_code(), "no_matching_target");
 }
 
 #[tokio::test]
@@ -191,7 +191,7 @@ async fn reports_same_errors_as_a_real_request() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for (asked, code) in [
-        (hypothetical_request(&json!({"retry": 1}), &json!({"model": "m"})), "provider_needed"),
+        (hypothetical_request(&json!({"retry": 1}), &json!({"model": "m"})), "provider_required"),
         (hypothetical_request(&json!({"provider": "mock", "retry": 1}), &json!({"model": "m"})), "invalid_config"),
         (json!({"path": "/elsewhere"}), "invalid_request"),
         (json!({"path": CHAT_PATH, "header": {}}), "invalid_request"),

@@ -31,8 +31,8 @@ enum ExpectedEnd {
     MissingLastEvent,
 }
 
-const DISCONNECT_ERROR: ExpectedEnd = GatewayError(502, "upstream_broke");
-const DISCONNECT_EVENT: ExpectedEnd = GatewayErrorEvent("upstream_broke");
+const DISCONNECT_ERROR: ExpectedEnd = GatewayError(502, "upstream_disconnected");
+const DISCONNECT_EVENT: ExpectedEnd = GatewayErrorEvent("upstream_disconnected");
 /// Nothing arrived within the idle timeout.
 const IDLE_TIMEOUT_ERROR: ExpectedEnd = GatewayError(408, "idle_timeout");
 
@@ -50,7 +50,7 @@ const FAULT_CASES: &[(&str, ExpectedEnd, ExpectedEnd)] = &[
     ("cut_event", DISCONNECT_ERROR, DISCONNECT_EVENT),
     ("stall", IDLE_TIMEOUT_ERROR, GatewayErrorEvent("idle_timeout")),
     ("malformed_chunk", Unchanged, Unchanged),
-    ("bad_framing", DISCONNECT_ERROR, DISCONNECT_EVENT),
+    ("invalid_framing", DISCONNECT_ERROR, DISCONNECT_EVENT),
     ("no_done", Unchanged, MissingLastEvent),
     ("overloaded_first", ProviderStatus(0), ProviderErrorEvent),
     ("short_length", TruncatedToLength, DISCONNECT_EVENT),

@@ -161,7 +161,7 @@ async fn ignores_alias_headers_if_the_alias_is_disabled() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.header_aliases.clear());
     let told = rig.send(request_to_path(CHAT_PATH).header("x-portkey-provider", "mock")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "provider_needed"));
+    assert_eq!((told.status, told.error_code().as_str()), (400, "provider_required"));
     let told = rig.send(post_request(CHAT_PATH, chat_body("mock", false)).header("x-portkey-trace-id", "t-1")).await;
     assert_eq!((told.header("x-portkey-trace-id"), told.header("x-gateway-trace-id") == Some("t-1")), (None, false));
 }

@@ -335,7 +335,7 @@ async fn interrupted_request_body_resets_its_stream() {
     let ask =
         with_custom_host(port, TestRequest::new("POST", "/v1/proxy/files")).header("x-gateway-provider", "openai");
     let answer = gateway_trusting_localhost().send(ask.with_body(Body::Streamed(feed, Some(100)))).await;
-    assert_eq!(answer.error_code(), "broken_body");
+    assert_eq!(answer.error_code(), "incomplete_body");
     with_timeout(reset.notified()).await;
 }
 
@@ -433,7 +433,7 @@ async fn lost_connection_fails_only_its_own_streams() {
         let told = rig.send(stream_request_to_port(port)).await;
         let whole = CHAT_EVENTS[..300].rfind("\n\n").unwrap() + 2;
         assert!(told.text().starts_with(&CHAT_EVENTS[..whole]) && !told.text().contains(&CHAT_EVENTS[whole..300]));
-        assert_eq!(told.last_event().1["error"]["code"], "upstream_broke", "{}", told.text());
+        assert_eq!(told.last_event().1["error"]["code"], "upstream_disconnected", "{}", told.text());
         assert_eq!(connections.load(Ordering::Relaxed), turn);
     }
 }

@@ -54,7 +54,7 @@ async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
     let provider = Server::start().await;
     let room = 2 * 1024 * 1024;
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
-        (settings.gathered_bytes, settings.max_body_bytes) = (room, room)
+        (settings.buffered_body_bytes, settings.max_body_bytes) = (room, room)
     });
     let large = |model: &str, path: &str, pieces: bool| {
         let mut body = chat_body(model, false).into_bytes();
@@ -75,9 +75,9 @@ async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
     for (path, pieces) in [(CHAT_PATH, true), (CHAT_PATH, false), (MESSAGES_PATH, true)] {
         let told = rig.send(large("mock", path, pieces)).await;
         assert_eq!((told.status, told.header("retry-after")), (503, Some("1")), "{}", told.text());
-        assert!(told.text().contains("limits.gathered_bytes"), "{}", told.text());
+        assert!(told.text().contains("limits.buffered_body_bytes"), "{}", told.text());
         assert_eq!(told.json()["type"] == "error", path == MESSAGES_PATH);
-        assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "no_room"]));
+        assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "memory_exhausted"]));
     }
     // Small bodies, and bodies that are forwarded as they arrive, do not use the memory budget.
     assert_eq!(rig.send(chat_request("mock")).await.status, 200);

@@ -101,7 +101,7 @@ async fn later_page_error_is_returned_and_endless_list_fails() {
     assert_eq!((told.status, &told.json()["error"]["message"]), (429, &json!("google error: slow down")));
     let (provider, lines) = start_paged_provider(vec![page]).await;
     let told = GoldenProvider::gateway_trusting_loopback().send(list_models_request("google", &provider.url())).await;
-    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"), "{}", told.text());
+    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"), "{}", told.text());
     assert_eq!(lines.lock().unwrap().len(), 50);
 }
 
@@ -137,7 +137,7 @@ async fn oversized_model_list_passes_unchanged_or_fails() {
         if is_read {
             assert_eq!((told.status, told.json()["data"].as_array().map(Vec::len)), (200, Some(count)));
         } else {
-            assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"), "{}", told.text());
+            assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"), "{}", told.text());
         }
     }
 }

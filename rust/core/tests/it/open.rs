@@ -23,7 +23,7 @@ async fn refused_session_returns_its_status_and_writes_a_record() {
     let rig = TestGateway::for_provider(&provider);
     for (ask, expected, code) in [
         (realtime_request("/v1/realtime?model=m&mock-status=429"), 429, Value::Null),
-        (TestRequest::new("GET", REALTIME_PATH), 400, json!("provider_needed")),
+        (TestRequest::new("GET", REALTIME_PATH), 400, json!("provider_required")),
         (
             TestRequest::new("GET", REALTIME_PATH).header("x-gateway-provider", "groq"),
             500,

@@ -98,7 +98,7 @@ async fn non_idempotent_request_is_not_resent() {
     let rig = TestGateway::for_url(&provider.url());
     rig.send(get_request("/v1/models")).await;
     let told = rig.send(chat_request("m")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"));
+    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"));
     assert_eq!(provider.connection_count(), 1);
 }
 
@@ -106,7 +106,7 @@ async fn non_idempotent_request_is_not_resent() {
 async fn connection_is_not_reused_after_a_broken_response() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 100);
-    for fault in ["cut", "cut_reset", "bad_framing", "stall", "half_close", "short_length", "long_length", "reset"] {
+    for fault in ["cut", "cut_reset", "invalid_framing", "stall", "half_close", "short_length", "long_length", "reset"] {
         for ask in [chat_request as fn(&str) -> crate::harness::TestRequest, |model| stream_request(CHAT_PATH, model)] {
             rig.send(ask(&format!("mock?fault={fault}"))).await;
             assert_eq!(rig.gateway.upstream.idle_connection_count(), 0, "{fault}");

@@ -284,7 +284,7 @@ async fn message_with_a_disallowed_model_ends_the_session() {
 async fn provider_close_code_and_reason_reach_the_client() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    for (code, outcome, error) in [(1000, "complete", Value::Null), (4001, "cut", json!("upstream_broke"))] {
+    for (code, outcome, error) in [(1000, "complete", Value::Null), (4001, "cut", json!("upstream_disconnected"))] {
         let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
         talk.receive_event().await;
         talk.send_event(json!({"type": "mock.close", "code": code, "reason": "enough"})).await;
@@ -307,7 +307,7 @@ async fn provider_disconnect_is_an_error_and_usage_is_recorded() {
     assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1011);
     talk.wait_until_closed().await;
     let told = pick_fields(&rig.single_record(), ["outcome", "error", "is_success", "total_units"]);
-    assert_eq!(told, json!(["cut", "upstream_broke", false, 20]));
+    assert_eq!(told, json!(["cut", "upstream_disconnected", false, 20]));
 }
 
 #[tokio::test]

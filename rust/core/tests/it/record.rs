@@ -162,13 +162,13 @@ async fn refused_request_writes_one_record() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for (ask, status, error) in [
-        (TestRequest::new("POST", CHAT_PATH), 400, "provider_needed"),
+        (TestRequest::new("POST", CHAT_PATH), 400, "provider_required"),
         (chat_request("m").header("x-gateway-config", "pc-none"), 400, "not_found_in_workspace"),
         (post_request(CHAT_PATH, "nonsense"), 400, "invalid_json"),
-        (chat_request("mock?fault=reset"), 502, "upstream_broke"),
+        (chat_request("mock?fault=reset"), 502, "upstream_disconnected"),
         // Only the silent provider gets a short timeout, so that a slow machine does not time out the other cases.
         (chat_request("mock?fault=silence").header("x-gateway-request-timeout", "30"), 408, "timeout"),
-        (chat_request("mock?fault=cut"), 502, "upstream_broke"),
+        (chat_request("mock?fault=cut"), 502, "upstream_disconnected"),
     ] {
         let told = rig.send(ask).await;
         let record = rig.single_record();
@@ -269,7 +269,7 @@ async fn cut_stream_writes_one_record_with_usage() {
     let told = rig.send(stream_request(MESSAGES_PATH, "mock?fault=cut")).await;
     let record = rig.single_record();
     let said = pick_fields(&record, ["outcome", "error", "response_status_code", "is_success", "req_units"]);
-    assert_eq!(said, json!(["cut", "upstream_broke", 200, false, 12]));
+    assert_eq!(said, json!(["cut", "upstream_disconnected", 200, false, 12]));
     assert!(record["bytes_out"].as_u64().unwrap() <= told.body.len() as u64);
 }
 

@@ -72,7 +72,7 @@ async fn held_stream_that_breaks_off_falls_back_or_retries() {
     });
     let canon = fetch_expected_text(&rig).await;
     for path in [CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH] {
-        for fault in ["cut&after=40", "cut_event&after=5", "stall&after=20", "error_event&after=3", "bad_framing"] {
+        for fault in ["cut&after=40", "cut_event&after=5", "stall&after=20", "error_event&after=3", "invalid_framing"] {
             let told = rig
                 .send(recovery_request(
                     &recovery_config(
@@ -149,7 +149,7 @@ async fn returns_502_if_no_target_completes_a_held_stream() {
             .await;
         assert_eq!(
             (told.status, told.error_code().as_str(), told.is_streamed),
-            (502, "upstream_broke", false),
+            (502, "upstream_disconnected", false),
             "{}",
             told.text()
         );
@@ -408,7 +408,7 @@ async fn continues_until_targets_run_out_then_reports_the_break() {
     ] {
         let told = rig.send(recovery_request(&recovery_config(&json!("continue"), &targets), CHAT_PATH)).await;
         let last = parse_stream_events(&told).pop().unwrap();
-        assert_eq!((last["error"]["code"].as_str(), told.is_truncated), (Some("upstream_broke"), false), "{targets:?}");
+        assert_eq!((last["error"]["code"].as_str(), told.is_truncated), (Some("upstream_disconnected"), false), "{targets:?}");
         let record = rig.single_record();
         assert_eq!(pick_fields(&record, ["outcome", "is_success"]), json!(["cut", false]));
     }
@@ -526,7 +526,7 @@ async fn record_and_explain_state_why_a_target_cannot_continue() {
             "override_params": {"model": model}});
         let config = recovery_config(&json!("continue"), &[sixty_chunk_target("&fault=cut&after=40"), other]);
         let told = rig.send(recovery_request(&config, CHAT_PATH)).await;
-        assert_eq!(parse_stream_events(&told).pop().unwrap()["error"]["code"], "upstream_broke", "{slug}");
+        assert_eq!(parse_stream_events(&told).pop().unwrap()["error"]["code"], "upstream_disconnected", "{slug}");
         let record = rig.single_record();
         assert_eq!(record["decisions"][2], json!({"step": "unable", "at": "config.targets[1]", "because": because}));
         let asked = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()},
@@ -591,7 +591,7 @@ async fn does_not_continue_tool_calls_or_reasoning_and_records_why() {
         let record = rig.single_record();
         assert_eq!(
             pick_fields(&record, ["outcome", "is_success", "error"]),
-            json!(["cut", false, "upstream_broke"]),
+            json!(["cut", false, "upstream_disconnected"]),
             "{path}"
         );
         assert_eq!(

@@ -140,7 +140,7 @@ async fn caches_a_response_too_large_for_redis_in_the_process() {
     tokio::spawn(async move { gateway.shared.sync_with_redis().await });
     wait_until("Redis is there", || is_redis_available(&rig)).await;
     let config = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 3600}});
-    let ask = || post_with_config(&config, CHAT_PATH, chat_body("mock?answer_bytes=10000", false));
+    let ask = || post_with_config(&config, CHAT_PATH, chat_body("mock?response_bytes=10000", false));
     for (minutes, expected) in [(0, "MISS"), (0, "HIT"), (2, "HIT"), (50, "HIT"), (60, "MISS")] {
         rig.gateway.shared.clock.advance(Duration::from_secs(minutes * 60));
         assert_eq!(routing_headers(&rig.send(ask()).await)[2], expected, "{minutes}");

@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt;
 fn gateway_with_fast_retries(url: &str) -> TestGateway {
     TestGateway::with_settings(url, |settings| {
         settings.retry_backoff_ms = 2;
-        settings.retry_budget_floor = 1000;
+        settings.retry_budget_min = 1000;
     })
 }
 
@@ -142,7 +142,7 @@ async fn sequential_failures_stay_within_the_retry_budget() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
         settings.retry_backoff_ms = 1;
-        settings.retry_budget_floor = 10;
+        settings.retry_budget_min = 10;
     });
     let config = config_with_retries(3, "status=503");
     let requests: usize = 200;

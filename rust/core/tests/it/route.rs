@@ -182,7 +182,7 @@ async fn returns_binary_responses_and_their_headers_unchanged() {
     let told = rig.send(route_request("GET", "/v1/files/file-1/content")).await;
     let fields = ["content-type", "content-disposition", "etag"].map(|name| told.header(name));
     assert_eq!(fields, [Some("application/octet-stream"), Some("attachment; filename=\"mock\""), Some("\"mock-1\"")]);
-    let large = rig.send(route_request("GET", "/v1/files/file-1/content?mock-answer_bytes=5000000")).await;
+    let large = rig.send(route_request("GET", "/v1/files/file-1/content?mock-response_bytes=5000000")).await;
     assert_eq!((large.body.len(), large.is_streamed), (5_000_000, true));
     let speech = rig.send(route_request("POST", "/v1/audio/speech")).await;
     assert_eq!((speech.header("content-type"), speech.body[..5].to_vec()), (Some("audio/mpeg"), b"\0ID3 ".to_vec()));

@@ -249,7 +249,7 @@ async fn routing_and_explanation_match_the_reference_model() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
         settings.retry_backoff_ms = 1;
-        settings.retry_budget_floor = 100_000;
+        settings.retry_budget_min = 100_000;
         settings.trusted_custom_hosts = vec!["127.0.0.1".into(), "localhost".into()];
     });
     let mut random = Rng::with_seed(20_260_101);

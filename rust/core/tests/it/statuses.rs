@@ -18,7 +18,7 @@ async fn an_invalid_http_status_becomes_502() {
             crate::harness::stream_request(CHAT_PATH, &format!("mock?status={status}")),
         ] {
             let told = rig.send(ask).await;
-            assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"), "{status}: {}", told.text());
+            assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"), "{status}: {}", told.text());
         }
     }
     assert_eq!(rig.send(chat_request("mock")).await.status, 200);
@@ -90,7 +90,7 @@ async fn rejects_an_endless_sequence_of_1xx_responses() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let told = rig.send(chat_request("mock?fault=early_1xx&after=100000")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"));
+    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"));
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn rejects_too_many_or_too_long_header_fields() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let told = rig.send(chat_request("mock?fault=headers_flood")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"));
+    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"));
     let long = json_response("200 OK", &format!("x-long: {}\r\n", "x".repeat(80_000)), "{}");
     let provider = ScriptedServer::start_responding(long).await;
     assert_eq!(TestGateway::for_url(&provider.url()).send(chat_request("m")).await.status, 502);
@@ -109,7 +109,7 @@ async fn malformed_http_becomes_502_in_the_client_format() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let told = rig.send(chat_request("mock?fault=reset")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"));
+    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"));
     let told = rig.send(post_request(MESSAGES_PATH, chat_body("mock?fault=reset", false))).await;
     assert_eq!((told.status, &told.json()["type"]), (502, &json!("error")));
     for bytes in [
@@ -124,7 +124,7 @@ async fn malformed_http_becomes_502_in_the_client_format() {
     ] {
         let provider = ScriptedServer::start_closing_after_response(bytes).await;
         let told = TestGateway::for_url(&provider.url()).send(chat_request("m")).await;
-        assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"), "{bytes:?}");
+        assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"), "{bytes:?}");
     }
 }
 
@@ -132,9 +132,9 @@ async fn malformed_http_becomes_502_in_the_client_format() {
 async fn truncated_non_streaming_response_becomes_502() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 150);
-    for fault in ["cut", "cut_reset", "long_length", "bad_framing", "half_close"] {
+    for fault in ["cut", "cut_reset", "long_length", "invalid_framing", "half_close"] {
         let told = rig.send(chat_request(&format!("mock?fault={fault}"))).await;
-        assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_broke"), "{fault}: {}", told.text());
+        assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"), "{fault}: {}", told.text());
         let record = rig.single_record();
         assert_eq!((&record["outcome"], &record["response_status_code"]), (&json!("refused"), &json!(502)), "{fault}");
     }

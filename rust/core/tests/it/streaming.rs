@@ -149,7 +149,7 @@ fn assert_ends_in_error_event(told: &TestResponse, path: &str, fault: &str) {
 }
 
 fn expected_error_code(fault: &str) -> &'static str {
-    if fault == "stall" { "idle_timeout" } else { "upstream_broke" }
+    if fault == "stall" { "idle_timeout" } else { "upstream_disconnected" }
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn a_cut_stream_ends_in_an_error_event() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 150);
     for path in [CHAT_PATH, MESSAGES_PATH] {
-        for fault in ["cut", "cut_reset", "cut_event", "half_close", "bad_framing", "stall"] {
+        for fault in ["cut", "cut_reset", "cut_event", "half_close", "invalid_framing", "stall"] {
             let told = rig.send(stream_request(path, &format!("mock?fault={fault}&after=3"))).await;
             assert_ends_in_error_event(&told, path, fault);
             let said = pick_fields(&rig.single_record(), ["outcome", "error", "is_success"]);
@@ -233,7 +233,7 @@ async fn content_type_ignores_case_and_parameters() {
         let told = TestGateway::for_url(&ScriptedServer::start_responding(answer).await.url())
             .send(stream_request(CHAT_PATH, "m"))
             .await;
-        assert_eq!(told.text().contains("upstream_broke"), is_events, "{kind}: {}", told.text());
+        assert_eq!(told.text().contains("upstream_disconnected"), is_events, "{kind}: {}", told.text());
     }
     // Only single JSON documents are pretty-printed. A sequence of documents is not, even if it contains only one.
     for (kind, is_json) in [
@@ -277,7 +277,7 @@ async fn a_stream_without_its_last_event_ends_in_an_error_event() {
         for (sent, is_whole) in [(run, false), (&whole, true)] {
             let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 33)).await;
             let told = TestGateway::for_url(&provider.url()).send(stream_request(path, "m")).await;
-            assert_eq!((told.text() == sent, told.text().contains("upstream_broke")), (is_whole, !is_whole), "{path}");
+            assert_eq!((told.text() == sent, told.text().contains("upstream_disconnected")), (is_whole, !is_whole), "{path}");
         }
     }
     let half = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";
@@ -290,7 +290,7 @@ async fn a_stream_without_its_last_event_ends_in_an_error_event() {
     );
     let provider = ScriptedServer::start_responding(sse_response(delta.as_bytes(), 33)).await;
     let told = TestGateway::for_url(&provider.url()).send(get_request("/v1/responses/resp_1?stream=true")).await;
-    assert!(told.text().contains("upstream_broke"), "{}", told.text());
+    assert!(told.text().contains("upstream_disconnected"), "{}", told.text());
     // Streams on unknown paths have no known end event and are not changed.
     let provider = ScriptedServer::start_responding(sse_response(delta.as_bytes(), 33)).await;
     let told = TestGateway::for_url(&provider.url()).send(stream_request("/v1/anything", "m")).await;
@@ -526,7 +526,7 @@ async fn image_and_audio_streams_need_their_last_event() {
         let told = rig.send(post_request(path, chat_body("m", true))).await;
         assert!(told.text().starts_with(&sent), "{path}");
         let rest = &told.text()[sent.len()..];
-        assert_eq!(rest.contains("upstream_broke"), !is_whole, "{path}: {rest}");
+        assert_eq!(rest.contains("upstream_disconnected"), !is_whole, "{path}: {rest}");
         assert_eq!(rig.single_record()["outcome"], if is_whole { "complete" } else { "cut" }, "{path}");
     }
 }

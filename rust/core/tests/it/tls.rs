@@ -125,7 +125,7 @@ async fn a_truncated_tls_connection_does_not_complete_a_body() {
     })
     .await;
     let told = tls_gateway(true).send(tls_request(port, true)).await;
-    assert_eq!(told.last_event().1["error"]["code"], "upstream_broke");
+    assert_eq!(told.last_event().1["error"]["code"], "upstream_disconnected");
 }
 
 #[tokio::test]

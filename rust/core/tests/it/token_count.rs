@@ -134,7 +134,7 @@ async fn rejects_an_uncountable_request_in_the_client_format() {
     let told = rig.send(ask(CONVERSE_COUNT_PATH, r#"{"input":{"converse":{"messages":[]}}}"#)).await;
     assert_eq!((told.status, &told.json()["__type"]), (400, &json!("ValidationException")), "{}", told.text());
     assert!(told.text().contains("input.converse.messages: must be an array of at least one"), "{}", told.text());
-    assert_eq!(rig.single_record()["error"], "uncountable_request");
+    assert_eq!(rig.single_record()["error"], "token_count_failed");
     let part = r#""contents":[{"parts":[{"text":7}]}]"#;
     for (path, body, field) in [
         (MESSAGES_COUNT_PATH, r#"{"model":"gpt-4o"}"#, "messages: must be an array of at least one message"),
@@ -166,7 +166,7 @@ async fn rejects_an_uncountable_request_in_the_client_format() {
         assert!(message.starts_with(&format!("the tokens of this request cannot be counted: {field}")), "{message}");
         assert_eq!(
             pick_fields(&rig.single_record(), ["error", "outcome"]),
-            json!(["uncountable_request", "refused"]),
+            json!(["token_count_failed", "refused"]),
             "{body}"
         );
     }

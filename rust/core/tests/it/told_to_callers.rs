@@ -313,9 +313,9 @@ async fn a_json_array_without_finish_reason_is_cut_and_not_cached() {
     let json = "application/json";
     for (provider, kind, answered, [outcome, error], is_kept) in [
         ("openai", "text/event-stream", events.clone(), ["complete", ""], true),
-        ("openai", "text/event-stream", events[..events.len() / 2].to_vec(), ["cut", "upstream_broke"], false),
+        ("openai", "text/event-stream", events[..events.len() / 2].to_vec(), ["cut", "upstream_disconnected"], false),
         ("google", json, items(r#"{"candidates":[{"finishReason":"STOP"}]}"#), ["complete", ""], true),
-        ("google", json, items(item), ["cut", "upstream_broke"], false),
+        ("google", json, items(item), ["cut", "upstream_disconnected"], false),
         ("google", json, items(r#"{"error":{"code":503}}"#), ["complete", "upstream_error_event"], false),
     ] {
         let played = GoldenProvider::start(200, kind, answered, 33).await;

@@ -113,6 +113,6 @@ async fn rejects_invalid_metadata_by_key_after_other_errors() {
     assert!(provider.ledger_entries().is_empty());
     rig.drain_records();
     let ask = crate::harness::TestRequest::new("POST", CHAT_PATH).header("x-gateway-metadata", &long);
-    assert_eq!(rig.send(ask).await.error_code(), "provider_needed");
+    assert_eq!(rig.send(ask).await.error_code(), "provider_required");
     assert_eq!(rig.single_record()["metadata"], json!({"key": ["fine"], "value": ["1"]}));
 }

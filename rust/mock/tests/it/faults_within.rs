@@ -57,7 +57,7 @@ fn half_closed_stream_still_reads() {
 fn bad_framing_sends_invalid_chunk_sizes() {
     let server = start_server();
     for stream in [true, false] {
-        let answer = request_chat(&server, CHAT_PATH, "mock?fault=bad_framing&after=2", stream);
+        let answer = request_chat(&server, CHAT_PATH, "mock?fault=invalid_framing&after=2", stream);
         assert_eq!(answer.header("transfer-encoding").as_deref(), Some("chunked"));
         assert!(answer.raw.ends_with(b"\r\nzz\r\nno size\r\n"), "{:?}", answer.raw);
     }

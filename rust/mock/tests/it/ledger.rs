@@ -77,7 +77,7 @@ fn notices_client_disconnect_in_every_phase() {
         ("mock?fault=half_close", true),
         ("mock?fault=pings_only&chunk_ms=5000", true),
         ("mock?chunks=4000000000", true),
-        ("mock?answer_bytes=15000000", false),
+        ("mock?response_bytes=15000000", false),
     ];
     for (model, stream) in phases {
         for rst in [false, true] {
@@ -105,7 +105,7 @@ fn records_client_that_disconnects_while_sending() {
 #[test]
 fn client_that_does_not_read_blocks_the_write() {
     let server = start_server();
-    for model in ["mock?chunks=100000&chunk_bytes=1000", "mock?answer_bytes=25000000", "mock?fault=headers_flood"] {
+    for model in ["mock?chunks=100000&chunk_bytes=1000", "mock?response_bytes=25000000", "mock?fault=headers_flood"] {
         server.clear_ledger();
         let mut client = Client::connect(&server);
         client.send_chat(CHAT_PATH, model, model.contains("chunks"));

@@ -75,7 +75,7 @@ fn classifies_errors() {
     let server = start_server();
     let status = run_load(&server, "whole --connections 1 --seconds 0.1 --model mock?fault=429");
     assert_eq!((&status["requests"], &status["errors"]), (&json!(0), &status["statuses"]["429"]), "{status}");
-    for fault in ["reset", "cut", "long_length", "bad_framing"] {
+    for fault in ["reset", "cut", "long_length", "invalid_framing"] {
         let report = run_load(&server, &format!("whole --connections 1 --seconds 0.1 --model mock?fault={fault}"));
         assert_eq!(
             (&report["requests"], &report["errors"]),

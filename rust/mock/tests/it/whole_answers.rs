@@ -50,7 +50,7 @@ fn response_has_the_requested_size() {
     let server = start_server();
     for (path, size) in [(CHAT_PATH, 1041), (CHAT_PATH, 100_000), (MESSAGES_PATH, 5000), (COMPLETIONS_PATH, 2_000_000)]
     {
-        let answer = request_chat(&server, path, &format!("mock?answer_bytes={size}"), false);
+        let answer = request_chat(&server, path, &format!("mock?response_bytes={size}"), false);
         assert_eq!((answer.body().len(), answer.end), (size, ReadEnd::Complete));
         answer.json();
     }

@@ -573,7 +573,7 @@ mod tests {
 
     #[tokio::test]
     async fn client_disconnect_and_malformed_body_have_their_own_error_codes() {
-        for (end, code) in [(BodyEnd::Disconnected, "broken_body"), (BodyEnd::Malformed, "bad_framing")] {
+        for (end, code) in [(BodyEnd::Disconnected, "incomplete_body"), (BodyEnd::Malformed, "invalid_framing")] {
             let (feeder, feed) = feed_channel(|| ());
             feeder.finish(end);
             assert_eq!(Body::Streamed(feed, None).collect().await.unwrap_err().code(), code);

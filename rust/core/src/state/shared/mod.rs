@@ -74,7 +74,7 @@ impl SharedState {
     pub fn new(settings: &Settings) -> Result<Self, Problem> {
         let allowance = RetryAllowance {
             percent_of_requests: settings.retry_budget_percent,
-            min_per_second: settings.retry_budget_floor,
+            min_per_second: settings.retry_budget_min,
         };
         let (clock, redis) = (Arc::<MonotonicClock>::default(), RedisClient::from_settings(settings)?);
         let neighbours = (settings.workers > 1 && redis.is_none()).then(Arc::default);
@@ -100,7 +100,7 @@ impl SharedState {
                 settings.max_body_bytes,
             ),
             // The budget admits at least one body of the maximum size.
-            body_memory: MemoryBudget::new(settings.gathered_bytes.max(settings.max_body_bytes), usize::MAX),
+            body_memory: MemoryBudget::new(settings.buffered_body_bytes.max(settings.max_body_bytes), usize::MAX),
             sticky_sessions: StickySessionStore::new(redis.clone()),
             pending_charges: Arc::new(PendingCharges::new(select_charge_store(redis.as_ref(), neighbours.as_ref()))),
             node_store: neighbours,
