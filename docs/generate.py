@@ -451,7 +451,7 @@ def providers_page() -> str:
                 ],
             ],
         ),
-        "The last three require `identity.lend`, and only saved providers and configs may use them. A request must not "
+        "The last three require `identity.allow_provider_use`, and only saved providers and configs may use them. A request must not "
         "use the identity of the machine, and the address of its metadata service stays forbidden as a host. The settings "
         "`identity.azure_…` define the sources of these tokens ([settings.md](settings.md)).",
         "### Google service accounts",
@@ -462,7 +462,7 @@ def providers_page() -> str:
         render_list(
             "A token at a `url` is fetched with the usual host checks, never from a machine's metadata service.",
             "A token in a `file` belongs to the machine. The file must be `identity.google_token_file`. Only saved "
-            "providers and configs may use it, with `identity.lend`. It is sent to `identity.google_sts_url`, whatever "
+            "providers and configs may use it, with `identity.allow_provider_use`. It is sent to `identity.google_sts_url`, whatever "
             "`token_url` says.",
             "The sources `executable`, AWS and certificates are not supported.",
         ),

@@ -65,7 +65,9 @@ METRIC_FAMILIES = {
     "held": MetricFamily("penstock_streams_held_total", "counter", "streams that were buffered and sent when complete"),
     "continued": MetricFamily("penstock_streams_continued_total", "counter", "streams that another target continued"),
     "unheld": MetricFamily(
-        "penstock_stream_recovery_overflows_total", "counter", "streams too long to be buffered or continued: sent as they arrived"
+        "penstock_stream_recovery_overflows_total",
+        "counter",
+        "streams too long to be buffered or continued: sent as they arrived",
     ),
     "hedged": MetricFamily(
         "penstock_requests_hedged_total", "counter", "requests that were hedged with a second attempt"
@@ -90,7 +92,9 @@ METRIC_FAMILIES = {
     "intercepted": MetricFamily(
         "penstock_requests_fast_path_total", "counter", "requests that the engine handled without a Python task"
     ),
-    "plain": MetricFamily("penstock_requests_asgi_fallback_total", "counter", "requests that passed through a Python task"),
+    "plain": MetricFamily(
+        "penstock_requests_asgi_fallback_total", "counter", "requests that passed through a Python task"
+    ),
     "retries": MetricFamily("penstock_retries_total", "counter", "retries"),
     "retries_refused": MetricFamily(
         "penstock_retries_refused_total", "counter", "retries that a target's retry budget did not allow"

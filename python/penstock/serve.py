@@ -321,7 +321,9 @@ class Supervisor:
             app = door.create(self.settings, index, self.kept.load_latest().to_json())
         deadline = self.settings.server.drain_seconds
         process.shut_down_on_signal(
-            partial(app.drain, deadline), notice=self.settings.shutdown_delay_seconds, at_latest=deadline + EDGE_GRACE / 2
+            partial(app.drain, deadline),
+            notice=self.settings.shutdown_delay_seconds,
+            at_latest=deadline + EDGE_GRACE / 2,
         )
         process.freeze_heap(collect=False)
         return app

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
 
 TABLES: dict[str, Any] = {
-    "batches": {"interval_ms": 5, "retries": 1, "lines": 60, "line_bytes": 2048, "waiting": 3},
+    "batches": {"interval_ms": 5, "max_retries": 1, "max_lines": 60, "line_bytes": 2048, "max_unfinished": 3},
     "files": {"workspace_bytes": 400_000},
     "metrics": {"enabled": True},
 }

@@ -363,7 +363,7 @@ def test_deleting_a_key_ends_its_batch_requests(restarted: Callable[..., Restart
 
 def test_old_files_and_batches_are_deleted_and_counted(restarted: Callable[..., RestartableGateway], mock: Mock):
     here = restarted()
-    here.tables["files"] = {"keep_seconds": 1}
+    here.tables["files"] = {"retention_seconds": 1}
     here.gateway.stop()
     here.start()
     caller = create_workspace(Client(here.gateway), "w")

@@ -423,7 +423,11 @@ def test_no_stored_secret_is_written_shown_or_logged(
     # The operator's key set wrongly includes the private part.
     rules = {"enabled": True, "jwks": json.dumps({"keys": [signer.as_dict(private=True)]}), "algorithms": ["ES256"]}
     folder = create_folder(tmp_path, "gateway")
-    url = request.getfixturevalue("postgres").create_database() if kind == "postgresql" else f"sqlite:///{folder}/penstock.db"
+    url = (
+        request.getfixturevalue("postgres").create_database()
+        if kind == "postgresql"
+        else f"sqlite:///{folder}/penstock.db"
+    )
     env = {"PENSTOCK_ADMIN_KEY": canary("admin key"), "PENSTOCK_STORE_URL": url, "TLS_CA": str(vaults.ca)}
     run_init(folder, env)
     tables = {"mock": {"host": provider.url}, "log": {"level": "debug"}, "metrics": {"enabled": True}, "jwt": rules}

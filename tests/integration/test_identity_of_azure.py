@@ -84,7 +84,7 @@ def surroundings(azure: MockAzure, tmp_path_factory: pytest.TempPathFactory) -> 
     file = tmp_path_factory.mktemp("workload") / "token"
     file.write_text(CLIENT_ASSERTION)
     return {
-        "PENSTOCK_IDENTITY_LEND": "true",
+        "PENSTOCK_IDENTITY_ALLOW_PROVIDER_USE": "true",
         "AZURE_POD_IDENTITY_AUTHORITY_HOST": azure.url,
         "AZURE_AUTHORITY_HOST": azure.url + "/",
         "AZURE_FEDERATED_TOKEN_FILE": str(file),

@@ -37,7 +37,7 @@ def surroundings(vaults: MockSecretStores) -> Mapping[str, str]:
         "TLS_CA": str(vaults.ca),
         "PENSTOCK_SECRETS_REFRESH_SECONDS": "1",
         # Some authentication methods use roles of the machine itself.
-        "PENSTOCK_IDENTITY_LEND": "true",
+        "PENSTOCK_IDENTITY_ALLOW_PROVIDER_USE": "true",
         "PENSTOCK_SECRETS_AWS_ENDPOINT_URL": vaults.url,
         "PENSTOCK_SECRETS_AZURE_AUTHORITY": vaults.url,
         "AWS_ACCESS_KEY_ID": fakes.AWS_KEY,

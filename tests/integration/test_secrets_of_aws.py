@@ -37,7 +37,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def surroundings(aws: str) -> Mapping[str, str]:
     own = {name.upper(): value for name, value in AWS_CREDENTIALS.items()}
     # One authentication method uses roles of the machine itself.
-    lent = {"PENSTOCK_IDENTITY_LEND": "true"}
+    lent = {"PENSTOCK_IDENTITY_ALLOW_PROVIDER_USE": "true"}
     return {"PENSTOCK_SECRETS_REFRESH_SECONDS": "1", "PENSTOCK_SECRETS_AWS_ENDPOINT_URL": aws, **own, **lent}
 
 

@@ -333,7 +333,7 @@ def test_accepts_back_shown_access_of_an_archived_workspace(admin: Client):
 def test_rejects_machine_identity_references_unless_allowed(admin: Client):
     body = {"name": "mine", "manager_type": "aws_sm", "secret_path": "a/b"}
     role = {"aws_auth_type": "serviceRole", "aws_region": "eu-west-1"}
-    words = ("auth_config.aws_auth_type", "identity.lend")
+    words = ("auth_config.aws_auth_type", "identity.allow_provider_use")
     expect_error(admin.post("/v1/secret-references", {**body, "auth_config": role}), 400, "AB01", *words)
     keys = {"aws_access_key_id": "AKIA0123456789ABCDEF", "aws_secret_access_key": "s", "aws_region": "eu-west-1"}
     made = admin.create("/v1/secret-references", {**body, "auth_config": {"aws_auth_type": "accessKey", **keys}})

@@ -151,9 +151,21 @@ def test_contributing_names_every_load_test():
     }
 
 
-def test_readme_links_every_document():
-    prose = {path for path in DOCUMENTS if path.startswith("docs/")} | {"CONTRIBUTING.md"}
-    assert not {path for path in prose if f"]({path})" not in read_text("README.md")}
+def linked_documents(document: str) -> set[str]:
+    """Returns the documents that a document links to, as paths from the root of the repository."""
+    links = re.findall(r"\]\(([^)#:]+\.md)[)#]", read_text(document))
+    return {os.path.normpath(Path(document).parent / link) for link in links} & set(DOCUMENTS)
+
+
+def test_every_document_is_reachable_from_the_readme():
+    seen, ahead = set[str](), {"README.md"}
+    while ahead:
+        seen.add(document := ahead.pop())
+        ahead |= linked_documents(document) - seen
+    assert not {path for path in DOCUMENTS if path.startswith("docs/")} - seen
+    # The pages for users and contributors are one click away.
+    assert not {path for path in DOCUMENTS if Path(path).parent.as_posix() == "docs"} - linked_documents("README.md")
+    assert "CONTRIBUTING.md" in linked_documents("README.md")
 
 
 # The hash seed changes the order of sets; the generated pages must not depend on it.

@@ -176,7 +176,7 @@ def test_engine_receives_its_settings():
         "no_proxy": [],
         "tls_ca": None,
         "identity": {
-            "lend": False,
+            "allow_provider_use": False,
             "aws_role_arn": None,
             "aws_sts_endpoint": None,
             "aws_web_identity_token_file": None,

@@ -43,7 +43,7 @@ class EdgeClient:
         self._client = httpx2.AsyncClient(
             base_url=f"http://{name}:{settings.server.port}",
             timeout=httpx2.Timeout(seconds, connect=CONNECT_TIMEOUT_SECONDS),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=settings.batches.requests),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=settings.batches.concurrency),
             trust_env=False,
             # The edge runs on this machine and speaks plain HTTP.
             verify=False,

@@ -66,8 +66,8 @@ class GatewayBatch:
         self._row = row
         self._headers = {"x-gateway-trace-id": BATCH + row["id"], **headers}
         self._edge, self._database, self._settings, self._figures, _ = places
-        self._room = asyncio.Semaphore(places.settings.batches.requests)
-        self._begun: deque[float] = deque(maxlen=places.settings.batches.requests)
+        self._room = asyncio.Semaphore(places.settings.batches.concurrency)
+        self._begun: deque[float] = deque(maxlen=places.settings.batches.concurrency)
         self._waiting: list[LineOutcome] = []
         self._writing = asyncio.Lock()
         self._left = False
@@ -97,7 +97,7 @@ class GatewayBatch:
     async def _wait_for_turn(self) -> bool:
         """Waits until the rate limit allows another line. Returns false if no further line may start."""
         loop = asyncio.get_running_loop()
-        if len(self._begun) == self._settings.batches.requests:
+        if len(self._begun) == self._settings.batches.concurrency:
             wait = self._begun[0] + self._settings.batches.interval_ms / 1000 - loop.time()
             await self._sleep_until_stopped(wait)
         self._begun.append(loop.time())
@@ -134,7 +134,7 @@ class GatewayBatch:
             except IncompleteResponseError as error:
                 lost = error.message
             attempt += 1
-            may_again = attempt <= self._settings.batches.retries and not self.stop.is_set()
+            may_again = attempt <= self._settings.batches.max_retries and not self.stop.is_set()
             if not may_again or (reply and reply.status not in RETRYABLE_STATUSES):
                 return self._format_outcome(number, line, reply, lost)
             await self._sleep_until_stopped(_retry_delay(attempt, reply))

@@ -66,8 +66,8 @@ class BatchInput:
         first: BatchLine | None = None
         async for number, text in iter_lines(self._blobs, self._file_id, self._settings.batches.line_bytes):
             total += 1
-            if total > self._settings.batches.lines:
-                message = f"there are more lines than batches.lines: {self._settings.batches.lines}"
+            if total > self._settings.batches.max_lines:
+                message = f"there are more lines than batches.max_lines: {self._settings.batches.max_lines}"
                 return total, [InputError("too_many_lines", message)]
             line = self._parse_line(number, text)
             if isinstance(line, BatchLine):

@@ -70,7 +70,7 @@ class BatchClaimLostError(PenstockError):
 
 
 class BatchRunner:
-    """Runs up to `batches.at_once` batches concurrently. Unfinished batches resume at the next start or on another
+    """Runs up to `batches.max_running` batches concurrently. Unfinished batches resume at the next start or on another
     node.
     """
 
@@ -139,7 +139,7 @@ class BatchRunner:
         self._running = {row_id: task for row_id, task in self._running.items() if not task.done()}
         self._figures.running_batches = len(self._running)
         await self._renew_leases()
-        for row_id in await self._find_claimable(self._settings.batches.at_once - len(self._running)):
+        for row_id in await self._find_claimable(self._settings.batches.max_running - len(self._running)):
             if await self._claim(row_id):
                 self._running[row_id] = asyncio.get_running_loop().create_task(self._run_batch(row_id))
         if asyncio.get_running_loop().time() - self._purged > PURGE_INTERVAL_SECONDS:
@@ -366,7 +366,7 @@ class BatchRunner:
         owner = {name: row[name] for name in ("organisation_id", "workspace_id", "created_by")}
         kind = "error" if failed else "output"
         details: dict[str, Any] = row["details"] or {}
-        life: int = details.get("output_seconds") or self._settings.files.keep_seconds
+        life: int = details.get("output_seconds") or self._settings.files.retention_seconds
         file = new_file_row("batch_output", f"{row['id']}_{kind}.jsonl", life, **owner)
         # The id is deterministic, so the file of an interrupted run is overwritten.
         file["id"] = str(uuid5(UUID(row["id"]), kind))
@@ -397,7 +397,7 @@ class BatchRunner:
             names = list(await connection.scalars(old))
         for name in names:
             await self._blobs.delete(name)
-        long_over = now() - self._settings.files.keep_seconds * MS_PER_SECOND
+        long_over = now() - self._settings.files.retention_seconds * MS_PER_SECOND
         async with self._database.write_transaction() as connection:
             if names:
                 await connection.execute(delete(files).where(files.c.id.in_(names)))

@@ -393,7 +393,7 @@ class Services:
         """Takes the services, and the settings that bound or name stored values."""
         self.limits = settings.routing.target_limits
         self.key_prefix = settings.store.key_prefix
-        self.lends = settings.identity.lend
+        self.lends = settings.identity.allow_provider_use
         self.header_aliases = settings.security.header_aliases
         self.database = database
         self.vault = vault

@@ -116,13 +116,14 @@ async def create_batch(
     headers = kit.collect_headers(
         request.headers.items(), sent.text, data.gateway_options, request.app.state.get("header_aliases", ())
     )
-    life, longest = data.output_expires_after, settings.files.keep_seconds
+    life, longest = data.output_expires_after, settings.files.retention_seconds
     if life and life.seconds > longest:
         raise field_error(
-            "output_expires_after.seconds", f"is too long: files are kept for {longest} seconds (files.keep_seconds)"
+            "output_expires_after.seconds",
+            f"is too long: files are kept for {longest} seconds (files.retention_seconds)",
         )
     async with work.write_session() as desk:
-        await _check_active_batches(desk, settings.batches.waiting)
+        await _check_active_batches(desk, settings.batches.max_unfinished)
         file = await file_kit.find_file(desk, data.input_file_id)
         if file["purpose"] != "batch":
             raise field_error("input_file_id", f"names a file for {file['purpose']!r}: expected one for 'batch'")
@@ -158,7 +159,7 @@ async def _build_provider_job(desk: TenantSession, data: CreateBatch, headers: d
 async def _check_active_batches(desk: TenantSession, most: int) -> None:
     _ = desk.required_workspace_id
     if await desk.count(batches, [batches.c.status.in_(kit.ACTIVE_STATUSES)]) >= most:
-        message = f"{most} batches of this workspace are not finished; batches.waiting allows no more"
+        message = f"{most} batches of this workspace are not finished; batches.max_unfinished allows no more"
         raise RateLimitedError(message)
 
 

@@ -84,7 +84,7 @@ async def upload_file(
     blobs: NamedDependency[BlobFolder],
 ) -> File:
     """Stores a file for the key's workspace until it is deleted or expires."""
-    life = _parse_expiry_seconds(data, settings.files.keep_seconds)
+    life = _parse_expiry_seconds(data, settings.files.retention_seconds)
     name = data.file.filename or "file"
     if NUL in name:
         raise field_error("file", f"its name {NUL_MESSAGE}")

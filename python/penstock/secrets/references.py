@@ -179,7 +179,7 @@ def check_auth_config(kind: str, given: Mapping[str, Any], *, lends: bool) -> No
         why = f"{given[field]!r} uses the identity of the gateway's machine, which its operator does not allow"
         raise field_error(
             f"auth_config.{field}",
-            f"{why}; hint: enable the setting identity.lend, or choose another authentication method",
+            f"{why}; hint: enable the setting identity.allow_provider_use, or choose another authentication method",
         )
 
 
@@ -328,9 +328,9 @@ class SecretCache:
             try:
                 if question.auth is None:
                     raise DecryptionError("the stored auth config cannot be decrypted")
-                if backends.machine_identity_field(question.auth) and not self._settings.identity.lend:
+                if backends.machine_identity_field(question.auth) and not self._settings.identity.allow_provider_use:
                     raise UnavailableError(
-                        "it uses the identity of the gateway's machine, which its operator does not allow: `identity.lend`"
+                        "it uses the identity of the gateway's machine, which its operator does not allow: `identity.allow_provider_use`"
                     )
                 text = await backends.fetch(self._settings, question.place, question.auth, question.path)
             except PenstockError as error:

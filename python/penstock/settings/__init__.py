@@ -415,7 +415,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "no_proxy": self.upstream.no_proxy,
                 "tls_ca": self.upstream.tls_ca or None,
                 "identity": {
-                    "lend": self.identity.lend,
+                    "allow_provider_use": self.identity.allow_provider_use,
                     "aws_role_arn": self.identity.aws_role_arn or None,
                     "aws_sts_endpoint": self.identity.aws_sts_endpoint or None,
                     "aws_web_identity_token_file": self.identity.aws_web_identity_token_file or None,

@@ -25,7 +25,7 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
     workspace_bytes: Annotated[
         int, Meta(ge=0, description="maximum total size of the files of one workspace, in bytes")
     ] = 10 * 1024 * MEBIBYTE
-    keep_seconds: Annotated[int, Meta(ge=1, description="age at which files and finished batches are deleted")] = (
+    retention_seconds: Annotated[int, Meta(ge=1, description="age at which files and finished batches are deleted")] = (
         30 * DAY_SECONDS
     )
 
@@ -33,21 +33,25 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
 class Batches(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of batches that the gateway runs itself."""
 
-    at_once: Annotated[
+    max_running: Annotated[
         int, Meta(ge=1, le=64, description="batches that one node runs at once; further batches wait")
     ] = 4
-    waiting: Annotated[int, Meta(ge=1, description="maximum number of unfinished batches of one workspace")] = 100
-    lines: Annotated[int, Meta(ge=1, le=1_000_000, description="maximum number of lines of a batch")] = 50_000
+    max_unfinished: Annotated[int, Meta(ge=1, description="maximum number of unfinished batches of one workspace")] = (
+        100
+    )
+    max_lines: Annotated[int, Meta(ge=1, le=1_000_000, description="maximum number of lines of a batch")] = 50_000
     line_bytes: Annotated[int, Meta(ge=1024, description="maximum length of a batch line, in bytes")] = MEBIBYTE
     response_bytes: Annotated[int, Meta(ge=1024, description="maximum size of the response to a line, in bytes")] = (
         16 * MEBIBYTE
     )
-    requests: Annotated[
+    concurrency: Annotated[
         int,
         Meta(ge=1, le=1000, description="lines of a batch that are started per interval, and that run at once"),
     ] = 25
     interval_ms: Annotated[int, Meta(ge=0, le=3_600_000, description="length of the interval")] = 5000
-    retries: Annotated[int, Meta(ge=0, le=10, description="retries of a line after an error that may be temporary")] = 3
+    max_retries: Annotated[
+        int, Meta(ge=0, le=10, description="retries of a line after an error that may be temporary")
+    ] = 3
     poll_ms: Annotated[
         int, Meta(ge=10, description="interval at which the status of a batch that a provider runs is polled")
     ] = 30_000

@@ -13,7 +13,7 @@ from penstock.settings.secret import Secret
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Cloud identity of this machine. The environment variables of the AWS and Azure SDKs are read too."""
 
-    lend: Annotated[
+    allow_provider_use: Annotated[
         bool,
         Meta(
             description="let stored providers use this machine's identity (`aws_auth_type` `serviceRole`, or `assumedRole` "

@@ -71,7 +71,7 @@ def test_machine_identity_requires_identity_lend(place: FakeSecretBackend, auth:
     question = SecretLookup("r-1", "one", "aws_sm", auth, "a/b")
     secrets = SecretCache(Settings())
     assert (refresh_cache(secrets, question), place.asked, fill_fields(secrets)) == (True, 0, None)
-    lent = SecretCache(Settings(identity=Identity(lend=True)))
+    lent = SecretCache(Settings(identity=Identity(allow_provider_use=True)))
     assert (refresh_cache(lent, question), place.asked, fill_fields(lent)) == (True, 1, ("first", {}))
 
 
@@ -140,7 +140,9 @@ AZURE, VAULT = {"azure_vault_url": "https://v.vault.azure.net"}, {"vault_addr": 
     ],
 )
 def test_rejects_machine_identity_and_names_the_setting(kind: str, field: str, auth: dict[str, str]):
-    with pytest.raises(InvalidError, match=rf"auth_config\.{field} '{auth[field]}' would .* identity\.lend"):
+    with pytest.raises(
+        InvalidError, match=rf"auth_config\.{field} '{auth[field]}' would .* identity\.allow_provider_use"
+    ):
         check_auth_config(kind, auth, lends=False)
     check_auth_config(kind, auth, lends=True)
 

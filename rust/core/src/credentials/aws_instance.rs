@@ -57,7 +57,7 @@ pub fn check_identity_urls(own: &WorkloadIdentity) -> Result<(), Vec<Problem>> {
     };
     // The environment may set these for other programs, so they are checked only if providers may use the machine's
     // identity.
-    let problems: Vec<_> = urls.into_iter().filter(|_| own.lend).filter_map(wrong).collect();
+    let problems: Vec<_> = urls.into_iter().filter(|_| own.allow_provider_use).filter_map(wrong).collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 

@@ -96,7 +96,7 @@ pub struct Settings {
 #[serde(default, deny_unknown_fields)]
 pub struct WorkloadIdentity {
     /// True if stored providers and configs may authenticate as the machine.
-    pub lend: bool,
+    pub allow_provider_use: bool,
     /// File with an OIDC token of the platform, and the AWS role that is assumed with it.
     pub aws_web_identity_token_file: Option<PathBuf>,
     pub aws_role_arn: Option<String>,
@@ -129,7 +129,7 @@ pub struct WorkloadIdentity {
 impl Default for WorkloadIdentity {
     fn default() -> Self {
         Self {
-            lend: false,
+            allow_provider_use: false,
             aws_web_identity_token_file: None,
             aws_role_arn: None,
             aws_sts_endpoint: None,

@@ -66,11 +66,13 @@ impl TargetResolver<'_> {
     ) -> Result<Option<Grant>> {
         let refused = |message| Error::ProviderOptionInvalid { provider: provider.slug(), message };
         let grant = provider.grant(options).map_err(refused)?;
-        if !grant.as_ref().is_some_and(Grant::is_machine_identity) || (is_stored && self.settings.identity.lend) {
+        if !grant.as_ref().is_some_and(Grant::is_machine_identity)
+            || (is_stored && self.settings.identity.allow_provider_use)
+        {
             return Ok(grant);
         }
         let reason = if is_stored {
-            "the operator does not allow that; see `identity.lend`"
+            "the operator does not allow that; see `identity.allow_provider_use`"
         } else {
             "only a stored provider or config may use them; a request sends its own keys"
         };

@@ -408,7 +408,8 @@ impl ResponseStream {
         if !is_cut || self.partial_event.is_mid_event() {
             return false;
         }
-        let Some(mut body) = continuation.resume(error.map_or("upstream_disconnected", Error::code), record).await else {
+        let Some(mut body) = continuation.resume(error.map_or("upstream_disconnected", Error::code), record).await
+        else {
             return false;
         };
         // Discards the start of an event that will never be completed.

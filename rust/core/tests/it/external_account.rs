@@ -56,7 +56,7 @@ async fn exchanges_platform_token_only_where_operator_allows() {
     let path = std::env::temp_dir().join(format!("penstock-google-{}", std::process::id()));
     std::fs::write(&path, "{\"id_token\":\"vouched\"}\n").unwrap();
     let identity = WorkloadIdentity {
-        lend: true,
+        allow_provider_use: true,
         google_token_file: Some(path.clone()),
         google_sts_url: format!("{}/v1/token", sts.server.url()),
         google_iam_url: iam.server.url(),
@@ -95,12 +95,12 @@ async fn exchanges_platform_token_only_where_operator_allows() {
     let other = external_account_file(&json!({"file": "/etc/passwd"}), &evil.server.url());
     let mut elsewhere = told.clone();
     elsewhere["service_account_impersonation_url"] = format!("{}{IMPERSONATION_PATH}", evil.server.url()).into();
-    let kept = WorkloadIdentity { lend: false, ..identity.clone() };
+    let kept = WorkloadIdentity { allow_provider_use: false, ..identity.clone() };
     let unset = WorkloadIdentity { google_token_file: None, ..identity.clone() };
     for (identity, told, words) in [
         (identity.clone(), &other, "identity.google_token_file"),
         (identity, &elsewhere, "iamcredentials"),
-        (kept, &told, "identity.lend"),
+        (kept, &told, "identity.allow_provider_use"),
         (unset, &told, "google_token_file is not set"),
     ] {
         let answer = rig_with_identity(&provider, identity, told).send(saved_provider_request()).await;

@@ -310,7 +310,10 @@ async fn large_file_parts_count_in_memory_budget() {
     while full.try_reserve(1024 * 1024) {}
     drop(spare);
     let told = keeper.upload(&rig, of(300 * 1024)).await;
-    assert_eq!((told.status, told.error_code().as_str(), told.header("retry-after")), (503, "memory_exhausted", Some("1")));
+    assert_eq!(
+        (told.status, told.error_code().as_str(), told.header("retry-after")),
+        (503, "memory_exhausted", Some("1"))
+    );
     assert_eq!((keeper.upload(&rig, of(9)).await.status, keeper.request_lines().len()), (200, 1));
     drop(full);
     assert_eq!(keeper.upload(&rig, of(300 * 1024)).await.status, 200);

@@ -106,7 +106,8 @@ async fn non_idempotent_request_is_not_resent() {
 async fn connection_is_not_reused_after_a_broken_response() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 100);
-    for fault in ["cut", "cut_reset", "invalid_framing", "stall", "half_close", "short_length", "long_length", "reset"] {
+    for fault in ["cut", "cut_reset", "invalid_framing", "stall", "half_close", "short_length", "long_length", "reset"]
+    {
         for ask in [chat_request as fn(&str) -> crate::harness::TestRequest, |model| stream_request(CHAT_PATH, model)] {
             rig.send(ask(&format!("mock?fault={fault}"))).await;
             assert_eq!(rig.gateway.upstream.idle_connection_count(), 0, "{fault}");

@@ -408,7 +408,11 @@ async fn continues_until_targets_run_out_then_reports_the_break() {
     ] {
         let told = rig.send(recovery_request(&recovery_config(&json!("continue"), &targets), CHAT_PATH)).await;
         let last = parse_stream_events(&told).pop().unwrap();
-        assert_eq!((last["error"]["code"].as_str(), told.is_truncated), (Some("upstream_disconnected"), false), "{targets:?}");
+        assert_eq!(
+            (last["error"]["code"].as_str(), told.is_truncated),
+            (Some("upstream_disconnected"), false),
+            "{targets:?}"
+        );
         let record = rig.single_record();
         assert_eq!(pick_fields(&record, ["outcome", "is_success"]), json!(["cut", false]));
     }

@@ -18,7 +18,12 @@ async fn an_invalid_http_status_becomes_502() {
             crate::harness::stream_request(CHAT_PATH, &format!("mock?status={status}")),
         ] {
             let told = rig.send(ask).await;
-            assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"), "{status}: {}", told.text());
+            assert_eq!(
+                (told.status, told.error_code().as_str()),
+                (502, "upstream_disconnected"),
+                "{status}: {}",
+                told.text()
+            );
         }
     }
     assert_eq!(rig.send(chat_request("mock")).await.status, 200);
@@ -134,7 +139,12 @@ async fn truncated_non_streaming_response_becomes_502() {
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 150);
     for fault in ["cut", "cut_reset", "long_length", "invalid_framing", "half_close"] {
         let told = rig.send(chat_request(&format!("mock?fault={fault}"))).await;
-        assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"), "{fault}: {}", told.text());
+        assert_eq!(
+            (told.status, told.error_code().as_str()),
+            (502, "upstream_disconnected"),
+            "{fault}: {}",
+            told.text()
+        );
         let record = rig.single_record();
         assert_eq!((&record["outcome"], &record["response_status_code"]), (&json!("refused"), &json!(502)), "{fault}");
     }

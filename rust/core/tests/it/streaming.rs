@@ -277,7 +277,11 @@ async fn a_stream_without_its_last_event_ends_in_an_error_event() {
         for (sent, is_whole) in [(run, false), (&whole, true)] {
             let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 33)).await;
             let told = TestGateway::for_url(&provider.url()).send(stream_request(path, "m")).await;
-            assert_eq!((told.text() == sent, told.text().contains("upstream_disconnected")), (is_whole, !is_whole), "{path}");
+            assert_eq!(
+                (told.text() == sent, told.text().contains("upstream_disconnected")),
+                (is_whole, !is_whole),
+                "{path}"
+            );
         }
     }
     let half = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";

@@ -344,8 +344,11 @@ async fn fetches_instance_keys_with_a_session_token_and_caches_them() {
     })
     .await;
     let provider = Server::start().await;
-    let identity =
-        WorkloadIdentity { lend: true, aws_metadata_url: service.server.url(), ..WorkloadIdentity::default() };
+    let identity = WorkloadIdentity {
+        allow_provider_use: true,
+        aws_metadata_url: service.server.url(),
+        ..WorkloadIdentity::default()
+    };
     let rig = gateway_with_identity(&provider, identity, &service_role_options());
     for _ in 0..2 {
         rig.send(stored_provider_request()).await;
@@ -370,7 +373,7 @@ async fn assumes_a_role_with_container_credentials() {
     let sts = CredentialIssuer::start_with_responses(|_| (200, ASSUME_ROLE_RESPONSE.to_owned())).await;
     let provider = Server::start().await;
     let identity = WorkloadIdentity {
-        lend: true,
+        allow_provider_use: true,
         aws_container_url: Some(format!("{}/v2/credentials/1", container.server.url())),
         aws_container_token: Some(Secret::new("container-word")),
         ..WorkloadIdentity::default()
@@ -390,7 +393,7 @@ async fn exchanges_a_web_identity_token_without_a_signature() {
     let file = std::env::temp_dir().join(format!("penstock-web-identity-{}", std::process::id()));
     std::fs::write(&file, "vouched\n").unwrap();
     let identity = WorkloadIdentity {
-        lend: true,
+        allow_provider_use: true,
         aws_web_identity_token_file: Some(file.clone()),
         aws_role_arn: Some("arn:aws:iam::1:role/pod".into()),
         aws_sts_endpoint: Some(sts.server.url()),
@@ -420,10 +423,14 @@ async fn exchanges_a_web_identity_token_without_a_signature() {
 async fn machine_keys_serve_only_stored_providers_if_allowed() {
     let service = CredentialIssuer::start_with_responses(|_| (200, MACHINE_CREDENTIALS.to_owned())).await;
     let provider = Server::start().await;
-    let own = |lend| WorkloadIdentity { lend, aws_metadata_url: service.server.url(), ..WorkloadIdentity::default() };
+    let own = |allow_provider_use| WorkloadIdentity {
+        allow_provider_use,
+        aws_metadata_url: service.server.url(),
+        ..WorkloadIdentity::default()
+    };
     let told =
         gateway_with_identity(&provider, own(false), &service_role_options()).send(stored_provider_request()).await;
-    assert!(told.status == 400 && told.text().contains("identity.lend"), "{}", told.text());
+    assert!(told.status == 400 && told.text().contains("identity.allow_provider_use"), "{}", told.text());
     let asking = |ask: TestRequest| {
         ask.header("x-gateway-aws-region", "eu-west-1").header("x-gateway-aws-auth-type", "serviceRole")
     };
@@ -451,8 +458,11 @@ fn azure_gateway(provider: &Server, identity: WorkloadIdentity, mode: &Value) ->
 async fn fetches_an_azure_vm_token_once_for_concurrent_requests() {
     let service = CredentialIssuer::start_with_tokens().await;
     let provider = Server::start().await;
-    let identity =
-        WorkloadIdentity { lend: true, azure_metadata_url: service.server.url(), ..WorkloadIdentity::default() };
+    let identity = WorkloadIdentity {
+        allow_provider_use: true,
+        azure_metadata_url: service.server.url(),
+        ..WorkloadIdentity::default()
+    };
     let mode = json!({"azure_auth_mode": "managed", "azure_managed_client_id": "m-1"});
     let rig = azure_gateway(&provider, identity, &mode);
     let (first, second) = tokio::join!(rig.send(stored_provider_request()), rig.send(stored_provider_request()));
@@ -474,7 +484,7 @@ async fn fetches_an_azure_app_token_with_the_identity_header() {
     });
     let (app, provider) = (app.await, Server::start().await);
     let identity = WorkloadIdentity {
-        lend: true,
+        allow_provider_use: true,
         azure_identity_url: Some(format!("{}/msi/token", app.server.url())),
         azure_identity_header: Some(Secret::new("app-word")),
         ..WorkloadIdentity::default()
@@ -497,7 +507,7 @@ async fn exchanges_workload_tokens_only_at_the_configured_authority() {
     let file = std::env::temp_dir().join(format!("penstock-workload-{}", std::process::id()));
     std::fs::write(&file, "vouched\n").unwrap();
     let identity = WorkloadIdentity {
-        lend: true,
+        allow_provider_use: true,
         azure_federated_token_file: Some(file.clone()),
         azure_tenant_id: Some("t-pod".into()),
         azure_client_id: Some("c-pod".into()),
@@ -540,7 +550,7 @@ async fn managed_identity_is_the_assertion_without_a_token_file() {
         Server::start().await,
     );
     let identity = WorkloadIdentity {
-        lend: true,
+        allow_provider_use: true,
         azure_metadata_url: service.server.url(),
         azure_authority_host: authority.server.url(),
         ..WorkloadIdentity::default()
@@ -560,11 +570,15 @@ async fn managed_identity_is_the_assertion_without_a_token_file() {
 #[tokio::test]
 async fn requests_cannot_use_the_azure_machine_identity() {
     let (service, provider) = (CredentialIssuer::start_with_tokens().await, Server::start().await);
-    let own = |lend| WorkloadIdentity { lend, azure_metadata_url: service.server.url(), ..WorkloadIdentity::default() };
+    let own = |allow_provider_use| WorkloadIdentity {
+        allow_provider_use,
+        azure_metadata_url: service.server.url(),
+        ..WorkloadIdentity::default()
+    };
     let told = azure_gateway(&provider, own(false), &json!({"azure_auth_mode": "managed"}))
         .send(stored_provider_request())
         .await;
-    assert!(told.status == 400 && told.text().contains("identity.lend"), "{}", told.text());
+    assert!(told.status == 400 && told.text().contains("identity.allow_provider_use"), "{}", told.text());
     let rig = azure_gateway(&provider, own(true), &json!({}));
     for mode in ["managed", "workload", "entraFederated"] {
         for asking in [custom_host_request("azure-openai", &provider), stored_provider_request()] {
