@@ -1,4 +1,4 @@
-# Every verb of the project; people, pre-commit and CI use the same ones.
+# Every command of the project. People, pre-commit and CI use the same ones.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -12,7 +12,7 @@ STAMPS := .cache/stamps
 NODE := tests/e2e/node
 CODEX := tests/e2e/codex
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml 2>/dev/null)
-# The extension links when Python loads it, so its crate is built by maturin and checked by clippy, but has no test binary.
+# The extension links when Python loads it. maturin builds its crate and clippy checks it, but it has no test binary.
 CRATES := --workspace --exclude penstock-py
 
 export VIRTUAL_ENV := $(CURDIR)/.venv
@@ -20,91 +20,124 @@ export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
 export PYTHONUNBUFFERED := 1
 # Line tables are enough for a backtrace and build in two thirds of the time.
 export CARGO_PROFILE_DEV_DEBUG := line-tables-only
-# The locks name everything, so nothing is resolved: pip would look at newer releases of what is asked for with extras, and refuse them.
+# The locks list every package, so nothing is resolved. Otherwise pip rejects a lock as soon as a newer release of a
+# package with extras exists.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --require-hashes --no-deps
 
 COMPILE := $(BIN)/uv pip compile --quiet --system-certs --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-header --no-emit-index-url
-# SDKs that the tests use besides the newest; each is installed into a folder of its own.
+# SDK versions that the tests use besides the newest. Each has a folder of its own.
 SDKS := anthropic-0 openai-1 openai-2 others portkey-ai-2
+
+LINTS := 'cargo fmt --all --check -- -l' '$(BIN)/ruff format --check' '$(BIN)/ruff check' \
+	'$(BIN)/lint-imports --no-logo --no-cache' '$(BIN)/pyright --project pyproject.toml'
+# Runs every command, then fails if one of them failed.
+run_all = failed=0; for tool in $(1); do echo "· $$tool"; $$tool || failed=1; done; exit $$failed
 
 SAY := @printf '\n▸ %s\n'
 done = @mkdir -p $(STAMPS) && touch $@
 
 .PHONY: help
-help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# ── the verbs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── commands ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: run
-run: build ## build what is out of date, start the gateway with its pretend provider on 127.0.0.1:8787
-	$(SAY) 'starting the gateway; the lines to paste follow; Ctrl-C stops everything'
+run: build ## build, then start the gateway with its mock provider on 127.0.0.1:8787
+	$(SAY) 'starting the gateway; example commands follow; Ctrl-C stops everything'
 	@exec $(BIN)/penstock serve --mock $(TARGET)/release/penstock-mock $(ARGS)
 
 .PHONY: build
-build: $(STAMPS)/run $(STAMPS)/engine $(STAMPS)/mock ## build the extension and the pretend provider in release
+build: $(STAMPS)/run $(STAMPS)/engine $(STAMPS)/mock ## build the extension and the mock provider in release mode
 
 .PHONY: test
-test: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## install what the tests need and run all of them
+test: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## install what the tests need and run all of them, except figures
 	@.ci/steps check test-rust test-python
 
+# Parameters of tests that need a PostgreSQL server contain `postgresql`.
+.PHONY: test-fast
+test-fast: build $(STAMPS)/test ## lints, unit, golden and shape tests: no Debian, Node or SDK packages (minutes)
+	@.ci/steps lint test-fast-rust test-fast-python
+
+.PHONY: test-fast-rust
+test-fast-rust: $(STAMPS)/toolchain $(VENV) ## unit and golden tests in Rust
+	@cargo test --no-fail-fast $(CRATES) --lib
+	@cargo test --no-fail-fast --package penstock-llm --test it $(ARGS)
+
+.PHONY: test-fast-python
+test-fast-python: build $(STAMPS)/test ## unit and shape tests in Python, with SQLite only
+	@$(BIN)/python -m pytest tests/unit tests/shape -m 'not figures' -k 'not postgresql' \
+		--numprocesses=2 --dist=loadfile --quiet $(ARGS)
+
+.PHONY: test-figures
+test-figures: build $(STAMPS)/test $(STAMPS)/sdk-others $(STAMPS)/debian ## everything that measures time or memory; needs a quiet machine
+	@.ci/steps test-figures-rust test-figures-python
+
+.PHONY: test-figures-rust
+test-figures-rust: $(STAMPS)/toolchain $(VENV) ## time limits of the translations, in release mode
+	@cargo test --release --package penstock-llm --test figures -- --nocapture $(ARGS)
+
+.PHONY: test-figures-python
+test-figures-python: build $(STAMPS)/test $(STAMPS)/debian ## latency, throughput and memory of a running gateway
+	@$(BIN)/python -m pytest tests -m figures $(ARGS)
+
 .PHONY: test-rust
-test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests alone
-	$(SAY) 'Rust tests: unit, golden, engine features against the pretend provider (the first build takes about 3 minutes on 2 cores)'
+test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests
+	$(SAY) 'Rust tests: unit, golden, engine features against the mock provider (the first build takes about 3 minutes on 2 cores)'
 	@cargo test --no-fail-fast $(CRATES) $(ARGS)
 
 .PHONY: test-python
-test-python: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## the Python and Node tests alone; ARGS go to pytest
+test-python: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## the Python and Node tests; ARGS go to pytest
 	$(SAY) 'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node'
-	@$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
+	@$(BIN)/python -m pytest -m 'not figures' --numprocesses=2 --dist=loadfile $(ARGS)
 
 .PHONY: check
-check: build $(STAMPS)/test ## formatting, lints, types, layers: what a change must pass besides the tests
+check: build $(STAMPS)/test ## formatting, lints, types, layers, clippy on all targets
 	$(SAY) 'formatting, lints, types, layers (clippy takes about a minute the first time)'
-	@failed=0; for tool in 'cargo fmt --all --check -- -l' '$(BIN)/ruff format --check' '$(BIN)/ruff check' \
-		'$(BIN)/lint-imports --no-logo --no-cache' '$(BIN)/pyright --project pyproject.toml' \
-		'cargo clippy --workspace --all-targets -- --deny warnings'; do \
-		echo "· $$tool"; $$tool || failed=1; \
-	done; exit $$failed
+	@$(call run_all,$(LINTS) 'cargo clippy --workspace --all-targets -- --deny warnings')
+
+.PHONY: lint
+lint: build $(STAMPS)/test ## formatting, lints, types, layers, without clippy
+	@$(call run_all,$(LINTS))
 
 .PHONY: fix
-fix: $(STAMPS)/test ## format, and mend what the linters can mend
+fix: $(STAMPS)/test ## format, and fix what the linters can fix
 	@cargo fmt --all
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
 	@cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 
 .PHONY: docs
-docs: build ## write the generated pages in docs/ again
+docs: build ## regenerate the generated pages in docs/
 	@$(BIN)/python docs/generate.py
 
 .PHONY: bench
-bench: build $(STAMPS)/bench $(STAMPS)/sdk-others ## measure the parts: criterion and pytest-benchmark
+bench: build $(STAMPS)/bench $(STAMPS)/sdk-others ## microbenchmarks: criterion and pytest-benchmark
 	$(SAY) 'criterion, then pytest-benchmark (about 5 minutes)'
 	@cargo bench $(CRATES) --benches
 	@$(BIN)/python -m pytest benches --benchmark-only $(ARGS)
 
 .PHONY: load
-load: build $(STAMPS)/bench ## locust scenarios against a gateway of its own; a short run and a report
+load: build $(STAMPS)/bench ## locust scenarios against a gateway; a short run and a report
 	$(SAY) 'locust: chat, stream, mixed faults'
 	@$(BIN)/python -m loadtests $(ARGS)
 
 .PHONY: compare
-compare: build $(STAMPS)/bench ## the gateway beside nginx, HAProxy, Envoy and other gateways in one run
-	$(SAY) 'side by side, rounds interleaved; it prints what it is doing and how long is left'
+compare: build $(STAMPS)/bench ## compare with nginx, HAProxy, Envoy and other gateways in one run
+	$(SAY) 'interleaved rounds; progress and remaining time are printed'
 	@$(BIN)/python -m benches.compare $(ARGS)
 
-# Processes that are killed; fewer with PostgreSQL.
+# Number of kills; fewer with PostgreSQL.
 KILLS ?= 1000
 
 .PHONY: kills
-kills: build $(STAMPS)/test $(STAMPS)/debian ## kill -9 the process that writes again and again (KILLS=1000), and look whether all that it acknowledged is there
-	$(SAY) '$(KILLS) times kill -9 of the process that writes; it says how many writes were acknowledged'
+kills: build $(STAMPS)/test $(STAMPS)/debian ## kill -9 the writing process KILLS times and check that no acknowledged write is lost
+	$(SAY) '$(KILLS) times kill -9 of the writing process; prints the number of acknowledged writes'
 	@PENSTOCK_KILLS=$(KILLS) $(BIN)/python -m pytest tests/integration/test_kills.py -k whenever $(ARGS)
 
 .PHONY: lock
-lock: $(STAMPS)/test ## compile pyproject.toml into requirements/*.txt; ARGS=--upgrade takes newer versions
+lock: $(STAMPS)/test ## compile pyproject.toml into requirements/*.txt; ARGS=--upgrade uses newer versions
 	@for lock in run:"build" test:"build test lint lock" bench:"build test lint lock bench"; do \
 		$(COMPILE) pyproject.toml $$(printf -- ' --group %s' $${lock#*:}) \
 			$${previous:+--constraint $$previous} --output-file requirements/$${lock%%:*}.txt $(ARGS); \
@@ -115,15 +148,15 @@ lock: $(STAMPS)/test ## compile pyproject.toml into requirements/*.txt; ARGS=--u
 	done
 
 .PHONY: audit
-audit: ## licences, sources and doubled versions of the Rust dependencies (needs cargo-deny)
+audit: ## licences, sources and duplicate versions of the Rust dependencies (needs cargo-deny)
 	@cargo deny --all-features check licenses bans sources
 
 .PHONY: clean
-clean: ## remove everything that was built or installed here
+clean: ## remove everything that was built or installed
 	rm -rf .venv .cache $(TARGET) $(NODE)/node_modules $(CODEX)/node_modules python/penstock/_engine*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# ── what the verbs stand on; each is done again only when what it was made from has changed ──────────────────────────
+# ── prerequisites; each is rebuilt only when its inputs change ──────────────────────────
 
 $(STAMPS)/toolchain:
 	@.ci/debian cc=build-essential
@@ -142,12 +175,12 @@ $(STAMPS)/run: requirements/run.txt $(VENV)
 	$(done)
 
 $(STAMPS)/engine: $(RUST) pyproject.toml $(STAMPS)/run $(STAMPS)/toolchain $(if $(wildcard python/penstock/_engine*.so),,again)
-	$(SAY) 'building the engine in release (the first time about 2 minutes on 2 cores, later only what changed)'
+	$(SAY) 'building the engine in release mode (about 2 minutes on 2 cores the first time)'
 	@$(BIN)/maturin develop --release
 	$(done)
 
 $(STAMPS)/mock: $(RUST) $(STAMPS)/toolchain $(if $(wildcard $(TARGET)/release/penstock-mock),,again)
-	$(SAY) 'building the pretend provider in release (about a minute)'
+	$(SAY) 'building the mock provider in release mode (about a minute)'
 	@cargo build --release --package penstock-mock
 	$(done)
 
@@ -178,7 +211,7 @@ $(STAMPS)/codex: $(CODEX)/package.json $(CODEX)/package-lock.json
 	@cd $(CODEX) && npm ci --no-audit --no-fund
 	$(done)
 
-# Debian keeps PostgreSQL's programs out of the path, and libfaketime is none.
+# Debian keeps PostgreSQL's programs out of PATH, and libfaketime is a library.
 $(STAMPS)/debian:
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || .ci/debian initdb=postgresql
 	@ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || .ci/debian =libfaketime

@@ -525,9 +525,15 @@ def routes_page() -> str:
         "`/v1/threads`, `/v1/vector_stores`, `/v1/fine_tuning/jobs/:id/events` and `/checkpoints`, and "
         "`/v1/messages/batches`.",
         "`/v1/proxy/…` passes through whatever follows it, even if that is the path of an operation.",
-        "These headers are not forwarded: `x-gateway-…` with all its prefixes, headers that contain a gateway key, headers that "
-        f"`connection` names, `sec-websocket-…`, and {dropped_headers()}. The gateway sets the credential, the content length and the "
-        "trace headers itself.",
+        "These headers are not forwarded:",
+        render_list(
+            "`x-gateway-…`, also with the other prefixes",
+            "headers that contain a gateway key",
+            "headers that `connection` names",
+            "`sec-websocket-…`",
+            dropped_headers(),
+        ),
+        "The gateway sets the credential, the content length and the trace headers itself.",
         "## Paths of vendors' SDKs",
         "The SDKs of some vendors use other paths for the same operations:",
         render_list(

@@ -30,14 +30,14 @@ LOCK_FILE = Path(__file__).parents[1] / ".cache/tests.lock"
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
-    """Runs a test marked `alone` exclusively, since it measures the machine; all other tests run in parallel. The
+    """Runs a test marked `figures` exclusively, since it measures the machine; all other tests run in parallel. The
     test's duration excludes the wait for the lock.
     """
     LOCK_FILE.parent.mkdir(exist_ok=True)
     with LOCK_FILE.open("w") as room, LOCK_FILE.with_suffix(".door").open("w") as door:
         # A test that waits for the exclusive lock holds the second lock; otherwise new shared holders would starve it.
         fcntl.flock(door, fcntl.LOCK_EX)
-        fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("figures") else fcntl.LOCK_SH)
         fcntl.flock(door, fcntl.LOCK_UN)
         return (yield)
 

@@ -317,8 +317,8 @@ class Supervisor:
         self.record_socket.close()
         sys.setswitchinterval(THREAD_SWITCH_INTERVAL_SECONDS)
         with process.report_start_failure(f"edge {index}"):
-            door = importlib.import_module("penstock.asgi")
-            app = door.create(self.settings, index, self.kept.load_latest().to_json())
+            asgi = importlib.import_module("penstock.asgi")
+            app = asgi.create_edge_app(self.settings, index, self.kept.load_latest().to_json())
         deadline = self.settings.server.drain_seconds
         process.shut_down_on_signal(
             partial(app.drain, deadline),

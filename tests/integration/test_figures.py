@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.figures
 
 # Factor for the time limits on a busy machine; 2 doubles each of them.
 TIME_FACTOR = float(os.environ.get("PENSTOCK_FIGURES_FACTOR", "1"))

@@ -26,7 +26,7 @@ GOOD_ROUNDS, MOST_ROUNDS = 3, 10
 # A client that does not send the HTTP/2 preface gets an HTTP/1.1 response, because one port serves both protocols.
 PREFACE_CASE = "Sends invalid connection preface"
 # On a busy machine the other process responds before the tool continues in every second round.
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.figures
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.figures
 
 STREAMS, BEATS_SECONDS, QUIET_SECONDS = 300, 0.5, 8
 # The promised limit is 40 KB; the first few hundred streams share the one-time allocations, and tests run unoptimised

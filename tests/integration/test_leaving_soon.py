@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.figures
 
 # The promised limits are 2, 20 and 100 ms; this process is also the provider and the client, and adds its own pauses.
 USUALLY_MS, AT_MOST_MS = 20, 300

@@ -15,7 +15,7 @@ from tests.integration.wire import CHAT_PATH, RawConnection, chat_body
 if TYPE_CHECKING:
     from tests.gateway import Gateway
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.figures
 
 MEGABYTES = 20
 LARGE_BODIES = {

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.integration.managed import Client
     from tests.postgres import Postgres
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.figures
 
 # Factor for a busy machine; 2 halves the required reads per second.
 LOAD_FACTOR = float(os.environ.get("PENSTOCK_FIGURES_FACTOR", "1"))

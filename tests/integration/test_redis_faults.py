@@ -10,7 +10,7 @@ from loadtests.sharing.__main__ import measure_faults
 from loadtests.sharing.measure import FaultLoad
 from loadtests.sharing.server import FAULT_NAMES
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.figures
 
 
 def test_redis_faults_fail_no_request_and_delay_one_per_worker():

@@ -159,7 +159,7 @@ def test_managers_cannot_lift_settings_chosen_by_admins(place: WorkspaceWithRole
     for who in ("manager", "member"):
         expect_error(manager.put(f"{place.path}/users/{place.ids[who]}", {"role": "admin"}), 403, "AB03", "configs")
     expect_ok(manager.put(f"{place.path}/users/{place.ids['member']}", {"role": "manager"}))
-    # Nor with an API key, whoever owns it.
+    # An API key does not allow it either, regardless of its owner.
     scopes = ["workspaces.update", "completions.write"]
     keys = [expect_ok(place.create_as(manager, "/v1/api-keys/workspace/service", {"name": "k", "scopes": scopes}))]
     for_admin = {"name": "k", "scopes": scopes, "user_id": place.ids["admin"]}

@@ -44,7 +44,7 @@ def seeded_chat_body(number: int) -> bytes:
     return chat_body("mock?chunks=1", seed=number)
 
 
-@pytest.mark.alone
+@pytest.mark.figures
 def test_all_workers_share_cached_responses_and_circuit_breakers(
     nodes: list[Gateway], provider: Mock, redis: RedisServer
 ):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.postgres import Postgres
     from tests.redis_server import RedisServer
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.figures, pytest.mark.timeout(180)]
 
 CHANGE_COUNT = 100
 # Seconds between two changes, and connections to each node.

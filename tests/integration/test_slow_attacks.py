@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.figures
 
 ATTACKER_COUNT = 150
 LIMIT_SECONDS = 2.0

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.figures
 
 LOAD_SECONDS = 3
 MAX_RESPONSE_SECONDS = 8

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import examples
+from penstock import engine, examples
 from penstock.settings import iter_setting_specs, load_settings
+from penstock.settings.jwt import Jwt, parse_issuers, validate_jwt
 from penstock.snapshot.build import build_valid_snapshot
 from tests.shape.repository import ROOT, files_under, make_targets, read_text, repository_files
+
+if TYPE_CHECKING:
+    from penstock.errors import Problem
 
 DOCUMENTS = [path.as_posix() for path in files_under(".", ".md")]
 
@@ -53,6 +60,25 @@ def test_every_link_and_mentioned_path_exists(document: str):
     tops = {path.parts[0] for path in repository_files() if len(path.parts) > 1}
     named = [name for name in re.findall(r"`([\w./-]+/[\w./-]*)`", read_text(document)) if name.split("/")[0] in tops]
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def heading_anchors(document: str) -> set[str]:
+    """Returns the anchors of the headings, as GitHub derives them from their text."""
+    text = re.sub(r"```.*?```", "", read_text(document), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_to_a_heading_resolves(document: str):
+    here = Path(document).parent
+    links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", read_text(document))
+    missing = [
+        f"{target}#{anchor}"
+        for target, anchor in links
+        if anchor not in heading_anchors(os.path.normpath(here / target) if target else document)
+    ]
+    assert not missing
 
 
 def test_settings_page_documents_every_setting():
@@ -192,3 +218,25 @@ def test_settings_file_of_the_readme_is_valid(tmp_path: Path, monkeypatch: pytes
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert build_valid_snapshot(load_settings(str(file), environ)).keys == 1
+
+
+def config_examples(document: str) -> list[str]:
+    """Returns the JSON examples of a document that are configs."""
+    blocks = re.findall(r"```json\n(.*?)```", read_text(document), re.DOTALL)
+    return [block for block in blocks if {"provider", "targets"} & json.loads(block).keys()]
+
+
+@pytest.mark.parametrize("document", ["docs/config.md", "docs/reliability.md", "docs/caching.md"])
+def test_config_examples_are_valid(document: str):
+    found = config_examples(document)
+    assert found
+    for example in found:
+        engine.check("config", example.encode())
+
+
+def test_issuer_example_is_valid():
+    (block,) = re.findall(r"```toml\n(.*?)```", read_text("docs/clients.md"), re.DOTALL)
+    problems: list[Problem] = []
+    issuers = parse_issuers(tomllib.loads(block)["issuers"], problems)
+    problems += validate_jwt(Jwt(enabled=True), issuers)
+    assert (len(issuers), problems) == (1, [])

@@ -91,7 +91,7 @@ def test_equal_sort_values_are_ordered_by_id(store_url: Secret):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.figures
 def test_page_1000_costs_at_most_half_more_than_page_1(tmp_path: Path):
     async def scenario(connection: AsyncConnection) -> None:
         tenant = TenantStore(connection, await create_users(connection, 100_000), None)

@@ -52,7 +52,7 @@ pub struct Metrics {
     pub streams_buffered: Counter,
     pub streams_resumed: Counter,
     pub stream_recovery_overflows: Counter,
-    /// Requests that were hedged: a second attempt was sent because the first one was slow.
+    /// Requests that were hedged: a second request was sent because the first one was slow.
     pub hedged: Counter,
     /// Requests forwarded to the control process.
     pub management_requests: Counter,

@@ -1,4 +1,4 @@
-//! Hedged requests: a second attempt if the first is slow. Covers the winner, its cost and the cancelled attempt.
+//! Hedged requests: a second request if the first is slow. Covers the winner, its cost and the cancelled attempt.
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,117 @@
+"""Names, comments and docstrings of the code base, for the checks of vocabulary and prose."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import re
+import tokenize
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.shape.repository import read_text, repository_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RUST_DEFINITION = re.compile(
+    r"^\s*(?:pub(?:\([^)]*\))? )?(?:const |async |unsafe )*(fn|struct|enum|trait|type|const|static|mod) (?:mut )?(\w+)",
+    re.MULTILINE,
+)
+RUST_COMMENT = re.compile(r"^\s*(//[/!]?)(?: (.*))?$")
+
+
+class Name(NamedTuple):
+    """A definition: its kind (`fn`, `struct`, `class` …), its name and its file."""
+
+    kind: str
+    name: str
+    path: Path
+
+
+class Comment(NamedTuple):
+    """A comment or docstring as one text, without its marks."""
+
+    text: str
+    path: Path
+    line: int
+
+
+def code_files() -> list[Path]:
+    return [path for path in repository_files() if path.suffix in {".rs", ".py"}]
+
+
+@functools.cache
+def definitions() -> tuple[Name, ...]:
+    found: list[Name] = []
+    for path in code_files():
+        source = read_text(path)
+        if path.suffix == ".rs":
+            found += [Name(kind, name, path) for kind, name in RUST_DEFINITION.findall(source)]
+        else:
+            found += [Name(kind, name, path) for kind, name in _python_definitions(ast.parse(source))]
+    return tuple(found)
+
+
+def _python_definitions(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield "fn", node.name
+        elif isinstance(node, ast.ClassDef):
+            yield "class", node.name
+
+
+def _blocks(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Comment]:
+    """Joins the comment lines that follow each other."""
+    first, last, texts = 0, -1, list[str]()
+    for number, text in lines:
+        if texts and number != last + 1:
+            yield Comment("\n".join(texts), path, first)
+            texts = []
+        first, last = (first if texts else number), number
+        texts.append(text)
+    if texts:
+        yield Comment("\n".join(texts), path, first)
+
+
+def _rust_comments(path: Path) -> Iterator[Comment]:
+    found = (
+        (number, match)
+        for number, line in enumerate(read_text(path).splitlines(), 1)
+        if (match := RUST_COMMENT.match(line))
+    )
+    yield from _blocks(((number, match[2] or "") for number, match in found), path)
+
+
+def _python_comments(path: Path) -> Iterator[Comment]:
+    source = read_text(path)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    marks = (token for token in tokens if token.type == tokenize.COMMENT and token.line.strip().startswith("#"))
+    yield from _blocks(((token.start[0], token.string.lstrip("# ")) for token in marks), path)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+            text := ast.get_docstring(node)
+        ):
+            yield Comment(text, path, getattr(node, "lineno", 1))
+
+
+@functools.cache
+def comments() -> tuple[Comment, ...]:
+    return tuple(
+        comment
+        for path in code_files()
+        for comment in (_rust_comments(path) if path.suffix == ".rs" else _python_comments(path))
+    )
+
+
+def sentences(text: str) -> list[str]:
+    """Returns the sentences of a text, without code blocks and table rows."""
+    lines = [line for line in text.splitlines() if not line.startswith(("    ", "|", "```"))]
+    joined = re.sub(r"\s+", " ", "\n".join(re.sub(r"^\s*[-*] ", ". ", line) for line in lines))
+    return [part.strip() for part in re.split(r"(?<=[.!?:;])\s+", joined) if re.search(r"[a-z]{2}", part)]
+
+
+def word_count(sentence: str) -> int:
+    """Returns the number of words; text in backticks counts as one word."""
+    return len(re.sub(r"`[^`]*`", "code", sentence).split())

@@ -1,0 +1,114 @@
+"""Names and prose follow docs/glossary.md: standard terms, short sentences, no retired words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.shape.prose import Comment, comments, definitions, sentences, word_count
+from tests.shape.repository import read_text
+
+# Words that say nothing about what a function does. They may be part of a longer test name such as `keeps_connection`.
+BANNED_FUNCTION_NAMES = {
+    "asked", "go", "hear", "heard", "held", "hold", "keep", "kept", "known", "look", "looks", "meant", "of", "said",
+    "say", "says", "seen", "taken", "tell", "told", "walk",
+}  # fmt: skip
+BANNED_NAME_PARTS = {"told", "heard", "whoever", "farewell", "passport", "wallet", "desk", "dues", "unsaid", "errand"}
+BANNED_TEST_OPENERS = {"of", "what", "who", "whoever", "whose"}
+BANNED_OPENERS = {"Likewise", "Of", "Who", "Whoever", "Whose", "Whatever", "Whether"}
+MAX_SENTENCE_WORDS = 30
+# Occurrences of retired words in all comments and docstrings. The number may only fall.
+MAX_RETIRED_WORDS = 0
+
+# Retired words that are ordinary English in another sense, so only a reader can judge them.
+ORDINARY_WORDS = {
+    "piece",
+    "pieces",
+    "bell",
+    "say",
+    "said",
+    "tell",
+    "told",
+    "hear",
+    "heard",
+    "debt",
+    "journal",
+    "rung",
+    "dialect",
+    "generations",
+    "office",
+    "handed over",
+}
+
+
+def glossary_rows() -> list[list[str]]:
+    table = [line for line in read_text("docs/glossary.md").splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
+
+
+def retired_words() -> list[str]:
+    return [word for row in glossary_rows() for word in re.findall(r"`([^`]+)`", row[2])]
+
+
+def test_glossary_rows_have_a_term_and_a_meaning():
+    assert len(glossary_rows()) > 40
+    assert not [row for row in glossary_rows() if len(row) != 3 or not row[0] or not row[1]]
+
+
+def test_no_type_has_a_retired_name():
+    retired = {word for word in retired_words() if re.fullmatch(r"[A-Z]\w+", word) and not word.isupper()}
+    assert len(retired) > 20
+    types = [name for name in definitions() if name.kind in {"struct", "enum", "trait", "type", "class"}]
+    assert not [(name.path.as_posix(), name.name) for name in types if name.name in retired]
+
+
+def test_no_constant_has_a_retired_name():
+    retired = {word for word in retired_words() if re.fullmatch(r"[A-Z_]+", word)}
+    assert not [(name.path.as_posix(), name.name) for name in definitions() if name.name in retired]
+
+
+def test_no_function_name_is_opaque():
+    functions = [name for name in definitions() if name.kind == "fn"]
+    assert not [(name.path.as_posix(), name.name) for name in functions if name.name in BANNED_FUNCTION_NAMES]
+    assert not [
+        (name.path.as_posix(), name.name) for name in functions if BANNED_NAME_PARTS & set(name.name.lower().split("_"))
+    ]
+
+
+def test_test_names_state_a_behaviour():
+    names = [name for name in definitions() if name.kind == "fn" and "tests" in name.path.parts]
+    opener = re.compile(rf"(?:test_)?(?:{'|'.join(BANNED_TEST_OPENERS)})_")
+    assert not [(name.path.as_posix(), name.name) for name in names if opener.match(name.name)]
+
+
+def located(found: list[Comment]) -> list[str]:
+    return [f"{comment.path}:{comment.line}: {comment.text[:100]}" for comment in found]
+
+
+def test_comments_do_not_start_with_a_riddle():
+    opener = re.compile(rf"(?:{'|'.join(sorted(BANNED_OPENERS))})\b")
+    assert not located([comment for comment in comments() if opener.match(comment.text)])
+
+
+def test_sentences_in_comments_are_short():
+    assert not located(
+        [
+            comment
+            for comment in comments()
+            if any(word_count(sentence) > MAX_SENTENCE_WORDS for sentence in sentences(comment.text))
+        ]
+    )
+
+
+def test_retired_words_in_comments_only_become_fewer():
+    # A capitalised word is the former name of a type and may start a sentence.
+    phrases = [word for word in retired_words() if word not in ORDINARY_WORDS and not word[0].isupper()]
+    pattern = re.compile(rf"(?<![\w`])(?:{'|'.join(map(re.escape, phrases))})(?![\w`])")
+    found = [comment for comment in comments() if pattern.search(comment.text)]
+    assert len(found) <= MAX_RETIRED_WORDS, "\n".join(located(found))
+
+
+@pytest.mark.parametrize("text", ["Returns the limit. Rejects `a b c d` and other text."])
+def test_sentences_are_split_at_full_stops(text: str):
+    assert [word_count(sentence) for sentence in sentences(text)] == [3, 5]
