@@ -98,7 +98,7 @@ def test_check_reports_problems_without_secrets(tmp_path: Path):
     [
         (("--host", "::"), "no gateway key is configured"),
         (("--port", "70000"), "--port: 70000 is not allowed"),
-        (("--mock", "/no/such/program"), "cannot start the pretend provider '/no/such/program': No such file"),
+        (("--mock", "/no/such/program"), "cannot start the mock provider '/no/such/program': No such file"),
         (("--config", "/no/such/file"), "cannot read '/no/such/file'"),
     ],
 )

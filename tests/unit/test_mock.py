@@ -41,7 +41,7 @@ def test_reads_its_address_and_stops_it_on_exit(tmp_path: Path):
 
 def test_unexpected_output_is_an_error(tmp_path: Path):
     with (
-        pytest.raises(StartupError, match="did not say where"),
+        pytest.raises(StartupError, match="did not print its address"),
         mock.run_mock_provider(write_program(tmp_path, "print('hello')")),
     ):
         pass
@@ -49,7 +49,7 @@ def test_unexpected_output_is_an_error(tmp_path: Path):
 
 def test_missing_program_is_an_error():
     with (
-        pytest.raises(StartupError, match="cannot start the pretend provider"),
+        pytest.raises(StartupError, match="cannot start the mock provider"),
         mock.run_mock_provider("/no/such/program"),
     ):
         pass

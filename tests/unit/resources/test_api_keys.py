@@ -73,9 +73,11 @@ def test_limited_key_cannot_lift_limits_or_give_more(founded_url: Secret):
         await limited.request_ok("PUT", f"api-keys/{free}", {"name": "renamed"})
         # Usage counts against the key that is used, so a limited key must not learn the text of another key.
         for more in (CHILD_KEY, {**CHILD_KEY, "usage_limits": {"credit_limit": 1}}):
-            await limited.expect_error(403, "usage_limits hold the key", "POST", SERVICE_KEYS_PATH, more)
+            await limited.expect_error(403, "usage_limits apply to the calling key", "POST", SERVICE_KEYS_PATH, more)
         for key in (free, other):
-            await limited.expect_error(403, "usage_limits hold the key", "POST", f"api-keys/{key}/rotate", {})
+            await limited.expect_error(
+                403, "usage_limits apply to the calling key", "POST", f"api-keys/{key}/rotate", {}
+            )
         for key in (own, other):
             await limited.expect_error(403, "reset", "PUT", f"api-keys/{key}", {"reset_usage": True})
         await limited.request_ok("POST", f"api-keys/{own}/rotate", {})
@@ -92,7 +94,9 @@ def test_rate_limits_and_expiry_also_bind_created_keys(founded_url: Secret):
         rates = {"rate_limits": KEY_LIMITS["rate_limits"]}
         _, slow = await api.create_key("workspace/service", workspace_id=place, scopes=KEY_SCOPES, **rates)
         child = {"name": "child", "scopes": ["completions.write"]}
-        await slow.expect_error(403, "rate_limits hold the key", "POST", SERVICE_KEYS_PATH, {**child, **rates})
+        await slow.expect_error(
+            403, "rate_limits apply to the calling key", "POST", SERVICE_KEYS_PATH, {**child, **rates}
+        )
         # A limit that only alerts does not restrict the key.
         warned = {"expires_at": midnight_in_days(30), "usage_limits": {"alert_threshold": 5}}
         _, ending = await api.create_key("workspace/service", workspace_id=place, scopes=KEY_SCOPES, **warned)

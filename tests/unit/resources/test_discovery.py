@@ -39,7 +39,7 @@ def test_finds_files_and_folders_except_private_ones(tmp_path: Path, monkeypatch
 
 def test_edge_processes_import_neither_litestar_nor_resources():
     code = (
-        "import sys, penstock.cli, penstock.serve, penstock.door; from penstock import resources; resources.paths();"
+        "import sys, penstock.cli, penstock.serve, penstock.asgi; from penstock import resources; resources.forwarded_prefixes();"
         "print([name for name in sys.modules if name.startswith(('litestar', 'penstock.resources.', 'penstock.app'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -54,7 +54,7 @@ def test_org_admin_has_keys_in_every_workspace_until_demoted(founded_url: Secret
         admin = await api.create_user("a@x.test", role="admin", workspaces=inside)
         member = await api.create_user("m@x.test", workspaces=inside)
         key = {"name": "k", "workspace_id": places[1], "user_id": member, "scopes": ["configs.create", "configs.list"]}
-        await api.expect_error(400, "no member of this workspace", "POST", "api-keys/workspace/user", key)
+        await api.expect_error(400, "not a member of this workspace", "POST", "api-keys/workspace/user", key)
         made = [
             await api.create_key("workspace/user", **{**key, "workspace_id": place, "user_id": admin})
             for place in places

@@ -141,7 +141,7 @@ AZURE, VAULT = {"azure_vault_url": "https://v.vault.azure.net"}, {"vault_addr": 
 )
 def test_rejects_machine_identity_and_names_the_setting(kind: str, field: str, auth: dict[str, str]):
     with pytest.raises(
-        InvalidError, match=rf"auth_config\.{field} '{auth[field]}' would .* identity\.allow_provider_use"
+        InvalidError, match=rf"auth_config\.{field} '{auth[field]}' uses the identity .* identity\.allow_provider_use"
     ):
         check_auth_config(kind, auth, lends=False)
     check_auth_config(kind, auth, lends=True)
