@@ -40,9 +40,9 @@ def _build_key(number: int) -> dict[str, Any]:
 @pytest.fixture
 def running() -> Iterator[engine.Engine]:
     """Yields an engine that is not started; applying snapshots needs no event loop and no socket."""
-    made = engine.Engine(Settings().engine_settings_json(1))
-    yield made
-    made.close()
+    running_engine = engine.Engine(Settings().engine_settings_json(1))
+    yield running_engine
+    running_engine.close()
 
 
 def test_checks_small_config(benchmark: BenchmarkFixture) -> None:
@@ -61,9 +61,9 @@ def test_reports_problem_in_config(benchmark: BenchmarkFixture) -> None:
 @pytest.mark.parametrize("keys", [1, 1000])
 def test_applies_snapshot(benchmark: BenchmarkFixture, running: engine.Engine, keys: int) -> None:
     """Alternates between two snapshots, because the engine could skip one whose epoch it already has."""
-    made = [build_snapshot(keys), build_snapshot(keys + 1)]
+    snapshots = [build_snapshot(keys), build_snapshot(keys + 1)]
     count = iter(range(1 << 40))
-    benchmark(lambda: running.apply(made[next(count) % 2]))
+    benchmark(lambda: running.apply(snapshots[next(count) % 2]))
 
 
 def test_reads_catalogue(benchmark: BenchmarkFixture) -> None:

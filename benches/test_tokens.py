@@ -35,20 +35,20 @@ class TokenCounter:
 
     def __init__(self) -> None:
         subprocess.run(BUILD_COMMAND, cwd=ROOT, check=True)
-        asked = ("cargo", "metadata", "--no-deps", "--format-version", "1")
-        told = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True)
-        self._program = Path(json.loads(told.stdout)["target_directory"]) / "release/examples/tokens"
+        command = ("cargo", "metadata", "--no-deps", "--format-version", "1")
+        completed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        self._program = Path(json.loads(completed.stdout)["target_directory"]) / "release/examples/tokens"
 
     def read_vocabulary(self, encoding: str) -> dict[bytes, int]:
-        told = subprocess.run([self._program, "vocabulary", encoding], check=True, capture_output=True, text=True)
-        return {bytes.fromhex(token): rank for rank, token in enumerate(told.stdout.splitlines()) if token}
+        completed = subprocess.run([self._program, "vocabulary", encoding], check=True, capture_output=True, text=True)
+        return {bytes.fromhex(token): rank for rank, token in enumerate(completed.stdout.splitlines()) if token}
 
     def count_tokens(self, encoding: str, texts: Sequence[str]) -> list[tuple[int, float]]:
         """Returns tokens and seconds for each text."""
         lines = "".join(json.dumps(text) + "\n" for text in texts)
         command = [self._program, "count", encoding]
-        told = subprocess.run(command, check=True, capture_output=True, text=True, input=lines)
-        return [(int(tokens), int(took) / 1e9) for tokens, took in map(str.split, told.stdout.splitlines())]
+        completed = subprocess.run(command, check=True, capture_output=True, text=True, input=lines)
+        return [(int(tokens), int(took) / 1e9) for tokens, took in map(str.split, completed.stdout.splitlines())]
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +108,9 @@ def hostile_texts(seed: int) -> dict[str, str]:
 
 
 def time_count(count: Callable[[str], int], text: str) -> tuple[int, float]:
-    begun = time.perf_counter()
+    started_at = time.perf_counter()
     tokens = count(text)
-    return tokens, time.perf_counter() - begun
+    return tokens, time.perf_counter() - started_at
 
 
 def test_counts_prose_twice_as_fast_as_tiktoken(
@@ -119,13 +119,13 @@ def test_counts_prose_twice_as_fast_as_tiktoken(
     encoding, chunks = tiktoken_encoding(counter, ENCODING), prose_chunks()
     encoding.encode_ordinary("warm")
     found = [time_count(lambda text: len(encoding.encode_ordinary(text)), chunk) for chunk in chunks]
-    ours = benchmark.pedantic(lambda: counter.count_tokens(ENCODING, chunks), rounds=5)
-    assert [tokens for tokens, _ in ours] == [tokens for tokens, _ in found]
-    ratios = [slow / fast for (_, fast), (_, slow) in zip(ours, found, strict=True)]
+    results = benchmark.pedantic(lambda: counter.count_tokens(ENCODING, chunks), rounds=5)
+    assert [tokens for tokens, _ in results] == [tokens for tokens, _ in found]
+    ratios = [slow / fast for (_, fast), (_, slow) in zip(results, found, strict=True)]
     benchmark.extra_info["times as fast as tiktoken"] = ratio = median(ratios)
     with capsys.disabled():
         line = f"{ratio:.1f} × tiktoken {tiktoken.__version__} (of {len(chunks)}: {min(ratios):.1f}–{max(ratios):.1f})"
-        milliseconds = [median(took for _, took in side) * 1000 for side in (ours, found)]
+        milliseconds = [median(took for _, took in side) * 1000 for side in (results, found)]
         print(f"\n100 KB of prose: {milliseconds[0]:.2f} ms against {milliseconds[1]:.2f} ms: {line}")
     assert ratio >= FASTER
 
@@ -141,10 +141,12 @@ def test_counts_hostile_texts_exactly_and_fast(
     benchmark.pedantic(lambda: rounds.append(counter.count_tokens(name, list(texts.values()))), rounds=5)
     with capsys.disabled():
         print(f"\n{name}, 100 KB each, ms against tiktoken's:", end="")
-        for at, (what, text) in enumerate(texts.items()):
+        for at, (text_name, text) in enumerate(texts.items()):
             # Takes the fastest of several rounds, because other processes use this machine too.
             tokens, soonest = rounds[0][at][0], min(one[at][1] for one in rounds)
             expected, took = time_count(lambda text: len(encoding.encode_ordinary(text)), text)
-            print(f" {what} {soonest * 1000:.1f}:{took * 1000:.1f}", end="", flush=True)
-            assert tokens == expected, f"{what}, seed {seed}"
-            assert name != ENCODING or soonest <= (took if what in SHORT_PIECE_TEXTS else HOSTILE_SECONDS), what
+            print(f" {text_name} {soonest * 1000:.1f}:{took * 1000:.1f}", end="", flush=True)
+            assert tokens == expected, f"{text_name}, seed {seed}"
+            assert name != ENCODING or soonest <= (took if text_name in SHORT_PIECE_TEXTS else HOSTILE_SECONDS), (
+                text_name
+            )

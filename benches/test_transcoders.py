@@ -46,8 +46,8 @@ def anthropic_stream() -> bytes:
         {"type": "content_block_stop", "index": 0},
         {"type": "content_block_start", "index": 1, "content_block": TOOL_USE_BLOCK},
         *(
-            {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": piece}}
-            for piece in ("", '{"city": ', '"Oslo"}')
+            {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": fragment}}
+            for fragment in ("", '{"city": ', '"Oslo"}')
         ),
         {"type": "content_block_stop", "index": 1},
         {
@@ -68,8 +68,8 @@ def run_transcoder(
     done = subprocess.run(
         [*command, str(ROUNDS)], input=given, check=True, capture_output=True, env={**path, **(env or {})}
     )
-    told, *rounds = done.stdout.splitlines()
-    chunks = [json.loads(line[6:]) for line in json.loads(told).splitlines() if line.startswith("data: {")]
+    output, *rounds = done.stdout.splitlines()
+    chunks = [json.loads(line[6:]) for line in json.loads(output).splitlines() if line.startswith("data: {")]
     text = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
     return text, median(map(int, rounds)) / given.count(b"\n\n") / 1000
 
@@ -80,10 +80,10 @@ def test_translates_stream_far_faster_than_litellm_and_portkey(
     if not LITELLM_DIR.is_dir():
         pytest.skip("the SDKs are not installed; run `make test`")
     subprocess.run(BUILD_COMMAND, cwd=ROOT, check=True)
-    asked = subprocess.run(
+    metadata = subprocess.run(
         ("cargo", "metadata", "--no-deps", "--format-version", "1"), cwd=ROOT, check=True, capture_output=True
     )
-    program = Path(json.loads(asked.stdout)["target_directory"]) / "release/examples/transcode"
+    program = Path(json.loads(metadata.stdout)["target_directory"]) / "release/examples/transcode"
     portkey = Portkey()
     portkey.install()
     bundle = portkey.modules / "@portkey-ai/gateway/build/start-server.js"
@@ -99,14 +99,14 @@ def test_translates_stream_far_faster_than_litellm_and_portkey(
         return [run_transcoder(command, given, env) for command, env in asked_in_turn]
 
     turns = [benchmark.pedantic(run_turn, rounds=1), *(run_turn() for _ in range(TURNS - 1))]
-    texts = {text for told in turns for text, _ in told}
+    texts = {text for turn in turns for text, _ in turn}
     assert texts == {"".join(f" word {n}" for n in range(CHUNKS))}
     # Takes the minimum, because other work of the machine can only add time.
-    ours, litellm, theirs = (min(told[at][1] for told in turns) for at in range(3))
-    slower = litellm / ours, theirs / ours
+    penstock_us, litellm, portkey_us = (min(told[at][1] for told in turns) for at in range(3))
+    slower = litellm / penstock_us, portkey_us / penstock_us
     with capsys.disabled():
         print(
-            f"\nµs for each event of a stream: {ours:.2f}, LiteLLM {litellm:.1f} ({slower[0]:.0f} ×), Portkey {theirs:.2f} ({slower[1]:.1f} ×)"
+            f"\nµs for each event of a stream: {penstock_us:.2f}, LiteLLM {litellm:.1f} ({slower[0]:.0f} ×), Portkey {portkey_us:.2f} ({slower[1]:.1f} ×)"
         )
     assert slower[0] >= LITELLM_TIMES
     assert slower[1] >= PORTKEY_TIMES

@@ -372,11 +372,13 @@ def citations_section() -> list[str]:
 
 def providers_page() -> str:
     """Renders the list of providers with their operations and options."""
-    known = engine.catalogue()
-    rows = [[f"`{row['slug']}`", row["dialect"], row["base_url"] or "–"] for row in known]
-    names = [[f"`{row['slug']}`", " ".join(f"`{name}`" for name in row["offers"])] for row in known]
+    catalogue_rows = engine.catalogue()
+    rows = [[f"`{row['slug']}`", row["dialect"], row["base_url"] or "–"] for row in catalogue_rows]
+    names = [[f"`{row['slug']}`", " ".join(f"`{name}`" for name in row["offers"])] for row in catalogue_rows]
     options = [
-        [f"`{row['slug']}`", f"`x-gateway-{header}`", f"`{key}`"] for row in known for key, header in row["options"]
+        [f"`{row['slug']}`", f"`x-gateway-{header}`", f"`{key}`"]
+        for row in catalogue_rows
+        for key, header in row["options"]
     ]
     return render_page(
         "Providers",
@@ -492,12 +494,12 @@ def prefill_rows() -> list[list[str]]:
 
 def dropped_headers() -> str:
     """Returns the names of the headers that the engine never forwards, read from its source."""
-    named = [
+    header_functions = [
         (CORE_SRC / "request/request_head.rs", "fn is_never_forwarded"),
         (CORE_SRC / "ingress/headers.rs", "fn is_hop_by_hop"),
         (CORE_SRC / "ingress/headers.rs", "fn is_cloud_metadata"),
     ]
-    bodies = [file.read_text().split(function)[1].split("\n}")[0] for file, function in named]
+    bodies = [file.read_text().split(function)[1].split("\n}")[0] for file, function in header_functions]
     names = [name for body in bodies for name in re.findall(r'^ +\|? ?b"([a-z0-9-]+)"$', body, re.MULTILINE)]
     return ", ".join(f"`{name}`" for name in names)
 

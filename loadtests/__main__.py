@@ -31,7 +31,7 @@ RECORD_TIMEOUT_SECONDS = 5
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if a response was not as expected, a record is missing, or nothing was sent."""
-    asked = _build_parser().parse_args(arguments)
+    options = _build_parser().parse_args(arguments)
     out = LOADTESTS_DIR / "out" / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     out.mkdir(parents=True)
     # Child processes run in their own sessions and would survive SIGTERM. Raising KeyboardInterrupt lets the context
@@ -39,12 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _run_gateway() as loaded:
-            seen = [_run_scenario(loaded, name, asked, out) for name in asked.scenarios]
+            seen = [_run_scenario(loaded, name, options, out) for name in options.scenarios]
             unrecorded = _find_missing_records(loaded, sum(one.sent_count for one in seen))
     except (PeerUnavailable, gateway.InvalidSample) as reason:
         print(f"cannot start a gateway: {reason}", file=sys.stderr)
         return 1
-    title = f"Load of {asked.users} clients, {asked.seconds} s per scenario"
+    title = f"Load of {options.users} clients, {options.seconds} s per scenario"
     print(report.write_report(out, title, seen))
     print(f"Written to {os.path.relpath(out)}")
     problems = [problem for one in seen if (problem := _find_problem(one))] + unrecorded
@@ -80,10 +80,10 @@ def _run_gateway() -> Iterator[gateway.RunningGateway]:
 
 
 def _run_scenario(
-    loaded: gateway.RunningGateway, scenario: str, asked: argparse.Namespace, out: Path
+    loaded: gateway.RunningGateway, scenario: str, options: argparse.Namespace, out: Path
 ) -> report.ScenarioResult:
     """Runs one scenario and returns its result. A failure of locust itself is added to the errors of the result."""
-    print(f"{scenario}: {asked.users} clients for {asked.seconds} s …", file=sys.stderr, flush=True)
+    print(f"{scenario}: {options.users} clients for {options.seconds} s …", file=sys.stderr, flush=True)
     command = [
         sys.executable,
         "-m",
@@ -102,14 +102,14 @@ def _run_scenario(
         "--loglevel",
         "WARNING",
     ]
-    command += ["--users", str(asked.users), "--spawn-rate", str(asked.users), "--run-time", f"{asked.seconds}s"]
+    command += ["--users", str(options.users), "--spawn-rate", str(options.users), "--run-time", f"{options.seconds}s"]
     result = out / f"{scenario}.json"
     environment = {
         **os.environ,
         HEADERS_VARIABLE: json.dumps(loaded.request_headers()),
         RESULT_VARIABLE: str(result),
     }
-    limit = asked.seconds + GRACE_SECONDS
+    limit = options.seconds + GRACE_SECONDS
     with (out / f"{scenario}.log").open("wb") as log:
         status = _run_locust(command, environment, log, limit)
     seen = report.read_result(result)

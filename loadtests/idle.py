@@ -79,14 +79,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtests.idle", description=__doc__)
     parser.add_argument("--streams", type=make_int_parser(1, 100_000), default=1000, metavar="N")
     parser.add_argument("--seconds", type=make_int_parser(15, 3600), default=40, metavar="S")
-    asked = parser.parse_args(arguments)
-    penstock = Penstock(_required_workers(asked.streams))
+    options = parser.parse_args(arguments)
+    penstock = Penstock(_required_workers(options.streams))
     penstock.install()
     with (
         provider.run_provider(ports.find_free_port()) as address,
         gateway.run_gateway(penstock, address, core=None) as loaded,
     ):
-        figures = _measure_streams(loaded, asked.streams, asked.seconds)
+        figures = _measure_streams(loaded, options.streams, options.seconds)
     print(figures.render_table())
     print("\n".join(figures.problems), file=sys.stderr)
     return int(bool(figures.problems))
@@ -120,7 +120,7 @@ def _measure_streams(loaded: gateway.RunningGateway, streams: int, seconds: int)
     quick = _read_report(_start_client(loaded, "stream", f"mock?chunks={chunks}", streams=1, rounds=1, seconds=30))
     empty = loaded.memory_kb()
     model = f"mock?chunks={chunks}&chunk_ms={gap * 1000}"
-    began = time.monotonic()
+    started_at = time.monotonic()
     holding = _start_client(loaded, "hold", model, streams=streams, seconds=seconds + 60)
     try:
         time.sleep(OPEN_TIMEOUT_SECONDS)
@@ -128,19 +128,19 @@ def _measure_streams(loaded: gateway.RunningGateway, streams: int, seconds: int)
         time.sleep(max(1.0, (seconds - OPEN_TIMEOUT_SECONDS) / 2))
         core = (_gateway_cpu_seconds(loaded) - cpu) / (time.monotonic() - since)
         full = loaded.memory_kb()
-        beside = _send_new_requests(loaded, max(1, int(began + seconds - 2 - time.monotonic())))
-        held = _read_report(holding)
+        load_report = _send_new_requests(loaded, max(1, int(started_at + seconds - 2 - time.monotonic())))
+        hold_report = _read_report(holding)
     finally:
         _stop_client(holding)
     return IdleStreamResults(
         stream_count=streams,
-        dropped_count=held["failed"],
-        heartbeats=(held["bytes"] / streams - quick["bytes"]) / HEARTBEAT_BYTES,
+        dropped_count=hold_report["failed"],
+        heartbeats=(hold_report["bytes"] / streams - quick["bytes"]) / HEARTBEAT_BYTES,
         kb_per_pair=(full - empty) / streams,
         core_share=core,
         baseline_p99_ms=before["p99_us"] / 1000,
-        loaded_p99_ms=beside["p99_us"] / 1000,
-        failed_requests=before["errors"] + beside["errors"],
+        loaded_p99_ms=load_report["p99_us"] / 1000,
+        failed_requests=before["errors"] + load_report["errors"],
     )
 
 

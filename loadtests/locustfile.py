@@ -24,7 +24,7 @@ __all__ = ["Chat", "Faults", "Stream"]
 @events.quitting.add_listener
 def save_results(environment: Environment, **_: object) -> None:
     """Writes the results to the file that the runner names; locust's own files lack the last second."""
-    if not (place := os.environ.get(RESULT_VARIABLE)):
+    if not (result_path := os.environ.get(RESULT_VARIABLE)):
         return
     stats = environment.stats
     per_second = sorted(stats.total.num_reqs_per_sec.items())
@@ -33,7 +33,7 @@ def save_results(environment: Environment, **_: object) -> None:
         "errors": [{"name": e.name, "error": str(e.error), "count": e.occurrences} for e in stats.errors.values()],
         "per_second": [[at - per_second[0][0], count] for at, count in per_second],
     }
-    Path(place).write_text(json.dumps(result, indent=1))
+    Path(result_path).write_text(json.dumps(result, indent=1))
 
 
 def _build_row(entry: StatsEntry) -> dict[str, Any]:

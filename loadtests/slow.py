@@ -41,7 +41,7 @@ ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the service was unavailable or ordinary requests took too long."""
-    asked = _build_parser().parse_args(arguments)
+    options = _build_parser().parse_args(arguments)
     try:
         attacker = packages.install_debian_program("slowhttptest", "slowhttptest")
         penstock, nginx = Penstock(), Nginx()
@@ -56,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gateway.run_gateway(penstock, address, core=None) as loaded,
         gateway.run_gateway(nginx, address, core=None) as other,
     ):
-        for kind in asked.kinds:
-            problems += _check_attack(loaded, other, attacker, kind, asked)
+        for kind in options.kinds:
+            problems += _check_attack(loaded, other, attacker, kind, options)
     print("\n".join(problems), file=sys.stderr)
     return int(bool(problems))
 
@@ -71,55 +71,61 @@ def _build_parser() -> argparse.ArgumentParser:
 
 
 def _check_attack(
-    loaded: gateway.RunningGateway, other: gateway.RunningGateway, attacker: str, kind: str, asked: argparse.Namespace
+    loaded: gateway.RunningGateway, other: gateway.RunningGateway, attacker: str, kind: str, options: argparse.Namespace
 ) -> list[str]:
-    alone = _measure_p99_seconds(loaded, asked.seconds / 3)
-    aside, _ = _measure_attack(loaded, other, attacker, kind, asked)
-    beside, is_available = _measure_attack(loaded, loaded, attacker, kind, asked)
-    alone_ms, aside_ms, beside_ms = (seconds * 1000 for seconds in (alone, aside, beside))
-    told = f"{alone_ms:.1f} ms alone, {aside_ms:.1f} ms while nginx is attacked, {beside_ms:.1f} ms while Penstock is attacked"
-    print(f"{kind}, {asked.connections} attacking connections: p99 {told}", flush=True)
+    alone = _measure_p99_seconds(loaded, options.seconds / 3)
+    nginx_attacked, _ = _measure_attack(loaded, other, attacker, kind, options)
+    penstock_attacked, is_available = _measure_attack(loaded, loaded, attacker, kind, options)
+    alone_ms, aside_ms, beside_ms = (seconds * 1000 for seconds in (alone, nginx_attacked, penstock_attacked))
+    summary = f"{alone_ms:.1f} ms alone, {aside_ms:.1f} ms while nginx is attacked, {beside_ms:.1f} ms while Penstock is attacked"
+    print(f"{kind}, {options.connections} attacking connections: p99 {summary}", flush=True)
     problems: list[str] = []
     if not is_available:
         problems.append(f"{kind}: the service was not available throughout")
-    if beside > MAX_SLOWDOWN * max(alone, aside):
-        problems.append(f"{kind}: an ordinary request took {beside / max(alone, aside):.1f} times as long")
+    if penstock_attacked > MAX_SLOWDOWN * max(alone, nginx_attacked):
+        problems.append(
+            f"{kind}: an ordinary request took {penstock_attacked / max(alone, nginx_attacked):.1f} times as long"
+        )
     return problems
 
 
 def _measure_attack(
-    loaded: gateway.RunningGateway, victim: gateway.RunningGateway, attacker: str, kind: str, asked: argparse.Namespace
+    loaded: gateway.RunningGateway,
+    victim: gateway.RunningGateway,
+    attacker: str,
+    kind: str,
+    options: argparse.Namespace,
 ) -> tuple[float, bool]:
     """Returns the p99 of ordinary requests during an attack, and whether the attackers found the service available
     throughout.
     """
     path = CHAT_PATH if "-B" in ATTACK_OPTIONS[kind] else "/live"
-    command = [attacker, *ATTACK_OPTIONS[kind], "-c", str(asked.connections), "-r", str(asked.connections // 4)]
-    command += ["-l", str(asked.seconds), "-p", "3", "-u", f"http://{victim.host}{path}"]
-    with ThreadPoolExecutor(1) as aside:
-        attack = aside.submit(
-            subprocess.run, command, capture_output=True, text=True, timeout=asked.seconds + 60, check=False
+    command = [attacker, *ATTACK_OPTIONS[kind], "-c", str(options.connections), "-r", str(options.connections // 4)]
+    command += ["-l", str(options.seconds), "-p", "3", "-u", f"http://{victim.host}{path}"]
+    with ThreadPoolExecutor(1) as executor:
+        attack = executor.submit(
+            subprocess.run, command, capture_output=True, text=True, timeout=options.seconds + 60, check=False
         )
         # Waits until all attackers are connected.
         time.sleep(5)
-        took = _measure_p99_seconds(loaded, asked.seconds - 6)
-        said = attack.result().stdout
-    available = [value == "YES" for value in re.findall(r"service available:\s*(YES|NO)", ANSI_ESCAPE.sub("", said))]
+        took = _measure_p99_seconds(loaded, options.seconds - 6)
+        output = attack.result().stdout
+    available = [value == "YES" for value in re.findall(r"service available:\s*(YES|NO)", ANSI_ESCAPE.sub("", output))]
     return took, bool(available) and all(available)
 
 
 def _measure_p99_seconds(loaded: gateway.RunningGateway, seconds: float) -> float:
     """Returns the time in seconds within which 99 % of the ordinary requests finished."""
-    ask = bodies.non_streaming_request()
+    request = bodies.non_streaming_request()
     took: list[float] = []
     caller = http.client.HTTPConnection(loaded.host, timeout=10)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         started = time.monotonic()
-        caller.request("POST", CHAT_PATH, loaded.request_body(ask), loaded.request_headers())
-        answer = caller.getresponse()
-        answer.read()
-        took.append(time.monotonic() - started if answer.status == http.HTTPStatus.OK else float("inf"))
+        caller.request("POST", CHAT_PATH, loaded.request_body(request), loaded.request_headers())
+        response = caller.getresponse()
+        response.read()
+        took.append(time.monotonic() - started if response.status == http.HTTPStatus.OK else float("inf"))
         time.sleep(REQUEST_PAUSE_SECONDS)
     return sorted(took)[int(len(took) * LATENCY_QUANTILE)]
 

@@ -32,25 +32,27 @@ QUICK_ROUNDS = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if a target is missed, or if a target is not measured in a run that was not restricted to named peers."""
-    asked = _build_parser().parse_args(arguments)
+    options = _build_parser().parse_args(arguments)
     for program in ("penstock-mock", "penstock-load"):
         find_binary(program)
-    chosen = cores.choose_cores()
-    result = _new_result(asked.quick, asked.rounds or (QUICK_ROUNDS if asked.quick else FULL_ROUNDS))
-    names = asked.peers or list(QUICK_PEERS if asked.quick else PEER_NAMES)
+    core_plan = cores.choose_cores()
+    result = _new_result(options.quick, options.rounds or (QUICK_ROUNDS if options.quick else FULL_ROUNDS))
+    names = options.peers or list(QUICK_PEERS if options.quick else PEER_NAMES)
     peers = _install_peers(names, result)
-    cores.pin_to_core(chosen.load_client)
+    cores.pin_to_core(core_plan.load_client)
     # Child processes run in their own sessions and would survive SIGTERM. Raising KeyboardInterrupt lets the context
     # managers stop them.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    works = [work for work in WORKLOADS if work.group in asked.work]
-    run = ComparisonRun(peers, works, QUICK_DURATIONS if asked.quick else Durations(), chosen, result)
+    workloads = [workload for workload in WORKLOADS if workload.group in options.work]
+    run = ComparisonRun(peers, workloads, QUICK_DURATIONS if options.quick else Durations(), core_plan, result)
     try:
         run.run_all_rounds()
     except KeyboardInterrupt:
         result.warnings.append(INTERRUPTED_WARNING)
     print(_write_report(result))
-    return exit_status(result, named=bool(asked.peers), peers=names, works=[work.name for work in works])
+    return exit_status(
+        result, has_named_peers=bool(options.peers), peers=names, workloads=[work.name for work in workloads]
+    )
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -78,11 +80,11 @@ def _parse_positive_int(text: str) -> int:
     return number
 
 
-def _make_list_parser(known: Sequence[str]) -> Callable[[str], list[str]]:
+def _make_list_parser(allowed: Sequence[str]) -> Callable[[str], list[str]]:
     def parse_list(text: str) -> list[str]:
         names = text.split(",")
-        if unknown := [name for name in names if name not in known]:
-            message = f"unknown name {', '.join(unknown)!r}; allowed: {', '.join(known)}"
+        if unknown := [name for name in names if name not in allowed]:
+            message = f"unknown name {', '.join(unknown)!r}; allowed: {', '.join(allowed)}"
             raise argparse.ArgumentTypeError(message)
         return names
 
@@ -121,7 +123,7 @@ def _write_report(result: Result) -> str:
     return report.write_report(result, source) + f"\nWritten to {os.path.relpath(source)}"
 
 
-def exit_status(result: Result, *, named: bool, peers: Sequence[str], works: Sequence[str]) -> int:
+def exit_status(result: Result, *, has_named_peers: bool, peers: Sequence[str], workloads: Sequence[str]) -> int:
     """Returns 0 if the run is good, else 1.
 
     All targets of the selected workloads must be met. If the user named the peers, targets that could not be
@@ -136,9 +138,9 @@ def exit_status(result: Result, *, named: bool, peers: Sequence[str], works: Seq
         or any(one.is_met is False for one in found)
     )
     against = {one.metric.baseline for one in found}
-    due = [one for one in found if one.metric.workload in works and one.metric.baseline in {None, *peers}]
-    lacking = bool(against & result.left_out.keys()) or any(one.is_met is None for one in due)
-    return int(bad or (lacking and not named))
+    due = [one for one in found if one.metric.workload in workloads and one.metric.baseline in {None, *peers}]
+    is_incomplete = bool(against & result.left_out.keys()) or any(one.is_met is None for one in due)
+    return int(bad or (is_incomplete and not has_named_peers))
 
 
 if __name__ == "__main__":

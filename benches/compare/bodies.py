@@ -28,12 +28,12 @@ class RequestSpec:
 
     def build_body(self, model: str) -> bytes:
         """Returns the JSON body, padded to `body_bytes`. `model` is the name that clients of this gateway send."""
-        asked = {"model": model, "messages": [{"role": "user", "content": ""}]}
+        payload = {"model": model, "messages": [{"role": "user", "content": ""}]}
         if self.is_streamed:
-            asked["stream"] = True
-        filling = self.body_bytes - len(json.dumps(asked))
-        asked["messages"][0]["content"] = ("Tell me more. " * (filling // 14 + 1))[: max(filling, 1)]
-        return json.dumps(asked).encode()
+            payload["stream"] = True
+        filling = self.body_bytes - len(json.dumps(payload))
+        payload["messages"][0]["content"] = ("Tell me more. " * (filling // 14 + 1))[: max(filling, 1)]
+        return json.dumps(payload).encode()
 
 
 def non_streaming_request() -> RequestSpec:

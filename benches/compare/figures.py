@@ -27,8 +27,8 @@ class Metric:
     """The limit is a multiple of this gateway's value, or the value's own without one."""
 
 
-def _cpu_metric(title: str, unit: str, work: str, at_most: float, against: str = "nginx") -> Metric:
-    return Metric(title, f"CPU µs/{unit}", work, "cpu_us", at_most, against)
+def _cpu_metric(title: str, unit: str, workload: str, at_most: float, against: str = "nginx") -> Metric:
+    return Metric(title, f"CPU µs/{unit}", workload, "cpu_us", at_most, against)
 
 
 METRICS: tuple[Metric, ...] = (
@@ -92,17 +92,19 @@ def add_latency_overhead(result: Result) -> list[Sample]:
 
 def evaluate_targets(result: Result) -> list[Verdict]:
     """Returns a verdict for every target, in the order of the table."""
-    known = add_latency_overhead(result)
-    return [_evaluate_target(figure, known) for figure in METRICS if figure.max_value is not None]
+    samples = add_latency_overhead(result)
+    return [_evaluate_target(figure, samples) for figure in METRICS if figure.max_value is not None]
 
 
-def _evaluate_target(figure: Metric, known: list[Sample]) -> Verdict:
-    ours = paired.compute_spread(paired.values_by_round(known, figure.workload, PENSTOCK, figure.value_key).values())
-    reached = ours
+def _evaluate_target(figure: Metric, samples: list[Sample]) -> Verdict:
+    penstock_spread = paired.compute_spread(
+        paired.values_by_round(samples, figure.workload, PENSTOCK, figure.value_key).values()
+    )
+    reached = penstock_spread
     if figure.baseline:
-        reached = paired.ratio_spread(known, figure.workload, figure.value_key, (PENSTOCK, figure.baseline))
+        reached = paired.ratio_spread(samples, figure.workload, figure.value_key, (PENSTOCK, figure.baseline))
     invalid = next(
-        (s.invalid_reason for s in known if (s.workload, s.peer) == (figure.workload, PENSTOCK) and s.invalid_reason),
+        (s.invalid_reason for s in samples if (s.workload, s.peer) == (figure.workload, PENSTOCK) and s.invalid_reason),
         None,
     )
-    return Verdict(figure, ours, reached, invalid)
+    return Verdict(figure, penstock_spread, reached, invalid)

@@ -50,22 +50,26 @@ class RunningGateway:
     def host(self) -> str:
         return f"127.0.0.1:{self.launch.port}"
 
-    def request_url(self, ask: RequestSpec) -> str:
-        return f"http://{self.host}{self.request_path(ask)}"
+    def request_url(self, request: RequestSpec) -> str:
+        return f"http://{self.host}{self.request_path(request)}"
 
-    def request_path(self, ask: RequestSpec) -> str:
+    def request_path(self, request: RequestSpec) -> str:
         return (
-            self.peer.chat_path_for_config(ask.config) if ask.config else self.peer.chat_path(streamed=ask.is_streamed)
+            self.peer.chat_path_for_config(request.config)
+            if request.config
+            else self.peer.chat_path(streamed=request.is_streamed)
         )
 
-    def request_headers(self, ask: RequestSpec | None = None) -> dict[str, str]:
+    def request_headers(self, request: RequestSpec | None = None) -> dict[str, str]:
         """Returns the headers of every request. If the request uses a saved config, they also select that config."""
-        config = ask.config if ask else ""
-        said = self.peer.headers_for_config(self.launch, config) if config else self.peer.request_headers(self.launch)
-        return {**said, "content-type": "application/json"}
+        config = request.config if request else ""
+        headers = (
+            self.peer.headers_for_config(self.launch, config) if config else self.peer.request_headers(self.launch)
+        )
+        return {**headers, "content-type": "application/json"}
 
-    def request_body(self, ask: RequestSpec) -> bytes:
-        return ask.build_body(self.peer.model_name(ask.model))
+    def request_body(self, request: RequestSpec) -> bytes:
+        return request.build_body(self.peer.model_name(request.model))
 
     def memory_kb(self) -> int:
         return self.process_tree.memory_kb() if self.process_tree else 0
@@ -79,27 +83,27 @@ def run_gateway(peer: Peer, provider: str, core: int | None) -> Iterator[Running
             port = int(provider.rpartition(":")[2])
             yield RunningGateway(peer, LaunchContext(port, provider, Path(folder)), None)
             return
-        stand = LaunchContext(ports.find_free_port(), provider, Path(folder))
-        began = time.monotonic()
-        process = _start_process(peer, stand, core)
+        launch = LaunchContext(ports.find_free_port(), provider, Path(folder))
+        started_at = time.monotonic()
+        process = _start_process(peer, launch, core)
         try:
-            gateway = RunningGateway(peer, stand, ProcessTree(process.pid))
-            _wait_until_ready(gateway, process, began)
+            gateway = RunningGateway(peer, launch, ProcessTree(process.pid))
+            _wait_until_ready(gateway, process, started_at)
             _check_listener(gateway)
             yield gateway
         finally:
             _stop_process_tree(process)
 
 
-def _start_process(peer: Peer, stand: LaunchContext, core: int | None) -> subprocess.Popen[bytes]:
+def _start_process(peer: Peer, launch: LaunchContext, core: int | None) -> subprocess.Popen[bytes]:
     pinned = [] if core is None else ["taskset", "-c", str(core)]
-    command = [*pinned, *peer.prepare_command(stand)]
-    kept = {name: os.environ[name] for name in PRESERVED_VARIABLES if name in os.environ}
-    environment = {**kept, "PATH": SEARCH_PATH, **peer.environment()}
-    with (stand.folder / "output.log").open("wb") as log:
+    command = [*pinned, *peer.prepare_command(launch)]
+    preserved = {name: os.environ[name] for name in PRESERVED_VARIABLES if name in os.environ}
+    environment = {**preserved, "PATH": SEARCH_PATH, **peer.environment()}
+    with (launch.folder / "output.log").open("wb") as log:
         return subprocess.Popen(
             command,
-            cwd=stand.folder,
+            cwd=launch.folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -108,19 +112,19 @@ def _start_process(peer: Peer, stand: LaunchContext, core: int | None) -> subpro
         )
 
 
-def _wait_until_ready(gateway: RunningGateway, process: subprocess.Popen[bytes], began: float) -> None:
+def _wait_until_ready(gateway: RunningGateway, process: subprocess.Popen[bytes], started_at: float) -> None:
     status = 0
-    while time.monotonic() - began < gateway.peer.timeout_seconds:
+    while time.monotonic() - started_at < gateway.peer.timeout_seconds:
         status = _probe_status(gateway) or status
         if status == http.HTTPStatus.OK:
-            gateway.startup_seconds = time.monotonic() - began
+            gateway.startup_seconds = time.monotonic() - started_at
             return
         if process.poll() is not None:
             message = f"it ended while starting: {_last_log_lines(gateway.launch)}"
             raise NotStarted(message)
         time.sleep(0.002 if not status else 0.2)
-    said = _last_log_lines(gateway.launch)
-    message = f"no answer within {gateway.peer.timeout_seconds:g} s (status {status}): {said}"
+    log_tail = _last_log_lines(gateway.launch)
+    message = f"no answer within {gateway.peer.timeout_seconds:g} s (status {status}): {log_tail}"
     raise NotStarted(message)
 
 
@@ -132,22 +136,24 @@ def _probe_status(gateway: RunningGateway) -> int:
         return 0
 
 
-def send_request(gateway: RunningGateway, ask: RequestSpec) -> http.client.HTTPResponse:
+def send_request(gateway: RunningGateway, request: RequestSpec) -> http.client.HTTPResponse:
     """Sends one request, reads the complete response and returns it."""
     connection = http.client.HTTPConnection(gateway.host, timeout=gateway.peer.timeout_seconds)
     try:
-        connection.request("POST", gateway.request_path(ask), gateway.request_body(ask), gateway.request_headers(ask))
-        answer = connection.getresponse()
-        answer.read()
+        connection.request(
+            "POST", gateway.request_path(request), gateway.request_body(request), gateway.request_headers(request)
+        )
+        response = connection.getresponse()
+        response.read()
     finally:
         connection.close()
     gateway.sent_requests += 1
-    return answer
+    return response
 
 
-def _last_log_lines(stand: LaunchContext) -> str:
-    said = (stand.folder / "output.log").read_text(errors="replace").splitlines()
-    return " / ".join(line.strip() for line in said[-3:] if line.strip()) or "no output"
+def _last_log_lines(launch: LaunchContext) -> str:
+    lines = (launch.folder / "output.log").read_text(errors="replace").splitlines()
+    return " / ".join(line.strip() for line in lines[-3:] if line.strip()) or "no output"
 
 
 def _check_listener(gateway: RunningGateway) -> None:

@@ -27,17 +27,17 @@ SENT_COUNTERS = ("requests", "streams", "finished", "clients")
 ERROR_COUNTERS = ("errors", "incomplete", "failed")
 
 
-def run(gateway: RunningGateway, kind: str, ask: RequestSpec, options: LoadOptions) -> LoadReport:
+def run(gateway: RunningGateway, kind: str, request: RequestSpec, options: LoadOptions) -> LoadReport:
     """Runs the client to its end and returns its report. Raises `InvalidSample` if there were errors."""
-    with start_client(gateway, kind, ask, options) as process:
+    with start_client(gateway, kind, request, options) as process:
         return _collect_report(gateway, process, float(options.get("seconds", 0)))
 
 
 def run_watched(
-    gateway: RunningGateway, kind: str, ask: RequestSpec, options: LoadOptions, watch: Callable[[], None]
+    gateway: RunningGateway, kind: str, request: RequestSpec, options: LoadOptions, watch: Callable[[], None]
 ) -> LoadReport:
     """Runs the client like `run`, and calls `watch` every `WATCH_INTERVAL_SECONDS` meanwhile."""
-    with start_client(gateway, kind, ask, options) as process:
+    with start_client(gateway, kind, request, options) as process:
         deadline = float(options.get("seconds", 0)) + GRACE_SECONDS
         while process.poll() is None and deadline > 0:
             watch()
@@ -55,13 +55,13 @@ def _wait_interval(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def start_client(
-    gateway: RunningGateway, kind: str, ask: RequestSpec, options: LoadOptions
+    gateway: RunningGateway, kind: str, request: RequestSpec, options: LoadOptions
 ) -> Iterator[subprocess.Popen[str]]:
     """Starts the client; kills it at the end of the block."""
     with tempfile.NamedTemporaryFile(suffix=".json", dir=gateway.launch.folder) as body:
-        Path(body.name).write_bytes(gateway.request_body(ask))
-        command = [str(find_binary("penstock-load")), kind, "--url", gateway.request_url(ask), "--body", body.name]
-        for name, value in gateway.request_headers(ask).items():
+        Path(body.name).write_bytes(gateway.request_body(request))
+        command = [str(find_binary("penstock-load")), kind, "--url", gateway.request_url(request), "--body", body.name]
+        for name, value in gateway.request_headers(request).items():
             command += ["-H", f"{name}: {value}"]
         with _spawn_client(command + format_flags(options)) as process:
             yield process

@@ -24,33 +24,41 @@ class Spread:
 
 def compute_spread(values: Iterable[float]) -> Spread | None:
     """Returns the spread of the values; `None` if there are none."""
-    known = list(values)
-    if not known:
+    numbers = list(values)
+    if not numbers:
         return None
-    return Spread(median(known), min(known), max(known), len(known))
+    return Spread(median(numbers), min(numbers), max(numbers), len(numbers))
 
 
-def values_by_round(samples: list[Sample], work: str, peer: str, value: str) -> dict[int, float]:
+def values_by_round(samples: list[Sample], workload: str, peer: str, value: str) -> dict[int, float]:
     """Returns one gateway's values by round, without invalid samples."""
     return {
         sample.round: sample.values[value]
         for sample in samples
-        if (sample.workload, sample.peer) == (work, peer) and sample.invalid_reason is None and value in sample.values
+        if (sample.workload, sample.peer) == (workload, peer)
+        and sample.invalid_reason is None
+        and value in sample.values
     }
 
 
-def ratio_spread(samples: list[Sample], work: str, value: str, pair: tuple[str, str]) -> Spread | None:
+def ratio_spread(samples: list[Sample], workload: str, value: str, pair: tuple[str, str]) -> Spread | None:
     """Returns the spread of the first gateway's value divided by the second's in the same round."""
-    ours, theirs = (values_by_round(samples, work, peer, value) for peer in pair)
+    numerators, denominators = (values_by_round(samples, workload, peer, value) for peer in pair)
     # A difference at or below zero is noise; dividing by it gives meaningless ratios.
-    return compute_spread(ours[number] / theirs[number] for number in ours.keys() & theirs.keys() if theirs[number] > 0)
+    return compute_spread(
+        numerators[number] / denominators[number]
+        for number in numerators.keys() & denominators.keys()
+        if denominators[number] > 0
+    )
 
 
-def add_overhead(samples: list[Sample], work: str, values: tuple[str, ...]) -> list[Sample]:
+def add_overhead(samples: list[Sample], workload: str, values: tuple[str, ...]) -> list[Sample]:
     """Returns all samples; those of this workload also get `added_…` values: the difference to direct requests in the
     same round.
     """
-    return [_add_sample_overhead(sample, samples, values) if sample.workload == work else sample for sample in samples]
+    return [
+        _add_sample_overhead(sample, samples, values) if sample.workload == workload else sample for sample in samples
+    ]
 
 
 def _add_sample_overhead(sample: Sample, samples: list[Sample], values: tuple[str, ...]) -> Sample:
@@ -61,5 +69,5 @@ def _add_sample_overhead(sample: Sample, samples: list[Sample], values: tuple[st
         direct = values_by_round(samples, sample.workload, "direct", value)
         if sample.round in direct and value in sample.values:
             extra[f"added_{value}"] = sample.values[value] - direct[sample.round]
-    known = {**sample.values, **extra}
-    return Sample(sample.round, sample.workload, sample.peer, known, sample.invalid_reason)
+    merged = {**sample.values, **extra}
+    return Sample(sample.round, sample.workload, sample.peer, merged, sample.invalid_reason)

@@ -27,13 +27,13 @@ def draw_chart(result: Result, path: Path) -> bool:
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415 - only where a picture is drawn
 
-    known = figures.add_latency_overhead(result)
-    shown = [figure for figure in METRICS if figure.baseline == "nginx" and _has_nginx_value(known, figure)]
+    samples = figures.add_latency_overhead(result)
+    shown = [figure for figure in METRICS if figure.baseline == "nginx" and _has_nginx_value(samples, figure)]
     if not shown:
         return False
     peers = [peer for peer in result.versions if peer not in {"direct", "nginx"}]
     drawn, axes = plt.subplots(figsize=(9, 1.2 + 0.2 * len(shown) * (len(peers) + 1)))
-    _draw_bars(axes, known, shown, peers)
+    _draw_bars(axes, samples, shown, peers)
     _format_axes(axes, shown, result)
     drawn.tight_layout()
     drawn.savefig(path, dpi=150)
@@ -41,18 +41,18 @@ def draw_chart(result: Result, path: Path) -> bool:
     return True
 
 
-def _has_nginx_value(known: list[Sample], figure: Metric) -> bool:
-    return bool(paired.values_by_round(known, figure.workload, "nginx", figure.value_key))
+def _has_nginx_value(samples: list[Sample], figure: Metric) -> bool:
+    return bool(paired.values_by_round(samples, figure.workload, "nginx", figure.value_key))
 
 
-def _draw_bars(axes: Axes, known: list[Sample], shown: list[Metric], peers: list[str]) -> None:
+def _draw_bars(axes: Axes, samples: list[Sample], shown: list[Metric], peers: list[str]) -> None:
     height = 0.8 / max(len(peers), 1)
-    for place, peer in enumerate(peers):
-        spreads = [paired.ratio_spread(known, f.workload, f.value_key, (peer, "nginx")) for f in shown]
+    for position, peer in enumerate(peers):
+        spreads = [paired.ratio_spread(samples, f.workload, f.value_key, (peer, "nginx")) for f in shown]
         rows = [(i, spread) for i, spread in enumerate(spreads) if spread and spread.median > 0]
-        colour = PENSTOCK_COLOUR if peer == PENSTOCK else COLOURS[place % len(COLOURS)]
+        colour = PENSTOCK_COLOUR if peer == PENSTOCK else COLOURS[position % len(COLOURS)]
         axes.barh(
-            [i + (place - (len(peers) - 1) / 2) * height for i, _ in rows],
+            [i + (position - (len(peers) - 1) / 2) * height for i, _ in rows],
             [spread.median for _, spread in rows],
             height=height * 0.9,
             xerr=_error_bars([spread for _, spread in rows]),

@@ -48,8 +48,8 @@ def listener_inodes(port: int) -> set[str]:
 def is_owned_by(port: int, pids: set[int]) -> bool:
     """Returns true if the port has listeners and all of them belong to these processes."""
     wanted = listener_inodes(port)
-    held = {inode for pid in pids for inode in _socket_inodes(pid)}
-    return bool(wanted) and wanted <= held
+    owned_inodes = {inode for pid in pids for inode in _socket_inodes(pid)}
+    return bool(wanted) and wanted <= owned_inodes
 
 
 def _socket_inodes(pid: int) -> set[str]:

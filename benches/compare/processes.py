@@ -89,12 +89,12 @@ def _pss_kb(pid: int) -> int:
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")), 0)
 
 
-def unrelated_cpu_seconds(ours: int) -> dict[int, float]:
-    """Returns the CPU seconds of every process that is not a descendant of `ours`, without kernel threads."""
+def unrelated_cpu_seconds(root_pid: int) -> dict[int, float]:
+    """Returns the CPU seconds of every process that is not a descendant of `root_pid`, without kernel threads."""
     running = read_process_table()
-    mine = find_descendants(ours, running)
+    own_pids = find_descendants(root_pid, running)
     return {
         process.pid: process_cpu_seconds(process.pid) + process.reaped_cpu_seconds
         for process in running.values()
-        if process.pid not in mine and KTHREADD_PID not in (process.pid, process.parent_pid)
+        if process.pid not in own_pids and KTHREADD_PID not in (process.pid, process.parent_pid)
     }

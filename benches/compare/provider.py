@@ -20,8 +20,12 @@ READY_PREFIX = "listening on "
 
 def find_binary(name: str) -> Path:
     """Returns the path of a program of the workspace: from its environment variable, or from the release folder."""
-    told = os.environ.get(name.upper().replace("-", "_"))
-    path = Path(told) if told else REPOSITORY_ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / name
+    override = os.environ.get(name.upper().replace("-", "_"))
+    path = (
+        Path(override)
+        if override
+        else REPOSITORY_ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release" / name
+    )
     if not path.is_file():
         message = f"{path} is missing; run `cargo build --release -p penstock-mock`"
         raise SystemExit(message)

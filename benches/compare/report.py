@@ -19,14 +19,14 @@ DisturbedShares = dict[str, dict[str, float]]
 
 def render_report(result: Result) -> str:
     """Returns the complete report as Markdown."""
-    known = figures.add_latency_overhead(result)
+    samples = figures.add_latency_overhead(result)
     parts = [
         _render_header(result),
-        _render_targets(figures.evaluate_targets(result), _disturbed_shares(known)),
-        _render_all_peers(known, list(result.versions)),
+        _render_targets(figures.evaluate_targets(result), _disturbed_shares(samples)),
+        _render_all_peers(samples, list(result.versions)),
         _render_notes("Left out", [f"{name}: {why}" for name, why in result.left_out.items()]),
-        _render_notes("Invalid", sorted({_format_invalid(sample) for sample in known if sample.invalid_reason})),
-        _render_notes("Warnings", [*result.warnings, *_disturbance_warnings(_disturbed_shares(known))]),
+        _render_notes("Invalid", sorted({_format_invalid(sample) for sample in samples if sample.invalid_reason})),
+        _render_notes("Warnings", [*result.warnings, *_disturbance_warnings(_disturbed_shares(samples))]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -41,7 +41,7 @@ def format_number(value: float) -> str:
 
 def _render_header(result: Result) -> str:
     versions = ", ".join(f"{name} {version}".strip() for name, version in result.versions.items())
-    machine = ", ".join(f"{name} {what}" for name, what in result.machine.items())
+    machine = ", ".join(f"{name} {value}" for name, value in result.machine.items())
     kind = "quick run" if result.quick else "run"
     return (
         f"# Comparison of {result.at}\n\n"
@@ -86,10 +86,10 @@ def _format_spread(spread: paired.Spread | None, sign: str) -> str:
     return f"{format_number(spread.median)}{sign} [{low}{DASH}{high}]"
 
 
-def _render_all_peers(known: list[Sample], peers: list[str]) -> str:
-    disturbed = _disturbed_shares(known)
+def _render_all_peers(samples: list[Sample], peers: list[str]) -> str:
+    disturbed = _disturbed_shares(samples)
     rows = [
-        [figure.title, figure.unit, *(_render_cell(known, figure, peer, disturbed) for peer in peers)]
+        [figure.title, figure.unit, *(_render_cell(samples, figure, peer, disturbed) for peer in peers)]
         for figure in _distinct_metrics()
     ]
     measured = [row for row in rows if any(cell != DASH for cell in row[2:])]
@@ -101,13 +101,13 @@ def _distinct_metrics() -> list[Metric]:
     return list({(figure.workload, figure.value_key): figure for figure in reversed(METRICS)}.values())[::-1]
 
 
-def _render_cell(known: list[Sample], figure: Metric, peer: str, disturbed: DisturbedShares) -> str:
-    value = paired.compute_spread(paired.values_by_round(known, figure.workload, peer, figure.value_key).values())
+def _render_cell(samples: list[Sample], figure: Metric, peer: str, disturbed: DisturbedShares) -> str:
+    value = paired.compute_spread(paired.values_by_round(samples, figure.workload, peer, figure.value_key).values())
     if value is None:
         return DASH
-    ratio = paired.ratio_spread(known, figure.workload, figure.value_key, (peer, "nginx"))
-    beside = "" if ratio is None or peer == "nginx" else f" ({format_number(ratio.median)}{TIMES_SIGN})"
-    return format_number(value.median) + beside + (DISTURBED_MARK if peer in disturbed.get(figure.workload, {}) else "")
+    ratio = paired.ratio_spread(samples, figure.workload, figure.value_key, (peer, "nginx"))
+    suffix = "" if ratio is None or peer == "nginx" else f" ({format_number(ratio.median)}{TIMES_SIGN})"
+    return format_number(value.median) + suffix + (DISTURBED_MARK if peer in disturbed.get(figure.workload, {}) else "")
 
 
 def _format_invalid(sample: Sample) -> str:
@@ -119,12 +119,12 @@ def _disturbance_mark(disturbed: DisturbedShares, figure: Metric) -> str:
     return DISTURBED_MARK if {figures.PENSTOCK, figure.baseline} & disturbed.get(figure.workload, {}).keys() else ""
 
 
-def _disturbed_shares(known: list[Sample]) -> DisturbedShares:
+def _disturbed_shares(samples: list[Sample]) -> DisturbedShares:
     """Returns the highest share of the core that other processes used, by workload and gateway. Contains only shares
     above the limit.
     """
     worst: DisturbedShares = {}
-    for sample in known:
+    for sample in samples:
         share = sample.values.get("foreign", 0.0)
         if share > MAX_FOREIGN_SHARE and sample.peer != "direct":
             by_peer = worst.setdefault(sample.workload, {})
@@ -134,8 +134,8 @@ def _disturbed_shares(known: list[Sample]) -> DisturbedShares:
 
 def _disturbance_warnings(disturbed: DisturbedShares) -> list[str]:
     return [
-        f"{DISTURBED_MARK.strip()} {work}: others used the gateway's core: {', '.join(f'{peer} {share:.0%}' for peer, share in by_peer.items())}"
-        for work, by_peer in disturbed.items()
+        f"{DISTURBED_MARK.strip()} {workload}: others used the gateway's core: {', '.join(f'{peer} {share:.0%}' for peer, share in by_peer.items())}"
+        for workload, by_peer in disturbed.items()
     ]
 
 

@@ -36,17 +36,17 @@ class ComparisonRun:
         """Runs all rounds. The result contains all measurements even if some fail."""
         self.framing_events = _count_framing_events()
         for number in range(1, self.result.rounds + 1):
-            for work in self.workloads:
-                self._measure_peers(number, work)
+            for workload in self.workloads:
+                self._measure_peers(number, workload)
 
-    def _measure_peers(self, number: int, work: Workload) -> None:
+    def _measure_peers(self, number: int, workload: Workload) -> None:
         for peer in self.peers:
-            if self._should_measure(peer, work, number) and peer.name not in self.result.left_out:
-                sample = self._measure_sample(number, work, peer)
+            if self._should_measure(peer, workload, number) and peer.name not in self.result.left_out:
+                sample = self._measure_sample(number, workload, peer)
                 self.result.samples.append(sample)
                 self._print_progress(sample)
 
-    def _measure_sample(self, number: int, work: Workload, peer: Peer) -> Sample:
+    def _measure_sample(self, number: int, workload: Workload, peer: Peer) -> Sample:
         try:
             # Each sample has its own provider, so that connections left open by one gateway do not affect the next.
             with (
@@ -54,19 +54,19 @@ class ComparisonRun:
                 run_gateway(peer, address, self.cores.gateway) as gateway,
             ):
                 bench = BenchContext(gateway, self.cores.gateway, self.durations, self.framing_events)
-                values = work.measure(bench)
+                values = workload.measure(bench)
                 check_records(gateway)
         except NotStarted as reason:
             self.result.left_out[peer.name] = str(reason)
-            return Sample(number, work.name, peer.name, {}, str(reason))
+            return Sample(number, workload.name, peer.name, {}, str(reason))
         except InvalidSample as reason:
-            return Sample(number, work.name, peer.name, {}, str(reason))
-        return Sample(number, work.name, peer.name, values)
+            return Sample(number, workload.name, peer.name, {}, str(reason))
+        return Sample(number, workload.name, peer.name, values)
 
     def _print_progress(self, sample: Sample) -> None:
         values = ", ".join(f"{name} {value:.4g}" for name, value in sample.values.items())
-        where = f"round {sample.round}/{self.result.rounds} {sample.workload} {sample.peer}"
-        print(f"{where}: {sample.invalid_reason or values} ({self._remaining_time()})", file=sys.stderr, flush=True)
+        label = f"round {sample.round}/{self.result.rounds} {sample.workload} {sample.peer}"
+        print(f"{label}: {sample.invalid_reason or values} ({self._remaining_time()})", file=sys.stderr, flush=True)
 
     def _remaining_time(self) -> str:
         """Returns the remaining time, estimated from the average so far."""
@@ -74,16 +74,21 @@ class ComparisonRun:
         minutes = (time.monotonic() - self.started_at) / done * max(self._count_samples() - done, 0) / 60
         return f"{minutes:.1f} minutes left"
 
-    def _should_measure(self, peer: Peer, work: Workload, number: int) -> bool:
-        named = not work.only_peers or peer.name in work.only_peers
-        enough = number > min(peer.max_rounds, self.durations.low_variance_rounds if work.is_low_variance else number)
-        return named and (peer.has_process or work.includes_direct) and not enough
+    def _should_measure(self, peer: Peer, workload: Workload, number: int) -> bool:
+        is_selected = not workload.only_peers or peer.name in workload.only_peers
+        enough = number > min(
+            peer.max_rounds, self.durations.low_variance_rounds if workload.is_low_variance else number
+        )
+        return is_selected and (peer.has_process or workload.includes_direct) and not enough
 
     def _count_samples(self) -> int:
         peers = [peer for peer in self.peers if peer.name not in self.result.left_out]
         numbers = range(1, self.result.rounds + 1)
         return sum(
-            self._should_measure(peer, work, number) for number in numbers for work in self.workloads for peer in peers
+            self._should_measure(peer, workload, number)
+            for number in numbers
+            for workload in self.workloads
+            for peer in peers
         )
 
 

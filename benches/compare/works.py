@@ -72,16 +72,18 @@ class BenchContext:
     def duration_options(self) -> LoadOptions:
         return {"seconds": self.durations.measure_seconds}
 
-    def warm_up(self, kind: str, ask: RequestSpec, options: LoadOptions) -> None:
-        load.run(self.gateway, kind, ask, {**options, "seconds": self.durations.warmup_seconds})
+    def warm_up(self, kind: str, request: RequestSpec, options: LoadOptions) -> None:
+        load.run(self.gateway, kind, request, {**options, "seconds": self.durations.warmup_seconds})
         time.sleep(self.durations.settle_seconds)
 
-    def measure(self, kind: str, ask: RequestSpec, options: LoadOptions, units: str) -> tuple[LoadReport, Measurements]:
+    def measure(
+        self, kind: str, request: RequestSpec, options: LoadOptions, units: str
+    ) -> tuple[LoadReport, Measurements]:
         """Returns the client's report and the CPU cost of each unit in it. Raises `InvalidSample` if there are no
         units.
         """
         before = cores.read_cpu(self.core, self.gateway.process_tree)
-        report = load.run(self.gateway, kind, ask, {**options, **self.duration_options})
+        report = load.run(self.gateway, kind, request, {**options, **self.duration_options})
         time.sleep(self.durations.settle_seconds)
         after = cores.read_cpu(self.core, self.gateway.process_tree)
         if not report.get(units):
@@ -93,9 +95,9 @@ class BenchContext:
         return report, values
 
 
-def _measure_requests(bench: BenchContext, kind: str, ask: RequestSpec, options: LoadOptions) -> Measurements:
-    bench.warm_up(kind, ask, options)
-    report, values = bench.measure(kind, ask, options, "requests")
+def _measure_requests(bench: BenchContext, kind: str, request: RequestSpec, options: LoadOptions) -> Measurements:
+    bench.warm_up(kind, request, options)
+    report, values = bench.measure(kind, request, options, "requests")
     return values | _select_values(report, "rps", "p50_us", "p99_us")
 
 
@@ -154,10 +156,10 @@ def measure_routing(bench: BenchContext) -> Measurements:
     }
 
 
-def _wait_for_configs(gateway: RunningGateway, ask: RequestSpec) -> None:
+def _wait_for_configs(gateway: RunningGateway, request: RequestSpec) -> None:
     """Waits until the gateway has reloaded its changed config file."""
     deadline = time.monotonic() + RELOAD_TIMEOUT_SECONDS
-    while send_request(gateway, ask).status != HTTPStatus.OK:
+    while send_request(gateway, request).status != HTTPStatus.OK:
         if time.monotonic() > deadline:
             message = "the gateway did not load the saved configs"
             raise InvalidSample(message)
@@ -169,7 +171,9 @@ def measure_large_body(bench: BenchContext) -> Measurements:
     return _measure_requests(bench, "whole", bodies.large_request(), {"connections": 4})
 
 
-def make_stream_workload(ask: RequestSpec, count: int, within_ms: int = 0) -> Callable[[BenchContext], Measurements]:
+def make_stream_workload(
+    request: RequestSpec, count: int, within_ms: int = 0
+) -> Callable[[BenchContext], Measurements]:
     """Returns a workload of `count` concurrent streams, each repeated until the time is up.
 
     `within_ms` spreads the start of the streams over this time, as with independent clients. Streams that start
@@ -177,31 +181,31 @@ def make_stream_workload(ask: RequestSpec, count: int, within_ms: int = 0) -> Ca
     """
 
     def measure_streams(bench: BenchContext) -> Measurements:
-        options: LoadOptions = {"streams": count, "within_ms": within_ms, **_expected_chunks(bench, ask)}
-        bench.warm_up("stream", ask, options)
-        report, values = bench.measure("stream", ask, options, "chunks")
+        options: LoadOptions = {"streams": count, "within_ms": within_ms, **_expected_chunks(bench, request)}
+        bench.warm_up("stream", request, options)
+        report, values = bench.measure("stream", request, options, "chunks")
         return values | _select_values(report, "first_byte_p50_us", "first_byte_p99_us", "late_p50_us", "late_p99_us")
 
     return measure_streams
 
 
-def _expected_chunks(bench: BenchContext, ask: RequestSpec) -> LoadOptions:
+def _expected_chunks(bench: BenchContext, request: RequestSpec) -> LoadOptions:
     """Returns the exact event count of each stream, for gateways that forward events unchanged."""
     if not bench.gateway.peer.is_verbatim:
         return {}
-    return {"expect_chunks": ask.chunk_count + bench.framing_events}
+    return {"expect_chunks": request.chunk_count + bench.framing_events}
 
 
 def measure_slow_streams(bench: BenchContext) -> Measurements:
     """Measures the memory for each of many concurrent slow streams; all of them must finish."""
-    ask = slow_stream_request(bench.durations)
+    request = slow_stream_request(bench.durations)
     base = _idle_memory_kb(bench)
     seen = [base]
     report = load.run_watched(
         bench.gateway,
         "hold",
-        ask,
-        {"streams": SLOW_STREAM_COUNT, "seconds": bench.durations.hold_seconds, **_expected_chunks(bench, ask)},
+        request,
+        {"streams": SLOW_STREAM_COUNT, "seconds": bench.durations.hold_seconds, **_expected_chunks(bench, request)},
         lambda: seen.append(bench.gateway.memory_kb()),
     )
     if report.get("finished") != SLOW_STREAM_COUNT:
@@ -246,8 +250,8 @@ def measure_stuck_clients(bench: BenchContext) -> Measurements:
 
 def _check_burn_route(gateway: RunningGateway) -> None:
     """Checks that the burn route exists. The load client ignores its response, so a missing route would go unnoticed."""
-    with urlopen(f"http://{gateway.host}{burning.BURN_PATH}", timeout=30) as answer:
-        if answer.read().decode() != burning.BURN_RESPONSE:
+    with urlopen(f"http://{gateway.host}{burning.BURN_PATH}", timeout=30) as response:
+        if response.read().decode() != burning.BURN_RESPONSE:
             message = f"{burning.BURN_PATH} does not return the expected response"
             raise InvalidSample(message)
 
@@ -270,10 +274,10 @@ def measure_tail_latency(bench: BenchContext) -> Measurements:
     values: Measurements = {"quiet_p99_ms": quiet, "p99_ms": busy, "rise_ms": busy - quiet}
     for page in MANAGEMENT_PAGES:
         name = page.rpartition("/")[2].partition(".")[0]
-        place = f"http://{bench.gateway.host}{page}"
-        pages = _measure_capacity(place, bench.durations.warmup_seconds) * PAGE_LOAD_SHARE
+        page_url = f"http://{bench.gateway.host}{page}"
+        pages = _measure_capacity(page_url, bench.durations.warmup_seconds) * PAGE_LOAD_SHARE
         quiet = _p99_under_page_load(bench, f"{bench.gateway.launch.provider_url}/v1/models", pages)
-        busy = _p99_under_page_load(bench, place, pages)
+        busy = _p99_under_page_load(bench, page_url, pages)
         values |= {f"{name}_rps": pages, f"{name}_quiet_p99_ms": quiet, f"{name}_p99_ms": busy}
         values["pages_rise_ms"] = max(values.get("pages_rise_ms", busy - quiet), busy - quiet)
     return values
@@ -282,11 +286,11 @@ def measure_tail_latency(bench: BenchContext) -> Measurements:
 def _measure_capacity(url: str, seconds: float) -> float:
     """Returns how many responses of a page the otherwise idle gateway serves in a second."""
     with load.start_page_client("whole", url, {"connections": PAGE_CONNECTIONS, "seconds": seconds}) as client:
-        asked = load.read_report(client, seconds)
-    if asked.get("errors") or not asked.get("requests"):
-        message = f"{url} returned {asked.get('requests')} responses with {asked.get('errors')} errors"
+        report = load.read_report(client, seconds)
+    if report.get("errors") or not report.get("requests"):
+        message = f"{url} returned {report.get('requests')} responses with {report.get('errors')} errors"
         raise InvalidSample(message)
-    return asked["rps"]
+    return report["rps"]
 
 
 def _p99_under_page_load(bench: BenchContext, url: str, pages: float) -> float:

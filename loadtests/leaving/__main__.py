@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if a latency target is missed."""
-    asked = _build_parser().parse_args(arguments)
+    options = _build_parser().parse_args(arguments)
     penstock = Penstock()
     penstock.install()
-    figures = uvloop.run(_measure_all(penstock, asked))
+    figures = uvloop.run(_measure_all(penstock, options))
     print(render_table(figures))
     broken = [str(one) for one in figures if not one.meets_targets]
     print("\n".join(broken), file=sys.stderr)
     return int(bool(broken))
 
 
-async def _measure_all(penstock: Penstock, asked: argparse.Namespace) -> list[DisconnectResults]:
+async def _measure_all(penstock: Penstock, options: argparse.Namespace) -> list[DisconnectResults]:
     provider, figures = Provider(), []
-    crowd = DisconnectLoad(asked.callers, asked.rate)
+    crowd = DisconnectLoad(options.callers, options.rate)
     async with provider.listen():
         # Starts the gateway in a thread, because the gateway sends a request to this process's provider during startup.
         running = gateway.run_gateway(penstock, provider.url, core=None)
         loaded = await asyncio.to_thread(running.__enter__)
         try:
-            for name, way in make_clients(f"http://{loaded.host}", loaded.request_headers()).items():
-                for phase in asked.phases:
-                    figures.append(await measure_disconnects(provider, way, (phase, name), crowd))
+            for name, client in make_clients(f"http://{loaded.host}", loaded.request_headers()).items():
+                for phase in options.phases:
+                    figures.append(await measure_disconnects(provider, client, (phase, name), crowd))
                     print(figures[-1], file=sys.stderr, flush=True)
         finally:
             await asyncio.to_thread(running.__exit__, None, None, None)

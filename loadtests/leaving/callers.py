@@ -42,8 +42,8 @@ def build_request(phase: str) -> tuple[str, dict[str, str], bytes]:
     if phase == "uploading":
         fields = {"content-type": "application/octet-stream", "content-length": str(UPLOAD_BYTES)}
         return "/v1/files", fields, b"x" * SENT_UPLOAD_BYTES
-    words = [{"role": "user", "content": "tell me about water and gates"}]
-    body = json.dumps({"model": phase, "stream": phase != "whole", "messages": words}).encode()
+    messages = [{"role": "user", "content": "tell me about water and gates"}]
+    body = json.dumps({"model": phase, "stream": phase != "whole", "messages": messages}).encode()
     return CHAT_PATH, {"content-type": "application/json", "content-length": str(len(body))}, body
 
 

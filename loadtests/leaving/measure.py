@@ -43,8 +43,8 @@ class DisconnectResults:
         """Returns the latency below which this share of the noticed disconnects lies, in milliseconds. NaN if there are
         none.
         """
-        known = sorted(self.latencies_ms)
-        return known[min(len(known) - 1, int(len(known) * part))] if known else float("nan")
+        ordered = sorted(self.latencies_ms)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * part))] if ordered else float("nan")
 
     @property
     def meets_targets(self) -> bool:
@@ -76,7 +76,7 @@ def make_clients(url: str, headers: Mapping[str, str]) -> dict[str, Disconnectin
 
 
 async def measure_disconnects(
-    provider: Provider, way: DisconnectingClient, case: tuple[str, str], crowd: DisconnectLoad
+    provider: Provider, client: DisconnectingClient, case: tuple[str, str], crowd: DisconnectLoad
 ) -> DisconnectResults:
     """Starts all requests, waits until the provider has received them, then cancels them at the rate of this load."""
     phase, name = case
@@ -86,7 +86,7 @@ async def measure_disconnects(
     callers = {}
     for number in range(crowd.callers):
         tag = f"{phase}-{number}"
-        callers[tag] = await way.start_request(phase, tag)
+        callers[tag] = await client.start_request(phase, tag)
     if not await wait_until(lambda: len(provider.arrived) == crowd.callers, ARRIVE_SECONDS):
         message = f"{phase}, {name}: only {len(provider.arrived)} of {crowd.callers} arrived at the provider"
         raise TimeoutError(message)

@@ -63,7 +63,7 @@ class GatewayUser(HttpUser):
 
     def read_stream(self, response: ResponseContextManager) -> ResponseOutcome:
         """Reads events as they arrive. The duration of the complete stream counts as the response time."""
-        began, outcome = time.perf_counter(), self.new_outcome(response)
+        started_at, outcome = time.perf_counter(), self.new_outcome(response)
         try:
             for line in response.iter_lines():
                 if line.startswith(b"data:"):
@@ -73,7 +73,7 @@ class GatewayUser(HttpUser):
             outcome.is_broken = True
         response.request_meta = {
             **response.request_meta,
-            "response_time": response.request_meta["response_time"] + (time.perf_counter() - began) * 1000,
+            "response_time": response.request_meta["response_time"] + (time.perf_counter() - started_at) * 1000,
             "response_length": len(outcome.text),
         }
         return outcome

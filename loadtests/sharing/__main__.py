@@ -33,9 +33,9 @@ class SharedRedisPenstock(Penstock):
         self._url = url
         self._store = ""
 
-    def prepare_command(self, stand: LaunchContext) -> list[str]:
-        self._store = f"sqlite:///{stand.folder}/penstock.db"
-        return super().prepare_command(stand)
+    def prepare_command(self, launch: LaunchContext) -> list[str]:
+        self._store = f"sqlite:///{launch.folder}/penstock.db"
+        return super().prepare_command(launch)
 
     def environment(self) -> dict[str, str]:
         return {"REDIS_URL": self._url, "PENSTOCK_STORE_URL": self._store, "PENSTOCK_ADMIN_KEY": "k" * 32}
@@ -43,9 +43,9 @@ class SharedRedisPenstock(Penstock):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if a limit is violated."""
-    asked = _build_parser().parse_args(arguments)
-    load = FaultLoad(asked.seconds, asked.well, asked.rate, asked.strict)
-    figures = asyncio.run(measure_faults(load, asked.faults))
+    options = _build_parser().parse_args(arguments)
+    load = FaultLoad(options.seconds, options.well, options.rate, options.strict)
+    figures = asyncio.run(measure_faults(load, options.faults))
     broken = [f"{one.fault}: {wrong}" for one in figures for wrong in one.violations]
     print("\n".join(broken), file=sys.stderr)
     return int(bool(broken))

@@ -78,8 +78,8 @@ class LoadClient:
         return int(head.split(b" ", 2)[1])
 
     def _build_request(self, number: int, config: object) -> bytes:
-        said = [{"role": "user", "content": f"question {number}"}]
-        body = json.dumps({"model": "mock?chunks=1", "messages": said}).encode()
+        messages = [{"role": "user", "content": f"question {number}"}]
+        body = json.dumps({"model": "mock?chunks=1", "messages": messages}).encode()
         fields = {"host": self._host, "x-gateway-api-key": self._key, "x-gateway-config": json.dumps(config)}
         fields |= {"content-type": "application/json", "content-length": str(len(body))}
         head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())

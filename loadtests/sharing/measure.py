@@ -70,7 +70,7 @@ class FaultResults:
             "recovery took too long": self.recovery_seconds <= RECOVERY_SECONDS,
             "p99 rose": not self.should_check_latency or self.fault_p99_ms - self.healthy_p99_ms <= MAX_ADDED_MS,
         }
-        return [promise for promise, kept in promises.items() if not kept]
+        return [promise for promise, is_met in promises.items() if not is_met]
 
     def __str__(self) -> str:
         return (
@@ -85,17 +85,17 @@ async def measure_fault(
 ) -> FaultResults:
     """Sends requests before, during and after the fault, until all workers have recovered."""
     workers = await _wait_for_workers(server, loaded, callers)
-    well = await callers.run_calls(load.healthy_seconds, load.requests_per_second)
+    healthy_calls = await callers.run_calls(load.healthy_seconds, load.requests_per_second)
     slow, lines = _count_slow_lookups(loaded), _count_log_lines(loaded)
     begin, end = server.faults[fault]
-    began = time.monotonic()
+    started_at = time.monotonic()
     await begin()
-    ill = await callers.run_calls(load.fault_seconds, load.requests_per_second)
+    fault_calls = await callers.run_calls(load.fault_seconds, load.requests_per_second)
     await end()
     after, recovered = await _wait_for_recovery(server, callers, workers, load.requests_per_second)
     await asyncio.sleep(COUNTER_DELAY_SECONDS)
-    noticed = [call for call in ill if call.due_at > began + DETECTION_SECONDS] or ill
-    calls = [*well, *ill, *after]
+    noticed = [call for call in fault_calls if call.due_at > started_at + DETECTION_SECONDS] or fault_calls
+    calls = [*healthy_calls, *fault_calls, *after]
     return FaultResults(
         fault=fault,
         worker_count=workers,
@@ -104,7 +104,7 @@ async def measure_fault(
         slow_lookups=_count_slow_lookups(loaded) - slow,
         log_lines=_count_log_lines(loaded) - lines,
         recovery_seconds=recovered,
-        healthy_p99_ms=_p99_ms(well),
+        healthy_p99_ms=_p99_ms(healthy_calls),
         fault_p99_ms=_p99_ms(noticed),
         max_latency_ms=max(call.duration_seconds for call in calls) * 1000,
         should_check_latency=load.should_check_latency,
@@ -131,8 +131,8 @@ async def _wait_for_recovery(
     server: RedisServer, callers: LoadClient, workers: int, rate: float
 ) -> tuple[list[CallResult], float]:
     """Sends requests until all workers use Redis. Returns the results and the seconds that it took."""
-    began, calls, users = time.monotonic(), list[CallResult](), set[str]()
-    while (took := time.monotonic() - began) < RECOVERY_AT_MOST and len(users) < workers:
+    started_at, calls, users = time.monotonic(), list[CallResult](), set[str]()
+    while (took := time.monotonic() - started_at) < RECOVERY_AT_MOST and len(users) < workers:
         calls += await callers.run_calls(0.05, rate)
         users |= await server.active_client_ids()
     return calls, took
@@ -140,8 +140,8 @@ async def _wait_for_recovery(
 
 def _count_slow_lookups(loaded: RunningGateway) -> float:
     """Returns the number of Redis lookups of all workers that timed out."""
-    with urllib.request.urlopen(f"http://{loaded.host}/metrics", timeout=10) as answer:
-        families = text_string_to_metric_families(answer.read().decode())
+    with urllib.request.urlopen(f"http://{loaded.host}/metrics", timeout=10) as response:
+        families = text_string_to_metric_families(response.read().decode())
     return sum(sample.value for one in families for sample in one.samples if sample.name == "penstock_redis_slow_total")
 
 

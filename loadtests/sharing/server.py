@@ -95,30 +95,30 @@ class FaultyProxy:
 
     async def _relay_connection(self, client: socket.socket) -> None:
         halves = [await asyncio.open_connection(sock=client)]
-        ways: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[None]] = []
         try:
             halves.append(await asyncio.open_connection("127.0.0.1", self._server))
-            here, there = halves
-            ways.append(asyncio.create_task(self._relay_stream(here, there, answers=False)))
-            ways.append(asyncio.create_task(self._relay_stream(there, here, answers=True)))
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            client_pair, server_pair = halves
+            tasks.append(asyncio.create_task(self._relay_stream(client_pair, server_pair, responses=False)))
+            tasks.append(asyncio.create_task(self._relay_stream(server_pair, client_pair, responses=True)))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except OSError:
             # The server is unreachable; the client's connection is closed as well.
             return
         finally:
-            for way in ways:
-                way.cancel()
+            for task in tasks:
+                task.cancel()
             for _, writer in halves:
                 writer.close()
-            await asyncio.gather(*ways, *(writer.wait_closed() for _, writer in halves), return_exceptions=True)
+            await asyncio.gather(*tasks, *(writer.wait_closed() for _, writer in halves), return_exceptions=True)
 
-    async def _relay_stream(self, source: StreamPair, sink: StreamPair, *, answers: bool) -> None:
+    async def _relay_stream(self, source: StreamPair, sink: StreamPair, *, responses: bool) -> None:
         with contextlib.suppress(OSError):
-            while piece := await source[0].read(65536):
+            while chunk := await source[0].read(65536):
                 await self._open.wait()
-                if answers and self.delay:
+                if responses and self.delay:
                     await asyncio.sleep(self.delay)
-                sink[1].write(piece)
+                sink[1].write(chunk)
                 await sink[1].drain()
 
 
@@ -222,9 +222,9 @@ class RedisServer:
         """Blocks the server with a script that never ends."""
 
         async def run_script() -> None:
-            async with cast("Any", Redis)(host="127.0.0.1", port=self._port) as aside:
+            async with cast("Any", Redis)(host="127.0.0.1", port=self._port) as redis_client:
                 with contextlib.suppress(RedisError):
-                    await aside.eval("while true do end", 0)
+                    await redis_client.eval("while true do end", 0)
 
         self._aside.append(asyncio.create_task(run_script()))
 

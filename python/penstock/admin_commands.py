@@ -93,8 +93,8 @@ def create_key(
     kind = f"{'workspace' if workspace else 'organisation'}/{'user' if user else 'service'}"
     body = {"name": name, "scopes": list(scopes), "workspace_id": workspace, "user_id": user}
     with _open_remote(url, api_key) as remote:
-        made = remote.request("POST", f"/v1/api-keys/{kind}", {name: value for name, value in body.items() if value})
-        click.echo(made["key"])
+        created = remote.request("POST", f"/v1/api-keys/{kind}", {name: value for name, value in body.items() if value})
+        click.echo(created["key"])
 
 
 @keys.command("rotate")
@@ -103,9 +103,9 @@ def create_key(
 def rotate_key(url: str, api_key: str, key_id: str) -> None:
     """Rotate a key and print the new one; the old one stays valid until the transition ends."""
     with _open_remote(url, api_key) as remote:
-        made = remote.request("POST", f"/v1/api-keys/{_quote_path_segment(key_id)}/rotate", {})
-        click.echo(made["key"])
-        click.echo(f"the old key is valid until {made['key_transition_expires_at']}", err=True)
+        rotated = remote.request("POST", f"/v1/api-keys/{_quote_path_segment(key_id)}/rotate", {})
+        click.echo(rotated["key"])
+        click.echo(f"the old key is valid until {rotated['key_transition_expires_at']}", err=True)
 
 
 @keys.command("delete")
@@ -232,8 +232,8 @@ def apply(
                 step.apply()
         finally:
             # Prints new keys and links even if a later step failed, because they cannot be shown again.
-            for name, what, text in plan.texts:
-                click.echo(f"{name} of {what} (it is shown this once): {text}")
+            for name, resource, text in plan.texts:
+                click.echo(f"{name} of {resource} (it is shown this once): {text}")
         click.echo(f"{len(plan.steps)} done")
 
 
@@ -291,8 +291,8 @@ def _load_yaml(file: Any) -> dict[str, Any]:  # noqa: ANN401 - click says no mor
 
 
 def _describe_yaml_error(error: Any) -> str:  # noqa: ANN401 - its kinds have different fields
-    mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    return f"{what} in line {mark.line + 1}" if mark and what else str(error).splitlines()[0]
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f"{problem} in line {mark.line + 1}" if mark and problem else str(error).splitlines()[0]
 
 
 def _print_table(rows: Iterable[dict[str, Any]], names: tuple[str, ...]) -> None:

@@ -99,7 +99,7 @@ def create_app(settings: Settings, published: SnapshotChannel, record_socket: so
         loop.add_signal_handler(signal.SIGHUP, watcher.request_reload)
         close_records = records.listen(record_socket, loop) if record_socket else records.close
         loops = [*([watcher.run] if settings.file else []), *(store.job_loops if store else [])]
-        running = [loop.create_task(run_with_restarts(work, job_figures)) for work in loops]
+        running = [loop.create_task(run_with_restarts(job, job_figures)) for job in loops]
         try:
             yield
         finally:
@@ -188,46 +188,48 @@ def open_store(
 
     database = Database(settings.store, url)
     key = load_master_keys(settings)
-    vault, kept = Vault(key), SavedSnapshot(settings, key)
+    vault, saved_snapshot = Vault(key), SavedSnapshot(settings, key)
     # Used until the store is read for the first time. A snapshot without the stored rows would reject every stored key.
-    published.stored = kept.load() or EMPTY_STORE_DATA
-    tokens = load_token_verifier(settings, kept)
+    published.stored = saved_snapshot.load() or EMPTY_STORE_DATA
+    tokens = load_token_verifier(settings, saved_snapshot)
     identities = CallerAuthenticator(database, tokens, lambda digest: find_caller(published.stored, digest))
     secrets = SecretCache(settings)
-    publisher = SnapshotPublisher(settings, published, database, vault, secrets, kept, tokens)
+    publisher = SnapshotPublisher(settings, published, database, vault, secrets, saved_snapshot, tokens)
     announcer = _create_redis_notifier(settings, publisher.notify)
-    news = ChangeNotifier(publisher, announcer)
-    office = Services(settings, database, vault, identities, news)
+    notifier = ChangeNotifier(publisher, announcer)
+    services = Services(settings, database, vault, identities, notifier)
     blobs = BlobFolder(settings.files_folder)
-    runner = BatchRunner(settings, office, secrets, blobs, batch_figures, records)
+    runner = BatchRunner(settings, services, secrets, blobs, batch_figures, records)
     shared = {
-        "office": office,
+        "office": services,
         "identities": identities,
         "passwords": PasswordService(),
         "blobs": blobs,
         "runner": runner,
     }
     dependencies = {
-        "work": Provide(office.create_context, sync_to_thread=False),
+        "work": Provide(services.create_context, sync_to_thread=False),
         "page": Provide(listing.read_page_request, sync_to_thread=False),
         **{name: provide_singleton(part) for name, part in shared.items()},
     }
-    loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, KeyRotator(office).run, runner.run]
+    loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, KeyRotator(services).run, runner.run]
     if announcer:
         loops.append(announcer.run)
     if tokens:
         from penstock.jobs.jwks import JwksRefresher
 
         loops.append(JwksRefresher(tokens, settings.jwt.refresh_seconds, publisher.notify).run)
-    return StoreComponents(database, office, identities.authenticate, dependencies, loops, partial(before_send, office))
+    return StoreComponents(
+        database, services, identities.authenticate, dependencies, loops, partial(before_send, services)
+    )
 
 
-def _create_redis_notifier(settings: Settings, heard: Callable[[], None]) -> RedisNotifier | None:
+def _create_redis_notifier(settings: Settings, on_change: Callable[[], None]) -> RedisNotifier | None:
     if not settings.redis.url:
         return None
     from penstock.snapshot.redis_notifier import RedisNotifier
 
-    return RedisNotifier(settings.redis, settings.redis.url.reveal(), heard, settings.upstream.tls_ca)
+    return RedisNotifier(settings.redis, settings.redis.url.reveal(), on_change, settings.upstream.tls_ca)
 
 
 def storeless_routers() -> list[Router]:
@@ -306,7 +308,7 @@ def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         message = "something went wrong"
     headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError | RateLimitedError) else {}
-    said = error_envelope(message, code, listed)
+    body = error_envelope(message, code, listed)
     if resources.uses_openai_errors(request.url.path):
-        said["error"] = openai_error(message, status, listed)
-    return Response(said, status_code=status, headers=headers)
+        body["error"] = openai_error(message, status, listed)
+    return Response(body, status_code=status, headers=headers)

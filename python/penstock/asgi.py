@@ -56,31 +56,33 @@ class EdgeApp:
 
     async def _handle_http(self, scope: dict[str, Any], receive: Receive) -> None:
         loop = asyncio.get_running_loop()
-        answered = asyncio.Event()
-        self._engine.handle_request(scope, receive, lambda: loop.call_soon_threadsafe(answered.set))
-        await answered.wait()
+        response_ready = asyncio.Event()
+        self._engine.handle_request(scope, receive, lambda: loop.call_soon_threadsafe(response_ready.set))
+        await response_ready.wait()
 
     async def _handle_websocket(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Relays WebSocket messages between the server and the engine, which processes them."""
         loop = asyncio.get_running_loop()
-        there, room = asyncio.Event(), asyncio.Event()
-        talk = self._engine.open_websocket(
-            scope, lambda: loop.call_soon_threadsafe(there.set), lambda: loop.call_soon_threadsafe(room.set)
+        message_ready, buffer_ready = asyncio.Event(), asyncio.Event()
+        websocket = self._engine.open_websocket(
+            scope,
+            lambda: loop.call_soon_threadsafe(message_ready.set),
+            lambda: loop.call_soon_threadsafe(buffer_ready.set),
         )
         # The first message is `websocket.connect`, which carries no data.
         await receive()
         self._talks += 1
-        telling = loop.create_task(_send_messages(talk, send, there))
-        hearing = loop.create_task(_receive_messages(talk, receive, room))
+        sender_task = loop.create_task(_send_messages(websocket, send, message_ready))
+        receiver_task = loop.create_task(_receive_messages(websocket, receive, buffer_ready))
         try:
-            await asyncio.wait([telling, hearing], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([sender_task, receiver_task], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._talks -= 1
-            talk.close()
+            websocket.close()
             # Cancelled before the last message is sent: the server closes nothing while a task still receives.
-            hearing.cancel()
-            telling.cancel()
-            ended = await asyncio.gather(telling, hearing, return_exceptions=True)
+            receiver_task.cancel()
+            sender_task.cancel()
+            ended = await asyncio.gather(sender_task, receiver_task, return_exceptions=True)
         if isinstance(last := ended[0], dict):
             await send(last)
 
@@ -100,8 +102,8 @@ class EdgeApp:
             loop.call_soon_threadsafe = self._engine.intercept_call
 
     def _count_traffic(self) -> int:
-        work = msgspec.json.decode(self._engine.metrics(), type=TrafficCounters)
-        return sum(work.durations) + work.pieces
+        counters = msgspec.json.decode(self._engine.metrics(), type=TrafficCounters)
+        return sum(counters.durations) + counters.pieces
 
     def drain(self, seconds: float) -> float:
         """Makes `/ready` report that the gateway stops, and ends open streams after this many seconds.
@@ -113,26 +115,26 @@ class EdgeApp:
         return CLOSE_GRACE_SECONDS if self._talks else 0.0
 
 
-async def _send_messages(talk: WebSocketHandle, send: Send, there: asyncio.Event) -> dict[str, Any]:
+async def _send_messages(websocket: WebSocketHandle, send: Send, message_ready: asyncio.Event) -> dict[str, Any]:
     """Sends the engine's messages to the WebSocket client; returns the final message unsent."""
     while True:
-        await there.wait()
-        there.clear()
-        for message in talk.receive() or ():
+        await message_ready.wait()
+        message_ready.clear()
+        for message in websocket.receive() or ():
             if message["type"] in FINAL_MESSAGE_TYPES:
                 return message
             await send(message)
 
 
-async def _receive_messages(talk: WebSocketHandle, receive: Receive, room: asyncio.Event) -> None:
+async def _receive_messages(websocket: WebSocketHandle, receive: Receive, buffer_ready: asyncio.Event) -> None:
     """Passes the client's messages to the engine; waits while the engine's buffer is full."""
     while (message := await receive())["type"] == "websocket.receive":
-        said = message.get("text")
-        said = message.get("bytes", b"") if said is None else said
-        while not talk.send(said):
-            await room.wait()
-            room.clear()
-    talk.close(message.get("code"), message.get("reason"))
+        payload = message.get("text")
+        payload = message.get("bytes", b"") if payload is None else payload
+        while not websocket.send(payload):
+            await buffer_ready.wait()
+            buffer_ready.clear()
+    websocket.close(message.get("code"), message.get("reason"))
 
 
 def create_edge_app(settings: Settings, worker: int, snapshot: bytes) -> EdgeApp:

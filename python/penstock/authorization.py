@@ -97,16 +97,16 @@ class RoleOverrides(NamedTuple):
     revoked: frozenset[str]
 
 
-def member_scopes(role: str, apart: RoleOverrides | None = None) -> frozenset[str]:
+def member_scopes(role: str, overrides: RoleOverrides | None = None) -> frozenset[str]:
     """Returns the scopes of a user with this role in a workspace."""
-    return narrow_scopes(user_scopes("member"), role, apart)
+    return narrow_scopes(user_scopes("member"), role, overrides)
 
 
-def narrow_scopes(scopes: frozenset[str], role: str | None, apart: RoleOverrides | None = None) -> frozenset[str]:
+def narrow_scopes(scopes: frozenset[str], role: str | None, overrides: RoleOverrides | None = None) -> frozenset[str]:
     """Returns those of the scopes that a workspace role allows."""
     if role is None:
         return frozenset()
-    given, taken = apart or (frozenset[str](), frozenset[str]())
+    given, taken = overrides or (frozenset[str](), frozenset[str]())
     usual = role in {"admin", "manager"}
     return frozenset(
         scope
@@ -173,8 +173,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the caller's scopes in a workspace, or in the organisation if `workspace_id` is `None`."""
         if self.user_id is None or self.is_organisation_admin:
             return self.scopes
-        place = workspace_id or ""
-        return narrow_scopes(self.scopes, self.roles.get(place), self.apart.get(place))
+        workspace_key = workspace_id or ""
+        return narrow_scopes(self.scopes, self.roles.get(workspace_key), self.apart.get(workspace_key))
 
     def grantable_scopes(self, workspace_id: str | None) -> frozenset[str]:
         """Returns the scopes that the caller may grant to others; it cannot grant more than it has."""

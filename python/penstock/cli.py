@@ -143,8 +143,8 @@ def check_config(file: str) -> None:
         message = f"cannot read {file!r}: {error.strerror}"
         raise SettingsError(message) from None
     except engine.EngineError as error:
-        told = "\n".join(f"  {problem['path']} {problem['message']}" for problem in error.problems)
-        message = f"{file!r} cannot be used:\n{told}"
+        details = "\n".join(f"  {problem['path']} {problem['message']}" for problem in error.problems)
+        message = f"{file!r} cannot be used:\n{details}"
         raise SettingsError(message) from None
     click.echo(f"{file} is good")
 

@@ -22,7 +22,7 @@ PATIENCE, TIMES = 1.0, 10
 RESTART_DELAY_SECONDS = 5.0
 
 
-async def wait_for_event(bell: asyncio.Event, seconds: float) -> None:
+async def wait_for_event(changed: asyncio.Event, seconds: float) -> None:
     """Waits until the event is set, at most this many seconds.
 
     Does not use `wait_for`, which loses a cancellation that comes between setting the event and waking up. The job
@@ -30,18 +30,18 @@ async def wait_for_event(bell: asyncio.Event, seconds: float) -> None:
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            await bell.wait()
+            await changed.wait()
 
 
 async def run_with_restarts(
-    work: Callable[[], Coroutine[Any, Any, None]], figures: JobMetrics, pause: float = RESTART_DELAY_SECONDS
+    job: Callable[[], Coroutine[Any, Any, None]], figures: JobMetrics, pause: float = RESTART_DELAY_SECONDS
 ) -> None:
     """Runs a job that should never end. After an unexpected exception, counts a restart and runs it again after `pause`
     seconds.
     """
     while True:
         try:
-            return await work()
+            return await job()
         except Exception:
             log.exception("a job failed, and begins again")
             figures.restart_count += 1

@@ -244,8 +244,8 @@ class MetricsStore:
         """Returns the last pushes of the workers that reported recently."""
         return [push for push, _ in self._recent_pushes()]
 
-    def render(self, own: Mapping[str, float]) -> str:
-        """Renders all metrics in the Prometheus text format. `own` has the control process's metrics."""
+    def render(self, control_metrics: Mapping[str, float]) -> str:
+        """Renders all metrics in the Prometheus text format. `control_metrics` has the control process's metrics."""
         samples: dict[str, list[str]] = {}
         for push, numbers in self._recent_pushes():
             worker = {"worker": str(push.worker)}
@@ -254,13 +254,13 @@ class MetricsStore:
             samples.setdefault("durations", []).extend(_histogram_samples(push, worker))
             for name, number in numbers.items():
                 samples.setdefault(name, []).append(_format_sample("", worker, number))
-        for name, number in own.items():
+        for name, number in control_metrics.items():
             samples[name] = [_format_sample("", {}, number)]
         return "".join(_format_family(name, lines) for name, lines in samples.items())
 
     def _recent_pushes(self) -> Iterator[tuple[MetricsPush, dict[str, float]]]:
         oldest = time.monotonic() - FORGET_SECONDS
-        return ((push, numbers) for heard, push, numbers in self._heard.values() if heard >= oldest)
+        return ((push, numbers) for reported_at, push, numbers in self._heard.values() if reported_at >= oldest)
 
 
 def _histogram_samples(push: MetricsPush, worker: dict[str, str]) -> Iterator[str]:

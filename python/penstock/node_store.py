@@ -18,11 +18,11 @@ class NodeStore:
         self._bytes = 0
         self._most = most
 
-    def put(self, name: str, said: str) -> str | None:
+    def put(self, name: str, value: str) -> str | None:
         """Stores an entry and returns the previous value of its name."""
         before = self._remove(name)
-        self._said[name] = said
-        self._bytes += _entry_bytes(name, said)
+        self._said[name] = value
+        self._bytes += _entry_bytes(name, value)
         while self._bytes > self._most:
             self._remove(next(iter(self._said)))
         return before
@@ -32,11 +32,11 @@ class NodeStore:
         return self._said.get(name)
 
     def _remove(self, name: str) -> str | None:
-        said = self._said.pop(name, None)
-        if said is not None:
-            self._bytes -= _entry_bytes(name, said)
-        return said
+        value = self._said.pop(name, None)
+        if value is not None:
+            self._bytes -= _entry_bytes(name, value)
+        return value
 
 
-def _entry_bytes(name: str, said: str) -> int:
-    return len(name) + len(said) + ENTRY_OVERHEAD_BYTES
+def _entry_bytes(name: str, value: str) -> int:
+    return len(name) + len(value) + ENTRY_OVERHEAD_BYTES

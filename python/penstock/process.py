@@ -79,13 +79,13 @@ def shut_down_on_signal(
     `drain` may return how many seconds it needs before the port is closed.
     """
     loop = asyncio.get_event_loop()
-    leaving = False
+    is_shutting_down = False
 
     def shut_down() -> None:
-        nonlocal leaving
-        if leaving:
+        nonlocal is_shutting_down
+        if is_shutting_down:
             return
-        leaving = True
+        is_shutting_down = True
         needed = drain() or 0.0
         loop.call_later(max(notice, needed), os.kill, os.getpid(), signal.SIGTERM)
         loop.call_later(at_latest, os.kill, os.getpid(), signal.SIGKILL)
@@ -188,7 +188,7 @@ def lower_priority() -> None:
         os.nice(NICENESS)
 
 
-def run_in_child(work: Callable[[], bytes]) -> bytes:
+def run_in_child(task: Callable[[], bytes]) -> bytes:
     """Runs a function in a child process and returns its result. Its imports and memory are gone afterwards. Raises
     StartupError on failure.
     """
@@ -199,21 +199,21 @@ def run_in_child(work: Callable[[], bytes]) -> bytes:
         try:
             os.close(out)
             with open(into, "wb") as pipe:
-                pipe.write(_encode_result(work))
+                pipe.write(_encode_result(task))
         finally:
             os._exit(0)
     os.close(into)
     with open(out, "rb") as pipe:
-        answer = pipe.read()
+        response = pipe.read()
     os.waitpid(child, 0)
-    if not answer.startswith(b"+"):
-        raise StartupError(answer[1:].decode() or "the store could not be prepared")
-    return answer[1:]
+    if not response.startswith(b"+"):
+        raise StartupError(response[1:].decode() or "the store could not be prepared")
+    return response[1:]
 
 
-def _encode_result(work: Callable[[], bytes]) -> bytes:
+def _encode_result(task: Callable[[], bytes]) -> bytes:
     try:
-        return b"+" + work()
+        return b"+" + task()
     except PenstockError as error:
         return b"-" + str(error).encode()
     except Exception:

@@ -48,14 +48,14 @@ class RecordBatch:
         self.left = length
         self.again = again
 
-    def read_into(self, place: memoryview) -> int:
+    def read_into(self, buffer: memoryview) -> int:
         """Reads until the buffer is full or the batch is complete. Returns the number of bytes read."""
-        most = min(len(place), self.left)
+        most = min(len(buffer), self.left)
         got = 0
         while got < most:
             count = 0
             with suppress(BlockingIOError):
-                count = self._source.recv_into(place[got:most], 0, socket.MSG_WAITALL)
+                count = self._source.recv_into(buffer[got:most], 0, socket.MSG_WAITALL)
             if not count:
                 message = "the engine disconnected in the middle of a batch"
                 raise ConnectionError(message)
@@ -63,10 +63,10 @@ class RecordBatch:
         self.left -= got
         return got
 
-    def discard_rest(self, place: memoryview) -> None:
+    def discard_rest(self, buffer: memoryview) -> None:
         """Reads and discards the rest of the batch."""
         while self.left:
-            self.read_into(place)
+            self.read_into(buffer)
 
 
 class LocalRecordBatch(RecordBatch):
@@ -78,11 +78,11 @@ class LocalRecordBatch(RecordBatch):
         self.left = len(lines)
         self.again = again
 
-    def read_into(self, place: memoryview) -> int:
+    def read_into(self, buffer: memoryview) -> int:
         """Copies as many bytes as the buffer has space for. Returns their number."""
-        most = min(len(place), self.left)
+        most = min(len(buffer), self.left)
         at = len(self._lines) - self.left
-        place[:most] = self._lines[at : at + most]
+        buffer[:most] = self._lines[at : at + most]
         self.left -= most
         return most
 
@@ -136,13 +136,13 @@ class RecordFile:
     def _open_current(self) -> int:
         """Opens the file that is now at the path, unless it is already open. Returns its size in bytes."""
         if self._file >= 0:
-            mine = os.fstat(self._file)
+            opened_stat = os.fstat(self._file)
             try:
-                there = os.stat(self._path)
+                path_stat = os.stat(self._path)
             except FileNotFoundError:
-                there = None
-            if there and (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino):
-                return mine.st_size
+                path_stat = None
+            if path_stat and (path_stat.st_dev, path_stat.st_ino) == (opened_stat.st_dev, opened_stat.st_ino):
+                return opened_stat.st_size
             self.close()
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY_MODE)
@@ -170,16 +170,16 @@ class RecordFile:
         _write_all(self._file, view[first + written :])
 
     def _write_direct(self, pages: memoryview, end: int) -> int:
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             return os.pwrite(self._direct, pages, end)
         except OSError:
             # The page cache may have space where direct I/O has none, or the file system may not support direct I/O.
-            self._detour_until = began + DETOUR_SECONDS
+            self._detour_until = started_at + DETOUR_SECONDS
             return 0
         finally:
-            if time.monotonic() - began > SLOW_SECONDS:
-                self._detour_until = began + DETOUR_SECONDS
+            if time.monotonic() - started_at > SLOW_SECONDS:
+                self._detour_until = started_at + DETOUR_SECONDS
 
     def _contains_batch(self, part: bytes, rest: int) -> bool:
         """Returns true if the end of the file, or of the last rotated one, contains the first line of a batch. No two
@@ -236,11 +236,11 @@ class RecordFeed:
     def close(self) -> None:
         """Writes batches that were sent completely, and closes the file."""
         deadline = time.monotonic() + CLOSE_TIMEOUT_SECONDS
-        serving = dict(self._serving)
-        for source in serving.values():
+        sources_by_thread = dict(self._serving)
+        for source in sources_by_thread.values():
             with suppress(OSError):
                 source.shutdown(socket.SHUT_RD)
-        for thread in serving:
+        for thread in sources_by_thread:
             thread.join(max(0.0, deadline - time.monotonic()))
         with self._turn:
             self._records.close()

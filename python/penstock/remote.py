@@ -59,10 +59,10 @@ class ManagementClient:
 
     def find(self, path: str) -> dict[str, Any] | None:
         """Returns an object, or `None` if it does not exist."""
-        answer = self._send("GET", path, None)
-        if answer.status_code == NOT_FOUND:
+        response = self._send("GET", path, None)
+        if response.status_code == NOT_FOUND:
             return None
-        return self._parse_response("GET", path, answer)
+        return self._parse_response("GET", path, response)
 
     def iter_rows(self, path: str) -> Iterator[dict[str, Any]]:
         """Yields every row of a list, page by page, oldest first."""
@@ -92,14 +92,14 @@ class ManagementClient:
             message = f"{self._client.base_url} cannot be reached: {why}; hint: is it running? --url, PENSTOCK_URL"
             raise RemoteError(message) from None
 
-    def _parse_response(self, method: str, path: str, answer: httpx2.Response) -> dict[str, Any]:
-        if answer.is_success:
-            return self._decode_object(answer) if answer.content else {}
-        raise RemoteError(f"{method} {path}: {answer.status_code} {_error_message(answer)}")
+    def _parse_response(self, method: str, path: str, response: httpx2.Response) -> dict[str, Any]:
+        if response.is_success:
+            return self._decode_object(response) if response.content else {}
+        raise RemoteError(f"{method} {path}: {response.status_code} {_error_message(response)}")
 
-    def _decode_object(self, answer: httpx2.Response) -> dict[str, Any]:
+    def _decode_object(self, response: httpx2.Response) -> dict[str, Any]:
         try:
-            found: object = answer.json()
+            found: object = response.json()
         except ValueError:
             raise self._not_a_gateway_error() from None
         if not isinstance(found, dict):
@@ -110,12 +110,12 @@ class ManagementClient:
         return RemoteError(f"{self._client.base_url} answers, but is no gateway; hint: --url, PENSTOCK_URL")
 
 
-def _error_message(answer: httpx2.Response) -> str:
+def _error_message(response: httpx2.Response) -> str:
     try:
-        found: dict[str, Any] = answer.json()
+        found: dict[str, Any] = response.json()
         # Errors of the edge itself have the format of the model API.
         data: dict[str, Any] = found.get("data") or found["error"]
         listed = "; ".join(f"{problem['path']} {problem['message']}".strip() for problem in data.get("errors", []))
         return listed or str(data["message"])
     except (ValueError, KeyError, TypeError):
-        return answer.text[:200]
+        return response.text[:200]

@@ -120,8 +120,8 @@ def row_to_struct(shown: type[Struct], row: Mapping[str, Any], **more: object) -
     timestamps, and `more` overrides fields.
     """
     # A database row looks up each column name again, which is slow.
-    known = row if isinstance(row, dict) else dict(row)
-    written = {name: known[name] for name in shown.__struct_fields__ if name in known}
+    columns = row if isinstance(row, dict) else dict(row)
+    written = {name: columns[name] for name in shown.__struct_fields__ if name in columns}
     for name in _timestamp_fields(shown):
         if name in written and name not in more:
             written[name] = format_timestamp(written[name])
@@ -153,9 +153,9 @@ def field_error(path: str, message: str) -> InvalidError:
 
 def schema_error(path: str, error: msgspec.ValidationError) -> InvalidError:
     """Returns a validation error for a value that does not match its schema, with the path inside the value."""
-    message, _, where = str(error).partition(" - at ")
-    place = re.search(r"\$([^`]*)`$", where)
-    return field_error(path + (place[1].replace("[...]", "") if place else ""), message[:1].lower() + message[1:])
+    message, _, location = str(error).partition(" - at ")
+    matched = re.search(r"\$([^`]*)`$", location)
+    return field_error(path + (matched[1].replace("[...]", "") if matched else ""), message[:1].lower() + message[1:])
 
 
 def unknown_reference_error(path: str, message: str) -> UnknownReferenceError:

@@ -261,11 +261,11 @@ class Supervisor:
             self._read_ready_probe()
 
     def _read_ready_probe(self) -> None:
-        answer = b""
+        response = b""
         with suppress(OSError):
-            answer = self._probe.recv(64) if self._probe else b""
+            response = self._probe.recv(64) if self._probe else b""
         self._probe = None
-        if b" 200 " in answer:
+        if b" 200 " in response:
             self._on_ready(self.settings)
         else:
             time.sleep(0.05)
@@ -276,8 +276,8 @@ class Supervisor:
             if time.monotonic() >= child.due:
                 child.start()
         elif not child.is_alive:
-            how = child.record_exit()
-            log.warning("the %s process exited unexpectedly (%s); restarting it", child.name, how)
+            exit_reason = child.record_exit()
+            log.warning("the %s process exited unexpectedly (%s); restarting it", child.name, exit_reason)
 
     def _stop(self) -> None:
         for listener in self.edge_sockets:
@@ -351,14 +351,14 @@ class Supervisor:
 
 
 def _limit_connections(settings: Settings) -> int:
-    asked, room = settings.server.connections, process.raise_open_file_limit()
-    if asked > room:
+    configured, limit = settings.server.connections, process.raise_open_file_limit()
+    if configured > limit:
         log.warning(
             "server.connections is lowered to %d from %d because of the limit on open files (hint: ulimit -n)",
-            room,
-            asked,
+            limit,
+            configured,
         )
-    return min(asked, room)
+    return min(configured, limit)
 
 
 def serve(settings: Settings, snapshot: Snapshot, on_ready: Callable[[Settings], None]) -> int:

@@ -130,7 +130,7 @@ def test_run_succeeds_only_if_it_measured_everything(
     known = make_result(
         *cpu_samples("penstock", 30, work="body"), *cpu_samples("nginx", 20, work="body"), left_out=left_out
     )
-    assert compare.exit_status(known, named=named, peers=peers, works=works) == status
+    assert compare.exit_status(known, has_named_peers=named, peers=peers, workloads=works) == status
 
 
 def test_marks_samples_disturbed_by_foreign_load() -> None:

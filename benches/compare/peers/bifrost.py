@@ -27,18 +27,18 @@ class Bifrost(Peer):
         lines = run_command("go", "version", "-m", self.program).splitlines()
         return next((line.split()[2] for line in lines if line.strip().startswith("mod")), "?")
 
-    def prepare_command(self, stand: LaunchContext) -> list[str]:
+    def prepare_command(self, launch: LaunchContext) -> list[str]:
         key = {"name": "pretend", "value": "sk-pretend", "models": ["*"], "weight": 1.0}
-        provider = {"keys": [key], "network_config": {"base_url": stand.provider_url}}
+        provider = {"keys": [key], "network_config": {"base_url": launch.provider_url}}
         config = {
             "client": {"enable_logging": False, "drop_excess_requests": False},
             "providers": {"openai": provider},
             "config_store": {"enabled": False},
             "logs_store": {"enabled": False},
         }
-        (stand.folder / "config.json").write_text(json.dumps(config))
-        where = ["-host", "127.0.0.1", "-port", str(stand.port), "-app-dir", str(stand.folder)]
-        return [str(self.program), *where, "-log-level", "error"]
+        (launch.folder / "config.json").write_text(json.dumps(config))
+        listen_flags = ["-host", "127.0.0.1", "-port", str(launch.port), "-app-dir", str(launch.folder)]
+        return [str(self.program), *listen_flags, "-log-level", "error"]
 
     def environment(self) -> dict[str, str]:
         return {"GOMAXPROCS": "1"}

@@ -54,11 +54,11 @@ class Envoy(Peer):
         self.program = run_command(programs / "python", "-c", binary).strip()
         return REQUIREMENT.partition("==")[2]
 
-    def prepare_command(self, stand: LaunchContext) -> list[str]:
-        host, _, port = stand.provider_address.partition(":")
-        config = stand.folder / "envoy.yaml"
+    def prepare_command(self, launch: LaunchContext) -> list[str]:
+        host, _, port = launch.provider_address.partition(":")
+        config = launch.folder / "envoy.yaml"
         config.write_text(
-            CONFIG_TEMPLATE.format(kind=EXTENSIONS_TYPE_URL, port=stand.port, host=host, provider_port=port)
+            CONFIG_TEMPLATE.format(kind=EXTENSIONS_TYPE_URL, port=launch.port, host=host, provider_port=port)
         )
         options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "error"]
         return [self.program, "-c", str(config), *options]

@@ -35,7 +35,7 @@ class Haproxy(Peer):
         self.program = packages.install_debian_program("haproxy", "haproxy")
         return run_command(self.program, "-v").split()[2].partition("-")[0]
 
-    def prepare_command(self, stand: LaunchContext) -> list[str]:
-        config = stand.folder / "haproxy.cfg"
-        config.write_text(CONFIG_TEMPLATE.format(port=stand.port, provider=stand.provider_address))
+    def prepare_command(self, launch: LaunchContext) -> list[str]:
+        config = launch.folder / "haproxy.cfg"
+        config.write_text(CONFIG_TEMPLATE.format(port=launch.port, provider=launch.provider_address))
         return [self.program, "-db", "-f", str(config)]

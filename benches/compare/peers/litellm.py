@@ -37,15 +37,15 @@ class Litellm(Peer):
         self.programs = packages.install_python_package(self.cache_dir, REQUIREMENT)
         return REQUIREMENT.partition("==")[2]
 
-    def prepare_command(self, stand: LaunchContext) -> list[str]:
-        config = stand.folder / "litellm.yaml"
-        config.write_text(CONFIG_TEMPLATE.format(provider=stand.provider_url, key=MASTER_KEY))
-        where = ["--host", "127.0.0.1", "--port", str(stand.port), "--num_workers", "1"]
-        return [str(self.programs / "litellm"), "--config", str(config), *where]
+    def prepare_command(self, launch: LaunchContext) -> list[str]:
+        config = launch.folder / "litellm.yaml"
+        config.write_text(CONFIG_TEMPLATE.format(provider=launch.provider_url, key=MASTER_KEY))
+        listen_flags = ["--host", "127.0.0.1", "--port", str(launch.port), "--num_workers", "1"]
+        return [str(self.programs / "litellm"), "--config", str(config), *listen_flags]
 
     def environment(self) -> dict[str, str]:
         # Uses the price list of the package. Downloading it would delay the start.
         return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False"}
 
-    def request_headers(self, stand: LaunchContext) -> dict[str, str]:  # noqa: ARG002 - peers differ in what they need
+    def request_headers(self, launch: LaunchContext) -> dict[str, str]:  # noqa: ARG002 - peers differ in what they need
         return {"authorization": f"Bearer {MASTER_KEY}"}

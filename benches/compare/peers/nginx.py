@@ -58,18 +58,18 @@ class Nginx(Peer):
         self.program = packages.install_debian_program("nginx", "nginx")
         return run_command(self.program, "-v").partition("/")[2].strip()
 
-    def prepare_command(self, stand: LaunchContext) -> list[str]:
-        config = stand.folder / "nginx.conf"
+    def prepare_command(self, launch: LaunchContext) -> list[str]:
+        config = launch.folder / "nginx.conf"
         config.write_text(
             CONFIG_TEMPLATE.format(
                 # Without this directive, workers started by root run as a user that may not read the folder.
                 user="" if os.geteuid() else "user root;",
-                folder=stand.folder,
-                provider=stand.provider_address,
-                port=stand.port,
+                folder=launch.folder,
+                provider=launch.provider_address,
+                port=launch.port,
             )
         )
-        log = str(stand.folder / "error.log")
+        log = str(launch.folder / "error.log")
         return [self.program, "-e", log, "-c", str(config), "-g", "daemon off;"]
 
     def chat_path(self, *, streamed: bool) -> str:

@@ -53,11 +53,11 @@ def install_npm_packages(cache: Path, dependencies: dict[str, str]) -> Path:
     return modules
 
 
-def _is_installed(cache: Path, what: str) -> bool:
+def _is_installed(cache: Path, contents: str) -> bool:
     """Returns true if the last completed installation had the same contents."""
     note = cache / "installed"
-    return note.is_file() and note.read_text() == what
+    return note.is_file() and note.read_text() == contents
 
 
-def _mark_installed(cache: Path, what: str) -> None:
-    (cache / "installed").write_text(what)
+def _mark_installed(cache: Path, contents: str) -> None:
+    (cache / "installed").write_text(contents)

@@ -54,7 +54,7 @@ class Peer:
         """Installs the gateway and returns its version."""
         raise NotImplementedError
 
-    def prepare_command(self, stand: LaunchContext) -> list[str]:
+    def prepare_command(self, launch: LaunchContext) -> list[str]:
         """Writes the configuration into the folder and returns the command that runs in the foreground."""
         raise NotImplementedError
 
@@ -65,25 +65,25 @@ class Peer:
     def chat_path(self, *, streamed: bool) -> str:  # noqa: ARG002 - for those that override it
         return CHAT_PATH
 
-    def request_headers(self, stand: LaunchContext) -> dict[str, str]:  # noqa: ARG002 - peers differ in what they need
+    def request_headers(self, launch: LaunchContext) -> dict[str, str]:  # noqa: ARG002 - peers differ in what they need
         return {"authorization": "Bearer sk-pretend"}
 
     def chat_path_for_config(self, config: str) -> str:  # noqa: ARG002 - as above
         """Returns the path that selects one of the gateway's configs, if the path differs."""
         return self.chat_path(streamed=False)
 
-    def headers_for_config(self, stand: LaunchContext, config: str) -> dict[str, str]:  # noqa: ARG002 - as above
+    def headers_for_config(self, launch: LaunchContext, config: str) -> dict[str, str]:  # noqa: ARG002 - as above
         """Returns the headers that select one of the gateway's configs, if the headers differ."""
-        return self.request_headers(stand)
+        return self.request_headers(launch)
 
-    def save_configs(self, stand: LaunchContext) -> None:
+    def save_configs(self, launch: LaunchContext) -> None:
         """Adds configs to the running gateway, if it supports that."""
 
     def model_name(self, name: str) -> str:
         """Returns the provider's model name as clients of this gateway send it."""
         return name
 
-    def count_records(self, stand: LaunchContext) -> int | None:  # noqa: ARG002 - as above
+    def count_records(self, launch: LaunchContext) -> int | None:  # noqa: ARG002 - as above
         """Returns the number of recorded requests, or `None` if the gateway writes no records that can be counted."""
         return None
 
@@ -104,7 +104,7 @@ def run_command(*command: str | Path, cwd: Path | None = None, more: dict[str, s
         message = f"`{command[0]}`: {error}"
         raise PeerUnavailable(message) from error
     if done.returncode:
-        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        message = f"`{Path(command[0]).name}` failed: {' / '.join(said[-2:])[:MAX_REASON_LENGTH]}"
+        output_lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        message = f"`{Path(command[0]).name}` failed: {' / '.join(output_lines[-2:])[:MAX_REASON_LENGTH]}"
         raise PeerUnavailable(message)
     return done.stdout + done.stderr

@@ -54,40 +54,40 @@ class Penstock(Peer):
             message = f"`penstock` is not built for this Python: {reason}; run `make build`"
             raise PeerUnavailable(message) from reason
 
-    def prepare_command(self, stand: LaunchContext) -> list[str]:
-        places = {"port": stand.port, "folder": stand.folder, "provider": stand.provider_url}
-        text = CONFIG_TEMPLATE.format(records=RECORDS_FILE, key=GATEWAY_KEY, workers=self._workers, **places)
-        (stand.folder / CONFIG_FILE).write_text(text)
+    def prepare_command(self, launch: LaunchContext) -> list[str]:
+        substitutions = {"port": launch.port, "folder": launch.folder, "provider": launch.provider_url}
+        text = CONFIG_TEMPLATE.format(records=RECORDS_FILE, key=GATEWAY_KEY, workers=self._workers, **substitutions)
+        (launch.folder / CONFIG_FILE).write_text(text)
         return [sys.executable, "-m", "penstock", "serve"]
 
-    def request_headers(self, stand: LaunchContext) -> dict[str, str]:
+    def request_headers(self, launch: LaunchContext) -> dict[str, str]:
         return {
-            **super().request_headers(stand),
+            **super().request_headers(launch),
             "x-gateway-api-key": GATEWAY_KEY,
             "x-gateway-provider": "mock",
         }
 
-    def headers_for_config(self, stand: LaunchContext, config: str) -> dict[str, str]:
+    def headers_for_config(self, launch: LaunchContext, config: str) -> dict[str, str]:
         return {
-            **super().request_headers(stand),
+            **super().request_headers(launch),
             "x-gateway-api-key": GATEWAY_KEY,
             "x-gateway-config": CACHE_CONFIG if config == "kept" else f"pc-{config}",
         }
 
-    def save_configs(self, stand: LaunchContext) -> None:
-        with (stand.folder / CONFIG_FILE).open("a") as file:
+    def save_configs(self, launch: LaunchContext) -> None:
+        with (launch.folder / CONFIG_FILE).open("a") as file:
             file.write(saved_configs.render_tables())
 
-    def count_records(self, stand: LaunchContext) -> int | None:
+    def count_records(self, launch: LaunchContext) -> int | None:
         # Also counts the records in rotated files.
-        return sum(_count_lines(path) for path in stand.folder.glob(f"{RECORDS_FILE}*"))
+        return sum(_count_lines(path) for path in launch.folder.glob(f"{RECORDS_FILE}*"))
 
 
 class BurningPenstock(Penstock):
     """Penstock with the management route that keeps its Python interpreter busy."""
 
-    def prepare_command(self, stand: LaunchContext) -> list[str]:
-        super().prepare_command(stand)
+    def prepare_command(self, launch: LaunchContext) -> list[str]:
+        super().prepare_command(launch)
         return [sys.executable, "-m", burning.__name__, "serve"]
 
     def environment(self) -> dict[str, str]:

@@ -22,16 +22,16 @@ class Portkey(Peer):
         self.modules = packages.install_npm_packages(self.cache_dir, dependencies)
         return GATEWAY_VERSION
 
-    def prepare_command(self, stand: LaunchContext) -> list[str]:
+    def prepare_command(self, launch: LaunchContext) -> list[str]:
         script = self.modules / "@portkey-ai" / "gateway" / "build" / "start-server.js"
-        return ["node", str(script), f"--port={stand.port}", "--headless"]
+        return ["node", str(script), f"--port={launch.port}", "--headless"]
 
     def environment(self) -> dict[str, str]:
         return {"NODE_ENV": "production", "TRUSTED_CUSTOM_HOSTS": "127.0.0.1,localhost"}
 
-    def request_headers(self, stand: LaunchContext) -> dict[str, str]:
+    def request_headers(self, launch: LaunchContext) -> dict[str, str]:
         return {
-            **super().request_headers(stand),
+            **super().request_headers(launch),
             "x-portkey-provider": "openai",
-            "x-portkey-custom-host": f"{stand.provider_url}/v1",
+            "x-portkey-custom-host": f"{launch.provider_url}/v1",
         }

@@ -51,9 +51,9 @@ class EdgeClient:
 
     def with_redactor(self, hidden: SecretRedactor) -> EdgeClient:
         """Returns a client that shares the connections and removes these credentials from responses."""
-        own = copy(self)
-        own.hidden = hidden
-        return own
+        client = copy(self)
+        client.hidden = hidden
+        return client
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -63,10 +63,12 @@ class EdgeClient:
         """Sends a request and returns the complete response, whose body may have up to `most` bytes. Raises an
         `EdgeUnavailableError` if the edge is unreachable or shutting down.
         """
-        async with self._open_stream(call) as answer:
-            body = await self._read_body(answer, most)
-        headers = answer.headers
-        reply = EdgeResponse(answer.status_code, headers.get("x-request-id", ""), headers.get("retry-after", ""), body)
+        async with self._open_stream(call) as response:
+            body = await self._read_body(response, most)
+        headers = response.headers
+        reply = EdgeResponse(
+            response.status_code, headers.get("x-request-id", ""), headers.get("retry-after", ""), body
+        )
         if reply.status == UNAVAILABLE and _parse_error(reply.body).get("code") == "draining":
             message = "the edge is shutting down"
             raise EdgeUnavailableError(message)
@@ -76,18 +78,18 @@ class EdgeClient:
         """Sends a request and yields the body of a successful response in chunks. Raises an `IncompleteResponseError`
         for any status but 200.
         """
-        async with self._open_stream(call) as answer:
-            if answer.status_code != GOOD:
-                said = _parse_error(await self._read_body(answer, MAX_ERROR_BODY_BYTES)).get("message", "")
-                message = f"{call.path} returned status {answer.status_code} {said}".rstrip()
-                raise (ResultsNotFoundError if answer.status_code == ABSENT else IncompleteResponseError)(message)
-            async for piece in answer.aiter_bytes():
-                yield piece
+        async with self._open_stream(call) as response:
+            if response.status_code != GOOD:
+                detail = _parse_error(await self._read_body(response, MAX_ERROR_BODY_BYTES)).get("message", "")
+                message = f"{call.path} returned status {response.status_code} {detail}".rstrip()
+                raise (ResultsNotFoundError if response.status_code == ABSENT else IncompleteResponseError)(message)
+            async for chunk in response.aiter_bytes():
+                yield chunk
 
-    async def _read_body(self, answer: httpx2.Response, most: int) -> bytes:
+    async def _read_body(self, response: httpx2.Response, most: int) -> bytes:
         read = bytearray()
-        async for piece in answer.aiter_bytes():
-            read += piece
+        async for chunk in response.aiter_bytes():
+            read += chunk
             if len(read) > most:
                 message = f"the response is longer than {most} bytes"
                 raise IncompleteResponseError(message)
@@ -97,8 +99,8 @@ class EdgeClient:
     async def _open_stream(self, call: EdgeRequest) -> AsyncGenerator[httpx2.Response]:
         headers = {**call.headers, "content-type": call.content_type} if call.content_type else call.headers
         try:
-            async with self._client.stream(call.method, call.path, headers=headers, content=call.body) as answer:
-                yield answer
+            async with self._client.stream(call.method, call.path, headers=headers, content=call.body) as response:
+                yield response
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             message = "cannot connect to the edge"
             raise EdgeUnavailableError(message) from None

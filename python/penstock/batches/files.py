@@ -64,25 +64,25 @@ def parse_wire_id(prefix: str, wire: str) -> str:
 
 def not_found_error(wire: str) -> NotFoundError:
     """Creates the error for a file or batch that does not exist here. One of another workspace counts as missing."""
-    what = "batch" if wire.startswith(BATCH) else "file"
+    kind = "batch" if wire.startswith(BATCH) else "file"
     return NotFoundError(
-        f"there is no {what} {wire!r} here; hint: one that is stored at a provider needs x-gateway-provider"
+        f"there is no {kind} {wire!r} here; hint: one that is stored at a provider needs x-gateway-provider"
     )
 
 
-async def find_file(desk: TenantStore, wire: str) -> Row:
+async def find_file(session: TenantStore, wire: str) -> Row:
     """Returns the row of a file by its id on the wire; raises NotFoundError if it is missing or expired."""
-    row = await desk.find(files, parse_wire_id(FILE, wire))
+    row = await session.find(files, parse_wire_id(FILE, wire))
     if row is None or row["expires_at"] <= now():
         raise not_found_error(wire)
     return row
 
 
-async def check_workspace_quota(desk: TenantStore, settings: Settings, wanted: int) -> None:
+async def check_workspace_quota(session: TenantStore, settings: Settings, wanted: int) -> None:
     """Raises RateLimitedError if `wanted` more bytes would exceed the file quota of the workspace."""
     query = select(func.coalesce(func.sum(files.c.bytes), 0).label("held"))
-    held = await desk.fetch_first(query, files)
-    if held and int(held["held"]) + wanted > settings.files.workspace_bytes:
+    usage = await session.fetch_first(query, files)
+    if usage and int(usage["held"]) + wanted > settings.files.workspace_bytes:
         message = (
             f"no file space is left: files.workspace_bytes is {settings.files.workspace_bytes}; hint: delete some files"
         )
@@ -98,15 +98,15 @@ def new_file_row(purpose: str, filename: str, keep_seconds: int, **more: Any) ->
 
 async def iter_lines(blobs: BlobFolder, name: str, longest: int) -> AsyncIterator[tuple[int, bytes | None]]:
     """Yields the non-blank lines of a blob, numbered from 1. A line longer than `longest` bytes is yielded as `None`."""
-    number, held, too_long = 1, bytearray(), False
-    async for piece in blobs.read(name):
-        first, *rest = piece.split(b"\n")
-        too_long = too_long or len(held) + len(first) > longest
-        held = bytearray() if too_long else held + first
+    number, buffer, too_long = 1, bytearray(), False
+    async for chunk in blobs.read(name):
+        first, *rest = chunk.split(b"\n")
+        too_long = too_long or len(buffer) + len(first) > longest
+        buffer = bytearray() if too_long else buffer + first
         for part in rest:
-            if too_long or held.strip():
-                yield number, None if too_long else bytes(held)
+            if too_long or buffer.strip():
+                yield number, None if too_long else bytes(buffer)
             number, too_long = number + 1, len(part) > longest
-            held = bytearray() if too_long else bytearray(part)
-    if too_long or held.strip():
-        yield number, None if too_long else bytes(held)
+            buffer = bytearray() if too_long else bytearray(part)
+    if too_long or buffer.strip():
+        yield number, None if too_long else bytes(buffer)

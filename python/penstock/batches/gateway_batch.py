@@ -60,14 +60,14 @@ class BatchDependencies(NamedTuple):
 class GatewayBatch:
     """Sends the lines of one batch and saves their results."""
 
-    def __init__(self, row: Row, headers: dict[str, str], places: BatchDependencies) -> None:
+    def __init__(self, row: Row, headers: dict[str, str], dependencies: BatchDependencies) -> None:
         """Starts with no line in flight. Setting the event `stop` prevents further lines from starting."""
         self.stop = asyncio.Event()
         self._row = row
         self._headers = {"x-gateway-trace-id": BATCH + row["id"], **headers}
-        self._edge, self._database, self._settings, self._figures, _ = places
-        self._room = asyncio.Semaphore(places.settings.batches.concurrency)
-        self._begun: deque[float] = deque(maxlen=places.settings.batches.concurrency)
+        self._edge, self._database, self._settings, self._figures, _ = dependencies
+        self._room = asyncio.Semaphore(dependencies.settings.batches.concurrency)
+        self._begun: deque[float] = deque(maxlen=dependencies.settings.batches.concurrency)
         self._waiting: list[LineOutcome] = []
         self._writing = asyncio.Lock()
         self._left = False
@@ -120,7 +120,7 @@ class GatewayBatch:
         """Sends a line until it succeeds or its retries are used up. Returns its output line and whether it failed."""
         body, attempt = msgspec.json.encode(line.body), 0
         while True:
-            reply, lost = None, ""
+            reply, failure = None, ""
             try:
                 call = EdgeRequest("POST", line.url, self._headers, body, JSON_MEDIA_TYPE)
                 reply = await self._edge.send_request(call, self._settings.batches.response_bytes)
@@ -132,19 +132,21 @@ class GatewayBatch:
                 await self._sleep_until_stopped(PAUSE)
                 continue
             except IncompleteResponseError as error:
-                lost = error.message
+                failure = error.message
             attempt += 1
             may_again = attempt <= self._settings.batches.max_retries and not self.stop.is_set()
             if not may_again or (reply and reply.status not in RETRYABLE_STATUSES):
-                return self._format_outcome(number, line, reply, lost)
+                return self._format_outcome(number, line, reply, failure)
             await self._sleep_until_stopped(_retry_delay(attempt, reply))
 
-    def _format_outcome(self, number: int, line: BatchLine, reply: EdgeResponse | None, lost: str) -> tuple[str, bool]:
-        answer = None
+    def _format_outcome(
+        self, number: int, line: BatchLine, reply: EdgeResponse | None, failure: str
+    ) -> tuple[str, bool]:
+        response = None
         if reply:
-            answer = {"status_code": reply.status, "request_id": reply.request_id, "body": _decode_body(reply.body)}
-        error = None if reply else {"code": "no_answer", "message": lost}
-        return format_output_line(self._row["id"], number, line.custom_id, answer, error), not (
+            response = {"status_code": reply.status, "request_id": reply.request_id, "body": _decode_body(reply.body)}
+        error = None if reply else {"code": "no_answer", "message": failure}
+        return format_output_line(self._row["id"], number, line.custom_id, response, error), not (
             reply and reply.status < SUCCESS_STATUS_END
         )
 
@@ -201,7 +203,7 @@ def _decode_body(body: bytes) -> object:
 
 
 def _retry_delay(attempt: int, reply: EdgeResponse | None) -> float:
-    asked = reply.retry_after if reply else ""
-    if asked.isdecimal():
-        return min(float(asked), LONGEST_PAUSE)
+    retry_after = reply.retry_after if reply else ""
+    if retry_after.isdecimal():
+        return min(float(retry_after), LONGEST_PAUSE)
     return min(2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311 - it spreads, it hides nothing

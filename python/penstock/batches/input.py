@@ -129,5 +129,5 @@ class BatchInput:
 
 
 def _error_path(message: str) -> str | None:
-    _, _, place = message.partition("`$.")
-    return place.rstrip("`") or None
+    _, _, path = message.partition("`$.")
+    return path.rstrip("`") or None

@@ -117,9 +117,9 @@ def to_batch(row: Row) -> Batch:
     )
 
 
-async def find_batch(desk: TenantStore, wire: str) -> Row:
+async def find_batch(session: TenantStore, wire: str) -> Row:
     """Returns the row of a batch by its public id. Raises a 404 error if there is none."""
-    row = await desk.find(batches, parse_wire_id(BATCH, wire))
+    row = await session.find(batches, parse_wire_id(BATCH, wire))
     if row is None:
         raise not_found_error(wire)
     return row
@@ -142,9 +142,9 @@ def collect_headers(
     prefixes = (HEADER_PREFIX, *aliases)
     found: dict[str, str] = {}
     for name, value in sent:
-        ours = _to_gateway_header(name, prefixes)
-        if ours or name in FORWARDED_HEADERS:
-            found[ours or name] = value
+        gateway_header = _to_gateway_header(name, prefixes)
+        if gateway_header or name in FORWARDED_HEADERS:
+            found[gateway_header or name] = value
     # A provider header that names the gateway itself, or an alias of it, selects no provider.
     if found.get(f"{HEADER_PREFIX}provider") in {prefix.removeprefix("x-").removesuffix("-") for prefix in prefixes}:
         del found[f"{HEADER_PREFIX}provider"]
@@ -161,19 +161,21 @@ class SelectedProvider(NamedTuple):
     configurations: Mapping[str, Any] = {}
 
 
-async def select_provider(desk: TenantStore, headers: Mapping[str, str], able: Collection[str]) -> SelectedProvider:
+async def select_provider(session: TenantStore, headers: Mapping[str, str], able: Collection[str]) -> SelectedProvider:
     """Returns the provider that runs a batch itself, among those that can. A config is not accepted, because it may
     lead to several providers.
     """
-    named = headers.get(f"{HEADER_PREFIX}provider") or ""
-    slug = headers.get(f"{HEADER_PREFIX}virtual-key") or named.removeprefix("@")
+    provider_name = headers.get(f"{HEADER_PREFIX}provider") or ""
+    slug = headers.get(f"{HEADER_PREFIX}virtual-key") or provider_name.removeprefix("@")
     if not slug:
         message = f"is '24h', for which {HEADER_PREFIX}provider or {HEADER_PREFIX}virtual-key must name who runs it; hint: gateway_options"
         raise field_error("completion_window", message)
-    found = SelectedProvider(named)
-    if slug != named:
+    found = SelectedProvider(provider_name)
+    if slug != provider_name:
         query = select(integrations).join(providers, providers.c.integration_id == integrations.c.id)
-        row = await desk.fetch_first(query.where(providers.c.slug == slug, providers.c.status == "active"), providers)
+        row = await session.fetch_first(
+            query.where(providers.c.slug == slug, providers.c.status == "active"), providers
+        )
         if row is None:
             raise unknown_reference_error(
                 "gateway_options", f"name the provider {slug!r}, which is not saved in this workspace"
@@ -200,8 +202,8 @@ class AllowedModels(NamedTuple):
 
 async def load_allowed_models(connection: AsyncConnection, integration_id: str) -> AllowedModels:
     """Reads which models of an integration are allowed. Allows none if the integration was deleted."""
-    own = select(integrations.c.allow_all_models).where(integrations.c.id == integration_id)
-    allow_all = bool(await connection.scalar(own))
+    query = select(integrations.c.allow_all_models).where(integrations.c.id == integration_id)
+    allow_all = bool(await connection.scalar(query))
     columns = (integration_models.c.slug, integration_models.c.enabled)
     rows = await connection.execute(select(*columns).where(integration_models.c.integration_id == integration_id))
     return AllowedModels(allow_all, {row.slug: row.enabled for row in rows})
@@ -217,12 +219,12 @@ def _validate_options(options: Mapping[str, str], prefixes: Iterable[str]) -> di
         raise field_error("gateway_options", f"has {len(options)} fields: {MOST_OPTIONS} are allowed")
     found: dict[str, str] = {}
     for name, value in options.items():
-        path, ours = f"gateway_options.{name}", _to_gateway_header(name.lower(), prefixes)
-        if ours is None or ours == API_KEY_HEADER or not name.isascii():
+        path, gateway_header = f"gateway_options.{name}", _to_gateway_header(name.lower(), prefixes)
+        if gateway_header is None or gateway_header == API_KEY_HEADER or not name.isascii():
             raise field_error(
                 path, f"is not allowed: expected the name of a header that begins with {HEADER_PREFIX}, not the key"
             )
         if len(value) > LONGEST_OPTION or not (value.isascii() and value.isprintable()):
             raise field_error(path, f"is not allowed: expected up to {LONGEST_OPTION} printable ASCII characters")
-        found[ours] = value
+        found[gateway_header] = value
     return found

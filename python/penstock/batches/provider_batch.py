@@ -45,14 +45,14 @@ RETRY_DELAY_SECONDS = 1.0
 class ProviderBatch:
     """Runs one batch at its provider."""
 
-    def __init__(self, row: Row, talk: BatchClient, places: BatchDependencies) -> None:
+    def __init__(self, row: Row, client: BatchClient, dependencies: BatchDependencies) -> None:
         """Resumes where the last run ended. Setting `stop` requests cancellation of the batch."""
         self.stop = asyncio.Event()
         self._row_id: str = row["id"]
         self._job: dict[str, Any] = dict(row["job"])
-        _, self._database, self._settings, self._figures, _ = self._places = places
-        self._provider = batch_provider_for(self._job["provider"])(talk)
-        self._metadata = talk.headers.get("x-gateway-metadata")
+        _, self._database, self._settings, self._figures, _ = self._places = dependencies
+        self._provider = batch_provider_for(self._job["provider"])(client)
+        self._metadata = client.headers.get("x-gateway-metadata")
         # If an earlier run collected the results, records of some lines may already be written.
         self._again = "collected" in self._job
 
@@ -214,16 +214,16 @@ class ProviderBatch:
         await self._translate_page(page, book)
         async with self._database.write_transaction() as connection:
             # Results for lines that the input does not have.
-            own = (batch_lines.c.batch_id == self._row_id, batch_lines.c.content.startswith(RAW_PREFIX))
-            await connection.execute(delete(batch_lines).where(*own))
+            conditions = (batch_lines.c.batch_id == self._row_id, batch_lines.c.content.startswith(RAW_PREFIX))
+            await connection.execute(delete(batch_lines).where(*conditions))
         counts = {"completed": await self._count_lines(failed=False), "failed": await self._count_lines(failed=True)}
         await self._update_row(counts)
         self._figures.succeeded_lines += counts["completed"]
         self._figures.failed_lines += counts["failed"]
 
     async def _translate_page(self, page: dict[int, BatchLine], book: BatchBilling) -> None:
-        own = (batch_lines.c.batch_id == self._row_id, batch_lines.c.number.in_(list(page)))
-        query = select(batch_lines.c.number, batch_lines.c.content).where(*own).order_by(batch_lines.c.number)
+        conditions = (batch_lines.c.batch_id == self._row_id, batch_lines.c.number.in_(list(page)))
+        query = select(batch_lines.c.number, batch_lines.c.content).where(*conditions).order_by(batch_lines.c.number)
         async with self._database.read_connection() as connection:
             rows = (await connection.execute(query)).all()
         read = {
@@ -231,11 +231,11 @@ class ProviderBatch:
             for row in rows
             if row.content.startswith(RAW_PREFIX)
         }
-        answers = [
+        responses = [
             AnsweredLine(number, page[number], found.response) for number, found in read.items() if found.response
         ]
         # Records are written first, so that every translated result has its record.
-        await book.write_records(answers, again=self._again)
+        await book.write_records(responses, again=self._again)
         changes = [self._to_output_row(number, page[number], found) for number, found in read.items()]
         if self._job["ended"] == COMPLETED:
             await self._insert_lines(
@@ -245,9 +245,9 @@ class ProviderBatch:
                 ]
             )
         if changes:
-            here = (batch_lines.c.batch_id == self._row_id, batch_lines.c.number == bindparam("line"))
+            line_conditions = (batch_lines.c.batch_id == self._row_id, batch_lines.c.number == bindparam("line"))
             async with self._database.write_transaction() as connection:
-                await connection.execute(update(batch_lines).where(*here), changes)
+                await connection.execute(update(batch_lines).where(*line_conditions), changes)
 
     def _parse_result(self, line: BatchLine, raw: str) -> LineResult:
         try:
@@ -265,6 +265,6 @@ class ProviderBatch:
         return {"batch_id": self._row_id, "number": number, "failed": True, "content": content}
 
     async def _count_lines(self, *, failed: bool) -> int:
-        own = (batch_lines.c.batch_id == self._row_id, batch_lines.c.failed == failed)
+        conditions = (batch_lines.c.batch_id == self._row_id, batch_lines.c.failed == failed)
         async with self._database.read_connection() as connection:
-            return await connection.scalar(select(func.count()).select_from(batch_lines).where(*own)) or 0
+            return await connection.scalar(select(func.count()).select_from(batch_lines).where(*conditions)) or 0

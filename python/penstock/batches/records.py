@@ -52,24 +52,24 @@ class AnsweredLine(NamedTuple):
 class BatchBilling:
     """Writes the records of one batch. Loads prices only when the first line is written."""
 
-    def __init__(self, batch: BatchInfo, places: BatchDependencies) -> None:
+    def __init__(self, batch: BatchInfo, dependencies: BatchDependencies) -> None:
         """Stores the batch; loads nothing yet."""
         self._batch = batch
-        self._places = places
+        self._places = dependencies
         self._ledger: BatchRecorder | None = None
         self._own: dict[str, list[dict[str, Any]]] = {}
         self._adjustment: dict[str, Any] | None = None
 
-    async def write_records(self, answers: Iterable[AnsweredLine], *, again: bool) -> None:
+    async def write_records(self, responses: Iterable[AnsweredLine], *, again: bool) -> None:
         """Writes the records of these lines together. If `again` is true, skips them if an earlier run has already
         written them.
         """
-        found = list(answers)
+        found = list(responses)
         if not found or not self._places.settings.records.enabled:
             return
         ledger = self._ledger or await self._open_ledger()
         before = ledger.cost
-        lines = b"".join(ledger.record(self._encode_entry(answer), _encode_body(answer)) for answer in found)
+        lines = b"".join(ledger.record(self._encode_entry(response), _encode_body(response)) for response in found)
         self._places.metrics.cost_nanodollars += ledger.cost - before
         for _ in range(MAX_WRITE_ATTEMPTS):
             # In a thread, because the write blocks on disk I/O.
@@ -95,22 +95,22 @@ class BatchBilling:
         async with self._places.database.read_connection() as connection:
             rows = (await connection.execute(query)).all()
             adjustment = engine_export.export_adjustments(await connection.scalar(adjustments))
-        own = {
+        prices_by_model = {
             row.slug: engine_export.export_operator_prices(msgspec.convert(row.pricing_config, PricingConfig))
             for row in rows
         }
-        return own, adjustment
+        return prices_by_model, adjustment
 
-    def _encode_entry(self, answer: AnsweredLine) -> bytes:
-        model = str(answer.line.body.get("model", ""))
+    def _encode_entry(self, answered_line: AnsweredLine) -> bytes:
+        model = str(answered_line.line.body.get("model", ""))
         entry = {
-            "id": line_id(self._batch.id, answer.line_number),
+            "id": line_id(self._batch.id, answered_line.line_number),
             "created_at": self._batch.ended_at,
             "trace_id": BATCH + self._batch.id,
-            "path": answer.line.url,
+            "path": answered_line.line.url,
             "provider": self._batch.job["provider"],
             "model": model,
-            "status": answer.response.get("status_code", 200),
+            "status": answered_line.response.get("status_code", 200),
             "api_key_id": self._batch.job.get("api_key_id"),
             "metadata": self._batch.metadata,
             "prices": self._own.get(model, []),
@@ -119,9 +119,9 @@ class BatchBilling:
         return msgspec.json.encode(entry)
 
 
-def _create_ledger(places: BatchDependencies) -> BatchRecorder:
-    return BatchRecorder(msgspec.json.encode(engine_export.export_prices(places.settings)))
+def _create_ledger(dependencies: BatchDependencies) -> BatchRecorder:
+    return BatchRecorder(msgspec.json.encode(engine_export.export_prices(dependencies.settings)))
 
 
-def _encode_body(answer: AnsweredLine) -> bytes:
-    return msgspec.json.encode(answer.response.get("body"))
+def _encode_body(answered_line: AnsweredLine) -> bytes:
+    return msgspec.json.encode(answered_line.response.get("body"))

@@ -35,11 +35,11 @@ class SecretRedactor:
         spelled = {spelling for text in long for spelling in (text.encode(), msgspec.json.encode(text)[1:-1])}
         self._texts = sorted(spelled, key=len, reverse=True)
 
-    def redact(self, said: bytes) -> bytes:
+    def redact(self, content: bytes) -> bytes:
         """Returns the bytes with every secret replaced by dots."""
         for text in self._texts:
-            said = said.replace(text, MASK_TEXT.encode())
-        return said
+            content = content.replace(text, MASK_TEXT.encode())
+        return content
 
 
 def secrets_in_headers(headers: Mapping[str, str]) -> Iterator[str]:
@@ -61,9 +61,9 @@ async def secrets_of_integration(
         return []
     sealed = [row[name] for name in ("sealed_key", "sealed_configurations") if row[name]]
     texts = [await vault.open(connection, one, row["id"]) for one in sealed]
-    known = secrets.export_values()
+    secret_values = secrets.export_values()
     references = [mapping["secret_reference_id"] for mapping in row["secret_mappings"]]
-    texts += [known[reference][1] for reference in references if reference in known]
+    texts += [secret_values[reference][1] for reference in references if reference in secret_values]
     return [text for one in texts for text in _iter_strings(one)]
 
 

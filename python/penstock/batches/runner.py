@@ -77,7 +77,7 @@ class BatchRunner:
     def __init__(
         self,
         settings: Settings,
-        office: Services,
+        services: Services,
         secrets: SecretCache,
         blobs: BlobFolder,
         figures: BatchMetrics,
@@ -87,8 +87,8 @@ class BatchRunner:
         self._secrets = secrets
         self._settings = settings
         self._records = records
-        self._office = office
-        self._database = office.database
+        self._office = services
+        self._database = services.database
         self._blobs = blobs
         self._figures = figures
         # A new id at each start, so leases of the previous process do not count as leases of this one.
@@ -152,11 +152,11 @@ class BatchRunner:
         """
         if not self._running:
             return
-        mine = batches.c.id.in_(list(self._running)) & (batches.c.run_by == self._me)
+        claimed = batches.c.id.in_(list(self._running)) & (batches.c.run_by == self._me)
         async with self._database.write_transaction() as connection:
-            await connection.execute(update(batches).where(mine).values(run_until=now() + LEASE_MS))
+            await connection.execute(update(batches).where(claimed).values(run_until=now() + LEASE_MS))
             columns = (batches.c.id, batches.c.status, batches.c.expires_at)
-            found = {row.id: row for row in await connection.execute(select(*columns).where(mine))}
+            found = {row.id: row for row in await connection.execute(select(*columns).where(claimed))}
         for row_id, task in self._running.items():
             row = found.get(row_id)
             if row is None:
@@ -270,13 +270,13 @@ class BatchRunner:
         """Returns a function that finds what the batch's provider cannot run in a line. Lines that the gateway sends
         itself are checked by the edge.
         """
-        way, models = batch_provider_for(job["provider"]), None
+        provider, models = batch_provider_for(job["provider"]), None
         if integration_id := job.get("integration_id"):
             async with self._database.read_connection() as connection:
                 models = await load_allowed_models(connection, integration_id)
 
         def find_faults(line: BatchLine, first: BatchLine) -> Iterator[LineFault]:
-            yield from way.validate_line(line, first)
+            yield from provider.validate_line(line, first)
             yield from models.find_faults(line) if models else ()
 
         return find_faults
@@ -292,9 +292,9 @@ class BatchRunner:
             sealed = await self._office.vault.open(connection, row["sealed"], row["id"])
             headers = msgspec.json.decode(sealed, type=dict[str, str])
             edge = self._edge.with_redactor(await self._collect_secrets(connection, row, headers))
-        places = BatchDependencies(edge, self._database, self._settings, self._figures, self._records)
-        talk = BatchClient(row, headers, edge, self._blobs)
-        run = ProviderBatch(row, talk, places) if row["job"] else GatewayBatch(row, headers, places)
+        dependencies = BatchDependencies(edge, self._database, self._settings, self._figures, self._records)
+        client = BatchClient(row, headers, edge, self._blobs)
+        run = ProviderBatch(row, client, dependencies) if row["job"] else GatewayBatch(row, headers, dependencies)
         if row["status"] == CANCELLING:
             run.stop.set()
         self._stops[row["id"]] = run.stop
@@ -309,8 +309,8 @@ class BatchRunner:
         slug = (headers.get(f"{HEADER_PREFIX}virtual-key") or headers.get(f"{HEADER_PREFIX}provider", "")).removeprefix(
             "@"
         )
-        here = (providers.c.workspace_id == row["workspace_id"], providers.c.slug == slug)
-        for integration_id in await connection.scalars(select(providers.c.integration_id).where(*here)):
+        conditions = (providers.c.workspace_id == row["workspace_id"], providers.c.slug == slug)
+        for integration_id in await connection.scalars(select(providers.c.integration_id).where(*conditions)):
             texts += await secrets_of_integration(connection, self._office.vault, self._secrets, integration_id)
         return SecretRedactor(texts)
 
@@ -319,18 +319,18 @@ class BatchRunner:
         is_expired = row["status"] == FINALIZING and EXPIRED in row["moments"]
         if is_expired:
             await self._expire_unsent_lines(row)
-        made = {
+        written_files = {
             "output": await self._write_output_file(row, failed=False),
             "error": await self._write_output_file(row, failed=True),
         }
         status = EXPIRED if is_expired else CANCELLED if row["status"] == CANCELLING else COMPLETED
         async with self._database.write_transaction() as connection:
-            held = await self._load_claimed(connection, row["id"], lock=True)
-            kept = [file for file in made.values() if file]
-            if kept:
-                await connection.execute(insert(files), kept)
-            ids = {f"{kind}_file_id": file["id"] if file else None for kind, file in made.items()}
-            change = status_change(held, status, **ids)
+            claimed_row = await self._load_claimed(connection, row["id"], lock=True)
+            file_rows = [file for file in written_files.values() if file]
+            if file_rows:
+                await connection.execute(insert(files), file_rows)
+            ids = {f"{kind}_file_id": file["id"] if file else None for kind, file in written_files.items()}
+            change = status_change(claimed_row, status, **ids)
             await connection.execute(update(batches).where(batches.c.id == row["id"]).values(change))
             await connection.execute(delete(batch_lines).where(batch_lines.c.batch_id == row["id"]))
 

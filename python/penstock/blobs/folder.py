@@ -23,14 +23,14 @@ class BlobFolder:
         """Sets the path. The folder is created with the first blob."""
         self._path = Path(path)
 
-    async def put(self, name: str, pieces: AsyncIterator[bytes]) -> int:
+    async def put(self, name: str, chunks: AsyncIterator[bytes]) -> int:
         """Stores a blob, replacing one of the same name, and returns its size in bytes."""
         try:
             draft, written = await asyncio.to_thread(self._open_draft), 0
             try:
                 with draft:
-                    async for piece in pieces:
-                        written += await asyncio.to_thread(draft.write, piece)
+                    async for chunk in chunks:
+                        written += await asyncio.to_thread(draft.write, chunk)
                     await asyncio.to_thread(_flush_to_disk, draft)
                 await asyncio.to_thread(os.replace, draft.name, self._path / name)
             except BaseException:
@@ -45,8 +45,8 @@ class BlobFolder:
         try:
             file = await asyncio.to_thread((self._path / name).open, "rb")
             with file:
-                while piece := await asyncio.to_thread(file.read, CHUNK_BYTES):
-                    yield piece
+                while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+                    yield chunk
         except FileNotFoundError:
             message = "the stored content of this file is missing"
             raise NotFoundError(message) from None

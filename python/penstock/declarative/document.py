@@ -73,15 +73,15 @@ def omit_computed(limits: object) -> object:
     return omit_fields(cast("JsonObject", limits), *COMPUTED_FIELDS) if isinstance(limits, dict) else limits
 
 
-def diff_fields(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> JsonObject:
+def diff_fields(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> JsonObject:
     """Returns the wanted fields that differ. Empty, null and missing values are equal, also inside a field."""
-    return {name: value for name, value in wanted.items() if _field_differs(name, value, there.get(name))}
+    return {name: value for name, value in wanted.items() if _field_differs(name, value, stored.get(name))}
 
 
-def _field_differs(name: str, wanted: object, there: object) -> bool:
+def _field_differs(name: str, wanted: object, stored: object) -> bool:
     if name in LITERAL_FIELDS:
-        return msgspec.json.encode(wanted, order="sorted") != msgspec.json.encode(there, order="sorted")
-    return not _values_match(_normalise(wanted), _normalise(there))
+        return msgspec.json.encode(wanted, order="sorted") != msgspec.json.encode(stored, order="sorted")
+    return not _values_match(_normalise(wanted), _normalise(stored))
 
 
 def _normalise(value: object) -> object:
@@ -95,19 +95,19 @@ def _normalise(value: object) -> object:
     return value or None if isinstance(value, str) else value
 
 
-def _values_match(wanted: object, there: object) -> bool:
+def _values_match(wanted: object, stored: object) -> bool:
     """Returns true if the values are equal. Of a stored credential only the mask is known, so its mask is compared."""
-    if isinstance(there, str) and MASK_TEXT in there:
-        return wanted == there or (mask_secret(wanted) == there if isinstance(wanted, str) else there == MASK_TEXT)
-    if isinstance(wanted, dict) and isinstance(there, dict):
-        one, other = cast("JsonObject", wanted), cast("JsonObject", there)
+    if isinstance(stored, str) and MASK_TEXT in stored:
+        return wanted == stored or (mask_secret(wanted) == stored if isinstance(wanted, str) else stored == MASK_TEXT)
+    if isinstance(wanted, dict) and isinstance(stored, dict):
+        one, other = cast("JsonObject", wanted), cast("JsonObject", stored)
         return one.keys() == other.keys() and all(_values_match(one[name], other[name]) for name in one)
-    if isinstance(wanted, list) and isinstance(there, list):
-        ours, theirs = cast("list[object]", wanted), cast("list[object]", there)
-        return len(ours) == len(theirs) and all(map(_values_match, ours, theirs))
-    if isinstance(wanted, str) and isinstance(there, str) and (moment := _parse_timestamp(wanted)):
-        return moment == _parse_timestamp(there)
-    return wanted == there
+    if isinstance(wanted, list) and isinstance(stored, list):
+        wanted_items, stored_items = cast("list[object]", wanted), cast("list[object]", stored)
+        return len(wanted_items) == len(stored_items) and all(map(_values_match, wanted_items, stored_items))
+    if isinstance(wanted, str) and isinstance(stored, str) and (moment := _parse_timestamp(wanted)):
+        return moment == _parse_timestamp(stored)
+    return wanted == stored
 
 
 def _parse_timestamp(text: str) -> datetime | None:
@@ -118,28 +118,28 @@ def _parse_timestamp(text: str) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def is_expired(thing: Mapping[str, Any]) -> bool:
+def is_expired(resource: Mapping[str, Any]) -> bool:
     """Returns true if the expiry time of a resource is in the past."""
-    end = _parse_timestamp(str(thing.get("expires_at") or ""))
+    end = _parse_timestamp(str(resource.get("expires_at") or ""))
     return end is not None and end <= datetime.now(UTC)
 
 
-def find_unmatched_masks(path: str, wanted: object, there: object) -> Iterator[Problem]:
+def find_unmatched_masks(path: str, wanted: object, stored: object) -> Iterator[Problem]:
     """Yields a problem for each masked credential that matches no stored value."""
     if isinstance(wanted, dict):
-        known = cast("JsonObject", there) if isinstance(there, dict) else {}
+        counterparts = cast("JsonObject", stored) if isinstance(stored, dict) else {}
         for name, item in cast("JsonObject", wanted).items():
-            yield from find_unmatched_masks(f"{path}.{name}", item, known.get(name))
+            yield from find_unmatched_masks(f"{path}.{name}", item, counterparts.get(name))
     elif isinstance(wanted, list):
-        rows = cast("list[object]", there) if isinstance(there, list) else []
+        rows = cast("list[object]", stored) if isinstance(stored, list) else []
         for index, item in enumerate(cast("list[object]", wanted)):
             # The list may be in another order, so the row at the same index is tried first, then all rows.
-            here = rows[index : index + 1] + rows
+            candidates = rows[index : index + 1] + rows
             at = f"{path}[{index}]"
-            known = (row for row in here if next(find_unmatched_masks(at, item, row), None) is None)
-            yield from find_unmatched_masks(at, item, next(known, here[0] if here else None))
-    elif isinstance(wanted, str) and MASK_TEXT in wanted and wanted != there:
-        yield Problem(path, MASK_MISMATCH if there else NO_STORED_VALUE)
+            counterparts = (row for row in candidates if next(find_unmatched_masks(at, item, row), None) is None)
+            yield from find_unmatched_masks(at, item, next(counterparts, candidates[0] if candidates else None))
+    elif isinstance(wanted, str) and MASK_TEXT in wanted and wanted != stored:
+        yield Problem(path, MASK_MISMATCH if stored else NO_STORED_VALUE)
 
 
 def count_masks(value: object) -> int:
@@ -151,11 +151,13 @@ def count_masks(value: object) -> int:
     return int(isinstance(value, str) and MASK_TEXT in value)
 
 
-def find_match(thing: Mapping[str, Any], there: list[JsonObject], named_by: tuple[str, ...]) -> JsonObject | None:
+def find_match(
+    resource: Mapping[str, Any], stored_rows: list[JsonObject], named_by: tuple[str, ...]
+) -> JsonObject | None:
     """Returns the first stored resource that has the same value in one of these fields, or `None`."""
     for name in named_by:
-        for row in there:
-            if thing.get(name) is not None and row.get(name) == thing[name]:
+        for row in stored_rows:
+            if resource.get(name) is not None and row.get(name) == resource[name]:
                 return row
     return None
 

@@ -28,25 +28,25 @@ class Integrations(ResourceKind):
     fixed = ("slug", "ai_provider_id")
     secret_fields = ("key", "configurations", "models")
 
-    def workspace_query(self, place: JsonObject | None) -> str:
+    def workspace_query(self, workspace: JsonObject | None) -> str:
         """Returns the query that lists the organisation's integrations, or those of one workspace."""
-        return f"?type=workspace&workspace_id={place['id']}" if place else "?type=organisation"
+        return f"?type=workspace&workspace_id={workspace['id']}" if workspace else "?type=organisation"
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
         """Reads the complete integration, without models that only the public model list contains."""
         remote, path = ground.remote, f"{self.path}/{row['id']}"
-        whole = remote.request("GET", path)
-        shown = super().export_row(ground, {**whole, "key": whole["masked_key"] or ""})
-        said = [one for one in remote.request("GET", f"{path}/models")["models"] if one["created_at"]]
-        shown["models"] = [self._export_model(ground, row["ai_provider_id"], one) for one in said]
+        integration = remote.request("GET", path)
+        shown = super().export_row(ground, {**integration, "key": integration["masked_key"] or ""})
+        listed_models = [one for one in remote.request("GET", f"{path}/models")["models"] if one["created_at"]]
+        shown["models"] = [self._export_model(ground, row["ai_provider_id"], one) for one in listed_models]
         if row["workspace_id"]:
             return omit_fields(shown, "global_workspace_access")
-        places = remote.request("GET", f"{path}/workspaces")["workspaces"]
+        access_rows = remote.request("GET", f"{path}/workspaces")["workspaces"]
         names = ("id", "enabled", "usage_limits", "rate_limits")
         # Archived workspaces are not part of the state, so their access is omitted.
-        here = set(ground.slugs.values())
+        workspace_ids = set(ground.slugs.values())
         shown["workspaces"] = [
-            {name: omit_computed(one[name]) for name in names} for one in places if one["id"] in here
+            {name: omit_computed(one[name]) for name in names} for one in access_rows if one["id"] in workspace_ids
         ]
         return shown
 
@@ -57,82 +57,91 @@ class Integrations(ResourceKind):
         usual = row["is_custom"] or not row["pricing_config"] or ground.remote.find(path) != row["pricing_config"]
         return shown if usual else omit_fields(shown, "pricing_config")
 
-    def diff_resource(self, thing: Mapping[str, Any], there: Mapping[str, Any], *, prune: bool) -> JsonObject:
+    def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:
         """Returns the fields that differ; of models and workspaces only the rows that differ."""
-        rows = {name: self._diff_rows(name, thing, there, prune=prune) for name in ("models", "workspaces")}
-        plain = super().diff_resource(omit_fields(thing, *rows), there, prune=prune)
-        if _have_new_hosts(rows["models"], list_field(there, "models")):
+        rows = {name: self._diff_rows(name, resource, stored, prune=prune) for name in ("models", "workspaces")}
+        plain = super().diff_resource(omit_fields(resource, *rows), stored, prune=prune)
+        if _have_new_hosts(rows["models"], list_field(stored, "models")):
             # A new host needs the credentials in the same request. Only someone who has them may choose where they are
             # sent.
             plain |= {
-                name: thing[name] for name in CREDENTIAL_FIELDS if thing.get(name) and not count_masks(thing[name])
+                name: resource[name]
+                for name in CREDENTIAL_FIELDS
+                if resource.get(name) and not count_masks(resource[name])
             }
         return {**plain, **{name: found for name, found in rows.items() if found}}
 
     def _diff_rows(
-        self, name: str, thing: Mapping[str, Any], there: Mapping[str, Any], *, prune: bool
+        self, name: str, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool
     ) -> list[JsonObject]:
         key = "slug" if name == "models" else "id"
-        known = {row[key]: row for row in list_field(there, name)}
-        wanted = list_field(thing, name)
-        differing = [row for row in wanted if diff_fields(row, known.get(row[key], {}))]
-        gone = [row for row in known.values() if row[key] not in {row[key] for row in wanted}]
+        stored_by_key = {row[key]: row for row in list_field(stored, name)}
+        wanted = list_field(resource, name)
+        differing = [row for row in wanted if diff_fields(row, stored_by_key.get(row[key], {}))]
+        removed_rows = [row for row in stored_by_key.values() if row[key] not in {row[key] for row in wanted}]
         # Only custom models can be deleted. Settings of other models stay.
-        gone = [{**row, "gone": True} for row in gone if row.get("is_custom", True)]
-        return [*differing, *(gone if prune and name in thing else [])]
+        removed_rows = [{**row, "gone": True} for row in removed_rows if row.get("is_custom", True)]
+        return [*differing, *(removed_rows if prune and name in resource else [])]
 
-    def create(self, ground: GatewayState, place: JsonObject | None, thing: JsonObject) -> JsonObject:
+    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates an integration without its default provider, because the document lists providers separately."""
-        known = {name: thing[name] for name in (*self.own_fields, *self.fixed) if thing.get(name) is not None}
-        made = ground.remote.request(
-            "POST", self.path, {**known, "create_default_provider": False, **self.workspace_body(place)}
+        fields = {name: resource[name] for name in (*self.own_fields, *self.fixed) if resource.get(name) is not None}
+        created = ground.remote.request(
+            "POST", self.path, {**fields, "create_default_provider": False, **self.workspace_body(workspace)}
         )
         self.update(
-            ground, place, made, {name: thing[name] for name in self.nested_fields if thing.get(name) is not None}
+            ground,
+            workspace,
+            created,
+            {name: resource[name] for name in self.nested_fields if resource.get(name) is not None},
         )
-        return made
+        return created
 
-    def update(self, ground: GatewayState, place: JsonObject | None, there: JsonObject, changed: JsonObject) -> None:
+    def update(
+        self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
+    ) -> None:
         """Sends each part of a change to its endpoint."""
-        path, remote = self.resource_path(there, place), ground.remote
-        if own := {name: changed[name] for name in self.own_fields if name in changed}:
-            remote.request("PUT", path, own)
+        path, remote = self.resource_path(stored, workspace), ground.remote
+        if own_changes := {name: changed[name] for name in self.own_fields if name in changed}:
+            remote.request("PUT", path, own_changes)
         self._update_models(remote, f"{path}/models", changed)
-        self._update_workspaces(remote, f"{path}/workspaces", there, changed)
+        self._update_workspaces(remote, f"{path}/workspaces", stored, changed)
 
     def _update_models(self, remote: ManagementClient, path: str, changed: JsonObject) -> None:
         models = list_field(changed, "models")
-        if gone := [one["slug"] for one in models if one.get("gone")]:
-            remote.request("DELETE", path, {"models": gone})
-        kept = [{name: value for name, value in one.items() if value != {}} for one in models if not one.get("gone")]
-        if kept or "allow_all_models" in changed:
+        if removed_slugs := [one["slug"] for one in models if one.get("gone")]:
+            remote.request("DELETE", path, {"models": removed_slugs})
+        updated_models = [
+            {name: value for name, value in one.items() if value != {}} for one in models if not one.get("gone")
+        ]
+        if updated_models or "allow_all_models" in changed:
             rule = {"allow_all_models": changed["allow_all_models"]} if "allow_all_models" in changed else {}
-            remote.request("PUT", path, {"models": kept, **rule})
+            remote.request("PUT", path, {"models": updated_models, **rule})
 
-    def _update_workspaces(self, remote: ManagementClient, path: str, there: JsonObject, changed: JsonObject) -> None:
-        places = list_field(changed, "workspaces")
+    def _update_workspaces(self, remote: ManagementClient, path: str, stored: JsonObject, changed: JsonObject) -> None:
+        access_rows = list_field(changed, "workspaces")
         body: JsonObject = {"create_default_provider": False}
-        if any(one.get("gone") for one in places):
+        if any(one.get("gone") for one in access_rows):
             # The API cannot remove the entry of a single workspace, so the complete list is replaced.
             body["override_existing_workspace_access"] = True
-            said = {one["id"]: one for one in [*list_field(there, "workspaces"), *places]}
-            places = [one for one in said.values() if not one.get("gone")]
+            merged = {one["id"]: one for one in [*list_field(stored, "workspaces"), *access_rows]}
+            access_rows = [one for one in merged.values() if not one.get("gone")]
         if access := changed.get("global_workspace_access"):
             body |= {
                 "global_workspace_access": omit_fields(access, "create_default_provider"),
                 "create_default_provider": access.get("create_default_provider", False),
             }
-        if places or len(body) > 1:
-            rows = [{**one, "create_default_provider": False} for one in places]
+        if access_rows or len(body) > 1:
+            rows = [{**one, "create_default_provider": False} for one in access_rows]
             remote.request("PUT", path, {**body, "workspaces": rows})
 
 
-def _have_new_hosts(models: list[JsonObject], there: list[JsonObject]) -> bool:
+def _have_new_hosts(models: list[JsonObject], stored_models: list[JsonObject]) -> bool:
     """Returns true if a model gets a custom host that it did not have before."""
-    known = {row["slug"]: _custom_host(row) for row in there}
-    return any(_custom_host(row) not in {None, known.get(row["slug"])} for row in models)
+    known_hosts = {row["slug"]: _custom_host(row) for row in stored_models}
+    return any(_custom_host(row) not in {None, known_hosts.get(row["slug"])} for row in models)
 
 
 def _custom_host(model: JsonObject) -> str | None:
-    own: JsonObject = model.get("configurations") or {}
-    return own.get("custom_host")
+    configurations: JsonObject = model.get("configurations") or {}
+    return configurations.get("custom_host")

@@ -87,27 +87,27 @@ class ResourceKind:
         """Fields that the document may contain."""
         return ("id", *(name for name in self.fixed if name not in self.fields), *self.fields)
 
-    def fixed_values(self, thing: Mapping[str, Any]) -> JsonObject:
+    def fixed_values(self, resource: Mapping[str, Any]) -> JsonObject:
         """Returns the fixed fields that must match, in the spelling that the gateway stores."""
-        found = {name: thing[name] for name in self.fixed if name in thing and name not in self.unchecked_fixed}
+        found = {name: resource[name] for name in self.fixed if name in resource and name not in self.unchecked_fixed}
         return {
             name: PROVIDER_ALIASES.get(text, text) if name in PROVIDER_FIELDS else text for name, text in found.items()
         }
 
-    def display_name(self, thing: Mapping[str, Any]) -> str:
+    def display_name(self, resource: Mapping[str, Any]) -> str:
         """Returns the name of a resource, as the plan shows it."""
-        return str(thing.get("name") or next((thing[name] for name in self.named_by if thing.get(name)), "?"))
+        return str(resource.get("name") or next((resource[name] for name in self.named_by if resource.get(name)), "?"))
 
-    def match_fields(self, thing: Mapping[str, Any]) -> tuple[str, ...]:
+    def match_fields(self, resource: Mapping[str, Any]) -> tuple[str, ...]:
         """Returns the fields by which a resource is matched. If new resources keep their slug and the document gives
         one, it is the only field.
         """
-        return ("slug",) if self.keeps_slug and thing.get("slug") else self.named_by
+        return ("slug",) if self.keeps_slug and resource.get("slug") else self.named_by
 
-    def read_all(self, ground: GatewayState, place: JsonObject | None) -> list[JsonObject]:
+    def read_all(self, ground: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
         """Returns all resources of this kind in a workspace, or in the organisation itself."""
-        rows = ground.remote.iter_rows(self.path + self.workspace_query(place))
-        return [self.export_row(ground, row) for row in rows if self.includes_row(ground, row, place)]
+        rows = ground.remote.iter_rows(self.path + self.workspace_query(workspace))
+        return [self.export_row(ground, row) for row in rows if self.includes_row(ground, row, workspace)]
 
     def includes_row(self, _ground: GatewayState, _row: JsonObject, _place: JsonObject | None) -> bool:
         """Returns true if a listed row belongs to this kind."""
@@ -119,14 +119,16 @@ class ResourceKind:
         shown |= {name: omit_computed(shown[name]) for name in ("usage_limits", "rotation_policy") if name in shown}
         return {**shown, "secret_mappings": ground.export_mappings(row)} if "secret_mappings" in shown else shown
 
-    def diff_resource(self, thing: Mapping[str, Any], there: Mapping[str, Any], *, prune: bool) -> JsonObject:  # noqa: ARG002 - for kinds that hold lists
+    def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:  # noqa: ARG002 - for kinds that hold lists
         """Returns the fields to change. If one of `secret_fields` changes, all of them that are in clear are included:
         a new destination needs the credentials again.
         """
-        changed = diff_fields({name: thing[name] for name in self.fields if name in thing}, there)
+        changed = diff_fields({name: resource[name] for name in self.fields if name in resource}, stored)
         if changed.keys() & set(self.secret_fields):
             changed |= {
-                name: thing[name] for name in self.secret_fields if thing.get(name) and not count_masks(thing[name])
+                name: resource[name]
+                for name in self.secret_fields
+                if resource.get(name) and not count_masks(resource[name])
             }
         return changed
 
@@ -134,38 +136,40 @@ class ResourceKind:
         """Removes changes that only the gateway can compare, if it reports them as equal."""
         return changed
 
-    def can_skip_creation(self, _ground: GatewayState, thing: JsonObject) -> bool:
+    def can_skip_creation(self, _ground: GatewayState, resource: JsonObject) -> bool:
         """Returns true if a missing resource need not be created."""
-        return is_expired(thing)
+        return is_expired(resource)
 
-    def create(self, ground: GatewayState, place: JsonObject | None, thing: JsonObject) -> JsonObject:
+    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a resource and returns the response."""
-        body = {name: thing[name] for name in self.allowed_fields if name != "id" and thing.get(name) is not None}
-        return ground.remote.request("POST", self.path, {**body, **self.workspace_body(place)})
+        body = {name: resource[name] for name in self.allowed_fields if name != "id" and resource.get(name) is not None}
+        return ground.remote.request("POST", self.path, {**body, **self.workspace_body(workspace)})
 
-    def update(self, ground: GatewayState, place: JsonObject | None, there: JsonObject, changed: JsonObject) -> None:
+    def update(
+        self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
+    ) -> None:
         """Changes a resource."""
-        ground.remote.request("PUT", self.resource_path(there, place), changed)
+        ground.remote.request("PUT", self.resource_path(stored, workspace), changed)
 
-    def delete(self, ground: GatewayState, place: JsonObject | None, there: JsonObject) -> None:
+    def delete(self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject) -> None:
         """Deletes a resource."""
-        ground.remote.request("DELETE", self.resource_path(there, place))
+        ground.remote.request("DELETE", self.resource_path(stored, workspace))
 
     def is_protected(self, _ground: GatewayState, _there: JsonObject) -> bool:
         """Returns true if a resource must never be deleted."""
         return False
 
-    def workspace_body(self, place: JsonObject | None) -> JsonObject:
+    def workspace_body(self, workspace: JsonObject | None) -> JsonObject:
         """Returns the body fields that select the workspace."""
-        return {"workspace_id": place["id"]} if place else {}
+        return {"workspace_id": workspace["id"]} if workspace else {}
 
-    def workspace_query(self, place: JsonObject | None) -> str:
+    def workspace_query(self, workspace: JsonObject | None) -> str:
         """Returns the query string that selects the workspace."""
-        return f"?workspace_id={place['id']}" if place else ""
+        return f"?workspace_id={workspace['id']}" if workspace else ""
 
-    def resource_path(self, there: JsonObject, _place: JsonObject | None) -> str:
+    def resource_path(self, stored: JsonObject, _place: JsonObject | None) -> str:
         """Returns the API path of a resource."""
-        return f"{self.path}/{there['id']}"
+        return f"{self.path}/{stored['id']}"
 
 
 class Users(ResourceKind):
@@ -174,9 +178,9 @@ class Users(ResourceKind):
     name, path, fields, fixed, named_by = "users", USERS_PATH, ("role",), ("email",), ("email",)
     email_field = "email"
 
-    def is_protected(self, _ground: GatewayState, there: JsonObject) -> bool:
+    def is_protected(self, _ground: GatewayState, stored: JsonObject) -> bool:
         """Protects the owner."""
-        return there["role"] == "owner"
+        return stored["role"] == "owner"
 
 
 class Invites(ResourceKind):
@@ -192,23 +196,23 @@ class Invites(ResourceKind):
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
         """Returns the invitation, with slugs of workspaces in place of ids."""
-        places = [{**one, "id": ground.slugs.get(one["id"], one["id"])} for one in row["workspaces"]]
-        return {**super().export_row(ground, row), "workspaces": places}
+        workspaces = [{**one, "id": ground.slugs.get(one["id"], one["id"])} for one in row["workspaces"]]
+        return {**super().export_row(ground, row), "workspaces": workspaces}
 
-    def fixed_values(self, thing: Mapping[str, Any]) -> JsonObject:
+    def fixed_values(self, resource: Mapping[str, Any]) -> JsonObject:
         """Sorts the scopes and removes duplicates, as the gateway does."""
-        found = super().fixed_values(thing)
+        found = super().fixed_values(resource)
         if details := found.get("workspace_api_key_details"):
             found["workspace_api_key_details"] = {**details, "scopes": sorted(set(details.get("scopes", ())))}
         return found
 
-    def can_skip_creation(self, ground: GatewayState, thing: JsonObject) -> bool:
+    def can_skip_creation(self, ground: GatewayState, resource: JsonObject) -> bool:
         """Returns true if the person is already a user, or the invitation has expired."""
-        return thing.get("email") in ground.ids or super().can_skip_creation(ground, thing)
+        return resource.get("email") in ground.ids or super().can_skip_creation(ground, resource)
 
-    def create(self, ground: GatewayState, place: JsonObject | None, thing: JsonObject) -> JsonObject:
+    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Sends an invitation."""
-        return super().create(ground, place, {"workspaces": [], **thing})
+        return super().create(ground, workspace, {"workspaces": [], **resource})
 
 
 class Members(ResourceKind):
@@ -217,19 +221,19 @@ class Members(ResourceKind):
     name, path, fields, fixed, named_by = "members", WORKSPACES_PATH, ("role",), ("email",), ("email",)
     email_field = "email"
 
-    def read_all(self, ground: GatewayState, place: JsonObject | None) -> list[JsonObject]:
+    def read_all(self, ground: GatewayState, workspace: JsonObject | None) -> list[JsonObject]:
         """Returns the members of a workspace; empty for the organisation."""
-        rows = ground.remote.iter_rows(f"{WORKSPACES_PATH}/{place['id']}/users") if place else ()
+        rows = ground.remote.iter_rows(f"{WORKSPACES_PATH}/{workspace['id']}/users") if workspace else ()
         return [self.export_row(ground, row) for row in rows]
 
-    def create(self, ground: GatewayState, place: JsonObject | None, thing: JsonObject) -> JsonObject:
+    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Adds a user to the workspace."""
-        member = {"id": ground.ids[thing["email"]], "role": thing.get("role", "member")}
-        return ground.remote.request("POST", f"{WORKSPACES_PATH}/{(place or {})['id']}/users", {"users": [member]})
+        member = {"id": ground.ids[resource["email"]], "role": resource.get("role", "member")}
+        return ground.remote.request("POST", f"{WORKSPACES_PATH}/{(workspace or {})['id']}/users", {"users": [member]})
 
-    def resource_path(self, there: JsonObject, place: JsonObject | None) -> str:
+    def resource_path(self, stored: JsonObject, workspace: JsonObject | None) -> str:
         """Returns the API path of a member."""
-        return f"{WORKSPACES_PATH}/{(place or {})['id']}/users/{there['id']}"
+        return f"{WORKSPACES_PATH}/{(workspace or {})['id']}/users/{stored['id']}"
 
 
 class SecretReferences(ResourceKind):
@@ -247,21 +251,23 @@ class SecretReferences(ResourceKind):
         """Reads the complete secret reference, with slugs of workspaces in place of ids."""
         shown = super().export_row(ground, ground.remote.request("GET", f"{self.path}/{row['id']}"))
         # Archived workspaces are not part of the state.
-        places = [ground.slugs[one] for one in shown["allowed_workspaces"] if one in ground.slugs]
-        return {**shown, "allowed_workspaces": places}
+        allowed_slugs = [ground.slugs[one] for one in shown["allowed_workspaces"] if one in ground.slugs]
+        return {**shown, "allowed_workspaces": allowed_slugs}
 
-    def create(self, ground: GatewayState, place: JsonObject | None, thing: JsonObject) -> JsonObject:
+    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a secret reference for all workspaces or for a list of them."""
-        return super().create(ground, place, _omit_unused_access_field(thing))
+        return super().create(ground, workspace, _omit_unused_access_field(resource))
 
-    def update(self, ground: GatewayState, place: JsonObject | None, there: JsonObject, changed: JsonObject) -> None:
+    def update(
+        self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
+    ) -> None:
         """Changes a secret reference, which is for all workspaces or for a list of them."""
-        super().update(ground, place, there, _omit_unused_access_field(changed))
+        super().update(ground, workspace, stored, _omit_unused_access_field(changed))
 
 
-def _omit_unused_access_field(thing: JsonObject) -> JsonObject:
+def _omit_unused_access_field(resource: JsonObject) -> JsonObject:
     """Omits one of `allow_all_workspaces` and `allowed_workspaces`, because the API accepts only one."""
-    return omit_fields(thing, "allow_all_workspaces" if thing.get("allowed_workspaces") else "allowed_workspaces")
+    return omit_fields(resource, "allow_all_workspaces" if resource.get("allowed_workspaces") else "allowed_workspaces")
 
 
 class Providers(ResourceKind):
@@ -275,21 +281,21 @@ class Providers(ResourceKind):
         """Returns true for providers, false for virtual keys."""
         return row["integration_id"] in ground.integrations
 
-    def create(self, ground: GatewayState, place: JsonObject | None, thing: JsonObject) -> JsonObject:
+    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a provider. If the workspace already got one with this slug from the gateway, changes it instead."""
-        there = (
-            ground.remote.find(f"{self.path}/{thing['slug']}{self.workspace_query(place)}")
-            if thing.get("slug")
+        stored = (
+            ground.remote.find(f"{self.path}/{resource['slug']}{self.workspace_query(workspace)}")
+            if resource.get("slug")
             else None
         )
-        if there is None:
-            return super().create(ground, place, thing)
-        self.update(ground, place, there, {name: thing[name] for name in self.fields if name in thing})
-        return there
+        if stored is None:
+            return super().create(ground, workspace, resource)
+        self.update(ground, workspace, stored, {name: resource[name] for name in self.fields if name in resource})
+        return stored
 
-    def resource_path(self, there: JsonObject, place: JsonObject | None) -> str:
+    def resource_path(self, stored: JsonObject, workspace: JsonObject | None) -> str:
         """Returns the API path of a provider."""
-        return f"{self.path}/{there['id']}{self.workspace_query(place)}"
+        return f"{self.path}/{stored['id']}{self.workspace_query(workspace)}"
 
 
 class VirtualKeys(Providers):
@@ -300,9 +306,9 @@ class VirtualKeys(Providers):
     fixed = ("slug", "provider")
     secret_fields = ("key", "model_config")
 
-    def includes_row(self, ground: GatewayState, row: JsonObject, place: JsonObject | None) -> bool:
+    def includes_row(self, ground: GatewayState, row: JsonObject, workspace: JsonObject | None) -> bool:
         """Returns true for virtual keys, false for providers."""
-        return not super().includes_row(ground, row, place)
+        return not super().includes_row(ground, row, workspace)
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
         """Returns the virtual key with its masked credential."""
@@ -319,32 +325,36 @@ class Configs(ResourceKind):
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
         """Reads the config with its content."""
-        whole = ground.remote.request("GET", f"{self.path}/{row['id']}")
-        ground.configs[whole["id"]] = whole["slug"]
-        return {**super().export_row(ground, whole), "config": msgspec.json.decode(whole["config"])}
+        config_row = ground.remote.request("GET", f"{self.path}/{row['id']}")
+        ground.configs[config_row["id"]] = config_row["slug"]
+        return {**super().export_row(ground, config_row), "config": msgspec.json.decode(config_row["config"])}
 
-    def confirm_changes(self, ground: GatewayState, there: JsonObject, changed: JsonObject) -> JsonObject:
+    def confirm_changes(self, ground: GatewayState, stored: JsonObject, changed: JsonObject) -> JsonObject:
         """Asks the gateway, in a dry run, whether a config with credentials in clear equals the stored one, whose
         credentials are masked.
         """
-        if "config" not in changed or not count_masks(there["config"]):
+        if "config" not in changed or not count_masks(stored["config"]):
             return changed
         try:
-            said = ground.remote.request(
-                "PUT", f"{self.path}/{there['id']}?dry_run=true", {"config": changed["config"]}
+            response = ground.remote.request(
+                "PUT", f"{self.path}/{stored['id']}?dry_run=true", {"config": changed["config"]}
             )
         except RemoteError:
             # The same error is reported when the change is applied, with its path in the document.
             return changed
-        return omit_fields(changed, "config") if said["version_id"] else changed
+        return omit_fields(changed, "config") if response["version_id"] else changed
 
-    def create(self, ground: GatewayState, place: JsonObject | None, thing: JsonObject) -> JsonObject:
+    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a config, then archives it if the document says so."""
-        body = {"name": thing["name"], "config": thing.get("config"), "isDefault": int(thing.get("is_default") or 0)}
-        made = ground.remote.request("POST", self.path, {**body, **self.workspace_body(place)})
-        if thing.get("status", "active") != "active":
-            self.update(ground, place, made, {"status": thing["status"]})
-        return made
+        body = {
+            "name": resource["name"],
+            "config": resource.get("config"),
+            "isDefault": int(resource.get("is_default") or 0),
+        }
+        created = ground.remote.request("POST", self.path, {**body, **self.workspace_body(workspace)})
+        if resource.get("status", "active") != "active":
+            self.update(ground, workspace, created, {"status": resource["status"]})
+        return created
 
 
 class ApiKeys(ResourceKind):
@@ -357,9 +367,9 @@ class ApiKeys(ResourceKind):
     email_field = "user"
     keeps_slug = False
 
-    def includes_row(self, _ground: GatewayState, row: JsonObject, place: JsonObject | None) -> bool:
+    def includes_row(self, _ground: GatewayState, row: JsonObject, workspace: JsonObject | None) -> bool:
         """Returns true for keys of this workspace, or of the organisation itself."""
-        return row["workspace_id"] == (place["id"] if place else None)
+        return row["workspace_id"] == (workspace["id"] if workspace else None)
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
         """Returns the key, with the email address of its user and the slug of its config in place of ids."""
@@ -373,16 +383,16 @@ class ApiKeys(ResourceKind):
         """Fields that the document may contain. The mask is among them, so that people can recognise a key."""
         return (*super().allowed_fields, "masked")
 
-    def create(self, ground: GatewayState, place: JsonObject | None, thing: JsonObject) -> JsonObject:
+    def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
         """Creates a key; the response contains the key itself."""
-        kind = str(thing.get("type") or ("workspace-service" if place else "organisation-service"))
-        body = {name: thing[name] for name in self.fields if thing.get(name) is not None}
-        if thing.get("user"):
-            body["user_id"] = ground.ids[thing["user"]]
+        kind = str(resource.get("type") or ("workspace-service" if workspace else "organisation-service"))
+        body = {name: resource[name] for name in self.fields if resource.get(name) is not None}
+        if resource.get("user"):
+            body["user_id"] = ground.ids[resource["user"]]
         return ground.remote.request(
-            "POST", f"{self.path}/{kind.replace('-', '/')}", {**body, **self.workspace_body(place)}
+            "POST", f"{self.path}/{kind.replace('-', '/')}", {**body, **self.workspace_body(workspace)}
         )
 
-    def is_protected(self, ground: GatewayState, there: JsonObject) -> bool:
+    def is_protected(self, ground: GatewayState, stored: JsonObject) -> bool:
         """Protects the key that this client uses."""
-        return there["masked"] == ground.own_key
+        return stored["masked"] == ground.own_key

@@ -141,67 +141,71 @@ class Plan:
             message = "the state cannot be applied:"
             raise SettingsError(message, self._problems)
 
-    def _build_steps(self, wanted: JsonObject, there: JsonObject) -> None:
-        whole = cast("JsonObject", wanted.get("organisation") or {})
-        for part in (part for part in ORGANISATION_PARTS if part in whole):
-            changed = diff_fields(whole[part] or {}, there["organisation"].get(part, {}))
+    def _build_steps(self, wanted: JsonObject, current: JsonObject) -> None:
+        organisation = cast("JsonObject", wanted.get("organisation") or {})
+        for part in (part for part in ORGANISATION_PARTS if part in organisation):
+            changed = diff_fields(organisation[part] or {}, current["organisation"].get(part, {}))
             self._hands_down |= not INHERITED_SETTINGS.isdisjoint(changed)
             self._plan_organisation_part(part, changed)
-        places = self._pair_workspaces(wanted, there)
+        pairs = self._pair_workspaces(wanted, current)
         for kind in ORGANISATION_KINDS:
-            self._plan_resources(kind, "organisation", whole, there["organisation"], None)
-        for path, workspace, found, place in places:
+            self._plan_resources(kind, "organisation", organisation, current["organisation"], None)
+        for path, workspace, found, workspace_ref in pairs:
             for kind in WORKSPACE_KINDS:
-                self._plan_resources(kind, path, workspace, found or {}, place)
-            self._plan_workspace_update(path, workspace, found, place)
+                self._plan_resources(kind, path, workspace, found or {}, workspace_ref)
+            self._plan_workspace_update(path, workspace, found, workspace_ref)
         for kind in ORGANISATION_KINDS_LAST:
-            self._plan_resources(kind, "organisation", whole, there["organisation"], None)
+            self._plan_resources(kind, "organisation", organisation, current["organisation"], None)
 
     def _plan_organisation_part(self, part: str, changed: JsonObject) -> None:
         if changed:
-            path, what = f"{ORGANISATION_PATH}/{part}", f"organisation {part}: {', '.join(changed)}"
-            self._add_step("~", what, f"organisation.{part}", lambda: self._ground.remote.request("PUT", path, changed))
+            path, summary = f"{ORGANISATION_PATH}/{part}", f"organisation {part}: {', '.join(changed)}"
+            self._add_step(
+                "~", summary, f"organisation.{part}", lambda: self._ground.remote.request("PUT", path, changed)
+            )
 
     def _pair_workspaces(
-        self, wanted: JsonObject, there: JsonObject
+        self, wanted: JsonObject, current: JsonObject
     ) -> list[tuple[str, JsonObject, JsonObject | None, JsonObject]]:
         """Pairs the workspaces of the document with those of the gateway. Missing ones are created first, because
         resources refer to them.
         """
-        left = list(there["workspaces"])
+        left = list(current["workspaces"])
         pairs: list[tuple[str, JsonObject, JsonObject | None, JsonObject]] = []
         for index, workspace in enumerate(list_field(wanted, "workspaces")):
             path = f"workspaces[{index}]"
             found = find_match(workspace, left, ("slug", "name"))
-            place: JsonObject = {"id": found["id"]} if found else {}
+            workspace_ref: JsonObject = {"id": found["id"]} if found else {}
             if found:
                 left.remove(found)
                 self._record_new_slug(workspace, found)
             else:
-                self._add_step("+", f"workspace {workspace['name']}", path, self._workspace_creation(workspace, place))
-            pairs.append((path, workspace, found, place))
-        for gone in left if self._prune and "workspaces" in wanted else []:
-            if not gone["is_default"]:
-                body: JsonObject = {"name": gone["name"], "force_delete": True}
-                act = partial(self._ground.remote.request, "DELETE", f"{WORKSPACES_PATH}/{gone['id']}", body)
-                self._removals.append(Step("-", f"workspace {gone['name']}", "", act))
+                self._add_step(
+                    "+", f"workspace {workspace['name']}", path, self._workspace_creation(workspace, workspace_ref)
+                )
+            pairs.append((path, workspace, found, workspace_ref))
+        for removed in left if self._prune and "workspaces" in wanted else []:
+            if not removed["is_default"]:
+                body: JsonObject = {"name": removed["name"], "force_delete": True}
+                act = partial(self._ground.remote.request, "DELETE", f"{WORKSPACES_PATH}/{removed['id']}", body)
+                self._removals.append(Step("-", f"workspace {removed['name']}", "", act))
         return pairs
 
-    def _workspace_creation(self, workspace: JsonObject, place: JsonObject) -> Callable[[], None]:
+    def _workspace_creation(self, workspace: JsonObject, workspace_ref: JsonObject) -> Callable[[], None]:
         body = {name: workspace[name] for name in WORKSPACE_FIELDS if workspace.get(name) is not None}
         if "defaults" in body:
             # A new workspace has no config yet that `user_api_key_config` could refer to.
             body["defaults"] = omit_fields(body["defaults"], "user_api_key_config")
 
         def create() -> None:
-            made = self._ground.remote.request("POST", WORKSPACES_PATH, body)
-            place["id"] = made["id"]
-            self._record_new_slug(workspace, made)
+            created = self._ground.remote.request("POST", WORKSPACES_PATH, body)
+            workspace_ref["id"] = created["id"]
+            self._record_new_slug(workspace, created)
 
         return create
 
     def _plan_workspace_update(
-        self, path: str, workspace: JsonObject, found: JsonObject | None, place: JsonObject
+        self, path: str, workspace: JsonObject, found: JsonObject | None, workspace_ref: JsonObject
     ) -> None:
         """Updates a workspace after its resources exist, because its defaults may refer to them."""
         fields = {name: workspace[name] for name in WORKSPACE_FIELDS if name in workspace}
@@ -212,7 +216,7 @@ class Plan:
             return
 
         def update() -> None:
-            at, now = f"{WORKSPACES_PATH}/{place['id']}", changed
+            at, now = f"{WORKSPACES_PATH}/{workspace_ref['id']}", changed
             if may_differ:
                 # The change of the organisation is applied first, and may have changed values that this workspace
                 # inherits.
@@ -220,8 +224,8 @@ class Plan:
             if now:
                 self._ground.remote.request("PUT", at, self._with_new_slugs(now))
 
-        named = ", ".join(dict.fromkeys([*changed, *may_differ]))
-        self._add_step("~", f"workspace {workspace['name']}: {named}", path, update)
+        changed_names = ", ".join(dict.fromkeys([*changed, *may_differ]))
+        self._add_step("~", f"workspace {workspace['name']}: {changed_names}", path, update)
 
     def _diff_workspace(self, fields: JsonObject, found: JsonObject) -> JsonObject:
         """Returns the fields of a workspace that differ from the gateway."""
@@ -232,78 +236,84 @@ class Plan:
         changed = diff_fields(wanted, found)
         if "settings" in changed:
             # The API keeps omitted rules, so rules that the document omits are set to null.
-            gone = dict.fromkeys(cast("JsonObject", found.get("settings") or {}))
-            changed["settings"] = {**gone, **cast("JsonObject", changed["settings"] or {})}
+            cleared = dict.fromkeys(cast("JsonObject", found.get("settings") or {}))
+            changed["settings"] = {**cleared, **cast("JsonObject", changed["settings"] or {})}
         return changed
 
     def _plan_resources(
-        self, kind: ResourceKind, above: str, wanted: JsonObject, there: JsonObject, place: JsonObject | None
+        self, kind: ResourceKind, above: str, wanted: JsonObject, current: JsonObject, workspace_ref: JsonObject | None
     ) -> None:
         """Compares the resources of one kind in a workspace or in the organisation. A kind that the document omits
         stays as it is.
         """
         if kind.name not in wanted:
             return
-        left = list(list_field(there, kind.name))
-        inside = f"{wanted['name']} / " if place is not None else ""
-        for index, thing in enumerate(list_field(wanted, kind.name)):
-            path, what = f"{above}.{kind.name}[{index}]", f"{inside}{kind.name} {kind.display_name(thing)}"
-            found = find_match(thing, left, kind.match_fields(thing))
+        left = list(list_field(current, kind.name))
+        inside = f"{wanted['name']} / " if workspace_ref is not None else ""
+        for index, resource in enumerate(list_field(wanted, kind.name)):
+            path, summary = f"{above}.{kind.name}[{index}]", f"{inside}{kind.name} {kind.display_name(resource)}"
+            found = find_match(resource, left, kind.match_fields(resource))
             for name in kind.secret_fields:
-                self._problems += find_unmatched_masks(f"{path}.{name}", thing.get(name), (found or {}).get(name))
+                self._problems += find_unmatched_masks(f"{path}.{name}", resource.get(name), (found or {}).get(name))
             if found is None:
-                self._plan_creation(kind, path, what, thing, place)
+                self._plan_creation(kind, path, summary, resource, workspace_ref)
                 continue
             left.remove(found)
-            self._record_new_slug(thing, found)
-            self._plan_change(kind, path, what, thing, found, place)
-        for gone in left if self._prune else []:
-            if not kind.is_protected(self._ground, gone):
-                act = partial(kind.delete, self._ground, place, gone)
-                self._removals.append(Step("-", f"{inside}{kind.name} {kind.display_name(gone)}", "", act))
+            self._record_new_slug(resource, found)
+            self._plan_change(kind, path, summary, resource, found, workspace_ref)
+        for removed in left if self._prune else []:
+            if not kind.is_protected(self._ground, removed):
+                act = partial(kind.delete, self._ground, workspace_ref, removed)
+                self._removals.append(Step("-", f"{inside}{kind.name} {kind.display_name(removed)}", "", act))
 
     def _plan_creation(
-        self, kind: ResourceKind, path: str, what: str, thing: JsonObject, place: JsonObject | None
+        self, kind: ResourceKind, path: str, summary: str, resource: JsonObject, workspace_ref: JsonObject | None
     ) -> None:
-        if kind.can_skip_creation(self._ground, thing):
+        if kind.can_skip_creation(self._ground, resource):
             return
-        if (email := thing.get(kind.email_field)) and email not in self._ground.ids:
+        if (email := resource.get(kind.email_field)) and email not in self._ground.ids:
             problem = Problem(f"{path}.{kind.email_field}", f"{email!r} is no user here; hint: organisation.invites")
             self._problems.append(problem)
 
         def create() -> None:
-            made = kind.create(self._ground, place, self._with_new_slugs(thing))
-            self._record_new_slug(thing, made)
-            for name, text in (("key", made.get("key")), ("link", made.get("invite_link"))):
+            created = kind.create(self._ground, workspace_ref, self._with_new_slugs(resource))
+            self._record_new_slug(resource, created)
+            for name, text in (("key", created.get("key")), ("link", created.get("invite_link"))):
                 if text:
-                    self.texts.append((name, what, text))
+                    self.texts.append((name, summary, text))
 
-        self._add_step("+", what, path, create)
+        self._add_step("+", summary, path, create)
 
     def _plan_change(
-        self, kind: ResourceKind, path: str, what: str, thing: JsonObject, found: JsonObject, place: JsonObject | None
+        self,
+        kind: ResourceKind,
+        path: str,
+        summary: str,
+        resource: JsonObject,
+        found: JsonObject,
+        workspace_ref: JsonObject | None,
     ) -> None:
-        wanted = cast("JsonObject", replace_slugs(thing, self._renamed))
-        chosen = cast("JsonObject", replace_slugs(kind.fixed_values(wanted), self._ground.named))
-        other = diff_fields(chosen, found)
+        wanted = cast("JsonObject", replace_slugs(resource, self._renamed))
+        fixed = cast("JsonObject", replace_slugs(kind.fixed_values(wanted), self._ground.named))
+        other = diff_fields(fixed, found)
         why = "is chosen once, at creation, and differs on the gateway; hint: delete it first"
         self._problems += [Problem(f"{path}.{name}", why) for name in other]
         if changed := kind.confirm_changes(self._ground, found, kind.diff_resource(wanted, found, prune=self._prune)):
 
             def update() -> None:
-                kind.update(self._ground, place, found, self._with_new_slugs(changed))
+                kind.update(self._ground, workspace_ref, found, self._with_new_slugs(changed))
 
-            self._add_step("~", f"{what}: {', '.join(changed)}", path, update)
+            self._add_step("~", f"{summary}: {', '.join(changed)}", path, update)
 
-    def _record_new_slug(self, thing: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-        if thing.get("slug") and found.get("slug") and thing["slug"] != found["slug"]:
-            self._renamed[thing["slug"]] = found["slug"]
+    def _record_new_slug(self, resource: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        if resource.get("slug") and found.get("slug") and resource["slug"] != found["slug"]:
+            self._renamed[resource["slug"]] = found["slug"]
 
     def _with_new_slugs(self, body: JsonObject) -> JsonObject:
         return cast("JsonObject", replace_slugs(body, self._renamed))
 
-    def _add_step(self, sign: str, what: str, path: str, act: Callable[[], Any]) -> None:
-        self.steps.append(Step(sign, what, path, act))
+    def _add_step(self, sign: str, summary: str, path: str, act: Callable[[], Any]) -> None:
+        self.steps.append(Step(sign, summary, path, act))
 
 
 def _find_shape_problems(document: JsonObject) -> Iterator[Problem]:
@@ -311,12 +321,12 @@ def _find_shape_problems(document: JsonObject) -> Iterator[Problem]:
     if document.get("version") != DOCUMENT_VERSION:
         yield Problem("version", f"must be {DOCUMENT_VERSION}")
     yield from find_unknown_fields("", document, DOCUMENT_FIELDS)
-    whole: object = document.get("organisation") or {}
-    yield from find_unknown_fields("organisation", whole, ORGANISATION_FIELDS)
-    if isinstance(whole, dict):
+    organisation: object = document.get("organisation") or {}
+    yield from find_unknown_fields("organisation", organisation, ORGANISATION_FIELDS)
+    if isinstance(organisation, dict):
         for kind in (*ORGANISATION_KINDS, *ORGANISATION_KINDS_LAST):
             yield from _find_resource_problems(
-                f"organisation.{kind.name}", cast("JsonObject", whole).get(kind.name), kind
+                f"organisation.{kind.name}", cast("JsonObject", organisation).get(kind.name), kind
             )
     for path, workspace in _enumerate_rows("workspaces", document.get("workspaces")):
         yield from find_unknown_fields(path, workspace, WORKSPACE_DOCUMENT_FIELDS)
@@ -337,25 +347,25 @@ def _find_extra_defaults(path: str, workspace: JsonObject) -> Iterator[Problem]:
     default from one to the other.
     """
     rows = [
-        (place, cast("JsonObject", row))
-        for place, row in _enumerate_rows(f"{path}.configs", workspace.get("configs"))
+        (row_path, cast("JsonObject", row))
+        for row_path, row in _enumerate_rows(f"{path}.configs", workspace.get("configs"))
         if isinstance(row, dict)
     ]
     first, *others = [(place, row) for place, row in rows if row.get("is_default")] or [("", {})]
     for place, row in others:
-        beside = f"{first[0]} ({first[1].get('name')!r})"
+        first_label = f"{first[0]} ({first[1].get('name')!r})"
         yield Problem(
-            f"{place}.is_default", f"makes {row.get('name')!r} the default beside {beside}: a workspace has one"
+            f"{place}.is_default", f"makes {row.get('name')!r} the default beside {first_label}: a workspace has one"
         )
 
 
 def _find_resource_problems(path: str, value: object, kind: ResourceKind) -> Iterator[Problem]:
     if not isinstance(value or [], list):
         yield Problem(path, "must be a list")
-    for place, thing in _enumerate_rows(path, value):
-        yield from find_unknown_fields(place, thing, kind.allowed_fields)
-        if isinstance(thing, dict) and not any(cast("JsonObject", thing).get(name) for name in kind.named_by):
-            yield Problem(f"{place}.{kind.named_by[-1]}", "is needed")
+    for row_path, row in _enumerate_rows(path, value):
+        yield from find_unknown_fields(row_path, row, kind.allowed_fields)
+        if isinstance(row, dict) and not any(cast("JsonObject", row).get(name) for name in kind.named_by):
+            yield Problem(f"{row_path}.{kind.named_by[-1]}", "is needed")
 
 
 def _enumerate_rows(path: str, value: object) -> Iterator[tuple[str, object]]:

@@ -20,11 +20,11 @@ log = logging.getLogger("penstock")
 class JwksRefresher:
     """Refreshes the keys periodically. If a fetch fails, the known keys stay valid."""
 
-    def __init__(self, tokens: TokenVerifier, seconds: float, ring: Callable[[], None]) -> None:
+    def __init__(self, tokens: TokenVerifier, seconds: float, on_change: Callable[[], None]) -> None:
         """Stores the sources, the interval, and the callback for changes."""
         self._sources = [source for source in tokens.sources if source.own.jwks_url]
         self._seconds = seconds
-        self._ring = ring
+        self._ring = on_change
         self._ill: set[IssuerKeys] = set()
 
     async def run(self) -> None:

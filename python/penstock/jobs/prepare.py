@@ -42,20 +42,20 @@ def prepare_for_start(settings: Settings) -> bytes:
 
 
 async def _prepare_for_start(settings: Settings) -> PreparedStore:
-    known = await resolve_master_key(settings)
-    found = await _prepare_store(known)
-    if known is settings or known.store.master_key is None:
+    resolved = await resolve_master_key(settings)
+    found = await _prepare_store(resolved)
+    if resolved is settings or resolved.store.master_key is None:
         return found
-    return msgspec.structs.replace(found, master_key=known.store.master_key.reveal())
+    return msgspec.structs.replace(found, master_key=resolved.store.master_key.reveal())
 
 
 async def _prepare_store(settings: Settings) -> PreparedStore:
     database = _open_database(settings)
     key = load_master_keys(settings, make=database.embedded)
-    kept = SavedSnapshot(settings, key)
+    saved_snapshot = SavedSnapshot(settings, key)
     try:
         if database.embedded:
-            return await _prepare_embedded(settings, database, key, kept)
+            return await _prepare_embedded(settings, database, key, saved_snapshot)
         admin_key = None
         if settings.store.migrate:
             await migrate(database, sealing=MigrationSealer.from_key(key))
@@ -63,12 +63,12 @@ async def _prepare_store(settings: Settings) -> PreparedStore:
                 database, settings.store.admin_key, prefix=settings.store.key_prefix
             )
         # A node of a cluster starts with its saved snapshot and reads the database afterwards.
-        stored = kept.load()
+        stored = saved_snapshot.load()
         if stored is None:
-            stored = await _read_snapshot(settings, database, key, kept)
+            stored = await _read_snapshot(settings, database, key, saved_snapshot)
         return PreparedStore(stored, admin_key)
     except UnavailableError as error:
-        last = kept.load()
+        last = saved_snapshot.load()
         log.warning("%s; starting with %s", error.message, "the saved snapshot" if last else "the settings file only")
         return PreparedStore(last or EMPTY_STORE_DATA)
     finally:
@@ -76,32 +76,34 @@ async def _prepare_store(settings: Settings) -> PreparedStore:
 
 
 async def _prepare_embedded(
-    settings: Settings, database: Database, key: MasterKeys, kept: SavedSnapshot
+    settings: Settings, database: Database, key: MasterKeys, saved_snapshot: SavedSnapshot
 ) -> PreparedStore:
     await migrate(database, sealing=MigrationSealer.from_key(key))
     admin_key = await bootstrap_organisation(database, settings.store.admin_key, prefix=settings.store.key_prefix)
     await Vault(key).renew_data_keys(database)
-    return PreparedStore(await _read_snapshot(settings, database, key, kept), admin_key)
+    return PreparedStore(await _read_snapshot(settings, database, key, saved_snapshot), admin_key)
 
 
-async def _read_snapshot(settings: Settings, database: Database, key: MasterKeys, kept: SavedSnapshot) -> StoreData:
-    vault, secrets, last = Vault(key), SecretCache(settings), kept.load() or EMPTY_STORE_DATA
+async def _read_snapshot(
+    settings: Settings, database: Database, key: MasterKeys, saved_snapshot: SavedSnapshot
+) -> StoreData:
+    vault, secrets, last = Vault(key), SecretCache(settings), saved_snapshot.load() or EMPTY_STORE_DATA
     secrets.restore_values(last.secrets)
     async with database.read_connection() as connection:
-        asked = await load_secret_lookups(connection, vault)
-    if asked:
+        lookups = await load_secret_lookups(connection, vault)
+    if lookups:
         # A slow secret manager is asked again later. The values known before stay valid until then.
         with suppress(TimeoutError):
-            await asyncio.wait_for(secrets.refresh(asked), SECRETS_TIMEOUT_SECONDS)
+            await asyncio.wait_for(secrets.refresh(lookups), SECRETS_TIMEOUT_SECONDS)
     async with database.read_connection() as connection:
         number = await connection.scalar(select(change_counter.c.number)) or 0
         stored, _ = await SnapshotReader(vault, secrets).read_snapshot(connection)
         stored = msgspec.structs.replace(stored, number=number)
-    if tokens := load_token_verifier(settings, kept):
+    if tokens := load_token_verifier(settings, saved_snapshot):
         stored = msgspec.structs.replace(stored, jwt=tokens.export_keys())
     try:
         # The control process starts with this snapshot, before it has read the store itself.
-        kept.save(stored)
+        saved_snapshot.save(stored)
     except OSError as error:
         log.warning(SNAPSHOT_NOT_SAVED, error)
     return stored
@@ -143,10 +145,10 @@ class MigrationSealer:
     async def open(self, connection: AsyncConnection, config: str, sealed: str, owner: str) -> str:
         """Returns the original config with its credentials."""
         hidden = config_credentials.decode_secrets(await (await self._load_vault()).open(connection, sealed, owner))
-        whole = config_credentials.join_credentials(
+        document = config_credentials.join_credentials(
             config_credentials.SplitDocument(msgspec.json.decode(config), hidden)
         )
-        return msgspec.json.encode(whole).decode()
+        return msgspec.json.encode(document).decode()
 
     async def _load_vault(self) -> Vault:
         if self._vault is None:
@@ -154,7 +156,7 @@ class MigrationSealer:
         return self._vault
 
 
-def load_token_verifier(settings: Settings, kept: SavedSnapshot) -> TokenVerifier | None:
+def load_token_verifier(settings: Settings, saved_snapshot: SavedSnapshot) -> TokenVerifier | None:
     """Returns the token verifier with the keys from the settings and from the last run, or `None` if JWTs are disabled."""
     if not settings.jwt.enabled:
         return None
@@ -162,7 +164,7 @@ def load_token_verifier(settings: Settings, kept: SavedSnapshot) -> TokenVerifie
     from penstock.kit.tokens import TokenVerifier  # noqa: PLC0415 - as said above
 
     tokens = TokenVerifier(settings)
-    if last := kept.load():
+    if last := saved_snapshot.load():
         tokens.restore_keys(last.jwt)
     return tokens
 

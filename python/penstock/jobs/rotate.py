@@ -40,9 +40,9 @@ MAX_STORED_CHANGES = 1000
 class KeyRotator:
     """Checks keys once a minute."""
 
-    def __init__(self, office: Services) -> None:
+    def __init__(self, services: Services) -> None:
         """Stores the services; no warning is logged yet."""
-        self._office = office
+        self._office = services
         self._warned: dict[tuple[str, str], None] = {}
 
     async def run(self) -> None:
@@ -75,8 +75,8 @@ class KeyRotator:
             await connection.execute(
                 delete(idempotent_responses).where(idempotent_responses.c.created_at <= now() - DAY_MS)
             )
-            known = select(change_counter.c.number - MAX_STORED_CHANGES).scalar_subquery()
-            await connection.execute(delete(change_log).where(change_log.c.number < known))
+            cutoff = select(change_counter.c.number - MAX_STORED_CHANGES).scalar_subquery()
+            await connection.execute(delete(change_log).where(change_log.c.number < cutoff))
         self._office.clear_caller_cache()
 
     async def _read_keys_with_policy(self) -> list[Mapping[str, Any]]:
@@ -87,25 +87,27 @@ class KeyRotator:
 
     async def _rotate_key(self, seen: Mapping[str, Any]) -> None:
         caller = Caller(id=seen["id"], type="schedule", organisation_id=seen["organisation_id"])
-        asked = RequestInfo("POST", f"/v1/api-keys/{seen['id']}/rotate", "", "", "")
-        async with self._office.write_session_as(caller, asked) as desk:
-            await _acquire_lock(desk.connection, self._office)
-            row = await desk.find(api_keys, seen["id"])
+        request_info = RequestInfo("POST", f"/v1/api-keys/{seen['id']}/rotate", "", "", "")
+        async with self._office.write_session_as(caller, request_info) as session:
+            await _acquire_lock(session.connection, self._office)
+            row = await session.find(api_keys, seen["id"])
             # Another node or a person may have rotated the key meanwhile.
-            if row is None or not _is_due(row) or await _is_in_transition(desk, row["id"]):
+            if row is None or not _is_due(row) or await _is_in_transition(session, row["id"]):
                 return
-            await rotate_on_schedule(desk, row)
+            await rotate_on_schedule(session, row)
             log.info("rotated the key %s; hint: POST /v1/api-keys/%s/rotate gives its new text", row["id"], row["id"])
 
     async def _warn_ahead(self, rows: list[Mapping[str, Any]]) -> None:
-        soon = select(key_digests.c.api_key_id, key_digests.c.expires_at).where(
+        query = select(key_digests.c.api_key_id, key_digests.c.expires_at).where(
             key_digests.c.expires_at > now(), key_digests.c.expires_at <= now() + DAY_MS
         )
         async with self._office.database.read_connection() as connection:
-            texts = (await connection.execute(soon)).all()
-        for ending in texts:
+            texts = (await connection.execute(query)).all()
+        for expiring in texts:
             self._warn_once(
-                "the old text of the key %s ends at %s", ending.api_key_id, format_timestamp(ending.expires_at) or ""
+                "the old text of the key %s ends at %s",
+                expiring.api_key_id,
+                format_timestamp(expiring.expires_at) or "",
             )
         for row in rows:
             due = row["rotation_policy"]["next_rotation_at"]
@@ -121,13 +123,13 @@ class KeyRotator:
         log.warning(message, key_id, when)
 
 
-async def _acquire_lock(connection: AsyncConnection, office: Services) -> None:
-    if not office.database.embedded:
+async def _acquire_lock(connection: AsyncConnection, services: Services) -> None:
+    if not services.database.embedded:
         await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": ADVISORY_LOCK_ID})
 
 
-async def _is_in_transition(desk: TenantSession, key_id: str) -> bool:
-    return await desk.count(key_digests, [key_digests.c.api_key_id == key_id, key_digests.c.expires_at > now()]) > 0
+async def _is_in_transition(session: TenantSession, key_id: str) -> bool:
+    return await session.count(key_digests, [key_digests.c.api_key_id == key_id, key_digests.c.expires_at > now()]) > 0
 
 
 def _is_due(row: Mapping[str, Any]) -> bool:

@@ -77,27 +77,29 @@ RowChange = tuple["Mapping[str, Any] | None", "Mapping[str, Any] | None"]
 async def write_audit_rows(
     tenant: TenantStore,
     caller: Caller,
-    asked: RequestInfo,
+    request_info: RequestInfo,
     action: str,
     changes: Sequence[RowChange],
-    place: str | None = None,
+    default_workspace_id: str | None = None,
 ) -> None:
     """Writes an audit row for each change, in the transaction of the changes. Stores the request itself once.
 
-    `place` is the workspace of rows that have no `workspace_id`.
+    `default_workspace_id` is the workspace of rows that have no `workspace_id`.
     """
-    if changes and asked.row_id is None and (asked.fields or asked.body):
-        asked.row_id = new_id()
-        sent = {"request_headers": encode_headers(asked.fields), "request_body": encode_body(asked.body)}
-        await tenant.insert(audited_requests, {"id": asked.row_id, **sent, "created_at": now()})
-    await tenant.insert_all(audit_log, [_audit_row(caller, asked, action, place, *change) for change in changes])
+    if changes and request_info.row_id is None and (request_info.fields or request_info.body):
+        request_info.row_id = new_id()
+        sent = {"request_headers": encode_headers(request_info.fields), "request_body": encode_body(request_info.body)}
+        await tenant.insert(audited_requests, {"id": request_info.row_id, **sent, "created_at": now()})
+    await tenant.insert_all(
+        audit_log, [_audit_row(caller, request_info, action, default_workspace_id, *change) for change in changes]
+    )
 
 
 def _audit_row(
     caller: Caller,
-    asked: RequestInfo,
+    request_info: RequestInfo,
     action: str,
-    place: str | None,
+    default_workspace_id: str | None,
     before: Mapping[str, Any] | None,
     after: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
@@ -105,19 +107,21 @@ def _audit_row(
     resource_type, _, verb = action.rpartition(".")
     return {
         "id": new_id(),
-        "workspace_id": row.get("id") if resource_type == "workspaces" else row.get("workspace_id", place),
+        "workspace_id": row.get("id")
+        if resource_type == "workspaces"
+        else row.get("workspace_id", default_workspace_id),
         "user_id": caller.actor_id,
         "user_type": "user" if caller.user_id else "api_key",
-        "method": asked.method,
-        "uri": asked.uri,
-        "query_params": asked.query,
-        "request_id": asked.request_id,
-        "client_ip": asked.client,
+        "method": request_info.method,
+        "uri": request_info.uri,
+        "query_params": request_info.query,
+        "request_id": request_info.request_id,
+        "client_ip": request_info.client,
         "resource_type": resource_type,
         "resource_id": row.get("id"),
         "action": verb,
-        "response_status_code": asked.status,
-        "asked_id": asked.row_id,
+        "response_status_code": request_info.status,
+        "asked_id": request_info.row_id,
         "before": mask_row(before),
         "after": mask_row(after),
         "created_at": now(),
@@ -126,8 +130,10 @@ def _audit_row(
 
 def encode_headers(fields: Mapping[str, str]) -> str:
     """Encodes headers as a JSON object. Masks values that may be credentials."""
-    kept = {name: value[:LONGEST_FIELD] if name in NON_SECRET_HEADERS else MASK_TEXT for name, value in fields.items()}
-    return msgspec.json.encode(kept).decode()
+    masked = {
+        name: value[:LONGEST_FIELD] if name in NON_SECRET_HEADERS else MASK_TEXT for name, value in fields.items()
+    }
+    return msgspec.json.encode(masked).decode()
 
 
 def encode_body(body: bytes) -> str:
@@ -149,6 +155,6 @@ def mask_row(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if row is None:
         return None
     return {
-        name: MASK_TEXT if value and any(word in name for word in HIDDEN_COLUMNS) else value
+        name: MASK_TEXT if value and any(column_part in name for column_part in HIDDEN_COLUMNS) else value
         for name, value in row.items()
     }

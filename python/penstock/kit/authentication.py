@@ -170,14 +170,14 @@ def session_ttl_seconds(settings: Mapping[str, Any]) -> int:
 
 
 async def _caller_by_token(connection: AsyncConnection, claims: Claims) -> Caller:
-    known = select(organisations.c.id).where(organisations.c.id == claims.organisation_id)
-    if await connection.scalar(known) is None:
+    organisation_query = select(organisations.c.id).where(organisations.c.id == claims.organisation_id)
+    if await connection.scalar(organisation_query) is None:
         message = "the organisation of this token is not known"
         raise UnauthorisedError(message)
     workspace_id = await _token_workspace_id(connection, claims)
-    who = [users.c.organisation_id == claims.organisation_id]
-    named = or_(users.c.id == claims.user, users.c.email == claims.user.lower())
-    user_id = await connection.scalar(select(users.c.id).where(named, *who))
+    conditions = [users.c.organisation_id == claims.organisation_id]
+    matches_subject = or_(users.c.id == claims.user, users.c.email == claims.user.lower())
+    user_id = await connection.scalar(select(users.c.id).where(matches_subject, *conditions))
     person: Mapping[str, Any] = await _load_roles(connection, user_id) if user_id else {}
     if user_id is None and await _was_removed(connection, claims):
         message = "the subject of this token was removed from the organisation"
@@ -206,9 +206,9 @@ async def _was_removed(connection: AsyncConnection, claims: Claims) -> bool:
     """Returns true if the subject was removed from the organisation. Without a role, nothing would restrict such a
     token.
     """
-    named = or_(removed_members.c.user_id == claims.user, removed_members.c.email == claims.user.lower())
+    matches_subject = or_(removed_members.c.user_id == claims.user, removed_members.c.email == claims.user.lower())
     from_all = [removed_members.c.organisation_id == claims.organisation_id, removed_members.c.workspace_id.is_(None)]
-    query = select(removed_members.c.id).where(*from_all, named).limit(1)
+    query = select(removed_members.c.id).where(*from_all, matches_subject).limit(1)
     return await connection.scalar(query) is not None
 
 
@@ -230,12 +230,12 @@ async def _token_workspace_id(connection: AsyncConnection, claims: Claims) -> st
 async def _load_roles(connection: AsyncConnection, user_id: str) -> Mapping[str, Any]:
     role = await connection.scalar(select(users.c.role).where(users.c.id == user_id))
     found = (await connection.execute(MEMBERSHIP_QUERY.where(members.c.user_id == user_id))).all()
-    apart = {
+    overrides = {
         row.workspace_id: roles.role_overrides(row.role, roles.non_default_flags(row.settings, row.above))
         for row in found
     }
     return {
         "org_role": role,
         "roles": {row.workspace_id: row.role for row in found},
-        "apart": {place: said for place, said in apart.items() if said},
+        "apart": {workspace_id: override for workspace_id, override in overrides.items() if override},
     }

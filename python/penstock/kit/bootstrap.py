@@ -56,8 +56,15 @@ async def _insert_organisation(connection: AsyncConnection, key: str, email: str
     moment = now()
     times = {"created_at": moment, "last_updated_at": moment}
     organisation: dict[str, Any] = {"id": new_id(), "slug": "default", "name": "Default", "settings": {}, **times}
-    of: dict[str, Any] = {"organisation_id": organisation["id"], **times}
-    owner: dict[str, Any] = {"id": new_id(), "email": email, "first_name": "", "last_name": "", "role": "owner", **of}
+    common: dict[str, Any] = {"organisation_id": organisation["id"], **times}
+    owner: dict[str, Any] = {
+        "id": new_id(),
+        "email": email,
+        "first_name": "",
+        "last_name": "",
+        "role": "owner",
+        **common,
+    }
     workspace: dict[str, Any] = {
         "id": new_id(),
         "slug": generate_slug("ws", "shared", 20),
@@ -68,7 +75,7 @@ async def _insert_organisation(connection: AsyncConnection, key: str, email: str
         "settings": {},
         "created_by": owner["id"],
         "creation_source": "init",
-        **of,
+        **common,
     }
     member: dict[str, Any] = {
         "id": new_id(),
@@ -81,15 +88,15 @@ async def _insert_organisation(connection: AsyncConnection, key: str, email: str
         (organisations, organisation),
         (users, owner),
         (workspaces, workspace),
-        (members, {**member, **of}),
-        *_admin_key_rows(key, of),
+        (members, {**member, **common}),
+        *_admin_key_rows(key, common),
         (change_counter, {"id": 1, "number": 0}),
     ]
     for table, row in rows:
         await connection.execute(insert(table).values(row))
 
 
-def _admin_key_rows(key: str, of: dict[str, Any]) -> list[tuple[Table, dict[str, Any]]]:
+def _admin_key_rows(key: str, common: dict[str, Any]) -> list[tuple[Table, dict[str, Any]]]:
     row: dict[str, Any] = {
         "id": new_id(),
         "name": "admin",
@@ -99,13 +106,13 @@ def _admin_key_rows(key: str, of: dict[str, Any]) -> list[tuple[Table, dict[str,
         "masked": mask_secret(key),
         "scopes": sorted(SCOPES_BY_KEY_TYPE["organisation-service"]),
         "defaults": {},
-        **of,
+        **common,
     }
     digested: dict[str, Any] = {
         "id": new_id(),
-        "organisation_id": of["organisation_id"],
+        "organisation_id": common["organisation_id"],
         "api_key_id": row["id"],
         "sha256": sha256_hex(key),
-        "created_at": of["created_at"],
+        "created_at": common["created_at"],
     }
     return [(api_keys, row), (key_digests, digested)]

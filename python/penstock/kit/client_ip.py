@@ -28,20 +28,22 @@ class TrustedProxies:
     def client_address(self, request: Request[Any, Any, Any]) -> str:
         """Returns the address of the client: the last `x-forwarded-for` entry that does not belong to a trusted proxy."""
         # The edge appends the address of its own peer as the last entry.
-        said = [part.strip() for value in request.headers.getall(FORWARDED_FOR_HEADER, []) for part in value.split(",")]
-        nearest = said.pop() if said else ""
-        while said and self._is_trusted(nearest):
-            nearest = said.pop()
+        addresses = [
+            part.strip() for value in request.headers.getall(FORWARDED_FOR_HEADER, []) for part in value.split(",")
+        ]
+        nearest = addresses.pop() if addresses else ""
+        while addresses and self._is_trusted(nearest):
+            nearest = addresses.pop()
         return nearest[:MAX_ADDRESS_LENGTH]
 
     def _is_trusted(self, address: str) -> bool:
         if not self._networks:
             return False
         try:
-            known = ipaddress.ip_address(address)
+            parsed = ipaddress.ip_address(address)
         except ValueError:
             return False
-        return any(known in network for network in self._networks)
+        return any(parsed in network for network in self._networks)
 
 
 def is_behind_tls(settings: Settings, request: Request[Any, Any, Any]) -> bool:

@@ -28,22 +28,24 @@ class CompatRequest(Request[Any, Any, Any]):
         return normalise_body(cast("dict[str, Any]", given), dict(_field_names(field.annotation)), self.path_params)
 
 
-def normalise_body(given: Mapping[str, Any], own: Mapping[str, str], said: Mapping[str, Any]) -> dict[str, Any]:
+def normalise_body(
+    given: Mapping[str, Any], field_names: Mapping[str, str], path_params: Mapping[str, Any]
+) -> dict[str, Any]:
     """Renames fields to the current spelling and drops unknown fields whose value repeats a path parameter.
 
-    `own` maps Python field names to the names in requests, and `said` has the path parameters. Other unknown fields
+    `field_names` maps Python field names to the names in requests, and `path_params` has the path parameters. Other unknown fields
     remain, and the route's schema rejects them.
     """
-    known, values = set(own.values()), {str(value) for value in said.values()}
-    told: dict[str, Any] = {}
+    known_names, values = set(field_names.values()), {str(value) for value in path_params.values()}
+    normalised: dict[str, Any] = {}
     for name, value in given.items():
-        if name in known:
-            told[name] = value
-        elif own.get(name, name) not in {name, *given} and _fold_name(own[name]) == _fold_name(name):
-            told[own[name]] = value
+        if name in known_names:
+            normalised[name] = value
+        elif field_names.get(name, name) not in {name, *given} and _fold_name(field_names[name]) == _fold_name(name):
+            normalised[field_names[name]] = value
         elif not (isinstance(value, str) and value in values):
-            told[name] = value
-    return told
+            normalised[name] = value
+    return normalised
 
 
 def expects_single_limits(fields: Mapping[str, str], prefixes: Iterable[str]) -> bool:

@@ -56,10 +56,10 @@ def list_request_context(request: Request[Any, Any, Any], wanted: NamedDependenc
 
 def workspace_request_context(request: Request[Any, Any, Any], workspace_id: WorkspaceFilter = None) -> RequestContext:
     """Returns the request context for a workspace, from which the route opens a session."""
-    office: Services = request.app.state["office"]
-    work = office.create_context(request)
-    work.place = workspace_id
-    return work
+    services: Services = request.app.state["office"]
+    context = services.create_context(request)
+    context.place = workspace_id
+    return context
 
 
 class CrudRoutes:
@@ -78,23 +78,23 @@ class CrudRoutes:
         # one.
         self._placed = {"work": Provide(workspace_request_context, sync_to_thread=False)} if self._is_placed else {}
 
-    def _route_options(self, verb: str, summary: str, told: object = None) -> dict[str, Any]:
+    def _route_options(self, verb: str, summary: str, documented: object = None) -> dict[str, Any]:
         """Returns the guard and the OpenAPI description of a route."""
         return {
             "guards": [require_scopes(f"{self.resource.name}.{verb}")],
             "summary": summary,
-            "description": getdoc(told) if told else f"{summary}.",
+            "description": getdoc(documented) if documented else f"{summary}.",
             "tags": self._tags,
         }
 
-    def create_route(self, new: StructType, made: Any, make: CreateHandler) -> Any:  # noqa: ANN401 - what the framework makes of it
+    def create_route(self, new: StructType, response_type: Any, make: CreateHandler) -> Any:  # noqa: ANN401 - what the framework makes of it
         """Builds the route that creates an object."""
 
         @post("/", status_code=200, **self._route_options("create", f"Create {self._one}", make))
-        async def create(data: JSONBody[new], work: NamedDependency[RequestContext]) -> made:
+        async def create(data: JSONBody[new], work: NamedDependency[RequestContext]) -> response_type:
             """Creates an object."""
-            async with work.write_session(getattr(data, "workspace_id", None)) as desk:
-                return await make(desk, data)
+            async with work.write_session(getattr(data, "workspace_id", None)) as session:
+                return await make(session, data)
 
         return create
 
@@ -102,23 +102,23 @@ class CrudRoutes:
         """Builds the route that lists the objects."""
         resource, usual = self.resource, workspace_query if self._is_placed else organisation_query
         # The second dependency depends on the first: the framework takes far longer to resolve two independent ones.
-        asked = {
+        dependencies = {
             "wanted": Provide(wanted or usual, sync_to_thread=False),
             "work": Provide(list_request_context, sync_to_thread=False),
         }
 
-        said = self._route_options("list", f"List {self._one}s", wanted)
+        route_options = self._route_options("list", f"List {self._one}s", wanted)
 
-        @get("/", **said, dependencies=asked)
+        @get("/", **route_options, dependencies=dependencies)
         async def index(
             work: NamedDependency[RequestContext],
             page: NamedDependency[PageRequest],
             wanted: NamedDependency[ListQuery],
         ) -> ListResponse[shown]:
             """Lists one page of the objects."""
-            async with work.read_session(work.place) as desk:
-                total, rows = await resource.list_page(desk, page.apply_sizes(wanted.page_sizes), wanted.conditions)
-                return ListResponse(total, await showing(desk, rows))
+            async with work.read_session(work.place) as session:
+                total, rows = await resource.list_page(session, page.apply_sizes(wanted.page_sizes), wanted.conditions)
+                return ListResponse(total, await showing(session, rows))
 
         return index
 
@@ -129,8 +129,8 @@ class CrudRoutes:
         @get("/{key:str}", **self._route_options("read", f"Get {self._one}"), dependencies=self._placed)
         async def show(key: IdOrSlug, work: NamedDependency[RequestContext]) -> shown:
             """Returns one object."""
-            async with work.read_session(work.place) as desk:
-                return (await showing(desk, [await resource.get(desk, key)]))[0]
+            async with work.read_session(work.place) as session:
+                return (await showing(session, [await resource.get(session, key)]))[0]
 
         return show
 
@@ -141,8 +141,8 @@ class CrudRoutes:
         @put("/{key:str}", **self._route_options("update", f"Update {self._one}", alter), dependencies=self._placed)
         async def update(key: IdOrSlug, data: JSONBody[change], work: NamedDependency[RequestContext]) -> changed:
             """Updates an object."""
-            async with work.write_session(work.place) as desk:
-                return await alter(desk, await resource.get(desk, key), data)
+            async with work.write_session(work.place) as session:
+                return await alter(session, await resource.get(session, key), data)
 
         return update
 
@@ -158,8 +158,8 @@ class CrudRoutes:
         )
         async def remove(key: IdOrSlug, work: NamedDependency[RequestContext]) -> EmptyResponse:
             """Deletes an object."""
-            async with work.write_session(work.place) as desk:
-                await leave(desk, await resource.get(desk, key))
+            async with work.write_session(work.place) as session:
+                await leave(session, await resource.get(session, key))
                 return EmptyResponse()
 
         return remove
@@ -170,14 +170,14 @@ def crud_routes(resource: Resource, one: str, new: StructType, change: StructTyp
     verbs = CrudRoutes(resource, one, [f"{one.capitalize()}s"])
     showing = plain_renderer(shown)
 
-    async def create_row(desk: TenantSession, data: msgspec.Struct) -> msgspec.Struct:
+    async def create_row(session: TenantSession, data: msgspec.Struct) -> msgspec.Struct:
         """Creates an object."""
-        home = {"workspace_id": desk.required_workspace_id} if "workspace_id" in resource.table.c else {}
-        return row_to_struct(shown, await resource.create(desk, {**msgspec.to_builtins(data), **home}))
+        home = {"workspace_id": session.required_workspace_id} if "workspace_id" in resource.table.c else {}
+        return row_to_struct(shown, await resource.create(session, {**msgspec.to_builtins(data), **home}))
 
-    async def update_row(desk: TenantSession, row: Row, data: msgspec.Struct) -> msgspec.Struct:
+    async def update_row(session: TenantSession, row: Row, data: msgspec.Struct) -> msgspec.Struct:
         """Updates an object. Omitted fields keep their values."""
-        return row_to_struct(shown, await resource.update(desk, row, sent_fields(data)))
+        return row_to_struct(shown, await resource.update(session, row, sent_fields(data)))
 
     return [
         verbs.create_route(new, shown, create_row),

@@ -46,8 +46,10 @@ def to_stored_access(given: GlobalAccess, before: Mapping[str, Any], *, provides
 
 def to_access_response(row: Row) -> GlobalAccessResponse:
     """Converts the access settings of a row to the API response."""
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **row["global_access"],
         "usage_limits": with_next_reset(row["global_access"].get("usage_limits")),
     }
-    return GlobalAccessResponse(**{name: said[name] for name in GlobalAccessResponse.__struct_fields__ if name in said})
+    return GlobalAccessResponse(
+        **{name: fields[name] for name in GlobalAccessResponse.__struct_fields__ if name in fields}
+    )

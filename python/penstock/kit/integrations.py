@@ -64,66 +64,68 @@ DEFAULT_VALUES: dict[str, Any] = {
 
 def resolve_provider(path: str, name: str) -> str:
     """Returns the engine's name of a provider; rejects a provider that the engine does not know."""
-    known = sorted(provider["slug"] for provider in engine.catalogue())
+    known_slugs = sorted(provider["slug"] for provider in engine.catalogue())
     found = PROVIDER_ALIASES.get(name, name)
-    if found not in known:
-        raise field_error(path, f"{name!r} is not known; allowed: {', '.join(known)}")
+    if found not in known_slugs:
+        raise field_error(path, f"{name!r} is not known; allowed: {', '.join(known_slugs)}")
     return found
 
 
-async def create_integration(desk: TenantSession, row_id: str, values: Mapping[str, Any]) -> Row:
+async def create_integration(session: TenantSession, row_id: str, values: Mapping[str, Any]) -> Row:
     """Creates an integration."""
-    return await INTEGRATIONS.create(desk, {**DEFAULT_VALUES, "owner_id": desk.caller.actor_id, "id": row_id, **values})
+    return await INTEGRATIONS.create(
+        session, {**DEFAULT_VALUES, "owner_id": session.caller.actor_id, "id": row_id, **values}
+    )
 
 
-async def mark_changed(desk: TenantSession, row: Row) -> None:
+async def mark_changed(session: TenantSession, row: Row) -> None:
     """Updates the timestamp of an integration after a change to its models or workspaces, so that If-Match detects the
     change.
     """
-    whole = desk.organisation()
-    await whole.check_precondition(integrations, row)
+    org_session = session.organisation()
+    await org_session.check_precondition(integrations, row)
     # Always later than before, or two changes within one millisecond would look like one.
-    await whole.update(integrations, row["id"], {"last_updated_at": max(now(), row["last_updated_at"] + 1)})
+    await org_session.update(integrations, row["id"], {"last_updated_at": max(now(), row["last_updated_at"] + 1)})
 
 
-async def remove_integration(desk: TenantSession, row: Row) -> None:
+async def remove_integration(session: TenantSession, row: Row) -> None:
     """Removes an integration and the providers that use it."""
-    whole = desk.organisation()
-    await whole.check_precondition(integrations, row)
-    await PROVIDERS.delete_all(whole, providers.c.integration_id == row["id"])
-    await _remove_with_details(whole, row)
+    org_session = session.organisation()
+    await org_session.check_precondition(integrations, row)
+    await PROVIDERS.delete_all(org_session, providers.c.integration_id == row["id"])
+    await _remove_with_details(org_session, row)
 
 
-def model_session(desk: TenantSession, row: Row) -> TenantSession:
+def model_session(session: TenantSession, row: Row) -> TenantSession:
     """Returns a session for changes to an integration's models. Audit entries go to the workspace that owns the
     integration.
     """
-    whole = desk.organisation()
-    whole.noted_in = row["workspace_id"]
-    return whole
+    org_session = session.organisation()
+    org_session.noted_in = row["workspace_id"]
+    return org_session
 
 
-async def _remove_with_details(whole: TenantSession, row: Row) -> None:
+async def _remove_with_details(org_session: TenantSession, row: Row) -> None:
     """Removes an integration with the rows of its models and workspaces."""
-    await MODELS.delete_all(model_session(whole, row), integration_models.c.integration_id == row["id"])
-    await WORKSPACES.delete_all(whole, integration_workspaces.c.integration_id == row["id"])
-    await INTEGRATIONS.delete(whole, row)
+    await MODELS.delete_all(model_session(org_session, row), integration_models.c.integration_id == row["id"])
+    await WORKSPACES.delete_all(org_session, integration_workspaces.c.integration_id == row["id"])
+    await INTEGRATIONS.delete(org_session, row)
 
 
-async def remove_owned(desk: TenantSession) -> None:
+async def remove_owned(session: TenantSession) -> None:
     """Removes the integrations that a workspace owns; its providers are already removed."""
-    for row in await desk.fetch_rows(select(integrations), integrations):
-        await _remove_with_details(desk.organisation(), row)
+    for row in await session.fetch_rows(select(integrations), integrations):
+        await _remove_with_details(session.organisation(), row)
 
 
-async def remove_if_unused(desk: TenantSession, integration_id: str) -> None:
+async def remove_if_unused(session: TenantSession, integration_id: str) -> None:
     """Removes an integration that was created with a virtual key, if no provider uses it any more."""
-    row = await desk.find(integrations, integration_id)
-    if row and row["brought_along"] and not await desk.count(providers, [providers.c.integration_id == row["id"]]):
-        await _remove_with_details(desk.organisation(), row)
+    row = await session.find(integrations, integration_id)
+    if row and row["brought_along"] and not await session.count(providers, [providers.c.integration_id == row["id"]]):
+        await _remove_with_details(session.organisation(), row)
 
 
-async def seal_key(desk: TenantSession, owner: str, key: str, row: Row | None = None) -> dict[str, Any]:
+async def seal_key(session: TenantSession, owner: str, key: str, row: Row | None = None) -> dict[str, Any]:
     """Encrypts a credential and returns the columns to store. An empty one clears the columns; the masked form leaves
     them unchanged.
     """
@@ -134,29 +136,29 @@ async def seal_key(desk: TenantSession, owner: str, key: str, row: Row | None = 
     if not key.isprintable():
         raise field_error("key", "must not hold control characters")
     return {
-        "sealed_key": await desk.seal(key, owner),
+        "sealed_key": await session.seal(key, owner),
         "masked_key": mask_secret(key),
-        "key_given_by": desk.caller.actor_id,
+        "key_given_by": session.caller.actor_id,
     }
 
 
 async def reject_moved_credentials(
-    desk: TenantSession, row: Row, change: Mapping[str, Any], configurations: str
+    session: TenantSession, row: Row, change: Mapping[str, Any], configurations: str
 ) -> None:
     """Rejects a change that would send stored credentials to another destination, unless they are sent anew.
     `configurations` is the name of their field.
     """
     is_moved = forms.has_new_destination(_options_with_mappings(row), _options_with_mappings({**row, **change}))
     if "secret_mappings" in change or is_moved:
-        await reject_exposed_secrets(desk, {**row, **change}, [] if is_moved else row["secret_mappings"], row)
+        await reject_exposed_secrets(session, {**row, **change}, [] if is_moved else row["secret_mappings"], row)
     if not is_moved:
         return
     if row["secret_mappings"] and "secret_mappings" not in change:
-        mappings.require_reference_scope(desk, "secret_mappings", MOVED_MESSAGE)
-    for path, kept in (("key", "sealed_key"), (configurations, "sealed_configurations")):
-        if row[kept] and kept not in change:
+        mappings.require_reference_scope(session, "secret_mappings", MOVED_MESSAGE)
+    for path, column in (("key", "sealed_key"), (configurations, "sealed_configurations")):
+        if row[column] and column not in change:
             raise field_error(path, MOVED_MESSAGE)
-    for model in await list_models(desk, row):
+    for model in await list_models(session, row):
         if model["sealed_configurations"] and not _custom_host(model):
             raise field_error(
                 configurations, f"names another place, and custom_headers of {model['slug']!r} {HEADERS_FOLLOW_HINT}"
@@ -164,37 +166,42 @@ async def reject_moved_credentials(
 
 
 async def reject_exposed_secrets(
-    desk: TenantSession, values: Mapping[str, Any], known: Collection[Mapping[str, Any]] = (), row: Row | None = None
+    session: TenantSession,
+    values: Mapping[str, Any],
+    allowed_mappings: Collection[Mapping[str, Any]] = (),
+    row: Row | None = None,
 ) -> None:
-    """Rejects sending secrets of a secret manager to a host outside the provider. Mappings in `known` may already go
+    """Rejects sending secrets of a secret manager to a host outside the provider. Mappings in `allowed_mappings` may already go
     there.
     """
-    said = forms.untrusted_host_fields(_options_with_mappings(values))
-    said += [
-        f"models[{model['slug']!r}]" for model in (await list_models(desk, row) if row else []) if _custom_host(model)
+    host_fields = forms.untrusted_host_fields(_options_with_mappings(values))
+    host_fields += [
+        f"models[{model['slug']!r}]"
+        for model in (await list_models(session, row) if row else [])
+        if _custom_host(model)
     ]
     for index, mapping in enumerate(values["secret_mappings"]):
-        if said and mapping not in known:
-            why = f"would send a secret of a secret manager to the host in {said[0]}, which may be anybody's"
-            mappings.require_reference_scope(desk, f"secret_mappings[{index}]", why)
+        if host_fields and mapping not in allowed_mappings:
+            why = f"would send a secret of a secret manager to the host in {host_fields[0]}, which may be anybody's"
+            mappings.require_reference_scope(session, f"secret_mappings[{index}]", why)
 
 
 def reject_foreign_host(
-    desk: TenantSession, row: Row, path: str, host: str | None, bound: Iterable[str | None], key: str | UnsetType
+    session: TenantSession, row: Row, path: str, host: str | None, bound: Iterable[str | None], key: str | UnsetType
 ) -> None:
     """Rejects a model's custom host if credentials of its integration were not given for it. Only the user who gave
     them may add a host.
     """
     if host is None:
         return
-    if _origin(host) in {_origin(known) for known in (_custom_host(row), *bound) if known}:
+    if _origin(host) in {_origin(allowed_host) for allowed_host in (_custom_host(row), *bound) if allowed_host}:
         return
     if row["secret_mappings"]:
-        mappings.require_reference_scope(desk, path, "is a new destination for secrets of a secret manager")
-    if row["sealed_configurations"] and row["configurations_given_by"] != desk.caller.actor_id:
+        mappings.require_reference_scope(session, path, "is a new destination for secrets of a secret manager")
+    if row["sealed_configurations"] and row["configurations_given_by"] != session.caller.actor_id:
         raise field_error(path, "is a new destination for this integration's custom_headers: " + OWNER_ONLY_HINT)
     is_sent = key is not UNSET and key != row["masked_key"]
-    if row["sealed_key"] and row["key_given_by"] != desk.caller.actor_id and not is_sent:
+    if row["sealed_key"] and row["key_given_by"] != session.caller.actor_id and not is_sent:
         raise field_error("key", MOVED_MESSAGE)
 
 
@@ -207,92 +214,96 @@ def _origin(url: str) -> tuple[str, str]:
     return parts.scheme.lower(), parts.netloc.lower()
 
 
-async def list_models(desk: TenantSession, row: Row) -> list[Row]:
+async def list_models(session: TenantSession, row: Row) -> list[Row]:
     """Lists the model rows of an integration."""
     query = select(integration_models).where(integration_models.c.integration_id == row["id"])
-    return await desk.organisation().fetch_rows(query.order_by(integration_models.c.slug), integration_models)
+    return await session.organisation().fetch_rows(query.order_by(integration_models.c.slug), integration_models)
 
 
 def _options_with_mappings(row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of an integration, with those that secret mappings supply."""
-    mapped = {said["target_field"].removeprefix("configurations."): said for said in row["secret_mappings"]}
+    mapped = {mapping["target_field"].removeprefix("configurations."): mapping for mapping in row["secret_mappings"]}
     return {**row["configurations"], **mapped}
 
 
 async def seal_options(
-    desk: TenantSession, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
+    session: TenantSession, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
 ) -> dict[str, Any]:
     """Encrypts the secret options of an integration and returns the columns to store, with the user who gave the
     secrets.
     """
-    before: dict[str, Any] = await open_secrets(desk, row) if row else {}
+    before: dict[str, Any] = await open_secrets(session, row) if row else {}
     shown, hidden = forms.split_secrets(path, given, row["configurations"] if row else {}, before)
     return {
-        **await _seal_secrets(desk, owner, shown, hidden),
-        "configurations_given_by": _secrets_owner(desk, given, hidden, before, row),
+        **await _seal_secrets(session, owner, shown, hidden),
+        "configurations_given_by": _secrets_owner(session, given, hidden, before, row),
     }
 
 
 def _secrets_owner(
-    desk: TenantSession, given: Mapping[str, Any], hidden: Mapping[str, Any], before: Mapping[str, Any], row: Row | None
+    session: TenantSession,
+    given: Mapping[str, Any],
+    hidden: Mapping[str, Any],
+    before: Mapping[str, Any],
+    row: Row | None,
 ) -> str | None:
-    known = row["configurations_given_by"] if row else None
+    given_by = row["configurations_given_by"] if row else None
     if hidden and all(given[name] == value for name, value in hidden.items()):
-        return desk.caller.actor_id
+        return session.caller.actor_id
     # If several users gave the secrets, no single one may choose their destination.
-    return known if hidden and (hidden == before or known == desk.caller.actor_id) else None
+    return given_by if hidden and (hidden == before or given_by == session.caller.actor_id) else None
 
 
 async def seal_model_options(
-    desk: TenantSession, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
+    session: TenantSession, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
 ) -> dict[str, Any]:
     """Encrypts the secret options of a model. No user is recorded, because its headers go to another host only if they
     are sent anew.
     """
-    before: dict[str, Any] = await open_secrets(desk, row) if row else {}
+    before: dict[str, Any] = await open_secrets(session, row) if row else {}
     return await _seal_secrets(
-        desk, owner, *forms.split_secrets(path, given, row["configurations"] if row else {}, before)
+        session, owner, *forms.split_secrets(path, given, row["configurations"] if row else {}, before)
     )
 
 
 async def _seal_secrets(
-    desk: TenantSession, owner: str, shown: Mapping[str, Any], hidden: Mapping[str, Any]
+    session: TenantSession, owner: str, shown: Mapping[str, Any], hidden: Mapping[str, Any]
 ) -> dict[str, Any]:
-    sealed = await desk.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
+    sealed = await session.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
     return {"configurations": shown, "sealed_configurations": sealed}
 
 
-async def open_secrets(desk: TenantSession, row: Row) -> dict[str, Any]:
+async def open_secrets(session: TenantSession, row: Row) -> dict[str, Any]:
     """Decrypts the secret options of an integration or a model."""
     if not row["sealed_configurations"]:
         return {}
-    return msgspec.json.decode(await desk.open(row["sealed_configurations"], row["id"]))
+    return msgspec.json.decode(await session.open(row["sealed_configurations"], row["id"]))
 
 
-async def find_integration(desk: TenantSession, key: str) -> Row | None:
+async def find_integration(session: TenantSession, key: str) -> Row | None:
     """Returns an integration that the session may use, or `None`: one of its workspace or a shared one, but none of a
     virtual key.
     """
     query = select_by_id_or_slug(integrations, key).where(
-        *visible_conditions(desk.workspace_ids), ~integrations.c.brought_along
+        *visible_conditions(session.workspace_ids), ~integrations.c.brought_along
     )
-    return await desk.organisation().fetch_first(query, integrations)
+    return await session.organisation().fetch_first(query, integrations)
 
 
-async def get_integration(desk: TenantSession, key: str, verb: str) -> Row:
+async def get_integration(session: TenantSession, key: str, verb: str) -> Row:
     """Returns an integration; raises NotFoundError if it is missing, and ForbiddenError if the caller lacks the scope
     of the verb.
     """
-    row = await find_integration(desk, key)
+    row = await find_integration(session, key)
     if row is None:
         raise NotFoundError(f"there is nothing under {key!r} here")
-    desk.set_requested_row(integrations, row)
+    session.set_requested_row(integrations, row)
     may = [scope_for_verb(row["workspace_id"], verb)]
     if verb == "read":
         # A caller that may read the integrations of a workspace may also read the shared ones that the workspace can
         # use.
         may.append(f"workspace_integrations.{verb}")
-    desk.require_any_scope(*may)
+    session.require_any_scope(*may)
     return row
 
 
@@ -308,14 +319,17 @@ def scope_for_verb(workspace_id: str | None, verb: str) -> str:
     return f"{'workspace' if workspace_id else 'organisation'}_integrations.{verb}"
 
 
-def visible_conditions(places: frozenset[str] | None) -> list[ColumnElement[bool]]:
+def visible_conditions(workspace_ids: frozenset[str] | None) -> list[ColumnElement[bool]]:
     """Returns SQL conditions for the integrations that these workspaces can see. The organisation sees all, so it gets
     none.
     """
-    if places is None:
+    if workspace_ids is None:
         return []
     return [
-        or_(integrations.c.workspace_id.in_(sorted(places)), *(usable_condition(place) for place in sorted(places)))
+        or_(
+            integrations.c.workspace_id.in_(sorted(workspace_ids)),
+            *(usable_condition(workspace_id) for workspace_id in sorted(workspace_ids)),
+        )
     ]
 
 
@@ -323,7 +337,7 @@ def usable_condition(workspace_id: str | ColumnElement[str]) -> ColumnElement[bo
     """Returns the SQL condition for integrations that a workspace may use: its own, those opened to it, and those open
     to all.
     """
-    said = (
+    access_query = (
         select(integration_workspaces.c.enabled)
         .where(
             integration_workspaces.c.integration_id == integrations.c.id,
@@ -331,16 +345,16 @@ def usable_condition(workspace_id: str | ColumnElement[str]) -> ColumnElement[bo
         )
         .correlate(integrations, providers, workspaces)
     )
-    nothing_said = and_(integrations.c.global_access["enabled"].as_boolean(), ~exists(said))
-    given = exists(said.where(integration_workspaces.c.enabled))
+    nothing_said = and_(integrations.c.global_access["enabled"].as_boolean(), ~exists(access_query))
+    given = exists(access_query.where(integration_workspaces.c.enabled))
     shared = and_(integrations.c.workspace_id.is_(None), or_(given, nothing_said))
     return or_(integrations.c.workspace_id == workspace_id, shared)
 
 
-async def find_free_slug(desk: TenantSession, wanted: str, workspace_id: str | None = None) -> str:
+async def find_free_slug(session: TenantSession, wanted: str, workspace_id: str | None = None) -> str:
     """Returns the wanted slug, or one with a random suffix if a provider of the workspace has it already."""
     free = wanted
-    while await _is_slug_used(desk, free, workspace_id or desk.required_workspace_id):
+    while await _is_slug_used(session, free, workspace_id or session.required_workspace_id):
         free = f"{wanted[:MAX_SLUG_ROOT_LENGTH]}-{secrets.token_hex(3)}"
     return free
 
@@ -351,80 +365,80 @@ def slug_from_name(name: str) -> str:
 
 
 async def create_missing_providers(
-    desk: TenantSession, row: Row, workspace_ids: Sequence[str], wanted: str | None
+    session: TenantSession, row: Row, workspace_ids: Sequence[str], wanted: str | None
 ) -> None:
     """Creates a provider for the integration in each workspace that has none. Its slug is `wanted`, or else derived
     from the integration.
     """
-    whole = desk.organisation()
-    there = select(providers.c.workspace_id).where(providers.c.integration_id == row["id"])
-    has = {found["workspace_id"] for found in await whole.fetch_rows(there, providers)}
+    org_session = session.organisation()
+    query = select(providers.c.workspace_id).where(providers.c.integration_id == row["id"])
+    has = {found["workspace_id"] for found in await org_session.fetch_rows(query, providers)}
     for workspace_id in (one for one in workspace_ids if one not in has):
         values: dict[str, Any] = {
             "workspace_id": workspace_id,
             "integration_id": row["id"],
-            "slug": await _choose_slug(desk, row, workspace_id, wanted),
+            "slug": await _choose_slug(session, row, workspace_id, wanted),
             "name": row["name"],
             "note": None,
             "status": "active",
             "tags": {},
             **dict.fromkeys(("expires_at", "usage_limits", "rate_limits", "last_reset_at")),
         }
-        await PROVIDERS.create(whole, values)
+        await PROVIDERS.create(org_session, values)
 
 
-async def _choose_slug(desk: TenantSession, row: Row, workspace_id: str, wanted: str | None) -> str:
+async def _choose_slug(session: TenantSession, row: Row, workspace_id: str, wanted: str | None) -> str:
     if wanted is None:
-        return await find_free_slug(desk, row["default_provider_slug"] or row["slug"], workspace_id)
-    if await _is_slug_used(desk, wanted, workspace_id):
+        return await find_free_slug(session, row["default_provider_slug"] or row["slug"], workspace_id)
+    if await _is_slug_used(session, wanted, workspace_id):
         message = f"the workspace {workspace_id} has a provider {wanted!r} already; hint: choose another default_provider_slug"
         raise ConflictError(message)
     return wanted
 
 
-async def _is_slug_used(desk: TenantSession, slug: str, workspace_id: str) -> bool:
-    here = [providers.c.workspace_id == workspace_id, providers.c.slug == slug]
-    return await desk.organisation().count(providers, here) > 0
+async def _is_slug_used(session: TenantSession, slug: str, workspace_id: str) -> bool:
+    conditions = [providers.c.workspace_id == workspace_id, providers.c.slug == slug]
+    return await session.organisation().count(providers, conditions) > 0
 
 
-async def set_workspace_access(desk: TenantSession, row: Row, workspace_id: str, values: Mapping[str, Any]) -> None:
+async def set_workspace_access(session: TenantSession, row: Row, workspace_id: str, values: Mapping[str, Any]) -> None:
     """Enables or disables an integration for a workspace, and sets its limits there."""
-    whole = desk.organisation()
-    here = [
+    org_session = session.organisation()
+    conditions = [
         integration_workspaces.c.integration_id == row["id"],
         integration_workspaces.c.workspace_id == workspace_id,
     ]
-    before = await whole.fetch_first(select(integration_workspaces).where(*here), integration_workspaces)
+    before = await org_session.fetch_first(select(integration_workspaces).where(*conditions), integration_workspaces)
     if before:
-        await WORKSPACES.update(whole, before, values)
+        await WORKSPACES.update(org_session, before, values)
         return
     fresh = {"id": new_id(), "integration_id": row["id"], "workspace_id": workspace_id}
-    nothing = dict.fromkeys(("usage_limits", "rate_limits", "last_reset_at"))
-    await WORKSPACES.create(whole, {**fresh, **nothing, **values})
+    unset_limits = dict.fromkeys(("usage_limits", "rate_limits", "last_reset_at"))
+    await WORKSPACES.create(org_session, {**fresh, **unset_limits, **values})
 
 
-async def last_reset_times(desk: TenantSession, rows: Iterable[Row]) -> dict[str, int]:
+async def last_reset_times(session: TenantSession, rows: Iterable[Row]) -> dict[str, int]:
     """Returns when the usage of each integration was last reset in one of the accessible workspaces, by integration id."""
     shares = integration_workspaces.c
-    here = [shares.integration_id.in_([row["id"] for row in rows]), shares.last_reset_at.is_not(None)]
-    if desk.workspace_ids is not None:
-        here.append(shares.workspace_id.in_(sorted(desk.workspace_ids)))
-    query = select(shares.integration_id, shares.last_reset_at).where(*here).order_by(shares.last_reset_at)
-    found = await desk.organisation().fetch_rows(query, integration_workspaces)
+    conditions = [shares.integration_id.in_([row["id"] for row in rows]), shares.last_reset_at.is_not(None)]
+    if session.workspace_ids is not None:
+        conditions.append(shares.workspace_id.in_(sorted(session.workspace_ids)))
+    query = select(shares.integration_id, shares.last_reset_at).where(*conditions).order_by(shares.last_reset_at)
+    found = await session.organisation().fetch_rows(query, integration_workspaces)
     return {share["integration_id"]: share["last_reset_at"] for share in found}
 
 
-async def create_default_providers(desk: TenantSession, workspace_id: str) -> None:
+async def create_default_providers(session: TenantSession, workspace_id: str) -> None:
     """Creates the default providers of shared integrations in a new workspace."""
     shared = [integrations.c.workspace_id.is_(None), integrations.c.global_access["enabled"].as_boolean()]
     query = select(integrations).where(*shared, integrations.c.status == "active")
-    for row in await desk.organisation().fetch_rows(query, integrations):
+    for row in await session.organisation().fetch_rows(query, integrations):
         if row["global_access"].get("create_default_provider"):
-            await create_missing_providers(desk, row, [workspace_id], None)
+            await create_missing_providers(session, row, [workspace_id], None)
 
 
-async def usable_workspace_ids(desk: TenantSession, row: Row) -> list[str]:
+async def usable_workspace_ids(session: TenantSession, row: Row) -> list[str]:
     """Lists the ids of the active workspaces that may use an integration."""
     query = select(workspaces.c.id).select_from(workspaces).join(integrations, usable_condition(workspaces.c.id))
     query = query.where(integrations.c.id == row["id"], workspaces.c.status == "active")
-    return [found["id"] for found in await desk.organisation().fetch_rows(query, workspaces, integrations)]
+    return [found["id"] for found in await session.organisation().fetch_rows(query, workspaces, integrations)]

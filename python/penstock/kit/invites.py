@@ -66,11 +66,11 @@ def _not_open_error() -> NotFoundError:
     return NotFoundError("this invitation is not open: it was used, cancelled or has expired")
 
 
-async def reject_existing_user(desk: TenantSession, email: str) -> Row | None:
+async def reject_existing_user(session: TenantSession, email: str) -> Row | None:
     """Rejects a user who has a password, because a link must not replace it. Returns the user without a password, or
     `None`.
     """
-    user = await desk.fetch_first(select(users).where(users.c.email == email), users)
+    user = await session.fetch_first(select(users).where(users.c.email == email), users)
     if user and user["password"]:
         raise ConflictError(f"{email} is a user of this organisation already")
     return user
@@ -81,34 +81,40 @@ def invite_caller(row: Row) -> Caller:
     return Caller(id=row["id"], type="invite", organisation_id=row["organisation_id"])
 
 
-async def accept_invite(desk: TenantSession, invite: Row, person: dict[str, Any]) -> tuple[Row, list[CreatedUserKey]]:
+async def accept_invite(
+    session: TenantSession, invite: Row, person: dict[str, Any]
+) -> tuple[Row, list[CreatedUserKey]]:
     """Creates the user, adds it to the workspaces, and creates the keys that were promised."""
-    there = await reject_existing_user(desk, invite["email"])
-    if there:
-        user = await members.USER_RESOURCE.update(desk, there, person)
+    existing = await reject_existing_user(session, invite["email"])
+    if existing:
+        user = await members.USER_RESOURCE.update(session, existing, person)
     else:
-        user = await members.USER_RESOURCE.create(desk, {"email": invite["email"], "role": invite["role"], **person})
-    made = [key for place in invite["workspaces"] for key in await _join_workspace(desk, invite, user, place)]
-    await INVITES.update(desk, invite, {"status": "accepted", "accepted_at": now()})
+        user = await members.USER_RESOURCE.create(session, {"email": invite["email"], "role": invite["role"], **person})
+    created_keys = [
+        key for membership in invite["workspaces"] for key in await _join_workspace(session, invite, user, membership)
+    ]
+    await INVITES.update(session, invite, {"status": "accepted", "accepted_at": now()})
     others = select(invites).where(invites.c.email == invite["email"], invites.c.status == "pending")
-    for other in await desk.fetch_rows(others, invites):
-        await INVITES.update(desk, other, {"status": "cancelled"})
-    return user, made
+    for other in await session.fetch_rows(others, invites):
+        await INVITES.update(session, other, {"status": "cancelled"})
+    return user, created_keys
 
 
-async def _join_workspace(desk: TenantSession, invite: Row, user: Row, place: dict[str, str]) -> list[CreatedUserKey]:
-    workspace = await desk.find(workspaces, place["id"])
+async def _join_workspace(
+    session: TenantSession, invite: Row, user: Row, membership: dict[str, str]
+) -> list[CreatedUserKey]:
+    workspace = await session.find(workspaces, membership["id"])
     # The workspace may have been archived since the invitation.
     if workspace is None or workspace["status"] != "active":
         return []
-    own = {"workspace_id": workspace["id"], "user_id": user["id"]}
-    if await members.find_member(desk, workspace["id"], user["id"]) is None:
-        await members.add_member(desk, {**own, "role": place["role"]})
+    member_fields = {"workspace_id": workspace["id"], "user_id": user["id"]}
+    if await members.find_member(session, workspace["id"], user["id"]) is None:
+        await members.add_member(session, {**member_fields, "role": membership["role"]})
     # A user who was a member before may already have keys.
-    if not await keys.can_add_key(desk, workspace["id"], user["id"]):
+    if not await keys.can_add_key(session, workspace["id"], user["id"]):
         return []
     if scopes := invite["key_scopes"]:
-        made = await keys.create_user_key(desk, workspace, user["id"], scopes, "key of an invitation")
+        created = await keys.create_user_key(session, workspace, user["id"], scopes, "key of an invitation")
     else:
-        made = await keys.create_member_key(desk, workspace, user["id"], place["role"])
-    return [CreatedUserKey(workspace["id"], *made)] if made else []
+        created = await keys.create_member_key(session, workspace, user["id"], membership["role"])
+    return [CreatedUserKey(workspace["id"], *created)] if created else []

@@ -38,13 +38,13 @@ def _json_asgi_app(status: int, body: bytes) -> ASGIApp:
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
 
     async def send_response(scope: Scope, _receive: Receive, send: Send) -> None:
-        told, fields, sent = status, head, body
+        response_status, fields, sent = status, head, body
         if scope["type"] == "http" and scope["method"] == "GET" and (state := scope["state"].pop("etag", None)):
-            known = _response_etag(state, body)
-            fields = [*head, (b"etag", known.encode())]
-            if _client_has(scope, known):
-                told, fields, sent = NOT_MODIFIED, fields[-1:], b""
-        await send({"type": "http.response.start", "status": told, "headers": fields})
+            etag = _response_etag(state, body)
+            fields = [*head, (b"etag", etag.encode())]
+            if _client_has(scope, etag):
+                response_status, fields, sent = NOT_MODIFIED, fields[-1:], b""
+        await send({"type": "http.response.start", "status": response_status, "headers": fields})
         await send({"type": "http.response.body", "body": sent, "more_body": False})
 
     return send_response
@@ -59,8 +59,8 @@ def _response_etag(state: str, body: bytes) -> str:
     return f'{state[:-1]}.{short_hash(body)}"'
 
 
-def _client_has(scope: HTTPScope, known: str) -> bool:
+def _client_has(scope: HTTPScope, etag: str) -> bool:
     """Returns true if the client already has this response: If-None-Match contains its tag. Weak tags match as well."""
     sent = [value.decode("latin-1") for name, value in scope["headers"] if name == b"if-none-match"]
     tags = {tag.strip().removeprefix("W/") for value in sent for tag in value.split(",")}
-    return not tags.isdisjoint({"*", known})
+    return not tags.isdisjoint({"*", etag})

@@ -36,19 +36,19 @@ KEY_RESOURCES["organisation-user"] = Resource("organisation_service_api_keys", a
 UNLIMITED_COLUMNS: dict[str, Any] = {"usage_limits": None, "rate_limits": None, "expires_at": None, "defaults": {}}
 
 
-async def store_digest(desk: TenantSession, key_id: str, text: str, sealed: str | None = None) -> None:
+async def store_digest(session: TenantSession, key_id: str, text: str, sealed: str | None = None) -> None:
     """Stores the digest by which a key is found. `sealed` is the encrypted text, if it is still to be handed out."""
     row = {"id": new_id(), "api_key_id": key_id, "sha256": sha256_hex(text), "sealed": sealed, "created_at": now()}
-    await desk.insert(key_digests, {**row, "expires_at": None})
+    await session.insert(key_digests, {**row, "expires_at": None})
 
 
 async def create_user_key(
-    desk: TenantSession, workspace: Row, user_id: str, scopes: list[str], name: str, *, waits: bool = False
+    session: TenantSession, workspace: Row, user_id: str, scopes: list[str], name: str, *, waits: bool = False
 ) -> tuple[str, str]:
     """Creates a key for a user in a workspace; returns its id and text. With `waits`, the encrypted text is stored
     until the key is rotated.
     """
-    text = desk.generate_key()
+    text = session.generate_key()
     config = workspace["defaults"].get("user_api_key_config")
     values: dict[str, Any] = {
         "name": name,
@@ -58,68 +58,72 @@ async def create_user_key(
         "masked": mask_secret(text),
         "scopes": scopes,
         "defaults": {"config_id": config} if config else {},
-        "rotation_policy": build_policy(None, await enforced_rotation_days(desk, "workspace-user", workspace["id"])),
+        "rotation_policy": build_policy(None, await enforced_rotation_days(session, "workspace-user", workspace["id"])),
         "created_by": user_id,
         "workspace_id": workspace["id"],
         "user_id": user_id,
     }
-    values |= await apply_workspace_rules(desk, values)
+    values |= await apply_workspace_rules(session, values)
     if waits:
-        await reject_escalation(desk, {**UNLIMITED_COLUMNS, **values})
-    row = await KEY_RESOURCES["workspace-user"].create(desk, values)
-    await store_digest(desk, row["id"], text, await desk.seal(text, row["id"]) if waits else None)
+        await reject_escalation(session, {**UNLIMITED_COLUMNS, **values})
+    row = await KEY_RESOURCES["workspace-user"].create(session, values)
+    await store_digest(session, row["id"], text, await session.seal(text, row["id"]) if waits else None)
     return row["id"], text
 
 
 async def create_member_key(
-    desk: TenantSession, workspace: Row, user_id: str, role: str, *, waits: bool = False
+    session: TenantSession, workspace: Row, user_id: str, role: str, *, waits: bool = False
 ) -> tuple[str, str] | None:
     """Creates a key with all scopes of the role for a new member, if the rules of the workspace require it."""
-    if not await auto_creates_keys(desk, workspace) or not await can_add_key(desk, workspace["id"], user_id):
+    if not await auto_creates_keys(session, workspace) or not await can_add_key(session, workspace["id"], user_id):
         return None
-    flags = roles.non_default_flags(workspace["settings"], await organisation_rules(desk))
+    flags = roles.non_default_flags(workspace["settings"], await organisation_rules(session))
     scopes = sorted(roles.role_scopes(role, flags) & SCOPES_BY_KEY_TYPE["workspace-user"])
-    return await create_user_key(desk, workspace, user_id, scopes, "key of a member", waits=waits)
+    return await create_user_key(session, workspace, user_id, scopes, "key of a member", waits=waits)
 
 
-async def enforced_rotation_days(desk: TenantSession, type_: str, workspace_id: str | None) -> int | None:
+async def enforced_rotation_days(session: TenantSession, type_: str, workspace_id: str | None) -> int | None:
     """Returns the enforced rotation period of user keys in days: the workspace's, else the organisation's. `None` if
     there is none.
     """
     if not type_.endswith("-user"):
         return None
-    return (await effective_rules(desk, workspace_id)).get("user_api_key_rotation_period")
+    return (await effective_rules(session, workspace_id)).get("user_api_key_rotation_period")
 
 
 async def apply_workspace_rules(
-    desk: TenantSession, values: Mapping[str, Any], before: Row | None = None
+    session: TenantSession, values: Mapping[str, Any], before: Row | None = None
 ) -> dict[str, Any]:
     """Returns the expiry and metadata that the rules of the workspace set for a user key. `before` is the stored row."""
     key = {**(before or {}), **values}
     if key["type"] != "workspace-user":
         return {}
-    rules = await effective_rules(desk, key["workspace_id"])
+    rules = await effective_rules(session, key["workspace_id"])
     found: dict[str, Any] = {}
-    end, begun = key.get("expires_at"), before["created_at"] if before else now()
+    end, created_at = key.get("expires_at"), before["created_at"] if before else now()
     longest = rules.get("user_api_key_max_ttl")
-    own_end = desk.caller.ends_at
+    own_end = session.caller.ends_at
     if before is None and end in {None, own_end}:
-        ends = [begun + seconds * 1000 for seconds in (rules.get("user_api_key_ttl"), longest) if seconds]
+        ends = [created_at + seconds * 1000 for seconds in (rules.get("user_api_key_ttl"), longest) if seconds]
         found["expires_at"] = min([*ends, own_end] if own_end else ends, default=None)
     # An unchanged value that is sent back is accepted.
     elif (
         longest
         and "expires_at" in values
         and (before is None or end != before["expires_at"])
-        and _expires_after(end, begun + longest * 1000)
+        and _expires_after(end, created_at + longest * 1000)
     ):
-        latest = format_timestamp(begun + longest * 1000)
+        latest = format_timestamp(created_at + longest * 1000)
         raise field_error(
             "expires_at", f"is later than {latest}: user keys are valid for {longest} s in this workspace"
         )
-    if (own := rules.get("user_key_metadata")) and "defaults" in values:
-        said: dict[str, str] = values["defaults"].get("metadata") or {}
-        both = {**own, **said} if rules.get("user_key_metadata_override", 1) else {**said, **own}
+    if (rule_metadata := rules.get("user_key_metadata")) and "defaults" in values:
+        given_metadata: dict[str, str] = values["defaults"].get("metadata") or {}
+        both = (
+            {**rule_metadata, **given_metadata}
+            if rules.get("user_key_metadata_override", 1)
+            else {**given_metadata, **rule_metadata}
+        )
         found["defaults"] = {**values["defaults"], "metadata": both}
     return found
 
@@ -128,31 +132,31 @@ def _expires_after(end: int | None, moment: int) -> bool:
     return end is None or end > moment
 
 
-async def can_add_key(desk: TenantSession, workspace_id: str, user_id: str) -> bool:
+async def can_add_key(session: TenantSession, workspace_id: str, user_id: str) -> bool:
     """Returns true if a user may have one more key in a workspace."""
-    most = (await effective_rules(desk, workspace_id)).get("user_api_key_count", -1)
+    most = (await effective_rules(session, workspace_id)).get("user_api_key_count", -1)
     good = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now())
-    theirs = [api_keys.c.workspace_id == workspace_id, api_keys.c.user_id == user_id, api_keys.c.status == "active"]
-    return most == -1 or await desk.count(api_keys, [*theirs, good]) < most
+    conditions = [api_keys.c.workspace_id == workspace_id, api_keys.c.user_id == user_id, api_keys.c.status == "active"]
+    return most == -1 or await session.count(api_keys, [*conditions, good]) < most
 
 
-async def remove_matching(desk: TenantSession, *conditions: ColumnElement[bool]) -> None:
+async def remove_matching(session: TenantSession, *conditions: ColumnElement[bool]) -> None:
     """Removes all keys that match the conditions."""
     for kind, resource in KEY_RESOURCES.items():
-        await resource.delete_all(desk, api_keys.c.type == kind, *conditions)
+        await resource.delete_all(session, api_keys.c.type == kind, *conditions)
 
 
-async def reject_escalation(desk: TenantSession, given: Mapping[str, Any], before: Row | None = None) -> None:
+async def reject_escalation(session: TenantSession, given: Mapping[str, Any], before: Row | None = None) -> None:
     """Rejects values that lift the limits, the expiry or the bound config of the calling key, for itself or for another
     key.
     """
-    if desk.caller.is_bound:
+    if session.caller.is_bound:
         raise ForbiddenError("a token with limits, or with a config that it may not leave, makes and changes no keys")
-    holder = await desk.organisation().find(api_keys, desk.caller.id)
+    holder = await session.organisation().find(api_keys, session.caller.id)
     if holder is None:
         # The caller is a user or a token. Its scopes come from roles, and a token of no user must not create keys that
         # outlive it.
-        ends = {"expires_at": desk.caller.ends_at}
+        ends = {"expires_at": session.caller.ends_at}
         limits.reject_exceeding_limits(
             ends, given, "would be later than the expiry of the calling token, which belongs to no user"
         )
@@ -168,66 +172,66 @@ async def reject_escalation(desk: TenantSession, given: Mapping[str, Any], befor
             why = "must have the config that the calling key is bound to, and no override"
             raise ForbiddenError(f"defaults {why}", [Problem("defaults", why)])
     if before is not None and "last_reset_at" in given and holder["usage_limits"]:
-        words = "a key with usage limits cannot reset its own usage or that of others"
-        raise ForbiddenError(words, [Problem("reset_usage", "cannot be set by this key")])
+        message = "a key with usage limits cannot reset its own usage or that of others"
+        raise ForbiddenError(message, [Problem("reset_usage", "cannot be set by this key")])
 
 
-async def rotate_key(desk: TenantSession, row: Row, transition: int | None) -> tuple[str, int]:
+async def rotate_key(session: TenantSession, row: Row, transition: int | None) -> tuple[str, int]:
     """Gives a key a new text, or hands out the one of a scheduled rotation. Returns it with the expiry of the old text,
     in ms.
     """
-    await desk.check_precondition(api_keys, row)
+    await session.check_precondition(api_keys, row)
     if transition is not None:
-        cadence = await enforced_rotation_days(desk, row["type"], row["workspace_id"])
+        cadence = await enforced_rotation_days(session, row["type"], row["workspace_id"])
         check_transition_length("key_transition_period_ms", transition, cadence, row["rotation_policy"])
-    texts = await _load_digests(desk, row["id"])
+    texts = await _load_digests(session, row["id"])
     # The newest comes first, because an older text that was not handed out is about to expire.
     for waiting in reversed(texts):
         if waiting["sealed"]:
-            return await _hand_out_text(desk, row, waiting, texts)
-    text, end = await _replace_text(desk, row, texts, transition, sealed=False)
+            return await _hand_out_text(session, row, waiting, texts)
+    text, end = await _replace_text(session, row, texts, transition, sealed=False)
     return text, end
 
 
-async def rotate_on_schedule(desk: TenantSession, row: Row) -> None:
+async def rotate_on_schedule(session: TenantSession, row: Row) -> None:
     """Gives a key a new text that is stored encrypted until it is handed out."""
-    await _replace_text(desk, row, await _load_digests(desk, row["id"]), None, sealed=True)
+    await _replace_text(session, row, await _load_digests(session, row["id"]), None, sealed=True)
 
 
-async def _load_digests(desk: TenantSession, key_id: str) -> list[Row]:
-    await desk.delete(key_digests, key_digests.c.api_key_id == key_id, key_digests.c.expires_at <= now())
+async def _load_digests(session: TenantSession, key_id: str) -> list[Row]:
+    await session.delete(key_digests, key_digests.c.api_key_id == key_id, key_digests.c.expires_at <= now())
     query = select(key_digests).where(key_digests.c.api_key_id == key_id).order_by(key_digests.c.id)
-    return await desk.fetch_rows(query, key_digests)
+    return await session.fetch_rows(query, key_digests)
 
 
 async def _replace_text(
-    desk: TenantSession, row: Row, texts: list[Row], transition: int | None, *, sealed: bool
+    session: TenantSession, row: Row, texts: list[Row], transition: int | None, *, sealed: bool
 ) -> tuple[str, int]:
     if len(texts) > 1:
         raise ConflictError("this key is in transition: its old text is still good")
     policy: dict[str, Any] | None = row["rotation_policy"]
     end = now() + (transition or (policy["key_transition_period_ms"] if policy else SHORTEST_TRANSITION))
     for old in texts:
-        await desk.update(key_digests, old["id"], {"expires_at": end})
-    text = desk.generate_key()
-    await store_digest(desk, row["id"], text, await desk.seal(text, row["id"]) if sealed else None)
+        await session.update(key_digests, old["id"], {"expires_at": end})
+    text = session.generate_key()
+    await store_digest(session, row["id"], text, await session.seal(text, row["id"]) if sealed else None)
     change: dict[str, Any] = {"masked": mask_secret(text), "last_rotated_at": now()}
     if policy:
         due = next_rotation(policy, datetime.fromtimestamp(now() / 1000, UTC))
         change["rotation_policy"] = {**policy, "next_rotation_at": format_timestamp(to_milliseconds(due))}
-    await _record_rotation(desk, row, change)
+    await _record_rotation(session, row, change)
     return text, end
 
 
-async def _hand_out_text(desk: TenantSession, row: Row, waiting: Row, texts: list[Row]) -> tuple[str, int]:
-    text = await desk.open(waiting["sealed"], row["id"])
-    await desk.update(key_digests, waiting["id"], {"sealed": None})
-    await _record_rotation(desk, row, {"last_rotated_at": row["last_rotated_at"]})
+async def _hand_out_text(session: TenantSession, row: Row, waiting: Row, texts: list[Row]) -> tuple[str, int]:
+    text = await session.open(waiting["sealed"], row["id"])
+    await session.update(key_digests, waiting["id"], {"sealed": None})
+    await _record_rotation(session, row, {"last_rotated_at": row["last_rotated_at"]})
     ends = [old["expires_at"] for old in texts if old["expires_at"] is not None]
     return text, min(ends, default=now())
 
 
-async def _record_rotation(desk: TenantSession, row: Row, change: dict[str, Any]) -> None:
-    await desk.update(api_keys, row["id"], change)
-    await desk.record_change(f"{KEY_RESOURCES[row['type']].name}.rotate", before=row, after={**row, **change})
-    await desk.mark_changed(section_name(api_keys, row["id"]))
+async def _record_rotation(session: TenantSession, row: Row, change: dict[str, Any]) -> None:
+    await session.update(api_keys, row["id"], change)
+    await session.record_change(f"{KEY_RESOURCES[row['type']].name}.rotate", before=row, after={**row, **change})
+    await session.mark_changed(section_name(api_keys, row["id"]))

@@ -144,19 +144,19 @@ def check_usage_limits(
 
 
 def _next_reset_time(path: str, limits: UsageLimits, before: Mapping[str, Any]) -> str | None:
-    asked, known = limits.next_usage_reset_at, before.get("next_usage_reset_at")
+    requested, previous = limits.next_usage_reset_at, before.get("next_usage_reset_at")
     period = limits.periodic_reset or limits.periodic_reset_days
-    if asked is None:
-        if period and known and period == (before.get("periodic_reset") or before.get("periodic_reset_days")):
+    if requested is None:
+        if period and previous and period == (before.get("periodic_reset") or before.get("periodic_reset_days")):
             return next_reset(before)
         return (
             format_timestamp(to_milliseconds(next_period_start(period, datetime.fromtimestamp(now() / 1000, UTC))))
             if period
             else None
         )
-    due = format_timestamp(to_milliseconds(utc_midnight(asked)))
+    due = format_timestamp(to_milliseconds(utc_midnight(requested)))
     # An unchanged value that is sent back is accepted.
-    if due != known and (to_milliseconds(asked) or 0) <= now():
+    if due != previous and (to_milliseconds(requested) or 0) <= now():
         raise field_error(f"{path}.next_usage_reset_at", "is in the past")
     return due
 
@@ -222,7 +222,9 @@ def _as_list(limits: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - one limi
 def _allows_more_usage(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
     """Returns true if a usage limit allows more: a higher limit or none, another period, or an earlier reset."""
     return any(
-        not any(_is_usage_within(own, one) for one in _as_list(given)) for own in _as_list(holds) if _has_limit(own)
+        not any(_is_usage_within(limit, one) for one in _as_list(given))
+        for limit in _as_list(holds)
+        if _has_limit(limit)
     )
 
 
@@ -230,21 +232,24 @@ def _has_limit(limit: Mapping[str, Any]) -> bool:
     return limit["credit_limit"] is not None
 
 
-def _is_usage_within(own: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    if given["type"] != own["type"] or not _has_limit(given) or given["credit_limit"] > own["credit_limit"]:
+def _is_usage_within(limit: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    if given["type"] != limit["type"] or not _has_limit(given) or given["credit_limit"] > limit["credit_limit"]:
         return False
-    due, first = given["next_usage_reset_at"], own["next_usage_reset_at"]
+    due, first = given["next_usage_reset_at"], limit["next_usage_reset_at"]
     if due is None:
         return True
-    same = all(given[name] in {None, own[name]} for name in ("periodic_reset", "periodic_reset_days"))
+    same = all(given[name] in {None, limit[name]} for name in ("periodic_reset", "periodic_reset_days"))
     # Timestamps have one fixed format, so comparing the strings compares the times.
     return same and first is not None and due >= first
 
 
 def _allows_higher_rate(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
     """Returns true if a rate limit allows more, or is missing."""
-    known = {(one["type"], one["unit"]): one["value"] for one in _as_list(given)}
-    return any(known.get((own["type"], own["unit"]), own["value"] + 1) > own["value"] for own in _as_list(holds))
+    given_rates = {(one["type"], one["unit"]): one["value"] for one in _as_list(given)}
+    return any(
+        given_rates.get((rate_limit["type"], rate_limit["unit"]), rate_limit["value"] + 1) > rate_limit["value"]
+        for rate_limit in _as_list(holds)
+    )
 
 
 def _expires_later(holds: int | None, given: int | None) -> bool:

@@ -73,9 +73,9 @@ def read_page_request(  # noqa: PLR0913, PLR0917 - what every list can be asked
     order: SortOrder = "desc",
 ) -> PageRequest:
     """Reads the query parameters that every list accepts."""
-    asked = camel_size if page_size is None else page_size
-    size = DEFAULT_SIZE if asked is None else asked
-    return PageRequest(size, current_page or camel_number or 0, sort, order, asked is not None)
+    requested_size = camel_size if page_size is None else page_size
+    size = DEFAULT_SIZE if requested_size is None else requested_size
+    return PageRequest(size, current_page or camel_number or 0, sort, order, requested_size is not None)
 
 
 def equality_conditions(table: Table, **asked: object) -> list[ColumnElement[bool]]:
@@ -93,11 +93,11 @@ async def fetch_page(
     """Returns the total number of rows, and the rows of the page. A late page costs little more than an early one."""
     by = _sort_columns(table, wanted)
     if wanted.number == 0:
-        place = (table, wanted.sort, wanted.order, without)
+        query_args = (table, wanted.sort, wanted.order, without)
         if conditions:
-            found = await tenant.fetch_rows(_ordered_query(*place).where(*conditions).limit(wanted.size), table)
+            found = await tenant.fetch_rows(_ordered_query(*query_args).where(*conditions).limit(wanted.size), table)
         else:
-            found = await tenant.fetch_prepared(_first_page_query(*place), table, size=wanted.size)
+            found = await tenant.fetch_prepared(_first_page_query(*query_args), table, size=wanted.size)
         # Most lists fit on one page, whose length is then the total.
         return (await tenant.count(table, conditions) if len(found) == wanted.size else len(found)), found
     total = await tenant.count(table, conditions)
@@ -154,9 +154,9 @@ def _apply_direction(columns: Sequence[ColumnElement[Any]], *, down: bool) -> li
 def _starting_at(columns: Sequence[Any], edge: Row, *, down: bool) -> ColumnElement[bool]:
     """Returns the condition for rows from this one on; the last column breaks ties."""
     *others, last = columns
-    here = last <= edge[last.name] if down else last >= edge[last.name]
+    condition = last <= edge[last.name] if down else last >= edge[last.name]
     for column in reversed(others):
         value = edge[column.name]
         beyond = column < value if down else column > value
-        here = beyond | and_(column == value, here)
-    return here
+        condition = beyond | and_(column == value, condition)
+    return condition

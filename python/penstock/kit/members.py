@@ -63,77 +63,77 @@ MEMBER_QUERY = select(
 ).join(users, users.c.id == members.c.user_id)
 
 
-async def check_grantable_role(desk: TenantSession, role: str, workspace_id: str) -> Row | None:
+async def check_grantable_role(session: TenantSession, role: str, workspace_id: str) -> Row | None:
     """Rejects a role that allows more in a workspace than the caller may do. Returns the row of the workspace."""
-    row = await desk.organisation().find(workspaces, workspace_id)
-    flags = non_default_flags(row["settings"] if row else {}, await organisation_rules(desk))
-    desk.check_grantable_scopes(role_scopes(role, flags), workspace_id)
+    row = await session.organisation().find(workspaces, workspace_id)
+    flags = non_default_flags(row["settings"] if row else {}, await organisation_rules(session))
+    session.check_grantable_scopes(role_scopes(role, flags), workspace_id)
     return row
 
 
-async def add_members(desk: TenantSession, workspace_id: str, wanted: Sequence[NewMember]) -> None:
+async def add_members(session: TenantSession, workspace_id: str, wanted: Sequence[NewMember]) -> None:
     """Adds users to a workspace; raises ConflictError if one is already a member."""
     for index, person in enumerate(wanted):
-        workspace = await check_grantable_role(desk, person.role, workspace_id)
-        user = await desk.resolve_reference(f"users[{index}].id", users, person.id, "user of this organisation")
-        if await find_member(desk, workspace_id, person.id):
+        workspace = await check_grantable_role(session, person.role, workspace_id)
+        user = await session.resolve_reference(f"users[{index}].id", users, person.id, "user of this organisation")
+        if await find_member(session, workspace_id, person.id):
             message = f"{user['email']} is in this workspace already"
             raise ConflictError(message)
-        await add_member(desk, {"workspace_id": workspace_id, "user_id": person.id, "role": person.role})
+        await add_member(session, {"workspace_id": workspace_id, "user_id": person.id, "role": person.role})
         if workspace:
-            await keys.create_member_key(desk, workspace, person.id, person.role, waits=True)
+            await keys.create_member_key(session, workspace, person.id, person.role, waits=True)
 
 
-async def add_member(desk: TenantSession, member: dict[str, str]) -> None:
+async def add_member(session: TenantSession, member: dict[str, str]) -> None:
     """Adds one user to a workspace; `member` holds the workspace, the user and the role. Tokens that name both become
     valid again.
     """
-    await MEMBER_RESOURCE.create(desk, {"scopes": [], **member})
+    await MEMBER_RESOURCE.create(session, {"scopes": [], **member})
     email = select(users.c.email).where(users.c.id == member["user_id"]).scalar_subquery()
-    named = or_(removed_members.c.user_id == member["user_id"], removed_members.c.email == email)
-    await desk.delete(removed_members, removed_members.c.workspace_id == member["workspace_id"], named)
+    matches_user = or_(removed_members.c.user_id == member["user_id"], removed_members.c.email == email)
+    await session.delete(removed_members, removed_members.c.workspace_id == member["workspace_id"], matches_user)
 
 
-async def remove_member(desk: TenantSession, member: Row) -> None:
+async def remove_member(session: TenantSession, member: Row) -> None:
     """Removes a member, and records the removal because a token may still name the user."""
-    await MEMBER_RESOURCE.delete(desk, member)
-    await record_removal(desk, member["user_id"], member["email"])
+    await MEMBER_RESOURCE.delete(session, member)
+    await record_removal(session, member["user_id"], member["email"])
 
 
-async def record_removal(desk: TenantSession, user_id: str, email: str) -> None:
+async def record_removal(session: TenantSession, user_id: str, email: str) -> None:
     """Records that a user was removed from the workspace, or from the organisation if the session has no workspace."""
-    await desk.insert(removed_members, {"id": new_id(), "user_id": user_id, "email": email, "created_at": now()})
+    await session.insert(removed_members, {"id": new_id(), "user_id": user_id, "email": email, "created_at": now()})
 
 
-async def find_member(desk: TenantSession, workspace_id: str, user_id: str) -> Row | None:
+async def find_member(session: TenantSession, workspace_id: str, user_id: str) -> Row | None:
     """Returns a member of a workspace, or `None`."""
-    here = MEMBER_QUERY.where(members.c.workspace_id == workspace_id, members.c.user_id == user_id)
-    return await desk.fetch_first(here, members)
+    query = MEMBER_QUERY.where(members.c.workspace_id == workspace_id, members.c.user_id == user_id)
+    return await session.fetch_first(query, members)
 
 
-async def get_member(desk: TenantSession, workspace_id: str, user_id: str) -> Row:
+async def get_member(session: TenantSession, workspace_id: str, user_id: str) -> Row:
     """Returns a member of a workspace; raises NotFoundError if there is none."""
-    row = await find_member(desk, workspace_id, user_id)
+    row = await find_member(session, workspace_id, user_id)
     if row is None:
         message = f"the user {user_id!r} is not in this workspace"
         raise NotFoundError(message)
-    desk.set_requested_row(members, row)
+    session.set_requested_row(members, row)
     return row
 
 
-async def load_members(desk: TenantSession, rows: Sequence[Row]) -> list[Member]:
+async def load_members(session: TenantSession, rows: Sequence[Row]) -> list[Member]:
     """Converts rows of members to the response, in the same order, with the names of the users."""
     query = MEMBER_QUERY.where(members.c.id.in_([row["id"] for row in rows]))
-    known = {row["id"]: row for row in await desk.fetch_rows(query, members)}
-    return [member_response(known[row["id"]]) for row in rows if row["id"] in known]
+    rows_by_id = {row["id"]: row for row in await session.fetch_rows(query, members)}
+    return [member_response(rows_by_id[row["id"]]) for row in rows if row["id"] in rows_by_id]
 
 
 async def list_members(
-    desk: TenantSession, workspace_id: str, conditions: Sequence[ColumnElement[bool]] = ()
+    session: TenantSession, workspace_id: str, conditions: Sequence[ColumnElement[bool]] = ()
 ) -> list[Member]:
     """Lists the members of a workspace."""
     query = MEMBER_QUERY.where(members.c.workspace_id == workspace_id, *conditions).order_by(members.c.id)
-    return [member_response(row) for row in await desk.fetch_rows(query, members)]
+    return [member_response(row) for row in await session.fetch_rows(query, members)]
 
 
 def member_response(row: Row) -> Member:

@@ -129,9 +129,9 @@ def _iter_handlers(app: Litestar) -> Iterator[tuple[str, str, Any]]:
 
 
 def _describe_operation(operation: JsonObject, verb: str, guards: list[object], opt: JsonObject) -> None:
-    is_open, own = allow_anyone in guards, opt.get("refuses", {})
-    refusals = COMMON_ERRORS | ({} if is_open else AUTH_ERRORS) | ({} if verb == "get" else WRITE_ERRORS) | own
-    good = {status: answer for status, answer in operation["responses"].items() if int(status) < min(COMMON_ERRORS)}
+    is_open, extra_errors = allow_anyone in guards, opt.get("refuses", {})
+    refusals = COMMON_ERRORS | ({} if is_open else AUTH_ERRORS) | ({} if verb == "get" else WRITE_ERRORS) | extra_errors
+    good = {status: response for status, response in operation["responses"].items() if int(status) < min(COMMON_ERRORS)}
     operation["responses"] = good | {str(status): _error_response(refusals[status]) for status in sorted(refusals)}
     # Routes that change the caller itself depend on no state that the caller could have read before.
     depends = not is_open and (verb in {"get", "post"} or signed_in_only not in guards)
@@ -143,6 +143,6 @@ def _describe_operation(operation: JsonObject, verb: str, guards: list[object], 
         operation["description"] = f"{operation.get('description', '')}\n\nScope: {' or '.join(scopes)}.".lstrip()
 
 
-def _error_response(words: str) -> JsonObject:
+def _error_response(description: str) -> JsonObject:
     schema = {"$ref": f"#/components/schemas/{ERROR_SCHEMA_NAME}"}
-    return {"description": words, "content": {"application/json": {"schema": schema}}}
+    return {"description": description, "content": {"application/json": {"schema": schema}}}

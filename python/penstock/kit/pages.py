@@ -48,14 +48,14 @@ class CursorPage(msgspec.Struct, frozen=True, kw_only=True):
         return cls(first_id=first, last_id=last, has_more=len(rows) > limit, **more)
 
 
-async def fetch_rows(desk: TenantSession, table: Table, wanted: CursorQuery) -> list[Row]:
+async def fetch_rows(session: TenantSession, table: Table, wanted: CursorQuery) -> list[Row]:
     """Returns the rows of a page in the caller's workspace, and one more if more rows follow."""
     # Files and batches belong to a workspace; this rejects a session without one.
-    _ = desk.required_workspace_id
+    _ = session.required_workspace_id
     conditions = list(wanted.conditions)
     down = wanted.newest_first
     if wanted.after is not None:
         conditions.append(table.c.id < wanted.after if down else table.c.id > wanted.after)
     order = table.c.id.desc() if down else table.c.id
     query = select(table).where(*conditions).order_by(order).limit(wanted.limit + 1)
-    return await desk.fetch_rows(query, table)
+    return await session.fetch_rows(query, table)

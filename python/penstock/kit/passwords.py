@@ -40,25 +40,25 @@ class FailedAttempts:
         self._message = message
         self._failed: dict[str, tuple[float, int]] = {}
 
-    def check_limit(self, who: str) -> None:
-        """Raises RateLimitedError if `who` failed too often."""
-        since, times = self._failed.get(who, (0.0, 0))
+    def check_limit(self, identity: str) -> None:
+        """Raises RateLimitedError if `identity` failed too often."""
+        since, times = self._failed.get(identity, (0.0, 0))
         if times >= self._most and time.monotonic() - since < SECONDS:
             raise RateLimitedError(self._message)
 
-    def record_failure(self, who: str) -> None:
-        """Counts one failure of `who`."""
+    def record_failure(self, identity: str) -> None:
+        """Counts one failure of `identity`."""
         now = time.monotonic()
-        since, times = self._failed.get(who, (now, 0))
+        since, times = self._failed.get(identity, (now, 0))
         if now - since >= SECONDS:
             since, times = now, 0
-        if len(self._failed) >= MOST and who not in self._failed:
+        if len(self._failed) >= MOST and identity not in self._failed:
             self._failed.pop(next(iter(self._failed)))
-        self._failed[who] = (since, times + 1)
+        self._failed[identity] = (since, times + 1)
 
-    def clear_failures(self, who: str) -> None:
-        """Clears the failures of `who` after a success."""
-        self._failed.pop(who, None)
+    def clear_failures(self, identity: str) -> None:
+        """Clears the failures of `identity` after a success."""
+        self._failed.pop(identity, None)
 
 
 class PasswordService:
@@ -80,37 +80,37 @@ class PasswordService:
         """Hashes a new password."""
         return await self._run_in_thread(lambda: self._hasher.hash(password))
 
-    async def check_password(self, who: str, known: str | None, password: str) -> None:
+    async def check_password(self, identity: str, stored_hash: str | None, password: str) -> None:
         """Checks a password against the known hash, which is `None` if the user does not exist. Raises
         UnauthorisedError if it is wrong.
         """
-        self._failed.check_limit(who)
-        if not await self._run_in_thread(lambda: self._matches(known, password)):
-            self._failed.record_failure(who)
+        self._failed.check_limit(identity)
+        if not await self._run_in_thread(lambda: self._matches(stored_hash, password)):
+            self._failed.record_failure(identity)
             raise UnauthorisedError("the e-mail address or the password is wrong")
-        self._failed.clear_failures(who)
+        self._failed.clear_failures(identity)
 
-    async def reject_changed_password(self, connection: AsyncConnection, user_id: str, known: str) -> None:
+    async def reject_changed_password(self, connection: AsyncConnection, user_id: str, stored_hash: str) -> None:
         """Raises UnauthorisedError if the password was changed since it was checked. Must run while the organisation is
         locked.
         """
-        if await connection.scalar(select(users.c.password).where(users.c.id == user_id)) != known:
+        if await connection.scalar(select(users.c.password).where(users.c.id == user_id)) != stored_hash:
             raise UnauthorisedError("the password was changed meanwhile; use the new one")
 
-    def _matches(self, known: str | None, password: str) -> bool:
+    def _matches(self, stored_hash: str | None, password: str) -> bool:
         if self._nobodys is None:
             self._nobodys = self._hasher.hash("nobody's")
         try:
-            return self._hasher.verify(known or self._nobodys, password) and known is not None
+            return self._hasher.verify(stored_hash or self._nobodys, password) and stored_hash is not None
         except (VerificationError, InvalidHashError):
             return False
 
-    async def _run_in_thread(self, work: Callable[[], Result]) -> Result:
+    async def _run_in_thread(self, function: Callable[[], Result]) -> Result:
         if self._waiting >= WAITING:
             raise RateLimitedError("too many sign-ins at this moment; try again")
         self._waiting += 1
         try:
             async with self._turn:
-                return await asyncio.to_thread(work)
+                return await asyncio.to_thread(function)
         finally:
             self._waiting -= 1

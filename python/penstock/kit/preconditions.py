@@ -68,7 +68,7 @@ def parse_if_match(header: str | None) -> frozenset[str] | None:
     return frozenset(part if part == ANY else f'"{part.strip(QUOTE).partition(".")[0]}"' for part in tags)
 
 
-async def claim_idempotency_key(desk: TenantSession, request: Request[Any, Any, Any]) -> None:
+async def claim_idempotency_key(session: TenantSession, request: Request[Any, Any, Any]) -> None:
     """Stores the Idempotency-Key in the transaction of the request. Replays the stored response if the request was done
     before.
     """
@@ -77,12 +77,12 @@ async def claim_idempotency_key(desk: TenantSession, request: Request[Any, Any, 
         return
     if not 0 < len(key) <= MAX_KEY_CHARS or not key.isprintable():
         raise field_error("Idempotency-Key", f"is not allowed: expected 1 to {MAX_KEY_CHARS} printable characters")
-    asked = await _fingerprint_request(request)
+    fingerprint = await _fingerprint_request(request)
     # Keys are scoped to a caller, so that no caller sees the responses of another.
-    whose = sha256_hex(f"{desk.organisation_id} {desk.caller.id} {desk.caller.user_id} {key}")
-    await _replay_response(desk, whose, asked)
-    row = {"id": new_id(), "organisation_id": desk.organisation_id, "sha256": whose, "asked": asked}
-    await desk.connection.execute(insert(idempotent_responses).values({**row, "status": 0, "created_at": now()}))
+    key_digest = sha256_hex(f"{session.organisation_id} {session.caller.id} {session.caller.user_id} {key}")
+    await _replay_response(session, key_digest, fingerprint)
+    row = {"id": new_id(), "organisation_id": session.organisation_id, "sha256": key_digest, "asked": fingerprint}
+    await session.connection.execute(insert(idempotent_responses).values({**row, "status": 0, "created_at": now()}))
     request.scope["state"]["claim"] = IdempotencyClaim(row["id"], row["id"])
 
 
@@ -90,30 +90,34 @@ async def _fingerprint_request(request: Request[Any, Any, Any]) -> str:
     """Returns a hash that identifies the request. Hashes the fields of a form rather than its body, because the
     boundary differs each time.
     """
-    asked = hashlib.sha256(f"{request.method} {request.url.path}?{request.url.query}\n".encode())
+    digest = hashlib.sha256(f"{request.method} {request.url.path}?{request.url.query}\n".encode())
     if request.content_type[0] != RequestEncodingType.MULTI_PART:
-        asked.update(await request.body())
-        return asked.hexdigest()
+        digest.update(await request.body())
+        return digest.hexdigest()
     for name, value in (await request.form()).multi_items():
         about = [name, value.filename] if isinstance(value, UploadFile) else [name, value]
-        asked.update(msgspec.json.encode(about))
+        digest.update(msgspec.json.encode(about))
         if isinstance(value, UploadFile):
             await value.seek(0)
-            while piece := await value.read(READ_CHUNK_BYTES):
-                asked.update(piece)
+            while chunk := await value.read(READ_CHUNK_BYTES):
+                digest.update(chunk)
             await value.seek(0)
-    return asked.hexdigest()
+    return digest.hexdigest()
 
 
-async def _replay_response(desk: TenantSession, whose: str, asked: str) -> None:
+async def _replay_response(session: TenantSession, key_digest: str, fingerprint: str) -> None:
     found = (
-        (await desk.connection.execute(select(idempotent_responses).where(idempotent_responses.c.sha256 == whose)))
+        (
+            await session.connection.execute(
+                select(idempotent_responses).where(idempotent_responses.c.sha256 == key_digest)
+            )
+        )
         .mappings()
         .first()
     )
     if found is None:
         return
-    if found["asked"] != asked:
+    if found["asked"] != fingerprint:
         message = "this Idempotency-Key was used for another request"
         raise ConflictError(message)
     if found["sealed"] is None:
@@ -121,10 +125,10 @@ async def _replay_response(desk: TenantSession, whose: str, asked: str) -> None:
             "this request was made before, and its response is not known yet; hint: check whether the resource exists"
         )
         raise ConflictError(message)
-    raise ReplayedResponse((await desk.open(found["sealed"], found["id"])).encode())
+    raise ReplayedResponse((await session.open(found["sealed"], found["id"])).encode())
 
 
-async def before_send(office: Services, message: Message, scope: Scope) -> None:
+async def before_send(services: Services, message: Message, scope: Scope) -> None:
     """Adds the entity tag to responses of changes and stores responses of idempotent requests. Holds a response until
     the data plane has applied the change.
     """
@@ -132,34 +136,34 @@ async def before_send(office: Services, message: Message, scope: Scope) -> None:
     claimed: IdempotencyClaim | None = state.get("claim")
     if message["type"] == "http.response.start":
         # Responses to reads already have a tag by now: see `kit.json_response`.
-        if (known := state.get("etag")) and message["status"] < MIN_FAILURE_STATUS:
-            message["headers"] = [*message.get("headers", ()), (b"etag", known.encode())]
+        if (etag := state.get("etag")) and message["status"] < MIN_FAILURE_STATUS:
+            message["headers"] = [*message.get("headers", ()), (b"etag", etag.encode())]
         if claimed:
             claimed.status = message["status"]
     elif message["type"] == "http.response.body":
         if claimed and 0 < claimed.status < MIN_FAILURE_STATUS:
             del state["claim"]
             if len(message["body"]) <= MAX_STORED_RESPONSE_BYTES:
-                await _try_store_response(office, claimed, message["body"])
+                await _try_store_response(services, claimed, message["body"])
         # Nothing of a response is sent before its body. The response is already stored, so a client that retries
         # meanwhile gets it.
         if awaited := state.pop("awaited", None):
-            await office.wait_until_applied(awaited)
+            await services.wait_until_applied(awaited)
 
 
-async def _try_store_response(office: Services, claimed: IdempotencyClaim, body: bytes) -> None:
+async def _try_store_response(services: Services, claimed: IdempotencyClaim, body: bytes) -> None:
     try:
-        async with office.database.write_transaction() as connection:
-            await _store_response(office, connection, claimed, body)
+        async with services.database.write_transaction() as connection:
+            await _store_response(services, connection, claimed, body)
     except PenstockError as error:
         # The change is done anyway, and a client that retries learns that.
         log.warning("the response to an idempotent request is not stored: %s", error)
 
 
 async def _store_response(
-    office: Services, connection: AsyncConnection, claimed: IdempotencyClaim, body: bytes
+    services: Services, connection: AsyncConnection, claimed: IdempotencyClaim, body: bytes
 ) -> None:
-    sealed = await office.vault.seal(connection, body.decode(), claimed.owner)
+    sealed = await services.vault.seal(connection, body.decode(), claimed.owner)
     values = {"status": claimed.status, "sealed": sealed}
     await connection.execute(
         update(idempotent_responses).where(idempotent_responses.c.id == claimed.row_id).values(values)

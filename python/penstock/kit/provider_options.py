@@ -218,11 +218,11 @@ LEGACY_FIELDS = {
 def describe_fields() -> str:
     """Returns a text that lists the fields of each provider. Optional fields end with a question mark."""
     usual = ProviderOptions.__struct_fields__
-    own = {
+    fields_by_provider = {
         provider: [one.name + "?" * (not one.required) for one in fields(form) if one.name not in usual]
         for provider, form in OPTIONS_BY_PROVIDER.items()
     }
-    each = "; ".join(f"{provider}: {', '.join(names)}" for provider, names in own.items() if names)
+    each = "; ".join(f"{provider}: {', '.join(names)}" for provider, names in fields_by_provider.items() if names)
     return f"all providers: {', '.join(usual)}; {each}; others: the names of their headers without `x-gateway-`"
 
 
@@ -236,17 +236,19 @@ def check_options(path: str, provider: str, given: Mapping[str, Any], mapped: fr
         allowed = ", ".join((*form.__struct_fields__, *others))
         raise field_error(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {allowed}")
     _check_extra_fields(path, {name: given[name] for name in others if name in given})
-    there = {name for name, value in given.items() if value is not None} | mapped
+    present = {name for name, value in given.items() if value is not None} | mapped
     for (field, value), names in REQUIRED_FIELDS.items():
-        missing = [name for name in names if name not in there]
+        missing = [name for name in names if name not in present]
         if given.get(field) == value and missing:
             raise field_error(f"{path}.{missing[0]}", f"is needed where {field} is {value!r}")
     # If only common fields are given, the required ones of the provider may be missing: it is configured by its key
     # alone.
     if set(given) <= set(ProviderOptions.__struct_fields__) and not mapped & set(form.__struct_fields__):
         form = ProviderOptions
-    own = {name: value for name, value in given.items() if name in form.__struct_fields__}
-    convert_options(path, form, {**dict.fromkeys(mapped & set(form.__struct_fields__), MAPPED_PLACEHOLDER), **own})
+    known_options = {name: value for name, value in given.items() if name in form.__struct_fields__}
+    convert_options(
+        path, form, {**dict.fromkeys(mapped & set(form.__struct_fields__), MAPPED_PLACEHOLDER), **known_options}
+    )
     _reject_unsupported(path, provider, given)
 
 
@@ -262,9 +264,9 @@ def check_partial_options(path: str, provider: str, given: Mapping[str, Any], al
     """
     form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
     others = _extra_fields(provider, form)
-    known = (*form.__struct_fields__, *others, *(name for name in allowed if name not in others))
-    if unknown := sorted(set(given) - set(known)):
-        raise field_error(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {', '.join(known)}")
+    known_fields = (*form.__struct_fields__, *others, *(name for name in allowed if name not in others))
+    if unknown := sorted(set(given) - set(known_fields)):
+        raise field_error(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {', '.join(known_fields)}")
     _check_extra_fields(path, {name: given[name] for name in others if name in given})
     types = get_type_hints(form, include_extras=True)
     for name in (name for name in given if name in types):
@@ -295,15 +297,15 @@ def _reject_unsupported(path: str, provider: str, given: Mapping[str, Any]) -> N
     except (AttributeError, TypeError):
         # Field names of older clients have no declared types, so a wrong type is detected only here.
         raise field_error(path, "holds a string where an object or a list is expected") from None
-    for place, why in unsupported_fields({"provider": provider, **row}):
-        raise field_error(f"{path}.{_client_field(provider, place, given)}", why)
+    for engine_path, why in unsupported_fields({"provider": provider, **row}):
+        raise field_error(f"{path}.{_client_field(provider, engine_path, given)}", why)
 
 
-def model_row(slug: str, enabled: object, place: Mapping[str, Any], prices: object = None) -> dict[str, Any]:
+def model_row(slug: str, enabled: object, endpoint: Mapping[str, Any], prices: object = None) -> dict[str, Any]:
     """Returns the snapshot row of a model: its host, headers and prices."""
-    told = {"slug": slug, "enabled": enabled, "custom_host": place.get("custom_host")}
-    said = {"headers": place.get("custom_headers"), "prices": prices}
-    return told | {name: value for name, value in said.items() if value}
+    row = {"slug": slug, "enabled": enabled, "custom_host": endpoint.get("custom_host")}
+    optional = {"headers": endpoint.get("custom_headers"), "prices": prices}
+    return row | {name: value for name, value in optional.items() if value}
 
 
 def unsupported_fields(row: Mapping[str, Any], models: Iterable[Mapping[str, Any]] = ()) -> list[tuple[str, str]]:
@@ -319,14 +321,14 @@ def unsupported_fields(row: Mapping[str, Any], models: Iterable[Mapping[str, Any
     return []
 
 
-def _client_field(provider: str, place: str, given: Mapping[str, Any]) -> str:
+def _client_field(provider: str, engine_path: str, given: Mapping[str, Any]) -> str:
     """Converts a path of the engine to the field name that the client sent."""
-    kind, _, name = place.partition(".")
+    kind, _, name = engine_path.partition(".")
     if kind == "headers":
         return f"custom_headers.{name}"
-    known = dict(_engine_options().get(provider, ()))
-    headers = {_header_name(sent, known.values()): sent for sent in given}
-    return headers.get(known.get(name, ""), kind)
+    headers_by_key = dict(_engine_options().get(provider, ()))
+    headers = {_header_name(sent, headers_by_key.values()): sent for sent in given}
+    return headers.get(headers_by_key.get(name, ""), kind)
 
 
 def convert_options(path: str, form: type[ProviderOptions], given: Mapping[str, Any]) -> ProviderOptions:
@@ -341,30 +343,30 @@ def split_secrets(
     path: str, given: Mapping[str, Any], shown: Mapping[str, Any], secrets: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Splits the options that were sent into displayed and secret values. `shown` and `secrets` are the stored values."""
-    kept = {name: value for name, value in given.items() if value is not None}
+    displayed = {name: value for name, value in given.items() if value is not None}
     hidden: dict[str, Any] = {}
-    moved = has_new_destination(shown, kept)
-    for name in (name for name in SECRET_FIELDS if name in kept):
-        hidden[name] = _restore_masked(kept[name], shown.get(name), secrets.get(name))
-        if moved and hidden[name] != kept[name]:
+    moved = has_new_destination(shown, displayed)
+    for name in (name for name in SECRET_FIELDS if name in displayed):
+        hidden[name] = _restore_masked(displayed[name], shown.get(name), secrets.get(name))
+        if moved and hidden[name] != displayed[name]:
             raise field_error(f"{path}.{name}", MOVED_MESSAGE)
-        kept[name] = mask_value(hidden[name])
-    return kept, hidden
+        displayed[name] = mask_value(hidden[name])
+    return displayed, hidden
 
 
 def has_new_destination(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Returns true if credentials would be sent to another destination than before."""
-    one, other = (address_fields(_without_secrets(said)) for said in (before, after))
+    one, other = (address_fields(_without_secrets(options)) for options in (before, after))
     return one != other
 
 
-def untrusted_host_fields(said: Mapping[str, Any]) -> list[str]:
+def untrusted_host_fields(options: Mapping[str, Any]) -> list[str]:
     """Lists the options that may send credentials to a host outside the provider."""
-    return arbitrary_host_fields(_without_secrets(said))
+    return arbitrary_host_fields(_without_secrets(options))
 
 
-def _without_secrets(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: item for name, item in said.items() if name not in SECRET_FIELDS}
+def _without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: item for name, item in options.items() if name not in SECRET_FIELDS}
 
 
 def mask_value(value: Any) -> Any:  # noqa: ANN401 - a text, or a table of them
@@ -391,29 +393,31 @@ def _as_dict(value: object) -> dict[str, Any]:
 
 def provider_row(provider: str, configurations: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the snapshot row of a provider: its host, options, headers, and the options of single deployments."""
-    known = {header: key for key, header in _engine_options().get(provider, ())}
+    keys_by_header = {header: key for key, header in _engine_options().get(provider, ())}
     row: dict[str, Any] = {"custom_host": configurations.get("custom_host"), "options": {}}
     for name, value in configurations.items():
-        header = _header_name(name, known)
+        header = _header_name(name, keys_by_header)
         # Values may be objects, which a header carries as JSON.
-        if header in known and value is not None and value != "":
-            row["options"][known[header]] = _encode_header_value(value)
+        if header in keys_by_header and value is not None and value != "":
+            row["options"][keys_by_header[header]] = _encode_header_value(value)
     if configurations.get("custom_headers"):
         row["headers"] = configurations["custom_headers"]
     if configurations.get(OVERLOADED_ERROR_FIELD) is not None:
         row[OVERLOADED_ERROR_FIELD] = configurations[OVERLOADED_ERROR_FIELD]
-    deployments = {model: dict(chosen) for model, chosen in _list_deployments(configurations)}
-    if own := {key for header, key in known.items() if header in {"azure-deployment-id", "azure-api-version"}}:
+    deployments = {model: dict(deployment) for model, deployment in _list_deployments(configurations)}
+    if deployment_keys := {
+        key for header, key in keys_by_header.items() if header in {"azure-deployment-id", "azure-api-version"}
+    }:
         default = deployments.pop("", {})
-        row["options"] = {**{key: value for key, value in default.items() if key in own}, **row["options"]}
+        row["options"] = {**{key: value for key, value in default.items() if key in deployment_keys}, **row["options"]}
         row["deployments"] = deployments
     return row
 
 
-def _header_name(name: str, known: Iterable[str]) -> str:
+def _header_name(name: str, known_headers: Iterable[str]) -> str:
     """Returns the header that a field stands for, among the headers of a provider."""
-    own = name.replace("_", "-")
-    return own if own in known else LEGACY_FIELDS.get(name, own)
+    header = name.replace("_", "-")
+    return header if header in known_headers else LEGACY_FIELDS.get(name, header)
 
 
 def _encode_header_value(value: object) -> str:
@@ -438,11 +442,11 @@ def _list_deployments(configurations: Mapping[str, Any]) -> list[tuple[str, dict
     for one in listed:
         name = str(one.get("azure_deployment_name") or one.get("deploymentName"))
         version = str(one.get("azure_api_version") or one.get("apiVersion"))
-        chosen: dict[str, str] = {"deployment_id": name, "api_version": version}
-        asked: set[str] = {text for text in (one.get("alias"), one.get("azure_model_slug"), name) if text}
-        found += [(model, chosen) for model in sorted(asked)]
+        deployment: dict[str, str] = {"deployment_id": name, "api_version": version}
+        model_names: set[str] = {text for text in (one.get("alias"), one.get("azure_model_slug"), name) if text}
+        found += [(model, deployment) for model in sorted(model_names)]
         if one.get("is_default") or len(listed) == 1:
-            found.append(("", chosen))
+            found.append(("", deployment))
     return found
 
 

@@ -72,47 +72,54 @@ class ProviderRoutes(CrudRoutes):
     """Routes that present the shared rows as either providers or virtual keys."""
 
     async def create_row(
-        self, desk: TenantSession, data: CreateFields, integration_id: str, tags: dict[str, str]
+        self, session: TenantSession, data: CreateFields, integration_id: str, tags: dict[str, str]
     ) -> Row:
         """Creates a row that uses the integration `integration_id`."""
         values = {
             "id": new_id(),
-            "workspace_id": desk.required_workspace_id,
+            "workspace_id": session.required_workspace_id,
             "integration_id": integration_id,
-            "slug": data.slug or await integrations.find_free_slug(desk, integrations.slug_from_name(data.name)),
+            "slug": data.slug or await integrations.find_free_slug(session, integrations.slug_from_name(data.name)),
             "name": data.name,
             "note": data.note,
             "status": "active",
             "tags": tags,
             **limits.check_limits(data),
         }
-        return await self.resource.create(desk, values)
+        return await self.resource.create(session, values)
 
-    async def update_row(self, desk: TenantSession, row: Row, data: UpdateFields) -> Created:
+    async def update_row(self, session: TenantSession, row: Row, data: UpdateFields) -> Created:
         """Updates a row. Omitted fields keep their values."""
         values = {name: value for name, value in sent_fields(data).items() if name in COPIED_FIELDS}
-        await self.resource.update(desk, row, {**values, **limits.check_limits(data, before=row)})
+        await self.resource.update(session, row, {**values, **limits.check_limits(data, before=row)})
         return Created(row["id"], row["slug"], self.kind)
 
-    async def delete_row(self, desk: TenantSession, row: Row) -> None:
+    async def delete_row(self, session: TenantSession, row: Row) -> None:
         """Deletes a row. Its integration and credential remain, unless they were created together with a virtual key."""
-        await self.resource.delete(desk, row)
-        await integrations.remove_if_unused(desk, row["integration_id"])
+        await self.resource.delete(session, row)
+        await integrations.remove_if_unused(session, row["integration_id"])
 
     def read_routes(self, shown: type[ResponseFields]) -> list[Any]:
         """Returns the list route and the get route."""
 
-        async def render_rows(desk: TenantSession, rows: list[Row]) -> list[ResponseFields]:
-            behind = await desk.organisation().find_all(integration_rows, {row["integration_id"] for row in rows})
+        async def render_rows(session: TenantSession, rows: list[Row]) -> list[ResponseFields]:
+            linked_integrations = await session.organisation().find_all(
+                integration_rows, {row["integration_id"] for row in rows}
+            )
             is_placed = "workspace_name" in shown.__struct_fields__
-            places = await desk.find_all(workspaces, {row["workspace_id"] for row in rows}) if is_placed else {}
+            workspaces_by_id = (
+                await session.find_all(workspaces, {row["workspace_id"] for row in rows}) if is_placed else {}
+            )
             return [
-                _to_response(shown, row, behind[row["integration_id"]], places.get(row["workspace_id"])) for row in rows
+                _to_response(
+                    shown, row, linked_integrations[row["integration_id"]], workspaces_by_id.get(row["workspace_id"])
+                )
+                for row in rows
             ]
 
-        async def render_list(desk: TenantSession, rows: list[Row]) -> list[ResponseFields]:
-            found = await render_rows(desk, rows)
-            if not await desk.expects_single_limits():
+        async def render_list(session: TenantSession, rows: list[Row]) -> list[ResponseFields]:
+            found = await render_rows(session, rows)
+            if not await session.expects_single_limits():
                 return found
             return [msgspec.structs.replace(one, rate_limits=limits.first_limit(one.rate_limits)) for one in found]
 
@@ -120,7 +127,7 @@ class ProviderRoutes(CrudRoutes):
 
 
 def _to_response(shown: type[ResponseFields], row: Row, integration: Row, workspace: Row | None) -> ResponseFields:
-    said = {
+    values = {
         "integration_id": integration["slug"],
         "ai_provider_name": integration["ai_provider_id"],
         "provider": integration["ai_provider_id"],
@@ -130,4 +137,6 @@ def _to_response(shown: type[ResponseFields], row: Row, integration: Row, worksp
         "workspace_name": workspace["name"] if workspace else "",
         "status": effective_status(row),
     }
-    return row_to_struct(shown, row, **{name: value for name, value in said.items() if name in shown.__struct_fields__})
+    return row_to_struct(
+        shown, row, **{name: value for name, value in values.items() if name in shown.__struct_fields__}
+    )

@@ -35,55 +35,57 @@ class Resource(msgspec.Struct, frozen=True):
     # Columns that list queries skip because they are not shown and may be large.
     unlisted: frozenset[str] = frozenset()
 
-    async def create(self, desk: TenantSession, values: Mapping[str, Any]) -> Row:
+    async def create(self, session: TenantSession, values: Mapping[str, Any]) -> Row:
         """Inserts a row."""
         moment = now()
-        row = await desk.insert(self.table, {"id": new_id(), "created_at": moment, "last_updated_at": moment, **values})
-        await self._record_change(desk, "create", None, row)
+        row = await session.insert(
+            self.table, {"id": new_id(), "created_at": moment, "last_updated_at": moment, **values}
+        )
+        await self._record_change(session, "create", None, row)
         return row
 
-    async def get(self, desk: TenantSession, key: str) -> Row:
+    async def get(self, session: TenantSession, key: str) -> Row:
         """Returns a row by id or slug. Raises NotFoundError if it does not exist or belongs to another workspace."""
-        row = await desk.find(self.table, key)
+        row = await session.find(self.table, key)
         if row is None:
             message = f"no object with the id or slug {key!r} was found"
             raise NotFoundError(message)
-        desk.set_requested_row(self.table, row)
+        session.set_requested_row(self.table, row)
         return row
 
     async def list_page(
-        self, desk: TenantSession, wanted: PageRequest, conditions: Sequence[ColumnElement[bool]] = ()
+        self, session: TenantSession, wanted: PageRequest, conditions: Sequence[ColumnElement[bool]] = ()
     ) -> tuple[int, list[Row]]:
         """Returns the total number of rows, and the rows of the page."""
-        return await listing.fetch_page(desk, self.table, wanted, conditions, self.unlisted)
+        return await listing.fetch_page(session, self.table, wanted, conditions, self.unlisted)
 
-    async def update(self, desk: TenantSession, row: Row, values: Mapping[str, Any], verb: str = "update") -> Row:
+    async def update(self, session: TenantSession, row: Row, values: Mapping[str, Any], verb: str = "update") -> Row:
         """Updates a row. The audit log entry has the action `verb`."""
-        await desk.check_precondition(self.table, row)
+        await session.check_precondition(self.table, row)
         changed = {**values, "last_updated_at": now()}
-        await desk.update(self.table, row["id"], changed)
+        await session.update(self.table, row["id"], changed)
         after = {**row, **changed}
-        await self._record_change(desk, verb, row, after)
+        await self._record_change(session, verb, row, after)
         return after
 
-    async def delete(self, desk: TenantSession, row: Row) -> None:
+    async def delete(self, session: TenantSession, row: Row) -> None:
         """Deletes a row."""
-        await desk.check_precondition(self.table, row)
-        await desk.delete(self.table, self.table.c.id == row["id"])
-        await self._record_change(desk, "delete", row, None)
+        await session.check_precondition(self.table, row)
+        await session.delete(self.table, self.table.c.id == row["id"])
+        await self._record_change(session, "delete", row, None)
 
-    async def delete_all(self, desk: TenantSession, *conditions: ColumnElement[bool]) -> None:
+    async def delete_all(self, session: TenantSession, *conditions: ColumnElement[bool]) -> None:
         """Deletes all rows that match the conditions, with an audit log entry for each."""
-        rows = await desk.fetch_rows(select(self.table).where(*conditions), self.table)
+        rows = await session.fetch_rows(select(self.table).where(*conditions), self.table)
         if not rows:
             return
-        await desk.delete(self.table, *conditions)
-        await desk.record_deletions(f"{self.name}.delete", rows)
+        await session.delete(self.table, *conditions)
+        await session.record_deletions(f"{self.name}.delete", rows)
         if self.publishes:
-            await desk.mark_changed(*{section_name(self.table, row["id"]) for row in rows})
+            await session.mark_changed(*{section_name(self.table, row["id"]) for row in rows})
 
-    async def _record_change(self, desk: TenantSession, verb: str, before: Row | None, after: Row | None) -> None:
-        await desk.record_change(f"{self.name}.{verb}", before=before, after=after)
+    async def _record_change(self, session: TenantSession, verb: str, before: Row | None, after: Row | None) -> None:
+        await session.record_change(f"{self.name}.{verb}", before=before, after=after)
         row = after or before
         if self.publishes and row:
-            await desk.mark_changed(section_name(self.table, row["id"]))
+            await session.mark_changed(section_name(self.table, row["id"]))

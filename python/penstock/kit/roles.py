@@ -94,9 +94,12 @@ def non_default_flags(settings: Mapping[str, Any], above: Mapping[str, Any]) -> 
 
     The workspace's value wins if the organisation lets workspaces change that section.
     """
-    theirs: dict[str, bool] = above.get(SETTINGS_FIELD, {})
-    own: dict[str, bool] = settings.get(SETTINGS_FIELD, {})
-    flags = {**theirs, **{name: may for name, may in own.items() if not is_organisation_controlled(above, name)}}
+    organisation_flags: dict[str, bool] = above.get(SETTINGS_FIELD, {})
+    workspace_flags: dict[str, bool] = settings.get(SETTINGS_FIELD, {})
+    flags = {
+        **organisation_flags,
+        **{name: may for name, may in workspace_flags.items() if not is_organisation_controlled(above, name)},
+    }
     return {name: may for name, may in flags.items() if may is not DEFAULT_FLAGS[name]}
 
 
@@ -156,8 +159,8 @@ def copy_flags_to_workspace(
     """Copies the organisation's flags of some sections into a workspace's settings, which the workspace can change from
     then on.
     """
-    theirs = effective_flags(NO_SETTINGS, above)
-    copied = {name: may for name, may in theirs.items() if SECTION_BY_FLAG[name] in sections}
+    organisation_flags = effective_flags(NO_SETTINGS, above)
+    copied = {name: may for name, may in organisation_flags.items() if SECTION_BY_FLAG[name] in sections}
     return {**settings, SETTINGS_FIELD: {**settings.get(SETTINGS_FIELD, {}), **copied}} if copied else dict(settings)
 
 

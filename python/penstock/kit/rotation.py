@@ -53,32 +53,34 @@ class RotationPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 def build_policy(
-    asked: RotationPolicy | None, enforced: int | None, before: Mapping[str, Any] | None = None
+    policy: RotationPolicy | None, enforced: int | None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """Validates a rotation policy, also against the enforced period in days. Returns it with the time of the next
     rotation; `None` if there is no policy.
     """
-    if asked is None and enforced is None:
+    if policy is None and enforced is None:
         return None
     before = before or {}
-    asked = _fill_omitted_fields(asked or RotationPolicy(), before, enforced)
-    said = format_timestamp(to_milliseconds(utc_midnight(asked.next_rotation_at))) if asked.next_rotation_at else None
+    policy = _fill_omitted_fields(policy or RotationPolicy(), before, enforced)
+    requested_at = (
+        format_timestamp(to_milliseconds(utc_midnight(policy.next_rotation_at))) if policy.next_rotation_at else None
+    )
     # A client that sends back the time it read does not set a new one.
-    is_new = said is not None and said != before.get("next_rotation_at")
+    is_new = requested_at is not None and requested_at != before.get("next_rotation_at")
     if enforced is not None:
-        asked = _apply_enforced_period(asked, enforced, is_new=is_new)
-    if asked.rotation_period and asked.rotation_period_days:
+        policy = _apply_enforced_period(policy, enforced, is_new=is_new)
+    if policy.rotation_period and policy.rotation_period_days:
         raise field_error("rotation_policy", "takes either rotation_period or rotation_period_days")
-    transition = asked.key_transition_period_ms or SHORTEST_TRANSITION
-    check_transition_length("rotation_policy.key_transition_period_ms", transition, None, msgspec.to_builtins(asked))
+    transition = policy.key_transition_period_ms or SHORTEST_TRANSITION
+    check_transition_length("rotation_policy.key_transition_period_ms", transition, None, msgspec.to_builtins(policy))
     today = datetime.fromtimestamp(now() / 1000, UTC)
-    if is_new and asked.next_rotation_at and utc_midnight(asked.next_rotation_at) <= today - timedelta(days=1):
+    if is_new and policy.next_rotation_at and utc_midnight(policy.next_rotation_at) <= today - timedelta(days=1):
         raise field_error("rotation_policy.next_rotation_at", "is in the past")
-    written = msgspec.to_builtins(asked)
+    written = msgspec.to_builtins(policy)
     # Sending the same period again does not postpone the next rotation.
     is_same = _period_days(written) == _period_days(before)
     due = (
-        said
+        requested_at
         or (is_same and before.get("next_rotation_at"))
         or format_timestamp(to_milliseconds(next_rotation(written, today)))
     )
@@ -92,16 +94,16 @@ def check_transition_length(path: str, transition: int, cadence: int | None, pol
         raise field_error(path, "must be shorter than the period of the rotation")
 
 
-def _fill_omitted_fields(asked: RotationPolicy, before: Mapping[str, Any], enforced: int | None) -> RotationPolicy:
+def _fill_omitted_fields(policy: RotationPolicy, before: Mapping[str, Any], enforced: int | None) -> RotationPolicy:
     """Fills omitted fields from the previous policy. The previous period stays unless the client sends one or a
     different one is enforced.
     """
-    if asked.key_transition_period_ms is UNSET:
+    if policy.key_transition_period_ms is UNSET:
         transition = before.get("key_transition_period_ms", SHORTEST_TRANSITION)
-        asked = msgspec.structs.replace(asked, key_transition_period_ms=transition)
-    said = {name: period for name in PERIOD_FIELDS if (period := getattr(asked, name)) is not UNSET}
-    kept = before if not said and enforced in {None, _period_days(before)} else said
-    return msgspec.structs.replace(asked, **{name: kept.get(name) for name in PERIOD_FIELDS})
+        policy = msgspec.structs.replace(policy, key_transition_period_ms=transition)
+    given_periods = {name: period for name in PERIOD_FIELDS if (period := getattr(policy, name)) is not UNSET}
+    periods = before if not given_periods and enforced in {None, _period_days(before)} else given_periods
+    return msgspec.structs.replace(policy, **{name: periods.get(name) for name in PERIOD_FIELDS})
 
 
 def _period_days(written: Mapping[str, Any]) -> int | None:
@@ -114,13 +116,13 @@ def next_rotation(written: Mapping[str, Any], today: datetime) -> datetime | Non
     return next_period_start(period, today) if period else None
 
 
-def _apply_enforced_period(asked: RotationPolicy, enforced: int, *, is_new: bool) -> RotationPolicy:
+def _apply_enforced_period(policy: RotationPolicy, enforced: int, *, is_new: bool) -> RotationPolicy:
     """Returns the policy with the enforced period. Rejects a different period and a new `next_rotation_at`."""
     if is_new:
         raise field_error("rotation_policy.next_rotation_at", "cannot be set: the rotation period is enforced")
-    period = asked.rotation_period_days or PERIOD_DAYS.get(asked.rotation_period or "")
+    period = policy.rotation_period_days or PERIOD_DAYS.get(policy.rotation_period or "")
     if period is None:
-        return msgspec.structs.replace(asked, rotation_period_days=enforced)
+        return msgspec.structs.replace(policy, rotation_period_days=enforced)
     if period != enforced:
         raise field_error("rotation_policy", f"differs from the enforced period of {enforced} days")
-    return asked
+    return policy

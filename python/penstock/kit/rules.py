@@ -101,26 +101,26 @@ def merge_rules(rules: Rules, before: Mapping[str, Any]) -> dict[str, Any]:
         if given is not UNSET:
             plain = msgspec.to_builtins(given)
             values[name] = PERIOD_DAYS.get(plain, plain) if isinstance(plain, str) else plain
-    kept = {name: value for name, value in values.items() if value is not None}
-    usual, longest = kept.get("user_api_key_ttl"), kept.get("user_api_key_max_ttl")
+    merged = {name: value for name, value in values.items() if value is not None}
+    usual, longest = merged.get("user_api_key_ttl"), merged.get("user_api_key_max_ttl")
     if usual and longest and usual > longest:
         raise field_error(
             "settings.user_api_key_ttl", f"is {usual}: must not exceed user_api_key_max_ttl, which is {longest}"
         )
-    return kept
+    return merged
 
 
-def blocks_inline_config(own: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
+def blocks_inline_config(settings: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
     """Returns true if requests in a workspace may not choose configs, providers or endpoints inline. Combines the rules
     of the workspace and its organisation.
     """
     name = "block_inline_config"
-    theirs = bool(above.get(name))
+    is_organisation_blocked = bool(above.get(name))
     is_left = above.get(OVERRIDES, {}).get(DATA_PLANE)
     if is_left is None:
         # Either of them can forbid it, and neither can allow what the other forbids.
-        return theirs or bool(own.get(name))
-    return bool(own.get(name, theirs)) if is_left else theirs
+        return is_organisation_blocked or bool(settings.get(name))
+    return bool(settings.get(name, is_organisation_blocked)) if is_left else is_organisation_blocked
 
 
 async def auto_creates_keys(tenant: TenantStore, workspace: Mapping[str, Any]) -> bool:

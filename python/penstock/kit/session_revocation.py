@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from penstock.kit.tenant_session import TenantSession
 
 
-async def end_sessions(desk: TenantSession, *conditions: ColumnElement[bool]) -> None:
+async def end_sessions(session: TenantSession, *conditions: ColumnElement[bool]) -> None:
     """Ends all sessions that match the conditions."""
-    whole = desk.organisation()
-    ended = await whole.fetch_rows(select(sessions).where(*conditions), sessions)
+    org_session = session.organisation()
+    ended = await org_session.fetch_rows(select(sessions).where(*conditions), sessions)
     if ended:
-        await whole.delete(sessions, *conditions)
-        await whole.record_deletions("sessions.delete", ended)
+        await org_session.delete(sessions, *conditions)
+        await org_session.record_deletions("sessions.delete", ended)

@@ -96,10 +96,10 @@ TagsFilter = Annotated[
 ]
 
 
-def tag_conditions(table: Table, asked: str | None) -> list[ColumnElement[bool]]:
+def tag_conditions(table: Table, requested_tags: str | None) -> list[ColumnElement[bool]]:
     """Returns SQL conditions for rows that have all requested tags; raises InvalidError if a tag is malformed."""
     conditions: list[ColumnElement[bool]] = []
-    for part in (asked or "").split(",") if asked else []:
+    for part in (requested_tags or "").split(",") if requested_tags else []:
         key, colon, value = part.strip().partition(":")
         if not key or not colon:
             raise field_error("tags", f"{part!r} is not allowed: expected key:value")

@@ -68,18 +68,18 @@ class TenantSession(TenantStore):
         connection: AsyncConnection,
         caller: Caller,
         workspace_id: str | None,
-        office: Services,
-        asked: Callable[[], Awaitable[RequestInfo]],
+        services: Services,
+        read_request_info: Callable[[], Awaitable[RequestInfo]],
     ) -> None:
         """Opens the session within the organisation of the caller."""
         super().__init__(connection, caller.organisation_id, workspace_id)
         self.caller = caller
         # Read only when a change is recorded, because most requests change nothing.
-        self._asked = asked
+        self._asked = read_request_info
         self.about = RequestedRow()
         # Workspace of audit entries for rows that do not name a workspace themselves.
         self.noted_in: str | None = None
-        self._office = office
+        self._office = services
 
     @property
     def required_workspace_id(self) -> str:
@@ -122,8 +122,8 @@ class TenantSession(TenantStore):
         about = self.about
         if about.expected_tags is None or about.table is not table or about.row_id != row["id"]:
             return
-        held = await self.fetch_rows(select(table).where(table.c.id == row["id"]).with_for_update(), table)
-        if not held or not about.expected_tags & {ANY, row_etag(held[0])}:
+        locked_rows = await self.fetch_rows(select(table).where(table.c.id == row["id"]).with_for_update(), table)
+        if not locked_rows or not about.expected_tags & {ANY, row_etag(locked_rows[0])}:
             raise _precondition_failed("names another state: it was changed since it was read; hint: read it again")
         about.expected_tags = None
 
@@ -144,31 +144,33 @@ class TenantSession(TenantStore):
         """Returns a session for the whole organisation, for rows that its workspaces share. The calling code must
         restrict access.
         """
-        desk = TenantSession(self.connection, self.caller, None, self._office, self._asked)
-        desk.bell, desk.about = self.bell, self.about
-        return desk
+        session = TenantSession(self.connection, self.caller, None, self._office, self._asked)
+        session.bell, session.about = self.bell, self.about
+        return session
 
     async def resolve_reference(
-        self, path: str, table: Table, key: str, what: str, *conditions: ColumnElement[bool]
+        self, path: str, table: Table, key: str, description: str, *conditions: ColumnElement[bool]
     ) -> Row:
         """Returns the row that a field of the body names; rejects the field if there is none."""
         row = await self.fetch_first(select_by_id_or_slug(table, key).where(*conditions), table)
         if row is None:
-            raise unknown_reference_error(path, f"{key!r} is no {what}")
+            raise unknown_reference_error(path, f"{key!r} is no {description}")
         return row
 
-    async def resolve_workspace(self, path: str, key: str, kept: Collection[str]) -> Row:
-        """Returns the workspace that a field of the body names. An archived one is accepted only if `kept` contains its
+    async def resolve_workspace(self, path: str, key: str, allowed_ids: Collection[str]) -> Row:
+        """Returns the workspace that a field of the body names. An archived one is accepted only if `allowed_ids` contains its
         id.
         """
-        is_open = or_(workspaces.c.status == "active", workspaces.c.id.in_(kept))
+        is_open = or_(workspaces.c.status == "active", workspaces.c.id.in_(allowed_ids))
         return await self.resolve_reference(
             path, workspaces, key, "workspace of this organisation that is not archived", is_open
         )
 
-    async def resolve_config(self, path: str, key: str, kept: str | None, *conditions: ColumnElement[bool]) -> Row:
-        """Returns the config that a field of the body names. An archived one is accepted only if `kept` is its id."""
-        is_open = or_(configs.c.status == "active", configs.c.id == kept)
+    async def resolve_config(
+        self, path: str, key: str, allowed_id: str | None, *conditions: ColumnElement[bool]
+    ) -> Row:
+        """Returns the config that a field of the body names. An archived one is accepted only if `allowed_id` is its id."""
+        is_open = or_(configs.c.status == "active", configs.c.id == allowed_id)
         return await self.resolve_reference(
             path, configs, key, "config of this workspace that is not archived", is_open, *conditions
         )
@@ -192,10 +194,10 @@ class TenantSession(TenantStore):
 
     async def generate_unused_slug(self, table: Table, prefix: str, name: str, length: int) -> str:
         """Generates a slug that no row here has. Random suffixes alone would collide among thousands of equal names."""
-        whole = self.organisation()
-        while await whole.count(table, [table.c.slug == (made := generate_slug(prefix, name, length))]):
+        org_session = self.organisation()
+        while await org_session.count(table, [table.c.slug == (slug := generate_slug(prefix, name, length))]):
             pass
-        return made
+        return slug
 
     @property
     def allows_machine_identity(self) -> bool:
@@ -245,20 +247,20 @@ async def read_request_metadata(request: Request[Any, Any, Any]) -> RequestInfo:
     )
 
 
-async def _return_metadata(asked: RequestInfo) -> RequestInfo:
-    return asked
+async def _return_metadata(request_info: RequestInfo) -> RequestInfo:
+    return request_info
 
 
 class RequestContext:
     """Dependency of a route: opens sessions for the caller of the request."""
 
-    def __init__(self, office: Services, request: Request[Any, Caller, Any]) -> None:
+    def __init__(self, services: Services, request: Request[Any, Caller, Any]) -> None:
         """Takes the caller that the guard authenticated."""
         self.caller = request.auth
         self._request = request
         self._state: dict[str, Any] = request.scope["state"]
-        self.limits = office.limits
-        self._office = office
+        self.limits = services.limits
+        self._office = services
         # `None` if the guard required no scope. The route itself then restricts access to the caller's own data.
         self._needs: frozenset[str] | None = request.scope["state"]["needs"]
         self._said: RequestInfo | None = None
@@ -269,9 +271,9 @@ class RequestContext:
     async def read_session(self, workspace: str | None = None) -> AsyncGenerator[TenantSession]:
         """Opens a read session in a workspace, by id or slug, or in the whole organisation if the key allows that."""
         async with self._office.database.read_connection() as connection:
-            desk = await self._open_session(connection, workspace)
-            yield desk
-            self._state["etag"] = desk.etag_before()
+            session = await self._open_session(connection, workspace)
+            yield session
+            self._state["etag"] = session.etag_before()
 
     @asynccontextmanager
     async def unchecked_read_session(self) -> AsyncGenerator[TenantSession]:
@@ -286,10 +288,10 @@ class RequestContext:
         """
         if self._request.headers.get("if-match") is not None:
             raise _precondition_failed("names a state, but this request depends on none")
-        async with self._office.write_session_as(self.caller, await self._request_metadata()) as desk:
-            desk.caller = await self._authenticate_again(desk.connection)
-            yield desk
-        self._delay_response(desk)
+        async with self._office.write_session_as(self.caller, await self._request_metadata()) as session:
+            session.caller = await self._authenticate_again(session.connection)
+            yield session
+        self._delay_response(session)
 
     @asynccontextmanager
     async def write_session(self, workspace: str | None = None) -> AsyncGenerator[TenantSession]:
@@ -300,15 +302,15 @@ class RequestContext:
         async with self._office.database.write_transaction() as connection:
             await self._office.lock_organisation(connection, self.caller)
             await self._authenticate_again(connection)
-            desk = await self._open_session(connection, workspace, among=WRITABLE_STATES)
-            await claim_idempotency_key(desk, self._request)
-            desk.about.expected_tags = parse_if_match(self._request.headers.get("if-match"))
-            yield desk
-            if desk.about.expected_tags is not None:
+            session = await self._open_session(connection, workspace, among=WRITABLE_STATES)
+            await claim_idempotency_key(session, self._request)
+            session.about.expected_tags = parse_if_match(self._request.headers.get("if-match"))
+            yield session
+            if session.about.expected_tags is not None:
                 raise _precondition_failed("names a state, but this request depends on none")
-            self._state["etag"] = await desk.etag_after()
-        self._office.notify_change(published=desk.bell.is_set)
-        self._delay_response(desk)
+            self._state["etag"] = await session.etag_after()
+        self._office.notify_change(published=session.bell.is_set)
+        self._delay_response(session)
 
     async def _request_metadata(self) -> RequestInfo:
         """Reads the metadata of the request, once."""
@@ -320,10 +322,10 @@ class RequestContext:
         self.caller = await self._office.identities.authenticate_uncached(connection, extract_credential(self._request))
         return self.caller
 
-    def _delay_response(self, desk: TenantSession) -> None:
+    def _delay_response(self, session: TenantSession) -> None:
         """Delays the response until the data plane applies the change, if the change affects it."""
-        if desk.bell.number is not None:
-            self._state["awaited"] = desk.bell.number
+        if session.bell.number is not None:
+            self._state["awaited"] = session.bell.number
 
     async def _open_session(
         self, connection: AsyncConnection, workspace: str | None, *, among: frozenset[str] = READABLE_STATES
@@ -339,28 +341,30 @@ class RequestContext:
         """Opens a session in all workspaces where the user has one of these scopes. The requested row decides which of
         them applies.
         """
-        open_to_caller = frozenset(place for place in self.caller.roles if needed & self.caller.granted_scopes(place))
+        open_to_caller = frozenset(
+            workspace_id for workspace_id in self.caller.roles if needed & self.caller.granted_scopes(workspace_id)
+        )
         if not open_to_caller:
             raise missing_scope_error(needed)
-        desk = TenantSession(connection, self.caller, None, self._office, self._request_metadata)
-        desk.among = open_to_caller
-        return desk
+        session = TenantSession(connection, self.caller, None, self._office, self._request_metadata)
+        session.among = open_to_caller
+        return session
 
     async def _resolve_workspace_id(
         self, connection: AsyncConnection, wanted: str | None, among: frozenset[str]
     ) -> str | None:
-        own = self.caller.workspace_id
+        own_id = self.caller.workspace_id
         if among is WRITABLE_STATES:
             # The workspace may have been archived since the key was looked up.
-            wanted = wanted or own
-        elif wanted == own:
+            wanted = wanted or own_id
+        elif wanted == own_id:
             wanted = None
         if wanted is None:
-            return own
-        whole = TenantStore(connection, self.caller.organisation_id, None)
-        rows = await whole.fetch_prepared(WORKSPACE_ID_QUERY, workspaces, key=wanted, states=sorted(among))
+            return own_id
+        org_store = TenantStore(connection, self.caller.organisation_id, None)
+        rows = await org_store.fetch_prepared(WORKSPACE_ID_QUERY, workspaces, key=wanted, states=sorted(among))
         found: str | None = rows[0]["id"] if rows else None
-        open_to_caller = found == own if own else self.caller.is_organisation_admin or found in self.caller.roles
+        open_to_caller = found == own_id if own_id else self.caller.is_organisation_admin or found in self.caller.roles
         if found is None or not open_to_caller:
             message = f"the workspace {wanted!r} is not open to this key"
             raise ForbiddenError(message)
@@ -388,7 +392,7 @@ class Services:
         database: Database,
         vault: Vault,
         identities: CallerAuthenticator,
-        news: ChangeNotifier,
+        notifier: ChangeNotifier,
     ) -> None:
         """Takes the services, and the settings that bound or name stored values."""
         self.limits = settings.routing.target_limits
@@ -398,21 +402,21 @@ class Services:
         self.database = database
         self.vault = vault
         self.identities = identities
-        self._news = news
+        self._news = notifier
 
     def create_context(self, request: Request[Any, Caller, Any]) -> RequestContext:
         """Creates the context of a request."""
         return RequestContext(self, request)
 
     @asynccontextmanager
-    async def write_session_as(self, caller: Caller, asked: RequestInfo) -> AsyncGenerator[TenantSession]:
+    async def write_session_as(self, caller: Caller, request_info: RequestInfo) -> AsyncGenerator[TenantSession]:
         """Opens a session for changes in the whole organisation of a caller. The calling code must restrict access."""
         await self.prepare_data_key()
         async with self.database.write_transaction() as connection:
             await self.lock_organisation(connection, caller)
-            desk = TenantSession(connection, caller, None, self, partial(_return_metadata, asked))
-            yield desk
-        self.notify_change(published=desk.bell.is_set)
+            session = TenantSession(connection, caller, None, self, partial(_return_metadata, request_info))
+            yield session
+        self.notify_change(published=session.bell.is_set)
 
     async def prepare_data_key(self) -> None:
         """Creates a data key before a change that may encrypt something, so that a rollback of the change does not

@@ -89,9 +89,9 @@ def _value_problems(value: object, path: str = "", depth: int = 0) -> Iterator[P
         return
     elif isinstance(value, dict):
         for name, item in cast("dict[str, Any]", value).items():
-            place = HALF.sub("\ufffd", f"{path}.{name}".lstrip(".").replace(NUL, ""))
-            yield from _text_problems(name, place)
-            yield from _value_problems(item, place, depth + 1)
+            item_path = HALF.sub("\ufffd", f"{path}.{name}".lstrip(".").replace(NUL, ""))
+            yield from _text_problems(name, item_path)
+            yield from _value_problems(item, item_path, depth + 1)
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[Any]", value)):
             yield from _value_problems(item, f"{path}[{index}]", depth + 1)

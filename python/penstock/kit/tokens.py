@@ -76,15 +76,15 @@ class Claims(msgspec.Struct, frozen=True):
 class IssuerKeys:
     """Public keys of one trusted identity provider, and the issuer and audience that its tokens must have."""
 
-    def __init__(self, own: Issuer, tls_ca: str) -> None:
+    def __init__(self, issuer: Issuer, tls_ca: str) -> None:
         """Loads the keys that are in the settings."""
-        self.own = own
+        self.own = issuer
         self.rows: list[dict[str, str]] = []
         self._tls_ca = tls_ca
         self._keys = KeySet([])
         self._asked = float("-inf")
-        if own.jwks:
-            self.load_keys(json.loads(own.jwks))
+        if issuer.jwks:
+            self.load_keys(json.loads(issuer.jwks))
 
     def load_keys(self, document: Mapping[str, Any]) -> bool:
         """Loads the usable keys of a JWKS document. Returns true if they changed."""
@@ -102,12 +102,12 @@ class IssuerKeys:
         verify = self._tls_ca or True
         async with (
             httpx2.AsyncClient(timeout=FETCH_TIMEOUT_SECONDS, verify=verify) as client,
-            client.stream("GET", self.own.jwks_url) as answer,
+            client.stream("GET", self.own.jwks_url) as response,
         ):
-            answer.raise_for_status()
+            response.raise_for_status()
             content = bytearray()
-            async for piece in answer.aiter_bytes():
-                content += piece
+            async for chunk in response.aiter_bytes():
+                content += chunk
                 if len(content) > LARGEST_SET:
                     message = "the set of keys is too large"
                     raise ValueError(message)
@@ -131,8 +131,8 @@ class IssuerKeys:
 
     def matches_claims(self, claims: Mapping[str, Any]) -> bool:
         """Returns true if the unverified claims name this issuer and audience."""
-        meant = claims.get("aud")
-        listed = cast("list[object]", meant if isinstance(meant, list) else [meant])
+        audience = claims.get("aud")
+        listed = cast("list[object]", audience if isinstance(audience, list) else [audience])
         return (not self.own.issuer or claims.get("iss") == self.own.issuer) and (
             not self.own.audience or self.own.audience in listed
         )
@@ -196,8 +196,8 @@ class TokenVerifier:
             raise ForbiddenError("there are no keys to verify tokens with")
         head, claims = (_decode_part(text, number) for number in (0, 1))
         candidates = [source for source in self.sources if source.matches_claims(claims)]
-        known = await asyncio.gather(*(source.ensure_key(head.get("kid")) for source in candidates))
-        for source in itertools.compress(candidates, known):
+        keys_found = await asyncio.gather(*(source.ensure_key(head.get("kid")) for source in candidates))
+        for source in itertools.compress(candidates, keys_found):
             if token := source.decode_token(text, self._own.algorithms):
                 return self._check_claims(source.own, token.header, token.claims)
         if any(source.own.jwks_url and not source.rows for source in candidates):
@@ -238,10 +238,10 @@ class TokenVerifier:
         )
 
     def _read_scopes(self, claims: Mapping[str, Any]) -> frozenset[str]:
-        said: Any = claims.get("scopes", claims.get("scope", self._own.default_scopes))
-        said = said.split() if isinstance(said, str) else said
-        listed = cast("list[object]", said if isinstance(said, list | tuple) else [])
-        return frozenset(known for scope in listed if (known := strip_scope_prefix(str(scope))))
+        raw_scopes: Any = claims.get("scopes", claims.get("scope", self._own.default_scopes))
+        raw_scopes = raw_scopes.split() if isinstance(raw_scopes, str) else raw_scopes
+        listed = cast("list[object]", raw_scopes if isinstance(raw_scopes, list | tuple) else [])
+        return frozenset(stripped for scope in listed if (stripped := strip_scope_prefix(str(scope))))
 
 
 def strip_scope_prefix(scope: str) -> str | None:
@@ -259,13 +259,13 @@ def _read_defaults(claims: Mapping[str, Any]) -> RequestDefaults:
     defaults = RequestDefaults()
     for name, form in CLAIM_TYPES.items():
         try:
-            said = msgspec.convert(claims.get(name), form)
+            value = msgspec.convert(claims.get(name), form)
             if name == "usage_limits":
-                check_usage_limit_list(name, said)
+                check_usage_limit_list(name, value)
             elif name == "rate_limits":
-                check_rate_limits(name, said, units=KEY_RATE_UNITS)
+                check_rate_limits(name, value, units=KEY_RATE_UNITS)
             else:
-                defaults = said or defaults
+                defaults = value or defaults
         except (msgspec.ValidationError, InvalidError) as error:
             raise UnauthorisedError(f"the claim {name} of this token is not valid: {error}") from None
     return defaults

@@ -62,13 +62,13 @@ def parse_problems(error: HTTPException, taken: Mapping[str, RouteParameter]) ->
     return [_parse_problem(str(item.get("key", "")), str(item.get("message", "")), taken) for item in listed]
 
 
-def summarize_problems(found: list[Problem], said: str) -> str:
-    """Returns one sentence about the first problem, or about the framework's message `said` if there are no problems."""
+def summarize_problems(found: list[Problem], message: str) -> str:
+    """Returns one sentence about the first problem, or about the framework's message `message` if there are no problems."""
     if not found:
         return (
-            f"the body cannot be read: {_lowercase_message(said)}"
-            if said.startswith(("Input data", "JSON"))
-            else _lowercase_message(said)
+            f"the body cannot be read: {_lowercase_message(message)}"
+            if message.startswith(("Input data", "JSON"))
+            else _lowercase_message(message)
         )
     return f"{found[0].path} {found[0].message}".strip()
 
@@ -78,13 +78,13 @@ def _parse_problem(path: str, message: str, taken: Mapping[str, RouteParameter])
     path = "" if path == "data" else path
     if path == "" and message == "'data'":
         return Problem("", "a body is needed")
-    for pattern, words in ((UNKNOWN_FIELD, "is not known"), (MISSING_FIELD, "is needed")):
+    for pattern, reason in ((UNKNOWN_FIELD, "is not known"), (MISSING_FIELD, "is needed")):
         if found := pattern.match(message):
-            return Problem(f"{path}.{found[1]}" if path else found[1], words)
-    said = _lowercase_message(message)
+            return Problem(f"{path}.{found[1]}" if path else found[1], reason)
+    text = _lowercase_message(message)
     if (found := INVALID_ENUM_VALUE.match(message)) and (allowed := _allowed_values(path, taken)):
-        said = f"{found[1]} is not allowed: expected {' or '.join(allowed)}"
-    return Problem(taken[path].name if path in taken else path, said)
+        text = f"{found[1]} is not allowed: expected {' or '.join(allowed)}"
+    return Problem(taken[path].name if path in taken else path, text)
 
 
 def _allowed_values(path: str, taken: Mapping[str, RouteParameter]) -> list[str]:
@@ -98,14 +98,14 @@ def _allowed_values(path: str, taken: Mapping[str, RouteParameter]) -> list[str]
 def _literal_values(kind: Any, names: Sequence[str]) -> list[str]:  # noqa: ANN401 - any type that a body may be of
     origin, inside = get_origin(kind), get_args(kind)
     if origin is Literal:
-        return [] if names else [str(word) for word in inside]
+        return [] if names else [str(value) for value in inside]
     if origin is Annotated:
         return _literal_values(inside[0], names)
     if origin in {Union, UnionType} or origin is list:
         return [word for one in inside for word in _literal_values(one, names)]
     if names and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        own = [field.type for field in msgspec.structs.fields(kind) if field.encode_name == names[0]]
-        return [word for one in own for word in _literal_values(one, names[1:])]
+        field_types = [field.type for field in msgspec.structs.fields(kind) if field.encode_name == names[0]]
+        return [word for one in field_types for word in _literal_values(one, names[1:])]
     return []
 
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 async def create_version(
-    desk: TenantSession, resource: str, resource_id: str, content: Mapping[str, Any], hidden: str | None
+    session: TenantSession, resource: str, resource_id: str, content: Mapping[str, Any], hidden: str | None
 ) -> str:
     """Stores the next version, with its secret part `hidden` encrypted. Returns the id of the version."""
-    here = versions.c.resource_id == resource_id
-    last = await desk.fetch_first(select(func.max(versions.c.number).label("number")).where(here), versions)
+    condition = versions.c.resource_id == resource_id
+    last = await session.fetch_first(select(func.max(versions.c.number).label("number")).where(condition), versions)
     version_id = new_id()
     row: dict[str, Any] = {
         "id": version_id,
@@ -31,11 +31,11 @@ async def create_version(
         "resource_id": resource_id,
         "number": int((last["number"] if last else 0) or 0) + 1,
         "content": dict(content),
-        "sealed": None if hidden is None else await desk.seal(hidden, version_id),
-        "created_by": desk.caller.actor_id,
+        "sealed": None if hidden is None else await session.seal(hidden, version_id),
+        "created_by": session.caller.actor_id,
         "created_at": now(),
     }
-    await desk.insert(versions, row)
+    await session.insert(versions, row)
     return version_id
 
 
@@ -45,8 +45,8 @@ async def list_versions(tenant: TenantStore, resource_id: str, wanted: PageReque
     """
     if wanted.sort != "created_at":
         raise field_error("sort", f"{wanted.sort!r} is not allowed here: expected created_at")
-    number, here = versions.c.number, versions.c.resource_id == resource_id
-    last = await tenant.fetch_first(select(func.max(number).label("number")).where(here), versions)
+    number, condition = versions.c.number, versions.c.resource_id == resource_id
+    last = await tenant.fetch_first(select(func.max(number).label("number")).where(condition), versions)
     total = int((last["number"] if last else 0) or 0)
     start = wanted.size * wanted.number
     down = wanted.order == "desc"
@@ -55,7 +55,7 @@ async def list_versions(tenant: TenantStore, resource_id: str, wanted: PageReque
         if down
         else number.between(start + 1, start + wanted.size)
     )
-    query = select(versions).where(here, among).order_by(number.desc() if down else number.asc())
+    query = select(versions).where(condition, among).order_by(number.desc() if down else number.asc())
     return total, await tenant.fetch_rows(query, versions)
 
 

@@ -110,18 +110,18 @@ NEGATIVE_LOOKAHEAD = "^(?!"
 def export_prices(settings: Settings) -> dict[str, Any]:
     """Returns all known prices: the cached public list and the operator's prices from the config file."""
     rows = read_price_rows(settings.file) if settings.file else []
-    said: dict[tuple[str, str], list[PriceRow]] = {}
+    rows_by_model: dict[tuple[str, str], list[PriceRow]] = {}
     for row in sorted(rows, key=start_date_of):
-        said.setdefault((row.provider, row.model), []).append(row)
-    mine = [
+        rows_by_model.setdefault((row.provider, row.model), []).append(row)
+    operator_prices = [
         {
             "provider": provider,
             "model": model,
             "prices": [one for row in found for one in export_operator_prices(row, row.valid_from)],
         }
-        for (provider, model), found in said.items()
+        for (provider, model), found in rows_by_model.items()
     ]
-    return {**msgspec.json.decode(export_public_list(), type=dict[str, msgspec.Raw]), "said": mine}
+    return {**msgspec.json.decode(export_public_list(), type=dict[str, msgspec.Raw]), "said": operator_prices}
 
 
 @functools.cache
@@ -139,9 +139,9 @@ def export_operator_prices(config: PricingConfig, valid_from: Any = None) -> lis
     tokens = config.pay_as_you_go
     rates = _operator_rates(tokens)
     units = tokens.additional_units if tokens else {}
-    for unit, (ours, _) in UNIT_BUCKETS.items():
+    for unit, (bucket, _) in UNIT_BUCKETS.items():
         if price := units.get(unit):
-            rates.setdefault(ours, [(0, _to_picodollars(price.price, PICODOLLARS_PER_CENT))])
+            rates.setdefault(bucket, [(0, _to_picodollars(price.price, PICODOLLARS_PER_CENT))])
     images = _image_prices(tokens.image) if tokens else {}
     request = _to_picodollars(config.fixed_cost.price, PICODOLLARS_PER_CENT) if config.fixed_cost else 0
     batch = _operator_rates(config.batch_config)
@@ -153,25 +153,25 @@ def export_adjustments(adjustments: Mapping[str, Any] | None) -> dict[str, Any] 
     """Returns an organisation's price adjustments: one factor per engine bucket, in millionths."""
     if not adjustments:
         return None
-    said: dict[str, Any] = adjustments["multiplier"]
-    usual = said.get("default")
+    multiplier: dict[str, Any] = adjustments["multiplier"]
+    usual = multiplier.get("default")
     usual = 1.0 if usual is None else usual
-    given = {ours: said.get(name) for name, ours in OPERATOR_BUCKETS.items()}
-    units: dict[str, float | None] = said.get("additional_units") or {}
+    given = {bucket: multiplier.get(name) for name, bucket in OPERATOR_BUCKETS.items()}
+    units: dict[str, float | None] = multiplier.get("additional_units") or {}
     for unit, (ours, kind) in UNIT_BUCKETS.items():
         factor = units.get(unit)
-        own = given.get(ours) if factor is None else factor
-        given[ours] = given.get(kind) if own is None and kind else own
+        bucket_factor = given.get(ours) if factor is None else factor
+        given[ours] = given.get(kind) if bucket_factor is None and kind else bucket_factor
     for name, ours in TEXT_BUCKETS.items():
         if given.get(ours) is None:
-            given[ours] = said.get(name)
+            given[ours] = multiplier.get(name)
     factors = {ours: _to_millionths(usual if factor is None else factor) for ours, factor in given.items()}
-    told: dict[str, Any] = {"request": _to_millionths(usual), "factors": factors}
-    images: dict[str, float | None] = said.get("image") or {}
+    exported: dict[str, Any] = {"request": _to_millionths(usual), "factors": factors}
+    images: dict[str, float | None] = multiplier.get("image") or {}
     if (image := images.get("default")) is not None:
-        told["image"] = _to_millionths(image)
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
-    return {"version": digest.hexdigest()[:8], **told}
+        exported["image"] = _to_millionths(image)
+    digest = hashlib.sha256(json.dumps(exported, sort_keys=True).encode())
+    return {"version": digest.hexdigest()[:8], **exported}
 
 
 def _to_millionths(factor: float) -> int:
@@ -179,10 +179,10 @@ def _to_millionths(factor: float) -> int:
 
 
 def _operator_rates(tokens: TokenPrices | None) -> Rates:
-    said = {ours: getattr(tokens, name) for name, ours in OPERATOR_BUCKETS.items()} if tokens else {}
+    prices = {bucket: getattr(tokens, name) for name, bucket in OPERATOR_BUCKETS.items()} if tokens else {}
     rates: Rates = {
         ours: [(0, _to_picodollars(price.price, PICODOLLARS_PER_CENT))]
-        for ours, price in said.items()
+        for ours, price in prices.items()
         if price is not None
     }
     for name, ours in TEXT_BUCKETS.items():
@@ -194,24 +194,24 @@ def _operator_rates(tokens: TokenPrices | None) -> Rates:
     return rates
 
 
-def _image_prices(said: Mapping[str, Mapping[str, Price]]) -> dict[str, dict[str, int]]:
+def _image_prices(prices: Mapping[str, Mapping[str, Price]]) -> dict[str, dict[str, int]]:
     """Returns the price of one image in pico-dollars, by quality and size."""
     return {
         quality: {size: _to_picodollars(price.price, PICODOLLARS_PER_CENT) for size, price in sizes.items()}
-        for quality, sizes in said.items()
+        for quality, sizes in prices.items()
     }
 
 
 def _build_public_list() -> bytes:
     from genai_prices import data  # noqa: PLC0415 - 30 MB
 
-    known = {provider.id: provider for provider in data.providers}
+    providers_by_id = {provider.id: provider for provider in data.providers}
     sellers: dict[str, list[str]] = {}
     for slug in (str(row["slug"]) for row in engine.catalogue()):
-        if own := known.get(LIST_NAMES_BY_PROVIDER.get(slug, slug)):
-            sellers[slug] = [own.id, *(own.fallback_model_providers or ())]
+        if entry := providers_by_id.get(LIST_NAMES_BY_PROVIDER.get(slug, slug)):
+            sellers[slug] = [entry.id, *(entry.fallback_model_providers or ())]
     needed = {name for names in sellers.values() for name in names}
-    lists = {name: list(_export_models(known[name])) for name in sorted(needed & known.keys())}
+    lists = {name: list(_export_models(providers_by_id[name])) for name in sorted(needed & providers_by_id.keys())}
     return msgspec.json.encode({"sellers": sellers, "lists": lists})
 
 
@@ -232,12 +232,12 @@ def _price_variants(model: ModelInfo) -> PriceVariants:
     variants: PriceVariants = []
     for variant in model.price_variants or ():
         constraint: Any = variant.constraint
-        kinds = [kind for (key, word), kind in SERVICE_VARIANTS.items() if variant.when == {key: word}]
+        kinds = [kind for (key, value), kind in SERVICE_VARIANTS.items() if variant.when == {key: value}]
         if not kinds or hasattr(constraint, "end_time"):
             continue
         rates = _public_list_rates(variant.prices)
         if kinds == ["batch"]:
-            rates = {ours: tiers for ours, tiers in rates.items() if len(tiers) == 1}
+            rates = {bucket: tiers for bucket, tiers in rates.items() if len(tiers) == 1}
         variants.append((getattr(constraint, "start_date", date.min), kinds[0], rates))
     return sorted(variants, key=operator.itemgetter(0))
 
@@ -257,8 +257,8 @@ def _model_prices(price: ConditionalPrice | ModelPrice, variants: PriceVariants)
     start: date | None = getattr(constraint, "start_date", None)
     # Repeats the price from each date on which a batch or service tier price changes.
     for moment in [start, *sorted({since for since, *_ in variants if since > (start or date.min)})]:
-        told = {kind: found for since, kind, found in variants if since <= (moment or date.min)}
-        yield _with_version(rates, request, moment, daily, told)
+        active_variants = {kind: found for since, kind, found in variants if since <= (moment or date.min)}
+        yield _with_version(rates, request, moment, daily, active_variants)
 
 
 def _has_token_rates(rates: Rates) -> bool:
@@ -267,12 +267,12 @@ def _has_token_rates(rates: Rates) -> bool:
 
 
 def _public_list_rates(prices: Any) -> Rates:  # noqa: ANN401 - a price of the list, or what stands beside it
-    known = {name: found for name in PUBLIC_LIST_BUCKETS if (found := getattr(prices, name)) is not None}
+    listed_prices = {name: found for name in PUBLIC_LIST_BUCKETS if (found := getattr(prices, name)) is not None}
     return {
         PUBLIC_LIST_BUCKETS[name]: _price_tiers(
             found, PICODOLLARS_PER_MILLIDOLLAR if name.endswith("_kcount") else PICODOLLARS_PER_MICRODOLLAR
         )
-        for name, found in known.items()
+        for name, found in listed_prices.items()
     }
 
 
@@ -286,7 +286,7 @@ def _with_version(
 ) -> dict[str, Any]:
     """Builds a price whose version is a hash of its content, so each change gets a new version."""
     price: dict[str, Any] = {"rates": rates}
-    services = {kind: said for kind, said in (variants or {}).items() if said}
+    services = {kind: variant_rates for kind, variant_rates in (variants or {}).items() if variant_rates}
     if batch := services.pop("batch", None):
         price["batch"] = batch
     if services:
@@ -329,13 +329,13 @@ def _export_match_clause(match: Any) -> dict[str, Any]:  # noqa: ANN401 - one of
         case "regex":
             return _export_pattern(match.regex)
         case _:
-            word, text = {
+            key, text = {
                 "equals": ("is", "equals"),
                 "startswith": ("starts", "starts_with"),
                 "endswith": ("ends", "ends_with"),
                 "contains": ("has", "contains"),
             }[kind]
-            return {word: getattr(match, text).lower()}
+            return {key: getattr(match, text).lower()}
 
 
 def _export_pattern(text: str) -> dict[str, Any]:

@@ -124,8 +124,8 @@ class PriceBook:
         """Returns the entry of a model in the price list, or `None`."""
         listed = await self._listed_provider(provider)
         # A provider that resells models has their original prices, unless the list has its own prices.
-        everybody = list((self._list or {}).values())
-        return listed.find_model(model, all_providers=everybody) if listed else None
+        providers = list((self._list or {}).values())
+        return listed.find_model(model, all_providers=providers) if listed else None
 
     async def _listed_provider(self, name: str) -> Provider | None:
         async with self._turn:
@@ -161,8 +161,10 @@ def _parse_rows(tables: list[object], problems: list[Problem]) -> Iterator[Price
         try:
             yield msgspec.convert(table, PriceRow)
         except msgspec.ValidationError as error:
-            message, _, where = str(error).partition(" - at `$")
-            problems.append(Problem(f"{PRICES_TABLE}[{index}]{where.rstrip('`')}", message[:1].lower() + message[1:]))
+            message, _, location = str(error).partition(" - at `$")
+            problems.append(
+                Problem(f"{PRICES_TABLE}[{index}]{location.rstrip('`')}", message[:1].lower() + message[1:])
+            )
 
 
 def _load_price_list() -> dict[str, Provider]:
@@ -217,7 +219,7 @@ def _sum_formula(side: str, rates: PayAsYouGo) -> dict[str, Any]:
 
 
 def _token_rates(prices: ModelPrice) -> dict[str, Any]:
-    return {ours: price for name, ours in TOKEN_RATES.items() if (price := _price_in_cents(prices, name))}
+    return {rate: price for name, rate in TOKEN_RATES.items() if (price := _price_in_cents(prices, name))}
 
 
 def _unit_rates(prices: ModelPrice) -> dict[str, Price]:
@@ -234,14 +236,14 @@ def _price_in_cents(prices: ModelPrice, name: str) -> Price | None:
     listed = cast("Any", getattr(prices, name, None))
     if listed is None:
         return None
-    factor = next(cents for ending, cents in CENTS_PER_LIST_DOLLAR.items() if name.endswith(ending))
+    factor = next(cents for suffix, cents in CENTS_PER_LIST_DOLLAR.items() if name.endswith(suffix))
     # Rounded to 12 digits, to drop the error of multiplying binary fractions.
     return Price(float(f"{float(getattr(listed, 'base', listed)) * factor:.12g}"))
 
 
 def _free_pricing() -> PricingConfig:
-    nothing = {rate: Price(0.0) for rates in SUM_TERMS.values() for rate in rates.values()}
-    return _with_formulas(PricingConfig(pay_as_you_go=msgspec.convert(msgspec.to_builtins(nothing), PayAsYouGo)))
+    zero_rates = {rate: Price(0.0) for rates in SUM_TERMS.values() for rate in rates.values()}
+    return _with_formulas(PricingConfig(pay_as_you_go=msgspec.convert(msgspec.to_builtins(zero_rates), PayAsYouGo)))
 
 
 # Pricing of an unknown model: it costs nothing, but has the formulas that sum up prices.

@@ -118,18 +118,18 @@ async def list_models(
     key: IdOrSlug, work: NamedDependency[RequestContext], prices: NamedDependency[PriceBook]
 ) -> IntegrationModelList:
     """Lists the models that have an entry in the integration, followed by the provider's other known models."""
-    async with work.read_session() as desk:
-        row = await kit.get_integration(desk, key, "read")
-        said = await kit.list_models(desk, row)
-    known = await prices.list_models(row["ai_provider_id"])
-    listed = [_to_integration_model(one, known.get(one["slug"])) for one in said]
-    others = sorted(set(known) - {one["slug"] for one in said})
+    async with work.read_session() as session:
+        row = await kit.get_integration(session, key, "read")
+        model_rows = await kit.list_models(session, row)
+    known_models = await prices.list_models(row["ai_provider_id"])
+    listed = [_to_integration_model(one, known_models.get(one["slug"])) for one in model_rows]
+    others = sorted(set(known_models) - {one["slug"] for one in model_rows})
     listed += [
         IntegrationModel(
             slug=slug,
-            name=known[slug].name,
+            name=known_models[slug].name,
             enabled=row["allow_all_models"],
-            pricing_config=msgspec.to_builtins(known[slug].pricing_config),
+            pricing_config=msgspec.to_builtins(known_models[slug].pricing_config),
         )
         for slug in others
     ]
@@ -147,20 +147,20 @@ async def update_models(
 ) -> EmptyResponse:
     """Adds or updates models of an integration: availability, host, header fields and price."""
     _reject_duplicate_slugs(one.slug for one in data.models)
-    async with work.write_session() as desk:
-        row = await kit.get_integration(desk, key, "update")
-        await kit.mark_changed(desk, row)
-        before = {one["slug"]: one for one in await kit.list_models(desk, row)}
+    async with work.write_session() as session:
+        row = await kit.get_integration(session, key, "update")
+        await kit.mark_changed(session, row)
+        before = {one["slug"]: one for one in await kit.list_models(session, row)}
         bound = [one["configurations"].get("custom_host") for one in before.values()]
         for index, model in enumerate(data.models):
-            await _save_model(desk, row, f"models[{index}]", model, before.get(model.slug))
+            await _save_model(session, row, f"models[{index}]", model, before.get(model.slug))
             path, host = f"models[{index}].configurations.custom_host", (model.configurations or {}).get("custom_host")
-            kit.reject_foreign_host(desk, row, path, host, bound, data.key)
-        change = {} if data.key is UNSET else await kit.seal_key(desk, row["id"], data.key, row)
+            kit.reject_foreign_host(session, row, path, host, bound, data.key)
+        change = {} if data.key is UNSET else await kit.seal_key(session, row["id"], data.key, row)
         if data.allow_all_models is not UNSET and data.allow_all_models != row["allow_all_models"]:
             change["allow_all_models"] = data.allow_all_models
         if change:
-            await kit.INTEGRATIONS.update(desk.organisation(), row, change)
+            await kit.INTEGRATIONS.update(session.organisation(), row, change)
         return EmptyResponse()
 
 
@@ -181,21 +181,21 @@ async def delete_models(
     wanted = [slug.strip() for slug in (slugs or "").split(",") if slug.strip()] or (data.models if data else [])
     if not wanted:
         raise field_error("slugs", "is required: slugs of custom models, separated by commas")
-    async with work.write_session() as desk:
-        row = await kit.get_integration(desk, key, "update")
-        await kit.mark_changed(desk, row)
-        before = {one["slug"]: one for one in await kit.list_models(desk, row)}
+    async with work.write_session() as session:
+        row = await kit.get_integration(session, key, "update")
+        await kit.mark_changed(session, row)
+        before = {one["slug"]: one for one in await kit.list_models(session, row)}
         for slug in dict.fromkeys(wanted):
             if slug not in before:
                 raise unknown_reference_error("slugs", f"{slug!r} is not a model of this integration")
             if not before[slug]["is_custom"]:
                 raise field_error("slugs", f"{slug!r} is not a custom model; it can be disabled, not deleted")
-            await kit.MODELS.delete(kit.model_session(desk, row), before[slug])
+            await kit.MODELS.delete(kit.model_session(session, row), before[slug])
         return EmptyResponse()
 
 
 async def _save_model(
-    desk: TenantSession, integration: Row, path: str, model: UpsertIntegrationModel, before: Row | None
+    session: TenantSession, integration: Row, path: str, model: UpsertIntegrationModel, before: Row | None
 ) -> None:
     row_id = before["id"] if before else new_id()
     values: dict[str, Any] = {"enabled": model.enabled}
@@ -208,13 +208,13 @@ async def _save_model(
             if not sent:
                 raise field_error(f"{path}.configurations", "must not be empty")
             forms.convert_options(f"{path}.configurations", forms.ProviderOptions, sent)
-        values |= await kit.seal_model_options(desk, row_id, f"{path}.configurations", sent or {}, before)
+        values |= await kit.seal_model_options(session, row_id, f"{path}.configurations", sent or {}, before)
     if model.pricing_config is not UNSET:
         values["pricing_config"] = msgspec.to_builtins(model.pricing_config)
     _validate_with_engine(path, integration, model)
-    whole = kit.model_session(desk, integration)
+    integration_session = kit.model_session(session, integration)
     if before:
-        await kit.MODELS.update(whole, before, values)
+        await kit.MODELS.update(integration_session, before, values)
         return
     fresh: dict[str, Any] = {
         "id": row_id,
@@ -228,7 +228,7 @@ async def _save_model(
         "sealed_configurations": None,
         "pricing_config": None,
     }
-    await kit.MODELS.create(whole, {**fresh, **values})
+    await kit.MODELS.create(integration_session, {**fresh, **values})
 
 
 def _validate_with_engine(path: str, integration: Row, model: UpsertIntegrationModel) -> None:
@@ -237,18 +237,20 @@ def _validate_with_engine(path: str, integration: Row, model: UpsertIntegrationM
     """
     prices = engine_export.export_operator_prices(model.pricing_config) if model.pricing_config else None
     one = forms.model_row(model.slug, model.enabled, model.configurations or {}, prices)
-    told = {"provider": integration["ai_provider_id"]}
+    provider_row = {"provider": integration["ai_provider_id"]}
     problems = [
-        Problem(f"{path}.{_to_request_path(place)}", why)
-        for place, why in forms.unsupported_fields(told, [{"id": "-", "allow_all": True, "models": [one]}])
+        Problem(f"{path}.{_to_request_path(engine_path)}", why)
+        for engine_path, why in forms.unsupported_fields(
+            provider_row, [{"id": "-", "allow_all": True, "models": [one]}]
+        )
     ]
     if problems:
         raise InvalidError(f"{problems[0].path} {problems[0].message}", problems)
 
 
-def _to_request_path(place: str) -> str:
+def _to_request_path(engine_path: str) -> str:
     """Converts a JSON path of the engine's document to the field name that the client sent."""
-    kind, _, name = place.removeprefix(ENGINE_PATH_PREFIX).partition(".")
+    kind, _, name = engine_path.removeprefix(ENGINE_PATH_PREFIX).partition(".")
     return {
         "custom_host": "configurations.custom_host",
         "headers": f"configurations.custom_headers.{name}",
@@ -264,9 +266,9 @@ def _reject_duplicate_slugs(slugs: Iterable[str]) -> None:
         seen.add(slug)
 
 
-def _to_integration_model(row: Row, known: Any) -> IntegrationModel:  # noqa: ANN401 - JSON
-    usual = msgspec.to_builtins(known.pricing_config) if known else None
-    name = row["name"] or (known.name if known else None)
+def _to_integration_model(row: Row, known_model: Any) -> IntegrationModel:  # noqa: ANN401 - JSON
+    usual = msgspec.to_builtins(known_model.pricing_config) if known_model else None
+    name = row["name"] or (known_model.name if known_model else None)
     return row_to_struct(IntegrationModel, row, name=name, pricing_config=row["pricing_config"] or usual)
 
 

@@ -105,16 +105,16 @@ async def list_workspaces(key: IdOrSlug, work: NamedDependency[RequestContext]) 
     """Lists the workspaces that have their own access entry. A caller of one workspace sees only the entry of that
     workspace.
     """
-    async with work.read_session() as desk:
-        row = await kit.get_integration(desk, key, "read")
-        named = [workspaces.c.slug.label("workspace_slug"), workspaces.c.name.label("workspace_name")]
-        query = select(integration_workspaces, *named).join(
+    async with work.read_session() as session:
+        row = await kit.get_integration(session, key, "read")
+        name_columns = [workspaces.c.slug.label("workspace_slug"), workspaces.c.name.label("workspace_name")]
+        query = select(integration_workspaces, *name_columns).join(
             workspaces, workspaces.c.id == integration_workspaces.c.workspace_id
         )
         query = query.where(integration_workspaces.c.integration_id == row["id"])
-        found = await desk.fetch_rows(query.order_by(integration_workspaces.c.id), integration_workspaces)
+        found = await session.fetch_rows(query.order_by(integration_workspaces.c.id), integration_workspaces)
         shown = [_to_access_detail(one) for one in found]
-        if await desk.expects_single_limits():
+        if await session.expects_single_limits():
             names = ("usage_limits", "rate_limits")
             shown = [replace(one, **{name: first_limit(getattr(one, name)) for name in names}) for one in shown]
         return WorkspaceAccessList(
@@ -137,65 +137,69 @@ async def update_workspaces(
     """Sets which workspaces may use an integration of the organisation, and their limits. By default, creates a
     provider in each workspace that may use it.
     """
-    async with work.write_session() as desk:
-        row = await kit.get_integration(desk, key, "update")
-        await kit.mark_changed(desk, row)
+    async with work.write_session() as session:
+        row = await kit.get_integration(session, key, "update")
+        await kit.mark_changed(session, row)
         if row["workspace_id"]:
             raise field_error("", "this integration belongs to one workspace; it cannot be shared with others")
-        before = await _load_access_entries(desk, row)
+        before = await _load_access_entries(session, row)
         if data.override_existing_workspace_access or data.override_existing_workspaces_access:
-            await _delete_access_entries(desk, row)
+            await _delete_access_entries(session, row)
         if data.global_workspace_access is not None:
             provides = data.create_default_provider
             written = integration_access.to_stored_access(
                 data.global_workspace_access, row["global_access"], provides=provides
             )
-            row = await kit.INTEGRATIONS.update(desk.organisation(), row, {"global_access": written})
-        meant: set[str] = set()
+            row = await kit.INTEGRATIONS.update(session.organisation(), row, {"global_access": written})
+        listed_ids: set[str] = set()
         for number, given in enumerate(data.workspaces):
             # Archived workspaces with an existing entry are accepted, so that a client can send back what it read. A
             # request cannot newly enable one.
-            kept = [place for place, said in before.items() if said["enabled"] or not given.enabled]
+            allowed_ids = [
+                workspace_id for workspace_id, entry in before.items() if entry["enabled"] or not given.enabled
+            ]
             path = f"workspaces[{number}]"
-            workspace = await desk.organisation().resolve_workspace(f"{path}.id", given.id, kept)
-            await _save_access(desk, row, path, given, workspace["id"], before.get(workspace["id"]))
-            meant.add(workspace["id"])
+            workspace = await session.organisation().resolve_workspace(f"{path}.id", given.id, allowed_ids)
+            await _save_access(session, row, path, given, workspace["id"], before.get(workspace["id"]))
+            listed_ids.add(workspace["id"])
             if given.enabled and workspace["status"] == "active":
-                await _create_default_provider(desk, row, given, data, workspace["id"])
+                await _create_default_provider(session, row, given, data, workspace["id"])
         if data.global_workspace_access and data.global_workspace_access.enabled and data.create_default_provider:
-            usable = await kit.usable_workspace_ids(desk, row)
+            usable = await kit.usable_workspace_ids(session, row)
             slug = data.default_provider_slug or row["default_provider_slug"]
-            await kit.create_missing_providers(desk, row, [one for one in usable if one not in meant], slug)
+            await kit.create_missing_providers(session, row, [one for one in usable if one not in listed_ids], slug)
         return EmptyResponse()
 
 
-async def _load_access_entries(desk: TenantSession, row: Row) -> dict[str, Row]:
+async def _load_access_entries(session: TenantSession, row: Row) -> dict[str, Row]:
     """Returns the access entries of individual workspaces, by workspace id."""
-    here = select(integration_workspaces).where(integration_workspaces.c.integration_id == row["id"])
-    return {said["workspace_id"]: said for said in await desk.organisation().fetch_rows(here, integration_workspaces)}
+    query = select(integration_workspaces).where(integration_workspaces.c.integration_id == row["id"])
+    return {
+        entry["workspace_id"]: entry for entry in await session.organisation().fetch_rows(query, integration_workspaces)
+    }
 
 
 async def _save_access(
-    desk: TenantSession, row: Row, path: str, given: WorkspaceAccess, workspace_id: str, before: Row | None
+    session: TenantSession, row: Row, path: str, given: WorkspaceAccess, workspace_id: str, before: Row | None
 ) -> None:
     limited = check_workspace_limits(given, f"{path}.", rates_at_most=1, before=before)
     values: dict[str, Any] = {"enabled": given.enabled, **limited}
     if given.reset_usage:
         values["last_reset_at"] = now()
-    await kit.set_workspace_access(desk, row, workspace_id, values)
+    await kit.set_workspace_access(session, row, workspace_id, values)
 
 
 async def _create_default_provider(
-    desk: TenantSession, row: Row, given: WorkspaceAccess, data: UpdateWorkspaceAccess, workspace_id: str
+    session: TenantSession, row: Row, given: WorkspaceAccess, data: UpdateWorkspaceAccess, workspace_id: str
 ) -> None:
     provides = data.create_default_provider if given.create_default_provider is None else given.create_default_provider
     if provides:
         slug = given.default_provider_slug or data.default_provider_slug or row["default_provider_slug"]
-        await kit.create_missing_providers(desk, row, [workspace_id], slug)
+        await kit.create_missing_providers(session, row, [workspace_id], slug)
 
 
-async def _delete_access_entries(desk: TenantSession, row: Row) -> None:
-    await kit.WORKSPACES.delete_all(desk.organisation(), integration_workspaces.c.integration_id == row["id"])
+async def _delete_access_entries(session: TenantSession, row: Row) -> None:
+    await kit.WORKSPACES.delete_all(session.organisation(), integration_workspaces.c.integration_id == row["id"])
 
 
 def _to_access_detail(row: Row) -> WorkspaceAccessDetail:

@@ -142,7 +142,7 @@ def list_providers(stored: StoreData, workspace: str) -> tuple[list[Row], dict[s
     rows: list[Row] = []
     models: dict[str, list[Row]] = {}
     for one in _decode_rows(stored.providers, SnapshotProvider):
-        if one.workspace != workspace or one.is_over:
+        if one.workspace != workspace or one.is_expired:
             continue
         behind = said.get(one.models or "", IntegrationModels(""))
         # Snapshots do not contain the creation time, because the engine does not need it.

@@ -51,8 +51,8 @@ async def add_members(
     workspace: IdOrSlug, data: JSONBody[AddMembers], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Adds users of the organisation to a workspace."""
-    async with work.write_session(workspace) as desk:
-        await members.add_members(desk, desk.required_workspace_id, data.users)
+    async with work.write_session(workspace) as session:
+        await members.add_members(session, session.required_workspace_id, data.users)
         return EmptyResponse()
 
 
@@ -68,9 +68,9 @@ async def list_members(
     conditions = [rows.c.role == role] if role else []
     if email:
         conditions.append(rows.c.user_id.in_(select(users.c.id).where(users.c.email == email.lower())))
-    async with work.read_session(workspace) as desk:
-        total, found = await MEMBER_RESOURCE.list_page(desk, page, conditions)
-        return ListResponse(total, await members.load_members(desk, found))
+    async with work.read_session(workspace) as session:
+        total, found = await MEMBER_RESOURCE.list_page(session, page, conditions)
+        return ListResponse(total, await members.load_members(session, found))
 
 
 @get(
@@ -81,8 +81,8 @@ async def list_members(
 )
 async def get_member(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[RequestContext]) -> Member:
     """Returns one member of a workspace."""
-    async with work.read_session(workspace) as desk:
-        return members.member_response(await members.get_member(desk, desk.required_workspace_id, user_id))
+    async with work.read_session(workspace) as session:
+        return members.member_response(await members.get_member(session, session.required_workspace_id, user_id))
 
 
 @put(
@@ -95,10 +95,10 @@ async def update_member(
     workspace: IdOrSlug, user_id: UserId, data: JSONBody[UpdateMember], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Changes the role of a member."""
-    async with work.write_session(workspace) as desk:
-        before = await members.get_member(desk, desk.required_workspace_id, user_id)
-        await members.check_grantable_role(desk, data.role, desk.required_workspace_id)
-        await MEMBER_RESOURCE.update(desk, before, {"role": data.role})
+    async with work.write_session(workspace) as session:
+        before = await members.get_member(session, session.required_workspace_id, user_id)
+        await members.check_grantable_role(session, data.role, session.required_workspace_id)
+        await MEMBER_RESOURCE.update(session, before, {"role": data.role})
         return EmptyResponse()
 
 
@@ -113,10 +113,10 @@ async def remove_member(workspace: IdOrSlug, user_id: UserId, work: NamedDepende
     """Removes a member from a workspace. Also deletes the user's API keys there and rejects tokens that name both the
     user and the workspace.
     """
-    async with work.write_session(workspace) as desk:
-        before = await members.get_member(desk, desk.required_workspace_id, user_id)
-        await members.remove_member(desk, before)
-        await keys.remove_matching(desk, api_keys.c.user_id == user_id)
+    async with work.write_session(workspace) as session:
+        before = await members.get_member(session, session.required_workspace_id, user_id)
+        await members.remove_member(session, before)
+        await keys.remove_matching(session, api_keys.c.user_id == user_id)
         return EmptyResponse()
 
 

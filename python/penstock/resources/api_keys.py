@@ -191,18 +191,18 @@ async def create_key(
     """
     type_ = f"{kind}-{sub_kind}"
     work.caller.check_organisation(data.organisation_id)
-    async with work.write_session(data.workspace_id) as desk:
-        desk.require_any_scope(f"{KEY_RESOURCES[type_].name}.create")
-        if kind == "organisation" and desk.workspace_id is not None:
+    async with work.write_session(data.workspace_id) as session:
+        session.require_any_scope(f"{KEY_RESOURCES[type_].name}.create")
+        if kind == "organisation" and session.workspace_id is not None:
             raise ForbiddenError(
                 "a key of the organisation must be created without workspace_id, by another key of the organisation"
             )
-        workspace_id = desk.required_workspace_id if kind == "workspace" else None
-        await _check_user(desk, data.user_id, workspace_id, is_users=sub_kind == "user")
-        if workspace_id and data.user_id and not await keys.can_add_key(desk, workspace_id, data.user_id):
+        workspace_id = session.required_workspace_id if kind == "workspace" else None
+        await _check_user(session, data.user_id, workspace_id, is_users=sub_kind == "user")
+        if workspace_id and data.user_id and not await keys.can_add_key(session, workspace_id, data.user_id):
             why = "already has the maximum number of keys in this workspace; the rule user_api_key_count allows no more"
             raise ForbiddenError(f"user_id {why}", [Problem("user_id", why)])
-        text = desk.generate_key()
+        text = session.generate_key()
         values = {
             "type": type_,
             "workspace_id": workspace_id,
@@ -213,22 +213,22 @@ async def create_key(
             "creation_mode": "ui" if work.caller.by == "session" else "api",
             "masked": mask_secret(text),
             "created_by": work.caller.actor_id,
-            "scopes": _validate_scopes(desk, type_, data.scopes),
-            "defaults": await _load_workspace_defaults(desk, type_),
+            "scopes": _validate_scopes(session, type_, data.scopes),
+            "defaults": await _load_workspace_defaults(session, type_),
             "rate_limits": None,
             "usage_limits": None,
             "alert_emails": None,
             # A key created with the token of someone who is not a user expires with that token.
-            "expires_at": desk.caller.ends_at,
-            "rotation_policy": build_policy(None, await keys.enforced_rotation_days(desk, type_, workspace_id)),
+            "expires_at": session.caller.ends_at,
+            "rotation_policy": build_policy(None, await keys.enforced_rotation_days(session, type_, workspace_id)),
             "last_reset_at": None,
             "last_rotated_at": None,
-            **await _validate_settings(desk, type_, data),
+            **await _validate_settings(session, type_, data),
         }
-        values |= await keys.apply_workspace_rules(desk, values)
-        await keys.reject_escalation(desk, values)
-        row = await KEY_RESOURCES[type_].create(desk, values)
-        await keys.store_digest(desk, row["id"], text)
+        values |= await keys.apply_workspace_rules(session, values)
+        await keys.reject_escalation(session, values)
+        row = await KEY_RESOURCES[type_].create(session, values)
+        await keys.store_digest(session, row["id"], text)
         return CreatedApiKey(row["id"], text)
 
 
@@ -240,10 +240,12 @@ async def list_keys(
     ids: IdsParam = None,
 ) -> ListResponse[ApiKeyDetail]:
     """Lists the keys that the caller may see. If `ids` is given without a page size, one page holds all of them."""
-    async with work.read_session(workspace_id) as desk:
-        granted = desk.granted_scopes
+    async with work.read_session(workspace_id) as session:
+        granted = session.granted_scopes
         conditions = [
-            api_keys.c.type.in_([kind for kind, kept in KEY_RESOURCES.items() if f"{kept.name}.list" in granted])
+            api_keys.c.type.in_(
+                [kind for kind, resource in KEY_RESOURCES.items() if f"{resource.name}.list" in granted]
+            )
         ]
         if ids is not None:
             wanted = [part.strip() for part in ids.split(",") if part.strip()]
@@ -254,15 +256,15 @@ async def list_keys(
             conditions.append(api_keys.c.id.in_(wanted))
             # A client that names this many ids without a page size expects all of them in one page.
             page = page.apply_sizes(PageSizes(max(DEFAULT_SIZE, len(wanted))))
-        total, rows = await KEY_RESOURCES["workspace-service"].list_page(desk, page, conditions)
+        total, rows = await KEY_RESOURCES["workspace-service"].list_page(session, page, conditions)
         return ListResponse(total, [_to_key_detail(row) for row in rows])
 
 
 @get("/{key_id:str}", guards=[require_scopes(*_list_scopes("read"))], summary="Get API key", tags=TAGS)
 async def get_key(key_id: KeyIdParam, work: NamedDependency[RequestContext]) -> ApiKeyDetail:
     """Returns a key with its secret masked."""
-    async with work.read_session() as desk:
-        return _to_key_detail(await _get_permitted_key(desk, key_id, "read"))
+    async with work.read_session() as session:
+        return _to_key_detail(await _get_permitted_key(session, key_id, "read"))
 
 
 @put("/{key_id:str}", guards=[require_scopes(*_list_scopes("update"))], summary="Update API key", tags=TAGS)
@@ -270,15 +272,15 @@ async def update_key(
     key_id: KeyIdParam, data: JSONBody[UpdateApiKey], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Updates a key; omitted fields keep their values."""
-    async with work.write_session() as desk:
-        row = await _get_permitted_key(desk, key_id, "update")
+    async with work.write_session() as session:
+        row = await _get_permitted_key(session, key_id, "update")
         values = {name: value for name, value in sent_fields(data).items() if name in {"name", "description"}}
         if data.scopes is not UNSET:
-            values["scopes"] = _validate_scopes(desk, row["type"], data.scopes)
-        values |= await _validate_settings(desk, row["type"], data, row)
-        values |= await keys.apply_workspace_rules(desk, values, row)
-        await keys.reject_escalation(desk, values, row)
-        await KEY_RESOURCES[row["type"]].update(desk, row, values)
+            values["scopes"] = _validate_scopes(session, row["type"], data.scopes)
+        values |= await _validate_settings(session, row["type"], data, row)
+        values |= await keys.apply_workspace_rules(session, values, row)
+        await keys.reject_escalation(session, values, row)
+        await KEY_RESOURCES[row["type"]].update(session, row, values)
         return EmptyResponse()
 
 
@@ -291,10 +293,10 @@ async def update_key(
 )
 async def delete_key(key_id: KeyIdParam, work: NamedDependency[RequestContext]) -> EmptyResponse:
     """Deletes a key. Requests with it are rejected from then on."""
-    async with work.write_session() as desk:
-        row = await _get_permitted_key(desk, key_id, "delete")
-        await end_sessions(desk, sessions.c.api_key_id == row["id"])
-        await KEY_RESOURCES[row["type"]].delete(desk, row)
+    async with work.write_session() as session:
+        row = await _get_permitted_key(session, key_id, "delete")
+        await end_sessions(session, sessions.c.api_key_id == row["id"])
+        await KEY_RESOURCES[row["type"]].delete(session, row)
         return EmptyResponse()
 
 
@@ -313,56 +315,56 @@ async def rotate_key(
 
     If the schedule has rotated the key and nobody has requested the new secret yet, returns that one.
     """
-    async with work.write_session() as desk:
-        row = await _get_permitted_key(desk, key_id, "rotate")
+    async with work.write_session() as session:
+        row = await _get_permitted_key(session, key_id, "rotate")
         # The new secret can do all that the key can, so the caller must be allowed to grant these scopes.
-        _validate_scopes(desk, row["type"], row["scopes"])
-        if row["id"] != desk.caller.id:
-            await keys.reject_escalation(desk, row)
-        text, end = await keys.rotate_key(desk, row, data.key_transition_period_ms if data else None)
+        _validate_scopes(session, row["type"], row["scopes"])
+        if row["id"] != session.caller.id:
+            await keys.reject_escalation(session, row)
+        text, end = await keys.rotate_key(session, row, data.key_transition_period_ms if data else None)
         return RotatedApiKey(row["id"], text, format_required_timestamp(end))
 
 
-async def _get_permitted_key(desk: TenantSession, key_id: str, verb: str) -> Row:
+async def _get_permitted_key(session: TenantSession, key_id: str, verb: str) -> Row:
     """Returns a key if the caller may perform this action on keys of its type in its workspace; raises `ForbiddenError`
     otherwise.
     """
-    row = await KEY_RESOURCES["workspace-service"].get(desk, key_id)
+    row = await KEY_RESOURCES["workspace-service"].get(session, key_id)
     scope = f"{KEY_RESOURCES[row['type']].name}.{verb}"
-    if scope not in desk.caller.granted_scopes(row["workspace_id"]):
+    if scope not in session.caller.granted_scopes(row["workspace_id"]):
         raise ForbiddenError(f"this key may not do that: it needs {scope}")
-    desk.workspace_id = row["workspace_id"]
+    session.workspace_id = row["workspace_id"]
     return row
 
 
-def _validate_scopes(desk: TenantSession, type_: str, asked: Iterable[str]) -> list[str]:
+def _validate_scopes(session: TenantSession, type_: str, scopes: Iterable[str]) -> list[str]:
     """Checks that a key of this type may have the scopes and that the caller may grant them. Returns them sorted,
     without duplicates.
     """
-    for index, scope in enumerate(asked):
+    for index, scope in enumerate(scopes):
         if scope not in SCOPES_BY_KEY_TYPE[type_]:
             why = f"is not for keys of the type {type_}" if scope in ALL_SCOPES else "is not known"
             raise field_error(f"scopes[{index}]", f"{scope!r} {why}")
-        desk.check_grantable_scopes([scope], desk.workspace_id)
-    return sorted(set(asked))
+        session.check_grantable_scopes([scope], session.workspace_id)
+    return sorted(set(scopes))
 
 
-async def _check_user(desk: TenantSession, user_id: str | None, workspace_id: str | None, *, is_users: bool) -> None:
+async def _check_user(session: TenantSession, user_id: str | None, workspace_id: str | None, *, is_users: bool) -> None:
     if not is_users:
         if user_id is not None:
             raise field_error("user_id", "is only for keys of users")
         return
     if user_id is None:
         raise field_error("user_id", "is required for the key of a user")
-    user = await desk.resolve_reference("user_id", users, user_id, "user of this organisation")
+    user = await session.resolve_reference("user_id", users, user_id, "user of this organisation")
     # Owners and admins of the organisation are admins of all its workspaces.
     is_inside = user["role"] in ORGANISATION_ADMIN_ROLES or workspace_id is None
-    if not is_inside and await members.find_member(desk, workspace_id or "", user_id) is None:
+    if not is_inside and await members.find_member(session, workspace_id or "", user_id) is None:
         raise field_error("user_id", f"{user_id!r} is not a member of this workspace")
 
 
 async def _validate_settings(
-    desk: TenantSession, type_: str, data: CreateApiKey | UpdateApiKey, row: Row | None = None
+    session: TenantSession, type_: str, data: CreateApiKey | UpdateApiKey, row: Row | None = None
 ) -> dict[str, Any]:
     """Validates the limits, alert addresses, defaults and rotation policy of a request and returns them as column
     values.
@@ -371,23 +373,25 @@ async def _validate_settings(
     if data.alert_emails is not UNSET:
         values["alert_emails"] = data.alert_emails
     if data.defaults is not UNSET:
-        asked = data.defaults or KeyDefaults()
-        written = msgspec.to_builtins(asked)
-        for name, value in (asked.metadata or {}).items():
+        defaults = data.defaults or KeyDefaults()
+        written = msgspec.to_builtins(defaults)
+        for name, value in (defaults.metadata or {}).items():
             if _measure_depth(value) > MAX_METADATA_DEPTH:
                 raise field_error(f"defaults.metadata.{name}", f"nests deeper than {MAX_METADATA_DEPTH} levels")
-        if asked.config_id:
-            here = configs.c.workspace_id == desk.workspace_id
+        if defaults.config_id:
+            condition = configs.c.workspace_id == session.workspace_id
             had: dict[str, Any] = row["defaults"] if row else {}
-            config = await desk.resolve_config("defaults.config_id", asked.config_id, had.get("config_id"), here)
+            config = await session.resolve_config(
+                "defaults.config_id", defaults.config_id, had.get("config_id"), condition
+            )
             written["config_id"] = config["id"]
         values["defaults"] = {
-            **(await _load_workspace_defaults(desk, type_) if row is None else {}),
+            **(await _load_workspace_defaults(session, type_) if row is None else {}),
             **_drop_nulls(written),
         }
     if data.rotation_policy is not UNSET:
         before = row["rotation_policy"] if row else None
-        cadence = await keys.enforced_rotation_days(desk, type_, desk.workspace_id)
+        cadence = await keys.enforced_rotation_days(session, type_, session.workspace_id)
         values["rotation_policy"] = build_policy(data.rotation_policy, cadence, before)
     return values
 
@@ -404,11 +408,11 @@ def _drop_nulls(written: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in written.items() if value is not None}
 
 
-async def _load_workspace_defaults(desk: TenantSession, type_: str) -> dict[str, Any]:
+async def _load_workspace_defaults(session: TenantSession, type_: str) -> dict[str, Any]:
     """Returns the defaults that the workspace sets for new keys of users; empty for other key types."""
     if type_ != "workspace-user":
         return {}
-    row = await desk.find(workspaces, desk.required_workspace_id)
+    row = await session.find(workspaces, session.required_workspace_id)
     config = row["defaults"].get("user_api_key_config") if row else None
     return {"config_id": config} if config else {}
 

@@ -138,13 +138,13 @@ async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
         audit_log.c.created_at >= to_milliseconds(start_time),
         audit_log.c.created_at <= to_milliseconds(end_time),
     ]
-    async with work.read_session() as desk:
+    async with work.read_session() as session:
         if workspace_id is not None:
             # Accepts a slug or an id. The id may be that of a deleted workspace.
-            named = await desk.find(workspaces, workspace_id)
-            conditions.append(audit_log.c.workspace_id == (named["id"] if named else workspace_id))
-        total, rows = (0, []) if country else await listing.fetch_page(desk, audit_log, page, conditions)
-        sent = await desk.organisation().find_all(
+            workspace = await session.find(workspaces, workspace_id)
+            conditions.append(audit_log.c.workspace_id == (workspace["id"] if workspace else workspace_id))
+        total, rows = (0, []) if country else await listing.fetch_page(session, audit_log, page, conditions)
+        sent = await session.organisation().find_all(
             audited_requests, {row["asked_id"] for row in rows if row["asked_id"]}
         )
         return AuditLogList([_to_entry(row, sent.get(row["asked_id"])) for row in rows], total)
@@ -155,8 +155,8 @@ def _to_entry(row: Row, sent: Row | None) -> AuditLogEntry:
         # The schedule made the change, or the entry is older than the recording of request bodies.
         body = msgspec.json.encode(row["after"]).decode() if row["after"] else ""
         sent = {"request_body": body, "request_headers": ""}
-    said = {name: sent[name] for name in ("request_body", "request_headers")}
-    return row_to_struct(AuditLogEntry, row, timestamp=format_required_timestamp(row["created_at"]), **said)
+    request_fields = {name: sent[name] for name in ("request_body", "request_headers")}
+    return row_to_struct(AuditLogEntry, row, timestamp=format_required_timestamp(row["created_at"]), **request_fields)
 
 
 routes = [list_entries]

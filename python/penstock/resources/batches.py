@@ -122,43 +122,49 @@ async def create_batch(
             "output_expires_after.seconds",
             f"is too long: files are kept for {longest} seconds (files.retention_seconds)",
         )
-    async with work.write_session() as desk:
-        await _check_active_batches(desk, settings.batches.max_unfinished)
-        file = await file_kit.find_file(desk, data.input_file_id)
+    async with work.write_session() as session:
+        await _check_active_batches(session, settings.batches.max_unfinished)
+        file = await file_kit.find_file(session, data.input_file_id)
         if file["purpose"] != "batch":
             raise field_error("input_file_id", f"names a file for {file['purpose']!r}: expected one for 'batch'")
-        job = None if data.completion_window == kit.IMMEDIATE_WINDOW else await _build_provider_job(desk, data, headers)
+        job = (
+            None
+            if data.completion_window == kit.IMMEDIATE_WINDOW
+            else await _build_provider_job(session, data, headers)
+        )
         row_id = new_id()
-        sealed = await desk.seal(msgspec.json.encode(headers).decode(), row_id)
-        row = await desk.insert(
+        sealed = await session.seal(msgspec.json.encode(headers).decode(), row_id)
+        row = await session.insert(
             batches, {**_build_row(data, settings, file["id"]), "id": row_id, "job": job, "sealed": sealed}
         )
     runner.notify()
     return kit.to_batch(row)
 
 
-async def _build_provider_job(desk: TenantSession, data: CreateBatch, headers: dict[str, str]) -> dict[str, Any]:
+async def _build_provider_job(session: TenantSession, data: CreateBatch, headers: dict[str, str]) -> dict[str, Any]:
     """Returns the provider that runs a batch, and the inputs that it needs besides the lines."""
     able = batch_providers_by_name()
-    named = await kit.select_provider(desk, headers, able)
-    way = able[named.provider]
+    selection = await kit.select_provider(session, headers, able)
+    adapter = able[selection.provider]
     for name in data.provider_options:
-        if name not in way.ALLOWED_OPTIONS:
-            known = f"expected {', '.join(sorted(way.ALLOWED_OPTIONS))}" if way.ALLOWED_OPTIONS else "it takes none"
-            raise field_error(f"provider_options.{name}", f"is not known for {named.provider}: {known}")
-    needs = way.required_options(ProviderSettings(headers, named.configurations, data.provider_options))
-    caller = desk.caller
+        if name not in adapter.ALLOWED_OPTIONS:
+            hint = (
+                f"expected {', '.join(sorted(adapter.ALLOWED_OPTIONS))}" if adapter.ALLOWED_OPTIONS else "it takes none"
+            )
+            raise field_error(f"provider_options.{name}", f"is not known for {selection.provider}: {hint}")
+    needs = adapter.required_options(ProviderSettings(headers, selection.configurations, data.provider_options))
+    caller = session.caller
     return {
-        "provider": named.provider,
-        "integration_id": named.integration_id,
+        "provider": selection.provider,
+        "integration_id": selection.integration_id,
         "api_key_id": caller.id if caller.by == "key" else None,
         "needs": needs,
     }
 
 
-async def _check_active_batches(desk: TenantSession, most: int) -> None:
-    _ = desk.required_workspace_id
-    if await desk.count(batches, [batches.c.status.in_(kit.ACTIVE_STATUSES)]) >= most:
+async def _check_active_batches(session: TenantSession, most: int) -> None:
+    _ = session.required_workspace_id
+    if await session.count(batches, [batches.c.status.in_(kit.ACTIVE_STATUSES)]) >= most:
         message = f"{most} batches of this workspace are not finished; batches.max_unfinished allows no more"
         raise RateLimitedError(message)
 
@@ -191,16 +197,16 @@ async def list_batches(
 ) -> BatchList:
     """Lists the batches of the workspace, newest first."""
     wanted = pages.CursorQuery(limit, file_kit.parse_wire_id(file_kit.BATCH, after) if after else None)
-    async with work.read_session() as desk:
-        return BatchList.from_rows(await pages.fetch_rows(desk, batches, wanted), limit, kit.to_batch)
+    async with work.read_session() as session:
+        return BatchList.from_rows(await pages.fetch_rows(session, batches, wanted), limit, kit.to_batch)
 
 
 @get("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Get batch", tags=TAGS)
 async def get_batch(batch_id: BatchId, work: NamedDependency[RequestContext]) -> Batch:
     """Returns one batch."""
-    async with work.read_session() as desk:
-        row = await kit.find_batch(desk, batch_id)
-        desk.set_requested_row(batches, row)
+    async with work.read_session() as session:
+        row = await kit.find_batch(session, batch_id)
+        session.set_requested_row(batches, row)
         return kit.to_batch(row)
 
 
@@ -215,11 +221,11 @@ async def get_output(
     batch_id: BatchId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobFolder]
 ) -> Stream:
     """Returns the output of a batch as JSON lines."""
-    async with work.read_session() as desk:
-        batch = kit.to_batch(await kit.find_batch(desk, batch_id))
+    async with work.read_session() as session:
+        batch = kit.to_batch(await kit.find_batch(session, batch_id))
         if batch.output_file_id is None:
             raise NotFoundError(f"this batch has no output: it is {batch.status}")
-        row = await file_kit.find_file(desk, batch.output_file_id)
+        row = await file_kit.find_file(session, batch.output_file_id)
     return stream_file(blobs, row)
 
 
@@ -228,11 +234,11 @@ async def cancel_batch(
     batch_id: BatchId, work: NamedDependency[RequestContext], runner: NamedDependency[BatchRunner]
 ) -> Batch:
     """Cancels a batch. No further lines start; running requests finish."""
-    async with work.write_session() as desk:
-        row = await kit.find_batch(desk, batch_id)
+    async with work.write_session() as session:
+        row = await kit.find_batch(session, batch_id)
         if row["status"] in {kit.VALIDATING, kit.IN_PROGRESS}:
             change = kit.status_change(row, kit.CANCELLING)
-            await desk.update(batches, row["id"], change)
+            await session.update(batches, row["id"], change)
             row = {**row, **change}
         elif row["status"] not in {kit.CANCELLING, kit.CANCELLED}:
             raise ConflictError(f"this batch cannot be cancelled: it is {row['status']}")
@@ -243,15 +249,15 @@ async def cancel_batch(
 @put("/{batch_id:str}", guards=[SCOPE_GUARD], summary="Update batch", tags=TAGS)
 async def update_batch(batch_id: BatchId, data: JSONBody[UpdateBatch], work: NamedDependency[RequestContext]) -> Batch:
     """Replaces the output file of a finished batch."""
-    async with work.write_session() as desk:
-        row = await kit.find_batch(desk, batch_id)
-        desk.set_requested_row(batches, row)
-        await desk.check_precondition(batches, row)
+    async with work.write_session() as session:
+        row = await kit.find_batch(session, batch_id)
+        session.set_requested_row(batches, row)
+        await session.check_precondition(batches, row)
         if row["status"] not in kit.FINISHED_STATUSES:
             raise ConflictError(f"this batch is not finished: it is {row['status']}")
-        file = await file_kit.find_file(desk, data.internal_output_file_id)
+        file = await file_kit.find_file(session, data.internal_output_file_id)
         values = {"internal_output_file_id": file["id"], "last_updated_at": now()}
-        await desk.update(batches, row["id"], values)
+        await session.update(batches, row["id"], values)
     return kit.to_batch({**row, **values})
 
 

@@ -129,18 +129,18 @@ async def create_config(data: JSONBody[CreateConfig], work: NamedDependency[Requ
     document = masks.restore_masks("config", _parse_config(data.config), EMPTY_CONFIG)
     _validate_config(document, work.limits)
     divided = config_credentials.split_credentials(document)
-    async with work.write_session(data.workspace_id) as desk:
+    async with work.write_session(data.workspace_id) as session:
         if data.is_default:
-            await _clear_default(desk, desk.required_workspace_id)
+            await _clear_default(session, session.required_workspace_id)
         row_id = new_id()
         row = await CONFIGS.create(
-            desk,
+            session,
             {
                 "id": row_id,
-                "workspace_id": desk.required_workspace_id,
-                "slug": await desk.generate_unused_slug(configs, "pc", data.name, 6),
+                "workspace_id": session.required_workspace_id,
+                "slug": await session.generate_unused_slug(configs, "pc", data.name, 6),
                 "name": data.name,
-                **await _encrypt_config(desk, row_id, divided),
+                **await _encrypt_config(session, row_id, divided),
                 "version_id": "",
                 "is_default": bool(data.is_default),
                 "status": "active",
@@ -148,7 +148,7 @@ async def create_config(data: JSONBody[CreateConfig], work: NamedDependency[Requ
                 "updated_by": work.caller.actor_id,
             },
         )
-        version_id = await _save_version(desk, row, divided)
+        version_id = await _save_version(session, row, divided)
         return CreatedConfig(row["id"], row["slug"], version_id)
 
 
@@ -160,10 +160,10 @@ async def list_versions(
     workspace_id: WorkspaceFilter = None,
 ) -> ListResponse[ConfigDetail]:
     """Lists the versions of a config, newest first."""
-    async with work.read_session(workspace_id) as desk:
-        row = await CONFIGS.get(desk, key)
-        total, kept = await versions.list_versions(desk, row["id"], page)
-        return ListResponse(total, [_to_version_detail(row, version) for version in kept])
+    async with work.read_session(workspace_id) as session:
+        row = await CONFIGS.get(session, key)
+        total, rows = await versions.list_versions(session, row["id"], page)
+        return ListResponse(total, [_to_version_detail(row, version) for version in rows])
 
 
 @put("/{key:str}", guards=[require_scopes("configs.update")], summary="Update config", tags=TAGS)
@@ -178,16 +178,16 @@ async def update_config(
     """Updates a config. Changed content becomes a new version; credentials that are sent back masked are unchanged."""
     values = {name: value for name, value in sent_fields(data).items() if name != "config"}
     sent = UNSET if data.config is UNSET else _parse_config(data.config)
-    async with work.write_session(workspace_id) as desk:
-        before = await CONFIGS.get(desk, key)
+    async with work.write_session(workspace_id) as session:
+        before = await CONFIGS.get(session, key)
         # The precondition applies even if the request changes nothing.
-        await desk.check_precondition(configs, before)
+        await session.check_precondition(configs, before)
         if values.get("status") == "archived" and before["status"] != "archived":
-            await _reject_if_in_use(desk, before)
-        old = await _decrypt_config(desk, before["config"], before)
+            await _reject_if_in_use(session, before)
+        old = await _decrypt_config(session, before["config"], before)
         document = config_credentials.join_credentials(old)
         if sent is not UNSET:
-            document = await _restore_credentials(desk, before, sent, old)
+            document = await _restore_credentials(session, before, sent, old)
             _validate_config(document, work.limits)
         divided = config_credentials.split_credentials(document)
         changed = (
@@ -197,20 +197,20 @@ async def update_config(
         if dry_run:
             return UpdatedConfig("" if changed else before["version_id"])
         if changed:
-            values |= await _encrypt_config(desk, before["id"], divided)
+            values |= await _encrypt_config(session, before["id"], divided)
         if data.is_default is not UNSET:
             values["is_default"] = bool(data.is_default)
         if data.is_default == 1 and not before["is_default"]:
-            await _clear_default(desk, before["workspace_id"])
-        row = await CONFIGS.update(desk, before, {**values, "updated_by": work.caller.actor_id})
-        return UpdatedConfig(await _save_version(desk, row, divided) if changed else row["version_id"])
+            await _clear_default(session, before["workspace_id"])
+        row = await CONFIGS.update(session, before, {**values, "updated_by": work.caller.actor_id})
+        return UpdatedConfig(await _save_version(session, row, divided) if changed else row["version_id"])
 
 
-async def delete_config(desk: TenantSession, row: Row) -> None:
+async def delete_config(session: TenantSession, row: Row) -> None:
     """Deletes a config with its versions. Rejects a config that is the default of a key or of the workspace."""
-    await _reject_if_in_use(desk, row)
-    await versions.delete_versions(desk, row["id"])
-    await CONFIGS.delete(desk, row)
+    await _reject_if_in_use(session, row)
+    await versions.delete_versions(session, row["id"])
+    await CONFIGS.delete(session, row)
 
 
 def _parse_config(config: dict[str, Any] | str) -> dict[str, Any]:
@@ -237,53 +237,55 @@ def _validate_config(document: dict[str, Any], limits: TargetLimits) -> None:
         raise InvalidError("the config cannot be used", problems or [Problem("config", str(error))]) from None
 
 
-async def _restore_credentials(desk: TenantSession, row: Row, sent: dict[str, Any], old: SplitDocument) -> Any:  # noqa: ANN401 - JSON
+async def _restore_credentials(session: TenantSession, row: Row, sent: dict[str, Any], old: SplitDocument) -> Any:  # noqa: ANN401 - JSON
     """Replaces masks with their credentials, which may come from an older version of the config."""
     older: list[SplitDocument] = []
     if masks.has_unknown_masks(sent, old):
-        _, kept = await versions.list_versions(desk, row["id"], PageRequest(size=MAX_SEARCHED_VERSIONS))
-        older = [await _decrypt_config(desk, one["content"]["config"], one) for one in kept]
+        _, rows = await versions.list_versions(session, row["id"], PageRequest(size=MAX_SEARCHED_VERSIONS))
+        older = [await _decrypt_config(session, one["content"]["config"], one) for one in rows]
     return masks.restore_masks("config", sent, old, older)
 
 
-async def _decrypt_config(desk: TenantSession, config: str, holder: Row) -> SplitDocument:
+async def _decrypt_config(session: TenantSession, config: str, holder: Row) -> SplitDocument:
     """Decrypts the credentials of a config or of one of its versions."""
     hidden = (
-        config_credentials.decode_secrets(await desk.open(holder["sealed"], holder["id"])) if holder["sealed"] else {}
+        config_credentials.decode_secrets(await session.open(holder["sealed"], holder["id"]))
+        if holder["sealed"]
+        else {}
     )
     return SplitDocument(msgspec.json.decode(config), hidden)
 
 
-async def _encrypt_config(desk: TenantSession, owner: str, divided: SplitDocument) -> dict[str, Any]:
+async def _encrypt_config(session: TenantSession, owner: str, divided: SplitDocument) -> dict[str, Any]:
     """Returns the column values of a config, with its credentials encrypted."""
     hidden = config_credentials.encode_secrets(divided.secrets)
     return {
         "config": msgspec.json.encode(divided.masked).decode(),
-        "sealed": await desk.seal(hidden, owner) if divided.secrets else None,
+        "sealed": await session.seal(hidden, owner) if divided.secrets else None,
     }
 
 
-async def _save_version(desk: TenantSession, row: Row, divided: SplitDocument) -> str:
+async def _save_version(session: TenantSession, row: Row, divided: SplitDocument) -> str:
     content = {name: row[name] for name in ("name", "config", "status", "last_updated_at")}
     hidden = config_credentials.encode_secrets(divided.secrets) if divided.secrets else None
-    version_id = await versions.create_version(desk, "configs", row["id"], content, hidden)
-    await desk.update(configs, row["id"], {"version_id": version_id})
+    version_id = await versions.create_version(session, "configs", row["id"], content, hidden)
+    await session.update(configs, row["id"], {"version_id": version_id})
     return version_id
 
 
-async def _clear_default(desk: TenantSession, workspace_id: str) -> None:
+async def _clear_default(session: TenantSession, workspace_id: str) -> None:
     """Clears the default flag of the workspace's current default config. A workspace has at most one."""
     query = select(configs).where(configs.c.is_default, configs.c.workspace_id == workspace_id)
-    for row in await desk.fetch_rows(query, configs):
-        await CONFIGS.update(desk, row, {"is_default": False})
+    for row in await session.fetch_rows(query, configs):
+        await CONFIGS.update(session, row, {"is_default": False})
 
 
-async def _reject_if_in_use(desk: TenantSession, row: Row) -> None:
+async def _reject_if_in_use(session: TenantSession, row: Row) -> None:
     inside = api_keys.c.workspace_id == row["workspace_id"]
-    for key in await desk.fetch_rows(select(api_keys.c.name, api_keys.c.defaults).where(inside), api_keys):
+    for key in await session.fetch_rows(select(api_keys.c.name, api_keys.c.defaults).where(inside), api_keys):
         if key["defaults"].get("config_id") == row["id"]:
             raise ConflictError(f"the key {key['name']!r} has this config as its default")
-    workspace = await desk.find(workspaces, row["workspace_id"])
+    workspace = await session.find(workspaces, row["workspace_id"])
     if workspace and workspace["defaults"].get("user_api_key_config") == row["id"]:
         raise ConflictError("the workspace has this config as the default of new keys")
 

@@ -89,13 +89,13 @@ async def upload_file(
     if NUL in name:
         raise field_error("file", f"its name {NUL_MESSAGE}")
     row = kit.new_file_row(data.purpose, name, life, created_by=work.caller.actor_id)
-    async with work.read_session() as desk:
-        _ = desk.required_workspace_id
-        await kit.check_workspace_quota(desk, settings, _measure_size(data.file))
+    async with work.read_session() as session:
+        _ = session.required_workspace_id
+        await kit.check_workspace_quota(session, settings, _measure_size(data.file))
     row["bytes"] = await blobs.put(row["id"], _read_chunks(data.file))
     try:
-        async with work.write_session() as desk:
-            await desk.insert(files, row)
+        async with work.write_session() as session:
+            await session.insert(files, row)
     except (PenstockError, ReplayedResponse):
         await blobs.delete(row["id"])
         raise
@@ -122,8 +122,8 @@ def _measure_size(file: UploadFile) -> int:
 
 
 async def _read_chunks(file: UploadFile) -> AsyncIterator[bytes]:
-    while piece := await file.read(CHUNK_BYTES):
-        yield piece
+    while chunk := await file.read(CHUNK_BYTES):
+        yield chunk
 
 
 @get("/", guards=[SCOPE_GUARD], summary="List files", tags=TAGS)
@@ -138,16 +138,16 @@ async def list_files(
     conditions = (files.c.expires_at > now(), *((files.c.purpose == purpose,) if purpose else ()))
     last = kit.parse_wire_id(kit.FILE, after) if after else None
     wanted = pages.CursorQuery(limit, last, order == "desc", conditions)
-    async with work.read_session() as desk:
-        return FileList.from_rows(await pages.fetch_rows(desk, files, wanted), limit, file_response)
+    async with work.read_session() as session:
+        return FileList.from_rows(await pages.fetch_rows(session, files, wanted), limit, file_response)
 
 
 @get("/{file_id:str}", guards=[SCOPE_GUARD], summary="Get file", tags=TAGS)
 async def get_file(file_id: FileId, work: NamedDependency[RequestContext]) -> File:
     """Returns the metadata of one file."""
-    async with work.read_session() as desk:
-        row = await kit.find_file(desk, file_id)
-        desk.set_requested_row(files, row)
+    async with work.read_session() as session:
+        row = await kit.find_file(session, file_id)
+        session.set_requested_row(files, row)
         return file_response(row)
 
 
@@ -162,8 +162,8 @@ async def get_content(
     file_id: FileId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobFolder]
 ) -> Stream:
     """Returns the content of a file."""
-    async with work.read_session() as desk:
-        row = await kit.find_file(desk, file_id)
+    async with work.read_session() as session:
+        row = await kit.find_file(session, file_id)
     return stream_file(blobs, row)
 
 
@@ -178,14 +178,14 @@ async def delete_file(
     file_id: FileId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobFolder]
 ) -> DeletedFile:
     """Deletes a file. Rejects a file that an unfinished batch still reads."""
-    async with work.write_session() as desk:
-        row = await kit.find_file(desk, file_id)
-        desk.set_requested_row(files, row)
-        await desk.check_precondition(files, row)
+    async with work.write_session() as session:
+        row = await kit.find_file(session, file_id)
+        session.set_requested_row(files, row)
+        await session.check_precondition(files, row)
         reads = [batches.c.input_file_id == row["id"], batches.c.status.in_(ACTIVE_STATUSES)]
-        if await desk.count(batches, reads):
+        if await session.count(batches, reads):
             raise field_error("file_id", f"{file_id!r} is the input of an unfinished batch; hint: cancel it")
-        await desk.delete(files, files.c.id == row["id"])
+        await session.delete(files, files.c.id == row["id"])
     await blobs.delete(row["id"])
     return DeletedFile(id=file_id)
 

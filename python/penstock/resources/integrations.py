@@ -142,15 +142,15 @@ async def create_integration(data: JSONBody[CreateIntegration], work: NamedDepen
     only to workspaces that are given access.
     """
     provider = kit.resolve_provider("ai_provider_id", data.ai_provider_id)
-    async with work.write_session(data.workspace_id) as desk:
-        own = desk.workspace_id
-        desk.require_any_scope(kit.scope_for_verb(own, "create"))
-        listed = await mappings.check_mappings(desk, data.secret_mappings, own, forms.field_names(provider))
+    async with work.write_session(data.workspace_id) as session:
+        workspace_id = session.workspace_id
+        session.require_any_scope(kit.scope_for_verb(workspace_id, "create"))
+        listed = await mappings.check_mappings(session, data.secret_mappings, workspace_id, forms.field_names(provider))
         forms.check_options("configurations", provider, data.configurations, mappings.mapped_options(listed))
         row_id = new_id()
         values = {
-            "workspace_id": own,
-            "slug": data.slug or await desk.generate_unused_slug(integrations, "", data.name, 40),
+            "workspace_id": workspace_id,
+            "slug": data.slug or await session.generate_unused_slug(integrations, "", data.name, 40),
             "name": data.name,
             "description": data.description,
             "ai_provider_id": provider,
@@ -158,13 +158,13 @@ async def create_integration(data: JSONBody[CreateIntegration], work: NamedDepen
             "pricing_adjustments": msgspec.to_builtins(data.pricing_adjustments),
             "tags": data.tags,
             "default_provider_slug": data.default_provider_slug,
-            **await kit.seal_key(desk, row_id, data.key),
-            **await kit.seal_options(desk, row_id, "configurations", data.configurations),
+            **await kit.seal_key(session, row_id, data.key),
+            **await kit.seal_options(session, row_id, "configurations", data.configurations),
         }
-        await kit.reject_exposed_secrets(desk, values)
-        row = await kit.create_integration(desk, row_id, values)
-        if data.create_default_provider and own:
-            await kit.create_missing_providers(desk, row, [own], data.default_provider_slug)
+        await kit.reject_exposed_secrets(session, values)
+        row = await kit.create_integration(session, row_id, values)
+        if data.create_default_provider and workspace_id:
+            await kit.create_missing_providers(session, row, [workspace_id], data.default_provider_slug)
         return Created(row["id"], row["slug"], "integration")
 
 
@@ -177,17 +177,17 @@ async def list_integrations(
     tags: TagsFilter = None,
 ) -> ListResponse[IntegrationSummary]:
     """Lists the workspace's own integrations, and those of the organisation that it may use."""
-    async with work.read_session(workspace_id) as desk:
+    async with work.read_session(workspace_id) as session:
         conditions = [
-            *kit.visible_conditions(desk.workspace_ids),
+            *kit.visible_conditions(session.workspace_ids),
             ~integrations.c.brought_along,
             *tag_conditions(integrations, tags),
         ]
         if kind != "all":
             is_own = integrations.c.workspace_id.is_not(None)
             conditions.append(is_own if kind == "workspace" else ~is_own)
-        total, rows = await kit.INTEGRATIONS.list_page(desk.organisation(), page, conditions)
-        resets = await kit.last_reset_times(desk, rows)
+        total, rows = await kit.INTEGRATIONS.list_page(session.organisation(), page, conditions)
+        resets = await kit.last_reset_times(session, rows)
         return ListResponse(
             total, [row_to_struct(IntegrationSummary, row, **_derive_fields(row, resets)) for row in rows]
         )
@@ -196,8 +196,8 @@ async def list_integrations(
 @get("/{key:str}", guards=[kit.require_either_scope("read")], summary="Get integration", tags=TAGS)
 async def get_integration(key: IdOrSlug, work: NamedDependency[RequestContext]) -> IntegrationDetail:
     """Returns an integration with its credentials masked."""
-    async with work.read_session() as desk:
-        return await _to_integration_detail(desk, await kit.get_integration(desk, key, "read"))
+    async with work.read_session() as session:
+        return await _to_integration_detail(session, await kit.get_integration(session, key, "read"))
 
 
 @put("/{key:str}", guards=[kit.require_either_scope("update")], summary="Update integration", tags=TAGS)
@@ -207,30 +207,30 @@ async def update_integration(
     """Updates an integration; omitted fields keep their values. Credentials that are sent back masked are unchanged,
     unless the address changes: then they must be sent again.
     """
-    async with work.write_session() as desk:
-        row = await kit.get_integration(desk, key, "update")
+    async with work.write_session() as session:
+        row = await kit.get_integration(session, key, "update")
         values = {name: value for name, value in sent_fields(data).items() if name in {"name", "description", "tags"}}
         if data.secret_mappings is not UNSET:
-            known = forms.field_names(row["ai_provider_id"])
+            allowed_fields = forms.field_names(row["ai_provider_id"])
             values["secret_mappings"] = await mappings.check_mappings(
-                desk, data.secret_mappings, row["workspace_id"], known, row["secret_mappings"]
+                session, data.secret_mappings, row["workspace_id"], allowed_fields, row["secret_mappings"]
             )
         mapped = mappings.mapped_options(values.get("secret_mappings", row["secret_mappings"]))
         if data.configurations is not UNSET or data.secret_mappings is not UNSET:
-            said = data.configurations
-            if said is UNSET:
+            options = data.configurations
+            if options is UNSET:
                 # A required field may no longer be mapped to a secret manager, so the stored configurations are checked
                 # again.
-                said = {**row["configurations"], **await kit.open_secrets(desk, row)}
-            forms.check_options("configurations", row["ai_provider_id"], said, mapped)
+                options = {**row["configurations"], **await kit.open_secrets(session, row)}
+            forms.check_options("configurations", row["ai_provider_id"], options, mapped)
         if data.configurations is not UNSET:
-            values |= await kit.seal_options(desk, row["id"], "configurations", data.configurations, row)
+            values |= await kit.seal_options(session, row["id"], "configurations", data.configurations, row)
         if data.key is not UNSET:
-            values |= await kit.seal_key(desk, row["id"], data.key, row)
-        await kit.reject_moved_credentials(desk, row, values, "configurations")
+            values |= await kit.seal_key(session, row["id"], data.key, row)
+        await kit.reject_moved_credentials(session, row, values, "configurations")
         if data.pricing_adjustments is not UNSET:
             values["pricing_adjustments"] = msgspec.to_builtins(data.pricing_adjustments)
-        await kit.INTEGRATIONS.update(desk.organisation(), row, values)
+        await kit.INTEGRATIONS.update(session.organisation(), row, values)
         return EmptyResponse()
 
 
@@ -243,8 +243,8 @@ async def update_integration(
 )
 async def delete_integration(key: IdOrSlug, work: NamedDependency[RequestContext]) -> EmptyResponse:
     """Deletes an integration, its credential, and the providers that are based on it."""
-    async with work.write_session() as desk:
-        await kit.remove_integration(desk, await kit.get_integration(desk, key, "delete"))
+    async with work.write_session() as session:
+        await kit.remove_integration(session, await kit.get_integration(session, key, "delete"))
         return EmptyResponse()
 
 
@@ -253,11 +253,13 @@ def _derive_fields(row: Row, resets: Mapping[str, int]) -> dict[str, Any]:
     return {"type": kind, "last_reset_at": format_timestamp(resets.get(row["id"]))}
 
 
-async def _to_integration_detail(desk: TenantSession, row: Row) -> IntegrationDetail:
+async def _to_integration_detail(session: TenantSession, row: Row) -> IntegrationDetail:
     access = access_shown(row)
-    said = {"global_workspace_access_settings": access, "global_workspace_access": access}
-    said |= _derive_fields(row, await kit.last_reset_times(desk, [row]))
-    return row_to_struct(IntegrationDetail, row, **said, workspace_count=len(await kit.usable_workspace_ids(desk, row)))
+    extra_fields = {"global_workspace_access_settings": access, "global_workspace_access": access}
+    extra_fields |= _derive_fields(row, await kit.last_reset_times(session, [row]))
+    return row_to_struct(
+        IntegrationDetail, row, **extra_fields, workspace_count=len(await kit.usable_workspace_ids(session, row))
+    )
 
 
 routes = [

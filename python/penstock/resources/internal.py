@@ -45,10 +45,10 @@ async def get_node_entry(name: FromQuery[str], notes: NamedDependency[NodeStore]
     return _build_entry_response(notes.get(name))
 
 
-def _build_entry_response(said: str | None) -> Response[bytes]:
-    if said is None:
+def _build_entry_response(value: str | None) -> Response[bytes]:
+    if value is None:
         return Response(b"", status_code=204)
-    return Response(said.encode(), status_code=200, media_type="text/plain")
+    return Response(value.encode(), status_code=200, media_type="text/plain")
 
 
 @get("/snapshot")

@@ -36,9 +36,11 @@ def get_metrics(
     if not settings.metrics.enabled:
         message = "metrics are off; hint: set ENABLE_PROMETHEUS=true"
         raise NotFoundError(message)
-    own = {"record_batches_written": records.written, "record_batches_refused": records.refused}
+    record_counts = {"record_batches_written": records.written, "record_batches_refused": records.refused}
     running = {"publish_waits": published.running.waits, "publish_waits_given_up": published.running.given_up}
-    return figures.render({**own, **running, **batch_figures.values_by_name(), **job_figures.values_by_name()})
+    return figures.render(
+        {**record_counts, **running, **batch_figures.values_by_name(), **job_figures.values_by_name()}
+    )
 
 
 routes = [get_metrics]

@@ -130,12 +130,12 @@ async def get_model(provider: ProviderParam, model: ModelParam, prices: NamedDep
 
 def _guess_purpose(model: str) -> str:
     """Guesses the purpose of a model from its name, because the price list does not state it."""
-    return next((purpose for word, purpose in PURPOSE_BY_NAME_PART.items() if word in model.lower()), "chat")
+    return next((purpose for name_part, purpose in PURPOSE_BY_NAME_PART.items() if name_part in model.lower()), "chat")
 
 
 def _list_priced_features(rates: PayAsYouGo | None) -> list[str]:
     """Returns the features of a model that have a price of their own."""
-    return [what for rate, what in FEATURE_BY_PRICE_FIELD.items() if rates and getattr(rates, rate) is not None]
+    return [feature for rate, feature in FEATURE_BY_PRICE_FIELD.items() if rates and getattr(rates, rate) is not None]
 
 
 routes = [get_price, get_model]

@@ -112,28 +112,30 @@ async def list_models(  # noqa: PLR0913, PLR0917 - the filters that there are
     get the models of the last snapshot.
     """
     try:
-        async with work.read_session(workspace_id) as desk:
-            named = await _find_requested_providers(desk, request)
-            rows, said = await _load_providers(desk)
+        async with work.read_session(workspace_id) as session:
+            provider_slugs = await _find_requested_providers(session, request)
+            rows, models_by_integration = await _load_providers(session)
     except UnavailableError:
-        known = _open_last_snapshot(work, published, workspace_id)
-        own, may_leave = _last_known.find_default_config(published.stored, work.caller)
-        named = _find_config_providers(_select_config(request, own, may_leave=may_leave), known.find_config)
-        rows, said = known.list_providers()
+        snapshot = _open_last_snapshot(work, published, workspace_id)
+        config_id, may_leave = _last_known.find_default_config(published.stored, work.caller)
+        provider_slugs = _find_config_providers(
+            _select_config(request, config_id, may_leave=may_leave), snapshot.find_config
+        )
+        rows, models_by_integration = snapshot.list_providers()
     found = [
         model
         for row in rows
         if (ai_service is None or row["ai_provider_id"] == ai_service)
         and (provider is None or row["slug"] == provider.removeprefix("@"))
-        and (named is None or row["slug"] in named)
-        for model in await _list_provider_models(row, said, prices)
+        and (provider_slugs is None or row["slug"] in provider_slugs)
+        for model in await _list_provider_models(row, models_by_integration, prices)
     ]
     found.sort(key=SORT_KEYS[sort], reverse=order == "desc")
     if after_id is not None:
-        behind = next((at for at, model in enumerate(found, 1) if model.id == after_id), None)
-        if behind is None:
+        position = next((at for at, model in enumerate(found, 1) if model.id == after_id), None)
+        if position is None:
             raise InvalidError(f"after_id: there is no model {after_id!r} in this list")
-        offset += behind
+        offset += position
     end = None if limit is None else offset + limit
     page = found[offset:end]
     if request.headers.get("anthropic-version") is not None:
@@ -162,43 +164,47 @@ async def get_model(
     wanted = model.removeprefix("/")
     slug = wanted.removeprefix("@").partition("/")[0]
     try:
-        async with work.read_session(workspace_id) as desk:
-            rows, said = await _load_providers(desk)
+        async with work.read_session(workspace_id) as session:
+            rows, models_by_integration = await _load_providers(session)
     except UnavailableError:
-        rows, said = _open_last_snapshot(work, published, workspace_id).list_providers()
+        rows, models_by_integration = _open_last_snapshot(work, published, workspace_id).list_providers()
     for row in (row for row in rows if row["slug"] == slug):
-        for found in await _list_provider_models(row, said, prices):
+        for found in await _list_provider_models(row, models_by_integration, prices):
             if found.id == wanted:
                 return found
     raise NotFoundError(f"there is no model {wanted!r} in the catalogue")
 
 
-async def _load_providers(desk: TenantSession) -> tuple[list[Row], dict[str, list[Row]]]:
+async def _load_providers(session: TenantSession) -> tuple[list[Row], dict[str, list[Row]]]:
     """Returns the usable providers, and the model entries by integration id."""
     columns = (providers.c.slug, providers.c.created_at, providers.c.integration_id)
-    behind = (integrations.c.ai_provider_id, integrations.c.allow_all_models)
-    query = select(*columns, *behind).join(integrations, integrations.c.id == providers.c.integration_id)
+    integration_columns = (integrations.c.ai_provider_id, integrations.c.allow_all_models)
+    query = select(*columns, *integration_columns).join(integrations, integrations.c.id == providers.c.integration_id)
     alive = or_(providers.c.expires_at.is_(None), providers.c.expires_at > now())
     query = query.where(providers.c.status == "active", alive, integrations.c.status == "active")
-    rows = await desk.fetch_rows(
+    rows = await session.fetch_rows(
         query.where(usable_condition(providers.c.workspace_id)).order_by(providers.c.id), providers
     )
-    said: dict[str, list[Row]] = {}
+    models_by_integration: dict[str, list[Row]] = {}
     wanted = {row["integration_id"] for row in rows}
     models = select(integration_models).where(integration_models.c.integration_id.in_(wanted))
-    for model in await desk.organisation().fetch_rows(models, integration_models):
-        said.setdefault(model["integration_id"], []).append(model)
-    return rows, said
+    for model in await session.organisation().fetch_rows(models, integration_models):
+        models_by_integration.setdefault(model["integration_id"], []).append(model)
+    return rows, models_by_integration
 
 
-async def _list_provider_models(row: Row, said: dict[str, list[Row]], prices: PriceBook) -> list[CatalogueModel]:
-    own = {model["slug"]: model["enabled"] for model in said.get(row["integration_id"], [])}
-    slugs = {slug for slug, enabled in own.items() if enabled}
+async def _list_provider_models(
+    row: Row, models_by_integration: dict[str, list[Row]], prices: PriceBook
+) -> list[CatalogueModel]:
+    enabled_by_slug = {
+        model["slug"]: model["enabled"] for model in models_by_integration.get(row["integration_id"], [])
+    }
+    slugs = {slug for slug, enabled in enabled_by_slug.items() if enabled}
     if row["allow_all_models"]:
-        slugs |= set(await prices.list_models(row["ai_provider_id"])) - set(own)
-    made = row["created_at"] // 1000
+        slugs |= set(await prices.list_models(row["ai_provider_id"])) - set(enabled_by_slug)
+    created_seconds = row["created_at"] // 1000
     return [
-        CatalogueModel(id=f"@{row['slug']}/{slug}", created=made, owned_by=row["ai_provider_id"])
+        CatalogueModel(id=f"@{row['slug']}/{slug}", created=created_seconds, owned_by=row["ai_provider_id"])
         for slug in sorted(slugs)
     ]
 
@@ -219,34 +225,34 @@ class SnapshotWorkspaceView(NamedTuple):
 
 
 def _open_last_snapshot(
-    work: RequestContext, published: SnapshotChannel, workspace_id: str | None
+    context: RequestContext, published: SnapshotChannel, workspace_id: str | None
 ) -> SnapshotWorkspaceView:
     """Returns the last snapshot's data for a key of one workspace, for use while the database is unavailable. Raises
     `UnavailableError` for other callers.
     """
-    own = work.caller.workspace_id
-    if own is None or workspace_id not in {None, own}:
+    key_workspace_id = context.caller.workspace_id
+    if key_workspace_id is None or workspace_id not in {None, key_workspace_id}:
         raise UnavailableError(STORE_UNAVAILABLE_MESSAGE)
-    return SnapshotWorkspaceView(published.stored, own)
+    return SnapshotWorkspaceView(published.stored, key_workspace_id)
 
 
-async def _find_requested_providers(desk: TenantSession, request: Request[Any, Any, Any]) -> set[str] | None:
+async def _find_requested_providers(session: TenantSession, request: Request[Any, Any, Any]) -> set[str] | None:
     """Returns the slugs of the providers that the config of the request or its key names; `None` if the config names
     none.
     """
-    own, may_leave = await _find_default_config(desk)
-    sent = _select_config(request, own, may_leave=may_leave)
+    config_id, may_leave = await _find_default_config(session)
+    sent = _select_config(request, config_id, may_leave=may_leave)
     if sent is None or _is_inline_config(sent):
         return _find_config_providers(sent, lambda _: None)
-    row = await desk.find(configs, sent)
+    row = await session.find(configs, sent)
     return _find_config_providers(sent, lambda _: row["config"] if row else None)
 
 
-def _select_config(request: Request[Any, Any, Any], own: str | None, *, may_leave: bool) -> str | None:
+def _select_config(request: Request[Any, Any, Any], default_config: str | None, *, may_leave: bool) -> str | None:
     """Returns the config that applies to a request. A key or token that allows no override always uses its own config."""
     prefixes = ("x-gateway-", *request.app.state.get("header_aliases", ()))
     sent = next((found for prefix in prefixes if (found := request.headers.get(f"{prefix}config"))), None)
-    return own or sent if sent is None or not may_leave else sent
+    return default_config or sent if sent is None or not may_leave else sent
 
 
 def _is_inline_config(sent: str) -> bool:
@@ -265,17 +271,17 @@ def _find_config_providers(sent: str | None, saved: Callable[[str], str | bytes 
     targets = list(_iter_targets(config))
     if not targets or any(target.get("passthrough") is True for target in targets):
         return None
-    named = {name for target in targets for name in _iter_provider_slugs(target)}
-    return named or None
+    slugs = {name for target in targets for name in _iter_provider_slugs(target)}
+    return slugs or None
 
 
-async def _find_default_config(desk: TenantSession) -> tuple[str | None, bool]:
+async def _find_default_config(session: TenantSession) -> tuple[str | None, bool]:
     """Returns the default config id of the key or token, and true if requests may use another config."""
-    if desk.caller.by != "key":
-        return desk.caller.config_id, desk.caller.may_leave_config
-    key = await desk.find(api_keys, desk.caller.id)
-    own: dict[str, Any] = key["defaults"] if key else {}
-    return own.get("config_id"), own.get("allow_config_override", True)
+    if session.caller.by != "key":
+        return session.caller.config_id, session.caller.may_leave_config
+    key = await session.find(api_keys, session.caller.id)
+    defaults: dict[str, Any] = key["defaults"] if key else {}
+    return defaults.get("config_id"), defaults.get("allow_config_override", True)
 
 
 def _iter_provider_slugs(target: dict[str, Any]) -> Iterator[str]:

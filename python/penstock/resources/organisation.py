@@ -217,8 +217,8 @@ class OrganisationDefaultsDetail(msgspec.Struct, frozen=True, kw_only=True):
 @get("/settings", guards=[require_scopes("organisation_settings.read")], summary="Get organisation settings", tags=TAGS)
 async def get_settings(work: NamedDependency[RequestContext]) -> OrganisationSettingsDetail:
     """Returns the settings that apply to the whole organisation."""
-    async with work.read_session() as desk:
-        return _to_settings_detail((await _load_row(desk))["settings"])
+    async with work.read_session() as session:
+        return _to_settings_detail((await _load_row(session))["settings"])
 
 
 @put(
@@ -231,26 +231,26 @@ async def update_settings(
     data: JSONBody[UpdateOrganisationSettings], work: NamedDependency[RequestContext]
 ) -> OrganisationSettingsDetail:
     """Updates settings. The data plane applies them within a second."""
-    async with work.write_session() as desk:
-        row = await _load_row(desk)
+    async with work.write_session() as session:
+        row = await _load_row(session)
         before: dict[str, Any] = row["settings"]
         rules = merge_rules(data, before)
         if data.security_settings is not UNSET:
             rules[roles.SETTINGS_FIELD] = roles.merge_flags(data.security_settings, before)
         if data.security_settings_overrides is not UNSET:
             rules[OVERRIDES] = _merge_overrides(data.security_settings_overrides, before)
-        await _copy_to_workspaces(desk, before, rules)
-        await ORGANISATION.update(desk, row, {"settings": rules})
+        await _copy_to_workspaces(session, before, rules)
+        await ORGANISATION.update(session, row, {"settings": rules})
         return _to_settings_detail(rules)
 
 
 @get("/defaults", guards=[require_scopes("organisation_settings.read")], summary="Get organisation defaults", tags=TAGS)
 async def get_defaults(work: NamedDependency[RequestContext]) -> OrganisationDefaultsDetail:
     """Returns the defaults for all workspaces that do not set their own."""
-    async with work.read_session() as desk:
-        kept = (await _load_row(desk))["settings"].get("defaults", {})
+    async with work.read_session() as session:
+        defaults = (await _load_row(session))["settings"].get("defaults", {})
         return OrganisationDefaultsDetail(
-            **{name: kept.get(name, []) for name in ("input_guardrails", "output_guardrails")}
+            **{name: defaults.get(name, []) for name in ("input_guardrails", "output_guardrails")}
         )
 
 
@@ -264,14 +264,14 @@ async def update_defaults(
     data: JSONBody[UpdateOrganisationDefaults], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Updates defaults; omitted fields keep their values."""
-    async with work.write_session() as desk:
-        row = await _load_row(desk)
+    async with work.write_session() as session:
+        row = await _load_row(session)
         rules = row["settings"]
         given: dict[str, list[str]] = {
             name: value or [] for name, value in msgspec.structs.asdict(data).items() if value is not UNSET
         }
         changed = {**rules, "defaults": {**rules.get("defaults", {}), **given}}
-        await ORGANISATION.update(desk, row, {"settings": changed})
+        await ORGANISATION.update(session, row, {"settings": changed})
         return EmptyResponse()
 
 
@@ -281,20 +281,20 @@ def _merge_overrides(
     """Merges the given overrides into the previous ones. Omitted sections keep their values; null removes the section's
     override.
     """
-    said: dict[str, bool | None] = {} if given is None else {**before.get(OVERRIDES, {}), **given}
-    return {name: may for name, may in said.items() if may is not None}
+    overrides: dict[str, bool | None] = {} if given is None else {**before.get(OVERRIDES, {}), **given}
+    return {name: may for name, may in overrides.items() if may is not None}
 
 
-async def _copy_to_workspaces(desk: TenantSession, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+async def _copy_to_workspaces(session: TenantSession, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Copies the organisation's values to workspaces for sections that they may choose from now on. Rejects changes
     that grant scopes which the caller may not grant.
     """
     if all(before.get(name) == after.get(name) for name in (roles.SETTINGS_FIELD, OVERRIDES)):
         return
-    known, said = before.get(OVERRIDES, {}), after.get(OVERRIDES, {})
-    opened = {name for name, may in said.items() if may and not known.get(name)}
+    old_overrides, new_overrides = before.get(OVERRIDES, {}), after.get(OVERRIDES, {})
+    opened = {name for name, may in new_overrides.items() if may and not old_overrides.get(name)}
     gained = roles.gained_scopes(roles.non_default_flags({}, before), roles.non_default_flags({}, after))
-    for row in await desk.fetch_rows(select(workspaces), workspaces):
+    for row in await session.fetch_rows(select(workspaces), workspaces):
         settings = roles.copy_flags_to_workspace(opened, row["settings"], after)
         if DATA_PLANE in opened:
             settings["block_inline_config"] = bool(after.get("block_inline_config"))
@@ -302,12 +302,12 @@ async def _copy_to_workspaces(desk: TenantSession, before: Mapping[str, Any], af
             roles.non_default_flags(row["settings"], before), roles.non_default_flags(settings, after)
         )
         if settings != row["settings"]:
-            await WORKSPACES.update(desk, row, {"settings": settings})
-    desk.check_grantable_scopes(gained, None)
+            await WORKSPACES.update(session, row, {"settings": settings})
+    session.check_grantable_scopes(gained, None)
 
 
-async def _load_row(desk: TenantSession) -> Row:
-    return await ORGANISATION.get(desk, desk.organisation_id)
+async def _load_row(session: TenantSession) -> Row:
+    return await ORGANISATION.get(session, session.organisation_id)
 
 
 def _to_settings_detail(rules: Mapping[str, Any]) -> OrganisationSettingsDetail:

@@ -39,7 +39,7 @@ async def get_price_list(file: FileParam, prices: NamedDependency[PriceBook]) ->
     # Clients use this entry for models that are not in the list.
     return {
         "default": ModelPrice(FREE_PRICING),
-        **{slug: ModelPrice(known.pricing_config) for slug, known in found.items()},
+        **{slug: ModelPrice(model.pricing_config) for slug, model in found.items()},
     }
 
 

@@ -42,19 +42,19 @@ class ProviderDetail(kit.ResponseFields, frozen=True, kw_only=True):
     object: shared_fields.ObjectType = "provider"
 
 
-async def create_provider(desk: TenantSession, data: CreateProvider) -> Created:
+async def create_provider(session: TenantSession, data: CreateProvider) -> Created:
     """Makes an integration usable in a workspace."""
     if data.model_config:
         # A caller that chose the address here would receive the integration's credential there.
         raise field_error("model_config", "belongs to the integration; change it there")
-    words = "integration that may be used in this workspace"
+    description = "integration that may be used in this workspace"
     # Excludes integrations that a virtual key created: a second provider for the same credential would have other
     # limits.
-    may = [usable_condition(desk.required_workspace_id), ~integrations.c.brought_along]
-    integration = await desk.organisation().resolve_reference(
-        "integration_id", integrations, data.integration_id, words, *may
+    may = [usable_condition(session.required_workspace_id), ~integrations.c.brought_along]
+    integration = await session.organisation().resolve_reference(
+        "integration_id", integrations, data.integration_id, description, *may
     )
-    row = await PROVIDER_ROUTES.create_row(desk, data, integration["id"], data.tags)
+    row = await PROVIDER_ROUTES.create_row(session, data, integration["id"], data.tags)
     return Created(row["id"], row["slug"], "provider")
 
 

@@ -133,48 +133,48 @@ def build_list_query(
     return ListQuery(None, conditions, PAGE_SIZES)
 
 
-async def create_reference(desk: TenantSession, data: CreateSecretReference) -> Created:
+async def create_reference(session: TenantSession, data: CreateSecretReference) -> Created:
     """Saves where a secret is stored. The gateway fetches the secret when an integration uses it, and never shows it."""
-    desk.caller.check_organisation(data.organisation_id)
-    references.check_auth_config(data.manager_type, data.auth_config, lends=desk.allows_machine_identity)
+    session.caller.check_organisation(data.organisation_id)
+    references.check_auth_config(data.manager_type, data.auth_config, lends=session.allows_machine_identity)
     row_id = new_id()
     values: dict[str, Any] = {
         **{name: getattr(data, name) for name in (*UPDATABLE_FIELDS, "manager_type")},
         "id": row_id,
-        "slug": data.slug or await desk.generate_unused_slug(secret_references, "", data.name, 40),
+        "slug": data.slug or await session.generate_unused_slug(secret_references, "", data.name, 40),
         "status": "ACTIVE",
-        "created_by": desk.caller.actor_id,
+        "created_by": session.caller.actor_id,
         "allow_all_workspaces": True,
         "allowed_workspaces": [],
-        **await _resolve_access(desk, data, []),
-        **await _encrypt_auth_config(desk, row_id, data.auth_config, None),
+        **await _resolve_access(session, data, []),
+        **await _encrypt_auth_config(session, row_id, data.auth_config, None),
     }
-    row = await REFERENCES.create(desk, values)
+    row = await REFERENCES.create(session, values)
     return Created(row["id"], row["slug"], "secret-reference")
 
 
-async def update_reference(desk: TenantSession, row: Row, data: UpdateSecretReference) -> EmptyResponse:
+async def update_reference(session: TenantSession, row: Row, data: UpdateSecretReference) -> EmptyResponse:
     """Updates a secret reference; omitted fields keep their values, also inside `auth_config`. The type of the secret
     manager cannot be changed.
     """
     values = {name: value for name, value in sent_fields(data).items() if name in UPDATABLE_FIELDS}
-    if access := await _resolve_access(desk, data, row["allowed_workspaces"]):
-        await mappings.reject_lost_access(desk, {**row, **access})
+    if access := await _resolve_access(session, data, row["allowed_workspaces"]):
+        await mappings.reject_lost_access(session, {**row, **access})
     values |= access
     if data.auth_config is not UNSET:
-        values |= await _encrypt_auth_config(desk, row["id"], data.auth_config, row)
-    await REFERENCES.update(desk, row, values)
+        values |= await _encrypt_auth_config(session, row["id"], data.auth_config, row)
+    await REFERENCES.update(session, row, values)
     return EmptyResponse()
 
 
-async def delete_reference(desk: TenantSession, row: Row) -> None:
+async def delete_reference(session: TenantSession, row: Row) -> None:
     """Deletes a secret reference. Rejects one that an integration uses."""
-    await mappings.reject_reference_in_use(desk, row)
-    await REFERENCES.delete(desk, row)
+    await mappings.reject_reference_in_use(session, row)
+    await REFERENCES.delete(session, row)
 
 
 async def _encrypt_auth_config(
-    desk: TenantSession, owner: str, sent: Mapping[str, Any], row: Row | None
+    session: TenantSession, owner: str, sent: Mapping[str, Any], row: Row | None
 ) -> dict[str, Any]:
     """Encrypts the secret fields of an authentication config. Previous fields are kept if the authentication method
     still needs them.
@@ -182,18 +182,18 @@ async def _encrypt_auth_config(
     before: dict[str, Any] = {}
     if row:
         sealed = row["sealed_auth_config"]
-        before = msgspec.json.decode(await desk.open(sealed, owner)) if sealed else {}
+        before = msgspec.json.decode(await session.open(sealed, owner)) if sealed else {}
         merged = {**row["auth_config"], **sent}
         wanted = references.auth_config_type(row["manager_type"], merged).__struct_fields__
         sent = {name: value for name, value in merged.items() if name in wanted or name not in row["auth_config"]}
-        references.check_auth_config(row["manager_type"], sent, lends=desk.allows_machine_identity)
+        references.check_auth_config(row["manager_type"], sent, lends=session.allows_machine_identity)
     shown, hidden = provider_options.split_secrets("auth_config", sent, row["auth_config"] if row else {}, before)
-    sealed = await desk.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
+    sealed = await session.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
     return {"auth_config": shown, "sealed_auth_config": sealed}
 
 
 async def _resolve_access(
-    desk: TenantSession, data: CreateSecretReference | UpdateSecretReference, before: Collection[str]
+    session: TenantSession, data: CreateSecretReference | UpdateSecretReference, before: Collection[str]
 ) -> dict[str, Any]:
     """Returns the access columns: all workspaces, or the named ones. Workspaces in `before` are accepted even if they
     are archived.
@@ -204,7 +204,7 @@ async def _resolve_access(
                 "allowed_workspaces", "cannot be combined with allow_all_workspaces: true; omit allow_all_workspaces"
             )
         rows = [
-            await desk.resolve_workspace(f"allowed_workspaces[{index}]", key, before)
+            await session.resolve_workspace(f"allowed_workspaces[{index}]", key, before)
             for index, key in enumerate(data.allowed_workspaces)
         ]
         ids = list(dict.fromkeys(row["id"] for row in rows))

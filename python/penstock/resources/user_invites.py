@@ -117,20 +117,22 @@ async def create_invite(
 ) -> CreatedInvite:
     """Invites a person and returns the link to send to them. The link is not shown again."""
     email = data.email.lower()
-    async with work.write_session() as desk:
-        await _reject_existing_user_or_invite(desk, email)
-        desk.check_grantable_scopes(user_scopes(data.role), None)
-        token, kept = invites.create_link()
+    async with work.write_session() as session:
+        await _reject_existing_user_or_invite(session, email)
+        session.check_grantable_scopes(user_scopes(data.role), None)
+        token, link_columns = invites.create_link()
         values = {
-            **kept,
+            **link_columns,
             "email": email,
             "role": data.role,
-            "workspaces": [await _resolve_workspace(desk, index, place) for index, place in enumerate(data.workspaces)],
-            "key_scopes": await _validate_key_scopes(desk, data.workspace_api_key_details),
+            "workspaces": [
+                await _resolve_workspace(session, index, workspace) for index, workspace in enumerate(data.workspaces)
+            ],
+            "key_scopes": await _validate_key_scopes(session, data.workspace_api_key_details),
             "accepted_at": None,
             "invited_by": work.caller.actor_id,
         }
-        row = await INVITES.create(desk, values)
+        row = await INVITES.create(session, values)
         return CreatedInvite(row["id"], f"{public_base_url(settings, request)}{INVITE_PAGE_PATH}?token={token}")
 
 
@@ -152,8 +154,8 @@ async def to_invites(_desk: TenantSession, found: list[Row]) -> list[Invite]:
 @get("/{invite_id:str}", guards=[require_scopes("organisation_users.read")], summary="Get invite", tags=TAGS)
 async def get_invite(invite_id: InviteId, work: NamedDependency[RequestContext]) -> Invite:
     """Returns one invitation."""
-    async with work.read_session() as desk:
-        return _to_invite(await INVITES.get(desk, invite_id))
+    async with work.read_session() as session:
+        return _to_invite(await INVITES.get(session, invite_id))
 
 
 @delete(
@@ -165,11 +167,11 @@ async def get_invite(invite_id: InviteId, work: NamedDependency[RequestContext])
 )
 async def cancel_invite(invite_id: InviteId, work: NamedDependency[RequestContext]) -> EmptyResponse:
     """Cancels an invitation; its link no longer works. Returns a conflict if it was already accepted."""
-    async with work.write_session() as desk:
-        row = await INVITES.get(desk, invite_id)
+    async with work.write_session() as session:
+        row = await INVITES.get(session, invite_id)
         if row["status"] == "accepted":
             raise ConflictError("this invitation was accepted; hint: delete the user")
-        await INVITES.update(desk, row, {"status": "cancelled"}, "delete")
+        await INVITES.update(session, row, {"status": "cancelled"}, "delete")
         return EmptyResponse()
 
 
@@ -187,49 +189,49 @@ async def resend_invite(
     request: Request[Any, Any, Any],
 ) -> ResentInvite:
     """Creates a new link for a pending invitation. The link is valid for a week, and the previous one no longer works."""
-    async with work.write_session() as desk:
-        row = await INVITES.get(desk, invite_id)
+    async with work.write_session() as session:
+        row = await INVITES.get(session, invite_id)
         if row["status"] != "pending":
             raise ConflictError(f"this invitation is {row['status']}")
         # Anyone who learns the link can become the invited person, so the caller must hold every right that it grants.
-        await _reject_existing_user_or_invite(desk, row["email"], row["id"])
-        desk.check_grantable_scopes(user_scopes(row["role"]), None)
-        desk.check_grantable_scopes(row["key_scopes"] or [], None)
+        await _reject_existing_user_or_invite(session, row["email"], row["id"])
+        session.check_grantable_scopes(user_scopes(row["role"]), None)
+        session.check_grantable_scopes(row["key_scopes"] or [], None)
         if row["key_scopes"]:
-            await keys.reject_escalation(desk, keys.UNLIMITED_COLUMNS)
-        for place in row["workspaces"]:
-            await members.check_grantable_role(desk, place["role"], place["id"])
-        token, kept = invites.create_link()
-        await INVITES.update(desk, row, kept)
+            await keys.reject_escalation(session, keys.UNLIMITED_COLUMNS)
+        for workspace in row["workspaces"]:
+            await members.check_grantable_role(session, workspace["role"], workspace["id"])
+        token, link_columns = invites.create_link()
+        await INVITES.update(session, row, link_columns)
         return ResentInvite(f"{public_base_url(settings, request)}{INVITE_PAGE_PATH}?token={token}")
 
 
-async def _reject_existing_user_or_invite(desk: TenantSession, email: str, invite_id: str = "") -> None:
-    if user := await invites.reject_existing_user(desk, email):
+async def _reject_existing_user_or_invite(session: TenantSession, email: str, invite_id: str = "") -> None:
+    if user := await invites.reject_existing_user(session, email):
         # The user exists but cannot sign in yet. The invitation lets them sign in with their current role, so the
         # caller must hold its rights.
-        desk.check_grantable_scopes(user_scopes(user["role"]), None)
+        session.check_grantable_scopes(user_scopes(user["role"]), None)
     waiting = [rows.c.email == email, rows.c.status == "pending", rows.c.expires_at > now(), rows.c.id != invite_id]
-    if await desk.count(rows, waiting):
+    if await session.count(rows, waiting):
         raise ConflictError(f"{email} is invited already; hint: resend")
 
 
-async def _resolve_workspace(desk: TenantSession, index: int, place: InviteWorkspace) -> dict[str, str]:
-    words, alive = "workspace of this organisation", workspaces.c.status == "active"
-    row = await desk.resolve_reference(f"workspaces[{index}].id", workspaces, place.id, words, alive)
-    await members.check_grantable_role(desk, place.role, row["id"])
-    return {"id": row["id"], "role": place.role}
+async def _resolve_workspace(session: TenantSession, index: int, workspace: InviteWorkspace) -> dict[str, str]:
+    description, alive = "workspace of this organisation", workspaces.c.status == "active"
+    row = await session.resolve_reference(f"workspaces[{index}].id", workspaces, workspace.id, description, alive)
+    await members.check_grantable_role(session, workspace.role, row["id"])
+    return {"id": row["id"], "role": workspace.role}
 
 
-async def _validate_key_scopes(desk: TenantSession, details: InviteKeyDetails | None) -> list[str] | None:
+async def _validate_key_scopes(session: TenantSession, details: InviteKeyDetails | None) -> list[str] | None:
     if details is None:
         return None
     for index, scope in enumerate(details.scopes):
         if scope not in SCOPES_BY_KEY_TYPE["workspace-user"]:
             path = f"workspace_api_key_details.scopes[{index}]"
             raise field_error(path, f"{scope!r} is not for keys of the type workspace-user")
-    desk.check_grantable_scopes(details.scopes, None)
-    await keys.reject_escalation(desk, keys.UNLIMITED_COLUMNS)
+    session.check_grantable_scopes(details.scopes, None)
+    await keys.reject_escalation(session, keys.UNLIMITED_COLUMNS)
     return sorted(set(details.scopes))
 
 
@@ -238,7 +240,7 @@ def _to_invite(row: Row) -> Invite:
         Invite,
         row,
         status=invites.invite_status(row),
-        workspaces=[InviteWorkspace(**place) for place in row["workspaces"]],
+        workspaces=[InviteWorkspace(**workspace) for workspace in row["workspaces"]],
         workspace_api_key_details=InviteKeyDetails(row["key_scopes"]) if row["key_scopes"] else None,
     )
 

@@ -62,8 +62,8 @@ def list_query(role: RoleFilter = None, email: EmailFilter = None) -> ListQuery:
 @get("/{user_id:str}", guards=[require_scopes("organisation_users.read")], summary="Get user", tags=TAGS)
 async def get_user(user_id: UserId, work: NamedDependency[RequestContext]) -> User:
     """Returns one user."""
-    async with work.read_session() as desk:
-        return (await _to_users(desk, [await USER_RESOURCE.get(desk, user_id)]))[0]
+    async with work.read_session() as session:
+        return (await _to_users(session, [await USER_RESOURCE.get(session, user_id)]))[0]
 
 
 @put("/{user_id:str}", guards=[require_scopes("organisation_users.update")], summary="Update user", tags=TAGS)
@@ -74,13 +74,13 @@ async def update_user(
 
     A user who is no longer an admin keeps API keys only in workspaces that the user is a member of.
     """
-    async with work.write_session() as desk:
-        desk.check_grantable_scopes(user_scopes(data.role), None)
-        row = await _get_non_owner(desk, user_id)
-        await USER_RESOURCE.update(desk, row, {"role": data.role})
+    async with work.write_session() as session:
+        session.check_grantable_scopes(user_scopes(data.role), None)
+        row = await _get_non_owner(session, user_id)
+        await USER_RESOURCE.update(session, row, {"role": data.role})
         if data.role not in ORGANISATION_ADMIN_ROLES:
             inside = select(members.c.workspace_id).where(members.c.user_id == row["id"])
-            await keys.remove_matching(desk, api_keys.c.user_id == row["id"], api_keys.c.workspace_id.not_in(inside))
+            await keys.remove_matching(session, api_keys.c.user_id == row["id"], api_keys.c.workspace_id.not_in(inside))
         return EmptyResponse()
 
 
@@ -95,27 +95,27 @@ async def delete_user(user_id: UserId, work: NamedDependency[RequestContext]) ->
     """Removes a user from the organisation. Deletes the user's API keys, ends the user's sessions and rejects JWTs that
     name the user.
     """
-    async with work.write_session() as desk:
-        row = await _get_non_owner(desk, user_id)
-        await keys.remove_matching(desk, api_keys.c.user_id == row["id"])
-        await MEMBER_RESOURCE.delete_all(desk, members.c.user_id == row["id"])
-        await end_sessions(desk, sessions.c.user_id == row["id"])
-        await USER_RESOURCE.delete(desk, row)
-        await record_removal(desk, row["id"], row["email"])
+    async with work.write_session() as session:
+        row = await _get_non_owner(session, user_id)
+        await keys.remove_matching(session, api_keys.c.user_id == row["id"])
+        await MEMBER_RESOURCE.delete_all(session, members.c.user_id == row["id"])
+        await end_sessions(session, sessions.c.user_id == row["id"])
+        await USER_RESOURCE.delete(session, row)
+        await record_removal(session, row["id"], row["email"])
         return EmptyResponse()
 
 
-async def _get_non_owner(desk: TenantSession, user_id: str) -> Row:
-    row = await USER_RESOURCE.get(desk, user_id)
+async def _get_non_owner(session: TenantSession, user_id: str) -> Row:
+    row = await USER_RESOURCE.get(session, user_id)
     if row["role"] == "owner":
         raise ConflictError("the owner of the organisation cannot be changed or deleted")
     return row
 
 
-async def _to_users(desk: TenantSession, rows: list[Row]) -> list[User]:
+async def _to_users(session: TenantSession, rows: list[Row]) -> list[User]:
     query = select(members.c.user_id, members.c.workspace_id).where(members.c.user_id.in_([row["id"] for row in rows]))
     inside: dict[str, list[str]] = {}
-    for member in await desk.fetch_rows(query.order_by(members.c.id), members):
+    for member in await session.fetch_rows(query.order_by(members.c.id), members):
         inside.setdefault(member["user_id"], []).append(member["workspace_id"])
     return [row_to_struct(User, row, workspace_ids=inside.get(row["id"], [])) for row in rows]
 

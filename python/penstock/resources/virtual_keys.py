@@ -114,51 +114,51 @@ class VirtualKey(kit.ResponseFields, frozen=True, kw_only=True):
     object: ObjectType = "virtual-key"
 
 
-async def create_virtual_key(desk: TenantSession, data: NewVirtualKey) -> CreatedVirtualKey:
+async def create_virtual_key(session: TenantSession, data: NewVirtualKey) -> CreatedVirtualKey:
     """Stores a provider's credential as a virtual key."""
     own_id = new_id()
     provider = integrations.resolve_provider("provider", data.provider)
     values = {
-        "workspace_id": desk.required_workspace_id,
-        "slug": await desk.generate_unused_slug(INTEGRATIONS.table, "", data.name, 40),
+        "workspace_id": session.required_workspace_id,
+        "slug": await session.generate_unused_slug(INTEGRATIONS.table, "", data.name, 40),
         "name": data.name,
         "ai_provider_id": provider,
         "brought_along": True,
         "secret_mappings": await mappings.check_mappings(
-            desk, data.secret_mappings, desk.required_workspace_id, _option_names(provider)
+            session, data.secret_mappings, session.required_workspace_id, _option_names(provider)
         ),
-        **await integrations.seal_key(desk, own_id, data.key),
-        **await integrations.seal_options(desk, own_id, "model_config", _merge_options(provider, data)),
+        **await integrations.seal_key(session, own_id, data.key),
+        **await integrations.seal_options(session, own_id, "model_config", _merge_options(provider, data)),
     }
-    await integrations.reject_exposed_secrets(desk, values)
-    await integrations.create_integration(desk, own_id, values)
-    row = await VIRTUAL_KEYS.create_row(desk, data, own_id, {})
+    await integrations.reject_exposed_secrets(session, values)
+    await integrations.create_integration(session, own_id, values)
+    row = await VIRTUAL_KEYS.create_row(session, data, own_id, {})
     return CreatedVirtualKey(row["id"], row["slug"], CreatedVirtualKeyData(row["slug"]))
 
 
-async def update_virtual_key(desk: TenantSession, row: Row, data: VirtualKeyUpdate) -> Created:
+async def update_virtual_key(session: TenantSession, row: Row, data: VirtualKeyUpdate) -> Created:
     """Changes a virtual key. Omitted fields stay as they are, and so does a credential that is sent back masked."""
-    own = await INTEGRATIONS.get(desk.organisation(), row["integration_id"])
+    integration = await INTEGRATIONS.get(session.organisation(), row["integration_id"])
     # Responses show the key as an empty string, so an empty key in a request means no change.
-    change = await integrations.seal_key(desk, own["id"], data.key, own) if data.key else {}
-    about = _merge_options(own["ai_provider_id"], data)
+    change = await integrations.seal_key(session, integration["id"], data.key, integration) if data.key else {}
+    about = _merge_options(integration["ai_provider_id"], data)
     if data.model_config is not UNSET or data.deployment_config is not UNSET:
-        said = about if data.model_config is not UNSET else {**own["configurations"], **about}
+        options = about if data.model_config is not UNSET else {**integration["configurations"], **about}
         if data.deployment_config is None:
-            said.pop("deploymentConfig", None)
-        change |= await integrations.seal_options(desk, own["id"], "model_config", said, own)
+            options.pop("deploymentConfig", None)
+        change |= await integrations.seal_options(session, integration["id"], "model_config", options, integration)
     if data.secret_mappings is not UNSET:
-        known = _option_names(own["ai_provider_id"])
-        before = own["secret_mappings"]
+        allowed_fields = _option_names(integration["ai_provider_id"])
+        before = integration["secret_mappings"]
         change["secret_mappings"] = await mappings.check_mappings(
-            desk, data.secret_mappings, own["workspace_id"], known, before
+            session, data.secret_mappings, integration["workspace_id"], allowed_fields, before
         )
-    await integrations.reject_moved_credentials(desk, own, change, "model_config")
-    if change and not own["brought_along"]:
-        raise ForbiddenError(f"its credential is that of the integration {own['slug']!r}: change it there")
+    await integrations.reject_moved_credentials(session, integration, change, "model_config")
+    if change and not integration["brought_along"]:
+        raise ForbiddenError(f"its credential is that of the integration {integration['slug']!r}: change it there")
     if change:
-        await INTEGRATIONS.update(desk, own, change)
-    return await VIRTUAL_KEYS.update_row(desk, row, data)
+        await INTEGRATIONS.update(session, integration, change)
+    return await VIRTUAL_KEYS.update_row(session, row, data)
 
 
 def _option_names(provider: str) -> tuple[str, ...]:

@@ -171,9 +171,9 @@ ExactNameFilter = Annotated[str | None, QueryParameter(description="full name")]
 )
 async def create_workspace(data: JSONBody[NewWorkspace], work: NamedDependency[RequestContext]) -> WorkspaceWithUsers:
     """Creates a workspace with its first members."""
-    async with work.write_session() as desk:
+    async with work.write_session() as session:
         values: dict[str, Any] = {
-            "slug": await desk.generate_unused_slug(workspaces, "ws", data.name, 20),
+            "slug": await session.generate_unused_slug(workspaces, "ws", data.name, 20),
             "name": data.name,
             "description": data.description,
             "is_default": False,
@@ -185,14 +185,14 @@ async def create_workspace(data: JSONBody[NewWorkspace], work: NamedDependency[R
             "usage_limits": None,
             "rate_limits": None,
             "last_reset_at": None,
-            **await _column_values(desk, data, None),
+            **await _column_values(session, data, None),
         }
         if values["defaults"].get("user_api_key_config"):
             raise field_error("defaults.user_api_key_config", "names a config, and a new workspace has none yet")
-        row = await WORKSPACES.create(desk, values)
-        await members.add_members(desk, row["id"], [_to_new_member(given) for given in data.users])
-        await integrations.create_default_providers(desk, row["id"])
-        return await _to_workspace_with_users(desk, row, "display")
+        row = await WORKSPACES.create(session, values)
+        await members.add_members(session, row["id"], [_to_new_member(given) for given in data.users])
+        await integrations.create_default_providers(session, row["id"])
+        return await _to_workspace_with_users(session, row, "display")
 
 
 @get("/", guards=[require_scopes("workspaces.list")], summary="List workspaces", tags=["Workspaces"])
@@ -207,7 +207,7 @@ async def list_workspaces(
     admins.
     """
     wanted = [part.strip() for part in (status or "active").split(",")]
-    if unknown := [word for word in wanted if word not in WORKSPACE_STATUSES]:
+    if unknown := [value for value in wanted if value not in WORKSPACE_STATUSES]:
         raise field_error("status", f"{unknown[0]!r} is not allowed: use active, archived or both")
     if "archived" in wanted and not work.caller.is_organisation_admin:
         raise ForbiddenError("only admins of the organisation can list archived workspaces")
@@ -218,10 +218,10 @@ async def list_workspaces(
         conditions.append(workspaces.c.name == exact_name)
     if work.caller.user_id and not work.caller.is_organisation_admin:
         conditions.append(workspaces.c.id.in_(list(work.caller.roles)))
-    async with work.unchecked_read_session() as desk:
-        total, rows = await WORKSPACES.list_page(desk, page, conditions)
-        above = await organisation_rules(desk)
-        return ListResponse(total, [await _to_workspace_details(desk, row, "display", above) for row in rows])
+    async with work.unchecked_read_session() as session:
+        total, rows = await WORKSPACES.list_page(session, page, conditions)
+        above = await organisation_rules(session)
+        return ListResponse(total, [await _to_workspace_details(session, row, "display", above) for row in rows])
 
 
 @get("/{workspace:str}", guards=[require_scopes("workspaces.read")], summary="Get workspace", tags=["Workspaces"])
@@ -229,8 +229,8 @@ async def get_workspace(
     workspace: IdOrSlug, work: NamedDependency[RequestContext], name_format: NameFormat = "display"
 ) -> WorkspaceWithUsers:
     """Returns a workspace with its members."""
-    async with work.read_session(workspace) as desk:
-        return await _to_workspace_with_users(desk, await WORKSPACES.get(desk, workspace), name_format)
+    async with work.read_session(workspace) as session:
+        return await _to_workspace_with_users(session, await WORKSPACES.get(session, workspace), name_format)
 
 
 @put("/{workspace:str}", guards=[require_scopes("workspaces.update")], summary="Update workspace", tags=["Workspaces"])
@@ -242,14 +242,14 @@ async def update_workspace(
 
     Only admins of the workspace or the organisation can change what members and managers may do.
     """
-    async with work.write_session(workspace) as desk:
-        row = await WORKSPACES.get(desk, workspace)
+    async with work.write_session(workspace) as session:
+        row = await WORKSPACES.get(session, workspace)
         values = {name: value for name, value in sent_fields(data).items() if name in {"name", "description"}}
-        values |= await _column_values(desk, data, row)
+        values |= await _column_values(session, data, row)
         if not _is_organisation_admin(work.caller):
-            await _reject_loosened_rules(desk, row, values)
-        row = await WORKSPACES.update(desk, row, values)
-        return await _to_workspace_details(desk, row, "display", await organisation_rules(desk))
+            await _reject_loosened_rules(session, row, values)
+        row = await WORKSPACES.update(session, row, values)
+        return await _to_workspace_details(session, row, "display", await organisation_rules(session))
 
 
 @delete(
@@ -263,45 +263,45 @@ async def archive_workspace(
     workspace: IdOrSlug, data: JSONBody[ArchiveWorkspace], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Archives a workspace. With `force_delete` its contents are deleted; without it the workspace must be empty."""
-    async with work.write_session(workspace) as desk:
-        row = await WORKSPACES.get(desk, workspace)
+    async with work.write_session(workspace) as session:
+        row = await WORKSPACES.get(session, workspace)
         if data.name != row["name"]:
             raise field_error("name", f"{data.name!r} is not the name of this workspace")
         if row["is_default"]:
             raise ConflictError("the default workspace of the organisation cannot be archived")
         if not data.force_delete:
-            await _reject_if_not_empty(desk)
-        await _delete_contents(desk)
-        await WORKSPACES.update(desk, row, {"status": "archived"}, "delete")
+            await _reject_if_not_empty(session)
+        await _delete_contents(session)
+        await WORKSPACES.update(session, row, {"status": "archived"}, "delete")
         return EmptyResponse()
 
 
-async def _reject_if_not_empty(desk: TenantSession) -> None:
+async def _reject_if_not_empty(session: TenantSession) -> None:
     left_out: dict[Table, list[ColumnElement[bool]]] = {
         integration_rows: [~integration_rows.c.brought_along],
         files: [files.c.expires_at > now()],
         batches: [batches.c.status.in_(ACTIVE_STATUSES)],
     }
     tables = (api_keys, providers, configs, integration_rows, files, batches)
-    inside = {table.name: await desk.count(table, left_out.get(table, ())) for table in tables}
+    inside = {table.name: await session.count(table, left_out.get(table, ())) for table in tables}
     if any(inside.values()):
         left = ", ".join(f"{count} {name}" for name, count in inside.items() if count)
         raise ConflictError(f"the workspace is not empty: {left}; hint: force_delete")
 
 
-async def _delete_contents(desk: TenantSession) -> None:
+async def _delete_contents(session: TenantSession) -> None:
     """Deletes the contents of a workspace, including credentials and old config versions."""
-    here = desk.required_workspace_id
-    await keys.remove_matching(desk)
-    await integrations.PROVIDERS.delete_all(desk)
-    await integrations.remove_owned(desk)
+    workspace_id = session.required_workspace_id
+    await keys.remove_matching(session)
+    await integrations.PROVIDERS.delete_all(session)
+    await integrations.remove_owned(session)
     for resource in (CONFIGS, members.MEMBER_RESOURCE):
-        await resource.delete_all(desk)
-    await desk.delete(versions, versions.c.workspace_id == here)
-    kept = await desk.fetch_rows(select(files).where(files.c.expires_at > now()), files)
-    await desk.record_deletions("files.delete", kept)
+        await resource.delete_all(session)
+    await session.delete(versions, versions.c.workspace_id == workspace_id)
+    file_rows = await session.fetch_rows(select(files).where(files.c.expires_at > now()), files)
+    await session.record_deletions("files.delete", file_rows)
     # The cleanup job deletes the stored contents of expired files.
-    await desk.update_all(files, {"expires_at": now()})
+    await session.update_all(files, {"expires_at": now()})
 
 
 def _is_organisation_admin(caller: Caller) -> bool:
@@ -312,13 +312,13 @@ def _is_organisation_admin(caller: Caller) -> bool:
     return caller.is_organisation_admin and not is_workspaces
 
 
-async def _reject_loosened_rules(desk: TenantSession, row: Row, values: Mapping[str, Any]) -> None:
+async def _reject_loosened_rules(session: TenantSession, row: Row, values: Mapping[str, Any]) -> None:
     """Rejects a change by members of a workspace that loosens limits or rules. Only the organisation may loosen them."""
     name = "user_api_key_rotation_period"
     why = "would loosen a limit or rule of this workspace: only keys and admins of the organisation may do that"
     reject_exceeding_limits(row, values, why)
     before, after = row["settings"], values.get("settings", row["settings"])
-    above = await organisation_rules(desk)
+    above = await organisation_rules(session)
     of_all = above.get(name)
     both = (before, after)
     bounds = [
@@ -335,30 +335,32 @@ async def _reject_loosened_rules(desk: TenantSession, row: Row, values: Mapping[
         raise ForbiddenError(f"settings {why}", [Problem("settings", why)])
 
 
-async def _column_values(desk: TenantSession, data: NewWorkspace | WorkspaceUpdate, row: Row | None) -> dict[str, Any]:
+async def _column_values(
+    session: TenantSession, data: NewWorkspace | WorkspaceUpdate, row: Row | None
+) -> dict[str, Any]:
     """Validates the defaults, rules and limits of the request and returns the column values to store."""
     values = check_workspace_limits(data, rates_at_most=1, before=row)
     if data.defaults is not UNSET:
-        kept = {
+        defaults = {
             name: value for name, value in msgspec.to_builtins(data.defaults or WorkspaceDefaults()).items() if value
         }
-        if config := kept.get("user_api_key_config"):
+        if config := defaults.get("user_api_key_config"):
             kept_before = row["defaults"].get("user_api_key_config") if row else None
-            named = await desk.resolve_config("defaults.user_api_key_config", config, kept_before)
-            kept["user_api_key_config"] = named["id"]
-        values["defaults"] = kept
+            config_row = await session.resolve_config("defaults.user_api_key_config", config, kept_before)
+            defaults["user_api_key_config"] = config_row["id"]
+        values["defaults"] = defaults
     before: dict[str, Any] = row["settings"] if row else {}
-    above = await organisation_rules(desk)
+    above = await organisation_rules(session)
     if data.settings is not UNSET:
         values["settings"] = merge_rules(data.settings, before)
         _reject_reserved_rules(values["settings"], before, above)
     if data.security_settings is not UNSET:
-        roles.check_can_set_flags(desk.caller, row["id"] if row else None)
+        roles.check_can_set_flags(session.caller, row["id"] if row else None)
         flags = roles.merge_flags(data.security_settings, before, above)
         values["settings"] = {**values.get("settings", before), roles.SETTINGS_FIELD: flags}
         # Callers can grant only rights that they have themselves.
         both = (roles.non_default_flags(rules, above) for rules in (before, values["settings"]))
-        desk.check_grantable_scopes(roles.gained_scopes(*both), row["id"] if row else None)
+        session.check_grantable_scopes(roles.gained_scopes(*both), row["id"] if row else None)
     return values
 
 
@@ -374,19 +376,19 @@ def _to_new_member(given: NewMember | str) -> NewMember:
     return NewMember(given, "member") if isinstance(given, str) else given
 
 
-async def _to_workspace_with_users(desk: TenantSession, row: Row, name_format: str) -> WorkspaceWithUsers:
-    shown = await _to_workspace_details(desk, row, name_format, await organisation_rules(desk))
+async def _to_workspace_with_users(session: TenantSession, row: Row, name_format: str) -> WorkspaceWithUsers:
+    shown = await _to_workspace_details(session, row, name_format, await organisation_rules(session))
     same = {name: getattr(shown, name) for name in shown.__struct_fields__}
-    return WorkspaceWithUsers(**same, users=await members.list_members(desk, row["id"]))
+    return WorkspaceWithUsers(**same, users=await members.list_members(session, row["id"]))
 
 
 async def _to_workspace_details(
-    desk: TenantSession, row: Row, name_format: str, above: Mapping[str, Any]
+    session: TenantSession, row: Row, name_format: str, above: Mapping[str, Any]
 ) -> WorkspaceDetails:
     defaults = dict(row["defaults"])
     if config := defaults.get("user_api_key_config"):
         query = select(configs.c.slug).where(or_(configs.c.id == config, configs.c.slug == config))
-        found = await desk.fetch_first(query, configs)
+        found = await session.fetch_first(query, configs)
         defaults["user_api_key_config"] = found["slug"] if found else None
     emoji = LEADING_EMOJI_PATTERN.match(row["name"])
     return row_to_struct(

@@ -71,7 +71,7 @@ class SplitDocument(NamedTuple):
 
 def split_credentials(document: Any) -> SplitDocument:  # noqa: ANN401 - JSON
     """Separates the secrets of a document from it and masks them there."""
-    found = {place: (text, mask_if_secret(document, place, text)) for place, text in iter_strings(document)}
+    found = {path: (text, mask_if_secret(document, path, text)) for path, text in iter_strings(document)}
     masks = {place: masked for place, (_, masked) in found.items() if masked is not None}
     return SplitDocument(replace_strings(document, masks), {place: found[place][0] for place in masks})
 
@@ -111,34 +111,34 @@ def iter_strings(value: Any, path: JsonPath = ()) -> Iterator[tuple[JsonPath, st
         yield path, value
 
 
-def mask_if_secret(document: Any, place: JsonPath, text: str) -> str | None:  # noqa: ANN401 - JSON
+def mask_if_secret(document: Any, path: JsonPath, text: str) -> str | None:  # noqa: ANN401 - JSON
     """Returns the mask of a string if it is secret, else `None`."""
     # A `strategy` is never sent to a provider, so nothing in it is masked.
-    if place[target_depth(place) :][:1] == ("strategy",):
+    if path[target_depth(path) :][:1] == ("strategy",):
         return None
-    said = _is_secret_by_name(document, place)
-    if said is None:
+    is_secret = _is_secret_by_name(document, path)
+    if is_secret is None:
         return _mask_url(text) or (mask_secret(text) if _is_json_with_secret(text) else None)
-    return mask_secret(text) if said else None
+    return mask_secret(text) if is_secret else None
 
 
 def _is_secret_by_name(document: Any, path: JsonPath) -> bool | None:  # noqa: ANN401 - JSON
     """Returns true if the names on the path mark the string as secret, false if they rule that out, and `None` if they
     do neither.
     """
-    here, above = document, ""
+    node, above = document, ""
     for depth, name in enumerate(path):
         if isinstance(name, str):
             rest = path[depth + 1 :]
             plain = _normalise_name(name)
             if not (above in SCHEMA_FIELD_KEYWORDS and rest) and (
-                _may_be_secret(plain) or _is_secret_value(plain, here, rest)
+                _may_be_secret(plain) or _is_secret_value(plain, node, rest)
             ):
                 return True
-            if _is_schema(plain, here[name]):
+            if _is_schema(plain, node[name]):
                 return False
         above = name
-        here = here[name]
+        node = node[name]
     return None
 
 
@@ -160,8 +160,8 @@ def _is_secret_value(plain: str, table: Mapping[str, object], rest: JsonPath) ->
     if plain.endswith("headers"):
         # Headers are an object, or rows with a value each. Any other list holds names of headers.
         return isinstance(next(iter(rest), None), str) or rest[1:2] == ("value",)
-    said = (table.get(name) for name in ROW_NAME_FIELDS) if plain == "value" else ()
-    return any(is_secret_field(name) for name in said if isinstance(name, str))
+    row_names = (table.get(name) for name in ROW_NAME_FIELDS) if plain == "value" else ()
+    return any(is_secret_field(name) for name in row_names if isinstance(name, str))
 
 
 def _is_schema(plain: str, value: object) -> bool:
@@ -195,7 +195,7 @@ def _is_json_with_secret(text: str) -> bool:
         inner = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return False
-    return any(_is_secret_by_name(inner, place) or _mask_url(said) for place, said in iter_strings(inner))
+    return any(_is_secret_by_name(inner, path) or _mask_url(value) for path, value in iter_strings(inner))
 
 
 def replace_strings(value: Any, texts: Mapping[JsonPath, str], path: JsonPath = ()) -> Any:  # noqa: ANN401 - JSON

@@ -41,7 +41,7 @@ class SecretMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 async def check_mappings(
-    desk: TenantSession,
+    session: TenantSession,
     given: Sequence[SecretMapping],
     workspace_id: str | None,
     allowed: Sequence[str],
@@ -58,29 +58,29 @@ async def check_mappings(
         if mapping.target_field != "key" and mapping.target_field.removeprefix(OPTION_PREFIX) not in allowed:
             names = ", ".join(["key", *(f"{OPTION_PREFIX}{name}" for name in allowed)])
             raise field_error(f"{path}.target_field", f"{mapping.target_field!r} is not known here; allowed: {names}")
-        where, key, words = (
+        reference_path, key, description = (
             f"{path}.secret_reference_id",
             mapping.secret_reference_id,
             "secret reference that this integration may use",
         )
-        row = await desk.organisation().resolve_reference(where, secret_references, key, words)
+        row = await session.organisation().resolve_reference(reference_path, secret_references, key, description)
         if not _is_accessible(row, workspace_id):
-            raise unknown_reference_error(where, f"{key!r} is no {words}")
+            raise unknown_reference_error(reference_path, f"{key!r} is no {description}")
         written = {**msgspec.to_builtins(mapping), "secret_reference_id": row["id"]}
         part = row["secret_key"]
         if part and written not in before and (mapping.secret_key or part) != part:
             require_reference_scope(
-                desk, f"{path}.secret_key", f"is not the field of the secret that {row['slug']!r} allows"
+                session, f"{path}.secret_key", f"is not the field of the secret that {row['slug']!r} allows"
             )
         listed.append(written)
     return listed
 
 
-def require_reference_scope(desk: TenantSession, path: str, why: str) -> None:
+def require_reference_scope(session: TenantSession, path: str, why: str) -> None:
     """Raises ForbiddenError with this reason unless the caller may manage secret references."""
-    if REFERENCE_SCOPE not in desk.caller.granted_scopes(None):
-        words = f"{why}; hint: have it done by who holds {REFERENCE_SCOPE}"
-        raise ForbiddenError(f"{path} {words}", [Problem(path, words)])
+    if REFERENCE_SCOPE not in session.caller.granted_scopes(None):
+        message = f"{why}; hint: have it done by who holds {REFERENCE_SCOPE}"
+        raise ForbiddenError(f"{path} {message}", [Problem(path, message)])
 
 
 def mapped_options(listed: Iterable[Mapping[str, Any]]) -> frozenset[str]:
@@ -89,26 +89,26 @@ def mapped_options(listed: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     return frozenset(name.removeprefix(OPTION_PREFIX) for name in found if name.startswith(OPTION_PREFIX))
 
 
-async def reject_reference_in_use(desk: TenantSession, reference: Row) -> None:
+async def reject_reference_in_use(session: TenantSession, reference: Row) -> None:
     """Raises ConflictError if an integration uses the reference that is to be deleted."""
     query = select(integrations.c.slug, integrations.c.secret_mappings)
-    for row in await desk.organisation().fetch_rows(query, integrations):
+    for row in await session.organisation().fetch_rows(query, integrations):
         if any(mapping["secret_reference_id"] == reference["id"] for mapping in row["secret_mappings"]):
             raise ConflictError(f"the integration {row['slug']!r} uses this secret")
 
 
-async def reject_lost_access(desk: TenantSession, reference: Row) -> None:
+async def reject_lost_access(session: TenantSession, reference: Row) -> None:
     """Raises ConflictError if an integration that uses the reference would lose access to it."""
     query = select(integrations.c.slug, integrations.c.workspace_id, integrations.c.secret_mappings)
     needing = [
         row["slug"]
-        for row in await desk.organisation().fetch_rows(query.order_by(integrations.c.slug), integrations)
+        for row in await session.organisation().fetch_rows(query.order_by(integrations.c.slug), integrations)
         if any(mapping["secret_reference_id"] == reference["id"] for mapping in row["secret_mappings"])
         and not _is_accessible(reference, row["workspace_id"])
     ]
     if needing:
-        named = ", ".join(map(repr, needing))
-        raise ConflictError(f"integrations use this secret and would lose access to it: {named}")
+        slugs = ", ".join(map(repr, needing))
+        raise ConflictError(f"integrations use this secret and would lose access to it: {slugs}")
 
 
 def _is_accessible(row: Row, workspace_id: str | None) -> bool:

@@ -52,8 +52,8 @@ class MatchKey(NamedTuple):
 
 def has_unknown_masks(sent: Any, before: SplitDocument) -> bool:  # noqa: ANN401 - JSON
     """Returns true if a mask matches no stored credential; it may come from an older version."""
-    known = _StoredCredentials(before).places
-    return any(likeness not in known for likeness in _group_masks(sent, _DocumentView(sent)))
+    known_keys = _StoredCredentials(before).places
+    return any(likeness not in known_keys for likeness in _group_masks(sent, _DocumentView(sent)))
 
 
 def restore_masks(path: str, sent: Any, before: SplitDocument, older: Iterable[SplitDocument] = ()) -> Any:  # noqa: ANN401 - JSON
@@ -61,21 +61,21 @@ def restore_masks(path: str, sent: Any, before: SplitDocument, older: Iterable[S
     rejected.
     """
     view, current, earlier = _DocumentView(sent), _StoredCredentials(before), [_StoredCredentials(one) for one in older]
-    masks = {likeness[:2] for known in (current, *earlier) for likeness in known.places}
+    masks = {likeness[:2] for stored in (current, *earlier) for likeness in stored.places}
     texts: dict[JsonPath, str] = {}
     problems: list[Problem] = []
-    for likeness, places in _group_masks(sent, view).items():
+    for likeness, paths in _group_masks(sent, view).items():
         # Older versions are used only if the current version has no credential with this key.
         knowing = [
             known for known in ([current] if likeness in current.places else earlier) if likeness in known.places
         ]
-        found = _agreed_texts([known.match_masks(view, places, likeness) for known in knowing])
+        found = _agreed_texts([known.match_masks(view, paths, likeness) for known in knowing])
         texts |= found
         # A string under any other name may contain asterisks of its own.
         is_mask = likeness[:2] in masks
         missing = [
             one
-            for one in places
+            for one in paths
             if one not in found and (is_mask or mask_if_secret(sent, one, likeness.mask) is not None)
         ]
         problems += [
@@ -98,14 +98,14 @@ class _DocumentView:
         self._everybody = cache(self._compute_all_destinations)
 
     def value_at(self, path: JsonPath) -> Any:  # noqa: ANN401 - JSON
-        here = self._document
+        node = self._document
         for part in path:
-            here = here[part]
-        return here
+            node = node[part]
+        return node
 
-    def match_key(self, place: JsonPath) -> MatchKey:
-        target = place[: target_depth(place)]
-        inner, text = place[len(target) :], self.value_at(place)
+    def match_key(self, path: JsonPath) -> MatchKey:
+        target = path[: target_depth(path)]
+        inner, text = path[len(target) :], self.value_at(path)
         if len(inner) == 1:
             return MatchKey(inner, text, self._whom(target), b"")
         depth = self._parameter_depth(target, inner)
@@ -122,17 +122,17 @@ class _DocumentView:
     def _parameter_depth(self, target: JsonPath, inner: JsonPath) -> int:
         """Returns the depth of the parameter that contains a path: a member of an object, or one row of a list."""
         for depth in (2, 3):
-            here = self.value_at(target + inner[:depth])
-            if isinstance(here, str):
+            node = self.value_at(target + inner[:depth])
+            if isinstance(node, str):
                 return depth - 1
-            if isinstance(here, dict):
+            if isinstance(node, dict):
                 return depth
         return 3
 
     def _compute_destination(self, target: JsonPath) -> bytes:
         above = self._whom(target[:-2]) if target else b""
-        said = address_fields(self.value_at(target))
-        return hashlib.sha256(above + _json_digest(said)).digest() if said else above
+        address = address_fields(self.value_at(target))
+        return hashlib.sha256(above + _json_digest(address)).digest() if address else above
 
     def _compute_all_destinations(self, target: JsonPath) -> bytes:
         """Returns a digest of all destinations that parameters reach, because nested targets inherit them."""
@@ -156,59 +156,59 @@ class _StoredCredentials:
         self._view = _DocumentView(divided.masked)
         self.places = _group_by_key(self._view, divided.secrets)
 
-    def match_masks(self, sent: _DocumentView, asked: list[JsonPath], likeness: MatchKey) -> dict[JsonPath, str]:
+    def match_masks(self, sent: _DocumentView, masked_paths: list[JsonPath], likeness: MatchKey) -> dict[JsonPath, str]:
         """Returns the stored credential of each mask that can be assigned. All masks and candidates have the same key."""
-        known = self.places[likeness]
-        if text := self._single_credential(known):
-            return dict.fromkeys(asked, text)
+        stored_paths = self.places[likeness]
+        if text := self._single_credential(stored_paths):
+            return dict.fromkeys(masked_paths, text)
         # First come masks whose target is unchanged, then those whose target has a name, then the remaining ones.
-        found = self._match_by_digest(known, asked, self._view.written, sent.written)
-        left = [place for place in asked if place not in found]
-        found |= self._match_by_digest(known, left, self._view.target_name_digest, sent.target_name_digest)
+        found = self._match_by_digest(stored_paths, masked_paths, self._view.written, sent.written)
+        left = [path for path in masked_paths if path not in found]
+        found |= self._match_by_digest(stored_paths, left, self._view.target_name_digest, sent.target_name_digest)
         used = set(found.values())
-        text = self._single_credential([place for place in known if self._hidden[place] not in used])
-        return {**dict.fromkeys(asked, text), **found} if text else found
+        text = self._single_credential([place for place in stored_paths if self._hidden[place] not in used])
+        return {**dict.fromkeys(masked_paths, text), **found} if text else found
 
     def _match_by_digest(
-        self, known: list[JsonPath], asked: list[JsonPath], before: TargetDigest, now: TargetDigest
+        self, stored_paths: list[JsonPath], masked_paths: list[JsonPath], before: TargetDigest, now: TargetDigest
     ) -> dict[JsonPath, str]:
         rows: dict[bytes | None, set[JsonPath]] = {}
-        for place in known:
-            rows.setdefault(before(_target_path(place)), set()).add(place)
-        texts = {said: self._single_credential(places) for said, places in rows.items() if said is not None}
-        told = ((place, now(_target_path(place))) for place in asked)
+        for path in stored_paths:
+            rows.setdefault(before(_target_path(path)), set()).add(path)
+        texts = {digest: self._single_credential(paths) for digest, paths in rows.items() if digest is not None}
+        digests = ((place, now(_target_path(place))) for place in masked_paths)
         is_exact = before == self._view.written
         found = {
             place: self._hidden[place] if is_exact and place in rows[said] else texts[said]
-            for place, said in told
+            for place, said in digests
             if said in texts
         }
         return {place: text for place, text in found.items() if text is not None}
 
-    def _single_credential(self, places: Iterable[JsonPath]) -> str | None:
-        texts = {self._hidden[place] for place in places}
+    def _single_credential(self, paths: Iterable[JsonPath]) -> str | None:
+        texts = {self._hidden[path] for path in paths}
         return texts.pop() if len(texts) == 1 else None
 
 
 def _group_masks(sent: Any, view: _DocumentView) -> dict[MatchKey, list[JsonPath]]:  # noqa: ANN401 - JSON
-    return _group_by_key(view, (place for place, text in iter_strings(sent) if MASK_TEXT in text))
+    return _group_by_key(view, (path for path, text in iter_strings(sent) if MASK_TEXT in text))
 
 
-def _group_by_key(view: _DocumentView, places: Iterable[JsonPath]) -> dict[MatchKey, list[JsonPath]]:
+def _group_by_key(view: _DocumentView, paths: Iterable[JsonPath]) -> dict[MatchKey, list[JsonPath]]:
     found: dict[MatchKey, list[JsonPath]] = {}
-    for place in places:
-        found.setdefault(view.match_key(place), []).append(place)
+    for path in paths:
+        found.setdefault(view.match_key(path), []).append(path)
     return found
 
 
-def _agreed_texts(answers: Sequence[dict[JsonPath, str]]) -> dict[JsonPath, str]:
+def _agreed_texts(responses: Sequence[dict[JsonPath, str]]) -> dict[JsonPath, str]:
     """Returns only the assignments in which all versions agree."""
-    first, *others = answers or [{}]
-    return {place: text for place, text in first.items() if all(other.get(place) == text for other in others)}
+    first, *others = responses or [{}]
+    return {path: text for path, text in first.items() if all(other.get(path) == text for other in others)}
 
 
-def _target_path(place: JsonPath) -> JsonPath:
-    return place[: target_depth(place)]
+def _target_path(path: JsonPath) -> JsonPath:
+    return path[: target_depth(path)]
 
 
 def _json_digest(value: object) -> bytes:

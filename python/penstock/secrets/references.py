@@ -141,25 +141,25 @@ AUTH_CONFIGS: dict[str, tuple[str, dict[str, type[AuthConfig]]]] = {
 
 def describe_auth_configs() -> str:
     """Returns a description of the fields of each authentication method. Optional fields end with a question mark."""
-    places: list[str] = []
-    for kind, (field, ways) in AUTH_CONFIGS.items():
+    descriptions: list[str] = []
+    for kind, (field, methods) in AUTH_CONFIGS.items():
         each: list[str] = []
-        for way, wanted in ways.items():
-            own = [one for one in fields(wanted) if one.name != field]
-            each.append(f"`{way}` ({', '.join(one.name + '?' * (not one.required) for one in own)})")
-        places.append(f"{kind} by {field} {', '.join(each)}")
-    return "; ".join(places)
+        for method, wanted in methods.items():
+            method_fields = [one for one in fields(wanted) if one.name != field]
+            each.append(f"`{method}` ({', '.join(one.name + '?' * (not one.required) for one in method_fields)})")
+        descriptions.append(f"{kind} by {field} {', '.join(each)}")
+    return "; ".join(descriptions)
 
 
 def auth_config_type(kind: str, given: Mapping[str, Any]) -> type[AuthConfig]:
     """Returns the struct of the authentication method that `given` selects. Raises a validation error if the method is
     unknown.
     """
-    field, ways = AUTH_CONFIGS[kind]
-    way = given.get(field)
-    if way not in ways:
-        raise field_error(f"auth_config.{field}", f"{way!r} is not allowed: use one of {', '.join(ways)}")
-    return ways[way]
+    field, methods = AUTH_CONFIGS[kind]
+    method = given.get(field)
+    if method not in methods:
+        raise field_error(f"auth_config.{field}", f"{method!r} is not allowed: use one of {', '.join(methods)}")
+    return methods[method]
 
 
 def check_auth_config(kind: str, given: Mapping[str, Any], *, lends: bool) -> None:
@@ -201,21 +201,21 @@ async def resolve_master_key(settings: Settings) -> Settings:
         return settings
     name = "store.master_key_reference"
     try:
-        kept = msgspec.json.decode(reference.reveal(), type=MasterKeyReference)
+        parsed = msgspec.json.decode(reference.reveal(), type=MasterKeyReference)
         # The operator wrote this reference, so it may use the machine's identity.
-        check_auth_config(kept.manager_type, kept.auth_config, lends=True)
-        text = await backends.fetch(settings, kept.manager_type, kept.auth_config, kept.secret_path)
+        check_auth_config(parsed.manager_type, parsed.auth_config, lends=True)
+        text = await backends.fetch(settings, parsed.manager_type, parsed.auth_config, parsed.secret_path)
     except msgspec.MsgspecError as error:
         raise SettingsError(f"{name} is not allowed: {error}") from None
     except PenstockError as error:
         raise SettingsError(f"{name}: {error.message}") from None
     found = _select_field(
-        text if kept.secret_key or kept.manager_type not in JSON_OBJECT_MANAGERS else _single_field_value(text),
-        kept.secret_key,
+        text if parsed.secret_key or parsed.manager_type not in JSON_OBJECT_MANAGERS else _single_field_value(text),
+        parsed.secret_key,
         None,
     )
     if not isinstance(found, str):
-        raise SettingsError(f"{name}: the secret has no field {kept.secret_key!r}")
+        raise SettingsError(f"{name}: the secret has no field {parsed.secret_key!r}")
     return settings.with_master_key(found.strip())
 
 
@@ -286,9 +286,9 @@ class SecretCache:
                 filled[mapping["target_field"].removeprefix(OPTION_PREFIX)] = value
         return key, filled
 
-    def restore_values(self, known: Mapping[str, tuple[bytes, str]]) -> None:
+    def restore_values(self, saved: Mapping[str, tuple[bytes, str]]) -> None:
         """Loads the values of an earlier run. They are refreshed at the first opportunity."""
-        self._values = {name: FetchedSecret(question, text, -1e9) for name, (question, text) in known.items()}
+        self._values = {name: FetchedSecret(question, text, -1e9) for name, (question, text) in saved.items()}
 
     def export_values(self) -> dict[str, tuple[bytes, str]]:
         """Returns the cached values, which `restore_values` accepts after a restart."""
@@ -301,8 +301,8 @@ class SecretCache:
         new = [one for one in questions if not self._was_fetched(one)]
         turn = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
         # Importing the client libraries does not count towards the time limit.
-        for place in {one.place for one in new}:
-            await backends.load_backend(place)
+        for manager in {one.place for one in new}:
+            await backends.load_backend(manager)
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*(self._fetch_secret(one, turn) for one in new)), seconds)
 

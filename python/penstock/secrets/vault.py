@@ -91,12 +91,12 @@ class Vault:
         async with self._turn:
             if self._is_up_to_date():
                 return
-            made = Vault(self._master)
+            new_vault = Vault(self._master)
             async with database.write_transaction() as connection:
-                await made.renew_data_keys_in(connection)
+                await new_vault.renew_data_keys_in(connection)
             # The transaction is committed, so the keys may be used.
-            self._keys |= made._keys
-            self._newest, self._is_current = made._newest, made._is_current
+            self._keys |= new_vault._keys
+            self._newest, self._is_current = new_vault._newest, new_vault._is_current
 
     async def renew_data_keys_in(self, connection: AsyncConnection) -> None:
         """Renews the data keys in the caller's transaction. The vault must not be used after that transaction is rolled
@@ -114,10 +114,10 @@ class Vault:
         if self._is_up_to_date():
             return
         key_id, key = new_id(), os.urandom(LENGTH)
-        made: dict[str, Any] = {"id": key_id, "master": self._master.first, "created_at": now()}
-        made["sealed"] = self._seal_data_key(key_id, key)
-        await connection.execute(insert(data_keys).values(made))
-        self._add_data_key(made, key)
+        new_row: dict[str, Any] = {"id": key_id, "master": self._master.first, "created_at": now()}
+        new_row["sealed"] = self._seal_data_key(key_id, key)
+        await connection.execute(insert(data_keys).values(new_row))
+        self._add_data_key(new_row, key)
 
     async def seal(self, connection: AsyncConnection, text: str, owner: str) -> str:
         """Encrypts a credential with the newest data key, bound to the row `owner`. Decryption for another row fails."""
@@ -184,12 +184,14 @@ def _create_key_file(path: str) -> None:
         os.fsync(opened.fileno())
 
 
-def _parse_master_keys(text: str, where: str) -> MasterKeys:
+def _parse_master_keys(text: str, setting_name: str) -> MasterKeys:
     try:
         keys = [base64.b64decode(part.strip(), validate=True) for part in text.split(",") if part.strip()]
     except (binascii.Error, ValueError):
         keys = []
     if not keys or any(len(key) != LENGTH for key in keys):
-        message = f"{where} is not allowed: expected {LENGTH} bytes as base64; hint: openssl rand -base64 {LENGTH}"
+        message = (
+            f"{setting_name} is not allowed: expected {LENGTH} bytes as base64; hint: openssl rand -base64 {LENGTH}"
+        )
         raise SettingsError(message)
     return MasterKeys(keys)

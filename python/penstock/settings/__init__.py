@@ -335,8 +335,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Database URL, or `None` if no store is configured and the default SQLite file does not exist."""
         if self.store.url:
             return self.store.url
-        made = self.sibling_path(STORE_FILE)
-        return Secret(f"sqlite:///{made}") if os.path.exists(made) else None
+        store_path = self.sibling_path(STORE_FILE)
+        return Secret(f"sqlite:///{store_path}") if os.path.exists(store_path) else None
 
     @property
     def files_folder(self) -> str:
@@ -358,10 +358,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def require_key(self) -> bool:
         """True if a gateway key is required even while none is configured."""
-        asked = self.security.require_key
+        configured = self.security.require_key
         # With a store, keys are added and deleted at run time. Deleting the last one must not open the gateway to
         # everyone.
-        return not self.is_loopback or self.store_url is not None if asked is None else asked
+        return not self.is_loopback or self.store_url is not None if configured is None else configured
 
     @property
     def container_credentials_url(self) -> str | None:
@@ -466,12 +466,12 @@ def iter_setting_specs() -> Iterator[SettingSpec]:
             yield SettingSpec(section.name, field.name, env, field.type, default, meta.description or "")
 
 
-def find_settings_file(asked: str | None, environ: Mapping[str, str]) -> str | None:
+def find_settings_file(given_path: str | None, environ: Mapping[str, str]) -> str | None:
     """Returns the absolute path of the settings file: the given path, else `PENSTOCK_CONFIG`, else the default file if
     it exists.
     """
     path = (
-        asked
+        given_path
         or environ.get("PENSTOCK_CONFIG")
         or (DEFAULT_SETTINGS_FILE if os.path.exists(DEFAULT_SETTINGS_FILE) else None)
     )
@@ -503,12 +503,12 @@ def load_settings(
     problems = [*_find_unknown_keys(document), *_find_unknown_variables(environ)]
     values: dict[str, dict[str, object]] = {}
     for entry in iter_setting_specs():
-        for where, given in _candidate_values(entry, document, environ, options or {}):
+        for source, given in _candidate_values(entry, document, environ, options or {}):
             try:
                 values.setdefault(entry.section, {})[entry.key] = _convert_value(entry, given)
             except msgspec.ValidationError as error:
                 shown = "the value" if is_secret_type(entry.type) else repr(given)
-                problems.append(Problem(where, f"{shown} is not allowed: {_lowercase_first(str(error))}"))
+                problems.append(Problem(source, f"{shown} is not allowed: {_lowercase_first(str(error))}"))
             break
     sections = {name: _section_type(name)(**keys) for name, keys in values.items()}
     settings = Settings(file=file, issuers=jwt.parse_issuers(document.get(ISSUERS_TABLE, []), problems), **sections)
@@ -524,37 +524,37 @@ def _section_type(name: str) -> Any:  # noqa: ANN401 - a struct that msgspec mak
 
 
 def _keys_by_section() -> dict[str, list[str]]:
-    known: dict[str, list[str]] = {}
+    sections: dict[str, list[str]] = {}
     for entry in iter_setting_specs():
-        known.setdefault(entry.section, []).append(entry.key)
-    return known
+        sections.setdefault(entry.section, []).append(entry.key)
+    return sections
 
 
 def _find_unknown_keys(document: dict[str, Any]) -> Iterator[Problem]:
-    known = _keys_by_section()
+    sections = _keys_by_section()
     for table, content in document.items():
         if table in {*SNAPSHOT_TABLES, PRICES_TABLE, ISSUERS_TABLE}:
             continue
-        if table not in known:
+        if table not in sections:
             yield Problem(
-                table, f"is not known; allowed: {', '.join([*known, *SNAPSHOT_TABLES, PRICES_TABLE, ISSUERS_TABLE])}"
+                table, f"is not known; allowed: {', '.join([*sections, *SNAPSHOT_TABLES, PRICES_TABLE, ISSUERS_TABLE])}"
             )
         elif not isinstance(content, dict):
             yield Problem(table, f"must be a table: [{table}]")
         else:
             keys = cast("dict[str, object]", content)
-            allowed = f"is not known; allowed: {', '.join(known[table])}"
-            yield from (Problem(f"{table}.{key}", allowed) for key in keys if key not in known[table])
+            allowed = f"is not known; allowed: {', '.join(sections[table])}"
+            yield from (Problem(f"{table}.{key}", allowed) for key in keys if key not in sections[table])
 
 
 def _find_unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
     # Checks only names with the prefix of a section. Another `PENSTOCK_…` variable may be one that a `${…}` reference
     # uses.
     prefixes = {f"PENSTOCK_{section}_".upper(): section for section in _keys_by_section()}
-    known = {entry.env for entry in iter_setting_specs()}
+    known_names = {entry.env for entry in iter_setting_specs()}
     for name in environ:
         section = next((section for prefix, section in prefixes.items() if name.startswith(prefix)), None)
-        if section and name not in known:
+        if section and name not in known_names:
             allowed = ", ".join(entry.env for entry in iter_setting_specs() if entry.section == section)
             yield Problem(name, f"is not known; allowed: {allowed}")
 

@@ -68,15 +68,15 @@ def parse_issuers(tables: object, problems: list[Problem]) -> tuple[Issuer, ...]
         try:
             found.append(msgspec.convert(table, Issuer))
         except msgspec.ValidationError as error:
-            message, _, where = str(error).partition(" - at `$")
-            problems.append(Problem(f"issuers[{index}]{where.rstrip('`')}", message[:1].lower() + message[1:]))
+            message, _, location = str(error).partition(" - at `$")
+            problems.append(Problem(f"issuers[{index}]{location.rstrip('`')}", message[:1].lower() + message[1:]))
     return tuple(found)
 
 
 def trusted_issuers(jwt: Jwt, others: Sequence[Issuer]) -> tuple[Issuer, ...]:
     """Returns all issuers whose tokens are accepted: the one of `[jwt]`, if set, then the others."""
-    own = Issuer(jwks_url=jwt.jwks_url, jwks=jwt.jwks)
-    return (own, *others) if own.jwks_url or own.jwks else tuple(others)
+    main_issuer = Issuer(jwks_url=jwt.jwks_url, jwks=jwt.jwks)
+    return (main_issuer, *others) if main_issuer.jwks_url or main_issuer.jwks else tuple(others)
 
 
 def validate_jwt(jwt: Jwt, others: Sequence[Issuer]) -> Iterator[Problem]:

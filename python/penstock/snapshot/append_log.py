@@ -87,22 +87,22 @@ class AppendLog:
         self._opened, self._seal = opened, seal
         self._known: _LogState | None = None
 
-    def save(self, head: bytes, pieces: Mapping[str, Chunk]) -> None:
+    def save(self, head: bytes, chunks: Mapping[str, Chunk]) -> None:
         """Writes the head and those chunks that changed since the last write."""
         if self._known is None:
             self.load()
         # If the write is interrupted, the next one must read the files again.
-        known, self._known = self._known, None
-        now = chunk_digests(pieces)
-        if known is None or known.end > (1 + MAX_APPENDED_RATIO) * known.first_frame_bytes:
-            place, number = (1 - known.file_index, known.number + 1) if known else (0, 1)
-            size = self._write_frame(place, 0, Frame(number, head, dict(pieces), []))
-            self._known = _LogState(place, number, size, size, now)
+        state, self._known = self._known, None
+        now = chunk_digests(chunks)
+        if state is None or state.end > (1 + MAX_APPENDED_RATIO) * state.first_frame_bytes:
+            file_index, number = (1 - state.file_index, state.number + 1) if state else (0, 1)
+            size = self._write_frame(file_index, 0, Frame(number, head, dict(chunks), []))
+            self._known = _LogState(file_index, number, size, size, now)
             return
-        gone = [name for name in known.digests if name not in pieces]
-        frame = Frame(known.number + 1, head, changed_chunks(pieces, known.digests), gone)
-        size = self._write_frame(known.file_index, known.end, frame)
-        self._known = known._replace(number=frame.number, end=known.end + size, digests=now)
+        removed = [name for name in state.digests if name not in chunks]
+        frame = Frame(state.number + 1, head, changed_chunks(chunks, state.digests), removed)
+        size = self._write_frame(state.file_index, state.end, frame)
+        self._known = state._replace(number=frame.number, end=state.end + size, digests=now)
 
     def load(self) -> tuple[bytes, dict[str, Chunk]] | None:
         """Returns the head and chunks that were saved last, or `None` if nothing readable was saved."""
@@ -110,11 +110,11 @@ class AppendLog:
         self._known = found.state if found else None
         return (found.head, found.chunks) if found else None
 
-    def _write_frame(self, place: int, start: int, frame: Frame) -> int:
+    def _write_frame(self, file_index: int, start: int, frame: Frame) -> int:
         content = msgspec.msgpack.encode(frame)
         content = self._seal.seal(content) if self._seal else content
         written = len(content).to_bytes(LENGTH) + hashlib.sha256(content).digest() + content
-        file = self._opened(place, os.O_RDWR | os.O_CREAT)
+        file = self._opened(file_index, os.O_RDWR | os.O_CREAT)
         try:
             # A partial frame of an interrupted write may follow the complete ones.
             os.ftruncate(file, start)
@@ -127,44 +127,44 @@ class AppendLog:
             os.close(file)
         return len(written)
 
-    def _load_file(self, place: int) -> _LoadedLog | None:
+    def _load_file(self, file_index: int) -> _LoadedLog | None:
         try:
-            return self._replay_frames(place, self._read_file(place))
+            return self._replay_frames(file_index, self._read_file(file_index))
         except FileNotFoundError:
             return None
         except (OSError, PenstockError, msgspec.DecodeError) as error:
             log.warning("the saved snapshot cannot be used: %s", error)
             return None
 
-    def _read_file(self, place: int) -> bytes:
-        file = self._opened(place, os.O_RDONLY)
+    def _read_file(self, file_index: int) -> bytes:
+        file = self._opened(file_index, os.O_RDONLY)
         try:
             # Does not use the file position, because another reader may share the open file.
             return os.pread(file, os.fstat(file).st_size, 0)
         finally:
             os.close(file)
 
-    def _replay_frames(self, place: int, content: bytes) -> _LoadedLog | None:
+    def _replay_frames(self, file_index: int, content: bytes) -> _LoadedLog | None:
         written = list(_iter_complete_frames(content))
         if not written:
             return None
         opened = (self._seal.open(sealed) if self._seal else sealed for sealed, _ in written)
         frames = [msgspec.msgpack.decode(frame, type=Frame) for frame in opened]
-        pieces: dict[str, Chunk] = {}
+        chunks: dict[str, Chunk] = {}
         for frame in frames:
-            pieces = {name: piece for name, piece in pieces.items() if name not in frame.gone} | frame.pieces
+            chunks = {name: chunk for name, chunk in chunks.items() if name not in frame.gone} | frame.pieces
         (_, first), (_, end), last = written[0], written[-1], frames[-1]
-        return _LoadedLog(_LogState(place, last.number, first, end, chunk_digests(pieces)), last.head, pieces)
+        return _LoadedLog(_LogState(file_index, last.number, first, end, chunk_digests(chunks)), last.head, chunks)
 
 
-def chunk_digests(pieces: Mapping[str, Chunk]) -> dict[str, bytes]:
+def chunk_digests(chunks: Mapping[str, Chunk]) -> dict[str, bytes]:
     """Returns the digest of each chunk, by name."""
-    return {name: piece.digest for name, piece in pieces.items()}
+    return {name: chunk.digest for name, chunk in chunks.items()}
 
 
-def changed_chunks(pieces: Mapping[str, Chunk], before: Mapping[str, bytes]) -> dict[str, Chunk]:
+def changed_chunks(chunks: Mapping[str, Chunk], before: Mapping[str, bytes]) -> dict[str, Chunk]:
     """Returns the chunks that are new or whose digest differs from that in `before`."""
-    return {name: piece for name, piece in pieces.items() if before.get(name) != piece.digest}
+    return {name: chunk for name, chunk in chunks.items() if before.get(name) != chunk.digest}
 
 
 def _iter_complete_frames(content: bytes) -> Iterator[tuple[bytes, int]]:

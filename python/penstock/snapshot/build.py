@@ -59,12 +59,12 @@ class Snapshot(msgspec.Struct, frozen=True):
         return f"Snapshot(epoch={self.epoch!r}, keys={self.keys})"
 
     @classmethod
-    def from_content(cls, base: bytes, pieces: dict[str, Chunk], keys: int) -> Snapshot:
+    def from_content(cls, base: bytes, chunks: dict[str, Chunk], keys: int) -> Snapshot:
         """Returns a snapshot whose epoch is the hash of its content."""
         digest = hashlib.sha256(base)
-        for name, piece in sorted(pieces.items()):
-            digest.update(name.encode() + piece.digest)
-        return cls(digest.hexdigest(), base, pieces, keys)
+        for name, chunk in sorted(chunks.items()):
+            digest.update(name.encode() + chunk.digest)
+        return cls(digest.hexdigest(), base, chunks, keys)
 
     def to_json(self, since: Snapshot | None = None) -> bytes:
         """Returns the JSON document that the engine compiles: everything, or only the chunks that changed since an
@@ -77,11 +77,13 @@ class Snapshot(msgspec.Struct, frozen=True):
             members.append(b'"since":"%s"' % since.epoch.encode())
             before = since.pieces
         members += [self.base] if self.base else []
-        told = changed_chunks(self.pieces, chunk_digests(before))
-        gone = [b'{"name":"%s","keys":[],"configs":[]}' % name.encode() for name in before if name not in self.pieces]
-        if prices := told.pop(PRICES_CHUNK, None):
+        changed = changed_chunks(self.pieces, chunk_digests(before))
+        removed = [
+            b'{"name":"%s","keys":[],"configs":[]}' % name.encode() for name in before if name not in self.pieces
+        ]
+        if prices := changed.pop(PRICES_CHUNK, None):
             members.append(b'"prices":' + prices.data)
-        members.append(b'"parts":[%s]' % b",".join([*(piece.data for piece in told.values()), *gone]))
+        members.append(b'"parts":[%s]' % b",".join([*(chunk.data for chunk in changed.values()), *removed]))
         return b"{%s}" % b",".join(members)
 
 
@@ -198,8 +200,8 @@ class SnapshotBackup:
         head = msgspec.msgpack.decode(found[0], type=_SnapshotHeader)
         return Snapshot(head.epoch, head.base, found[1], head.keys)
 
-    def _duplicate_file(self, place: int, _flags: int) -> int:
-        return os.dup(self._places[place])
+    def _duplicate_file(self, file_index: int, _flags: int) -> int:
+        return os.dup(self._places[file_index])
 
 
 class WorkerProgress:
@@ -218,8 +220,8 @@ class WorkerProgress:
 
     def notify(self) -> None:
         """Wakes all waiting tasks, so that they check their condition again."""
-        bell, self._changed = self._changed, asyncio.Event()
-        bell.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     async def wait_until(self, seconds: float, is_so: Callable[[], bool]) -> bool:
         """Waits until a condition is true; returns false if it is not within `seconds`. Each `notify` call rechecks the
@@ -237,19 +239,19 @@ class WorkerProgress:
 
     def drop_lagging_workers(self, number: int) -> None:
         """Stops waiting for workers that did not reach this snapshot, until they report again."""
-        self._heard = {worker: heard for worker, heard in self._heard.items() if heard[1] >= number}
+        self._heard = {worker: report for worker, report in self._heard.items() if report[1] >= number}
         self.notify()
 
     def all_reached(self, number: int) -> bool:
         """Returns true if no live worker runs on an older snapshot."""
         oldest = time.monotonic() - WORKER_EXPIRY_SECONDS
-        return all(runs >= number for heard, runs in self._heard.values() if heard > oldest)
+        return all(runs >= number for reported_at, runs in self._heard.values() if reported_at > oldest)
 
 
 class SnapshotChannel:
     """Current snapshot, with a way to wait for the next one."""
 
-    def __init__(self, snapshot: Snapshot, kept: SnapshotBackup | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, backup: SnapshotBackup | None = None) -> None:
         """Starts with a validated snapshot."""
         self.current = snapshot
         # Number of snapshots that were published before the current one.
@@ -262,7 +264,7 @@ class SnapshotChannel:
         # one.
         self.turn = asyncio.Lock()
         self.closed = False
-        self._kept = kept
+        self._kept = backup
         self._changed = asyncio.Event()
 
     def publish(self, snapshot: Snapshot) -> None:
@@ -301,8 +303,8 @@ class SnapshotChannel:
         return self.current if self.current.epoch != epoch else None
 
     def _notify(self) -> None:
-        bell, self._changed = self._changed, asyncio.Event()
-        bell.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 def build_snapshot(
@@ -329,8 +331,8 @@ def build_snapshot(
         for table in (*content, *STORE_ONLY_TABLES)
     ]
     members += [b'"jwt":' + stored.jwt] if stored.jwt else []
-    ours = {"management": resources.forwarded_prefixes(), "catalogue": settings.store_url is not None}
-    members.append(msgspec.json.encode(ours)[1:-1])
+    features = {"management": resources.forwarded_prefixes(), "catalogue": settings.store_url is not None}
+    members.append(msgspec.json.encode(features)[1:-1])
     prices = Chunk.from_bytes(msgspec.json.encode(engine_export.export_prices(settings)))
     return Snapshot.from_content(
         b",".join(members), {PRICES_CHUNK: prices, **stored.pieces}, len(rows["keys"]) + stored.key_count
@@ -357,8 +359,8 @@ def build_valid_snapshot(
 
 def _encode_table(name: str, rows: list[dict[str, object]] | None, others: bytes) -> bytes:
     """Encodes a table as a JSON member. The file's rows come first, so that indexes in error paths match the file."""
-    own = msgspec.json.encode(rows or [])[1:-1]
-    return b'"%s":[%s]' % (name.encode(), b",".join(part for part in (own, others) if part))
+    file_rows = msgspec.json.encode(rows or [])[1:-1]
+    return b'"%s":[%s]' % (name.encode(), b",".join(part for part in (file_rows, others) if part))
 
 
 def _open_memory_file() -> int:
@@ -395,8 +397,8 @@ def _parse_rows(
 
 def _to_problem(path: str, message: str) -> Problem:
     """Converts a message such as "Expected `int`, got `str` - at `$.a`" to a problem with a path in the settings file."""
-    what, _, where = message.partition(" - at `$")
-    return Problem(path + where.rstrip("`"), what[:1].lower() + what[1:])
+    description, _, location = message.partition(" - at `$")
+    return Problem(path + location.rstrip("`"), description[:1].lower() + description[1:])
 
 
 def _resolve_env_references(path: str, value: Any, environ: Mapping[str, str], problems: list[Problem]) -> Any:  # noqa: ANN401 - JSON

@@ -57,8 +57,8 @@ class ConfigFileWatcher:
 
     async def _load_and_publish(self) -> None:
         try:
-            known = self._published.current
-            snapshot = await asyncio.to_thread(build_valid_snapshot, self._settings, self._published.stored, known)
+            previous = self._published.current
+            snapshot = await asyncio.to_thread(build_valid_snapshot, self._settings, self._published.stored, previous)
         except PenstockError as error:
             log.error("the old snapshot stays: %s", error)  # noqa: TRY400 - the problems say it all
             return

@@ -76,8 +76,8 @@ class SavedSnapshot:
         """Decrypts a saved snapshot."""
         return self._master.open(sealed, PURPOSE)
 
-    def _open_file(self, place: int, flags: int) -> int:
-        return os.open(self._paths[place], flags | os.O_CLOEXEC, 0o600)
+    def _open_file(self, file_index: int, flags: int) -> int:
+        return os.open(self._paths[file_index], flags | os.O_CLOEXEC, 0o600)
 
 
 class SnapshotPublisher:
@@ -90,7 +90,7 @@ class SnapshotPublisher:
         database: Database,
         vault: Vault,
         secrets: SecretCache,
-        kept: SavedSnapshot,
+        saved_snapshot: SavedSnapshot,
         tokens: TokenVerifier | None,
     ) -> None:
         """Starts from the saved snapshot; reads nothing yet."""
@@ -100,7 +100,7 @@ class SnapshotPublisher:
         self._vault = vault
         self._secrets = secrets
         self._gatherer = SnapshotReader(vault, secrets)
-        self._kept = kept
+        self._kept = saved_snapshot
         self._tokens = tokens
         self._bell = asyncio.Event()
         # Number of the last change that was read, and of the last that was published.
@@ -154,10 +154,10 @@ class SnapshotPublisher:
     async def _poll_forever(self) -> None:
         while True:
             await self._publish_or_log()
-            looked = time.monotonic()
+            polled_at = time.monotonic()
             self._published.running.notify()
             await wait_for_event(self._bell, POLL_INTERVAL_SECONDS)
-            await asyncio.sleep(max(0.0, looked + MIN_READ_INTERVAL_SECONDS - time.monotonic()))
+            await asyncio.sleep(max(0.0, polled_at + MIN_READ_INTERVAL_SECONDS - time.monotonic()))
             self._bell.clear()
 
     async def _publish_or_log(self) -> None:
@@ -189,8 +189,8 @@ class SnapshotPublisher:
     async def fetch_secrets(self) -> None:
         """Fetches the secrets that are due, and triggers publishing if one changed."""
         async with self._database.read_connection() as connection:
-            asked = await load_secret_lookups(connection, self._vault)
-        if await self._secrets.refresh(asked):
+            lookups = await load_secret_lookups(connection, self._vault)
+        if await self._secrets.refresh(lookups):
             self._fills += 1
             self.notify()
 
@@ -205,8 +205,8 @@ class SnapshotPublisher:
             parts = await self._changed_sections(connection, number)
             if parts is not None and REST not in parts:
                 return
-            asked = await load_secret_lookups(connection, self._vault)
-        await self._secrets.fetch_new(asked, SECRETS_TIMEOUT_SECONDS)
+            lookups = await load_secret_lookups(connection, self._vault)
+        await self._secrets.fetch_new(lookups, SECRETS_TIMEOUT_SECONDS)
 
     async def publish_changes(self) -> None:
         """Publishes a snapshot if something changed, or if a published row has expired."""
@@ -224,8 +224,8 @@ class SnapshotPublisher:
             stored, self._due = await self._gatherer.read_snapshot(connection, parts)
             stored = msgspec.structs.replace(stored, jwt=jwt, number=number)
         async with self._published.turn:
-            known = self._published.current
-            snapshot = await asyncio.to_thread(build_valid_snapshot, self._settings, stored, known)
+            previous = self._published.current
+            snapshot = await asyncio.to_thread(build_valid_snapshot, self._settings, stored, previous)
             self._number, self._filled = number, fills
             self._whole_at = None if is_whole else self._whole_at
             self._published.stored = stored

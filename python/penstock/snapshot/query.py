@@ -98,8 +98,8 @@ class SectionedTable:
 
     def restore(self, stored: StoreData) -> None:
         """Restores the sections of a stored snapshot."""
-        own = {name: said for name, said in stored.parts.items() if name.startswith(f"{self._name}/")}
-        self.parts = {name: Section(stored.pieces[name], count, end) for name, (count, end) in own.items()}
+        saved_sections = {name: entry for name, entry in stored.parts.items() if name.startswith(f"{self._name}/")}
+        self.parts = {name: Section(stored.pieces[name], count, end) for name, (count, end) in saved_sections.items()}
 
     async def refresh(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
         """Reads the sections that changed or that have expired rows. Reads all sections if `changed` is `None`."""
@@ -111,20 +111,23 @@ class SectionedTable:
             if not wanted:
                 return
             old = {name: part for name, part in self.parts.items() if name not in wanted}
-        here = [self._digits.in_(sorted(name.rpartition("/")[2] for name in wanted))] if wanted else []
-        fresh = {f"{self._name}/{own}": rows for own, rows in (await self._query_sections(connection, here)).items()}
+        conditions = [self._digits.in_(sorted(name.rpartition("/")[2] for name in wanted))] if wanted else []
+        fresh = {
+            f"{self._name}/{digits}": rows
+            for digits, rows in (await self._query_sections(connection, conditions)).items()
+        }
         self.parts = old | {
             name: Section(self._encode_chunk(name, rows), count, end) for name, (rows, count, end) in fresh.items()
         }
 
     async def _query_sections(
-        self, connection: AsyncConnection, here: Sequence[ColumnElement[bool]]
+        self, connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
     ) -> dict[str, SectionRows]:
         """Has the database encode rows as JSON. Returns the rows of each section, their number and the first expiry, by
         the section's digits.
         """
         is_postgres = connection.dialect.name == "postgresql"
-        inner = self._rows(is_postgres).add_columns(self._digits.label("digits")).where(*here).subquery()
+        inner = self._rows(is_postgres).add_columns(self._digits.label("digits")).where(*conditions).subquery()
         if is_postgres:
             joined = func.convert_to(func.string_agg(inner.c.row, ","), "UTF8")
         else:
@@ -132,7 +135,7 @@ class SectionedTable:
         query = select(inner.c.digits, joined, func.count(inner.c.counts), func.min(inner.c.ends))
         query = query.group_by(inner.c.digits)
         found = (await connection.execute(query)).all()
-        return {own: (rows, count, end) for own, rows, count, end in found}
+        return {digits: (rows, count, end) for digits, rows, count, end in found}
 
     def _encode_chunk(self, name: str, rows: bytes) -> Chunk:
         """Encodes a section in the format that the engine reads."""
@@ -150,11 +153,11 @@ class ConfigTable(SectionedTable):
         self._vault = vault
 
     async def _query_sections(
-        self, connection: AsyncConnection, here: Sequence[ColumnElement[bool]]
+        self, connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
     ) -> dict[str, SectionRows]:
-        found = await super()._query_sections(connection, here)
+        found = await super()._query_sections(connection, conditions)
         rows = select(configs, section_digits(configs.c.id).label("digits")).where(configs.c.status == "active")
-        for row in (await connection.execute(rows.where(configs.c.sealed.is_not(None), *here))).mappings():
+        for row in (await connection.execute(rows.where(configs.c.sealed.is_not(None), *conditions))).mappings():
             before, count, _ = found.get(row["digits"], (b"", 0, None))
             try:
                 written = msgspec.json.encode(await self._decrypt_config(connection, row))
@@ -165,7 +168,7 @@ class ConfigTable(SectionedTable):
             found[row["digits"]] = (b",".join(part for part in (before, written) if part), count + 1, None)
         # In a thread, because the engine compiles the configs and the event loop must stay responsive.
         taken = await asyncio.to_thread(
-            lambda: {own: _drop_invalid_configs(rows) for own, (rows, _, _) in found.items()}
+            lambda: {digits: _drop_invalid_configs(rows) for digits, (rows, _, _) in found.items()}
         )
         return {own: (taken[own], count, end) for own, (_, count, end) in found.items()}
 
@@ -181,14 +184,14 @@ def _drop_invalid_configs(rows: bytes) -> bytes:
     """Drops configs that the engine rejects. A config saved by an older release must not stop publishing for everyone."""
     if _config_errors(rows) is None:
         return rows
-    kept: list[bytes] = []
+    valid_rows: list[bytes] = []
     for raw in msgspec.json.decode(b"[%s]" % rows, type=list[msgspec.Raw]):
         one = bytes(raw)
         if why := _config_errors(one):
             log.warning(CONFIG_SKIPPED, msgspec.json.decode(one)["slug"], why)
         else:
-            kept.append(one)
-    return b",".join(kept)
+            valid_rows.append(one)
+    return b",".join(valid_rows)
 
 
 def _config_errors(rows: bytes) -> str | None:
@@ -254,12 +257,14 @@ def _is_expired(end: int | None, moment: int) -> bool:
 
 
 def _select_keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
-    own, texts = api_keys.c.expires_at, key_digests.c.expires_at
-    ends = case((own.is_(None), texts), (texts.is_(None), own), (own < texts, own), else_=texts)
-    named = {"id": api_keys.c.id, "sha256": key_digests.c.sha256}
+    key_expiry, texts = api_keys.c.expires_at, key_digests.c.expires_at
+    ends = case(
+        (key_expiry.is_(None), texts), (texts.is_(None), key_expiry), (key_expiry < texts, key_expiry), else_=texts
+    )
+    key_fields = {"id": api_keys.c.id, "sha256": key_digests.c.sha256}
     row = _json_object(
         is_postgres,
-        **named,
+        **key_fields,
         name=api_keys.c.name,
         workspace=api_keys.c.workspace_id,
         expires_at=ends // 1000,
@@ -270,14 +275,14 @@ def _select_keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
     is_of_none = api_keys.c.workspace_id.is_(None)
     is_good = and_(~is_of_none, cast(api_keys.c.scopes, Text).contains(f'"{DATA_PLANE_SCOPE}"'))
     lacks = case((is_of_none, "workspace"), else_="scope")
-    refused = _json_object(is_postgres, **named, lacks=lacks)
+    refused = _json_object(is_postgres, **key_fields, lacks=lacks)
     return (
         select(case((is_good, row), else_=refused).label("row"), ends.label("ends"))
         .add_columns(case((is_good, 1)).label("counts"))
         .join(key_digests, key_digests.c.api_key_id == api_keys.c.id)
         .outerjoin(workspaces, workspaces.c.id == api_keys.c.workspace_id)
         .where(or_(is_of_none, workspaces.c.status == "active"), api_keys.c.status == "active")
-        .where(_is_not_expired(own), _is_not_expired(texts))
+        .where(_is_not_expired(key_expiry), _is_not_expired(texts))
     )
 
 
@@ -359,16 +364,16 @@ async def _read_removed_members(connection: AsyncConnection) -> JsonRows:
     for row in (
         await connection.execute(query.order_by(removed_members.c.id.desc()).limit(MAX_REMOVED_MEMBERS))
     ).mappings():
-        place = row["workspace_id"]
-        if place and row["role"] in ORGANISATION_ADMIN_ROLES:
+        workspace_id = row["workspace_id"]
+        if workspace_id and row["role"] in ORGANISATION_ADMIN_ROLES:
             continue
         # A person who was invited again has a new id, so only the old id is listed.
-        is_again = row["role"] and not place
-        told = {row["user_id"]} if is_again else {row["user_id"], row["email"].lower()}
-        names.setdefault((row["organisation_id"], place), set()).update(told)
+        is_again = row["role"] and not workspace_id
+        member_names = {row["user_id"]} if is_again else {row["user_id"], row["email"].lower()}
+        names.setdefault((row["organisation_id"], workspace_id), set()).update(member_names)
     return [
-        {"organisation_id": own_id, "workspace_id": place, "names": sorted(gone)}
-        for (own_id, place), gone in sorted(names.items(), key=lambda one: (one[0][0], one[0][1] or ""))
+        {"organisation_id": own_id, "workspace_id": place, "names": sorted(removed_names)}
+        for (own_id, place), removed_names in sorted(names.items(), key=lambda one: (one[0][0], one[0][1] or ""))
     ]
 
 
@@ -388,11 +393,11 @@ async def _read_providers(
         .order_by(providers.c.id)
     )
     found = (await connection.execute(query)).all()
-    behind, models = await _read_integrations(connection, vault, secrets, {own_id for *_, own_id in found})
+    options_by_id, models = await _read_integrations(connection, vault, secrets, {own_id for *_, own_id in found})
     rows = [
-        {"slug": slug, "workspace": workspace, "expires_at": ends and ends // 1000, **behind[own_id]}
+        {"slug": slug, "workspace": workspace, "expires_at": ends and ends // 1000, **options_by_id[own_id]}
         for slug, workspace, ends, own_id in found
-        if own_id in behind
+        if own_id in options_by_id
     ]
     return rows, models, [ends for _, _, ends, _ in found if ends is not None]
 
@@ -401,15 +406,15 @@ async def _read_integrations(
     connection: AsyncConnection, vault: Vault, secrets: SecretCache, wanted: set[str]
 ) -> tuple[dict[str, dict[str, Any]], JsonRows]:
     """Decrypts the wanted integrations whose providers the engine knows. Returns their options by id, and their models."""
-    known = {provider["slug"] for provider in engine.catalogue()}
+    known_providers = {provider["slug"] for provider in engine.catalogue()}
     own = secret_references.c
-    kept = (await connection.execute(select(own.id, own.secret_key, own.manager_type))).mappings()
-    references: dict[str, dict[str, Any]] = {row["id"]: dict(row) for row in kept}
-    said, spoilt = await _read_model_settings(connection, vault)
-    behind: dict[str, dict[str, Any]] = {}
+    reference_rows = (await connection.execute(select(own.id, own.secret_key, own.manager_type))).mappings()
+    references: dict[str, dict[str, Any]] = {row["id"]: dict(row) for row in reference_rows}
+    models_by_integration, spoilt = await _read_model_settings(connection, vault)
+    options_by_id: dict[str, dict[str, Any]] = {}
     models: JsonRows = []
     for row in (await connection.execute(select(integrations).order_by(integrations.c.id))).mappings():
-        if row["id"] not in wanted or row["ai_provider_id"] not in known:
+        if row["id"] not in wanted or row["ai_provider_id"] not in known_providers:
             continue
         if why := spoilt.get(row["id"]):
             log.warning(INTEGRATION_SKIPPED, row["slug"], why)
@@ -420,24 +425,24 @@ async def _read_integrations(
             continue
         key, configurations = filled
         try:
-            told, own = _to_engine_options(row, key, configurations, said.get(row["id"], []))
-            wrong = forms.unsupported_fields(told, [{"id": "-", "allow_all": True, "models": own}])
+            options, own = _to_engine_options(row, key, configurations, models_by_integration.get(row["id"], []))
+            wrong = forms.unsupported_fields(options, [{"id": "-", "allow_all": True, "models": own}])
         except (AttributeError, TypeError, ValueError):
             # The row dates from a release that did not reject such options.
-            wrong, told, own = [("configurations", "cannot be read")], {}, []
+            wrong, options, own = [("configurations", "cannot be read")], {}, []
         if wrong:
             # One bad row must not stop publishing for everyone.
-            reasons = ", ".join(f"{place} {why}" for place, why in wrong)
+            reasons = ", ".join(f"{path} {why}" for path, why in wrong)
             log.warning(INTEGRATION_SKIPPED, row["slug"], reasons)
             continue
-        behind[row["id"]] = told
+        options_by_id[row["id"]] = options
         adjustment = engine_export.export_adjustments(row["pricing_adjustments"])
         if own or adjustment or not row["allow_all_models"]:
-            told["models"] = row["id"]
+            options["models"] = row["id"]
             models.append(
                 {"id": row["id"], "allow_all": row["allow_all_models"], "models": own, "adjustment": adjustment}
             )
-    return behind, models
+    return options_by_id, models
 
 
 async def _resolve_secrets(
@@ -458,13 +463,13 @@ async def _resolve_secrets(
 
 
 def _to_engine_options(
-    row: RowMapping, key: str | None, configurations: Mapping[str, Any], said: JsonRows
+    row: RowMapping, key: str | None, configurations: Mapping[str, Any], model_rows: JsonRows
 ) -> tuple[dict[str, Any], JsonRows]:
     """Converts an integration to the options that the engine reads, and to its list of models."""
     provider = row["ai_provider_id"]
-    told = forms.provider_row(provider, configurations)
-    own = _merge_deployments(said, told.pop("deployments", {}))
-    return {"provider": provider, "api_key": key, **told}, own
+    options = forms.provider_row(provider, configurations)
+    models = _merge_deployments(model_rows, options.pop("deployments", {}))
+    return {"provider": provider, "api_key": key, **options}, models
 
 
 async def _read_model_settings(connection: AsyncConnection, vault: Vault) -> tuple[dict[str, JsonRows], dict[str, str]]:
@@ -476,21 +481,21 @@ async def _read_model_settings(connection: AsyncConnection, vault: Vault) -> tup
     query = select(integration_models).order_by(integration_models.c.integration_id, integration_models.c.slug)
     for row in (await connection.execute(query)).mappings():
         try:
-            place = await _decrypt_options(connection, vault, row)
-            said = row["pricing_config"]
-            prices = engine_export.export_operator_prices(msgspec.convert(said, PricingConfig)) if said else None
+            options = await _decrypt_options(connection, vault, row)
+            pricing = row["pricing_config"]
+            prices = engine_export.export_operator_prices(msgspec.convert(pricing, PricingConfig)) if pricing else None
         except (DecryptionError, msgspec.ValidationError) as error:
             spoilt[row["integration_id"]] = f"its model {row['slug']!r}: {error}"
             continue
-        one = forms.model_row(row["slug"], row["enabled"], place, prices)
+        one = forms.model_row(row["slug"], row["enabled"], options, prices)
         found.setdefault(row["integration_id"], []).append(one)
     return found, spoilt
 
 
-def _merge_deployments(said: JsonRows, deployments: Mapping[str, dict[str, str]]) -> JsonRows:
+def _merge_deployments(model_rows: JsonRows, deployments: Mapping[str, dict[str, str]]) -> JsonRows:
     """Adds each deployment to the settings of the model that requests select it by."""
     rest = dict(deployments)
-    rows = [{**one, "options": rest.pop(one["slug"], {})} for one in said]
+    rows = [{**one, "options": rest.pop(one["slug"], {})} for one in model_rows]
     return [*rows, *({"slug": slug, "enabled": True, "options": options} for slug, options in rest.items())]
 
 

@@ -29,7 +29,7 @@ REDIS_TIMEOUT_SECONDS = 1.0
 class RedisNotifier:
     """Publishes and receives change notifications on one channel. Nothing blocks if Redis is unavailable."""
 
-    def __init__(self, settings: Settings, url: str, heard: Callable[[], None], authorities: str = "") -> None:
+    def __init__(self, settings: Settings, url: str, on_change: Callable[[], None], authorities: str = "") -> None:
         """Creates the client without connecting. `authorities` is a file of CA certificates to trust besides the
         default ones.
         """
@@ -43,7 +43,7 @@ class RedisNotifier:
         self._redis = cast("Any", Redis).from_url(url, **times, **trusted)
         self._channel = f"{settings.prefix}saved"
         self._name = uuid.uuid4().hex
-        self._heard = heard
+        self._heard = on_change
         self._changed = asyncio.Event()
         self._ill = False
 
@@ -53,7 +53,7 @@ class RedisNotifier:
 
     async def run(self) -> None:
         """Publishes and receives notifications until cancelled."""
-        telling = asyncio.create_task(self._publish_changes())
+        publish_task = asyncio.create_task(self._publish_changes())
         try:
             while True:
                 try:
@@ -62,9 +62,9 @@ class RedisNotifier:
                     self._mark_unreachable(error)
                 await asyncio.sleep(RECONNECT_DELAY_SECONDS)
         finally:
-            telling.cancel()
+            publish_task.cancel()
             with suppress(asyncio.CancelledError):
-                await telling
+                await publish_task
             with suppress(RedisError, OSError, TimeoutError):
                 await asyncio.wait_for(self._redis.aclose(), REDIS_TIMEOUT_SECONDS)
 

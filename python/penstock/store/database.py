@@ -224,14 +224,14 @@ def _translate_migration_errors() -> Generator[None]:
         yield
     except (exc.SQLAlchemyError, OSError, TimeoutError) as error:
         # Lines after the first may contain row data.
-        said = str(getattr(error, "orig", None) or error).partition("\n")[0] or type(error).__name__
-        raise _migration_error(said) from error
+        message = str(getattr(error, "orig", None) or error).partition("\n")[0] or type(error).__name__
+        raise _migration_error(message) from error
     except UnavailableError as error:
         raise _migration_error(error.message) from error
 
 
-def _migration_error(said: str) -> StartupError:
-    return StartupError(f"the store cannot be migrated, and is as it was: {said}")
+def _migration_error(reason: str) -> StartupError:
+    return StartupError(f"the store cannot be migrated, and is as it was: {reason}")
 
 
 def parse_url(url: Secret) -> URL:
@@ -341,15 +341,15 @@ def _ping_idle_connection(connection: Any, record: Any, _proxy: object) -> None:
 
 
 def _conflict_error(error: exc.IntegrityError) -> ConflictError:
-    said = str(error.orig).lower()
-    if "foreign key" in said:
+    message = str(error.orig).lower()
+    if "foreign key" in message:
         return ConflictError("something else depends on it, or what it refers to is gone")
-    return ConflictError("this slug is taken" if "slug" in said else "it exists already")
+    return ConflictError("this slug is taken" if "slug" in message else "it exists already")
 
 
 def _unavailable_error(error: BaseException) -> UnavailableError:
-    said = str(getattr(error, "orig", error))
-    if any(words in said for words in MISSING_TABLE_MESSAGES):
+    message = str(getattr(error, "orig", error))
+    if any(pattern in message for pattern in MISSING_TABLE_MESSAGES):
         return UnavailableError("the store has no tables yet; hint: penstock migrate, then penstock init")
     if getattr(getattr(error, "orig", None), "sqlstate", None) in TRANSIENT_SQLSTATES:
         return UnavailableError("another request is changing the same data; nothing was changed: try again")

@@ -125,20 +125,20 @@ class CompiledQuery:
 
     def values_by_name(self, binds: Sequence[BindParameter[Any]]) -> dict[str, Any]:
         """Returns the values of an equivalent query by the parameter names of this one."""
-        places = zip(self._places, binds, strict=True)
-        return {name: bind.effective_value for name, bind in places if name is not None}
+        pairs = zip(self._places, binds, strict=True)
+        return {name: bind.effective_value for name, bind in pairs if name is not None}
 
     def render_statement(self, values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
         """Returns the SQL text and the parameters in positional order."""
         sql, order, writers = self._sql, self._order, self._writers
-        known: Mapping[str, Any] = {**self._given, **values}
+        parameters: Mapping[str, Any] = {**self._given, **values}
         if self._grows:
-            expanded = self._compiled.construct_expanded_state(known)
-            sql, order, known = expanded.statement, expanded.positiontup or (), expanded.parameters
+            expanded = self._compiled.construct_expanded_state(parameters)
+            sql, order, parameters = expanded.statement, expanded.positiontup or (), expanded.parameters
             writers = {**writers, **expanded.processors}
         if not writers:
-            return sql, [known[name] for name in order]
-        return sql, [writers[name](known[name]) if name in writers else known[name] for name in order]
+            return sql, [parameters[name] for name in order]
+        return sql, [writers[name](parameters[name]) if name in writers else parameters[name] for name in order]
 
     def convert_rows(self, found: Sequence[Sequence[Any]]) -> list[Row]:
         """Converts rows of the driver to mappings by column name."""

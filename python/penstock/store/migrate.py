@@ -120,9 +120,9 @@ def _run_migrations(
     config.set_main_option("script_location", str(SCRIPTS_DIR))
     config.attributes["connection"] = connection
     before = _read_revision(connection)
-    go = command.upgrade if target == "head" else command.downgrade
+    run_command = command.upgrade if target == "head" else command.downgrade
     try:
-        go(config, target)
+        run_command(config, target)
     except CommandError as error:
         message = f"the store cannot be migrated: {error}; hint: a newer release may have migrated it"
         raise StartupError(message) from None

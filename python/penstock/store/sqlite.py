@@ -75,20 +75,20 @@ class Connection(aiosqlite.Connection):
         if self._begin or self._conn.in_transaction:
             await self.rollback()
 
-    async def run_operation(self, work: DatabaseOperation[StatementResult]) -> StatementResult:
+    async def run_operation(self, operation: DatabaseOperation[StatementResult]) -> StatementResult:
         """Runs an operation, after beginning a transaction if one is due. Tries reads on the event loop first."""
         begin, self._begin = self._begin, None
         if not self._is_away:
             if begin != WRITING:
                 try:
-                    return _begin_and_run(begin, work, self._conn)
+                    return _begin_and_run(begin, operation, self._conn)
                 except sqlite3.OperationalError as error:
                     if error.sqlite_errorcode not in RETRY_ON_THREAD_CODES:
                         raise
                 # The transaction has already begun.
                 begin = None
             self._move_to_thread()
-        return await self._run_on_thread(partial(_begin_and_run, begin), work)
+        return await self._run_on_thread(partial(_begin_and_run, begin), operation)
 
     async def commit(self) -> None:
         """Commits the transaction."""
@@ -99,10 +99,12 @@ class Connection(aiosqlite.Connection):
         await self._end_transaction(sqlite3.Connection.rollback)
 
     async def _run_on_thread(
-        self, do: Callable[[DatabaseOperation[Result], sqlite3.Connection], Result], work: DatabaseOperation[Result]
+        self,
+        do: Callable[[DatabaseOperation[Result], sqlite3.Connection], Result],
+        operation: DatabaseOperation[Result],
     ) -> Result:
         execute: Any = self._execute  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        return await execute(do, work, self._conn)
+        return await execute(do, operation, self._conn)
 
     def _move_to_thread(self) -> None:
         self._is_away = True
@@ -172,11 +174,11 @@ class Cursor:
 
 
 def _begin_and_run(
-    begin: str | None, work: DatabaseOperation[StatementResult], connection: sqlite3.Connection
+    begin: str | None, operation: DatabaseOperation[StatementResult], connection: sqlite3.Connection
 ) -> StatementResult:
     if begin:
         connection.execute(begin)
-    return work(connection)
+    return operation(connection)
 
 
 def _fetch_result(cursor: sqlite3.Cursor) -> StatementResult:

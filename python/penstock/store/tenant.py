@@ -98,13 +98,13 @@ class TenantStore:
         """Returns the rows of a query object that is built once and run with parameters. Building a query takes longer
         than running it.
         """
-        own: dict[str, Any] = {name: value for name, value in self._scope_values(table).items() if value is not None}
+        scope: dict[str, Any] = {name: value for name, value in self._scope_values(table).items() if value is not None}
         if self.workspace_id is None and self.among is not None and _workspace_column(table) is not None:
-            own[WORKSPACES_PARAMETER] = sorted(self.among)
-        inside = _scoped_query(query, table, tuple(own))
+            scope[WORKSPACES_PARAMETER] = sorted(self.among)
+        inside = _scoped_query(query, table, tuple(scope))
         if isinstance(self.connection, ReadConnection):
-            return await self.connection.fetch_prepared(inside, {**values, **own})
-        found = await self.connection.execute(inside, {**values, **own})
+            return await self.connection.fetch_prepared(inside, {**values, **scope})
+        found = await self.connection.execute(inside, {**values, **scope})
         return [cast("Row", row) for row in found.mappings()]
 
     async def fetch_first(self, query: Query, *tables: Table) -> Row | None:
@@ -128,16 +128,16 @@ class TenantStore:
 
     async def insert(self, table: Table, values: Mapping[str, Any]) -> Row:
         """Inserts a row into the scope; returns it."""
-        own = self._scope_values(table)
-        row = {**own, **values, **{name: value for name, value in own.items() if value is not None}}
+        scope = self._scope_values(table)
+        row = {**scope, **values, **{name: value for name, value in scope.items() if value is not None}}
         await self.connection.execute(insert(table).values(row))
         return row
 
     async def insert_all(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
         """Inserts rows into the scope."""
-        own = {name: value for name, value in self._scope_values(table).items() if value is not None}
+        scope = {name: value for name, value in self._scope_values(table).items() if value is not None}
         if rows:
-            await self.connection.execute(insert(table), [{**row, **own} for row in rows])
+            await self.connection.execute(insert(table), [{**row, **scope} for row in rows])
 
     async def update(self, table: Table, row_id: str, values: Mapping[str, Any]) -> None:
         """Updates a row if it is in scope."""
@@ -157,18 +157,20 @@ class TenantStore:
         """Records that snapshot sections changed, so that the data plane loads them again. See
         `penstock.store.snapshot_sections`.
         """
-        bell = self.bell
-        if bell.parts.issuperset(parts):
+        change = self.bell
+        if change.parts.issuperset(parts):
             return
-        bell.parts.update(parts)
-        said = {"parts": sorted(bell.parts)}
-        if bell.number is not None:
-            await self.connection.execute(update(change_log).where(change_log.c.number == bell.number).values(said))
+        change.parts.update(parts)
+        row_values = {"parts": sorted(change.parts)}
+        if change.number is not None:
+            await self.connection.execute(
+                update(change_log).where(change_log.c.number == change.number).values(row_values)
+            )
             return
         # The update locks the counter until commit, so the numbers follow the commit order.
         counted = update(change_counter).values(number=change_counter.c.number + 1).returning(change_counter.c.number)
-        bell.number = await self.connection.scalar(counted)
-        await self.connection.execute(insert(change_log).values(number=bell.number, **said))
+        change.number = await self.connection.scalar(counted)
+        await self.connection.execute(insert(change_log).values(number=change.number, **row_values))
 
     def _scope_conditions(self, tables: Iterable[Table]) -> list[Condition]:
         conditions: list[Condition] = []
@@ -189,11 +191,11 @@ class TenantStore:
             return {"id": self.organisation_id}
         # A workspace's own row has the workspace's id as `id`. It is visible inside that workspace.
         workspace = "id" if table.name == "workspaces" else "workspace_id"
-        own = {"organisation_id": self.organisation_id, workspace: self.workspace_id}
+        scope = {"organisation_id": self.organisation_id, workspace: self.workspace_id}
         if "organisation_id" not in table.c:
             message = f"the table {table.name!r} belongs to no organisation"
             raise LookupError(message)
-        return {name: value for name, value in own.items() if name in table.c}
+        return {name: value for name, value in scope.items() if name in table.c}
 
 
 def _single_row(key: str, found: list[Row]) -> Row | None:
@@ -231,10 +233,10 @@ def _count_query(table: Table) -> Query:
 
 
 @lru_cache(MAX_SCOPED_QUERIES)
-def _scoped_query(query: Query, table: Table, own: tuple[str, ...]) -> Query:
-    equal = [table.c[name] == bindparam(name) for name in own if name != WORKSPACES_PARAMETER]
+def _scoped_query(query: Query, table: Table, parameter_names: tuple[str, ...]) -> Query:
+    equal = [table.c[name] == bindparam(name) for name in parameter_names if name != WORKSPACES_PARAMETER]
     column = _workspace_column(table)
-    if WORKSPACES_PARAMETER in own and column is not None:
+    if WORKSPACES_PARAMETER in parameter_names and column is not None:
         return query.where(*equal, column.in_(bindparam(WORKSPACES_PARAMETER, expanding=True)))
     return query.where(*equal)
 

@@ -79,7 +79,7 @@ fn bench_render(c: &mut Criterion) {
         let route = Route { operation, path: "/chat/completions", path_params: PathOptions::default() };
         let call = Call { route, head: &head, control: ControlHeaders::parse(&head.headers, &aliases) };
         let Some(target) = build_target() else { return };
-        let said = RenderInput {
+        let render_input = RenderInput {
             model: "gpt-4o",
             user: "",
             is_streaming: false,
@@ -92,7 +92,7 @@ fn bench_render(c: &mut Criterion) {
             issued_credential: None,
         };
         group.bench_function(name, |b| {
-            b.iter(|| request_head::render_head(&call, &target, said, &aliases));
+            b.iter(|| request_head::render_head(&call, &target, render_input, &aliases));
         });
     }
     group.finish();

@@ -89,8 +89,8 @@ fn build_body(model: &str, streams: bool, bytes: usize) -> Bytes {
 /// Sends one request and returns the size of the complete response. Instructions are counted from the call to the
 /// return of this function.
 #[inline(never)]
-fn one_request(stand: &BenchGateway, request: Request) -> usize {
-    match stand.runtime.block_on(stand.gateway.handle(request)).body {
+fn one_request(bench: &BenchGateway, request: Request) -> usize {
+    match bench.runtime.block_on(bench.gateway.handle(request)).body {
         ClientResponseBody::Complete(bytes) => black_box(bytes).len(),
         ClientResponseBody::Stream(_) => 0,
     }
@@ -98,19 +98,19 @@ fn one_request(stand: &BenchGateway, request: Request) -> usize {
 
 /// Sends one streaming request and returns the number of chunks received.
 #[inline(never)]
-fn one_stream(stand: &BenchGateway, request: Request) -> usize {
-    stand.runtime.block_on(async {
-        let ClientResponseBody::Stream(mut stream) = stand.gateway.handle(request).await.body else { return 0 };
-        let mut pieces = 0;
-        while let Ok(Some(piece)) = stream.next().await {
-            pieces += usize::from(!black_box(piece).is_empty());
+fn one_stream(bench: &BenchGateway, request: Request) -> usize {
+    bench.runtime.block_on(async {
+        let ClientResponseBody::Stream(mut stream) = bench.gateway.handle(request).await.body else { return 0 };
+        let mut chunk_count = 0;
+        while let Ok(Some(chunk)) = stream.next().await {
+            chunk_count += usize::from(!black_box(chunk).is_empty());
         }
-        pieces
+        chunk_count
     })
 }
 
 fn bench_plain_requests(c: &mut Criterion) {
-    let Some(stand) = BenchGateway::new() else { return };
+    let Some(bench) = BenchGateway::new() else { return };
     let mut group = c.benchmark_group("plain");
     let streamed = format!("mock?chunks={STREAM_CHUNKS}&chunk_ms=1");
     for (name, body) in [
@@ -118,14 +118,14 @@ fn bench_plain_requests(c: &mut Criterion) {
         ("a request of a megabyte", build_body("mock?response_bytes=1041", false, 1_000_000)),
     ] {
         group.bench_function(name, |b| {
-            let ask = |request| assert!(one_request(&stand, request) > 1000);
-            b.iter_batched(|| stand.build_request(&body), ask, BatchSize::PerIteration);
+            let send = |request| assert!(one_request(&bench, request) > 1000);
+            b.iter_batched(|| bench.build_request(&body), send, BatchSize::PerIteration);
         });
     }
     let body = build_body(&streamed, true, 100);
     group.bench_function("a stream of 100 chunks", |b| {
-        let ask = |request| assert!(one_stream(&stand, request) >= STREAM_CHUNKS / 2);
-        b.iter_batched(|| stand.build_request(&body), ask, BatchSize::PerIteration);
+        let send = |request| assert!(one_stream(&bench, request) >= STREAM_CHUNKS / 2);
+        b.iter_batched(|| bench.build_request(&body), send, BatchSize::PerIteration);
     });
     group.finish();
 }

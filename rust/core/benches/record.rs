@@ -68,9 +68,9 @@ fn bench_record(c: &mut Criterion) {
                 }
                 Box::new(build_request_log())
             };
-            let close = |facts| {
+            let close = |log| {
                 let mut record = Record::open(Arc::clone(&head), Arc::clone(&sink));
-                record.log = facts;
+                record.log = log;
                 record.close(Outcome::Complete);
             };
             b.iter_batched(open, close, BatchSize::SmallInput);

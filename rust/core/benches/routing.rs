@@ -49,11 +49,13 @@ fn bench_choose_target(c: &mut Criterion) {
     let mut group = c.benchmark_group("routing/choose");
     let metadata = Metadata::parse(r#"{"user":"ann"}"#);
     let params = [Some(json!("model"))];
-    let asked = ConditionInput { metadata: &metadata, params: &params, path: "/v1/chat/completions" };
+    let condition_input = ConditionInput { metadata: &metadata, params: &params, path: "/v1/chat/completions" };
     if let Some(Config { root, .. }) = parse_config(&conditional_config(1000))
         && let Strategy::Conditional(strategy) = &root.strategy
     {
-        group.bench_function("the last of 1,000 conditions", |b| b.iter(|| strategy.choose_target(black_box(&asked))));
+        group.bench_function("the last of 1,000 conditions", |b| {
+            b.iter(|| strategy.choose_target(black_box(&condition_input)))
+        });
     }
     if let Some(Config { root, .. }) = parse_config(&nested_config(1, 100))
         && let Strategy::LoadBalance(strategy) = &root.strategy
@@ -69,19 +71,19 @@ fn bench_parse_config(c: &mut Criterion) {
     group.bench_function("parse 100 targets", |b| {
         b.iter(|| Config::parse(black_box(text.as_bytes()), Strictness::Lenient).is_ok());
     });
-    let known = InlineConfigCache::new(1 << 24);
+    let cache = InlineConfigCache::new(1 << 24);
     group.bench_function("100 targets, already compiled", |b| {
-        b.iter(|| known.get_or_compile(black_box(&text), TargetLimits::default()).is_ok());
+        b.iter(|| cache.get_or_compile(black_box(&text), TargetLimits::default()).is_ok());
     });
     group.finish();
 }
 
-fn build_request(config: &str, said: &str) -> Request {
+fn build_request(config: &str, prompt: &str) -> Request {
     let mut headers = Headers::default();
     headers.push(b"x-gateway-config", config.as_bytes());
     headers.push(b"x-gateway-metadata", br#"{"user":"ann"}"#);
     headers.push(b"content-type", b"application/json");
-    let body = json!({"model": "mock", "messages": [{"role": "user", "content": said}]}).to_string();
+    let body = json!({"model": "mock", "messages": [{"role": "user", "content": prompt}]}).to_string();
     let head = RequestHead {
         method: "POST".into(),
         path: "/v1/chat/completions".into(),
@@ -132,8 +134,8 @@ fn bench_complete_request(c: &mut Criterion) {
                     build_request(&slug, "hi")
                 },
                 |request| {
-                    let answer = runtime.block_on(gateway.handle(request));
-                    assert!(answer.head.status == 200 && matches!(answer.body, ClientResponseBody::Complete(_)));
+                    let response = runtime.block_on(gateway.handle(request));
+                    assert!(response.head.status == 200 && matches!(response.body, ClientResponseBody::Complete(_)));
                 },
                 BatchSize::SmallInput,
             );
@@ -158,19 +160,19 @@ fn bench_cached_response(c: &mut Criterion) {
     }
     let gateway = Arc::new(gateway);
     let mut group = c.benchmark_group("routing/kept");
-    let said = "Tell me more. ".repeat(64);
+    let prompt = "Tell me more. ".repeat(64);
     for (name, config) in
         [("kept", r#"{"provider":"mock","cache":{"mode":"simple"}}"#), ("forwarded", r#"{"provider":"mock"}"#)]
     {
         group.bench_function(name, |b| {
-            let ask = || {
+            let setup = || {
                 if let Some(lines) = gateway.record_sink.outbox.take_pending() {
                     gateway.record_sink.outbox.acknowledge(lines);
                 }
-                build_request(config, &said)
+                build_request(config, &prompt)
             };
-            let answer = |request| assert_eq!(runtime.block_on(gateway.handle(request)).head.status, 200);
-            b.iter_batched(ask, answer, BatchSize::SmallInput);
+            let response = |request| assert_eq!(runtime.block_on(gateway.handle(request)).head.status, 200);
+            b.iter_batched(setup, response, BatchSize::SmallInput);
         });
     }
     group.finish();

@@ -41,8 +41,8 @@ fn bench_compile(c: &mut Criterion) {
 fn bench_key_lookup(c: &mut Criterion) {
     let Ok(snapshot) = Snapshot::compile(&build_snapshot_json(KEY_COUNT)) else { return };
     // Each lookup uses another key; otherwise the benchmark would measure the CPU cache.
-    let known: Vec<_> = (0..KEY_COUNT).step_by(7).map(api_key).collect();
-    let (mut turn, unknown) = (known.iter().cycle(), api_key(2 * KEY_COUNT));
+    let keys: Vec<_> = (0..KEY_COUNT).step_by(7).map(api_key).collect();
+    let (mut turn, unknown) = (keys.iter().cycle(), api_key(2 * KEY_COUNT));
     let mut group = c.benchmark_group("snapshot/key");
     group.bench_function("known", |b| {
         b.iter(|| turn.next().is_some_and(|text| snapshot.find_key(black_box(text)).is_some()));

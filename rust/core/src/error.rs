@@ -93,8 +93,8 @@ const MAX_RESPONSE_EXCERPT_BYTES: usize = 2048;
 
 impl Error {
     /// Builds the error for a complete response that is not in this provider's format.
-    pub fn invalid_response(provider: &'static str, status: u16, answer: &[u8]) -> Self {
-        let excerpt = String::from_utf8_lossy(&answer[..answer.len().min(MAX_RESPONSE_EXCERPT_BYTES)]).into_owned();
+    pub fn invalid_response(provider: &'static str, status: u16, response: &[u8]) -> Self {
+        let excerpt = String::from_utf8_lossy(&response[..response.len().min(MAX_RESPONSE_EXCERPT_BYTES)]).into_owned();
         Self::ResponseInvalid { provider, status, excerpt }
     }
 
@@ -407,17 +407,17 @@ mod tests {
 
     #[test]
     fn timeout_body_has_the_shape_of_the_spec() {
-        let answer = Error::Timeout { milliseconds: 50 }.to_response(ApiFormat::OpenAi, None);
-        assert_eq!(answer.head.status, 408);
-        let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        let response = Error::Timeout { milliseconds: 50 }.to_response(ApiFormat::OpenAi, None);
+        assert_eq!(response.head.status, 408);
+        let body: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
         assert_eq!(body["error"]["type"], "timeout_error");
         assert!(body["error"]["message"].as_str().unwrap().contains("50 ms"));
     }
 
     #[test]
     fn anthropic_client_gets_anthropic_error_shape() {
-        let answer = Error::KeyUnknown.to_response(ApiFormat::Anthropic, Some("r-1"));
-        let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+        let response = Error::KeyUnknown.to_response(ApiFormat::Anthropic, Some("r-1"));
+        let body: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
         let error = serde_json::json!({"type": "authentication_error", "message": Error::KeyUnknown.message()});
         assert_eq!(body, serde_json::json!({"type": "error", "error": error, "request_id": "r-1"}));
     }

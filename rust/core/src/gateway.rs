@@ -167,12 +167,12 @@ impl Gateway {
 
     /// Handles one client request and returns its response.
     pub async fn handle(self: &Arc<Self>, request: Request) -> ClientResponse {
-        let mut answer = self.dispatch(request).await;
+        let mut response = self.dispatch(request).await;
         if self.is_draining.load(Ordering::Acquire) {
             // Makes the client open a new connection for its next request, to a worker that is not draining.
-            answer.head.headers.push(b"connection", b"close");
+            response.head.headers.push(b"connection", b"close");
         }
-        answer
+        response
     }
 
     async fn dispatch(self: &Arc<Self>, request: Request) -> ClientResponse {
@@ -259,56 +259,50 @@ impl Gateway {
         snapshot: &Snapshot,
         call: &Call<'_>,
         body: Body,
-        facts: &mut RequestLog,
+        log: &mut RequestLog,
     ) -> Result<UpstreamResponse> {
         if self.is_overloaded() {
             return Err(Error::Overloaded);
         }
-        let passport = caller::authenticate_token(snapshot, &call.head.headers, &call.control)?;
+        let token_identity = caller::authenticate_token(snapshot, &call.head.headers, &call.control)?;
         let require = self.settings.require_key;
-        let caller = caller::admit(passport.as_ref(), snapshot, require, &call.head.headers, &call.control)?;
-        facts.set_caller(&caller, snapshot);
+        let caller = caller::admit(token_identity.as_ref(), snapshot, require, &call.head.headers, &call.control)?;
+        log.set_caller(&caller, snapshot);
         // Counts the body towards the memory budget only after admission, so that rejected clients cannot use it up.
         let body = body.with_memory_budget(&self.shared.body_memory)?;
-        let choice = self.target_resolver(snapshot, call, &caller);
+        let resolver = self.target_resolver(snapshot, call, &caller);
         if routing::is_explain_request(call) {
-            return Box::pin(routing::explain_routing(self, &choice, body)).await;
+            return Box::pin(routing::explain_routing(self, &resolver, body)).await;
         }
-        let plan = choice.build_plan()?;
-        facts.config_slug = plan.config_slug.map(ToOwned::to_owned);
+        let plan = resolver.build_plan()?;
+        log.config_slug = plan.config_slug.map(ToOwned::to_owned);
         let is_special = call.control.should_explain() || call.control.is_nitro_mode();
         if !plan.config.is_plain || !plan.has_provider() || is_special {
             // Boxed because an inline future would enlarge the future of every request.
-            return Box::pin(routing::route_request(self, &choice, &plan, body, facts)).await;
+            return Box::pin(routing::route_request(self, &resolver, &plan, body, log)).await;
         }
-        let (mut target, _) = choice.resolve_target(&plan, &plan.config.root, "")?;
+        let (mut target, _) = resolver.resolve_target(&plan, &plan.config.root, "")?;
         let until = call.control.client_timeout.and_then(timeout::client_deadline);
-        facts.metadata.validate()?;
-        facts.provider = target.provider.slug();
-        facts.provider_source = Some(if plan.config.root.provider.is_some() { "config" } else { "headers" });
+        log.metadata.validate()?;
+        log.provider = target.provider.slug();
+        log.provider_source = Some(if plan.config.root.provider.is_some() { "config" } else { "headers" });
         count_tokens::check_supported(call.route.operation, &target)?;
-        let body = self.read_body(call, body, facts).await?;
+        let body = self.read_body(call, body, log).await?;
         if let (true, Body::Complete(bytes)) = (call.requested_operation().has_countable_text(), &body) {
-            facts.count_input = Some(self.record_sink.token_counter.retain_body(call.requested_operation(), bytes));
+            log.count_input = Some(self.record_sink.token_counter.retain_body(call.requested_operation(), bytes));
         }
-        if facts.model.starts_with('@') {
+        if log.model.starts_with('@') {
             // The model may carry a provider prefix (`@slug/model`).
-            return Box::pin(routing::resolve_model_prefix(self, &choice, &plan, body, facts)).await;
+            return Box::pin(routing::resolve_model_prefix(self, &resolver, &plan, body, log)).await;
         }
-        target.apply_model(call, &facts.model, body.complete_bytes())?;
+        target.apply_model(call, &log.model, body.complete_bytes())?;
         target.cap_timeout(until);
-        if let Some(nameless) = target.provider.model_lookup(&target.options, &facts.model) {
+        if let Some(lookup) = target.provider.model_lookup(&target.options, &log.model) {
             // Boxed because an inline future would enlarge the future of every request.
-            Box::pin(inference_profiles::resolve_backing_model(
-                self,
-                call.route.operation,
-                &mut target,
-                nameless,
-                facts,
-            ))
-            .await;
+            Box::pin(inference_profiles::resolve_backing_model(self, call.route.operation, &mut target, lookup, log))
+                .await;
         }
-        self.attempt_target(call, &target, body, facts).await
+        self.attempt_target(call, &target, body, log).await
     }
 
     pub(crate) fn target_resolver<'c>(
@@ -322,16 +316,16 @@ impl Gateway {
     }
 
     /// Reads what must be known about a body before it is forwarded: its model, user and stream flag.
-    pub(crate) async fn read_body(&self, call: &Call<'_>, body: Body, facts: &mut RequestLog) -> Result<Body> {
+    pub(crate) async fn read_body(&self, call: &Call<'_>, body: Body, log: &mut RequestLog) -> Result<Body> {
         let operation = call.route.operation;
         let mut body = body.with_limits(self.body_limits)?;
         let fields = &call.head.headers;
         if !operation.has_json_body() {
             if let (true, Some(kind)) = (operation.has_model_in_form(), fields.get_str("content-type")) {
                 // Boxed because an inline future would enlarge the future of every request.
-                facts.model = Box::pin(read_form_model(kind, &mut body)).await?;
+                log.model = Box::pin(read_form_model(kind, &mut body)).await?;
             }
-            return Ok(observe_body(call, body, facts));
+            return Ok(observe_body(call, body, log));
         }
         let bytes = body.collect().await?;
         let peek = peek_json(&bytes).await.map_err(|found| match fields.get_str("content-encoding") {
@@ -342,14 +336,14 @@ impl Gateway {
             }
         })?;
         if let Some(user) = &peek.user {
-            facts.metadata.add_user(user);
+            log.metadata.add_user(user);
         }
         let streams = peek.is_streaming();
-        (facts.model, facts.is_streaming) = match call.route.model() {
+        (log.model, log.is_streaming) = match call.route.model() {
             Some(model) => (model.into_owned(), operation.is_always_streaming()),
             None => (peek.model.unwrap_or_default(), streams),
         };
-        facts.user = peek.user;
+        log.user = peek.user;
         Ok(Body::Complete(bytes))
     }
 
@@ -359,50 +353,49 @@ impl Gateway {
         call: &Call<'_>,
         target: &Target<'_>,
         body: Body,
-        facts: &mut RequestLog,
+        log: &mut RequestLog,
     ) -> Result<UpstreamResponse> {
         // Clears what a previous target set.
-        (facts.dropped_fields, facts.hides_usage) = (None, false);
+        (log.dropped_fields, log.hides_usage) = (None, false);
         if call.route.operation == Operation::ImageGenerate {
-            facts.billing.image_params = Some(Box::new(ImageParams::from_json(body.complete_bytes())));
+            log.billing.image_params = Some(Box::new(ImageParams::from_json(body.complete_bytes())));
         }
         let body = if target.batch_line_allowlist(call).is_some() {
             // Boxed because an inline future would enlarge the future of every request.
-            Box::pin(allowlist::check_batch_models(self, call, target, body, facts)).await?
+            Box::pin(allowlist::check_batch_models(self, call, target, body, log)).await?
         } else {
             body
         };
-        let wire = target.provider_format(call.route.operation, &facts.model);
+        let wire = target.provider_format(call.route.operation, &log.model);
         if let (Some(wire), false) = (wire, target.is_passthrough) {
             // Boxed because an inline future would enlarge the future of every request.
-            return Box::pin(self.attempt_translated(call, target, (wire, body), facts)).await;
+            return Box::pin(self.attempt_translated(call, target, (wire, body), log)).await;
         }
         if let (true, Some(keeper)) = (call.route.operation.is_file_operation(), target.provider.file_store()) {
-            return Box::pin(files::handle_file_request(self, call, (target, keeper), body, facts)).await;
+            return Box::pin(files::handle_file_request(self, call, (target, keeper), body, log)).await;
         }
         if let Some(BatchOutput::Blob(url)) = call.head.batch_output.as_deref() {
-            return Box::pin(azure_blob_output::fetch_output_blob(self, call, (target, url), facts)).await;
+            return Box::pin(azure_blob_output::fetch_output_blob(self, call, (target, url), log)).await;
         }
         if count_tokens::should_count_locally(call, target) {
-            return Box::pin(count_tokens::count_locally(call, body, &facts.model, &self.coarse_timer)).await;
+            return Box::pin(count_tokens::count_locally(call, body, &log.model, &self.coarse_timer)).await;
         }
-        let body = match param_map::param_rules(call, target, &facts.model) {
+        let body = match param_map::param_rules(call, target, &log.model) {
             // Boxed because an inline future would enlarge the future of every request.
-            Some(wording) => Box::pin(param_map::apply_param_rules(wording, body, facts)).await?,
+            Some(wording) => Box::pin(param_map::apply_param_rules(wording, body, log)).await?,
             None => body,
         };
         let body = if body.complete_bytes().len() > MAX_INLINE_PEEK_BYTES {
             // Boxed because an inline future would enlarge the future of every request.
-            Box::pin(include_usage::request_usage_blocking(call, target, body, facts)).await
+            Box::pin(include_usage::request_usage_blocking(call, target, body, log)).await
         } else {
-            include_usage::request_usage(call, target, body, facts)
+            include_usage::request_usage(call, target, body, log)
         };
         let counted = count_tokens::retain_for_local_count(call, target, &body);
-        let (mut incoming, mut deadline) = self.send_to_target(call, target, (body, None), facts).await?;
+        let (mut incoming, mut deadline) = self.send_to_target(call, target, (body, None), log).await?;
         if let Some(body) = counted.filter(|_| count_tokens::is_count_rejected(&incoming)) {
             let refused = UpstreamResponse::new(incoming, call.client_api_format(), deadline);
-            return Box::pin(count_tokens::count_after_rejection(call, body, refused, (facts, &self.coarse_timer)))
-                .await;
+            return Box::pin(count_tokens::count_after_rejection(call, body, refused, (log, &self.coarse_timer))).await;
         }
         if let Some(mending) =
             normalise::normaliser_for(call, target).filter(|mending| normalise::needs_normalising(*mending, &incoming))
@@ -425,27 +418,26 @@ impl Gateway {
         call: &Call<'_>,
         target: &Target<'_>,
         (wire, body): (&'static dyn ProviderFormat, Body),
-        facts: &mut RequestLog,
+        log: &mut RequestLog,
     ) -> Result<UpstreamResponse> {
         self.record_sink.metrics.translated.add(1);
         let counted = count_tokens::retain_for_local_count(call, target, &body);
-        let (body, translation) = translate::translate_request(call, target, body, (wire, &self.shared), facts).await?;
+        let (body, translation) = translate::translate_request(call, target, body, (wire, &self.shared), log).await?;
         if call.route.operation == Operation::Models {
-            return model_list::fetch_model_list(self, call, target, translation, facts).await;
+            return model_list::fetch_model_list(self, call, target, translation, log).await;
         }
         if translation.deletes_batch() {
-            return batches::delete_batch(self, call, target, translation, facts).await;
+            return batches::delete_batch(self, call, target, translation, log).await;
         }
-        facts.hides_usage = translation.should_hide_usage;
-        let (mut incoming, mut deadline) = self.send_to_target(call, target, (body, Some(&translation)), facts).await?;
+        log.hides_usage = translation.should_hide_usage;
+        let (mut incoming, mut deadline) = self.send_to_target(call, target, (body, Some(&translation)), log).await?;
         if let Some(body) = counted.filter(|_| count_tokens::is_count_rejected(&incoming)) {
             let refused = UpstreamResponse::new(incoming, call.client_api_format(), deadline);
-            return Box::pin(count_tokens::count_after_rejection(call, body, refused, (facts, &self.coarse_timer)))
-                .await;
+            return Box::pin(count_tokens::count_after_rejection(call, body, refused, (log, &self.coarse_timer))).await;
         }
         if let (Some(head), true) = (translate::job_status_head(call), incoming.head.status < 300) {
             let look = translate::job_status_call(call, &head);
-            let looking = self.send_to_target(&look, target, (Body::empty(), Some(&translation)), facts);
+            let looking = self.send_to_target(&look, target, (Body::empty(), Some(&translation)), log);
             // Both upstream requests serve one client request and share its deadline.
             (incoming, _) = deadline.enforce(looking).await?;
         }
@@ -465,7 +457,7 @@ impl Gateway {
         call: &Call<'_>,
         target: &Target<'_>,
         (body, translation): (Body, Option<&Translation>),
-        facts: &mut RequestLog,
+        log: &mut RequestLog,
     ) -> Result<(IncomingResponse, Deadline)> {
         let operation = call.route.operation;
         let body = param_map::set_model_in_body(call, target, body).await?;
@@ -496,10 +488,10 @@ impl Gateway {
             translation.is_none() && normalise::normaliser_for(call, target).is_some_and(Normaliser::changes_responses);
         let content_type = translation.and_then(Translation::request_content_type);
         let said = RenderInput {
-            model: &facts.model,
-            user: facts.user.as_deref().unwrap_or_default(),
-            is_streaming: facts.is_streaming,
-            mode: TransformMode::from_translation(translation, facts.hides_usage || mends),
+            model: &log.model,
+            user: log.user.as_deref().unwrap_or_default(),
+            is_streaming: log.is_streaming,
+            mode: TransformMode::from_translation(translation, log.hides_usage || mends),
             content_type: content_type.as_deref(),
             anthropic_betas: translation.and_then(|translation| translation.anthropic_betas.as_deref()),
             anthropic_version: translation.and_then(|translation| translation.anthropic_version.as_deref()),
@@ -520,13 +512,13 @@ impl Gateway {
             },
             is_replayable: call.head.is_replayable(),
         };
-        facts.set_target(target, operation);
+        log.set_target(target, operation);
         let sent = Instant::now();
         // Pinned here because an async function stores its arguments twice, and this is the largest part of a request's
         // future.
         let sending = pin!(self.upstream.send(&target.base_url.origin, outgoing));
         let incoming = deadline.enforce(sending).await?;
-        facts.upstream_latency = Some(sent.elapsed());
+        log.upstream_latency = Some(sent.elapsed());
         Ok((incoming, deadline.response_started()))
     }
 
@@ -595,14 +587,14 @@ fn mark_prefill(how: &PrefillSupport, body: Body) -> Body {
 
 /// Extracts model, user and stream flag from a body that is forwarded as it arrives. Ignores errors, because the
 /// provider validates the body.
-fn observe_body(call: &Call<'_>, body: Body, facts: &mut RequestLog) -> Body {
+fn observe_body(call: &Call<'_>, body: Body, log: &mut RequestLog) -> Body {
     let Some(kind) = call.head.headers.get_str("content-type") else { return body };
     if let Some(form) = FormScanner::from_content_type(kind) {
         let form = Arc::new(Mutex::new(form));
-        facts.form = Some(Arc::clone(&form));
+        log.form = Some(Arc::clone(&form));
         let body =
             body.with_watcher(Box::new(move |bytes| form.lock().unwrap_or_else(PoisonError::into_inner).feed(bytes)));
-        facts.apply_form_fields();
+        log.apply_form_fields();
         return body;
     }
     if let Body::Complete(bytes) = &body
@@ -610,10 +602,10 @@ fn observe_body(call: &Call<'_>, body: Body, facts: &mut RequestLog) -> Body {
         && let Ok(peek) = api_format::peek(bytes)
     {
         if let Some(user) = &peek.user {
-            facts.metadata.add_user(user);
+            log.metadata.add_user(user);
         }
-        facts.is_streaming = peek.is_streaming();
-        facts.model = peek.model.unwrap_or_default();
+        log.is_streaming = peek.is_streaming();
+        log.model = peek.model.unwrap_or_default();
     }
     body
 }

@@ -42,14 +42,14 @@ fn bench_format_pair(
     c: &mut Criterion,
     name: &str,
     asked: (&str, Operation, &[u8]),
-    answer: &[u8],
+    response: &[u8],
     events: [&'static [u8]; 2],
 ) {
     let mut group = c.benchmark_group(name);
     let (provider, operation, body) = asked;
     group.bench_function("request", |b| b.iter(|| start_translation(provider, operation, black_box(body))));
     let Some((translation, _)) = start_translation(provider, operation, body) else { return };
-    group.bench_function("whole answer", |b| b.iter(|| translation.translate_response(black_box(answer))));
+    group.bench_function("whole answer", |b| b.iter(|| translation.translate_response(black_box(response))));
     let [start, chunk] = events.map(Bytes::from_static);
     let begin = || {
         let mut transcoder = translation.transcoder();

@@ -24,8 +24,8 @@ pub fn encode_openai_list(models: Vec<ListedModel>, provider: &str) -> Vec<u8> {
 /// Encodes all models as a single page in Anthropic's format.
 pub fn encode_anthropic_list(models: &[ListedModel]) -> Vec<u8> {
     let one = |model: &ListedModel| {
-        let (id, made) = (&model.id, timestamp::format_rfc3339(model.created));
-        json!({"type": "model", "id": id, "display_name": id, "created_at": made})
+        let (id, created_at) = (&model.id, timestamp::format_rfc3339(model.created));
+        json!({"type": "model", "id": id, "display_name": id, "created_at": created_at})
     };
     let data: Vec<Value> = models.iter().map(one).collect();
     let id = |model: Option<&ListedModel>| model.map(|model| model.id.clone());
@@ -35,31 +35,33 @@ pub fn encode_anthropic_list(models: &[ListedModel]) -> Vec<u8> {
 
 /// Converts a model list to the client's API format and drops additional fields. `None` if it is not a model list, or
 /// is in Anthropic's format already.
-pub fn normalise_list(answer: &[u8], provider: &str, dialect: ApiFormat) -> Option<Vec<u8>> {
-    let answer = serde_json::from_slice(answer).ok()?;
+pub fn normalise_list(response: &[u8], provider: &str, dialect: ApiFormat) -> Option<Vec<u8>> {
+    let response = serde_json::from_slice(response).ok()?;
     if dialect != ApiFormat::Anthropic {
-        return Some(encode_openai_list(parse_models(&answer)?, provider));
+        return Some(encode_openai_list(parse_models(&response)?, provider));
     }
-    let is_same = answer.get("has_more").is_some() && answer.get("first_id").is_some();
-    if is_same { None } else { Some(encode_anthropic_list(&parse_models(&answer)?)) }
+    let is_same = response.get("has_more").is_some() && response.get("first_id").is_some();
+    if is_same { None } else { Some(encode_anthropic_list(&parse_models(&response)?)) }
 }
 
 /// Parses a model list: an array, an object with one array, or an object with several arrays as Deepgram sends.
-pub fn parse_models(answer: &Value) -> Option<Vec<ListedModel>> {
-    let mut lists = ["data", "models", "results", "output"].iter().filter_map(|key| answer[key].as_array());
-    if let Some(list) = lists.next().or_else(|| answer.as_array()) {
+pub fn parse_models(response: &Value) -> Option<Vec<ListedModel>> {
+    let mut lists = ["data", "models", "results", "output"].iter().filter_map(|key| response[key].as_array());
+    if let Some(list) = lists.next().or_else(|| response.as_array()) {
         return Some(list.iter().filter_map(parse_model).collect());
     }
-    let spoken: Vec<_> = ["stt", "tts"].iter().filter_map(|key| answer[key].as_array()).collect();
-    (!spoken.is_empty()).then(|| spoken.into_iter().flatten().filter_map(parse_model).collect())
+    let voice_lists: Vec<_> = ["stt", "tts"].iter().filter_map(|key| response[key].as_array()).collect();
+    (!voice_lists.is_empty()).then(|| voice_lists.into_iter().flatten().filter_map(parse_model).collect())
 }
 
 /// Parses a model of a list. Its ID is the name that requests use.
 fn parse_model(item: &Value) -> Option<ListedModel> {
     let text = |keys: &[&str]| keys.iter().find_map(|key| item[key].as_str()).map(ToOwned::to_owned);
-    let made = &item["created_at"];
-    let created =
-        item["created"].as_u64().or_else(|| made.as_u64()).or_else(|| timestamp::parse_rfc3339(made.as_str()?));
+    let created_at = &item["created_at"];
+    let created = item["created"]
+        .as_u64()
+        .or_else(|| created_at.as_u64())
+        .or_else(|| timestamp::parse_rfc3339(created_at.as_str()?));
     // The `id` in Azure's registry cannot be used in requests.
     let id = text(&["id", "modelId", "canonical_name", "name"]).filter(|id| !id.starts_with("azureml://"));
     let id = id.or_else(|| text(&["name"]))?;
@@ -73,19 +75,19 @@ fn parse_model(item: &Value) -> Option<ListedModel> {
 }
 
 /// Returns the token of the next page of a list; `None` if this is the last page.
-pub fn next_page_token(answer: &[u8]) -> Option<String> {
-    let answer: Value = serde_json::from_slice(answer).ok()?;
-    let token = ["nextPageToken", "next_page_token"].iter().find_map(|key| answer[key].as_str())?;
+pub fn next_page_token(response: &[u8]) -> Option<String> {
+    let response: Value = serde_json::from_slice(response).ok()?;
+    let token = ["nextPageToken", "next_page_token"].iter().find_map(|key| response[key].as_str())?;
     (!token.is_empty()).then(|| token.to_owned())
 }
 
 /// Parses the models in the array at a JSON pointer. The ID is the string at `key` without the prefix `before`.
-pub fn parse_models_at(answer: &Value, pointer: &str, key: &str, before: &str) -> Option<Vec<ListedModel>> {
+pub fn parse_models_at(response: &Value, pointer: &str, key: &str, before: &str) -> Option<Vec<ListedModel>> {
     let one = |item: &Value| {
         let id = item[key].as_str()?;
         Some(ListedModel { id: id.trim_start_matches(before).to_owned(), created: 0, owner: String::new() })
     };
-    Some(answer.pointer(pointer)?.as_array()?.iter().filter_map(one).collect())
+    Some(response.pointer(pointer)?.as_array()?.iter().filter_map(one).collect())
 }
 
 #[cfg(test)]
@@ -94,48 +96,48 @@ mod tests {
 
     #[test]
     fn converts_lists_of_every_shape_and_ignores_other_bodies() {
-        let told = |answer: &str| {
-            normalise_list(answer.as_bytes(), "p", ApiFormat::OpenAi).map(|told| String::from_utf8(told).unwrap())
+        let normalised = |response: &str| {
+            normalise_list(response.as_bytes(), "p", ApiFormat::OpenAi).map(|bytes| String::from_utf8(bytes).unwrap())
         };
         let list = |data: &str| Some(format!(r#"{{"object":"list","data":[{data}],"provider":"p"}}"#));
         let model = r#"{"id":"m","object":"model","created":5,"owned_by":"o"}"#;
         assert_eq!(
-            told(r#"{"data":[{"id":"m","created":5,"owned_by":"o","context_length":9}],"object":"x"}"#),
+            normalised(r#"{"data":[{"id":"m","created":5,"owned_by":"o","context_length":9}],"object":"x"}"#),
             list(model)
         );
-        assert_eq!(told(r#"[{"id":"m","created_at":5,"organization":"o"}]"#), list(model));
+        assert_eq!(normalised(r#"[{"id":"m","created_at":5,"organization":"o"}]"#), list(model));
         let bare = r#"{"id":"m","object":"model","created":0,"owned_by":"p"}"#;
-        assert_eq!(told(r#"{"models":[{"name":"m"},{"x":1}]}"#), list(bare));
-        assert_eq!(told(r#"{"data":[]}"#), list(""));
+        assert_eq!(normalised(r#"{"models":[{"name":"m"},{"x":1}]}"#), list(bare));
+        assert_eq!(normalised(r#"{"data":[]}"#), list(""));
         for (list, id, owner) in [
             (r#"{"stt":[{"name":"general","canonical_name":"nova-3"}],"tts":[]}"#, "nova-3", "p"),
             (r#"{"next":null,"results":[{"owner":"o","name":"m"}]}"#, "o/m", "o"),
             (r#"{"error":null,"output":[{"task":"chat","modelId":"o/m","name":"m"}]}"#, "o/m", "p"),
             (r#"[{"id":"azureml://registries/r/models/m/versions/1","name":"m","publisher":"P"}]"#, "m", "P"),
         ] {
-            let told: Value = serde_json::from_str(&told(list).unwrap()).unwrap();
-            let first = &told["data"][0];
+            let parsed: Value = serde_json::from_str(&normalised(list).unwrap()).unwrap();
+            let first = &parsed["data"][0];
             assert_eq!((first["id"].as_str(), first["owned_by"].as_str()), (Some(id), Some(owner)), "{list}");
         }
         for none in [r#"{"voices":[]}"#, "1", "", "[", r#"{"data":{"id":"m"}}"#] {
-            assert_eq!(told(none), None, "{none}");
+            assert_eq!(normalised(none), None, "{none}");
         }
     }
 
     #[test]
     fn converts_lists_to_the_anthropic_format() {
-        let told = |answer: &str| {
-            let told = normalise_list(answer.as_bytes(), "p", ApiFormat::Anthropic)?;
-            serde_json::from_slice::<Value>(&told).ok()
+        let normalised = |response: &str| {
+            let bytes = normalise_list(response.as_bytes(), "p", ApiFormat::Anthropic)?;
+            serde_json::from_slice::<Value>(&bytes).ok()
         };
         let models = r#"{"object":"list","data":[{"id":"a","created":1700000000},{"id":"b"}]}"#;
         let data = json!([
             {"type": "model", "id": "a", "display_name": "a", "created_at": "2023-11-14T22:13:20Z"},
             {"type": "model", "id": "b", "display_name": "b", "created_at": "1970-01-01T00:00:00Z"},
         ]);
-        assert_eq!(told(models), Some(json!({"data": data, "has_more": false, "first_id": "a", "last_id": "b"})));
+        assert_eq!(normalised(models), Some(json!({"data": data, "has_more": false, "first_id": "a", "last_id": "b"})));
         let none = json!({"data": [], "has_more": false, "first_id": null, "last_id": null});
-        assert_eq!(told(r#"{"data":[]}"#), Some(none.clone()));
-        assert_eq!((told(&none.to_string()), told("1")), (None, None));
+        assert_eq!(normalised(r#"{"data":[]}"#), Some(none.clone()));
+        assert_eq!((normalised(&none.to_string()), normalised("1")), (None, None));
     }
 }

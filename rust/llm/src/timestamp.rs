@@ -39,19 +39,19 @@ pub fn format_rfc3339_millis(since_1970: Duration) -> [u8; 24] {
     let seconds = since_1970.as_secs();
     let (year, month, day) = date_from_days(seconds / 86_400);
     let mut text = *b"0000-00-00T00:00:00.000Z";
-    let mut put = |end: usize, digits: usize, mut number: u64| {
+    let mut write_digits = |end: usize, digits: usize, mut number: u64| {
         for letter in text[end - digits..end].iter_mut().rev() {
             *letter = b'0' + (number % 10) as u8;
             number /= 10;
         }
     };
-    put(4, 4, year);
-    put(7, 2, month);
-    put(10, 2, day);
-    put(13, 2, seconds / 3600 % 24);
-    put(16, 2, seconds / 60 % 60);
-    put(19, 2, seconds % 60);
-    put(23, 3, u64::from(since_1970.subsec_millis()));
+    write_digits(4, 4, year);
+    write_digits(7, 2, month);
+    write_digits(10, 2, day);
+    write_digits(13, 2, seconds / 3600 % 24);
+    write_digits(16, 2, seconds / 60 % 60);
+    write_digits(19, 2, seconds % 60);
+    write_digits(23, 3, u64::from(since_1970.subsec_millis()));
     text
 }
 

@@ -16,8 +16,8 @@ pub fn element_contents<'x>(xml: &'x str, name: &str) -> impl Iterator<Item = &'
     let mut rest = xml;
     std::iter::from_fn(move || {
         let (_, after) = rest.split_once(&open)?;
-        let (inner, behind) = after.split_once(&close)?;
-        rest = behind;
+        let (inner, remainder) = after.split_once(&close)?;
+        rest = remainder;
         Some(inner)
     })
 }

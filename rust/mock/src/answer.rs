@@ -108,16 +108,16 @@ pub struct StreamScript {
 }
 
 impl StreamScript {
-    fn new(shape: &dyn ResponseShape, ask: &ResponseContext<'_>) -> Self {
+    fn new(shape: &dyn ResponseShape, context: &ResponseContext<'_>) -> Self {
         Self {
-            opening: shape.opening_events(ask).into(),
-            chunks: chunk_texts(ask.behaviour).iter().map(|text| shape.chunk_event(ask, text).into()).collect(),
-            chunk_count: ask.behaviour.chunks,
-            chunk_interval: ask.behaviour.chunk_interval(),
-            chunks_before_middle: ask.behaviour.chunks_before_fault(),
+            opening: shape.opening_events(context).into(),
+            chunks: chunk_texts(context.behaviour).iter().map(|text| shape.chunk_event(context, text).into()).collect(),
+            chunk_count: context.behaviour.chunks,
+            chunk_interval: context.behaviour.chunk_interval(),
+            chunks_before_middle: context.behaviour.chunks_before_fault(),
             middle_event: Vec::new(),
-            closing: shape.closing_events(ask).into(),
-            done_event: shape.end_event(ask).into(),
+            closing: shape.closing_events(context).into(),
+            done_event: shape.end_event(context).into(),
         }
     }
 
@@ -134,13 +134,13 @@ impl StreamScript {
 
     /// Returns the complete stream without its framing.
     pub fn concat_events(&self) -> Vec<u8> {
-        let mut pieces = self.chunks.iter().cycle();
+        let mut chunks = self.chunks.iter().cycle();
         let mut out = self.opening.clone();
-        pieces.by_ref().take(self.chunks_before_middle as usize).for_each(|piece| out.extend_from_slice(piece));
+        chunks.by_ref().take(self.chunks_before_middle as usize).for_each(|chunk| out.extend_from_slice(chunk));
         out.extend_from_slice(&self.middle_event);
-        pieces
+        chunks
             .take((self.chunk_count - self.chunks_before_middle) as usize)
-            .for_each(|piece| out.extend_from_slice(piece));
+            .for_each(|chunk| out.extend_from_slice(chunk));
         out.extend_from_slice(&self.closing);
         out.extend_from_slice(&self.done_event);
         out
@@ -151,7 +151,7 @@ impl StreamScript {
             return None;
         }
         let mut blocks: Vec<WriteBlock> =
-            self.chunks.iter().map(|piece| WriteBlock::with_placeholders(head.frame_body(piece))).collect();
+            self.chunks.iter().map(|chunk| WriteBlock::with_placeholders(head.frame_body(chunk))).collect();
         let turns = blocks.len();
         blocks.rotate_left(from as usize % turns);
         Some(Step::Chunks(ChunkSequence { blocks, count: to - from, gap: self.chunk_interval }))
@@ -161,25 +161,25 @@ impl StreamScript {
 /// Builds a streamed response, with the fault applied.
 pub fn build_stream(
     shape: &dyn ResponseShape,
-    ask: &ResponseContext<'_>,
+    context: &ResponseContext<'_>,
     status: u32,
     marks: RequestFlags,
 ) -> Vec<Step> {
-    let mut script = StreamScript::new(shape, ask);
-    let fault = ask.behaviour.fault;
+    let mut script = StreamScript::new(shape, context);
+    let fault = context.behaviour.fault;
     if let Some(fault) = fault {
-        fault.rewrite_stream(&mut script, shape, ask);
+        fault.rewrite_stream(&mut script, shape, context);
     }
-    script.map_parts(|said| shape.encode_frames(said));
-    let mut head = ResponseHead::new(status, shape.family(), ask.behaviour, marks);
+    script.map_parts(|bytes| shape.encode_frames(bytes));
+    let mut head = ResponseHead::new(status, shape.family(), context.behaviour, marks);
     head.extra_headers += "cache-control: no-cache\r\n";
     head.content_type = shape.stream_content_type();
     head.framing = if marks.has(RequestFlags::HTTP_1_0) { Framing::UntilClose } else { Framing::Chunked };
     let steps = match fault {
         Some(fault) if fault.declared_length(0).is_some() => faults::wrong_length_steps(&script, head, fault),
-        _ => stream_steps(&head, &script, ask.behaviour),
+        _ => stream_steps(&head, &script, context.behaviour),
     };
-    apply_timing(steps, ask.behaviour)
+    apply_timing(steps, context.behaviour)
 }
 
 fn stream_steps(head: &ResponseHead, script: &StreamScript, behaviour: &Behaviour) -> Vec<Step> {
@@ -215,20 +215,20 @@ fn stream_steps(head: &ResponseHead, script: &StreamScript, behaviour: &Behaviou
 /// Builds a generated response with a complete body, with the fault applied.
 pub fn build_generated(
     shape: &dyn ResponseShape,
-    ask: &ResponseContext<'_>,
+    context: &ResponseContext<'_>,
     status: u32,
     marks: RequestFlags,
 ) -> Vec<Step> {
-    if ask.behaviour.fault == Some(Fault::OverloadedFirst) {
+    if context.behaviour.fault == Some(Fault::OverloadedFirst) {
         let (status, body) = shape.family().overloaded_error();
-        return build_json(status, shape.family(), &body, ask.behaviour, marks);
+        return build_json(status, shape.family(), &body, context.behaviour, marks);
     }
-    let wanted = ask.behaviour.response_bytes.or(ask.behaviour.fault.and_then(Fault::required_body_bytes));
+    let wanted = context.behaviour.response_bytes.or(context.behaviour.fault.and_then(Fault::required_body_bytes));
     let text = match wanted {
-        Some(size) => filler_text(size.saturating_sub(shape.complete_body(ask, "").to_string().len())),
-        None => complete_text(ask.behaviour),
+        Some(size) => filler_text(size.saturating_sub(shape.complete_body(context, "").to_string().len())),
+        None => complete_text(context.behaviour),
     };
-    build_json(status, shape.family(), &shape.complete_body(ask, &text), ask.behaviour, marks)
+    build_json(status, shape.family(), &shape.complete_body(context, &text), context.behaviour, marks)
 }
 
 /// Builds a JSON response, with the fault applied.

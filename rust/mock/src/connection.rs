@@ -218,7 +218,7 @@ impl Connection {
     async fn serve_ledger(&mut self, head: &RequestHead) -> ConnectionState {
         let question = self.current_request(head);
         let (ledger, close) = (&self.shared.ledger, question.flags.has(RequestFlags::CLOSE));
-        let answer = match question.method {
+        let response = match question.method {
             b"GET" => ledger_response("200 OK", &serde_json::to_string(&ledger.entries()).unwrap_or_default()),
             b"DELETE" => {
                 ledger.clear();
@@ -227,7 +227,7 @@ impl Connection {
             _ => ledger_response("405 Method Not Allowed", "[]"),
         };
         self.consume_request(head);
-        let sent = self.send_unrecorded(answer.as_bytes()).await;
+        let sent = self.send_unrecorded(response.as_bytes()).await;
         if close || sent.is_err() { ConnectionState::Closed } else { ConnectionState::Open }
     }
 
@@ -239,7 +239,7 @@ impl Connection {
         for step in &plan.steps {
             match step {
                 Step::Send(block) => self.send_block(block, tally).await?,
-                Step::Chunks(pieces) => self.play_chunks(pieces, tally).await?,
+                Step::Chunks(sequence) => self.play_chunks(sequence, tally).await?,
                 Step::Pause(time) => self.socket.pause(*time, tally).await?,
                 Step::Drip { bytes, gap } => {
                     for byte in bytes {
@@ -276,14 +276,14 @@ impl Connection {
 
     async fn play_chunks(
         &mut self,
-        pieces: &ChunkSequence,
+        sequence: &ChunkSequence,
         tally: &mut SendTracker<'_>,
     ) -> Result<(), ClientDisconnected> {
         let mut due = Instant::now();
-        for (block, at) in pieces.blocks.iter().cycle().zip(0..pieces.count) {
-            if at > 0 && !pieces.gap.is_zero() {
+        for (block, at) in sequence.blocks.iter().cycle().zip(0..sequence.count) {
+            if at > 0 && !sequence.gap.is_zero() {
                 // A delay by a slow client is not caught up with a burst.
-                due = (due + pieces.gap).max(Instant::now());
+                due = (due + sequence.gap).max(Instant::now());
                 self.socket.wait_until(due, tally).await?;
             } else if at % WRITES_PER_YIELD == WRITES_PER_YIELD - 1 {
                 tokio::task::yield_now().await;

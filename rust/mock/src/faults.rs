@@ -79,7 +79,7 @@ const FAULT_NAMES: [(Fault, &str); 29] = [
 
 impl Fault {
     pub fn from_name(name: &str) -> Option<Self> {
-        FAULT_NAMES.iter().find(|(_, known)| *known == name).map(|(fault, _)| *fault)
+        FAULT_NAMES.iter().find(|(_, fault_name)| *fault_name == name).map(|(fault, _)| *fault)
     }
 
     pub fn name(self) -> &'static str {
@@ -106,8 +106,8 @@ impl Fault {
             Self::Cut => Some(vec![Step::Close]),
             Self::CutEvent => {
                 let half = r#"data: {"id":"the other half"#;
-                let piece = WriteBlock::without_placeholders(format!("{:x}\r\n{half}\r\n", half.len()));
-                Some(vec![Step::Send(piece), Step::Pause(RESET_DELAY), Step::Close])
+                let block = WriteBlock::without_placeholders(format!("{:x}\r\n{half}\r\n", half.len()));
+                Some(vec![Step::Send(block), Step::Pause(RESET_DELAY), Step::Close])
             }
             Self::CutReset => Some(vec![Step::Pause(RESET_DELAY), Step::Reset]),
             Self::Stall => Some(vec![Step::Hold]),
@@ -129,16 +129,18 @@ impl Fault {
     }
 
     /// Applies the fault to the events of a stream.
-    pub fn rewrite_stream(self, script: &mut StreamScript, shape: &dyn ResponseShape, ask: &ResponseContext<'_>) {
+    pub fn rewrite_stream(self, script: &mut StreamScript, shape: &dyn ResponseShape, context: &ResponseContext<'_>) {
         match self {
             Self::MalformedChunk => script.middle_event = shape.malformed_event().into(),
             Self::ErrorEvent => script.middle_event = shape.error_event().into(),
-            Self::HugeEvent => script.middle_event = shape.chunk_event(ask, &filler_text(HUGE_EVENT_BYTES)).into(),
-            Self::InvalidUtf8 => script.middle_event = corrupt_utf8(shape.chunk_event(ask, "~~~").into_bytes()),
+            Self::HugeEvent => script.middle_event = shape.chunk_event(context, &filler_text(HUGE_EVENT_BYTES)).into(),
+            Self::InvalidUtf8 => script.middle_event = corrupt_utf8(shape.chunk_event(context, "~~~").into_bytes()),
             Self::NoDone => script.done_event.clear(),
-            Self::DoneThenData => script.done_event.extend_from_slice(shape.chunk_event(ask, "too late").as_bytes()),
+            Self::DoneThenData => {
+                script.done_event.extend_from_slice(shape.chunk_event(context, "too late").as_bytes())
+            }
             Self::OverloadedFirst => *script = StreamScript::single_event(shape.error_event()),
-            Self::PingsOnly => *script = ping_script(shape, ask.behaviour),
+            Self::PingsOnly => *script = ping_script(shape, context.behaviour),
             Self::Bom => script.opening.splice(0..0, *b"\xef\xbb\xbf").for_each(drop),
             Self::Crlf => script.map_parts(|text| replace_line_ends(text, b"\r\n")),
             Self::Cr => script.map_parts(|text| replace_line_ends(text, b"\r")),
@@ -223,8 +225,8 @@ fn replace_line_ends(text: &[u8], end: &[u8]) -> Vec<u8> {
 }
 
 fn gzip_script(script: &mut StreamScript) {
-    let whole = script.concat_events();
+    let original = script.concat_events();
     script.map_parts(gzip::stored_blocks);
     script.opening.splice(0..0, gzip::member_header().iter().copied()).for_each(drop);
-    script.done_event.extend_from_slice(&gzip::member_trailer(&whole));
+    script.done_event.extend_from_slice(&gzip::member_trailer(&original));
 }

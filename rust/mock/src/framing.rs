@@ -56,10 +56,10 @@ impl ChunkedDecoder {
         let mut at = 0;
         while at < input.len() && self.state != State::Done {
             if self.state == State::Data {
-                let take = usize::try_from(self.remaining_bytes).unwrap_or(usize::MAX).min(input.len() - at);
-                body(&input[at..at + take]);
-                self.remaining_bytes -= take as u64;
-                at += take;
+                let data_len = usize::try_from(self.remaining_bytes).unwrap_or(usize::MAX).min(input.len() - at);
+                body(&input[at..at + data_len]);
+                self.remaining_bytes -= data_len as u64;
+                at += data_len;
                 if self.remaining_bytes == 0 {
                     self.state = State::DataCr;
                 }

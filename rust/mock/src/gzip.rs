@@ -23,11 +23,11 @@ pub fn stored_blocks(data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the final block and trailer of a member with the content `whole`.
-pub fn member_trailer(whole: &[u8]) -> Vec<u8> {
+/// Returns the final block and trailer of a member with the content `content`.
+pub fn member_trailer(content: &[u8]) -> Vec<u8> {
     let mut out = vec![1, 0, 0, 0xff, 0xff];
-    out.extend_from_slice(&crc32fast::hash(whole).to_le_bytes());
-    out.extend_from_slice(&(whole.len() as u32).to_le_bytes());
+    out.extend_from_slice(&crc32fast::hash(content).to_le_bytes());
+    out.extend_from_slice(&(content.len() as u32).to_le_bytes());
     out
 }
 
@@ -43,13 +43,13 @@ pub fn bomb_member() -> &'static [u8] {
     static BOMB: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let (before, after) = (br#"{"error":{"message":""#, br#""}}"#);
         let letters = vec![b'A'; 1 + BOMB_REPEATS * 258];
-        let whole = [&before[..], &letters, &after[..]].concat();
+        let content = [&before[..], &letters, &after[..]].concat();
         [
             member_header(),
             &stored_blocks(before),
             &repeated_letter_block(),
             &stored_blocks(after),
-            &member_trailer(&whole),
+            &member_trailer(&content),
         ]
         .concat()
     });

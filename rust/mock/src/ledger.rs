@@ -51,7 +51,7 @@ pub struct Entry {
 impl Entry {
     /// Returns the first value of a header, by its lower-case name.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(header_name, _)| header_name == name).map(|(_, value)| value.as_str())
     }
 }
 
@@ -77,8 +77,8 @@ impl Serialize for Entry {
 pub fn join_headers(headers: &[(String, String)]) -> serde_json::Map<String, serde_json::Value> {
     let mut joined = serde_json::Map::new();
     for (name, value) in headers {
-        let text = match joined.get(name).and_then(|known| known.as_str()) {
-            Some(known) => format!("{known}, {value}"),
+        let text = match joined.get(name).and_then(|existing| existing.as_str()) {
+            Some(existing) => format!("{existing}, {value}"),
             None => value.clone(),
         };
         joined.insert(name.clone(), text.into());
@@ -165,9 +165,9 @@ impl Ledger {
         let Some(ring) = self.lock() else {
             return Vec::new();
         };
-        let mut kept: Vec<&Slot> = ring.slots.iter().filter(|slot| slot.id >= ring.cleared_before.max(1)).collect();
-        kept.sort_unstable_by_key(|slot| slot.id);
-        kept.into_iter().map(Slot::to_entry).collect()
+        let mut slots: Vec<&Slot> = ring.slots.iter().filter(|slot| slot.id >= ring.cleared_before.max(1)).collect();
+        slots.sort_unstable_by_key(|slot| slot.id);
+        slots.into_iter().map(Slot::to_entry).collect()
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, Ring>> {

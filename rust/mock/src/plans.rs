@@ -144,22 +144,22 @@ impl PlanCache {
         if memchr::memmem::find(raw_model, b"times=").is_none() {
             return 0;
         }
-        let mut asked = self.request_counts.borrow_mut();
-        if asked.len() >= MAX_CACHED_PLANS {
-            asked.clear();
+        let mut counts = self.request_counts.borrow_mut();
+        if counts.len() >= MAX_CACHED_PLANS {
+            counts.clear();
         }
-        let count = asked.entry(raw_model.to_vec()).or_default();
+        let count = counts.entry(raw_model.to_vec()).or_default();
         *count += 1;
         *count - 1
     }
 
     fn insert(&self, key: &[u8], plan: &Rc<ResponsePlan>) {
         if plan.steps.iter().map(Step::prepared_bytes).sum::<usize>() <= MAX_CACHED_PLAN_BYTES {
-            let mut kept = self.cached_plans.borrow_mut();
-            if kept.len() >= MAX_CACHED_PLANS {
-                kept.clear();
+            let mut plans = self.cached_plans.borrow_mut();
+            if plans.len() >= MAX_CACHED_PLANS {
+                plans.clear();
             }
-            kept.insert(key.to_vec(), Rc::clone(plan));
+            plans.insert(key.to_vec(), Rc::clone(plan));
         }
     }
 }
@@ -168,7 +168,7 @@ impl PlanCache {
 fn has_tool_result(body: &[u8]) -> bool {
     const TOOL_RESULT_MARKERS: [&str; 5] =
         ["\"tool_call_id\"", "\"tool_result\"", "\"functionResponse\"", "\"toolResult\"", "\"function_call_output\""];
-    TOOL_RESULT_MARKERS.iter().any(|word| memchr::memmem::find(body, word.as_bytes()).is_some())
+    TOOL_RESULT_MARKERS.iter().any(|marker| memchr::memmem::find(body, marker.as_bytes()).is_some())
 }
 
 /// Returns the error response to an invalid request, for providers that validate requests; `None` if the request is
@@ -230,15 +230,15 @@ fn plan_text_response(
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let include_usage = marks.has(RequestFlags::INCLUDE_USAGE);
         let answers_call = marks.has(RequestFlags::HAS_TOOL_RESULT);
-        let ask = ResponseContext {
+        let context = ResponseContext {
             model: strip_mock_options(model),
             include_usage,
             behaviour,
             created,
             has_tool_result: answers_call,
         };
-        let answer = if marks.has(RequestFlags::STREAM) { build_stream } else { build_generated };
-        answer(shape, &ask, status, marks)
+        let response = if marks.has(RequestFlags::STREAM) { build_stream } else { build_generated };
+        response(shape, &context, status, marks)
     })
 }
 
@@ -249,12 +249,12 @@ fn plan_object_response(question: RawRequest<'_>, model: &str, turn: u32) -> Res
 }
 
 /// Builds the plan of a request. An invalid mock option, a fault that replaces the response or a requested error status
-/// comes before the response that `answer` builds.
+/// comes before the response that `response` builds.
 fn build_plan(
     question: RawRequest<'_>,
     model: &str,
     turn: u32,
-    answer: impl FnOnce(&Behaviour, u32) -> Vec<Step>,
+    response: impl FnOnce(&Behaviour, u32) -> Vec<Step>,
 ) -> ResponsePlan {
     let family = ProviderFamily::from_path(question.path());
     let mut behaviour = match parse_behaviour(question, model) {
@@ -287,7 +287,7 @@ fn build_plan(
     };
     let steps = match behaviour.fault.and_then(|fault| fault.replacement_steps(&behaviour)) {
         Some(steps) => apply_timing(steps, &behaviour),
-        None if (200..400).contains(&status) && status != 302 => answer(&behaviour, status),
+        None if (200..400).contains(&status) && status != 302 => response(&behaviour, status),
         None => build_json(status, family, &error_body(status, family, &behaviour), &behaviour, question.flags),
     };
     ResponsePlan { steps, fault: behaviour.fault }
@@ -303,12 +303,12 @@ const PREFILL_UNSUPPORTED_MESSAGE: &str =
 
 /// Returns the beginning of the response with which the conversation (assistant prefill) or the prompt ends.
 fn find_prefill(body: &[u8], text: &str) -> Option<String> {
-    let asked: Value = serde_json::from_slice(body).ok()?;
-    if let Some(prompt) = asked["prompt"].as_str() {
+    let request: Value = serde_json::from_slice(body).ok()?;
+    if let Some(prompt) = request["prompt"].as_str() {
         let mut beginnings = (1..=text.len()).rev().filter_map(|end| text.get(..end));
-        return beginnings.find(|begun| prompt.ends_with(begun)).map(str::to_owned);
+        return beginnings.find(|prefix| prompt.ends_with(prefix)).map(str::to_owned);
     }
-    let last = [&asked["messages"], &asked["input"]].into_iter().find_map(Value::as_array)?.last()?;
+    let last = [&request["messages"], &request["input"]].into_iter().find_map(Value::as_array)?.last()?;
     let content = &last["content"];
     let text = content.as_str().or_else(|| content.as_array()?.last()?["text"].as_str());
     text.filter(|_| last["role"] == "assistant").map(str::to_owned)
@@ -369,10 +369,10 @@ fn is_stream_request(body: &[u8]) -> bool {
 
 /// Returns the response to an embedding or token-count request whose path names the model (Gemini, Bedrock).
 fn embedding_or_token_count(question: RawRequest<'_>) -> Option<(ProviderFamily, Value)> {
-    let asked = serde_json::from_slice(question.body).unwrap_or_default();
+    let request = serde_json::from_slice(question.body).unwrap_or_default();
     match question.model_and_action()?.1 {
-        "embedContent" => Some((ProviderFamily::Gemini, gemini::embedding_response(&asked))),
-        "batchEmbedContents" => Some((ProviderFamily::Gemini, gemini::batch_embedding_response(&asked))),
+        "embedContent" => Some((ProviderFamily::Gemini, gemini::embedding_response(&request))),
+        "batchEmbedContents" => Some((ProviderFamily::Gemini, gemini::batch_embedding_response(&request))),
         "countTokens" => Some((ProviderFamily::Gemini, gemini::token_count_response())),
         "count-tokens" => Some((ProviderFamily::Bedrock, bedrock::token_count_response())),
         _ => None,
@@ -381,12 +381,12 @@ fn embedding_or_token_count(question: RawRequest<'_>) -> Option<(ProviderFamily,
 
 /// Returns the response to a Cohere embed or rerank request.
 fn cohere_embed_or_rerank(question: RawRequest<'_>) -> Option<(ProviderFamily, Value)> {
-    let answer = match (question.method, question.path()) {
+    let response = match (question.method, question.path()) {
         (b"POST", "/v2/embed") => cohere::embedding_response,
         (b"POST", "/v2/rerank") => cohere::rerank_response,
         _ => return None,
     };
-    Some((ProviderFamily::Cohere, answer(&serde_json::from_slice(question.body).unwrap_or_default())))
+    Some((ProviderFamily::Cohere, response(&serde_json::from_slice(question.body).unwrap_or_default())))
 }
 
 fn generate_object_body(question: RawRequest<'_>, model: &str) -> (ProviderFamily, Value) {

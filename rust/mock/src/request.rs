@@ -118,12 +118,12 @@ pub fn decode_head(head: &[u8]) -> (String, String, Vec<(String, String)>) {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let _ = request.parse(head);
-    let named = request
+    let header_pairs = request
         .headers
         .iter()
         .map(|header| (header.name.to_ascii_lowercase(), String::from_utf8_lossy(header.value).into_owned()))
         .collect();
-    (request.method.unwrap_or_default().to_owned(), request.path.unwrap_or_default().to_owned(), named)
+    (request.method.unwrap_or_default().to_owned(), request.path.unwrap_or_default().to_owned(), header_pairs)
 }
 
 /// Returns the raw text of a string field, without its quotes; `quoted_name` includes the quotes of the name.

@@ -57,9 +57,9 @@ impl Server {
         let addr = listener.local_addr()?;
         let ledger = Arc::new(Ledger::new(options.ledger_enabled));
         let (stop, stopped) = oneshot::channel();
-        let kept = Arc::clone(&ledger);
+        let server_ledger = Arc::clone(&ledger);
         let thread = std::thread::Builder::new().name("penstock-mock".to_owned()).spawn(move || {
-            let _ = run_server(listener, kept, stopped);
+            let _ = run_server(listener, server_ledger, stopped);
         })?;
         Ok(Self { addr, ledger, stop_sender: Some(stop), thread: Some(thread) })
     }

@@ -51,10 +51,10 @@ impl UpgradeRequest {
 
     pub fn handshake_response(&self) -> String {
         let accept = derive_accept_key(self.websocket_key.as_bytes());
-        let chosen = if self.offers_subprotocol { "sec-websocket-protocol: realtime\r\n" } else { "" };
+        let protocol_header = if self.offers_subprotocol { "sec-websocket-protocol: realtime\r\n" } else { "" };
         format!(
             "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
-            sec-websocket-accept: {accept}\r\n{chosen}\r\n"
+            sec-websocket-accept: {accept}\r\n{protocol_header}\r\n"
         )
     }
 }
@@ -166,8 +166,8 @@ impl Session {
         let about = |status: &str| json!({"id": id, "object": "response", "status": status, "model": model});
         let (created, mut done) = (about("in_progress"), about("completed"));
         self.send_event(&json!({"type": "response.created", "response": created})).await?;
-        for word in DELTA_TEXTS {
-            self.send_event(&json!({"type": "response.output_text.delta", "response_id": id, "delta": word})).await?;
+        for delta in DELTA_TEXTS {
+            self.send_event(&json!({"type": "response.output_text.delta", "response_id": id, "delta": delta})).await?;
         }
         let kind = if self.upgrade.is_responses_api { "response.completed" } else { "response.done" };
         done["usage"] = json!({"total_tokens": 20, "input_tokens": 12, "output_tokens": 8,

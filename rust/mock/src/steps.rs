@@ -42,13 +42,14 @@ impl WriteBlock {
     ///
     /// Returns the number of bytes copied.
     pub fn fill_into(&self, out: &mut Vec<u8>, id: u64, now_ns: u64) -> usize {
-        let places = self
+        let placeholder_end = self
             .timestamp_offsets
             .iter()
             .chain(&self.request_id_offsets)
             .max()
             .map_or(0, |at| at + TIMESTAMP_PLACEHOLDER.len());
-        let copied = if self.bytes.len() <= MAX_COPY_BYTES { self.bytes.len() } else { places.min(self.bytes.len()) };
+        let copied =
+            if self.bytes.len() <= MAX_COPY_BYTES { self.bytes.len() } else { placeholder_end.min(self.bytes.len()) };
         out.clear();
         out.extend_from_slice(&self.bytes[..copied]);
         for &at in &self.request_id_offsets {
@@ -68,8 +69,8 @@ impl WriteBlock {
     }
 }
 
-fn write_digits(out: &mut [u8], place: Range<usize>, mut value: u64) {
-    if let Some(digits) = out.get_mut(place) {
+fn write_digits(out: &mut [u8], range: Range<usize>, mut value: u64) {
+    if let Some(digits) = out.get_mut(range) {
         for digit in digits.iter_mut().rev() {
             *digit = b'0' + (value % 10) as u8;
             value /= 10;
@@ -110,7 +111,7 @@ pub fn merge_writes(steps: Vec<Step>) -> Vec<Step> {
     let mut merged: Vec<Step> = Vec::with_capacity(steps.len());
     for step in steps {
         let block = match step {
-            Step::Chunks(pieces) if pieces.max_total_bytes() <= MAX_BURST_BYTES => pieces.concat_blocks(),
+            Step::Chunks(sequence) if sequence.max_total_bytes() <= MAX_BURST_BYTES => sequence.concat_blocks(),
             Step::Send(block) => block,
             other => {
                 merged.push(other);
@@ -153,7 +154,7 @@ impl Step {
     pub fn prepared_bytes(&self) -> usize {
         match self {
             Self::Send(block) => block.bytes.len(),
-            Self::Chunks(pieces) => pieces.blocks.iter().map(|block| block.bytes.len()).sum(),
+            Self::Chunks(sequence) => sequence.blocks.iter().map(|block| block.bytes.len()).sum(),
             Self::Drip { bytes, .. } => bytes.len(),
             _ => 0,
         }
@@ -175,11 +176,12 @@ mod tests {
 
     #[test]
     fn merges_burst_into_one_write() {
-        let piece = |text: &str| WriteBlock::with_placeholders(format!("{text}{TIMESTAMP_PLACEHOLDER}").into_bytes());
-        let pieces = ChunkSequence { blocks: vec![piece("a"), piece("b")], count: 3, gap: Duration::ZERO };
+        let make_block =
+            |text: &str| WriteBlock::with_placeholders(format!("{text}{TIMESTAMP_PLACEHOLDER}").into_bytes());
+        let sequence = ChunkSequence { blocks: vec![make_block("a"), make_block("b")], count: 3, gap: Duration::ZERO };
         let merged = merge_writes(vec![
             Step::Send(WriteBlock::without_placeholders("head")),
-            Step::Chunks(pieces),
+            Step::Chunks(sequence),
             Step::Send(WriteBlock::without_placeholders("end")),
             Step::Hold,
         ]);

@@ -44,12 +44,12 @@ impl Callback {
                     reader.handle_chunk(future.py(), parse_message(future));
                 }
             }
-            Some(WaitEvent::Disconnect(proto, tell)) => match parse_message(future) {
+            Some(WaitEvent::Disconnect(proto, sender)) => match parse_message(future) {
                 // This message only ends the body, which nobody read to its end. The disconnect message comes next.
-                Some(BodyMessage { has_more: false, .. }) => watch_disconnect(future.py(), &proto, tell),
-                Some(BodyMessage { has_more: true, .. }) | None => drop(tell.send(())),
+                Some(BodyMessage { has_more: false, .. }) => watch_disconnect(future.py(), &proto, sender),
+                Some(BodyMessage { has_more: true, .. }) | None => drop(sender.send(())),
             },
-            Some(WaitEvent::Writable(tell)) => drop(tell.send(())),
+            Some(WaitEvent::Writable(sender)) => drop(sender.send(())),
             None => (),
         }
     }
@@ -84,9 +84,9 @@ pub fn receive_chunk(py: Python<'_>, proto: &Py<PyAny>, reader: Box<BodyReader>)
     wait_for_future(&future, WaitEvent::BodyChunk(jobs, id));
 }
 
-/// Sends on `tell` when the client disconnects.
-pub fn watch_disconnect(py: Python<'_>, proto: &Py<PyAny>, tell: oneshot::Sender<()>) {
-    let event = WaitEvent::Disconnect(proto.clone_ref(py), tell);
+/// Sends on `sender` when the client disconnects.
+pub fn watch_disconnect(py: Python<'_>, proto: &Py<PyAny>, sender: oneshot::Sender<()>) {
+    let event = WaitEvent::Disconnect(proto.clone_ref(py), sender);
     match call_receive(py, proto) {
         Ok(future) => wait_for_future(&future, event),
         Err(_) => deliver_without_future(py, event),
@@ -117,6 +117,6 @@ fn deliver_without_future(py: Python<'_>, event: WaitEvent) {
                 reader.handle_chunk(py, None);
             }
         }
-        WaitEvent::Disconnect(_, tell) | WaitEvent::Writable(tell) => drop(tell.send(())),
+        WaitEvent::Disconnect(_, sender) | WaitEvent::Writable(sender) => drop(sender.send(())),
     }
 }

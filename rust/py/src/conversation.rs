@@ -74,7 +74,7 @@ impl WebSocketHandle {
         let list = PyList::empty(py);
         match event {
             ClientEvent::Accept(protocol) => list.append(accept_message(py, protocol)?)?,
-            ClientEvent::Deny(answer) => append_denial(&list, &answer)?,
+            ClientEvent::Deny(response) => append_denial(&list, &response)?,
             ClientEvent::Send(message) => list.append(to_asgi_message(py, &message)?)?,
         }
         Ok(Some(list))
@@ -93,10 +93,10 @@ impl WebSocketHandle {
             // The session no longer reads messages. The close event for the client gives the reason.
             Ok(()) | Err(TrySendError::Closed(_)) => Ok(true),
             Err(TrySendError::Full(_)) => {
-                let (sender, desk) = (sender.clone(), Arc::clone(&self.desk));
+                let (sender, mailbox) = (sender.clone(), Arc::clone(&self.desk));
                 self.jobs.spawn(async move {
                     drop(sender.reserve().await);
-                    Python::attach(|py| drop(desk.on_writable.call0(py)));
+                    Python::attach(|py| drop(mailbox.on_writable.call0(py)));
                 });
                 Ok(false)
             }
@@ -109,8 +109,9 @@ impl WebSocketHandle {
         let Some(sender) = self.to_provider.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         // A disconnect without a close frame only ends the channel. The server reports one code both for that and for a
         // close without a code.
-        let said = code.map(CloseCode::from).filter(|code| !matches!(code, CloseCode::Abnormal | CloseCode::Status));
-        let Some(code) = said else { return };
+        let close_code =
+            code.map(CloseCode::from).filter(|code| !matches!(code, CloseCode::Abnormal | CloseCode::Status));
+        let Some(code) = close_code else { return };
         let frame = Some(CloseFrame { code, reason: reason.unwrap_or_default().into() });
         self.jobs.spawn(async move { drop(sender.send(Message::Close(frame)).await) });
     }
@@ -121,50 +122,52 @@ impl WebSocketHandle {
     pub fn start(
         jobs: &JobRunner,
         gateway: Arc<Gateway>,
-        (head, under_way, way): (RequestHead, Option<RequestGuard>, Option<ConnectionAddresses>),
-        there: Py<PyAny>,
-        room: Py<PyAny>,
+        (head, under_way, addresses): (RequestHead, Option<RequestGuard>, Option<ConnectionAddresses>),
+        on_event: Py<PyAny>,
+        on_writable: Py<PyAny>,
     ) -> Self {
-        let desk = Arc::new(Mailbox {
+        let mailbox = Arc::new(Mailbox {
             pending: Mutex::new(None),
             consumed: Notify::new(),
             is_closed: AtomicBool::new(false),
-            on_event: there,
-            on_writable: room,
+            on_event,
+            on_writable,
         });
         let (to_provider, from_caller) = mpsc::channel(MAX_QUEUED_MESSAGES);
-        let told = Arc::clone(&desk);
+        let sender_mailbox = Arc::clone(&mailbox);
         jobs.spawn(async move {
-            let mut teller = ClientEventSender { mailbox: told, is_accepted: false, is_finished: false };
+            let mut writer = ClientEventSender { mailbox: sender_mailbox, is_accepted: false, is_finished: false };
             let connected = tokio::select! {
                 biased;
                 connected = realtime::handle_upgrade(&gateway, head) => Some(connected),
-                () = wait_for_disconnect(way) => None,
+                () = wait_for_disconnect(addresses) => None,
             };
             match connected {
-                Some(UpgradeOutcome::Rejected(answer)) => {
-                    let _taken = teller.mailbox.post_and_wait(ClientEvent::Deny(answer)).await;
+                Some(UpgradeOutcome::Rejected(response)) => {
+                    let _taken = writer.mailbox.post_and_wait(ClientEvent::Deny(response)).await;
                 }
-                Some(UpgradeOutcome::Accepted(session)) => teller.relay_session(&gateway, *session, from_caller).await,
+                Some(UpgradeOutcome::Accepted(session)) => writer.relay_session(&gateway, *session, from_caller).await,
                 // The client has left, so nobody reads this event. It only ends the server's task.
-                None => teller.mailbox.post(ClientEvent::Deny(ClientResponse::internal_error())),
+                None => writer.mailbox.post(ClientEvent::Deny(ClientResponse::internal_error())),
             }
-            teller.is_finished = true;
+            writer.is_finished = true;
             drop(under_way);
         });
-        Self { desk, jobs: jobs.clone(), to_provider: Mutex::new(Some(to_provider)) }
+        Self { desk: mailbox, jobs: jobs.clone(), to_provider: Mutex::new(Some(to_provider)) }
     }
 }
 
 /// Resolves when the client of a WebSocket that is not yet accepted disconnects. The server reports no disconnect
 /// before the accept.
-async fn wait_for_disconnect(way: Option<ConnectionAddresses>) {
+async fn wait_for_disconnect(addresses: Option<ConnectionAddresses>) {
     let is_open = |ConnectionAddresses { local, remote }| sock_diag::is_connection_open(local, remote).ok();
     // Never resolves if the kernel does not know the connection, because its state is then unknown.
-    let Some(way) = way.filter(|way| is_open(*way) == Some(true)) else { return pending().await };
+    let Some(addresses) = addresses.filter(|addresses| is_open(*addresses) == Some(true)) else {
+        return pending().await;
+    };
     loop {
         sleep(DISCONNECT_POLL_INTERVAL).await;
-        if is_open(way) == Some(false) {
+        if is_open(addresses) == Some(false) {
             return;
         }
     }
@@ -195,16 +198,16 @@ impl ClientEventSender {
         let accept = ClientEvent::Accept(session.protocol.take());
         self.is_accepted = true;
         self.mailbox.post_and_wait(accept).await;
-        let (to_caller, mut heard) = mpsc::channel(MAX_QUEUED_MESSAGES);
-        let desk = &self.mailbox;
-        let telling = async move {
-            while let Some(message) = heard.recv().await {
-                if !desk.post_and_wait(ClientEvent::Send(message)).await {
+        let (to_caller, mut from_provider) = mpsc::channel(MAX_QUEUED_MESSAGES);
+        let mailbox = &self.mailbox;
+        let forward_events = async move {
+            while let Some(message) = from_provider.recv().await {
+                if !mailbox.post_and_wait(ClientEvent::Send(message)).await {
                     break;
                 }
             }
         };
-        tokio::join!(session.relay(gateway, from_caller, to_caller), telling);
+        tokio::join!(session.relay(gateway, from_caller, to_caller), forward_events);
     }
 }
 
@@ -245,15 +248,15 @@ fn accept_message(py: Python<'_>, protocol: Option<String>) -> PyResult<Bound<'_
 }
 
 /// Appends the ASGI messages of an HTTP response that rejects the WebSocket.
-fn append_denial(list: &Bound<'_, PyList>, answer: &ClientResponse) -> PyResult<()> {
+fn append_denial(list: &Bound<'_, PyList>, response: &ClientResponse) -> PyResult<()> {
     let py = list.py();
     let start = PyDict::new(py);
     start.set_item(intern!(py, "type"), intern!(py, "websocket.http.response.start"))?;
-    start.set_item(intern!(py, "status"), answer.head.status)?;
-    start.set_item(intern!(py, "headers"), header_pairs(py, &answer.head.headers)?)?;
+    start.set_item(intern!(py, "status"), response.head.status)?;
+    start.set_item(intern!(py, "headers"), header_pairs(py, &response.head.headers)?)?;
     list.append(start)?;
     let end = PyDict::new(py);
-    let bytes: &[u8] = match &answer.body {
+    let bytes: &[u8] = match &response.body {
         ClientResponseBody::Complete(bytes) => bytes,
         ClientResponseBody::Stream(_) => b"",
     };
@@ -271,17 +274,17 @@ fn header_pairs<'py>(py: Python<'py>, headers: &Headers) -> PyResult<Bound<'py, 
 }
 
 fn to_asgi_message<'py>(py: Python<'py>, message: &Message) -> PyResult<Bound<'py, PyDict>> {
-    let told = PyDict::new(py);
+    let event = PyDict::new(py);
     let kind = if matches!(message, Message::Close(_)) { "websocket.close" } else { "websocket.send" };
-    told.set_item(intern!(py, "type"), kind)?;
+    event.set_item(intern!(py, "type"), kind)?;
     match message {
-        Message::Text(text) => told.set_item(intern!(py, "text"), text.as_str())?,
+        Message::Text(text) => event.set_item(intern!(py, "text"), text.as_str())?,
         Message::Close(Some(frame)) => {
-            told.set_item(intern!(py, "code"), u16::from(frame.code))?;
-            told.set_item(intern!(py, "reason"), frame.reason.as_str())?;
+            event.set_item(intern!(py, "code"), u16::from(frame.code))?;
+            event.set_item(intern!(py, "reason"), frame.reason.as_str())?;
         }
-        Message::Close(None) => told.set_item(intern!(py, "code"), u16::from(CloseCode::Normal))?,
-        other => told.set_item(intern!(py, "bytes"), PyBytes::new(py, &other.clone().into_data()))?,
+        Message::Close(None) => event.set_item(intern!(py, "code"), u16::from(CloseCode::Normal))?,
+        other => event.set_item(intern!(py, "bytes"), PyBytes::new(py, &other.clone().into_data()))?,
     }
-    Ok(told)
+    Ok(event)
 }

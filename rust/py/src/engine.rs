@@ -84,18 +84,18 @@ impl Engine {
         self.begin_request(scope, proto, Some(done))
     }
 
-    /// Serves a WebSocket request. Calls `there` when an event for the client is ready, and `room` when the queue to
+    /// Serves a WebSocket request. Calls `on_event` when an event for the client is ready, and `on_writable` when the queue to
     /// the provider has space again.
     fn open_websocket(
         &self,
         scope: &Bound<'_, PyDict>,
-        there: Py<PyAny>,
-        room: Py<PyAny>,
+        on_event: Py<PyAny>,
+        on_writable: Py<PyAny>,
     ) -> PyResult<WebSocketHandle> {
         let head = scope::parse_websocket_head(scope)?;
         let jobs = self.job_runner()?;
         let about = (head, jobs.track_request(scope), peer::connection_addresses(scope));
-        Ok(WebSocketHandle::start(jobs, Arc::clone(&self.gateway), about, there, room))
+        Ok(WebSocketHandle::start(jobs, Arc::clone(&self.gateway), about, on_event, on_writable))
     }
 
     /// Replaces the event loop's `call_soon_threadsafe`. Serves requests before they become tasks and passes every
@@ -160,13 +160,13 @@ impl Engine {
             return false;
         }
         let py = args.py();
-        let take = || {
+        let begin = || {
             let scope = watcher.getattr(intern!(py, "scope"))?;
             let proto = watcher.getattr(intern!(py, "proto"))?;
             self.begin_request(scope.cast::<PyDict>()?, proto.unbind(), None)
         };
         // On failure the server handles the request through its own task.
-        if take().is_err() {
+        if begin().is_err() {
             return false;
         }
         self.gateway.record_sink.metrics.fast_path_requests.add(1);
@@ -177,9 +177,9 @@ impl Engine {
     fn is_watcher(&self, candidate: &Bound<'_, PyAny>) -> bool {
         let kind = candidate.get_type();
         let address = kind.as_ptr() as usize;
-        let known = self.watcher.load(Ordering::Relaxed);
-        if known != 0 {
-            return known == address;
+        let cached_address = self.watcher.load(Ordering::Relaxed);
+        if cached_address != 0 {
+            return cached_address == address;
         }
         let is_it = kind.name().is_ok_and(|name| name == "CallbackWatcherHTTP")
             && candidate.getattr(intern!(candidate.py(), "scope")).is_ok_and(|scope| scope.is_instance_of::<PyDict>());
@@ -281,9 +281,9 @@ pub fn translate_batch_line<'py>(
     path: &str,
     body: &[u8],
 ) -> PyResult<(Bound<'py, PyBytes>, String)> {
-    let said = line_requests::translate_line(BatchLine { provider, path, body })
+    let translated = line_requests::translate_line(BatchLine { provider, path, body })
         .map_err(|problem| errors::validation_error(py, &[problem]))?;
-    Ok((PyBytes::new(py, &said.body), said.dropped_params))
+    Ok((PyBytes::new(py, &translated.body), translated.dropped_params))
 }
 
 /// Translates a provider's response to a batch line, or its error, to the client's API format.
@@ -293,11 +293,12 @@ pub fn translate_batch_result<'py>(
     provider: &str,
     path: &str,
     body: &[u8],
-    answered: (u16, Bound<'py, PyBytes>),
+    response: (u16, Bound<'py, PyBytes>),
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let (status, answer) = answered;
-    let told = line_requests::translate_line_response(BatchLine { provider, path, body }, status, answer.as_bytes());
-    told.map(|told| PyBytes::new(py, &told)).map_err(|problem| errors::validation_error(py, &[problem]))
+    let (status, response) = response;
+    let result =
+        line_requests::translate_line_response(BatchLine { provider, path, body }, status, response.as_bytes());
+    result.map(|bytes| PyBytes::new(py, &bytes)).map_err(|problem| errors::validation_error(py, &[problem]))
 }
 
 /// Writes request log records for the lines of a batch that ran at a provider.
@@ -313,8 +314,8 @@ impl BatchRecorder {
     }
 
     /// Returns the record of a batch line and its response, as JSON with a final newline.
-    fn record<'py>(&self, py: Python<'py>, entry: &[u8], answer: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
-        let written = self.0.write_record(entry, answer);
+    fn record<'py>(&self, py: Python<'py>, entry: &[u8], response: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let written = self.0.write_record(entry, response);
         written.map(|line| PyBytes::new(py, &line)).map_err(|problem| errors::validation_error(py, &[problem]))
     }
 

@@ -106,30 +106,30 @@ pub async fn serve_request(
 ) -> Option<StreamingResponse> {
     let Job { request, mut exchange } = job;
     let mut under_way = None;
-    let (answer, gone) = {
-        let mut work = pin!(gateway.handle(request));
+    let (response, disconnect_signal) = {
+        let mut handling = pin!(gateway.handle(request));
         // A fast request is not watched for a disconnect, because watching costs more than it saves.
         let quick = tokio::select! {
             biased;
-            answer = &mut work => Some(answer),
+            answer = &mut handling => Some(answer),
             () = gateway.coarse_timer.wait() => None,
         };
-        if let Some(answer) = quick {
-            (answer, None)
+        if let Some(response) = quick {
+            (response, None)
         } else {
             under_way = exchange.track_request(callers);
-            let mut gone = exchange.watch_disconnect();
+            let mut disconnect = exchange.watch_disconnect();
             tokio::select! {
                 biased;
-                answer = &mut work => (answer, Some(gone)),
-                _ = &mut gone => {
+                answer = &mut handling => (answer, Some(disconnect)),
+                _ = &mut disconnect => {
                     exchange.abandon();
                     return None;
                 }
             }
         }
     };
-    let ClientResponse { head: reply, body } = answer;
+    let ClientResponse { head: reply, body } = response;
     match body {
         // Drops Python objects while attached to the interpreter. Otherwise they stay in a queue until the next
         // attachment.
@@ -141,13 +141,13 @@ pub async fn serve_request(
             None
         }
         ClientResponseBody::Stream(stream) => {
-            let gone = gone.unwrap_or_else(|| {
+            let disconnect = disconnect_signal.unwrap_or_else(|| {
                 under_way = exchange.track_request(callers);
                 exchange.watch_disconnect()
             });
             // Set here and not passed as an argument, because a future stores its arguments twice.
             exchange.head = Some(reply);
-            Some(StreamingResponse { exchange, stream, disconnect: gone, request_guard: under_way })
+            Some(StreamingResponse { exchange, stream, disconnect, request_guard: under_way })
         }
     }
 }
@@ -155,13 +155,13 @@ pub async fn serve_request(
 impl StreamingResponse {
     /// Sends the chunks of the stream up to the last byte.
     pub async fn send_remaining(self, gateway: Arc<Gateway>, hang_ups: Arc<Disconnector>) {
-        let Self { mut exchange, stream, disconnect: gone, request_guard: under_way } = self;
+        let Self { mut exchange, stream, disconnect, request_guard: under_way } = self;
         let stall = Duration::from_millis(gateway.settings.write_stall_ms);
         exchange
             .send_stream(
                 stream,
                 StopConditions {
-                    disconnect: gone,
+                    disconnect,
                     shutdown: gateway.wait_for_stream_shutdown(),
                     write_timeout: stall,
                     disconnector: hang_ups,
@@ -188,8 +188,8 @@ impl Exchange {
     }
 
     /// Sets a signal of another component that detects the disconnect of the client.
-    pub fn with_disconnect_signal(mut self, gone: DisconnectSignal) -> Self {
-        self.disconnect = Some(gone);
+    pub fn with_disconnect_signal(mut self, disconnect: DisconnectSignal) -> Self {
+        self.disconnect = Some(disconnect);
         self
     }
 
@@ -210,12 +210,12 @@ impl Exchange {
     }
 
     fn watch_disconnect(&mut self) -> DisconnectSignal {
-        if let Some(gone) = self.disconnect.take() {
-            return gone;
+        if let Some(disconnect) = self.disconnect.take() {
+            return disconnect;
         }
-        let (tell, gone) = oneshot::channel();
-        Python::attach(|py| callback::watch_disconnect(py, &self.proto, tell));
-        gone
+        let (sender, disconnect) = oneshot::channel();
+        Python::attach(|py| callback::watch_disconnect(py, &self.proto, sender));
+        disconnect
     }
 
     /// Suppresses the response, because the client has disconnected.
@@ -230,63 +230,65 @@ impl Exchange {
 
     async fn send_stream(&mut self, mut stream: Box<ResponseStream>, ends: StopConditions<impl Future<Output = ()>>) {
         let StopConditions {
-            disconnect: mut gone,
+            mut disconnect,
             shutdown: closing,
             write_timeout: stall,
             disconnector: hang_ups,
             request_guard: under_way,
         } = ends;
         let mut closing = std::pin::pin!(closing);
-        let begun = Python::attach(|py| {
-            let says = |says: fn(&ClientResponseHead) -> bool| self.head.as_ref().is_some_and(says);
+        let head_result = Python::attach(|py| {
+            let head_matches = |predicate: fn(&ClientResponseHead) -> bool| self.head.as_ref().is_some_and(predicate);
             let (at_once, declares) = (
-                says(ClientResponseHead::is_event_stream),
-                says(|reply| reply.headers.get("content-length").is_some()),
+                head_matches(ClientResponseHead::is_event_stream),
+                head_matches(|reply| reply.headers.get("content-length").is_some()),
             );
             self.stream_peer = self.scope.take().map(|scope| StreamPeer::from_scope(scope.bind(py), declares));
             // Any other head is sent together with the first chunk, which is already there.
             if at_once { self.send_head(py) } else { Ok(()) }
         });
-        if begun.is_err() {
+        if head_result.is_err() {
             return;
         }
         loop {
-            let piece = tokio::select! {
+            let chunk = tokio::select! {
                 biased;
                 // Checked first, so that a provider that always has more chunks does not hide the disconnect.
-                _ = &mut gone => return self.abandon(),
+                _ = &mut disconnect => return self.abandon(),
                 piece = stream.next() => piece,
                 () = &mut closing => stream.stop_for_drain(),
             };
-            let sent = match piece {
+            let sent = match chunk {
                 Ok(Some(bytes)) if stream.is_ended() => {
                     // The end of the stream is there too; both are sent in one call into Python.
                     let Ok(rest) = stream.next().await else {
                         Python::attach(|py| drop(self.send_chunk(py, &bytes, true)));
-                        return self.abort_response((gone, closing), (under_way, stall), &hang_ups).await;
+                        return self.abort_response((disconnect, closing), (under_way, stall), &hang_ups).await;
                     };
                     self.send_last(&bytes, rest.as_deref())
                 }
                 Ok(Some(bytes)) => Python::attach(|py| self.send_chunk(py, &bytes, true)),
                 Ok(None) => return Python::attach(|py| drop(self.send_chunk(py, &[], false))),
-                Err(BodyTruncated) => return self.abort_response((gone, closing), (under_way, stall), &hang_ups).await,
+                Err(BodyTruncated) => {
+                    return self.abort_response((disconnect, closing), (under_way, stall), &hang_ups).await;
+                }
             };
             match sent {
                 SendOutcome::Accepted => (),
                 SendOutcome::Closed => return,
-                SendOutcome::Blocked(mut room) => {
-                    let aside = tokio::select! {
+                SendOutcome::Blocked(mut writable) => {
+                    let parked = tokio::select! {
                         biased;
-                        _ = &mut gone => return,
-                        _ = &mut room => continue,
+                        _ = &mut disconnect => return,
+                        _ = &mut writable => continue,
                         () = &mut closing => None,
                         () = tokio::time::sleep(stall) => under_way.and_then(RequestGuard::park),
                     };
-                    let ends = if let Some(aside) = aside {
+                    let ends = if let Some(parked_stream) = parked {
                         let end = stream.stop_unread(stall);
                         drop(stream);
                         // Boxed, because it would enlarge the future of every stream.
-                        Box::pin(self.park_stream(end, (gone, room, closing), aside)).await
+                        Box::pin(self.park_stream(end, (disconnect, writable, closing), parked_stream)).await
                     } else {
                         // Dropped now, so that the record does not wait for the end of the connection.
                         drop(stream);
@@ -307,15 +309,15 @@ impl Exchange {
     async fn park_stream(
         &mut self,
         end: Result<Option<Bytes>, BodyTruncated>,
-        (gone, room, closing): (DisconnectSignal, oneshot::Receiver<()>, Pin<&mut impl Future<Output = ()>>),
-        aside: ParkedStream,
+        (disconnect, writable, closing): (DisconnectSignal, oneshot::Receiver<()>, Pin<&mut impl Future<Output = ()>>),
+        parked: ParkedStream,
     ) -> bool {
         // Waits for the pending chunk, because the server may send the later of two waiting chunks first.
         tokio::select! {
             biased;
-            _ = gone => return false,
+            _ = disconnect => return false,
             () = closing => return true,
-            _ = room => drop(aside),
+            _ = writable => drop(parked),
         }
         let last = match end {
             Ok(last) => last.unwrap_or_default(),
@@ -338,25 +340,25 @@ impl Exchange {
     /// its other streams may finish first. That wait is bounded like the wait for a client that does not read.
     async fn abort_response(
         &mut self,
-        (gone, closing): (DisconnectSignal, Pin<&mut impl Future<Output = ()>>),
+        (disconnect, closing): (DisconnectSignal, Pin<&mut impl Future<Output = ()>>),
         (under_way, longest): (Option<RequestGuard>, Duration),
         hang_ups: &Disconnector,
     ) {
         let Some(client) = self.end_truncated() else { return };
         // Boxed, because it would enlarge the future of every stream.
-        let ending = Box::pin(async move {
-            if let Some(aside) = under_way.and_then(RequestGuard::park) {
+        let termination = Box::pin(async move {
+            if let Some(parked) = under_way.and_then(RequestGuard::park) {
                 tokio::select! {
                     biased;
-                    _ = gone => return,
-                    () = aside.wait_for_other_requests() => (),
+                    _ = disconnect => return,
+                    () = parked.wait_for_other_requests() => (),
                     () = closing => (),
                     () = tokio::time::sleep(longest) => (),
                 }
             }
             hang_ups.disconnect_client(client).await;
         });
-        ending.await;
+        termination.await;
     }
 
     /// Ends the body if the client detects the truncation by its declared length. Otherwise returns the client whose
@@ -386,9 +388,9 @@ impl Exchange {
     fn send_chunk(&mut self, py: Python<'_>, body: &[u8], more: bool) -> SendOutcome {
         match self.try_send_chunk(py, body, more) {
             Ok(future) if more && is_pending(&future) => {
-                let (tell, room) = oneshot::channel();
-                callback::wait_for_future(&future, WaitEvent::Writable(tell));
-                SendOutcome::Blocked(room)
+                let (sender, writable) = oneshot::channel();
+                callback::wait_for_future(&future, WaitEvent::Writable(sender));
+                SendOutcome::Blocked(writable)
             }
             Ok(_) => SendOutcome::Accepted,
             Err(_) => SendOutcome::Closed,

@@ -40,16 +40,16 @@ impl<'py> IntoPyObject<'py> for HeaderField<'_> {
 
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         LAST.with(|last| {
-            let place = &last[self.cache_slot()];
+            let slot = &last[self.cache_slot()];
             // Taken out of the slot, because creating a Python object may run code that enters this function again.
-            let known = place.take().filter(|known| known.name.as_bytes(py) == self.name);
-            let known = match known {
-                Some(known) if known.value.as_bytes(py) == self.value => known,
-                known => self.create_cached_field(py, known.map(|known| known.name))?,
+            let cached = slot.take().filter(|field| field.name.as_bytes(py) == self.name);
+            let entry = match cached {
+                Some(hit) if hit.value.as_bytes(py) == self.value => hit,
+                stale => self.create_cached_field(py, stale.map(|field| field.name))?,
             };
-            let pair = known.pair.clone_ref(py).into_bound(py);
+            let pair = entry.pair.clone_ref(py).into_bound(py);
             if self.value.len() <= MAX_CACHED_VALUE_BYTES {
-                place.set(Some(known));
+                slot.set(Some(entry));
             }
             Ok(pair)
         })

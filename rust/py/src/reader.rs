@@ -131,12 +131,12 @@ impl BodyReader {
     /// Handles a chunk; `None` means that no more chunks will come.
     pub fn handle_chunk(mut self: Box<Self>, py: Python<'_>, message: Option<BodyMessage<'_>>) {
         let Some(BodyMessage { body: Some(body), has_more: more }) = message else { return self.fail_body(py) };
-        let piece = body.as_bytes();
-        self.read_bytes += piece.len() as u64;
+        let chunk = body.as_bytes();
+        self.read_bytes += chunk.len() as u64;
         let complete = !more || self.expected_bytes == Some(self.read_bytes);
         match &mut self.stage {
             Stage::Buffering { buffered: gathered, .. } => {
-                gathered.extend_from_slice(piece);
+                gathered.extend_from_slice(chunk);
                 if complete {
                     return self.submit_complete();
                 }
@@ -148,17 +148,17 @@ impl BodyReader {
             }
             Stage::Feeding(BodyFeed { feeder, .. }) => {
                 if complete || feeder.reader_state() == ReaderState::Reading {
-                    return self.feed_chunk(py, Bytes::copy_from_slice(piece), complete);
+                    return self.feed_chunk(py, Bytes::copy_from_slice(chunk), complete);
                 }
                 self.start_discarding();
                 self.request_more(py);
             }
-            Stage::Discarding { disconnect_sender: tell, last_chunk_at: last, remaining_bytes: left, .. } => {
+            Stage::Discarding { disconnect_sender, last_chunk_at: last, remaining_bytes: left, .. } => {
                 *last = Instant::now();
-                *left = left.saturating_sub(piece.len());
+                *left = left.saturating_sub(chunk.len());
                 if complete {
                     self.watch_disconnect(py);
-                } else if *left > 0 || !tell.is_closed() {
+                } else if *left > 0 || !disconnect_sender.is_closed() {
                     self.request_more(py);
                 }
             }
@@ -206,8 +206,8 @@ impl BodyReader {
                     PollOutcome::Waiting
                 }
             },
-            Stage::Discarding { disconnect_sender: tell, started_at: since, last_chunk_at: last, .. } => {
-                if !tell.is_closed() {
+            Stage::Discarding { disconnect_sender, started_at: since, last_chunk_at: last, .. } => {
+                if !disconnect_sender.is_closed() {
                     *since = now;
                     *last = now;
                 }
@@ -222,10 +222,10 @@ impl BodyReader {
         }
     }
 
-    fn feed_chunk(self: Box<Self>, py: Python<'_>, piece: Bytes, complete: bool) {
+    fn feed_chunk(self: Box<Self>, py: Python<'_>, chunk: Bytes, complete: bool) {
         let Stage::Feeding(BodyFeed { feeder, .. }) = &self.stage else { return };
         let feeder = feeder.clone();
-        let wants_more = feeder.push(piece);
+        let wants_more = feeder.push(chunk);
         if complete {
             feeder.finish(BodyEnd::Complete);
             self.watch_disconnect(py);
@@ -255,20 +255,19 @@ impl BodyReader {
     /// Lets the server report a disconnect, now that the body was read completely.
     fn watch_disconnect(mut self: Box<Self>, py: Python<'_>) {
         let stage = std::mem::replace(&mut self.stage, Stage::Finished);
-        if let Stage::Feeding(BodyFeed { disconnect_sender: tell, .. })
-        | Stage::Discarding { disconnect_sender: tell, .. } = stage
-            && !tell.is_closed()
+        if let Stage::Feeding(BodyFeed { disconnect_sender, .. }) | Stage::Discarding { disconnect_sender, .. } = stage
+            && !disconnect_sender.is_closed()
         {
-            callback::watch_disconnect(py, &self.proto, tell);
+            callback::watch_disconnect(py, &self.proto, disconnect_sender);
         }
     }
 
     fn start_discarding(&mut self) {
         let stage = std::mem::replace(&mut self.stage, Stage::Finished);
-        if let Stage::Feeding(BodyFeed { disconnect_sender: tell, .. }) = stage {
+        if let Stage::Feeding(BodyFeed { disconnect_sender, .. }) = stage {
             let now = Instant::now();
             self.stage = Stage::Discarding {
-                disconnect_sender: tell,
+                disconnect_sender,
                 started_at: now,
                 last_chunk_at: now,
                 remaining_bytes: MAX_LINGER_BYTES,
@@ -300,30 +299,30 @@ impl BodyReader {
         if !gathered.is_empty() {
             feeder.push(gathered.into());
         }
-        let (tell, gone) = oneshot::channel();
-        self.stage = Stage::Feeding(BodyFeed { feeder, disconnect_sender: tell });
+        let (disconnect_sender, disconnect) = oneshot::channel();
+        self.stage = Stage::Feeding(BodyFeed { feeder, disconnect_sender });
         let body = Body::Streamed(reading, self.expected_bytes);
-        Some(Job { request: Request { head, body }, exchange: exchange.with_disconnect_signal(gone) })
+        Some(Job { request: Request { head, body }, exchange: exchange.with_disconnect_signal(disconnect) })
     }
 
     fn fail_body(mut self: Box<Self>, py: Python<'_>) {
         // A request that was not handed over yet goes to the engine now, so that it gets a response and a record.
         let job = if let Stage::Buffering { .. } = self.stage { self.start_feeding() } else { None };
-        let Stage::Feeding(BodyFeed { feeder, disconnect_sender: tell }) =
+        let Stage::Feeding(BodyFeed { feeder, disconnect_sender }) =
             std::mem::replace(&mut self.stage, Stage::Finished)
         else {
             return;
         };
         let jobs = self.job_runner.clone();
         if peer::is_connected(self.scope.bind(py)) {
-            self.stage = Stage::Broken(BodyFeed { feeder: feeder.clone(), disconnect_sender: tell });
+            self.stage = Stage::Broken(BodyFeed { feeder: feeder.clone(), disconnect_sender });
             jobs.body_readers.park(self);
             feeder.finish(BodyEnd::Malformed);
         } else {
             // The order matters: a consumer of the body must see the broken body first. Only a request that does not
             // wait for the body should see the disconnect.
             feeder.finish(BodyEnd::Disconnected);
-            tell.send(()).ok();
+            disconnect_sender.send(()).ok();
         }
         jobs.submit_if_some(job);
     }

@@ -71,8 +71,8 @@ impl JobRunnerState {
     }
 
     /// Runs a future on the engine's thread.
-    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.handle.spawn(work));
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        drop(self.handle.spawn(future));
     }
 
     /// Marks the connection of a request as busy until the returned guard is dropped.
@@ -111,8 +111,8 @@ impl JobRunnerState {
 
 /// Wraps a future into a task for the ready queue. If the runtime has ended the task is dropped, and its request gets
 /// an error response.
-fn create_task(ready: mpsc::UnboundedSender<Runnable>, work: impl Future<Output = ()> + Send + 'static) -> Runnable {
-    let (task, handle) = async_task::spawn(work, move |task| drop(ready.send(task)));
+fn create_task(ready: mpsc::UnboundedSender<Runnable>, future: impl Future<Output = ()> + Send + 'static) -> Runnable {
+    let (task, handle) = async_task::spawn(future, move |task| drop(ready.send(task)));
     handle.detach();
     task
 }
@@ -140,7 +140,7 @@ impl Runtime {
             IdleTimeouts::from_settings(&gateway.settings),
             Arc::clone(&callers),
         );
-        let desk = JobRunnerState {
+        let state = JobRunnerState {
             gateway: Arc::clone(&gateway),
             handle: runtime.handle().clone(),
             body_readers: BodyReaders::default(),
@@ -148,7 +148,7 @@ impl Runtime {
             disconnector: Arc::default(),
             ready_tasks: ready,
         };
-        let jobs = JobRunner(Arc::new(desk));
+        let jobs = JobRunner(Arc::new(state));
         let bodies = jobs.clone();
         let thread = std::thread::Builder::new().name("penstock-engine".into()).spawn(move || {
             // Attached once for the whole thread, so that later attachments reuse the thread state and are cheap.
@@ -185,13 +185,13 @@ impl Runtime {
 async fn end_idle_connections(mut watch: IdleConnectionReaper) {
     loop {
         tokio::time::sleep(watch.poll_interval()).await;
-        let look = move || {
+        let check = move || {
             // On an error of the kernel query no connection is closed.
             drop(watch.close_expired(Instant::now()));
             watch
         };
-        match tokio::task::spawn_blocking(look).await {
-            Ok(looked) => watch = looked,
+        match tokio::task::spawn_blocking(check).await {
+            Ok(reaper) => watch = reaper,
             Err(_) => return,
         }
     }

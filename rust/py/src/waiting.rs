@@ -41,8 +41,8 @@ impl BodyReaders {
     }
 
     /// Registers a reader that waits for a chunk.
-    pub fn wait_for_chunk(&self, reader: Box<BodyReader>, piece: Py<PyAny>) {
-        self.lock().insert(reader.id(), WaitingReader { reader, chunk_future: Some(piece) });
+    pub fn wait_for_chunk(&self, reader: Box<BodyReader>, chunk_future: Py<PyAny>) {
+        self.lock().insert(reader.id(), WaitingReader { reader, chunk_future: Some(chunk_future) });
     }
 
     /// Registers a reader that waits for the engine to ask for more.
@@ -82,9 +82,9 @@ impl BodyReaders {
             }
             let over: Vec<_> = over.into_iter().filter_map(|id| readers.remove(&id)).collect();
             drop(readers);
-            for piece in over.into_iter().filter_map(|waiting| waiting.chunk_future) {
+            for future in over.into_iter().filter_map(|waiting| waiting.chunk_future) {
                 // The server closes the connection when nobody waits for its body.
-                drop(piece.call_method0(py, intern!(py, "cancel")));
+                drop(future.call_method0(py, intern!(py, "cancel")));
             }
             jobs
         })

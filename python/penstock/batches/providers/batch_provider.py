@@ -75,9 +75,9 @@ class BatchProvider(Protocol):
     CAN_RESUBMIT = False
     _client: BatchClient
 
-    def __init__(self, talk: BatchClient) -> None:
+    def __init__(self, client: BatchClient) -> None:
         """Takes the client of one batch."""
-        self._client = talk
+        self._client = client
 
     @classmethod
     def required_options(cls, stated: ProviderSettings) -> dict[str, str]:  # noqa: ARG003 - others need it
@@ -144,8 +144,8 @@ async def model_of_batch(given: BatchInput) -> str:
 
 def translate_line(provider: str, line: BatchLine) -> tuple[msgspec.Raw, str]:
     """Translates a line to the provider's format. Returns the body and the dropped parameters, separated by commas."""
-    body, lost = translate_batch_line(provider, line.url, msgspec.json.encode(line.body))
-    return msgspec.Raw(body), lost
+    body, dropped = translate_batch_line(provider, line.url, msgspec.json.encode(line.body))
+    return msgspec.Raw(body), dropped
 
 
 def check_translatable(provider: str, line: BatchLine) -> Iterator[LineFault]:
@@ -165,14 +165,16 @@ def check_same_model(line: BatchLine, first: BatchLine) -> Iterator[LineFault]:
         yield "mismatched_model", message, "body.model"
 
 
-def translate_result(provider: str, line: BatchLine, status: int, answer: object, request_id: str = "") -> LineResult:
+def translate_result(
+    provider: str, line: BatchLine, status: int, provider_body: object, request_id: str = ""
+) -> LineResult:
     """Translates a provider's response to the client format and adds the dropped parameters of the request."""
     try:
-        answered = (status, msgspec.json.encode(answer))
-        told = translate_batch_result(provider, line.url, msgspec.json.encode(line.body), answered)
-        _, lost = translate_line(provider, line)
+        provider_response = (status, msgspec.json.encode(provider_body))
+        translated = translate_batch_result(provider, line.url, msgspec.json.encode(line.body), provider_response)
+        _, dropped = translate_line(provider, line)
     except EngineError as error:
         return LineResult(None, {"code": "answer_unreadable", "message": str(error)})
-    response = {"status_code": status, "request_id": request_id, "body": msgspec.json.decode(told)}
+    response = {"status_code": status, "request_id": request_id, "body": msgspec.json.decode(translated)}
     # A single request reports dropped parameters in a response header.
-    return LineResult({**response, **({"not_translated": lost} if lost else {})}, None)
+    return LineResult({**response, **({"not_translated": dropped} if dropped else {})}, None)

@@ -87,28 +87,28 @@ class Bedrock(BatchProvider):
     async def submit(self, given: BatchInput) -> str:
         """Submits all lines and returns the ARN of the job."""
         row, needs = self._client.row, self._client.row["job"]["needs"]
-        own = row["id"]
-        await object_batches.put_object(self._client, f"{own}.jsonl", _encode_records(given))
-        place = f"s3://{needs[BUCKET]}/{object_batches.OBJECT_FOLDER}/{own}"
-        made = {
-            "jobName": f"gateway-batch-{own}",
+        batch_id = row["id"]
+        await object_batches.put_object(self._client, f"{batch_id}.jsonl", _encode_records(given))
+        base_uri = f"s3://{needs[BUCKET]}/{object_batches.OBJECT_FOLDER}/{batch_id}"
+        payload = {
+            "jobName": f"gateway-batch-{batch_id}",
             "roleArn": needs[ROLE],
             # Idempotency token: a repeated request does not create a second job.
-            "clientRequestToken": own,
+            "clientRequestToken": batch_id,
             "modelId": await batch_provider.model_of_batch(given),
             "modelInvocationType": "InvokeModel" if row["endpoint"] == EMBEDDINGS_PATH else "Converse",
-            "inputDataConfig": {"s3InputDataConfig": {"s3Uri": f"{place}.jsonl"}},
-            "outputDataConfig": {"s3OutputDataConfig": {"s3Uri": f"{place}/"}},
+            "inputDataConfig": {"s3InputDataConfig": {"s3Uri": f"{base_uri}.jsonl"}},
+            "outputDataConfig": {"s3OutputDataConfig": {"s3Uri": f"{base_uri}/"}},
         }
         return (
-            await self._client.request_json(CreatedJob, "POST", object_batches.JOBS_PATH, msgspec.json.encode(made))
+            await self._client.request_json(CreatedJob, "POST", object_batches.JOBS_PATH, msgspec.json.encode(payload))
         ).job_arn
 
     async def fetch_status(self, name: str) -> BatchStatus:
         """Fetches the current status of the job."""
         job = await self._client.request_json(Job, "GET", _job_path(name))
-        own, there = self._client.row["id"], name.rpartition("/")[2]
-        paths = (object_batches.object_path(f"{own}/{there}/{own}.jsonl.out"),)
+        batch_id, job_id = self._client.row["id"], name.rpartition("/")[2]
+        paths = (object_batches.object_path(f"{batch_id}/{job_id}/{batch_id}.jsonl.out"),)
         status = STATUS_BY_JOB_STATUS.get(job.status, "in_progress")
         return BatchStatus(status, job.success_record_count, job.error_record_count, paths, job.message)
 

@@ -133,8 +133,8 @@ async def _multipart_chunks(
     for name, value in fields.items():
         yield f'{part}{name}"\r\n\r\n{value}\r\n'.encode()
     yield f'{part}{field}"; filename="lines.jsonl"\r\ncontent-type: application/jsonl\r\n\r\n'.encode()
-    async for piece in content:
-        yield piece
+    async for chunk in content:
+        yield chunk
     yield f"\r\n--{boundary}--\r\n".encode()
 
 

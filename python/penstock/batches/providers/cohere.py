@@ -97,9 +97,9 @@ class ResultRecord(msgspec.Struct):
 class Cohere(BatchProvider):
     """Runs batches at Cohere. Lines are translated to Cohere's format, limited to the fields that its batches support."""
 
-    def __init__(self, talk: BatchClient) -> None:
+    def __init__(self, client: BatchClient) -> None:
         """Starts without an uploaded dataset."""
-        super().__init__(talk)
+        super().__init__(client)
         self._dataset = ""
 
     @classmethod
@@ -108,20 +108,22 @@ class Cohere(BatchProvider):
         support.
         """
         yield from batch_provider.check_same_model(line, first)
-        unsaid = list(batch_provider.check_translatable(SLUG, line))
-        yield from unsaid or _validate_batch_fields(line)
+        untranslatable = list(batch_provider.check_translatable(SLUG, line))
+        yield from untranslatable or _validate_batch_fields(line)
 
     async def submit(self, given: BatchInput) -> str:
         """Submits all lines and returns the batch id. Raises `ProviderBusyError` while Cohere still validates the
         dataset.
         """
-        talk = self._client
-        name = f"gateway-{talk.row['id']}"
+        client = self._client
+        name = f"gateway-{client.row['id']}"
         if not self._dataset:
-            kind = EMBED_KIND if talk.row["endpoint"] == EMBEDDINGS else CHAT_KIND
+            kind = EMBED_KIND if client.row["endpoint"] == EMBEDDINGS else CHAT_KIND
             content = build_multipart_form(secrets.token_hex(16), {}, _encode_lines(given), field="data")
             self._dataset = (
-                await talk.upload_and_decode(CreatedObject, Upload("POST", f"{DATASETS}/{name}?type={kind}", *content))
+                await client.upload_and_decode(
+                    CreatedObject, Upload("POST", f"{DATASETS}/{name}?type={kind}", *content)
+                )
             ).id
         found = await self._fetch_dataset(self._dataset)
         if found.validation_status in WRONG:
@@ -129,8 +131,8 @@ class Cohere(BatchProvider):
         if found.validation_status != READY:
             message = "Cohere is still validating the lines of this batch"
             raise ProviderBusyError(message)
-        made = {"name": name, "input_dataset_id": self._dataset, "model": await batch_provider.model_of_batch(given)}
-        return (await talk.request_json(BatchEnvelope, "POST", JOBS, msgspec.json.encode(made))).batch.id
+        payload = {"name": name, "input_dataset_id": self._dataset, "model": await batch_provider.model_of_batch(given)}
+        return (await client.request_json(BatchEnvelope, "POST", JOBS, msgspec.json.encode(payload))).batch.id
 
     async def fetch_status(self, name: str) -> BatchStatus:
         """Fetches the current status of the batch."""
@@ -158,10 +160,10 @@ class Cohere(BatchProvider):
     def parse_result(self, line: BatchLine, result: bytes) -> LineResult:
         """Parses the result of one line."""
         found = msgspec.json.decode(result, type=ResultRecord)
-        said = found.body or found.response
-        if found.error or not said:
+        raw_body = found.body or found.response
+        if found.error or not raw_body:
             return LineResult(None, _error_object(found.error))
-        body: Any = msgspec.json.decode(said) if isinstance(said, str) else said
+        body: Any = msgspec.json.decode(raw_body) if isinstance(raw_body, str) else raw_body
         body = body.get("body", body)
         return batch_provider.translate_result(SLUG, line, 200, body, str(body.get("id") or ""))
 
@@ -187,8 +189,8 @@ def _validate_batch_fields(line: BatchLine) -> Iterator[LineFault]:
 
 def _render_line(line: BatchLine) -> dict[str, Any]:
     """Returns a line in the format of a dataset: without the model, and with fewer nested objects than a request."""
-    said, _ = batch_provider.translate_line(SLUG, line)
-    body: dict[str, Any] = msgspec.json.decode(said)
+    encoded, _ = batch_provider.translate_line(SLUG, line)
+    body: dict[str, Any] = msgspec.json.decode(encoded)
     for name in ("model", "stream"):
         body.pop(name, None)
     if thinking := body.pop("thinking", None):

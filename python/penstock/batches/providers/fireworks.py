@@ -82,27 +82,27 @@ class Fireworks(BatchProvider):
 
     async def submit(self, given: BatchInput) -> str:
         """Submits all lines and returns the name of the job."""
-        talk, name = self._client, f"gateway-{self._client.row['id']}"
-        place = f"accounts/{talk.row['job']['needs'][ACCOUNT]}/datasets"
+        client, name = self._client, f"gateway-{self._client.row['id']}"
+        datasets_path = f"accounts/{client.row['job']['needs'][ACCOUNT]}/datasets"
         dataset: dict[str, Any] = {"datasetId": name, "dataset": {"userUploaded": {}}}
         await self._create_if_absent(DATASETS, dataset)
         boundary = secrets.token_hex(16)
-        await talk.send_upload(
+        await client.send_upload(
             Upload("POST", f"{DATASETS}/{name}", *build_multipart_form(boundary, {}, _encode_lines(given)))
         )
         job = {
             "displayName": name,
             "model": await batch_provider.model_of_batch(given),
-            "inputDatasetId": f"{place}/{name}",
-            "outputDatasetId": f"{place}/{name}-out",
+            "inputDatasetId": f"{datasets_path}/{name}",
+            "outputDatasetId": f"{datasets_path}/{name}-out",
         }
         await self._create_if_absent(f"{JOBS}?batchInferenceJobId={name}", job)
         return name
 
-    async def _create_if_absent(self, path: str, what: dict[str, Any]) -> None:
+    async def _create_if_absent(self, path: str, resource: dict[str, Any]) -> None:
         """Creates a resource under a name that the gateway chose. If it exists, an earlier attempt created it."""
         try:
-            await self._client.request_json(dict[str, Any], "POST", path, msgspec.json.encode(what))
+            await self._client.request_json(dict[str, Any], "POST", path, msgspec.json.encode(resource))
         except AlreadyExistsError:
             return
 

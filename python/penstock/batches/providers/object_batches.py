@@ -19,11 +19,11 @@ JOBS_PATH = "/v1/batch_jobs"
 CONTENT_TYPE = "application/jsonl"
 
 
-def require_option(stated: ProviderSettings, key: str, what: str) -> str:
+def require_option(stated: ProviderSettings, key: str, description: str) -> str:
     """Returns an option that the batch needs; rejects the batch if it is not set."""
     if found := stated.find_option(key):
         return found
-    message = f"need {what}: set {key!r} on the saved provider, or send x-gateway-{key.replace('_', '-')}"
+    message = f"need {description}: set {key!r} on the saved provider, or send x-gateway-{key.replace('_', '-')}"
     raise field_error("gateway_options", message)
 
 
@@ -32,6 +32,6 @@ def object_path(name: str) -> str:
     return f"/v1/batch_objects/{quote(name, safe='')}"
 
 
-async def put_object(talk: BatchClient, name: str, pieces: AsyncIterator[bytes]) -> None:
+async def put_object(client: BatchClient, name: str, chunks: AsyncIterator[bytes]) -> None:
     """Uploads an object to the bucket."""
-    await talk.send_upload(Upload("PUT", object_path(name), CONTENT_TYPE, pieces))
+    await client.send_upload(Upload("PUT", object_path(name), CONTENT_TYPE, chunks))

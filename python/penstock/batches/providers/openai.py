@@ -94,13 +94,13 @@ class OpenAi(BatchProvider):
             "POST", "/v1/files", *build_multipart_form(boundary, {"purpose": "batch"}, _encode_lines(given))
         )
         row = self._client.row
-        made = {
+        payload = {
             "input_file_id": (await self._client.upload_and_decode(CreatedObject, upload)).id,
             "endpoint": row["endpoint"],
             "completion_window": row["completion_window"],
             "metadata": {METADATA_KEY: BATCH + row["id"]},
         }
-        return (await self._client.request_json(CreatedObject, "POST", "/v1/batches", msgspec.json.encode(made))).id
+        return (await self._client.request_json(CreatedObject, "POST", "/v1/batches", msgspec.json.encode(payload))).id
 
     async def find_submitted(self) -> str | None:
         """Searches the provider's batches for one whose metadata names this batch. Returns its id, or `None`."""
@@ -111,9 +111,9 @@ class OpenAi(BatchProvider):
             except RequestRejectedError:
                 # The provider does not list batches, so nothing can be found; the caller submits the batch.
                 return None
-            for known in page.data:
-                if (known.metadata or {}).get(METADATA_KEY) == BATCH + self._client.row["id"]:
-                    return known.id
+            for batch in page.data:
+                if (batch.metadata or {}).get(METADATA_KEY) == BATCH + self._client.row["id"]:
+                    return batch.id
             if not page.has_more or not page.data:
                 break
             after = f"&after={quote(page.data[-1].id, safe='')}"

@@ -125,17 +125,19 @@ class VertexAi(BatchProvider):
 
     async def submit(self, given: BatchInput) -> str:
         """Submits all lines and returns the id of the job."""
-        own = self._client.row["id"]
-        await object_batches.put_object(self._client, f"{own}.jsonl", _encode_requests(given))
-        place = f"gs://{self._client.row['job']['needs'][BUCKET]}/{object_batches.OBJECT_FOLDER}/{own}"
+        batch_id = self._client.row["id"]
+        await object_batches.put_object(self._client, f"{batch_id}.jsonl", _encode_requests(given))
+        base_uri = f"gs://{self._client.row['job']['needs'][BUCKET]}/{object_batches.OBJECT_FOLDER}/{batch_id}"
         vendor, model = _split_vendor(await batch_provider.model_of_batch(given))
-        made = {
-            "displayName": f"gateway-batch-{own}",
+        payload = {
+            "displayName": f"gateway-batch-{batch_id}",
             "model": f"publishers/{vendor}/models/{model}",
-            "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": [f"{place}.jsonl"]}},
-            "outputConfig": {"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": place}},
+            "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": [f"{base_uri}.jsonl"]}},
+            "outputConfig": {"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": base_uri}},
         }
-        job = await self._client.request_json(CreatedJob, "POST", object_batches.JOBS_PATH, msgspec.json.encode(made))
+        job = await self._client.request_json(
+            CreatedJob, "POST", object_batches.JOBS_PATH, msgspec.json.encode(payload)
+        )
         return job.name.rpartition("/")[2]
 
     async def fetch_status(self, name: str) -> BatchStatus:
@@ -144,12 +146,12 @@ class VertexAi(BatchProvider):
         """
         job = await self._client.request_json(Job, "GET", f"{object_batches.JOBS_PATH}/{name}")
         counts, folder = job.completion_stats, job.output_info.gcs_output_directory.rstrip("/")
-        ours = f"gs://{self._client.row['job']['needs'][BUCKET]}/{object_batches.OBJECT_FOLDER}/"
+        base_uri = f"gs://{self._client.row['job']['needs'][BUCKET]}/{object_batches.OBJECT_FOLDER}/"
         status = STATUS_BY_STATE.get(job.state, "in_progress")
-        if folder and not folder.startswith(ours):
-            message = f"the results are at {folder!r}, which is not below {ours!r}"
+        if folder and not folder.startswith(base_uri):
+            message = f"the results are at {folder!r}, which is not below {base_uri!r}"
             raise IncompleteResponseError(message)
-        paths = (object_batches.object_path(f"{folder.removeprefix(ours)}/predictions.jsonl"),) if folder else ()
+        paths = (object_batches.object_path(f"{folder.removeprefix(base_uri)}/predictions.jsonl"),) if folder else ()
         return BatchStatus(status, int(counts.successful_count), int(counts.failed_count), paths, job.error.message)
 
     async def cancel(self, name: str) -> None:

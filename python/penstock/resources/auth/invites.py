@@ -79,12 +79,12 @@ async def accept_invitation(
         # response can be repeated.
         invite = await (find_by_token if is_once else find_open)(connection, data.token)
     hashed = await passwords.hash_password(data.password)
-    async with office.write_session_as(invite_caller(invite), await read_request_metadata(request)) as desk:
-        await claim_idempotency_key(desk, request)
+    async with office.write_session_as(invite_caller(invite), await read_request_metadata(request)) as session:
+        await claim_idempotency_key(session, request)
         # Read again inside the write transaction, where no other request can write: a link can be used only once.
-        invite = await find_open(desk.connection, data.token)
+        invite = await find_open(session.connection, data.token)
         person = {"first_name": data.first_name, "last_name": data.last_name, "password": hashed}
-        user, keys = await accept_invite(desk, invite, person)
+        user, keys = await accept_invite(session, invite, person)
         return AcceptedInvite(user["id"], user["email"], [_to_invite_key(key) for key in keys])
 
 

@@ -38,14 +38,14 @@ async def change_password(
     caller = work.caller
     if caller.user_id is None or caller.session_id is None:
         raise ForbiddenError("only a person who signed in has a password")
-    async with work.unchecked_read_session() as desk:
-        row = await USER_RESOURCE.get(desk, caller.user_id)
+    async with work.unchecked_read_session() as session:
+        row = await USER_RESOURCE.get(session, caller.user_id)
     await passwords.check_password(row["email"], row["password"], data.current_password)
     hashed = await passwords.hash_password(data.new_password)
-    async with work.unchecked_write_session() as desk:
-        await passwords.reject_changed_password(desk.connection, caller.user_id, row["password"])
-        await USER_RESOURCE.update(desk, row, {"password": hashed})
-        await end_sessions(desk, sessions.c.user_id == caller.user_id, sessions.c.id != caller.session_id)
+    async with work.unchecked_write_session() as session:
+        await passwords.reject_changed_password(session.connection, caller.user_id, row["password"])
+        await USER_RESOURCE.update(session, row, {"password": hashed})
+        await end_sessions(session, sessions.c.user_id == caller.user_id, sessions.c.id != caller.session_id)
     office.clear_caller_cache()
     return EmptyResponse()
 

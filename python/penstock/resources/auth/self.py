@@ -58,13 +58,13 @@ class SelfDetail(msgspec.Struct, frozen=True, kw_only=True):
 async def get_self(work: NamedDependency[RequestContext], request: Request[Any, Caller, Any]) -> SelfDetail:
     """Returns the caller's identity and access. Rejects an API key alone with 403."""
     caller = work.caller
-    async with work.unchecked_read_session() as desk:
-        organisation = await desk.find(organisations, caller.organisation_id) or {}
-        user = await desk.find(users, caller.user_id) if caller.user_id else None
+    async with work.unchecked_read_session() as session:
+        organisation = await session.find(organisations, caller.organisation_id) or {}
+        user = await session.find(users, caller.user_id) if caller.user_id else None
         query = select(workspaces).where(workspaces.c.status == "active").order_by(workspaces.c.id)
         if caller.user_id and not caller.is_organisation_admin:
             query = query.where(workspaces.c.id.in_(list(caller.roles)))
-        rows = await desk.fetch_rows(query, workspaces)
+        rows = await session.fetch_rows(query, workspaces)
     sent = extract_credential(request)
     return SelfDetail(
         by=caller.by,

@@ -68,24 +68,24 @@ async def sign_in(
     about = await read_request_metadata(request)
     passwords.from_address.check_limit(about.client)
     try:
-        caller, known = await _authenticate(data, office, passwords, identities)
+        caller, password_hash = await _authenticate(data, office, passwords, identities)
     except UnauthorisedError:
         passwords.from_address.record_failure(about.client)
         raise
     text = secrets.token_urlsafe(32)
-    async with office.write_session_as(caller, about) as desk:
+    async with office.write_session_as(caller, about) as session:
         if data.api_key is not None:
-            await identities.authenticate_uncached(desk.connection, PresentedCredential("key", data.api_key.strip()))
+            await identities.authenticate_uncached(session.connection, PresentedCredential("key", data.api_key.strip()))
         else:
-            await passwords.reject_changed_password(desk.connection, caller.id, known)
-        seconds = session_ttl_seconds(await organisation_rules(desk))
-        begun = await _create_session(desk, caller, text, data.api_key)
+            await passwords.reject_changed_password(session.connection, caller.id, password_hash)
+        seconds = session_ttl_seconds(await organisation_rules(session))
+        created_at = await _create_session(session, caller, text, data.api_key)
     secure = is_behind_tls(settings, request)
     cookie = Cookie(
         SESSION_COOKIE, value=text, path="/", max_age=seconds, httponly=True, secure=secure, samesite="strict"
     )
     return Response(
-        CreatedSession(csrf_token(text), format_required_timestamp(begun + seconds * 1000)), cookies=[cookie]
+        CreatedSession(csrf_token(text), format_required_timestamp(created_at + seconds * 1000)), cookies=[cookie]
     )
 
 
@@ -94,15 +94,15 @@ async def sign_out(work: NamedDependency[RequestContext], office: NamedDependenc
     """Signs out and ends the session."""
     if work.caller.session_id is None:
         raise ForbiddenError("a token is not a session; it expires by itself")
-    async with work.unchecked_write_session() as desk:
-        await desk.delete(sessions, sessions.c.id == work.caller.session_id)
-        await desk.record_change("sessions.delete", before={"id": work.caller.session_id})
+    async with work.unchecked_write_session() as session:
+        await session.delete(sessions, sessions.c.id == work.caller.session_id)
+        await session.record_change("sessions.delete", before={"id": work.caller.session_id})
     office.clear_caller_cache()
     return Response(EmptyResponse(), cookies=[Cookie(SESSION_COOKIE, value="", path="/", max_age=0, samesite="strict")])
 
 
 async def _authenticate(
-    data: SignIn, office: Services, passwords: PasswordService, identities: CallerAuthenticator
+    data: SignIn, services: Services, passwords: PasswordService, identities: CallerAuthenticator
 ) -> tuple[Caller, str]:
     """Returns the caller who signs in, and the password hash that was checked; the hash is empty for a key."""
     if data.api_key is not None and data.email is None and data.password is None:
@@ -113,18 +113,18 @@ async def _authenticate(
     if data.email is None or data.password is None or data.api_key is not None:
         raise field_error("", "needs either email and password, or api_key")
     email = data.email.lower()
-    async with office.database.read_connection() as connection:
+    async with services.database.read_connection() as connection:
         row = (await connection.execute(select(users).where(users.c.email == email))).mappings().first()
     await passwords.check_password(email, row["password"] if row else None, data.password)
     # If there is no such user, `passwords.check` has already raised an error.
-    known = dict(row or {})
+    user = dict(row or {})
     caller = Caller(
-        id=known["id"], type="person", organisation_id=known["organisation_id"], user_id=known["id"], by="session"
+        id=user["id"], type="person", organisation_id=user["organisation_id"], user_id=user["id"], by="session"
     )
-    return caller, known["password"]
+    return caller, user["password"]
 
 
-async def _create_session(desk: TenantSession, caller: Caller, text: str, key: str | None) -> int:
+async def _create_session(session: TenantSession, caller: Caller, text: str, key: str | None) -> int:
     moment = now()
     row: dict[str, Any] = {
         "id": new_id(),
@@ -135,8 +135,8 @@ async def _create_session(desk: TenantSession, caller: Caller, text: str, key: s
         "sha256": sha256_hex(text),
         "created_at": moment,
     }
-    await desk.connection.execute(insert(sessions).values(row))
-    await desk.record_change("sessions.create", after=row)
+    await session.connection.execute(insert(sessions).values(row))
+    await session.record_change("sessions.create", after=row)
     return moment
 
 

@@ -34,17 +34,17 @@ MACHINE_AUTH_METHODS = {
 
 def machine_identity_field(auth: Mapping[str, Any]) -> str | None:
     """Returns the field that selects the machine's identity; `None` if the auth config uses stored credentials."""
-    return next((field for field, ways in MACHINE_AUTH_METHODS.items() if auth.get(field) in ways), None)
+    return next((field for field, methods in MACHINE_AUTH_METHODS.items() if auth.get(field) in methods), None)
 
 
-async def load_backend(place: str) -> ModuleType:
+async def load_backend(manager: str) -> ModuleType:
     """Imports the backend of a secret manager in a thread, because some client libraries take a second to import."""
-    return await asyncio.to_thread(importlib.import_module, f"penstock.secrets.backends.{BACKEND_MODULES[place]}")
+    return await asyncio.to_thread(importlib.import_module, f"penstock.secrets.backends.{BACKEND_MODULES[manager]}")
 
 
-async def fetch(settings: Settings, place: str, auth: Mapping[str, Any], path: str) -> str:
+async def fetch(settings: Settings, manager: str, auth: Mapping[str, Any], path: str) -> str:
     """Fetches the secret at a path. Raises UnavailableError, whose message contains nothing of the request or response."""
-    source = await load_backend(place)
+    source = await load_backend(manager)
     seconds = settings.secrets.fetch_ms / 1000
     try:
         return await asyncio.wait_for(source.fetch(settings, auth, path), seconds)

@@ -37,11 +37,11 @@ async def _credentials(settings: Settings, auth: Mapping[str, Any], stack: Async
         }
     if auth["aws_auth_type"] == "serviceRole":
         return {}
-    asked = {"RoleArn": auth["aws_role_arn"], "RoleSessionName": ROLE_SESSION_NAME}
+    request = {"RoleArn": auth["aws_role_arn"], "RoleSessionName": ROLE_SESSION_NAME}
     if auth.get("aws_external_id"):
-        asked["ExternalId"] = auth["aws_external_id"]
+        request["ExternalId"] = auth["aws_external_id"]
     client = await _create_client("sts", settings, auth, {}, stack)
-    given = (await client.assume_role(**asked))["Credentials"]
+    given = (await client.assume_role(**request))["Credentials"]
     return {
         "aws_access_key_id": given["AccessKeyId"],
         "aws_secret_access_key": given["SecretAccessKey"],

@@ -100,16 +100,16 @@ impl TokenCounter {
     }
 
     /// Counts the tokens in the background, and then closes the record, whose request has ended.
-    pub fn submit(&self, record: Record, asked: Option<CountInput>, answered: CountableResponse) {
+    pub fn submit(&self, record: Record, count_input: Option<CountInput>, countable_response: CountableResponse) {
         // A request that is passed through unchanged can still be a known operation.
-        let asked_for = asked.as_ref().map(|asked| asked.operation);
+        let asked_for = count_input.as_ref().map(|job_input| job_input.operation);
         let Some(operation) = asked_for.or(record.log.operation) else { return };
         self.pending_jobs.fetch_add(1, Ordering::Relaxed);
         let job = CountJob {
             record,
             operation,
-            input: asked,
-            response: answered,
+            input: count_input,
+            response: countable_response,
             pending_jobs: Arc::clone(&self.pending_jobs),
         };
         let refused = match self.queue.get_or_init(spawn_worker) {
@@ -141,8 +141,8 @@ impl TokenCounter {
 /// Starts the counting thread. Returns `None` if the system cannot create one.
 fn spawn_worker() -> Option<SyncSender<CountJob>> {
     let (jobs, queue) = sync_channel(MAX_QUEUED_JOBS);
-    let work = std::thread::Builder::new().name("penstock-count".into()).spawn(move || run_worker(&queue));
-    work.ok().map(|_| jobs)
+    let spawned = std::thread::Builder::new().name("penstock-count".into()).spawn(move || run_worker(&queue));
+    spawned.ok().map(|_| jobs)
 }
 
 /// Processes jobs until the gateway is dropped.
@@ -162,8 +162,8 @@ impl CountJob {
     }
 
     fn finish(mut self, usage: Option<Usage>) {
-        let Billing { usage: told, interrupted_usage: spent, .. } = &mut self.record.log.billing;
-        *told = match (usage, spent) {
+        let Billing { usage: billed_usage, interrupted_usage: spent, .. } = &mut self.record.log.billing;
+        *billed_usage = match (usage, spent) {
             (Some(usage), Some(spent)) => Some(sum_estimated_usage(usage, *spent)),
             (usage, _) => usage,
         };
@@ -175,21 +175,21 @@ impl CountJob {
     /// Returns the usage that the provider reported, otherwise a local count.
     fn resolve_usage(&mut self) -> Option<Usage> {
         if let CountableResponse::Compressed(packed) = &self.response {
-            let (told, answered) = packed.read_usage(self.operation);
-            if told.is_some() {
-                return told;
+            let (usage, decompressed) = packed.read_usage(self.operation);
+            if usage.is_some() {
+                return usage;
             }
-            self.response = answered?;
+            self.response = decompressed?;
         }
-        if let CountableResponse::Complete(answer) = &self.response {
-            self.record.log.count_images(answer);
-            if self.record.log.defer_charge_if_in_progress(answer) {
+        if let CountableResponse::Complete(response) = &self.response {
+            self.record.log.count_images(response);
+            if self.record.log.defer_charge_if_in_progress(response) {
                 return None;
             }
         }
-        let asked = self.input.as_ref()?;
+        let count_input = self.input.as_ref()?;
         let encoding = encoding_for_model(self.record.log.resolved_model());
-        let input = count_request_body(encoding, &asked.body).unwrap_or(asked.body_bytes / BYTES_PER_TOKEN);
+        let input = count_request_body(encoding, &count_input.body).unwrap_or(count_input.body_bytes / BYTES_PER_TOKEN);
         Some(estimated_usage(input, self.count_response(encoding)))
     }
 
@@ -213,8 +213,8 @@ impl CountJob {
             CountableResponse::ByteLength(length) => *length as usize,
             CountableResponse::Compressed(packed) => packed.compressed_length(),
         };
-        let asked = self.input.as_ref()?;
-        Some(estimated_usage(asked.body_bytes / BYTES_PER_TOKEN, length / BYTES_PER_TOKEN))
+        let count_input = self.input.as_ref()?;
+        Some(estimated_usage(count_input.body_bytes / BYTES_PER_TOKEN, length / BYTES_PER_TOKEN))
     }
 }
 

@@ -76,14 +76,14 @@ const PLACEHOLDER_TOKEN: &str = "OPENAI_API_KEY";
 /// Authenticates a caller or returns the reason for rejecting it. A key is required if keys are configured or a setting
 /// demands one.
 pub fn admit<'c>(
-    passport: Option<&'c (Arc<TokenIdentity>, &'c str)>,
+    token_identity: Option<&'c (Arc<TokenIdentity>, &'c str)>,
     snapshot: &'c Snapshot,
     require: bool,
     headers: &'c Headers,
     control: &ControlHeaders<'c>,
 ) -> Result<Caller<'c>> {
-    if let Some((passport, text)) = passport {
-        return Ok(Caller { key: Some(&passport.key), sent_key: Some(text), key_snapshot: Some(snapshot) });
+    if let Some((token_identity, text)) = token_identity {
+        return Ok(Caller { key: Some(&token_identity.key), sent_key: Some(text), key_snapshot: Some(snapshot) });
     }
     if !require && !snapshot.has_keys() {
         return Ok(Caller {
@@ -99,10 +99,10 @@ pub fn admit<'c>(
         ),
         None => KEY_EXTRACTORS
             .iter()
-            .filter_map(|place| place(headers))
+            .filter_map(|extract| extract(headers))
             .find_map(|text| snapshot.find_key(text).map(|key| (key, text)))
             .ok_or_else(|| {
-                denial_error(snapshot, KEY_EXTRACTORS.iter().filter_map(|place| place(headers)), Error::KeyMissing)
+                denial_error(snapshot, KEY_EXTRACTORS.iter().filter_map(|extract| extract(headers)), Error::KeyMissing)
             })?,
     };
     Ok(Caller { key: Some(check_expiry(key)?), sent_key: Some(sent), key_snapshot: Some(snapshot) })
@@ -110,12 +110,12 @@ pub fn admit<'c>(
 
 /// Returns why a known key is denied, or the given error if no known key was sent.
 fn denial_error<'t>(snapshot: &Snapshot, mut sent: impl Iterator<Item = &'t str>, otherwise: Error) -> Error {
-    sent.find_map(|text| snapshot.key_denial(text)).map_or(otherwise, |lack| Error::KeyForbidden { denial: lack })
+    sent.find_map(|text| snapshot.key_denial(text)).map_or(otherwise, |reason| Error::KeyForbidden { denial: reason })
 }
 
 /// Returns true if any header that may hold a key contains a gateway key.
 fn has_gateway_key(snapshot: &Snapshot, headers: &Headers) -> bool {
-    KEY_EXTRACTORS.iter().filter_map(|place| place(headers)).any(|text| snapshot.find_key(text).is_some())
+    KEY_EXTRACTORS.iter().filter_map(|extract| extract(headers)).any(|text| snapshot.find_key(text).is_some())
 }
 
 /// Authenticates a token that was sent in place of a key, and returns its identity and text. A token of another issuer
@@ -138,8 +138,8 @@ pub fn authenticate_token<'c>(
             Ok(None)
         }
         Some(found) => found
-            .and_then(|passport| check_workspace(snapshot, passport, control))
-            .map(|passport| Some((passport, text))),
+            .and_then(|token_identity| check_workspace(snapshot, token_identity, control))
+            .map(|token_identity| Some((token_identity, text))),
     }
 }
 
@@ -147,22 +147,28 @@ pub fn authenticate_token<'c>(
 /// state which one it expects.
 fn check_workspace(
     snapshot: &Snapshot,
-    passport: Arc<TokenIdentity>,
+    token_identity: Arc<TokenIdentity>,
     control: &ControlHeaders<'_>,
 ) -> Result<Arc<TokenIdentity>> {
-    let is_there = |named| passport.key.workspace.as_deref().is_some_and(|own| snapshot.is_workspace_name(own, named));
+    let is_there = |name| {
+        token_identity
+            .key
+            .workspace
+            .as_deref()
+            .is_some_and(|workspace_id| snapshot.is_workspace_name(workspace_id, name))
+    };
     if control.workspace.is_none_or(is_there) {
-        Ok(passport)
+        Ok(token_identity)
     } else {
         Err(Error::TokenForbidden { claim: "workspace" })
     }
 }
 
 impl<'c> Caller<'c> {
-    /// Returns the provider credential that the client sent. `own` is the header field that this provider uses; it is
+    /// Returns the provider credential that the client sent. `provider_header` is the header field that this provider uses; it is
     /// tried first.
-    pub fn provider_credential(&self, headers: &'c Headers, own: Option<&'static str>) -> Option<&'c str> {
-        let sent = own.into_iter().map(|name| non_empty_header(headers, name));
+    pub fn provider_credential(&self, headers: &'c Headers, provider_header: Option<&'static str>) -> Option<&'c str> {
+        let sent = provider_header.into_iter().map(|name| non_empty_header(headers, name));
         let others = KEY_HEADERS.iter().map(|name| non_empty_header(headers, name));
         let all = sent.chain(std::iter::once_with(|| bearer_token(headers))).chain(others);
         let all = all.chain(std::iter::once_with(|| subprotocol_key(headers)));
@@ -175,17 +181,19 @@ impl<'c> Caller<'c> {
 
     /// Returns true if a text contains a gateway key, or a token sent in place of one. Keys from the settings file are
     /// known only by their digest, so they are found only as separate words.
-    pub fn contains_gateway_key(&self, text: &str, looks: &KeyLookupBudget) -> bool {
-        if self.sent_key.is_some_and(|own| text.contains(own)) {
+    pub fn contains_gateway_key(&self, text: &str, budget: &KeyLookupBudget) -> bool {
+        if self.sent_key.is_some_and(|key| text.contains(key)) {
             return true;
         }
         let Some(keys) = self.key_snapshot else { return false };
         let text = text.trim();
-        let made = text.split(|one: char| !one.is_ascii_alphanumeric()).filter(|run| run.len() == GENERATED_KEY_LENGTH);
+        let generated_keys =
+            text.split(|one: char| !one.is_ascii_alphanumeric()).filter(|run| run.len() == GENERATED_KEY_LENGTH);
         let words = text.split(|one: char| one.is_whitespace() || KEY_DELIMITERS.contains(&one));
-        let parts =
-            made.chain(words.filter(|word| word.len() >= MIN_KEY_LENGTH)).filter(|part| part.len() < text.len());
-        std::iter::once(text).chain(parts).any(|part| looks.spend_lookup(part) || keys.is_gateway_credential(part))
+        let parts = generated_keys
+            .chain(words.filter(|word| word.len() >= MIN_KEY_LENGTH))
+            .filter(|part| part.len() < text.len());
+        std::iter::once(text).chain(parts).any(|part| budget.spend_lookup(part) || keys.is_gateway_credential(part))
     }
 
     /// Returns an `authorization` value that is more than a key, such as Basic or AWS4-HMAC-SHA256, unless it contains
@@ -196,8 +204,8 @@ impl<'c> Caller<'c> {
             decode_basic_auth(value).is_some_and(|pair| pair.split(':').any(|part| self.is_gateway_key(part)));
         // The part after the scheme may be a key shorter than `MIN_KEY_LENGTH`, so it is also checked on its own.
         let rest = value.split_once(' ').map_or(value, |(_, rest)| rest.trim());
-        let looks = KeyLookupBudget::default();
-        (!is_ours && !self.contains_gateway_key(value, &looks) && !self.contains_gateway_key(rest, &looks))
+        let budget = KeyLookupBudget::default();
+        (!is_ours && !self.contains_gateway_key(value, &budget) && !self.contains_gateway_key(rest, &budget))
             .then_some(value)
     }
 }
@@ -327,10 +335,10 @@ mod tests {
         for other in [("authorization", "Bearer abc"), ("x-api-key", "abc")] {
             assert_eq!(admit_and_find_credential(&[("x-gateway-api-key", "nope"), other]), Err("unknown"));
         }
-        let odd: Headers =
+        let headers: Headers =
             [(&b"x-gateway-api-key"[..], &b"\xff"[..]), (b"authorization", b"Bearer abc")].into_iter().collect();
         let snapshot = Snapshot::compile(KEYS_SNAPSHOT.as_bytes()).unwrap();
-        let refused = admit(None, &snapshot, false, &odd, &ControlHeaders::parse(&odd, &[]));
+        let refused = admit(None, &snapshot, false, &headers, &ControlHeaders::parse(&headers, &[]));
         assert!(matches!(refused.err(), Some(Error::KeyUnknown)));
     }
 

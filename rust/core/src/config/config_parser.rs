@@ -307,7 +307,7 @@ impl StrategyDraft {
     fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         let mut draft = Self::default();
         reading.read_keys(value, |reading, key, value| {
-            if let Some((_, mode)) = MODE_SPECIFIC_KEYS.iter().find(|(known, _)| *known == key) {
+            if let Some((_, mode)) = MODE_SPECIFIC_KEYS.iter().find(|(mode_key, _)| *mode_key == key) {
                 draft.present_mode_keys.push((key.to_owned(), *mode));
             }
             match key {
@@ -371,14 +371,14 @@ const MODE_SPECIFIC_KEYS: [(&str, StrategyMode); 4] = [
 impl StrategyDraft {
     /// Reports keys that the mode ignores, and keys that the mode requires but the config lacks.
     fn report_unused_keys(&self, reading: &mut ConfigReader) {
-        let Some(own) = self.mode.filter(|_| reading.should_lint()) else { return };
-        for (key, mode) in self.present_mode_keys.iter().filter(|(_, mode)| *mode != own) {
+        let Some(active_mode) = self.mode.filter(|_| reading.should_lint()) else { return };
+        for (key, mode) in self.present_mode_keys.iter().filter(|(_, mode)| *mode != active_mode) {
             let name = if *mode == StrategyMode::LoadBalance { "loadbalance" } else { "conditional" };
             reading.within_key(key, |reading| {
                 reading.report_problem(format!("needs mode `{name}`; other modes ignore it"))
             });
         }
-        if own == StrategyMode::Conditional && !self.conditional.has_default_target() {
+        if active_mode == StrategyMode::Conditional && !self.conditional.has_default_target() {
             reading.report_problem("needs `default`, the name of the target to use if no condition matches");
         }
     }

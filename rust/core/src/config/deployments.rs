@@ -39,9 +39,10 @@ impl Deployments {
 
     /// Adds the options of the deployment for this model, or of the default deployment.
     pub fn add_options(&self, provider: &dyn Provider, model: &str, options: &mut Options) {
-        let own = self.0.iter().find(|one| one.alias == model).or_else(|| self.0.iter().find(|one| one.is_default));
-        if let Some(own) = own {
-            own.options.copy_accepted_by(provider, options);
+        let deployment =
+            self.0.iter().find(|one| one.alias == model).or_else(|| self.0.iter().find(|one| one.is_default));
+        if let Some(deployment) = deployment {
+            deployment.options.copy_accepted_by(provider, options);
         }
     }
 }
@@ -100,17 +101,17 @@ mod tests {
         let (deployments, problems) = parse(&list);
         assert!(problems.is_empty(), "{problems:?}");
         let azure = catalog::find_provider("azure-openai").unwrap();
-        let of = |model| {
-            let mut told = Options::default();
-            deployments.add_options(azure, model, &mut told);
-            (told.get("deployment_id").map(ToOwned::to_owned), told.get("api_version").map(ToOwned::to_owned))
+        let options_for = |model| {
+            let mut options = Options::default();
+            deployments.add_options(azure, model, &mut options);
+            (options.get("deployment_id").map(ToOwned::to_owned), options.get("api_version").map(ToOwned::to_owned))
         };
-        assert_eq!(of("gpt-4o"), (Some("d1".into()), Some("v1".into())));
-        assert_eq!(of("other"), (Some("d2".into()), Some("2024-10-21".into())));
+        assert_eq!(options_for("gpt-4o"), (Some("d1".into()), Some("v1".into())));
+        assert_eq!(options_for("other"), (Some("d2".into()), Some("2024-10-21".into())));
         let openai = catalog::find_provider("openai").unwrap();
-        let mut told = Options::default();
-        deployments.add_options(openai, "gpt-4o", &mut told);
-        assert_eq!(told.get("deployment_id"), None);
+        let mut options = Options::default();
+        deployments.add_options(openai, "gpt-4o", &mut options);
+        assert_eq!(options.get("deployment_id"), None);
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl ConfigReader {
 
     /// Returns the index of a request field in `params`; adds the field if it is new.
     pub fn param_index(&mut self, name: &str) -> usize {
-        self.params.iter().position(|known| known == name).unwrap_or_else(|| {
+        self.params.iter().position(|param| param == name).unwrap_or_else(|| {
             self.params.push(name.to_owned());
             self.params.len() - 1
         })
@@ -100,14 +100,14 @@ impl ConfigReader {
         value.as_object()
     }
 
-    /// Reads the keys of an object one by one. `known` returns false for an unknown key. Inline configs may spell keys
+    /// Reads the keys of an object one by one. `handle_key` returns false for an unknown key. Inline configs may spell keys
     /// in camelCase.
-    pub fn read_keys(&mut self, value: &Value, mut known: impl FnMut(&mut Self, &str, &Value) -> bool) {
+    pub fn read_keys(&mut self, value: &Value, mut handle_key: impl FnMut(&mut Self, &str, &Value) -> bool) {
         for (key, value) in self.read_object(value).into_iter().flatten() {
             let snake = if self.strictness == Strictness::Lenient { to_snake_case(key) } else { key.clone() };
             let unknown = self.strictness;
             self.within_key(key, |reading| {
-                if !known(reading, &snake, value) && unknown != Strictness::Lenient {
+                if !handle_key(reading, &snake, value) && unknown != Strictness::Lenient {
                     reading.report_problem("is not a known key");
                 }
             });
@@ -164,10 +164,10 @@ impl ConfigReader {
         self.read_string_without(|letter| letter.is_control() && !matches!(letter, '\n' | '\r'), value)
     }
 
-    fn read_string_without(&mut self, odd: fn(char) -> bool, value: &Value) -> Option<String> {
+    fn read_string_without(&mut self, is_forbidden: fn(char) -> bool, value: &Value) -> Option<String> {
         let problem = match value {
             Value::String(text) if text.is_empty() => "must not be empty".to_owned(),
-            Value::String(text) if text.chars().any(odd) => "must not hold control characters".to_owned(),
+            Value::String(text) if text.chars().any(is_forbidden) => "must not hold control characters".to_owned(),
             Value::String(text) => return Some(text.clone()),
             other => format!("must be a string, not {}", json_type_name(other)),
         };
@@ -277,11 +277,11 @@ mod tests {
             }
             true
         });
-        let told: Vec<_> =
+        let messages: Vec<_> =
             reading.finish().unwrap_err().into_iter().map(|one| format!("{} {}", one.path, one.message)).collect();
         let status = "must be a whole number from 100 to 599, not";
         assert_eq!(
-            told,
+            messages,
             [
                 format!("$.a[0] {status} 5"),
                 format!("$.a[1] {status} 700"),
@@ -295,15 +295,15 @@ mod tests {
     #[test]
     fn accepts_camel_case_keys_only_in_inline_configs() {
         let mut seen = Vec::new();
-        let mut look = |unknown| {
+        let mut read = |unknown| {
             let mut reading = ConfigReader::new(unknown);
             reading.read_keys(&json!({"onStatusCodes": 1}), |_, key, _| {
                 seen.push(key.to_owned());
                 true
             });
         };
-        look(Strictness::Lenient);
-        look(Strictness::Strict);
+        read(Strictness::Lenient);
+        read(Strictness::Strict);
         assert_eq!(seen, ["on_status_codes", "onStatusCodes"]);
     }
 

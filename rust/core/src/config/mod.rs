@@ -193,11 +193,12 @@ impl ConfigSizes {
 
     /// Returns a problem for each exceeded limit.
     fn find_excess(self, root: &Node, limits: TargetLimits) -> Vec<Problem> {
-        let Self { root_targets: own, is_conditional, largest_nested: (nested, index), condition_parts: parts } = self;
+        let Self { root_targets: root_count, is_conditional, largest_nested: (nested, index), condition_parts: parts } =
+            self;
         let most = if is_conditional { limits.max_conditional } else { limits.max_root };
         let mut problems = Vec::new();
-        if own > most {
-            problems.push(Problem::new("$.targets", format!("must hold at most {most} targets, not {own}")));
+        if root_count > most {
+            problems.push(Problem::new("$.targets", format!("must hold at most {most} targets, not {root_count}")));
         }
         if nested > limits.max_nested {
             let message = format!("must hold at most {} targets below it, not {nested}", limits.max_nested);
@@ -286,8 +287,8 @@ impl Node {
     }
 
     /// Returns the sum of a value over this node and all its descendants.
-    fn sum_subtree(&self, of: &impl Fn(&Self) -> usize) -> usize {
-        of(self) + self.targets.iter().map(|target| target.sum_subtree(of)).sum::<usize>()
+    fn sum_subtree(&self, measure: &impl Fn(&Self) -> usize) -> usize {
+        measure(self) + self.targets.iter().map(|target| target.sum_subtree(measure)).sum::<usize>()
     }
 
     fn count_condition_parts(&self) -> usize {
@@ -427,8 +428,9 @@ mod tests {
                 assert!(Config::parse(config.to_string().as_bytes(), unknown).is_ok(), "{config}");
             }
         }
-        let whole = group(json!({"mode": "conditional", "conditions": conditions, "default": "a"}));
-        for config in [whole, json!({"retry": {"attempts": 0}}), json!({"provider": "@mine", "virtual_key": "mine"})] {
+        let complete = group(json!({"mode": "conditional", "conditions": conditions, "default": "a"}));
+        for config in [complete, json!({"retry": {"attempts": 0}}), json!({"provider": "@mine", "virtual_key": "mine"})]
+        {
             assert!(Config::parse(config.to_string().as_bytes(), Strictness::StrictWithLints).is_ok(), "{config}");
         }
     }

@@ -80,9 +80,9 @@ pub fn config_schema() -> Value {
         }
     }
     let mut shared = read(SHARED_DEFS);
-    let known: Vec<_> = catalog::all_providers().map(catalog::Provider::slug).collect();
+    let slugs: Vec<_> = catalog::all_providers().map(catalog::Provider::slug).collect();
     shared["provider"] =
-        json!({"anyOf": [{"enum": known}, {"type": "string", "pattern": "^@[^\\x00-\\x1f\\x7f-\\x9f]+$"}]});
+        json!({"anyOf": [{"enum": slugs}, {"type": "string", "pattern": "^@[^\\x00-\\x1f\\x7f-\\x9f]+$"}]});
     shared["config"] = json!({"type": "object", "additionalProperties": false, "properties": properties,
         "allOf": read(KEY_CONSTRAINTS)});
     json!({

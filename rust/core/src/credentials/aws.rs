@@ -77,19 +77,22 @@ fn build_partial_head(base: &BaseUrl) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nhost: {}\r\n", base.origin.authority()).into_bytes()
 }
 
-fn parse_sts_response((status, answer): (u16, bytes::Bytes)) -> Result<(IssuedCredential, Duration), String> {
-    let answer = String::from_utf8_lossy(&answer);
+fn parse_sts_response((status, body): (u16, bytes::Bytes)) -> Result<(IssuedCredential, Duration), String> {
+    let text = String::from_utf8_lossy(&body);
     if status >= 300 {
-        let words = xml::element_text(&answer, "Message").unwrap_or_default();
-        return Err(format!("the role could not be assumed ({status}): {}", token_endpoint::sanitise_message(&words)));
+        let message = xml::element_text(&text, "Message").unwrap_or_default();
+        return Err(format!(
+            "the role could not be assumed ({status}): {}",
+            token_endpoint::sanitise_message(&message)
+        ));
     }
-    parse_keys(&answer, SystemTime::now()).ok_or_else(|| "the response for the role contains no usable keys".to_owned())
+    parse_keys(&text, SystemTime::now()).ok_or_else(|| "the response for the role contains no usable keys".to_owned())
 }
 
 /// Extracts the keys and their remaining lifetime from an STS response.
-fn parse_keys(answer: &str, now: SystemTime) -> Option<(IssuedCredential, Duration)> {
-    let text = |name| xml::element_text(answer, name).map(Cow::into_owned);
-    let expires = humantime::parse_rfc3339(&xml::element_text(answer, "Expiration")?).ok()?;
+fn parse_keys(response: &str, now: SystemTime) -> Option<(IssuedCredential, Duration)> {
+    let text = |name| xml::element_text(response, name).map(Cow::into_owned);
+    let expires = humantime::parse_rfc3339(&xml::element_text(response, "Expiration")?).ok()?;
     let life = expires.duration_since(now).ok()?;
     let keys = IssuedCredential::AccessKeys {
         id: text("AccessKeyId")?,
@@ -107,14 +110,15 @@ mod tests {
 
     #[test]
     fn parses_role_keys_with_their_expiry() {
-        let answer = "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ASIA1</AccessKeyId>\
+        let response = "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ASIA1</AccessKeyId>\
             <SecretAccessKey>a/b+c=</SecretAccessKey><SessionToken>tok==</SessionToken>\
             <Expiration>1970-01-01T01:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>";
-        let (IssuedCredential::AccessKeys { id, secret, token }, life) = parse_keys(answer, UNIX_EPOCH).unwrap() else {
+        let (IssuedCredential::AccessKeys { id, secret, token }, life) = parse_keys(response, UNIX_EPOCH).unwrap()
+        else {
             panic!("keys")
         };
         assert_eq!((id.as_str(), secret.as_str(), token.as_str()), ("ASIA1", "a/b+c=", "tok=="));
         assert_eq!(life, Duration::from_hours(1));
-        assert!(parse_keys(answer, UNIX_EPOCH + Duration::from_hours(2)).is_none(), "what is over is none");
+        assert!(parse_keys(response, UNIX_EPOCH + Duration::from_hours(2)).is_none(), "what is over is none");
     }
 }

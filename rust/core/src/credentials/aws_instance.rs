@@ -24,32 +24,34 @@ const ROLE_CREDENTIALS_PATH: &str = "/latest/meta-data/iam/security-credentials/
 
 pub async fn fetch_machine_keys(
     upstream: &Upstream,
-    own: &WorkloadIdentity,
-    asked: &AwsMachineIdentity,
+    identity: &WorkloadIdentity,
+    options: &AwsMachineIdentity,
 ) -> Result<(IssuedCredential, Duration), String> {
-    let found = if let Some(file) = &own.aws_web_identity_token_file {
-        let role =
-            own.aws_role_arn.as_deref().ok_or("identity.aws_web_identity_token_file needs identity.aws_role_arn")?;
+    let found = if let Some(file) = &identity.aws_web_identity_token_file {
+        let role = identity
+            .aws_role_arn
+            .as_deref()
+            .ok_or("identity.aws_web_identity_token_file needs identity.aws_role_arn")?;
         // The token proves this machine's identity, so a provider's options must not redirect it to another endpoint.
-        let endpoint = own.aws_sts_endpoint.as_deref().or(Some(&*asked.endpoint).filter(|url| is_sts_url(url)));
-        let regional = sts_endpoint(&asked.region);
+        let endpoint = identity.aws_sts_endpoint.as_deref().or(Some(&*options.endpoint).filter(|url| is_sts_url(url)));
+        let regional = sts_endpoint(&options.region);
         aws::assume_role_with_web_identity(upstream, (role, endpoint.unwrap_or(&regional)), &read_file(file).await?)
             .await
-    } else if let Some(url) = &own.aws_container_url {
-        fetch_container_keys(url, own).await
+    } else if let Some(url) = &identity.aws_container_url {
+        fetch_container_keys(url, identity).await
     } else {
-        fetch_instance_keys(&own.aws_metadata_url).await
+        fetch_instance_keys(&identity.aws_metadata_url).await
     };
     found.map_err(|message| format!("AWS keys of this machine: {message}"))
 }
 
 /// Checks that the identity endpoints that the operator configured are on the machine itself.
-pub fn check_identity_urls(own: &WorkloadIdentity) -> Result<(), Vec<Problem>> {
+pub fn check_identity_urls(identity: &WorkloadIdentity) -> Result<(), Vec<Problem>> {
     let urls = [
-        ("aws_container_url", own.aws_container_url.as_deref()),
-        ("aws_metadata_url", Some(&*own.aws_metadata_url)),
-        ("azure_identity_url", own.azure_identity_url.as_deref()),
-        ("azure_metadata_url", Some(&*own.azure_metadata_url)),
+        ("aws_container_url", identity.aws_container_url.as_deref()),
+        ("aws_metadata_url", Some(&*identity.aws_metadata_url)),
+        ("azure_identity_url", identity.azure_identity_url.as_deref()),
+        ("azure_metadata_url", Some(&*identity.azure_metadata_url)),
     ];
     let wrong = |(key, url): (&str, Option<&str>)| {
         let message = MetadataService::parse(url?).err()?;
@@ -57,13 +59,13 @@ pub fn check_identity_urls(own: &WorkloadIdentity) -> Result<(), Vec<Problem>> {
     };
     // The environment may set these for other programs, so they are checked only if providers may use the machine's
     // identity.
-    let problems: Vec<_> = urls.into_iter().filter(|_| own.allow_provider_use).filter_map(wrong).collect();
+    let problems: Vec<_> = urls.into_iter().filter(|_| identity.allow_provider_use).filter_map(wrong).collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-async fn fetch_container_keys(url: &str, own: &WorkloadIdentity) -> Result<(IssuedCredential, Duration), String> {
+async fn fetch_container_keys(url: &str, identity: &WorkloadIdentity) -> Result<(IssuedCredential, Duration), String> {
     let service = MetadataService::parse(url)?;
-    let token = match (&own.aws_container_token_file, &own.aws_container_token) {
+    let token = match (&identity.aws_container_token_file, &identity.aws_container_token) {
         (Some(file), _) => Some(read_file(file).await?),
         (None, Some(token)) => Some(token.expose().to_owned()),
         (None, None) => None,
@@ -110,11 +112,11 @@ fn parse_keys(json: &[u8]) -> Result<(IssuedCredential, Duration), String> {
         token: String,
         expiration: String,
     }
-    let told: KeysResponse = serde_json::from_slice(json).map_err(|_| "the response contains no keys")?;
-    let expires = humantime::parse_rfc3339(told.expiration.trim()).map_err(|_| "the keys have no valid expiry time")?;
+    let keys: KeysResponse = serde_json::from_slice(json).map_err(|_| "the response contains no keys")?;
+    let expires = humantime::parse_rfc3339(keys.expiration.trim()).map_err(|_| "the keys have no valid expiry time")?;
     let life = expires.duration_since(SystemTime::now()).map_err(|_| "the keys have expired")?;
     Ok((
-        IssuedCredential::AccessKeys { id: told.access_key_id, secret: told.secret_access_key, token: told.token },
+        IssuedCredential::AccessKeys { id: keys.access_key_id, secret: keys.secret_access_key, token: keys.token },
         life,
     ))
 }

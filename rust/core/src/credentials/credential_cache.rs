@@ -49,15 +49,15 @@ struct CachedCredential {
 }
 
 impl CredentialCache {
-    /// Returns the cached credential for `whose`, or fetches a new one.
-    pub async fn get_or_fetch<F, W>(&self, whose: impl Hash, fetch: F) -> FetchOutcome
+    /// Returns the cached credential for `key`, or fetches a new one.
+    pub async fn get_or_fetch<F, W>(&self, key: impl Hash, fetch: F) -> FetchOutcome
     where
         F: FnOnce() -> W,
         W: Future<Output = Result<(IssuedCredential, Duration), String>>,
     {
-        let slot = self.slot_for(self.hash_seed.hash_one(whose));
-        let kept = slot.get_unexpired();
-        let turn = match kept {
+        let slot = self.slot_for(self.hash_seed.hash_one(key));
+        let cached = slot.get_unexpired();
+        let turn = match cached {
             Some(CachedCredential { outcome, renew_at: renew, .. }) if renew > Instant::now() => return outcome,
             // Still valid: one request renews it while the others use it.
             Some(CachedCredential { outcome: outcome @ Ok(_), .. }) => match slot.fetch_lock.try_lock() {
@@ -92,13 +92,13 @@ impl CredentialCache {
 impl Slot {
     /// Returns the cached outcome if it has not expired.
     fn get_unexpired(&self) -> Option<CachedCredential> {
-        let kept = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.as_ref().filter(|kept| kept.expires_at > Instant::now()).cloned()
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.as_ref().filter(|credential| credential.expires_at > Instant::now()).cloned()
     }
 
     fn store(&self, fetched: Result<(IssuedCredential, Duration), String>) -> FetchOutcome {
         let now = Instant::now();
-        let made = match fetched {
+        let credential = match fetched {
             Ok((issued, life)) => {
                 let ahead = RENEW_BEFORE_EXPIRY.min(life / RENEW_LIFETIME_DIVISOR);
                 CachedCredential {
@@ -117,8 +117,8 @@ impl Slot {
                 expires_at: now + FAILURE_BACKOFF,
             },
         };
-        let outcome = made.outcome.clone();
-        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+        let outcome = credential.outcome.clone();
+        *self.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(credential);
         outcome
     }
 }
@@ -144,11 +144,11 @@ mod tests {
         }
 
         /// Returns the number of the credential in use, counted from 1; a fetch takes a tenth of a second.
-        async fn get_token(&self, works: bool) -> Result<String, String> {
+        async fn get_token(&self, succeeds: bool) -> Result<String, String> {
             let fetch = || async {
                 let number = self.fetch_count.fetch_add(1, Ordering::SeqCst) + 1;
                 sleep(Duration::from_millis(100)).await;
-                if works {
+                if succeeds {
                     Ok((IssuedCredential::Token(number.to_string()), TOKEN_LIFETIME))
                 } else {
                     Err(format!("no {number}"))
@@ -163,16 +163,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn concurrent_requests_fetch_once() {
         let source = TestSource::new();
-        let asked = (0..50).map(|_| source.get_token(true));
-        let asked = join_all(asked).await;
-        assert!(asked.iter().all(|token| token.as_deref() == Ok("1")), "{asked:?}");
+        let requests = (0..50).map(|_| source.get_token(true));
+        let results = join_all(requests).await;
+        assert!(results.iter().all(|token| token.as_deref() == Ok("1")), "{results:?}");
     }
 
     async fn join_all<W: Future>(all: impl Iterator<Item = W>) -> Vec<W::Output> {
         let mut all: Vec<_> = all.map(|one| (Box::pin(one), None)).collect();
         std::future::poll_fn(|context| {
-            for (work, done) in all.iter_mut().filter(|(_, done)| done.is_none()) {
-                if let std::task::Poll::Ready(output) = work.as_mut().poll(context) {
+            for (pinned, done) in all.iter_mut().filter(|(_, done)| done.is_none()) {
+                if let std::task::Poll::Ready(output) = pinned.as_mut().poll(context) {
                     *done = Some(output);
                 }
             }

@@ -26,13 +26,13 @@ pub async fn decrypt_key(
     passphrase: String,
 ) -> Result<(IssuedCredential, Duration), String> {
     let turn = Arc::clone(&wallet.decryption_lock).lock_owned().await;
-    let work = move || {
+    let decrypt = move || {
         let key = decrypt_pem(&pem, &passphrase);
         drop(turn);
         key
     };
     // Joining fails only during shutdown: decryption neither panics nor is cancelled.
-    let key = tokio::task::spawn_blocking(work).await.map_err(|_| "the gateway is shutting down")??;
+    let key = tokio::task::spawn_blocking(decrypt).await.map_err(|_| "the gateway is shutting down")??;
     Ok((IssuedCredential::PrivateKey(Box::new(key)), CACHE_LIFETIME))
 }
 
@@ -102,11 +102,11 @@ mod tests {
         let mut sealed = EncryptedPrivateKeyInfoRef::try_from(&*der).unwrap();
         let costly = Parameters::generate_pbkdf2_sha256_aes256cbc(MAX_PBKDF2_ROUNDS + 1, &[7; 16], [9; 16]).unwrap();
         let large = Parameters::generate_scrypt_aes256cbc(ScryptParams::RECOMMENDED, &[7; 16], [9; 16]).unwrap();
-        for (scheme, says) in [(costly, "1000000 rounds"), (large, "another way than by PBKDF2")] {
+        for (scheme, expected) in [(costly, "1000000 rounds"), (large, "another way than by PBKDF2")] {
             sealed.encryption_algorithm = EncryptionScheme::Pbes2(scheme);
             let der = sealed.to_der().unwrap();
-            let told = message(&format!("{PEM_BEGIN}\n{}\n{PEM_END}", BASE64_STANDARD.encode(der)));
-            assert!(told.contains(says), "{told}");
+            let error = message(&format!("{PEM_BEGIN}\n{}\n{PEM_END}", BASE64_STANDARD.encode(der)));
+            assert!(error.contains(expected), "{error}");
         }
     }
 
@@ -117,8 +117,8 @@ mod tests {
         let turn = Arc::clone(&wallet.decryption_lock).lock_owned().await;
         let waiting = decrypt_key(&wallet, pem, "open sesame".into());
         tokio::pin!(waiting);
-        let soon = tokio::time::timeout(Duration::from_millis(20), &mut waiting).await;
-        assert!(soon.is_err(), "somebody else has the turn");
+        let early_result = tokio::time::timeout(Duration::from_millis(20), &mut waiting).await;
+        assert!(early_result.is_err(), "somebody else has the turn");
         drop(turn);
         assert!(matches!(waiting.await, Ok((IssuedCredential::PrivateKey(_), CACHE_LIFETIME))));
     }

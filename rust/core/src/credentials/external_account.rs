@@ -21,13 +21,13 @@ const IAM_CREDENTIALS_URL: &str = "https://iamcredentials.googleapis.com/";
 
 pub async fn fetch_token(
     upstream: &Upstream,
-    own: &WorkloadIdentity,
+    identity: &WorkloadIdentity,
     account: &ExternalAccount,
 ) -> Result<(IssuedCredential, Duration), String> {
-    let vouched = read_subject_token(upstream, own, account).await?;
+    let vouched = read_subject_token(upstream, identity, account).await?;
     // The machine's token, and the token exchanged for it, are sent only to endpoints that the operator trusts.
     let is_machines = matches!(account.subject_token_source, SubjectTokenSource::File(_));
-    let exchange = if is_machines { &own.google_sts_url } else { &account.token_url };
+    let exchange = if is_machines { &identity.google_sts_url } else { &account.token_url };
     let form = token_endpoint::encode_form(&[
         ("grant_type", GRANT_TYPE),
         ("audience", &account.audience),
@@ -47,18 +47,18 @@ pub async fn fetch_token(
     let path = url
         .strip_prefix(IAM_CREDENTIALS_URL)
         .ok_or_else(|| format!("`service_account_impersonation_url` must begin with {IAM_CREDENTIALS_URL}"))?;
-    let url = format!("{}/{path}", own.google_iam_url.trim_end_matches('/'));
+    let url = format!("{}/{path}", identity.google_iam_url.trim_end_matches('/'));
     impersonate_service_account(upstream, &url, (&federated, account.scope, *life)).await
 }
 
 /// Reads the subject token that the third party issued.
 async fn read_subject_token(
     upstream: &Upstream,
-    own: &WorkloadIdentity,
+    identity: &WorkloadIdentity,
     account: &ExternalAccount,
 ) -> Result<String, String> {
-    let said = match &account.subject_token_source {
-        SubjectTokenSource::File(path) => match &own.google_token_file {
+    let document = match &account.subject_token_source {
+        SubjectTokenSource::File(path) => match &identity.google_token_file {
             // A stored provider must not make the gateway send an arbitrary file of this machine.
             Some(file) if file.as_os_str() == path.as_str() => aws_instance::read_file(file).await?,
             Some(_) => {
@@ -88,10 +88,10 @@ async fn read_subject_token(
             String::from_utf8(body.to_vec()).map_err(|_| format!("the response of {address} is not UTF-8 text"))?
         }
     };
-    let Some(member) = &account.token_field else { return Ok(said.trim().to_owned()) };
-    let said: Value =
-        serde_json::from_str(&said).map_err(|_| "the token is not in JSON, which its format requires".to_owned())?;
-    said[member].as_str().map(ToOwned::to_owned).ok_or_else(|| format!("the token document has no string `{member}`"))
+    let Some(member) = &account.token_field else { return Ok(document.trim().to_owned()) };
+    let parsed: Value = serde_json::from_str(&document)
+        .map_err(|_| "the token is not in JSON, which its format requires".to_owned())?;
+    parsed[member].as_str().map(ToOwned::to_owned).ok_or_else(|| format!("the token document has no string `{member}`"))
 }
 
 /// Exchanges a federated token for a token of the service account that it may impersonate.
@@ -106,24 +106,25 @@ async fn impersonate_service_account(
         access_token: String,
         expire_time: String,
     }
-    let asked = json!({"scope": [scope], "lifetime": format!("{life}s")}).to_string();
+    let request_body = json!({"scope": [scope], "lifetime": format!("{life}s")}).to_string();
     let head = |base: &BaseUrl| {
         Ok(format!("{}authorization: Bearer {federated}\r\n", build_request_head("POST", base, "")).into_bytes())
     };
-    let (status, body) = token_endpoint::send_request(upstream, url, ("application/json", &asked), head).await?;
+    let (status, body) = token_endpoint::send_request(upstream, url, ("application/json", &request_body), head).await?;
     if status != 200 {
-        let told: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let words = told["error"]["message"].as_str().unwrap_or_default();
-        return Err(format!("{url} answered {status}: {}", token_endpoint::sanitise_message(words)));
+        let error: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let message = error["error"]["message"].as_str().unwrap_or_default();
+        return Err(format!("{url} answered {status}: {}", token_endpoint::sanitise_message(message)));
     }
-    let told: ImpersonationResponse = serde_json::from_slice(&body).map_err(|_| format!("{url} returned no token"))?;
-    if told.access_token.is_empty() || !told.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
+    let response: ImpersonationResponse =
+        serde_json::from_slice(&body).map_err(|_| format!("{url} returned no token"))?;
+    if response.access_token.is_empty() || !response.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(format!("{url} returned a token that cannot be sent in a header"));
     }
-    let ends = humantime::parse_rfc3339(told.expire_time.trim())
+    let ends = humantime::parse_rfc3339(response.expire_time.trim())
         .map_err(|_| format!("{url} returned a token without a valid expiry time"))?;
     let life = ends.duration_since(SystemTime::now()).map_err(|_| format!("{url} returned an expired token"))?;
-    Ok((IssuedCredential::Token(told.access_token), life))
+    Ok((IssuedCredential::Token(response.access_token), life))
 }
 
 /// Builds the request line and the common header fields.

@@ -62,10 +62,11 @@ fn sign_jwt(file: &ServiceAccountKeyFile, scope: &str, now: u64) -> Result<Strin
     let head = part(&json!({"alg": "RS256", "typ": "JWT", "kid": file.private_key_id}));
     let claims = part(&json!({"iss": file.client_email, "scope": scope, "aud": file.token_uri, "iat": now,
         "exp": now + TOKEN_LIFETIME_SECONDS}));
-    let said = format!("{head}.{claims}");
+    let signing_input = format!("{head}.{claims}");
     let mut signature = vec![0; key.public_modulus_len()];
-    key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), said.as_bytes(), &mut signature).map_err(|_| unusable)?;
-    Ok(format!("{said}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature)))
+    key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signing_input.as_bytes(), &mut signature)
+        .map_err(|_| unusable)?;
+    Ok(format!("{signing_input}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature)))
 }
 
 #[cfg(test)]

@@ -22,11 +22,11 @@ const APP_SERVICE_API_VERSION: &str = "2019-08-01";
 
 /// Fetches a token for the machine's managed identity. `client` selects one of several identities.
 pub async fn fetch_managed_token(
-    own: &WorkloadIdentity,
+    identity: &WorkloadIdentity,
     resource: &str,
     client: Option<&str>,
 ) -> Result<(IssuedCredential, Duration), String> {
-    let found = request_token(own, resource, client).await.and_then(|answer| parse_token(&answer));
+    let found = request_token(identity, resource, client).await.and_then(|response| parse_token(&response));
     found.map_err(|message| format!("managed identity of this machine: {message}"))
 }
 
@@ -34,31 +34,31 @@ pub async fn fetch_managed_token(
 /// machine's platform.
 pub async fn fetch_federated_token(
     upstream: &Upstream,
-    own: &WorkloadIdentity,
-    asked: &FederatedApplication,
+    identity: &WorkloadIdentity,
+    application: &FederatedApplication,
 ) -> Result<(IssuedCredential, Duration), String> {
     let lacks = |setting: &str, option: &str| format!("neither identity.{setting} nor {option} is set");
-    let tenant = asked.tenant.as_ref().or(own.azure_tenant_id.as_ref());
+    let tenant = application.tenant.as_ref().or(identity.azure_tenant_id.as_ref());
     let tenant = tenant.ok_or_else(|| lacks("azure_tenant_id", "azure_workload_tenant_id"))?;
-    let client = asked.client_id.as_ref().or(own.azure_client_id.as_ref());
+    let client = application.client_id.as_ref().or(identity.azure_client_id.as_ref());
     let client = client.ok_or_else(|| lacks("azure_client_id", "azure_workload_client_id"))?;
-    let vouched = fetch_client_assertion(own, &asked.client_assertion).await?;
+    let vouched = fetch_client_assertion(identity, &application.client_assertion).await?;
     // The assertion proves the machine's identity, so it is sent only to the authority that the operator configured.
     entra::fetch_token(
         upstream,
-        (&own.azure_authority_host, tenant),
+        (&identity.azure_authority_host, tenant),
         (client, entra::ClientCredential::Assertion(&vouched)),
-        &asked.scope,
+        &application.scope,
     )
     .await
 }
 
-async fn fetch_client_assertion(own: &WorkloadIdentity, voucher: &ClientAssertion) -> Result<String, String> {
-    match (&own.azure_federated_token_file, voucher) {
+async fn fetch_client_assertion(identity: &WorkloadIdentity, voucher: &ClientAssertion) -> Result<String, String> {
+    match (&identity.azure_federated_token_file, voucher) {
         (Some(file), _) => aws_instance::read_file(file).await,
         (None, ClientAssertion::WorkloadTokenFile) => Err("identity.azure_federated_token_file is not set".into()),
         (None, ClientAssertion::TokenFileOrManagedIdentity { managed_client_id: managed }) => {
-            match fetch_managed_token(own, TOKEN_EXCHANGE_RESOURCE, managed.as_deref()).await? {
+            match fetch_managed_token(identity, TOKEN_EXCHANGE_RESOURCE, managed.as_deref()).await? {
                 (IssuedCredential::Token(token), _) => Ok(token),
                 _ => Err("the identity endpoint returned no token".into()),
             }

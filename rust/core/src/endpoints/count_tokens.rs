@@ -52,14 +52,14 @@ pub async fn count_after_rejection(
     call: &Call<'_>,
     body: Bytes,
     refused: UpstreamResponse,
-    (facts, grace): (&mut RequestLog, &CoarseTimer),
+    (log, grace): (&mut RequestLog, &CoarseTimer),
 ) -> Result<UpstreamResponse> {
     refused.discard().await;
-    let served = count_locally(call, Body::Complete(body), &facts.model, grace).await?;
-    if facts.dropped_fields.is_none() {
-        (facts.dropped_params, facts.dropped_fields) = (DroppedParams::default(), Some(DroppedFields::default()));
+    let served = count_locally(call, Body::Complete(body), &log.model, grace).await?;
+    if log.dropped_fields.is_none() {
+        (log.dropped_params, log.dropped_fields) = (DroppedParams::default(), Some(DroppedFields::default()));
     }
-    facts.dropped_params.add(call.route.operation.id());
+    log.dropped_params.add(call.route.operation.id());
     Ok(served)
 }
 

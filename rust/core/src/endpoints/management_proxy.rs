@@ -43,7 +43,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(2);
 /// Forwards a management request, and returns the response byte for byte.
 pub async fn forward_management_request(gateway: &Gateway, head: RequestHead, body: Body) -> ClientResponse {
     gateway.record_sink.metrics.management_requests.add(1);
-    let answer = match send_management_request(gateway, &head, body).await {
+    let response = match send_management_request(gateway, &head, body).await {
         Ok(IncomingResponse { head: answered, body }) => {
             let mut passed = Headers::with_capacity(answered.headers.len());
             for (name, value) in answered.headers.iter().filter(|(name, _)| !headers::is_hop_by_hop(name)) {
@@ -56,7 +56,7 @@ pub async fn forward_management_request(gateway: &Gateway, head: RequestHead, bo
         }
         Err(error) => ClientResponse::from_error(&error, ApiFormat::OpenAi),
     };
-    delivery::add_request_ids(answer, &head, &gateway.settings.header_aliases)
+    delivery::add_request_ids(response, &head, &gateway.settings.header_aliases)
 }
 
 /// Returns the complete body, with its share of the memory budget.

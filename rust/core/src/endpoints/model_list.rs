@@ -26,13 +26,13 @@ pub async fn fetch_model_list(
     call: &Call<'_>,
     target: &Target<'_>,
     mut translation: Translation,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let (mut pages, mut room): (Vec<Bytes>, _) = (Vec::new(), MAX_LIST_BYTES);
     let mut first: Option<Deadline> = None;
     loop {
         let asked = (Body::empty(), Some(&translation));
-        let asking = gateway.send_to_target(call, target, asked, facts);
+        let asking = gateway.send_to_target(call, target, asked, log);
         // All pages share the deadline of one response, because they are one response to the client.
         let (incoming, mut deadline) = match first {
             Some(mut deadline) => (deadline.enforce(asking).await?.0, deadline),

@@ -13,33 +13,33 @@ use crate::{
 };
 
 /// Returns the body with `stream_options.include_usage` set, if the target speaks the client's API format and needs it.
-pub fn request_usage(call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut RequestLog) -> Body {
+pub fn request_usage(call: &Call<'_>, target: &Target<'_>, body: Body, log: &mut RequestLog) -> Body {
     match &body {
-        Body::Complete(bytes) if should_request_usage(call, target, facts) => {
-            replace_body(include_usage::request_usage(bytes), body, facts)
+        Body::Complete(bytes) if should_request_usage(call, target, log) => {
+            replace_body(include_usage::request_usage(bytes), body, log)
         }
         _ => body,
     }
 }
 
 /// Same as `request_usage` for a large body: edits it on a blocking thread, so that other requests do not wait.
-pub async fn request_usage_blocking(call: &Call<'_>, target: &Target<'_>, body: Body, facts: &mut RequestLog) -> Body {
+pub async fn request_usage_blocking(call: &Call<'_>, target: &Target<'_>, body: Body, log: &mut RequestLog) -> Body {
     let bytes = match &body {
-        Body::Complete(bytes) if should_request_usage(call, target, facts) => bytes.clone(),
+        Body::Complete(bytes) if should_request_usage(call, target, log) => bytes.clone(),
         _ => return body,
     };
     let asked = tokio::task::spawn_blocking(move || include_usage::request_usage(&bytes)).await;
-    replace_body(asked.ok().flatten(), body, facts)
+    replace_body(asked.ok().flatten(), body, log)
 }
 
-fn replace_body(asked: Option<Vec<u8>>, body: Body, facts: &mut RequestLog) -> Body {
+fn replace_body(asked: Option<Vec<u8>>, body: Body, log: &mut RequestLog) -> Body {
     let Some(asked) = asked else { return body };
-    facts.hides_usage = true;
+    log.hides_usage = true;
     Body::Complete(asked.into())
 }
 
-fn should_request_usage(call: &Call<'_>, target: &Target<'_>, facts: &RequestLog) -> bool {
-    facts.is_streaming
+fn should_request_usage(call: &Call<'_>, target: &Target<'_>, log: &RequestLog) -> bool {
+    log.is_streaming
         && !target.is_passthrough
         && target.stream_usage != StreamUsage::AsConfigured
         && supports_usage_option(call, target)

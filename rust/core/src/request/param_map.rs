@@ -44,7 +44,7 @@ pub fn model_setter(call: &Call<'_>, model: String) -> impl FnOnce(&[u8]) -> Opt
 }
 
 /// Applies the parameter mapping to a body and records dropped parameters for the client.
-pub async fn apply_param_rules(wording: &'static ParamRules, body: Body, facts: &mut RequestLog) -> Result<Body> {
+pub async fn apply_param_rules(wording: &'static ParamRules, body: Body, log: &mut RequestLog) -> Result<Body> {
     let Body::Complete(bytes) = &body else { return Ok(body) };
     let told = if bytes.len() > MAX_INLINE_BYTES {
         let bytes = bytes.clone();
@@ -53,9 +53,9 @@ pub async fn apply_param_rules(wording: &'static ParamRules, body: Body, facts: 
     } else {
         wording.apply(bytes)
     };
-    let Some((told, lost)) = told else { return Ok(body) };
-    if !lost.is_empty() {
-        (facts.dropped_params, facts.dropped_fields) = (lost, Some(DroppedFields::default()));
+    let Some((told, dropped)) = told else { return Ok(body) };
+    if !dropped.is_empty() {
+        (log.dropped_params, log.dropped_fields) = (dropped, Some(DroppedFields::default()));
     }
     Ok(Body::Complete(told.into()))
 }

@@ -40,12 +40,12 @@ pub async fn translate_request(
     target: &Target<'_>,
     body: Body,
     (wire, shared): (&'static dyn ProviderFormat, &SharedState),
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> Result<(Body, Translation)> {
     let body = body.collect().await?;
     let (provider, operation, strict) = (target.provider, call.route.operation, target.is_strict);
     let length = body.len();
-    let model = facts.model.clone();
+    let model = log.model.clone();
     let text = |key: &str| target.options.get(key).map(ToOwned::to_owned);
     let betas = text("anthropic_beta").or_else(|| call.head.headers.get_str("anthropic-beta").map(ToOwned::to_owned));
     let version = text("anthropic_version");
@@ -94,8 +94,8 @@ pub async fn translate_request(
         message: refusal.message,
     };
     let (translation, body) = told.map_err(refused)?;
-    facts.dropped_params.clone_from(&translation.dropped_params);
-    facts.dropped_fields = Some(translation.response_context.dropped_fields.clone());
+    log.dropped_params.clone_from(&translation.dropped_params);
+    log.dropped_fields = Some(translation.response_context.dropped_fields.clone());
     Ok((Body::Complete(body.into()), translation))
 }
 
@@ -173,17 +173,17 @@ pub async fn translate_response(
     // Some providers return a raw image, whatever format was requested.
     let is_image = translation.generates_images() && head.headers.is_image();
     let most = if head.status < 300 { MAX_RESPONSE_BYTES } else { MAX_ERROR_BODY_BYTES };
-    let answer = deadline.enforce(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
+    let response = deadline.enforce(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
     if head.status >= 400 {
         normalise::add_request_id_header(&mut head.headers);
     }
-    let told = match answer {
-        Some(answer) if head.status < 300 && is_image => {
-            run_offloaded(answer.len(), move || translation.wrap_raw_image(&answer)).await?
+    let told = match response {
+        Some(response) if head.status < 300 && is_image => {
+            run_offloaded(response.len(), move || translation.wrap_raw_image(&response)).await?
         }
-        Some(answer) if head.status < 300 => translate_complete_response(translation, answer, head.status).await?,
-        Some(answer) => {
-            let said = normalise::extract_error_body(&head.headers, answer);
+        Some(response) if head.status < 300 => translate_complete_response(translation, response, head.status).await?,
+        Some(response) => {
+            let said = normalise::extract_error_body(&head.headers, response);
             translation.translate_error(head.status, &said, normalise::provider_request_id(&head.headers))
         }
         None if head.status < 300 => return Err(unreadable_response_error("it is too large, or compressed")),
@@ -195,9 +195,9 @@ pub async fn translate_response(
     Ok(IncomingResponse { head, body: ResponseBody::from_bytes(told.into()) })
 }
 
-async fn translate_complete_response(translation: Translation, answer: Bytes, status: u16) -> Result<Vec<u8>> {
-    let (provider, said) = (translation.response_context.provider, answer.clone());
-    let told = run_offloaded(answer.len(), move || translation.translate_response(&answer)).await?;
+async fn translate_complete_response(translation: Translation, response: Bytes, status: u16) -> Result<Vec<u8>> {
+    let (provider, said) = (translation.response_context.provider, response.clone());
+    let told = run_offloaded(response.len(), move || translation.translate_response(&response)).await?;
     told.map_err(|_| Error::invalid_response(provider, status, &said))
 }
 

@@ -31,31 +31,31 @@ pub async fn resolve_backing_model(
     gateway: &Gateway,
     operation: Operation,
     target: &mut Target<'_>,
-    nameless: ModelLookup,
-    facts: &mut RequestLog,
+    lookup: ModelLookup,
+    log: &mut RequestLog,
 ) {
     if operation == Operation::Proxy {
         return;
     }
-    let base = lookup_base_url(target, operation, &nameless);
+    let base = lookup_base_url(target, operation, &lookup);
     let own = std::mem::replace(&mut target.base_url, base);
-    let name = find_backing_model(gateway, target, &nameless).await;
+    let name = find_backing_model(gateway, target, &lookup).await;
     target.base_url = own;
     if let Some(name) = name {
         target.options.insert_if_absent(BACKING_MODEL, name.clone());
-        facts.billing.backing_model = Some(name);
+        log.billing.backing_model = Some(name);
     }
 }
 
-async fn find_backing_model(gateway: &Gateway, target: &Target<'_>, nameless: &ModelLookup) -> Option<String> {
+async fn find_backing_model(gateway: &Gateway, target: &Target<'_>, lookup: &ModelLookup) -> Option<String> {
     let Target { credential, authorization, caller, options, provider, base_url: base, .. } = target;
     let own = ["aws_access_key_id", "aws_role_arn"].map(|key| options.get(key).map(ToOwned::to_owned));
     let workspace = caller.key.map(|key| (key.id.clone(), key.workspace.clone()));
-    let whose = ((provider.slug(), base.origin.clone(), nameless.path.clone()), (own, workspace));
+    let whose = ((provider.slug(), base.origin.clone(), lookup.path.clone()), (own, workspace));
     let whose = (whose, credential.as_deref().map(ToOwned::to_owned), *authorization);
     let asking = gateway.shared.credential_cache.get_or_fetch(whose, || async {
         let asked =
-            tokio::time::timeout(LOOKUP_TIMEOUT.min(target.timeout), fetch_backing_model(gateway, target, nameless));
+            tokio::time::timeout(LOOKUP_TIMEOUT.min(target.timeout), fetch_backing_model(gateway, target, lookup));
         Ok(match asked.await {
             Ok(Ok(Some(name))) => (IssuedCredential::ModelName(name), NAME_TTL),
             _ => (IssuedCredential::ModelName(String::new()), RETRY_INTERVAL),
@@ -67,18 +67,18 @@ async fn find_backing_model(gateway: &Gateway, target: &Target<'_>, nameless: &M
     }
 }
 
-async fn fetch_backing_model(gateway: &Gateway, target: &Target<'_>, nameless: &ModelLookup) -> Result<Option<String>> {
-    let outgoing = InternalRequest::new("GET", &nameless.path).into_outgoing(gateway, target, Operation::Proxy).await?;
+async fn fetch_backing_model(gateway: &Gateway, target: &Target<'_>, lookup: &ModelLookup) -> Result<Option<String>> {
+    let outgoing = InternalRequest::new("GET", &lookup.path).into_outgoing(gateway, target, Operation::Proxy).await?;
     let sending = pin!(gateway.upstream.send(&target.base_url.origin, outgoing));
     let mut incoming = sending.await?;
-    let answer = upstream::collect(&mut incoming.body, MAX_RESPONSE_BYTES).await?;
-    Ok(answer.filter(|_| incoming.head.status < 300).and_then(|answer| (nameless.parse_model)(&answer)))
+    let response = upstream::collect(&mut incoming.body, MAX_RESPONSE_BYTES).await?;
+    Ok(response.filter(|_| incoming.head.status < 300).and_then(|response| (lookup.parse_model)(&response)))
 }
 
 /// Returns the base URL of the lookup API: the provider's own one, or the target's if that has a custom host.
-fn lookup_base_url(target: &Target<'_>, operation: Operation, nameless: &ModelLookup) -> BaseUrl {
+fn lookup_base_url(target: &Target<'_>, operation: Operation, lookup: &ModelLookup) -> BaseUrl {
     let usual = target.provider.resolve_base_url(operation, &target.options).ok().flatten();
     let is_usual = usual.and_then(|url| BaseUrl::parse(&url).ok()).is_some_and(|usual| usual == target.base_url);
-    let own = is_usual.then(|| BaseUrl::parse(&nameless.base_url).ok()).flatten();
+    let own = is_usual.then(|| BaseUrl::parse(&lookup.base_url).ok()).flatten();
     own.unwrap_or_else(|| target.base_url.clone())
 }

@@ -394,7 +394,7 @@ mod tests {
         let (bases, caller) = (BaseUrls::new(Some("http://127.0.0.1:1")).unwrap(), Caller::default());
         let snapshot = Snapshot::compile(snapshot.as_bytes()).unwrap();
         let inline_configs = InlineConfigCache::new(1 << 20);
-        let choice = TargetResolver {
+        let resolver = TargetResolver {
             settings,
             base_urls: &bases,
             snapshot: &snapshot,
@@ -402,8 +402,8 @@ mod tests {
             call: &call,
             caller: &caller,
         };
-        let plan = choice.build_plan()?;
-        let (target, _) = choice.resolve_target(&plan, &plan.config.root, "")?;
+        let plan = resolver.build_plan()?;
+        let (target, _) = resolver.resolve_target(&plan, &plan.config.root, "")?;
         let authority = target.base_url.origin.authority();
         Ok((target.provider.slug().to_owned(), authority, target.credential.map(Cow::into_owned)))
     }

@@ -94,7 +94,7 @@ pub async fn deliver_response(
     }
     let has_cost = status < 300 && (is_plain || is_packed) && is_billable(call, &record);
     let declared = answered.headers.get_str("content-length").and_then(|text| text.parse().ok());
-    let beside = if dialect == ApiFormat::Bedrock { bedrock_header_usage(&answered.headers) } else { None };
+    let hints = if dialect == ApiFormat::Bedrock { bedrock_header_usage(&answered.headers) } else { None };
     let mut reply = ClientResponseHead::new(status, build_response_headers(answered.headers, call, &record));
     if is_small {
         // Pinned locally here and below, because an async function stores a future that it takes by value twice.
@@ -111,7 +111,7 @@ pub async fn deliver_response(
                 reply.set_content_length(length);
                 let cost = (has_cost && is_json).then_some((dialect, is_packed));
                 let ClientResponse { head: reply, body } =
-                    finish_buffered_response(reply, bytes, (cost, beside), record);
+                    finish_buffered_response(reply, bytes, (cost, hints), record);
                 return ClientResponse { head: reply, body: shown.map_or(body, Into::into) };
             }
             Ok(None) => (),
@@ -303,12 +303,12 @@ fn bedrock_header_usage(headers: &Headers) -> Option<Usage> {
 
 /// Finishes a response that was read completely, and settles its record.
 ///
-/// `cost` is the API format in which the response may report usage, and whether it is compressed. `beside` is the usage
+/// `cost` is the API format in which the response may report usage, and whether it is compressed. `hints` is the usage
 /// from the header fields.
 fn finish_buffered_response(
     reply: ClientResponseHead,
     bytes: Bytes,
-    (cost, beside): (Option<(ApiFormat, bool)>, Option<Usage>),
+    (cost, hints): (Option<(ApiFormat, bool)>, Option<Usage>),
     mut record: Record,
 ) -> ClientResponse {
     record.log.bytes_out = bytes.len() as u64;
@@ -321,7 +321,7 @@ fn finish_buffered_response(
         }
         Some((dialect, false)) => {
             record.log.count_images(&bytes);
-            let usage = Usage::from_response(dialect, &bytes).or(beside);
+            let usage = Usage::from_response(dialect, &bytes).or(hints);
             (usage, usage.is_none().then(|| CountableResponse::Complete(bytes.clone())))
         }
         None => (None, None),
@@ -358,12 +358,12 @@ pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) ->
 }
 
 /// Adds generated request ids to a response outside the data plane, which has no record.
-pub fn add_request_ids(mut answer: ClientResponse, head: &RequestHead, aliases: &[String]) -> ClientResponse {
+pub fn add_request_ids(mut response: ClientResponse, head: &RequestHead, aliases: &[String]) -> ClientResponse {
     let id = record::new_id(record::unix_time()).to_string();
     let control = ControlHeaders::parse(&head.headers, aliases);
     let prefix = control.prefix.unwrap_or(headers::CONTROL_PREFIX);
-    push_id_headers(&mut answer.head.headers, prefix, (&id, control.trace_id.unwrap_or(&id)));
-    answer
+    push_id_headers(&mut response.head.headers, prefix, (&id, control.trace_id.unwrap_or(&id)));
+    response
 }
 
 /// Adds the header fields with which clients identify a request.
@@ -393,8 +393,8 @@ fn push_gateway_headers(headers: &mut Headers, call: &Call<'_>, record: &Record)
     push(b"last-used-option-index", decision.map_or("config", |decision| &*decision.selected_target));
     push(b"retry-attempt-count", itoa::Buffer::new().format(decision.map_or(0, |decision| decision.retry_count)));
     push(b"cache-status", decision.map_or("DISABLED", |decision| decision.cache_status.header_value()));
-    if let Some(lost) = record.log.dropped_names() {
-        push(b"not-translated", &lost);
+    if let Some(dropped) = record.log.dropped_names() {
+        push(b"not-translated", &dropped);
     }
     if call.control.should_explain() {
         push(b"explanation", &record.log.explain_decision());

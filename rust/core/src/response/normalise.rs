@@ -89,14 +89,14 @@ async fn normalise_body(
     let IncomingResponse { head, mut body } = incoming;
     let most = if mending.is_for_model_list() { model_list::MAX_LIST_BYTES } else { MAX_BODY_BYTES };
     if body.content_length().is_none_or(|length| length <= most)
-        && let Some(answer) = deadline.enforce(upstream::collect(&mut body, most)).await?
+        && let Some(response) = deadline.enforce(upstream::collect(&mut body, most)).await?
     {
-        let (status, length) = (head.status, answer.len());
+        let (status, length) = (head.status, response.len());
         let work = move || {
-            let text = answer.strip_prefix(UTF8_BOM).unwrap_or(&answer);
+            let text = response.strip_prefix(UTF8_BOM).unwrap_or(&response);
             match serde_json::from_slice::<IgnoredAny>(text) {
-                Ok(_) => Ok(mending.normalise_body(answer)),
-                Err(_) => Err(Error::invalid_response(mending.provider(), status, &answer)),
+                Ok(_) => Ok(mending.normalise_body(response)),
+                Err(_) => Err(Error::invalid_response(mending.provider(), status, &response)),
             }
         };
         body = ResponseBody::from_bytes(run_offloaded(length, work).await??);
@@ -122,13 +122,13 @@ async fn normalise_error(
     deadline: &mut Deadline,
 ) -> Result<IncomingResponse> {
     let IncomingResponse { mut head, mut body } = incoming;
-    let Some(answer) = deadline.enforce(upstream::collect(&mut body, MAX_ERROR_BODY_BYTES)).await? else {
+    let Some(response) = deadline.enforce(upstream::collect(&mut body, MAX_ERROR_BODY_BYTES)).await? else {
         return Ok(IncomingResponse { head, body });
     };
     let plain = if delivery::is_uncompressed(&head.headers) {
-        Some(answer.clone())
+        Some(response.clone())
     } else {
-        compressed::decompress(&answer, MAX_ERROR_BODY_BYTES)
+        compressed::decompress(&response, MAX_ERROR_BODY_BYTES)
     };
     add_request_id_header(&mut head.headers);
     let id = provider_request_id(&head.headers).map(ToOwned::to_owned);
@@ -137,20 +137,20 @@ async fn normalise_error(
         let said = extract_error_body(&head.headers, plain);
         mending.normalise_error(head.status, &said, id.as_deref()).or_else(|| is_events.then(|| said.into()))
     });
-    let answer = match told {
-        None => answer,
+    let response = match told {
+        None => response,
         Some(told) => {
             head.headers = with_content_type(head.headers, b"application/json");
             Bytes::from(told)
         }
     };
-    Ok(IncomingResponse { head, body: ResponseBody::from_bytes(answer) })
+    Ok(IncomingResponse { head, body: ResponseBody::from_bytes(response) })
 }
 
 /// Returns the error body. For an event stream this is the data of the first event, which holds the complete error.
-pub fn extract_error_body(headers: &Headers, answer: Bytes) -> Bytes {
-    let first = || sse::split_events(&answer).find_map(|event| sse::event_data(event).map(Cow::into_owned));
-    if delivery::is_event_stream(headers) { first().map_or_else(|| answer.clone(), Bytes::from) } else { answer }
+pub fn extract_error_body(headers: &Headers, response: Bytes) -> Bytes {
+    let first = || sse::split_events(&response).find_map(|event| sse::event_data(event).map(Cow::into_owned));
+    if delivery::is_event_stream(headers) { first().map_or_else(|| response.clone(), Bytes::from) } else { response }
 }
 
 /// Adds the provider's request ID to an error and leaves the rest unchanged.

@@ -233,17 +233,10 @@ impl<'w> RouteExecutor<'w> {
         self.log.model.clone_from(&prepared.model);
         self.log.is_streaming = prepared.is_streaming;
         target.apply_model(self.call, &self.log.model, prepared.body.complete_bytes())?;
-        if let (false, Some(nameless)) =
-            (self.is_dry_run, target.provider.model_lookup(&target.options, &self.log.model))
+        if let (false, Some(lookup)) = (self.is_dry_run, target.provider.model_lookup(&target.options, &self.log.model))
         {
-            Box::pin(inference_profiles::resolve_backing_model(
-                self.gateway,
-                operation,
-                &mut target,
-                nameless,
-                self.log,
-            ))
-            .await;
+            Box::pin(inference_profiles::resolve_backing_model(self.gateway, operation, &mut target, lookup, self.log))
+                .await;
         }
         gateway::reject_untranslated_passthrough(self.call, &target, &self.log.model)?;
         if self.parameters_for(node).overrides_or_drops("stream_options") {

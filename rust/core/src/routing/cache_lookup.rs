@@ -91,9 +91,9 @@ impl CacheLookup {
         let headers = served.headers();
         let is_plain = headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
         if let (200, true, Some(kind)) = (served.status(), is_plain, headers.get_str("content-type")) {
-            let answers = Arc::clone(&walk.gateway.shared.response_cache);
+            let responses = Arc::clone(&walk.gateway.shared.response_cache);
             walk.log.pending_cache_entry = Some(Box::new(PendingCacheEntry::new(
-                answers,
+                responses,
                 (self.cache_key, is_refresh_forced(walk)),
                 self.max_age,
                 kind,

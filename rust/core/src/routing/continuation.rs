@@ -83,9 +83,9 @@ impl Continuation {
     pub fn attach(
         (gateway, snapshot, head): (&Arc<Gateway>, Arc<Snapshot>, Arc<RequestHead>),
         place: Option<Box<ResumePoint>>,
-        mut answer: ClientResponse,
+        mut response: ClientResponse,
     ) -> ClientResponse {
-        if let (Some(place), ClientResponseBody::Stream(stream)) = (place, &mut answer.body) {
+        if let (Some(place), ClientResponseBody::Stream(stream)) = (place, &mut response.body) {
             stream.set_continuation(Box::new(Self {
                 gateway: Arc::clone(gateway),
                 snapshot,
@@ -97,7 +97,7 @@ impl Continuation {
                 continuation_count: 0,
             }));
         }
-        answer
+        response
     }
 
     /// Records events that the client receives. Returns false if the memory budget is exhausted.
@@ -164,15 +164,16 @@ impl Continuation {
             }
         };
         let require = gateway.settings.require_key;
-        let passport = caller::authenticate_token(snapshot, &head.headers, &call.control).map_err(&mut refused).ok()?;
-        let admitted = caller::admit(passport.as_ref(), snapshot, require, &head.headers, &call.control);
+        let token_identity =
+            caller::authenticate_token(snapshot, &head.headers, &call.control).map_err(&mut refused).ok()?;
+        let admitted = caller::admit(token_identity.as_ref(), snapshot, require, &head.headers, &call.control);
         let caller = admitted.map_err(&mut refused).ok()?;
-        let choice = gateway.target_resolver(snapshot, &call, &caller);
-        let plan = choice.build_plan().map_err(&mut refused).ok()?;
+        let resolver = gateway.target_resolver(snapshot, &call, &caller);
+        let plan = resolver.build_plan().map_err(&mut refused).ok()?;
         let mut carried = ReplayBody::new(&call, Body::Complete(place.request_body.clone()), true, facts).await.ok()?;
         (carried.model, carried.is_streaming) = (place.model.clone(), true);
         let (known, decision) = (facts.fork(), facts.decision.take());
-        let mut walk = RouteExecutor::new(gateway, &choice, &plan, facts, carried);
+        let mut walk = RouteExecutor::new(gateway, &resolver, &plan, facts, carried);
         // The client's time limit applies to each of its reads, and it is reading now. The gateway's own timeouts bound
         // the continued response.
         (walk.log.decision, walk.client_deadline) = (decision, None);

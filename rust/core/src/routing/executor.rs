@@ -32,40 +32,40 @@ use crate::{
 /// Routes a request whose config allows more than one attempt at one target.
 pub(crate) async fn route_request(
     gateway: &Gateway,
-    choice: &TargetResolver<'_>,
+    resolver: &TargetResolver<'_>,
     plan: &RoutePlan<'_>,
     body: Body,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     // Computed before the body is read, because the client waits during that time too.
-    let until = choice.call.control.client_timeout.and_then(timeout::client_deadline);
-    let is_json = is_json_request(choice.call);
+    let until = resolver.call.control.client_timeout.and_then(timeout::client_deadline);
+    let is_json = is_json_request(resolver.call);
     // JSON bodies are always buffered: conditions may read them, and an attempt may change or resend them.
     let body = if is_json { Body::Complete(body.with_limits(gateway.body_limits)?.collect().await?) } else { body };
-    let body = gateway.read_body(choice.call, body, facts).await.map_err(|error| match (&plan.config, error) {
+    let body = gateway.read_body(resolver.call, body, log).await.map_err(|error| match (&plan.config, error) {
         // An unreadable body cannot name a provider, so the missing provider is the error to report.
         (ConfigSource::None, Error::BodyInvalid { .. }) if !plan.has_provider() => Error::ProviderRequired,
         (_, error) => error,
     })?;
-    facts.metadata.validate()?;
-    let asked = choice.call.requested_operation();
+    log.metadata.validate()?;
+    let asked = resolver.call.requested_operation();
     if let (true, Body::Complete(bytes)) = (asked.has_countable_text(), &body) {
-        facts.count_input = Some(gateway.record_sink.token_counter.retain_body(asked, bytes));
+        log.count_input = Some(gateway.record_sink.token_counter.retain_body(asked, bytes));
     }
-    let carried = ReplayBody::new(choice.call, body, is_json, facts).await?;
-    RouteExecutor { client_deadline: until, ..RouteExecutor::new(gateway, choice, plan, facts, carried) }.run().await
+    let carried = ReplayBody::new(resolver.call, body, is_json, log).await?;
+    RouteExecutor { client_deadline: until, ..RouteExecutor::new(gateway, resolver, plan, log, carried) }.run().await
 }
 
 /// Routes a request whose model may carry a prefix that selects the provider.
 pub(crate) async fn resolve_model_prefix(
     gateway: &Gateway,
-    choice: &TargetResolver<'_>,
+    resolver: &TargetResolver<'_>,
     plan: &RoutePlan<'_>,
     body: Body,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    let carried = ReplayBody::new(choice.call, body, is_json_request(choice.call), facts).await?;
-    RouteExecutor::new(gateway, choice, plan, facts, carried).run().await
+    let carried = ReplayBody::new(resolver.call, body, is_json_request(resolver.call), log).await?;
+    RouteExecutor::new(gateway, resolver, plan, log, carried).run().await
 }
 
 fn is_json_request(call: &Call<'_>) -> bool {
@@ -75,12 +75,12 @@ fn is_json_request(call: &Call<'_>) -> bool {
 /// Routes a WebSocket request whose config allows more than one attempt at one target.
 pub(crate) async fn open_websocket(
     gateway: &Gateway,
-    choice: &TargetResolver<'_>,
+    resolver: &TargetResolver<'_>,
     plan: &RoutePlan<'_>,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    let carried = ReplayBody::new(choice.call, Body::empty(), false, facts).await?;
-    RouteExecutor { is_websocket: true, ..RouteExecutor::new(gateway, choice, plan, facts, carried) }.run().await
+    let carried = ReplayBody::new(resolver.call, Body::empty(), false, log).await?;
+    RouteExecutor { is_websocket: true, ..RouteExecutor::new(gateway, resolver, plan, log, carried) }.run().await
 }
 
 /// Fallback group on the current path, whose targets are tried one after the other.
@@ -174,7 +174,7 @@ impl<'w> RouteExecutor<'w> {
     }
 
     /// Creates a concurrent executor of the same request, for a hedged attempt.
-    pub fn fork<'t>(&self, facts: &'t mut RequestLog, carried: ReplayBody) -> RouteExecutor<'t>
+    pub fn fork<'t>(&self, log: &'t mut RequestLog, carried: ReplayBody) -> RouteExecutor<'t>
     where
         'w: 't,
     {
@@ -184,7 +184,7 @@ impl<'w> RouteExecutor<'w> {
             has_alternatives: true,
             is_dry_run: self.is_dry_run,
             config_key: self.config_key.clone(),
-            ..RouteExecutor::new(self.gateway, self.resolver, self.plan, facts, carried)
+            ..RouteExecutor::new(self.gateway, self.resolver, self.plan, log, carried)
         }
     }
 

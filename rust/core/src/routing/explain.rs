@@ -64,13 +64,13 @@ pub(crate) fn is_explain_request(call: &Call<'_>) -> bool {
 /// Answers with all targets that would be tried, in order, and what each of them would be sent.
 pub(crate) async fn explain_routing(
     gateway: &Gateway,
-    choice: &TargetResolver<'_>,
+    resolver: &TargetResolver<'_>,
     body: Body,
 ) -> Result<UpstreamResponse> {
     let bytes = body.with_limits(gateway.body_limits)?.collect().await?;
     let asked: ExplainRequest<'_> =
         serde_json::from_slice(&bytes).map_err(|error| invalid_request("$", &error.to_string()))?;
-    let head = build_head(choice.call.head, &asked)?;
+    let head = build_head(resolver.call.head, &asked)?;
     let asks_for_socket = head.headers.get_str("upgrade").is_some_and(|kind| kind.eq_ignore_ascii_case("websocket"));
     let route =
         if asks_for_socket { Route::parse_websocket(&head.path) } else { Route::parse(&head.method, &head.path) };
@@ -78,11 +78,11 @@ pub(crate) async fn explain_routing(
         route.ok_or_else(|| invalid_request("$.path", "must be a path below `/v1` that is routed to a provider"))?;
     let control = ControlHeaders::parse(&head.headers, &gateway.settings.header_aliases);
     let call = Call { route, head: &head, control };
-    let choice = TargetResolver { call: &call, ..*choice };
-    let plan = choice.build_plan()?;
+    let resolver = TargetResolver { call: &call, ..*resolver };
+    let plan = resolver.build_plan()?;
     let mut facts = RequestLog::default();
     facts.read_request(&call, &gateway.record_sink);
-    facts.set_caller(choice.caller, choice.snapshot);
+    facts.set_caller(resolver.caller, resolver.snapshot);
     facts.metadata.validate()?;
     let body = asked.body.map_or_else(Bytes::new, |body| bytes.slice_ref(body.get().as_bytes()));
     let is_json = !body.is_empty();
@@ -95,7 +95,7 @@ pub(crate) async fn explain_routing(
         gateway.read_body(&call, Body::Complete(body), &mut facts).await?
     };
     let carried = ReplayBody::new(&call, body, is_json && !is_socket, &facts).await?;
-    let mut walk = RouteExecutor::new(gateway, &choice, &plan, &mut facts, carried);
+    let mut walk = RouteExecutor::new(gateway, &resolver, &plan, &mut facts, carried);
     (walk.is_dry_run, walk.is_websocket) = (true, is_socket);
     let mut targets = Vec::new();
     for node in walk.attempt_order(&plan.config.root)? {

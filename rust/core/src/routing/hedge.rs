@@ -131,7 +131,7 @@ impl<'w> RouteExecutor<'w> {
         raced: RaceOutcome,
         (first, second): (&Node, &Node),
         wait: Duration,
-        facts: RequestLog,
+        log: RequestLog,
     ) -> (Result<UpstreamResponse>, usize) {
         let (result, is_seconds, left) = match raced {
             RaceOutcome::FirstOnly(result) => return (result, 1),
@@ -142,7 +142,7 @@ impl<'w> RouteExecutor<'w> {
         self.gateway.record_sink.metrics.hedged.add(1);
         let (at, after_ms) = (second.path.clone(), wait.as_millis() as u64);
         self.record_step(|| RoutingStep::Hedged { at, after_ms });
-        self.merge_hedged_log(facts, is_seconds);
+        self.merge_hedged_log(log, is_seconds);
         if left {
             let loser = if is_seconds { first } else { second };
             let at = loser.path.clone();

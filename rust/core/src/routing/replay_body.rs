@@ -56,8 +56,8 @@ pub struct PreparedBody {
 impl ReplayBody {
     /// Creates the body of a request. `is_json` is true if it is JSON that was parsed, unless the operation is a proxy
     /// request.
-    pub async fn new(call: &Call<'_>, mut body: Body, is_json: bool, facts: &RequestLog) -> Result<Self> {
-        let (model, stream) = (facts.model.clone(), facts.is_streaming);
+    pub async fn new(call: &Call<'_>, mut body: Body, is_json: bool, log: &RequestLog) -> Result<Self> {
+        let (model, stream) = (log.model.clone(), log.is_streaming);
         let is_by_path = call.route.model().is_some();
         if is_by_path && matches!(body, Body::Complete(_)) {
             body.rewrite_buffered(param_map::model_setter(call, model.clone())).await?;

@@ -209,9 +209,9 @@ mod tests {
     #[test]
     fn informational_responses_neither_are_nor_hide_a_rejection() {
         let early = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n";
-        for (answer, refuses) in [("", false), ("HTTP/1.1 ", false), ("HTTP/1.1 200", false), ("HTTP/1.1 4", true)] {
+        for (response, refuses) in [("", false), ("HTTP/1.1 ", false), ("HTTP/1.1 200", false), ("HTTP/1.1 4", true)] {
             for before in ["", early] {
-                assert_eq!(is_rejection(format!("{before}{answer}").as_bytes()), refuses, "{before}{answer}");
+                assert_eq!(is_rejection(format!("{before}{response}").as_bytes()), refuses, "{before}{response}");
             }
             assert!(!is_rejection(&early.as_bytes()[..early.len() - 1]));
         }
@@ -219,15 +219,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stalled_write_ends_after_a_final_response_but_not_after_early_hints() {
-        for (answer, is_answer) in [("HTTP/1.1 103 Early\r\n\r\n", false), ("HTTP/1.1 200 OK\r\n\r\n", true)] {
+        for (response, is_answer) in [("HTTP/1.1 103 Early\r\n\r\n", false), ("HTTP/1.1 200 OK\r\n\r\n", true)] {
             let (near, mut far) = UnixStream::pair().unwrap();
-            far.write_all(answer.as_bytes()).await.unwrap();
+            far.write_all(response.as_bytes()).await.unwrap();
             let mut connection = Connection::new(Transport::Unix(near));
             let body = vec![0; 8 * 1024 * 1024];
             let written = tokio::time::timeout(STALLED_WRITE_TIMEOUT * 3, connection.write(&body, &[])).await;
             let written = written.map(|written| written.map_err(drop));
             assert_eq!(written.map_err(drop), if is_answer { Ok(Err(())) } else { Err(()) });
-            assert_eq!(&connection.buffer[..], answer.as_bytes());
+            assert_eq!(&connection.buffer[..], response.as_bytes());
         }
     }
 }

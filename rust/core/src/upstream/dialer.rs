@@ -262,8 +262,8 @@ impl Dialer {
 /// Returns true if a host is the default host of a provider.
 fn is_provider_host(host: &str) -> bool {
     static PROVIDER_HOSTS: LazyLock<HashSet<Arc<str>>> = LazyLock::new(|| {
-        let bases = catalog::all_providers().filter_map(|provider| BaseUrl::parse(provider.base_url()).ok());
-        let hosts = bases.filter_map(|base| match base.origin {
+        let base_urls = catalog::all_providers().filter_map(|provider| BaseUrl::parse(provider.base_url()).ok());
+        let hosts = base_urls.filter_map(|base| match base.origin {
             Origin::Network { host, .. } => Some(host),
             Origin::Unix(_) => None,
         });

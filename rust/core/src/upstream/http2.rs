@@ -176,38 +176,38 @@ pub async fn exchange(
     let request = build_request(head)?;
     let is_empty = matches!(&body, Body::Complete(bytes) if bytes.is_empty());
     let sent = sender.send_request(request, is_empty);
-    let (answer, stream) =
+    let (response, stream) =
         sent.map_err(|error| RequestFailure { is_unprocessed: true, error: upstream_error(&error) })?;
     drop(sender);
     let mut sending = pin!(send_body(stream, body, shape));
-    let mut answer = pin!(answer);
+    let mut response = pin!(response);
     let (mut is_sent, mut early) = (is_empty, None);
-    let answer = loop {
+    let response = loop {
         tokio::select! {
             biased;
             sent = &mut sending, if !is_sent => {
                 sent?;
                 is_sent = true;
             }
-            answered = &mut answer, if early.is_none() => early = Some(answered?),
+            answered = &mut response, if early.is_none() => early = Some(answered?),
         }
         // A provider may respond before it has read everything. If it accepts the request, it still needs the rest of
         // the body.
-        let is_final = |answer: &mut Response<RecvStream>| is_sent || answer.status().as_u16() >= 300;
-        if let Some(answer) = early.take_if(is_final) {
-            break answer;
+        let is_final = |response: &mut Response<RecvStream>| is_sent || response.status().as_u16() >= 300;
+        if let Some(response) = early.take_if(is_final) {
+            break response;
         }
     };
-    Ok(build_response(answer, shape, patience, slot))
+    Ok(build_response(response, shape, patience, slot))
 }
 
 fn build_response(
-    answer: Response<RecvStream>,
+    response: Response<RecvStream>,
     shape: BodyFraming,
     patience: ReadTimeout,
     slot: StreamSlot,
 ) -> IncomingResponse {
-    let (parts, stream) = answer.into_parts();
+    let (parts, stream) = response.into_parts();
     let mut headers = Headers::with_capacity(parts.headers.len());
     for (name, value) in &parts.headers {
         headers.push(name.as_str().as_bytes(), value.as_bytes());
@@ -401,7 +401,7 @@ mod tests {
 
     async fn send_to_test_server(
         beat: KeepAlive,
-        answers: bool,
+        responses: bool,
     ) -> std::result::Result<IncomingResponse, RequestFailure> {
         let (here, there) = duplex(64 * 1024);
         tokio::spawn(async move {
@@ -411,7 +411,7 @@ mod tests {
                 sleep(Duration::from_millis(200)).await;
                 respond.send_response(Response::new(()), true).unwrap();
             });
-            if answers {
+            if responses {
                 while connection.accept().await.is_some() {}
             }
             // Simulates a cut cable: the connection stays open, but nothing arrives.

@@ -36,8 +36,8 @@ impl RecordFeed {
         head[8] = u8::from(again);
         stream.write_all(&head).await?;
         stream.write_all(lines).await?;
-        let answer = stream.read_u8().await?;
+        let response = stream.read_u8().await?;
         self.stream = Some(stream);
-        Ok(answer == BATCH_WRITTEN)
+        Ok(response == BATCH_WRITTEN)
     }
 }

@@ -107,8 +107,8 @@ impl Resolver {
         if let Some(flight) = self.find_in_flight(name) {
             return Ok(flight);
         }
-        let (sender, answer) = watch::channel(None);
-        let flight = InFlightLookup { started_at: Instant::now(), result: answer };
+        let (sender, response) = watch::channel(None);
+        let flight = InFlightLookup { started_at: Instant::now(), result: response };
         lock(&self.in_flight).insert(name.to_owned(), flight.clone());
         let started = self.spawn_thread(name.to_owned(), sender, (share, permit));
         if started.is_err() {
@@ -120,19 +120,19 @@ impl Resolver {
     fn spawn_thread(
         &self,
         name: String,
-        answer: watch::Sender<Option<LookupResult>>,
+        response: watch::Sender<Option<LookupResult>>,
         permits: (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit),
     ) -> io::Result<()> {
         let (look_up, flights) = (Arc::clone(&self.lookup), Arc::clone(&self.in_flight));
         let work = move || {
             let found = look_up(&name).map(Arc::from).map_err(|error| (error.kind(), error.to_string().into()));
-            let own = answer.subscribe();
+            let own = response.subscribe();
             let mut flights = lock(&flights);
             if flights.get(&name).is_some_and(|flight| flight.result.same_channel(&own)) {
                 flights.remove(&name);
             }
             drop(flights);
-            answer.send_replace(Some(found));
+            response.send_replace(Some(found));
             drop(permits);
         };
         thread::Builder::new().name("penstock-dns".into()).stack_size(STACK_BYTES).spawn(work).map(drop)

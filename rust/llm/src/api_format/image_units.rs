@@ -68,9 +68,9 @@ pub struct ImageCounter {
 
 impl ImageCounter {
     /// Counts the images of a complete response; `None` if it has no list of images.
-    pub fn count_images(answer: &[u8]) -> Option<u64> {
+    pub fn count_images(response: &[u8]) -> Option<u64> {
         let mut drawn = Self::default();
-        drawn.scan(answer, answer.len());
+        drawn.scan(response, response.len());
         drawn.count()
     }
 
@@ -116,18 +116,18 @@ mod tests {
     #[test]
     fn counts_images_for_any_encoding_and_chunk_size() {
         let image = "A".repeat(300);
-        for (answer, expected) in [
+        for (response, expected) in [
             (format!(r#"{{"data":[{{"b64_json":"{image}"}},{{"b64_json" : "{image}"}}]}}"#), Some(2)),
             (r#"{"created":1,"data":[{"url":"u","revised_prompt":"\"url\":\"u\""}]}"#.to_owned(), Some(1)),
             (r#"{"data":[{"url":"u","b64_json":null},{"url":"v","b64_json":null}]}"#.to_owned(), Some(2)),
             (r#"{"data":[]}"#.to_owned(), Some(0)),
             (r#"{"error":{"message":"no"}}"#.to_owned(), None),
         ] {
-            assert_eq!(ImageCounter::count_images(answer.as_bytes()), expected, "{answer}");
+            assert_eq!(ImageCounter::count_images(response.as_bytes()), expected, "{response}");
             for size in [1, 7, 100, 1000] {
                 let mut drawn = ImageCounter::default();
-                answer.as_bytes().chunks(size).for_each(|chunk| drawn.feed(chunk));
-                assert_eq!(drawn.finish(), expected, "{size} {answer}");
+                response.as_bytes().chunks(size).for_each(|chunk| drawn.feed(chunk));
+                assert_eq!(drawn.finish(), expected, "{size} {response}");
             }
         }
     }

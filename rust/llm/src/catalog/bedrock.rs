@@ -248,9 +248,9 @@ const APPLICATION_PROFILE_MARKER: &str = ":application-inference-profile/";
 
 /// Parses the model behind an inference profile from Bedrock's response. All regions of a profile have the same model,
 /// so the first one is used.
-fn parse_backing_model(answer: &[u8]) -> Option<String> {
-    let answer: serde_json::Value = serde_json::from_slice(answer).ok()?;
-    let arn = answer.pointer("/models/0/modelArn")?.as_str()?;
+fn parse_backing_model(response: &[u8]) -> Option<String> {
+    let response: serde_json::Value = serde_json::from_slice(response).ok()?;
+    let arn = response.pointer("/models/0/modelArn")?.as_str()?;
     arn.rsplit('/').next().filter(|name| has_vendor_name(name)).map(ToOwned::to_owned)
 }
 
@@ -307,9 +307,9 @@ mod tests {
                 assert_eq!(target(operation, model), of_one);
             }
         }
-        let nameless = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2";
+        let lookup = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2";
         assert!(
-            target(Operation::CountConverse, nameless).ends_with("application-inference-profile%2Fa1b2/count-tokens")
+            target(Operation::CountConverse, lookup).ends_with("application-inference-profile%2Fa1b2/count-tokens")
         );
     }
 
@@ -324,9 +324,9 @@ mod tests {
             found.path,
             "/inference-profiles/arn%3Aaws%3Abedrock%3Aus-east-1%3A1%3Aapplication-inference-profile%2Fa1b2"
         );
-        let answer = br#"{"type":"APPLICATION","models":[{"modelArn":"arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-v9"},
+        let response = br#"{"type":"APPLICATION","models":[{"modelArn":"arn:aws:bedrock:us-east-1::foundation-model/anthropic.claude-v9"},
             {"modelArn":"arn:aws:bedrock:us-west-2::foundation-model/anthropic.claude-v9"}]}"#;
-        assert_eq!((found.parse_model)(answer).as_deref(), Some("anthropic.claude-v9"));
+        assert_eq!((found.parse_model)(response).as_deref(), Some("anthropic.claude-v9"));
         assert_eq!((found.parse_model)(br#"{"models":[]}"#), None);
         let pinned = ("aws_bedrock_model", profile);
         assert!(asked(&[region, pinned], "my-word-for-it").is_some());

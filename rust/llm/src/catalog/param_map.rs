@@ -355,9 +355,9 @@ impl ParamRules {
         if !is_due {
             return None;
         }
-        let mut lost = DroppedParams::default();
-        let told = edit::map_fields(body, |key, value| self.change_field(key, value, &said, &mut lost)).ok()?;
-        (told != body).then_some((told, lost))
+        let mut dropped = DroppedParams::default();
+        let told = edit::map_fields(body, |key, value| self.change_field(key, value, &said, &mut dropped)).ok()?;
+        (told != body).then_some((told, dropped))
     }
 
     /// Returns the name of a numeric field and the limit that its value exceeds.
@@ -374,9 +374,9 @@ impl ParamRules {
             || self.dropped_nested_field.is_some() && key == TOOLS_KEY
     }
 
-    fn change_field(&self, key: &[u8], value: &[u8], said: &PresentFields, lost: &mut DroppedParams) -> FieldChange {
+    fn change_field(&self, key: &[u8], value: &[u8], said: &PresentFields, dropped: &mut DroppedParams) -> FieldChange {
         if let Some(name) = self.dropped_fields.iter().find(|name| name.as_bytes() == key) {
-            report_dropped(name, value, lost);
+            report_dropped(name, value, dropped);
             return FieldChange::Removed;
         }
         let is_among = |names: &[&str]| names.iter().any(|name| name.as_bytes() == key);
@@ -384,14 +384,14 @@ impl ParamRules {
             return FieldChange::Removed;
         }
         if let Some((name, end)) = self.find_exceeded_limit(key, value) {
-            lost.add(name);
+            dropped.add(name);
             return FieldChange::Replaced { key: None, value: Some(end.as_bytes().to_vec()) };
         }
         for (index, (from, to)) in self.renames.iter().enumerate() {
             let (is_usual, is_own) = ((said.openai_names >> index) & 1 == 1, (said.provider_names >> index) & 1 == 1);
             if from.as_bytes() == key {
                 if is_own {
-                    report_dropped(from, value, lost);
+                    report_dropped(from, value, dropped);
                     return FieldChange::Removed;
                 }
                 return rename_field(to, value);
@@ -406,15 +406,16 @@ impl ParamRules {
             return FieldChange::Replaced { key: None, value: Some(to.as_bytes().to_vec()) };
         }
         if key == TOOLS_KEY
-            && let Some(told) = self.strip_nested_field(value, lost)
+            && let Some(told) = self.strip_nested_field(value, dropped)
         {
             return FieldChange::Replaced { key: None, value: Some(told) };
         }
         if key == MESSAGES_KEY && !(self.role_map.is_empty() && self.leaves_messages_unchanged()) {
-            let heard =
-                edit::map_item_fields(value, |message, key, said| self.change_message_field(message, key, said, lost));
+            let heard = edit::map_item_fields(value, |message, key, said| {
+                self.change_message_field(message, key, said, dropped)
+            });
             let told = edit::replace_values(&heard, "role", self.role_map);
-            return FieldChange::Replaced { key: None, value: Some(self.insert_bridge_messages(told, lost)) };
+            return FieldChange::Replaced { key: None, value: Some(self.insert_bridge_messages(told, dropped)) };
         }
         FieldChange::Unchanged
     }
@@ -428,33 +429,39 @@ impl ParamRules {
     }
 
     /// Returns a list of objects without the nested field that is dropped; `None` if no object has it.
-    fn strip_nested_field(&self, items: &[u8], lost: &mut DroppedParams) -> Option<Vec<u8>> {
+    fn strip_nested_field(&self, items: &[u8], dropped: &mut DroppedParams) -> Option<Vec<u8>> {
         let hint = self.dropped_nested_field?.as_bytes();
         memmem::find(items, hint)?;
         Some(edit::map_item_fields(items, |_, key, said| {
-            if key == hint { self.drop_nested_field(said, lost) } else { FieldChange::Unchanged }
+            if key == hint { self.drop_nested_field(said, dropped) } else { FieldChange::Unchanged }
         }))
     }
 
-    fn drop_nested_field(&self, said: &[u8], lost: &mut DroppedParams) -> FieldChange {
+    fn drop_nested_field(&self, said: &[u8], dropped: &mut DroppedParams) -> FieldChange {
         if let Some(hint) = self.dropped_nested_field.filter(|_| !is_empty_value(said)) {
-            lost.add(hint);
+            dropped.add(hint);
         }
         FieldChange::Removed
     }
 
     /// Returns the change of one field of a message.
-    fn change_message_field(&self, message: &[u8], key: &[u8], said: &[u8], lost: &mut DroppedParams) -> FieldChange {
-        if self.drops_message_field(message, key, said, lost) {
+    fn change_message_field(
+        &self,
+        message: &[u8],
+        key: &[u8],
+        said: &[u8],
+        dropped: &mut DroppedParams,
+    ) -> FieldChange {
+        if self.drops_message_field(message, key, said, dropped) {
             return FieldChange::Removed;
         }
         match (self.call_id_format, key) {
-            (_, b"content") => match self.strip_nested_field(said, lost) {
+            (_, b"content") => match self.strip_nested_field(said, dropped) {
                 Some(told) => FieldChange::Replaced { key: None, value: Some(told) },
                 None => FieldChange::Unchanged,
             },
             _ if self.dropped_nested_field.is_some_and(|hint| hint.as_bytes() == key) => {
-                self.drop_nested_field(said, lost)
+                self.drop_nested_field(said, dropped)
             }
             (Some(form), b"tool_call_id") => fit_call_id(form, said),
             (Some(form), b"tool_calls") => {
@@ -468,19 +475,19 @@ impl ParamRules {
     }
 
     /// Inserts the bridge message between each tool result and a user message that follows it.
-    fn insert_bridge_messages(&self, messages: Vec<u8>, lost: &mut DroppedParams) -> Vec<u8> {
+    fn insert_bridge_messages(&self, messages: Vec<u8>, dropped: &mut DroppedParams) -> Vec<u8> {
         let Some(bridge) = self.bridge_message else { return messages };
         edit::insert_between(&messages, bridge, |before, after| {
             let meets = message_has_role(before, r#""tool""#) && message_has_role(after, r#""user""#);
             if meets {
-                lost.add("messages.assistant");
+                dropped.add("messages.assistant");
             }
             meets
         })
     }
 
     /// Returns true if a field of a message is dropped, and reports it unless it is empty.
-    fn drops_message_field(&self, message: &[u8], key: &[u8], said: &[u8], lost: &mut DroppedParams) -> bool {
+    fn drops_message_field(&self, message: &[u8], key: &[u8], said: &[u8], dropped: &mut DroppedParams) -> bool {
         let Some((name, role)) = self.dropped_message_fields.iter().find(|(name, _)| name.as_bytes() == key) else {
             return false;
         };
@@ -488,7 +495,7 @@ impl ParamRules {
             return false;
         }
         if !is_empty_value(said) {
-            lost.add(&format!("messages.{name}"));
+            dropped.add(&format!("messages.{name}"));
         }
         true
     }
@@ -549,9 +556,9 @@ fn rename_field(to: &'static str, value: &[u8]) -> FieldChange {
 }
 
 /// Reports a dropped field, unless its value is empty or equals the default.
-fn report_dropped(name: &str, value: &[u8], lost: &mut DroppedParams) {
+fn report_dropped(name: &str, value: &[u8], dropped: &mut DroppedParams) {
     if !(is_empty_value(value) || value == b"false" && name != PARALLEL_TOOL_CALLS) {
-        lost.add(name);
+        dropped.add(name);
     }
 }
 
@@ -560,7 +567,7 @@ mod tests {
     use super::*;
 
     fn apply_rules(wording: &ParamRules, body: &str) -> Option<(String, String)> {
-        wording.apply(body.as_bytes()).map(|(told, lost)| (String::from_utf8(told).unwrap(), lost.header_value()))
+        wording.apply(body.as_bytes()).map(|(told, dropped)| (String::from_utf8(told).unwrap(), dropped.header_value()))
     }
 
     #[test]

@@ -220,8 +220,8 @@ mod tests {
         assert_eq!(marked("deepseek"), Some(with("prefix")));
         assert_eq!(marked("moonshot"), Some(with("partial")));
         assert_eq!(marked("dashscope"), Some(with("partial")));
-        let beside = r#"{ "model":"m", "messages":[{"role":"user","content":"Hi"}],"x":1,"prefix":"One" }"#;
-        assert_eq!(marked("siliconflow").as_deref(), Some(beside));
+        let hints = r#"{ "model":"m", "messages":[{"role":"user","content":"Hi"}],"x":1,"prefix":"One" }"#;
+        assert_eq!(marked("siliconflow").as_deref(), Some(hints));
         for slug in ["anthropic", "groq", "mock", "openai"] {
             assert_eq!(marked(slug), None, "{slug}");
         }

@@ -70,9 +70,7 @@ impl ResponseEvent<'_> {
     /// Converts citations to the provider's own field, for client formats without citations.
     pub fn without_citations(self) -> Self {
         match self {
-            Self::Citations(CitationSet { scope: place, name, json, .. }) => {
-                Self::ExtraField { scope: place, name, json }
-            }
+            Self::Citations(CitationSet { scope, name, json, .. }) => Self::ExtraField { scope, name, json },
             other => other,
         }
     }

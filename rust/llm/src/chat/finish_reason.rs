@@ -83,7 +83,7 @@ pub fn to_bedrock(reason: &str) -> &str {
         other => match to_anthropic(other) {
             "refusal" => "content_filtered",
             "pause_turn" => "end_turn",
-            known => known,
+            mapped => mapped,
         },
     }
 }
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn maps_every_finish_reason_to_each_api_format() {
-        for (word, openai, anthropic) in [
+        for (reason, openai, anthropic) in [
             ("stop", "stop", "end_turn"),
             ("end_turn", "stop", "end_turn"),
             ("pause_turn", "stop", "pause_turn"),
@@ -106,9 +106,9 @@ mod tests {
             ("stop_sequence", "stop", "stop_sequence"),
             ("never heard of", "stop", "end_turn"),
         ] {
-            assert_eq!((to_openai(word), to_anthropic(word)), (openai, anthropic), "{word}");
+            assert_eq!((to_openai(reason), to_anthropic(reason)), (openai, anthropic), "{reason}");
         }
-        for (word, gemini, bedrock) in [
+        for (reason, gemini, bedrock) in [
             ("stop", "STOP", "end_turn"),
             ("tool_calls", "STOP", "tool_use"),
             ("max_tokens", "MAX_TOKENS", "max_tokens"),
@@ -117,7 +117,7 @@ mod tests {
             ("guardrail_intervened", "SAFETY", "guardrail_intervened"),
             ("stop_sequence", "STOP", "stop_sequence"),
         ] {
-            assert_eq!((to_gemini(word), to_bedrock(word)), (gemini, bedrock), "{word}");
+            assert_eq!((to_gemini(reason), to_bedrock(reason)), (gemini, bedrock), "{reason}");
         }
     }
 }

@@ -68,10 +68,10 @@ impl ChatRequest {
 
     /// Clamps a number to the provider's range, and records the parameter as dropped if it changed.
     pub fn clamp_param(&mut self, key: &str, within: &RangeInclusive<i32>) {
-        let Some(said) = self.fields.get(key).and_then(Value::as_f64) else { return };
-        let bound = if said < f64::from(*within.start()) {
+        let Some(value) = self.fields.get(key).and_then(Value::as_f64) else { return };
+        let bound = if value < f64::from(*within.start()) {
             within.start()
-        } else if said > f64::from(*within.end()) {
+        } else if value > f64::from(*within.end()) {
             within.end()
         } else {
             return;
@@ -81,15 +81,15 @@ impl ChatRequest {
     }
 
     /// Records a parameter that the provider does not support, if the client set it.
-    pub fn record_dropped_if_set<T>(&mut self, name: &str, said: Option<&T>) {
-        if said.is_some() {
+    pub fn record_dropped_if_set<T>(&mut self, name: &str, value: Option<&T>) {
+        if value.is_some() {
             self.dropped_params.add(name);
         }
     }
 
     /// Records the fields of a nested object that the writer did not take.
-    pub fn record_dropped_fields(&mut self, of: &str, rest: &Fields) {
-        self.dropped_params.add_remaining_fields(of, rest);
+    pub fn record_dropped_fields(&mut self, parent: &str, rest: &Fields) {
+        self.dropped_params.add_remaining_fields(parent, rest);
     }
 
     /// Rejects a request for more than one choice.
@@ -223,9 +223,10 @@ pub fn take_citations(fields: &mut Fields) -> Option<Value> {
 /// Removes and returns the document fields that few providers support. Anthropic and Converse use the same names for
 /// them.
 pub fn take_document_extra(fields: &mut Fields) -> Fields {
-    let told = ["context", "citations"].into_iter().filter_map(|key| Some((key.to_owned(), fields.shift_remove(key)?)));
-    let says = |(_, value): &(String, Value)| !value.is_null() && value["enabled"] != false;
-    told.filter(says).collect()
+    let entries =
+        ["context", "citations"].into_iter().filter_map(|key| Some((key.to_owned(), fields.shift_remove(key)?)));
+    let is_enabled = |(_, value): &(String, Value)| !value.is_null() && value["enabled"] != false;
+    entries.filter(is_enabled).collect()
 }
 
 /// Joins the text parts with newlines.
@@ -308,10 +309,10 @@ pub enum Tool {
 
 /// Returns the JSON schema that the response must match. The description of the format is added if the schema has none.
 pub fn response_schema(format: &Value) -> Option<Value> {
-    let told = format.get("json_schema")?;
-    let mut schema = told.get("schema")?.clone();
+    let json_schema = format.get("json_schema")?;
+    let mut schema = json_schema.get("schema")?.clone();
     if let (Some(fields), Some(text)) =
-        (schema.as_object_mut(), told.get("description").filter(|text| text.is_string()))
+        (schema.as_object_mut(), json_schema.get("description").filter(|text| text.is_string()))
         && !fields.contains_key("description")
     {
         fields.insert("description".into(), text.clone());

@@ -23,19 +23,21 @@ pub struct RecordingWriter {
 }
 
 impl RecordingWriter {
-    pub fn new(writer: Box<dyn ResponseWriter>, answering: &ResponseContext) -> Self {
-        Self { writer, dropped_fields: answering.dropped_fields.clone(), signatures: answering.signatures.clone() }
+    pub fn new(writer: Box<dyn ResponseWriter>, context: &ResponseContext) -> Self {
+        Self { writer, dropped_fields: context.dropped_fields.clone(), signatures: context.signatures.clone() }
     }
 }
 
 impl EventSink for RecordingWriter {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
-        match (piece, &self.signatures) {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
+        match (event, &self.signatures) {
             (ResponseEvent::Usage(usage), _) => self.dropped_fields.set_usage(usage),
-            (ResponseEvent::ToolCall { id, signature: Some(signature), .. }, Some(kept)) => kept.insert(id, signature),
+            (ResponseEvent::ToolCall { id, signature: Some(signature), .. }, Some(signatures)) => {
+                signatures.insert(id, signature)
+            }
             _ => (),
         }
-        self.writer.push_event(piece);
+        self.writer.push_event(event);
     }
 }
 

@@ -79,9 +79,9 @@ impl<T: ResponseWriter> SequentialToolCallWriter<T> {
         }
     }
 
-    fn begin_call(&mut self, call: usize, piece: ResponseEvent<'_>) {
+    fn begin_call(&mut self, call: usize, event: ResponseEvent<'_>) {
         self.open_call = Some(OpenCall { call_index: call, nesting: JsonNesting::default() });
-        self.writer.push_event(piece);
+        self.writer.push_event(event);
     }
 
     fn write_arguments(&mut self, call: usize, json: &str) {
@@ -134,17 +134,17 @@ impl<T: ResponseWriter> SequentialToolCallWriter<T> {
 
     /// Writes the texts that arrived within the arguments, which are complete now. A text ends its call.
     fn flush_deferred_texts(&mut self) {
-        for (words, text) in std::mem::take(&mut self.deferred_texts) {
+        for (make_event, text) in std::mem::take(&mut self.deferred_texts) {
             self.open_call = None;
             self.buffered_bytes -= text.len();
-            self.writer.push_event(words(&text));
+            self.writer.push_event(make_event(&text));
         }
     }
 }
 
 /// Splits an event into constructor and text; `None` if it does not consist of text only. Such events can be deferred.
-fn split_text_event(piece: ResponseEvent<'_>) -> Option<(TextEventConstructor, &str)> {
-    Some(match piece {
+fn split_text_event(event: ResponseEvent<'_>) -> Option<(TextEventConstructor, &str)> {
+    Some(match event {
         ResponseEvent::Text(text) => (|text| ResponseEvent::Text(text), text),
         ResponseEvent::Refusal(text) => (|text| ResponseEvent::Refusal(text), text),
         ResponseEvent::Thinking(text) => (|text| ResponseEvent::Thinking(text), text),
@@ -156,16 +156,16 @@ fn split_text_event(piece: ResponseEvent<'_>) -> Option<(TextEventConstructor, &
 }
 
 impl<T: ResponseWriter> EventSink for SequentialToolCallWriter<T> {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
         if self.has_failed {
             return;
         }
-        match piece {
+        match event {
             ResponseEvent::ToolCall { id, name, signature } => {
                 let call = self.call_count;
                 self.call_count += 1;
                 if self.open_call.as_ref().is_none_or(|open| open.nesting.is_closed) {
-                    return self.begin_call(call, piece);
+                    return self.begin_call(call, event);
                 }
                 let (id, name, signature) = (id.to_owned(), name.to_owned(), signature.map(ToOwned::to_owned));
                 let length = id.len() + name.len();
@@ -184,15 +184,15 @@ impl<T: ResponseWriter> EventSink for SequentialToolCallWriter<T> {
             | ResponseEvent::ExtraField { .. }
             | ResponseEvent::Citations(_)
             | ResponseEvent::Failed { .. } => {
-                self.writer.push_event(piece);
+                self.writer.push_event(event);
             }
-            piece => {
-                if let Some((words, text)) = split_text_event(piece).filter(|_| self.is_within_arguments()) {
-                    self.deferred_texts.push((words, text.to_owned()));
+            other => {
+                if let Some((make_event, text)) = split_text_event(other).filter(|_| self.is_within_arguments()) {
+                    self.deferred_texts.push((make_event, text.to_owned()));
                     return self.add_buffered_bytes(text.len());
                 }
                 self.write_queued_calls(true);
-                self.writer.push_event(piece);
+                self.writer.push_event(other);
             }
         }
     }
@@ -213,8 +213,8 @@ mod tests {
     struct EventRecorder(String);
 
     impl EventSink for EventRecorder {
-        fn push_event(&mut self, piece: ResponseEvent<'_>) {
-            match piece {
+        fn push_event(&mut self, event: ResponseEvent<'_>) {
+            match event {
                 ResponseEvent::ToolCall { name, .. } => self.0.push_str(name),
                 ResponseEvent::ToolCallArguments { call_index: call, json } => {
                     self.0.extend([" ", &call.to_string(), ":", json, " "])
@@ -233,10 +233,10 @@ mod tests {
         }
     }
 
-    fn write_events(pieces: &[ResponseEvent<'_>]) -> String {
+    fn write_events(events: &[ResponseEvent<'_>]) -> String {
         let mut in_turn = SequentialToolCallWriter::new(EventRecorder::default());
-        for piece in pieces {
-            in_turn.push_event(*piece);
+        for event in events {
+            in_turn.push_event(*event);
         }
         String::from_utf8(in_turn.take_output()).unwrap()
     }

@@ -49,8 +49,8 @@ impl SignatureCache {
     }
 
     /// Creates a cache with a callback for new signatures, which shares them with other workers.
-    pub fn with_callback(most_bytes: usize, hearing: SignatureCallback) -> Self {
-        Self { on_new_signature: Some(hearing), ..Self::new(most_bytes) }
+    pub fn with_callback(most_bytes: usize, callback: SignatureCallback) -> Self {
+        Self { on_new_signature: Some(callback), ..Self::new(most_bytes) }
     }
 
     /// Returns the estimated memory use in bytes.
@@ -63,24 +63,24 @@ impl SignatureCache {
         if signature.len() > MAX_SIGNATURE_BYTES {
             return false;
         }
-        let mut held = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // A tool call is signed only once.
-        if held.entries.contains_key(&key) {
+        if state.entries.contains_key(&key) {
             return false;
         }
         let end = now.saturating_add(SIGNATURE_TTL_MS);
-        held.used_bytes += entry_bytes(&key, signature);
-        held.entries.insert(key.clone(), (signature.into(), end));
-        held.expiry_queue.push_back((key, end));
-        while held.used_bytes > self.max_bytes || held.expiry_queue.front().is_some_and(|(_, end)| *end < now) {
-            held.evict_oldest();
+        state.used_bytes += entry_bytes(&key, signature);
+        state.entries.insert(key.clone(), (signature.into(), end));
+        state.expiry_queue.push_back((key, end));
+        while state.used_bytes > self.max_bytes || state.expiry_queue.front().is_some_and(|(_, end)| *end < now) {
+            state.evict_oldest();
         }
         true
     }
 
     fn get(&self, key: &SignatureKey, now: u64) -> Option<Box<str>> {
-        let held = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        held.entries.get(key).filter(|(_, end)| *end >= now).map(|(signature, _)| signature.clone())
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.entries.get(key).filter(|(_, end)| *end >= now).map(|(signature, _)| signature.clone())
     }
 }
 
@@ -127,8 +127,8 @@ impl ScopedSignatures {
 
     pub(crate) fn insert(&self, call: &str, signature: &str) {
         let is_new = self.cache.insert((self.owner_hash, call.into()), signature, self.now_ms);
-        if let (true, Some(hearing)) = (is_new, &self.cache.on_new_signature) {
-            hearing(self.owner_hash, call, signature);
+        if let (true, Some(callback)) = (is_new, &self.cache.on_new_signature) {
+            callback(self.owner_hash, call, signature);
         }
     }
 
@@ -154,50 +154,55 @@ mod tests {
 
     #[test]
     fn calls_back_for_new_signatures_and_lists_missed_calls() {
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let hearing = Arc::clone(&heard);
-        let hear = move |owner, call: &str, signature: &str| {
-            hearing.lock().unwrap().push((owner, call.to_owned(), signature.to_owned()));
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&calls);
+        let callback = move |owner, call: &str, signature: &str| {
+            sink.lock().unwrap().push((owner, call.to_owned(), signature.to_owned()));
         };
-        let kept = ScopedSignatures::new(Arc::new(SignatureCache::with_callback(10_000, Box::new(hear))), 1, 1000);
-        kept.insert("call_1", "signed");
-        kept.insert("call_1", "signed");
-        assert_eq!(*heard.lock().unwrap(), [(1, "call_1".to_owned(), "signed".to_owned())]);
+        let signatures =
+            ScopedSignatures::new(Arc::new(SignatureCache::with_callback(10_000, Box::new(callback))), 1, 1000);
+        signatures.insert("call_1", "signed");
+        signatures.insert("call_1", "signed");
+        assert_eq!(*calls.lock().unwrap(), [(1, "call_1".to_owned(), "signed".to_owned())]);
         assert_eq!(
-            (kept.get("call_1").is_some(), kept.get("call_2"), kept.take_missed_calls()),
+            (signatures.get("call_1").is_some(), signatures.get("call_2"), signatures.take_missed_calls()),
             (true, None, vec!["call_2".into()])
         );
         // The callback is not called for signatures from the shared store.
-        kept.insert_shared("call_2", "by another");
-        assert_eq!((kept.get("call_2").as_deref(), kept.take_missed_calls().len()), (Some("by another"), 0));
-        assert_eq!(heard.lock().unwrap().len(), 1);
+        signatures.insert_shared("call_2", "by another");
+        assert_eq!(
+            (signatures.get("call_2").as_deref(), signatures.take_missed_calls().len()),
+            (Some("by another"), 0)
+        );
+        assert_eq!(calls.lock().unwrap().len(), 1);
     }
 
     #[test]
     fn returns_a_signature_only_to_its_owner_until_it_expires() {
-        let kept = scoped_signatures(10_000);
-        kept.insert("call_1", "signed");
-        let find = |owner, now| ScopedSignatures { owner_hash: owner, now_ms: now, ..kept.clone() }.get("call_1");
-        assert_eq!((find(1, 1000).as_deref(), kept.get("call_2")), (Some("signed"), None));
+        let signatures = scoped_signatures(10_000);
+        signatures.insert("call_1", "signed");
+        let find = |owner, now| ScopedSignatures { owner_hash: owner, now_ms: now, ..signatures.clone() }.get("call_1");
+        assert_eq!((find(1, 1000).as_deref(), signatures.get("call_2")), (Some("signed"), None));
         assert_eq!(
             (find(2, 1000), find(1, 1000 + SIGNATURE_TTL_MS).is_some(), find(1, 1001 + SIGNATURE_TTL_MS)),
             (None, true, None)
         );
         // Expired entries are removed when the next one is stored.
-        ScopedSignatures { now_ms: 2000 + SIGNATURE_TTL_MS, ..kept.clone() }.insert("call_3", "s");
-        assert_eq!(kept.cache.used_bytes(), entry_bytes(&(1, "call_3".into()), "s"));
+        ScopedSignatures { now_ms: 2000 + SIGNATURE_TTL_MS, ..signatures.clone() }.insert("call_3", "s");
+        assert_eq!(signatures.cache.used_bytes(), entry_bytes(&(1, "call_3".into()), "s"));
     }
 
     #[test]
     fn evicts_the_oldest_entries_and_does_not_store_long_signatures() {
-        let kept = scoped_signatures(1000);
+        let signatures = scoped_signatures(1000);
         for call in ["a", "b", "c", "a", "d", "e"] {
-            kept.insert(call, "signed");
-            assert!(kept.cache.used_bytes() <= 1000);
+            signatures.insert(call, "signed");
+            assert!(signatures.cache.used_bytes() <= 1000);
         }
-        let there: Vec<_> = ["a", "b", "c", "d", "e"].into_iter().filter(|call| kept.get(call).is_some()).collect();
-        assert_eq!(there, ["c", "d", "e"]);
-        kept.insert("f", &"x".repeat(MAX_SIGNATURE_BYTES + 1));
-        assert!(kept.get("f").is_none() && kept.get("d").is_some());
+        let remaining: Vec<_> =
+            ["a", "b", "c", "d", "e"].into_iter().filter(|call| signatures.get(call).is_some()).collect();
+        assert_eq!(remaining, ["c", "d", "e"]);
+        signatures.insert("f", &"x".repeat(MAX_SIGNATURE_BYTES + 1));
+        assert!(signatures.get("f").is_none() && signatures.get("d").is_some());
     }
 }

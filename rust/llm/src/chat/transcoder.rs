@@ -51,11 +51,11 @@ impl Transcoder {
     pub(crate) fn new(
         frames: providers::EventFraming,
         listener: Box<dyn StreamDecoder>,
-        teller: RecordingWriter,
+        writer: RecordingWriter,
     ) -> Self {
         Self {
             splitter: FrameSplitter::new(frames),
-            processor: PayloadProcessor::Translate { decoder: listener, writer: teller },
+            processor: PayloadProcessor::Translate { decoder: listener, writer },
             has_failed: false,
         }
     }
@@ -120,8 +120,8 @@ impl Transcoder {
                 self.processor.process_payload("", &data);
             }
         }
-        if let PayloadProcessor::Translate { decoder: listener, writer: teller } = &mut self.processor {
-            listener.finish_stream(teller);
+        if let PayloadProcessor::Translate { decoder: listener, writer } = &mut self.processor {
+            listener.finish_stream(writer);
         }
         self.processor.take_output()
     }
@@ -141,16 +141,16 @@ impl FrameSplitter {
 impl PayloadProcessor {
     fn process_payload(&mut self, name: &str, data: &[u8]) {
         match self {
-            Self::Translate { decoder: listener, writer: teller } if name.is_empty() => listener.decode(data, teller),
-            Self::Translate { decoder: listener, writer: teller } => listener.decode_named(name, data, teller),
+            Self::Translate { decoder: listener, writer } if name.is_empty() => listener.decode(data, writer),
+            Self::Translate { decoder: listener, writer } => listener.decode_named(name, data, writer),
             Self::PassThrough(out) => write_unwrapped_event(name, data, out),
         }
     }
 
     fn write_failure(&mut self, message: &str) {
         match self {
-            Self::Translate { writer: teller, .. } => {
-                teller.push_event(ResponseEvent::Failed { kind: None, message, code: None })
+            Self::Translate { writer, .. } => {
+                writer.push_event(ResponseEvent::Failed { kind: None, message, code: None })
             }
             Self::PassThrough(out) => write_error_event(None, message, out),
         }
@@ -158,7 +158,7 @@ impl PayloadProcessor {
 
     fn take_output(&mut self) -> Bytes {
         match self {
-            Self::Translate { writer: teller, .. } => teller.take_output().into(),
+            Self::Translate { writer, .. } => writer.take_output().into(),
             Self::PassThrough(out) => std::mem::take(out).into(),
         }
     }

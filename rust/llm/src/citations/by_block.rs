@@ -49,14 +49,14 @@ impl<T: ResponseWriter> BlockCitationWriter<T> {
 }
 
 impl<T: ResponseWriter> EventSink for BlockCitationWriter<T> {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
-        match piece {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
+        match event {
             ResponseEvent::Text(text) => self.char_count += text.chars().count(),
             ResponseEvent::ExtraField { scope: FieldScope::Block, name: CITATIONS_FIELD, json } => {
                 let list = serde_json::from_str::<Value>(json).unwrap_or_default();
-                if let (Some(sources), Value::Array(own)) = (to_anthropic(&list), list) {
+                if let (Some(sources), Value::Array(citation_values)) = (to_anthropic(&list), list) {
                     self.sources.extend(sources);
-                    self.provider_citations.extend(own);
+                    self.provider_citations.extend(citation_values);
                     return;
                 }
             }
@@ -69,7 +69,7 @@ impl<T: ResponseWriter> EventSink for BlockCitationWriter<T> {
             | ResponseEvent::Refusal("") => (),
             _ => self.finish_block(),
         }
-        self.writer.push_event(piece);
+        self.writer.push_event(event);
     }
 }
 

@@ -64,8 +64,8 @@ impl Citation {
 
     /// Returns the total length in bytes of the strings in the source.
     pub fn source_bytes(&self) -> usize {
-        let said = self.source.as_object().into_iter().flat_map(Fields::values);
-        said.filter_map(Value::as_str).map(str::len).sum()
+        let field_values = self.source.as_object().into_iter().flat_map(Fields::values);
+        field_values.filter_map(Value::as_str).map(str::len).sum()
     }
 
     /// Returns the source. If it is a document of the client, adds the document's index.
@@ -159,19 +159,19 @@ pub fn split_cited_blocks(blocks: Vec<Value>, cited: Vec<(Range<usize>, Value)>)
             out.push(block);
             continue;
         }
-        let (mut pieces, mut rest, mut at) = (Vec::new(), text, begins);
+        let (mut parts, mut rest, mut at) = (Vec::new(), text, begins);
         while let Some((claim, sources)) = groups.next_if(|(claim, _)| claim.end <= before) {
             let (plain, more) = split_after_chars(rest, claim.start.saturating_sub(at));
             at = at.max(claim.start);
-            let (words, more) = split_after_chars(more, claim.end.saturating_sub(at));
+            let (cited_text, more) = split_after_chars(more, claim.end.saturating_sub(at));
             (rest, at) = (more, claim.end.max(at));
-            push_part(&mut pieces, plain, Vec::new());
-            push_part(&mut pieces, words, sources);
+            push_part(&mut parts, plain, Vec::new());
+            push_part(&mut parts, cited_text, sources);
         }
-        push_part(&mut pieces, rest, Vec::new());
-        out.extend(pieces.into_iter().map(|(words, sources)| {
+        push_part(&mut parts, rest, Vec::new());
+        out.extend(parts.into_iter().map(|(part_text, sources)| {
             let mut fields = block.as_object().cloned().unwrap_or_else(Fields::new);
-            fields.insert("text".into(), words.into());
+            fields.insert("text".into(), part_text.into());
             if !sources.is_empty() {
                 fields.insert("citations".into(), sources.into());
             }
@@ -201,14 +201,14 @@ fn group_overlapping(mut cited: Vec<(Range<usize>, Value)>) -> Vec<(Range<usize>
 
 /// Appends a part of a text. Joins it with the part before if either is only whitespace, because providers reject text
 /// blocks of whitespace.
-fn push_part(pieces: &mut Vec<(String, Vec<Value>)>, words: &str, sources: Vec<Value>) {
-    match pieces.last_mut() {
-        _ if words.is_empty() => (),
-        Some((last, known)) if words.trim().is_empty() || last.trim().is_empty() => {
-            last.push_str(words);
-            known.extend(sources);
+fn push_part(parts: &mut Vec<(String, Vec<Value>)>, text: &str, sources: Vec<Value>) {
+    match parts.last_mut() {
+        _ if text.is_empty() => (),
+        Some((last, existing)) if text.trim().is_empty() || last.trim().is_empty() => {
+            last.push_str(text);
+            existing.extend(sources);
         }
-        _ => pieces.push((words.to_owned(), sources)),
+        _ => parts.push((text.to_owned(), sources)),
     }
 }
 
@@ -226,8 +226,8 @@ mod tests {
         let blocks = || vec![json!({"type": "text", "text": "Øl é 𝄞. b"}), json!({"type": "tool_use"})];
         let cited = |ranges: &[(Range<usize>, &str)]| {
             let cited = ranges.iter().map(|(claim, source)| (claim.clone(), json!(source))).collect();
-            let told = split_cited_blocks(blocks(), cited);
-            told.iter().map(|one| format!("{}{}", one["text"], one["citations"])).collect::<Vec<_>>().join(" ")
+            let parts = split_cited_blocks(blocks(), cited);
+            parts.iter().map(|one| format!("{}{}", one["text"], one["citations"])).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(cited(&[]), r#""Øl é 𝄞. b"null nullnull"#);
         assert_eq!(cited(&[(5..6, "a")]), r#""Øl é "null "𝄞"["a"] ". b"null nullnull"#);

@@ -57,28 +57,28 @@ pub fn to_converse_request(list: &Value) -> Option<Vec<Value>> {
 }
 
 fn converse_to_anthropic(citation: &Value) -> Option<Value> {
-    let (place, at) = citation["location"].as_object()?.iter().next()?;
+    let (location_kind, at) = citation["location"].as_object()?.iter().next()?;
     let cited: String = join_texts(&citation["sourceContent"]);
-    let mut told = Fields::new();
-    let mut tell = |key: &str, value: &Value| drop(told.insert(key.to_owned(), value.clone()));
-    if place == "web" {
+    let mut fields = Fields::new();
+    let mut set_field = |key: &str, value: &Value| drop(fields.insert(key.to_owned(), value.clone()));
+    if location_kind == "web" {
         return Some(web_page_source(at["url"].as_str().unwrap_or_default(), &citation["title"], &cited));
     }
-    let (kind, _, names) = LOCATION_TYPES.iter().find(|(_, own, _)| own == place)?;
+    let (kind, _, names) = LOCATION_TYPES.iter().find(|(_, candidate, _)| candidate == location_kind)?;
     let is_found = *kind == "search_result_location";
     let number = if is_found { &at["searchResultIndex"] } else { &at["documentIndex"] };
-    tell("type", &(*kind).into());
-    tell("cited_text", &cited.into());
+    set_field("type", &(*kind).into());
+    set_field("cited_text", &cited.into());
     for (name, value) in names.iter().zip([number, &at["start"], &at["end"]]) {
-        tell(name, value);
+        set_field(name, value);
     }
     if is_found {
-        tell("source", citation.get("source").unwrap_or(&"".into()));
-        tell("title", &citation["title"]);
+        set_field("source", citation.get("source").unwrap_or(&"".into()));
+        set_field("title", &citation["title"]);
     } else {
-        tell("document_title", &citation["title"]);
+        set_field("document_title", &citation["title"]);
     }
-    Some(told.into())
+    Some(fields.into())
 }
 
 fn anthropic_to_converse(citation: &Value) -> Option<Value> {
@@ -87,21 +87,22 @@ fn anthropic_to_converse(citation: &Value) -> Option<Value> {
     let location = if kind == WEB_PAGE_LOCATION {
         json!({"web": {"url": citation["url"]}})
     } else {
-        let (_, place, [number, start, end]) = LOCATION_TYPES.iter().find(|(own, ..)| *own == kind)?;
+        let (_, location_kind, [number, start, end]) =
+            LOCATION_TYPES.iter().find(|(candidate, ..)| *candidate == kind)?;
         let index = if *number == "document_index" { "documentIndex" } else { "searchResultIndex" };
-        json!({*place: {index: citation[number], "start": citation[start], "end": citation[end]}})
+        json!({*location_kind: {index: citation[number], "start": citation[start], "end": citation[end]}})
     };
-    let mut told = Fields::new();
+    let mut fields = Fields::new();
     for (key, value) in [("title", title), ("source", citation.get("source"))] {
         if let Some(value) = value.filter(|value| value.is_string()) {
-            told.insert(key.into(), value.clone());
+            fields.insert(key.into(), value.clone());
         }
     }
     if let Some(text) = citation["cited_text"].as_str().filter(|text| !text.is_empty()) {
-        told.insert("sourceContent".into(), json!([{"text": text}]));
+        fields.insert("sourceContent".into(), json!([{"text": text}]));
     }
-    told.insert("location".into(), location);
-    Some(told.into())
+    fields.insert("location".into(), location);
+    Some(fields.into())
 }
 
 fn join_texts(parts: &Value) -> String {
@@ -162,9 +163,9 @@ mod tests {
     fn web_page_citations_are_not_sent_back_without_their_encrypted_index() {
         let cited = json!([{"type": "web_search_result_location", "url": "u", "title": "t", "encrypted_index": "e",
             "cited_text": "c"}]);
-        let told = to_converse(&cited).unwrap();
-        assert_eq!(told[0]["location"], json!({"web": {"url": "u"}}));
-        assert_eq!((to_converse_request(&cited), to_anthropic_request(&told.into())), (None, None));
+        let converted = to_converse(&cited).unwrap();
+        assert_eq!(converted[0]["location"], json!({"web": {"url": "u"}}));
+        assert_eq!((to_converse_request(&cited), to_anthropic_request(&converted.into())), (None, None));
         assert_eq!(to_anthropic_request(&cited), Some(cited.as_array().unwrap().clone()));
         assert_eq!(to_anthropic_request(&json!([web_page_source("u", &json!("t"), "c")])), None, "it was never sealed");
     }

@@ -61,28 +61,28 @@ impl TextIndex {
     }
 
     /// Returns true if the byte range is valid, not empty, and contains the expected text if one is given.
-    pub fn matches_at(&self, at: &Range<usize>, said: Option<&str>) -> bool {
-        let there = self.indexed_text().get(at.clone());
-        there.is_some_and(|there| !there.is_empty() && said.is_none_or(|said| said == there))
+    pub fn matches_at(&self, at: &Range<usize>, expected: Option<&str>) -> bool {
+        let actual = self.indexed_text().get(at.clone());
+        actual.is_some_and(|found| !found.is_empty() && expected.is_none_or(|wanted| wanted == found))
     }
 
     /// Converts a byte range to a character range. If the range does not contain the expected text, searches for that
     /// text, which must occur exactly once.
-    pub fn locate_bytes(&self, at: Range<usize>, said: Option<&str>) -> Option<Range<usize>> {
+    pub fn locate_bytes(&self, at: Range<usize>, expected: Option<&str>) -> Option<Range<usize>> {
         let text = self.indexed_text();
-        let at = Some(at).filter(|at| self.matches_at(at, said)).or_else(|| {
-            let said = said.filter(|said| !said.is_empty() && text.len() <= MAX_SEARCHED_BYTES)?;
-            let start = text.find(said).filter(|at| text.rfind(said) == Some(*at))?;
-            Some(start..start + said.len())
+        let at = Some(at).filter(|at| self.matches_at(at, expected)).or_else(|| {
+            let quote = expected.filter(|candidate| !candidate.is_empty() && text.len() <= MAX_SEARCHED_BYTES)?;
+            let start = text.find(quote).filter(|at| text.rfind(quote) == Some(*at))?;
+            Some(start..start + quote.len())
         })?;
         Some(self.chars_before(at.start)..self.chars_before(at.end))
     }
 
     /// Validates a range of characters. If it does not contain the expected text, searches for that text, which must
     /// occur exactly once.
-    pub fn locate_chars(&self, at: Range<usize>, said: Option<&str>) -> Option<Range<usize>> {
+    pub fn locate_chars(&self, at: Range<usize>, expected: Option<&str>) -> Option<Range<usize>> {
         let [start, end] = [at.start, at.end].map(|at| self.byte_offset(at).unwrap_or(usize::MAX));
-        self.locate_bytes(start..end, said)
+        self.locate_bytes(start..end, expected)
     }
 
     /// Returns the number of characters before a byte offset.
@@ -95,33 +95,33 @@ impl TextIndex {
     fn byte_offset(&self, at: usize) -> Option<usize> {
         let (bytes, chars) = self.last_checkpoint(|(_, chars)| *chars <= at);
         let rest = self.indexed_text().get(bytes..)?;
-        let mut places = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
-        places.nth(at - chars).map(|at| bytes + at)
+        let mut offsets = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+        offsets.nth(at - chars).map(|at| bytes + at)
     }
 
     /// Returns the last checkpoint for which the predicate holds. It must hold for all checkpoints before that one too.
     fn last_checkpoint(&self, is_before: impl Fn(&(usize, usize)) -> bool) -> (usize, usize) {
-        let behind = self.checkpoints.partition_point(is_before);
-        behind.checked_sub(1).map_or((0, 0), |last| self.checkpoints[last])
+        let count = self.checkpoints.partition_point(is_before);
+        count.checked_sub(1).map_or((0, 0), |last| self.checkpoints[last])
     }
 
     /// Returns where the claim before a marker begins, in characters: at the start of its sentence, but not before
     /// `floor`.
     pub fn claim_start(&self, mark: &Range<usize>, floor: usize) -> usize {
-        let places = self.byte_offset(mark.start).zip(self.byte_offset(floor)).filter(|(at, floor)| floor < at);
-        let Some((at, floor)) = places else { return mark.start };
+        let offsets = self.byte_offset(mark.start).zip(self.byte_offset(floor)).filter(|(at, floor)| floor < at);
+        let Some((at, floor)) = offsets else { return mark.start };
         let floor = floor.max(self.text.floor_char_boundary(at.saturating_sub(MAX_CLAIM_BYTES)));
-        let words = self.text[floor..at]
+        let window = self.text[floor..at]
             .trim_end()
             .trim_end_matches(SENTENCE_ENDS)
             .trim_end_matches(UNCONDITIONAL_SENTENCE_ENDS);
         let is_end = |&(at, one): &(usize, char)| {
-            let next = words[at + one.len_utf8()..].chars().next();
+            let next = window[at + one.len_utf8()..].chars().next();
             UNCONDITIONAL_SENTENCE_ENDS.contains(&one)
                 || SENTENCE_ENDS.contains(&one) && next.is_none_or(char::is_whitespace)
         };
-        let end = words.char_indices().rev().find(is_end).map_or(0, |(at, one)| at + one.len_utf8());
-        let begins = end + (words[end..].len() - words[end..].trim_start().len());
+        let end = window.char_indices().rev().find(is_end).map_or(0, |(at, one)| at + one.len_utf8());
+        let begins = end + (window[end..].len() - window[end..].trim_start().len());
         self.chars_before(floor + begins).min(mark.start)
     }
 
@@ -129,19 +129,19 @@ impl TextIndex {
     /// has a marker.
     pub fn find_marked_citations(&self, pages: &[(String, Value, String)]) -> (Vec<Citation>, bool) {
         let (mut cited, mut has_mark) = (Vec::<Citation>::new(), vec![false; pages.len()]);
-        let (mut rest, mut at, mut told) = (self.indexed_text(), 0, 0);
+        let (mut rest, mut at, mut total_bytes) = (self.indexed_text(), 0, 0);
         while let Some(open) = rest.find('[') {
             at += rest[..open].chars().count();
-            let behind = &rest[open + 1..];
-            let digits = behind.find(|one: char| !one.is_ascii_digit()).unwrap_or(behind.len());
-            rest = &behind[digits..];
+            let tail = &rest[open + 1..];
+            let digits = tail.find(|one: char| !one.is_ascii_digit()).unwrap_or(tail.len());
+            rest = &tail[digits..];
             let mark = at..at + digits + 2;
             at += digits + 1;
-            let number = behind[..digits].parse::<usize>().ok().filter(|_| rest.starts_with(']'));
+            let number = tail[..digits].parse::<usize>().ok().filter(|_| rest.starts_with(']'));
             let Some((url, title, text)) = number.and_then(|number| pages.get(number.checked_sub(1)?)) else {
                 continue;
             };
-            if cited.len() >= MAX_CITATIONS || told > MAX_SOURCE_BYTES {
+            if cited.len() >= MAX_CITATIONS || total_bytes > MAX_SOURCE_BYTES {
                 return (cited, false);
             }
             has_mark[number.unwrap_or(1) - 1] = true;
@@ -152,7 +152,7 @@ impl TextIndex {
             };
             let source = web_page_source(url, title, text);
             let one = Citation { claim_range: start..mark.end, marker_range: mark, source, document_id: None };
-            told += one.source_bytes();
+            total_bytes += one.source_bytes();
             cited.push(one);
         }
         (cited, has_mark.into_iter().all(|one| one))
@@ -164,9 +164,9 @@ mod tests {
     use super::*;
 
     fn text_index(text: &str) -> TextIndex {
-        let mut spoken = TextIndex::default();
-        spoken.push_str(text);
-        spoken
+        let mut index = TextIndex::default();
+        index.push_str(text);
+        index
     }
 
     #[test]
@@ -174,54 +174,57 @@ mod tests {
         let pages = ["https://a.example", "https://b.example"].map(|url| (url.to_owned(), Value::Null, String::new()));
         let text = "Ålesund is nice. It is in Norway[1][2]. Bergen is.[2] x[0] y[3] z[] [1";
         let (cited, is_all) = text_index(text).find_marked_citations(&pages);
-        let said = |at: &Range<usize>| text.chars().skip(at.start).take(at.len()).collect::<String>();
-        let told: Vec<_> = cited.iter().map(|one| (said(&one.claim_range), said(&one.marker_range))).collect();
-        let told: Vec<_> = told.iter().map(|(claim, mark)| (claim.as_str(), mark.as_str())).collect();
-        assert_eq!(told, [("It is in Norway[1]", "[1]"), ("It is in Norway[1][2]", "[2]"), ("Bergen is.[2]", "[2]"),]);
+        let extract = |at: &Range<usize>| text.chars().skip(at.start).take(at.len()).collect::<String>();
+        let pairs: Vec<_> = cited.iter().map(|one| (extract(&one.claim_range), extract(&one.marker_range))).collect();
+        let actual: Vec<_> = pairs.iter().map(|(claim, mark)| (claim.as_str(), mark.as_str())).collect();
+        assert_eq!(
+            actual,
+            [("It is in Norway[1]", "[1]"), ("It is in Norway[1][2]", "[2]"), ("Bergen is.[2]", "[2]"),]
+        );
         assert!(is_all);
         assert!(!text_index("nothing [2]").find_marked_citations(&pages).1);
     }
 
     #[test]
     fn offsets_in_a_long_text_match_a_full_count() {
-        let word = "é𝄞ab. ";
-        let mut said = TextIndex::default();
-        (0..50).for_each(|_| said.push_str(&word.repeat(40)));
-        let counted = |at: usize| said.text[..at].chars().count();
-        for (byte, one) in said.text.char_indices().step_by(97) {
+        let sample = "é𝄞ab. ";
+        let mut index = TextIndex::default();
+        (0..50).for_each(|_| index.push_str(&sample.repeat(40)));
+        let counted = |at: usize| index.text[..at].chars().count();
+        for (byte, one) in index.text.char_indices().step_by(97) {
             let char = counted(byte);
-            assert_eq!((said.chars_before(byte), said.byte_offset(char)), (char, Some(byte)));
-            assert_eq!(said.locate_bytes(byte..byte + one.len_utf8(), None), Some(char..char + 1));
+            assert_eq!((index.chars_before(byte), index.byte_offset(char)), (char, Some(byte)));
+            assert_eq!(index.locate_bytes(byte..byte + one.len_utf8(), None), Some(char..char + 1));
         }
-        let all = said.char_count();
-        assert_eq!((all, said.byte_offset(all), said.byte_offset(all + 1)), (50 * 40 * 6, Some(said.len()), None));
-        assert_eq!(said.claim_start(&(all - 2..all), 0), all - 6);
+        let all = index.char_count();
+        assert_eq!((all, index.byte_offset(all), index.byte_offset(all + 1)), (50 * 40 * 6, Some(index.len()), None));
+        assert_eq!(index.claim_start(&(all - 2..all), 0), all - 6);
     }
 
     #[test]
     fn locates_many_citations_of_a_long_text_quickly() {
-        let mut said = text_index(&"𝄞 ".repeat(MAX_TEXT_BYTES / 6));
-        said.push_str("[1]");
-        let all = said.char_count();
-        let began = std::time::Instant::now();
+        let mut index = text_index(&"𝄞 ".repeat(MAX_TEXT_BYTES / 6));
+        index.push_str("[1]");
+        let all = index.char_count();
+        let started_at = std::time::Instant::now();
         for at in 0..MAX_CITATIONS {
             let far = all - 1 - at;
-            assert_eq!(said.locate_chars(far..far + 1, None), Some(far..far + 1));
-            assert!(said.claim_start(&(far..all), 0) <= far);
+            assert_eq!(index.locate_chars(far..far + 1, None), Some(far..far + 1));
+            assert!(index.claim_start(&(far..all), 0) <= far);
         }
-        assert!(began.elapsed().as_millis() < 2000, "{:?}", began.elapsed());
+        assert!(started_at.elapsed().as_millis() < 2000, "{:?}", started_at.elapsed());
     }
 
     #[test]
     fn locates_a_misplaced_range_by_its_text() {
-        let said = text_index("é ab é cd");
-        assert_eq!(said.locate_bytes(0..2, Some("é")), Some(0..1));
-        assert_eq!(said.locate_bytes(3..5, None), Some(2..4));
-        assert_eq!(said.locate_bytes(1..4, None), None, "a character is not cut");
-        assert_eq!(said.locate_bytes(0..2, Some("cd")), Some(7..9));
-        assert_eq!(said.locate_bytes(3..5, Some("é")), None, "there are two of them");
-        assert_eq!(said.locate_chars(7..9, Some("cd")), Some(7..9));
-        assert_eq!(said.locate_chars(7..99, None), None);
+        let index = text_index("é ab é cd");
+        assert_eq!(index.locate_bytes(0..2, Some("é")), Some(0..1));
+        assert_eq!(index.locate_bytes(3..5, None), Some(2..4));
+        assert_eq!(index.locate_bytes(1..4, None), None, "a character is not cut");
+        assert_eq!(index.locate_bytes(0..2, Some("cd")), Some(7..9));
+        assert_eq!(index.locate_bytes(3..5, Some("é")), None, "there are two of them");
+        assert_eq!(index.locate_chars(7..9, Some("cd")), Some(7..9));
+        assert_eq!(index.locate_chars(7..99, None), None);
         let mut long = text_index("a");
         long.push_str(&"b".repeat(MAX_TEXT_BYTES));
         assert_eq!(long.locate_bytes(0..1, None), None);

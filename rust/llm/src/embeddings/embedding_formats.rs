@@ -134,16 +134,16 @@ fn vertex_text_body(texts: &mut EmbeddingRequest) -> Value {
     out
 }
 
-fn read_predictions(answer: &Value) -> Option<EmbeddingResponse> {
-    let predictions = answer["predictions"].as_array()?;
-    let own = ["/textEmbedding", "/imageEmbedding", "/videoEmbeddings/0/embedding", "/embeddings/values"];
-    let of = |one: &Value| own.iter().find_map(|at| one.pointer(at)).cloned().unwrap_or_default();
-    let vectors = predictions.iter().map(of).collect();
-    let beside = predictions.iter().map(media_embeddings).collect();
+fn read_predictions(response: &Value) -> Option<EmbeddingResponse> {
+    let predictions = response["predictions"].as_array()?;
+    let pointers = ["/textEmbedding", "/imageEmbedding", "/videoEmbeddings/0/embedding", "/embeddings/values"];
+    let find_vector = |one: &Value| pointers.iter().find_map(|at| one.pointer(at)).cloned().unwrap_or_default();
+    let vectors = predictions.iter().map(find_vector).collect();
+    let hints = predictions.iter().map(media_embeddings).collect();
     let tokens = predictions.iter().map(|one| one["embeddings"]["statistics"]["token_count"].as_f64());
     #[allow(clippy::cast_sign_loss)] // The cast saturates: a negative value becomes zero.
     let tokens = tokens.sum::<Option<f64>>().map(|tokens| tokens as u64);
-    Some(EmbeddingResponse { vectors, token_count: tokens, extra_fields: beside })
+    Some(EmbeddingResponse { vectors, token_count: tokens, extra_fields: hints })
 }
 
 /// Returns the vectors of the image and the video segments, each under a field of its own.
@@ -152,12 +152,12 @@ fn media_embeddings(one: &Value) -> Fields {
     if let Some(image) = one.get("imageEmbedding") {
         out.insert("image_embedding".into(), image.clone());
     }
-    if let Some(pieces) = one["videoEmbeddings"].as_array() {
-        let piece = |(index, piece): (usize, &Value)| {
-            json!({"object": "embedding", "index": index, "start_offset": piece["startOffsetSec"],
-                "end_offset": piece["endOffsetSec"], "embedding": piece["embedding"]})
+    if let Some(segments) = one["videoEmbeddings"].as_array() {
+        let to_entry = |(index, segment): (usize, &Value)| {
+            json!({"object": "embedding", "index": index, "start_offset": segment["startOffsetSec"],
+                "end_offset": segment["endOffsetSec"], "embedding": segment["embedding"]})
         };
-        out.insert("video_embeddings".into(), pieces.iter().enumerate().map(piece).collect());
+        out.insert("video_embeddings".into(), segments.iter().enumerate().map(to_entry).collect());
     }
     out
 }
@@ -181,15 +181,15 @@ impl ProviderFormat for EmbeddingFormat {
         Ok(out.to_string().into_bytes())
     }
 
-    fn read_embeddings(&self, answer: &Value) -> Option<EmbeddingResponse> {
+    fn read_embeddings(&self, response: &Value) -> Option<EmbeddingResponse> {
         match self {
             Self::Nomic => Some(EmbeddingResponse {
-                vectors: answer["embeddings"].as_array()?.clone(),
-                token_count: answer["usage"]["total_tokens"].as_u64(),
+                vectors: response["embeddings"].as_array()?.clone(),
+                token_count: response["usage"]["total_tokens"].as_u64(),
                 ..EmbeddingResponse::default()
             }),
-            Self::VertexPredict => read_predictions(answer),
-            Self::VoyageMultimodal => openai_chat::OPENAI.read_embeddings(answer),
+            Self::VertexPredict => read_predictions(response),
+            Self::VoyageMultimodal => openai_chat::OPENAI.read_embeddings(response),
         }
     }
 }

@@ -104,21 +104,21 @@ impl EmbeddingRequest {
 
     /// Removes the task type and returns the name that `Cohere` and `Nomic` use. A type that they do not have stays.
     pub fn take_task_type(&mut self) -> Option<Value> {
-        let said = self.fields.get("task_type")?.as_str()?;
-        let word = match TASK_TYPES.iter().find(|(googles, _)| *googles == said) {
-            Some((_, word)) => *word,
-            None if said.bytes().any(|byte| byte.is_ascii_uppercase()) => return None,
-            None => said,
+        let task_type = self.fields.get("task_type")?.as_str()?;
+        let mapped = match TASK_TYPES.iter().find(|(googles, _)| *googles == task_type) {
+            Some((_, name)) => *name,
+            None if task_type.bytes().any(|byte| byte.is_ascii_uppercase()) => return None,
+            None => task_type,
         };
-        let word = Value::from(word);
+        let value = Value::from(mapped);
         self.fields.shift_remove("task_type");
-        Some(word)
+        Some(value)
     }
 
     pub fn into_dropped_params(self) -> DroppedParams {
-        let mut lost = DroppedParams::default();
-        self.fields.iter().filter(|(_, value)| !value.is_null()).for_each(|(key, _)| lost.add(key));
-        lost
+        let mut dropped = DroppedParams::default();
+        self.fields.iter().filter(|(_, value)| !value.is_null()).for_each(|(key, _)| dropped.add(key));
+        dropped
     }
 }
 
@@ -191,7 +191,7 @@ impl EmbeddingResponse {
     /// Serialises the response in the client's format.
     pub fn into_client_json(
         self,
-        answering: &ResponseContext,
+        context: &ResponseContext,
         shape: EmbeddingFormat,
     ) -> Result<Vec<u8>, MalformedResponse> {
         if matches!(shape, EmbeddingFormat::GeminiSingle | EmbeddingFormat::GeminiBatch) {
@@ -206,26 +206,26 @@ impl EmbeddingResponse {
             }
             data.push(one);
         }
-        let mut answer =
-            json!({"object": "list", "data": data, "model": answering.model, "provider": answering.provider});
+        let mut response =
+            json!({"object": "list", "data": data, "model": context.model, "provider": context.provider});
         if let Some(tokens) = self.token_count {
-            answer["usage"] = json!({"prompt_tokens": tokens, "total_tokens": tokens});
+            response["usage"] = json!({"prompt_tokens": tokens, "total_tokens": tokens});
         }
-        Ok(answer.to_string().into_bytes())
+        Ok(response.to_string().into_bytes())
     }
 
     /// Serialises the response in Gemini's format.
     fn into_gemini_json(self, shape: EmbeddingFormat) -> Result<Vec<u8>, MalformedResponse> {
         let mut vectors = self.vectors.into_iter().map(|vector| json!({"values": vector}));
-        let mut answer = if shape == EmbeddingFormat::GeminiSingle {
+        let mut response = if shape == EmbeddingFormat::GeminiSingle {
             json!({"embedding": vectors.next().ok_or_else(|| MalformedResponse("the response has no vector".into()))?})
         } else {
             json!({"embeddings": vectors.collect::<Value>()})
         };
         if let Some(tokens) = self.token_count {
-            answer["usageMetadata"] = json!({"promptTokenCount": tokens, "totalTokenCount": tokens});
+            response["usageMetadata"] = json!({"promptTokenCount": tokens, "totalTokenCount": tokens});
         }
-        Ok(answer.to_string().into_bytes())
+        Ok(response.to_string().into_bytes())
     }
 }
 
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn reports_an_unsupported_encoding_format_as_dropped() {
-        for (format, shape, lost) in [
+        for (format, shape, dropped) in [
             ("float", EmbeddingFormat::Floats, ""),
             ("base64", EmbeddingFormat::Base64, ""),
             ("int8", EmbeddingFormat::Floats, "encoding_format"),
@@ -269,7 +269,7 @@ mod tests {
             let texts =
                 EmbeddingRequest::parse(json!({"input": "a", "encoding_format": format}).to_string().as_bytes())
                     .unwrap();
-            assert_eq!((texts.format, texts.into_dropped_params().header_value()), (shape, lost.into()), "{format}");
+            assert_eq!((texts.format, texts.into_dropped_params().header_value()), (shape, dropped.into()), "{format}");
         }
     }
 

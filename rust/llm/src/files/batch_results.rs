@@ -81,14 +81,14 @@ fn parse_bedrock_line(line: RawResultLine<'_>) -> LineResult<'_> {
 fn parse_vertex_line(line: RawResultLine<'_>) -> LineResult<'_> {
     let label = || line.request.and_then(|request| request.labels?.custom_id).map(Cow::Owned);
     let custom_id = line.custom_id.or_else(label).unwrap_or_default();
-    let said = line.status.unwrap_or_default();
-    if let Some(response) = line.response.filter(|_| said.is_empty()) {
+    let status = line.status.unwrap_or_default();
+    if let Some(response) = line.response.filter(|_| status.is_empty()) {
         return LineResult { custom_id, status: 200, body: response.get().into(), is_openai_format: false };
     }
     // The status is plain text, often followed by an error object in JSON.
-    let found = said.find('{').and_then(|at| serde_json::from_str::<Value>(&said[at..]).ok());
+    let found = status.find('{').and_then(|at| serde_json::from_str::<Value>(&status[at..]).ok());
     let found = found.filter(|found| found["error"].is_object()).unwrap_or_else(|| {
-        let message = if said.is_empty() { "the model returned no response" } else { &said };
+        let message = if status.is_empty() { "the model returned no response" } else { &status };
         serde_json::json!({"error": {"code": DEFAULT_ERROR_STATUS, "message": message}})
     });
     LineResult {
@@ -149,8 +149,8 @@ fn error_status(code: &Value) -> u16 {
 mod tests {
     use super::*;
 
-    fn parse_line(words: BatchLineFormat, line: &str) -> (String, u16, String) {
-        let found = words.parse_result_line(line.as_bytes()).unwrap();
+    fn parse_line(line_format: BatchLineFormat, line: &str) -> (String, u16, String) {
+        let found = line_format.parse_result_line(line.as_bytes()).unwrap();
         (found.custom_id.into_owned(), found.status, found.body.into_owned())
     }
 
@@ -174,8 +174,8 @@ mod tests {
             parse_line(BatchLineFormat::Vertex, busy),
             expected_result("A", 429, r#"{"error":{"code":429,"message":"m"}}"#)
         );
-        let words = r#"{"custom_id":"A","status":"no","response":{}}"#;
-        assert_eq!(parse_line(BatchLineFormat::Vertex, words).1, 500);
+        let plain_text = r#"{"custom_id":"A","status":"no","response":{}}"#;
+        assert_eq!(parse_line(BatchLineFormat::Vertex, plain_text).1, 500);
         let chat = r#"{"custom_id":"a","response":{"id":"c"}}"#;
         assert_eq!(parse_line(BatchLineFormat::Fireworks, chat), expected_result("a", 200, r#"{"id":"c"}"#));
         let bad = r#"{"custom_id":"a","error":{"code":12,"message":"m"}}"#;
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn prefers_float_embeddings() {
-        let told = |vector: &str| {
+        let expected = |vector: &str| {
             expected_result(
                 "a",
                 200,
@@ -201,7 +201,7 @@ mod tests {
             ("[0.25]", "[0.25]"),
         ] {
             let line = format!(r#"{{"text":"x","custom_id":"a","embeddings":{embeddings}}}"#);
-            assert_eq!(parse_line(BatchLineFormat::Cohere, &line), told(vector));
+            assert_eq!(parse_line(BatchLineFormat::Cohere, &line), expected(vector));
         }
         let bad = r#"{"text":"x","custom_id":"a","embeddings":null,"error":"too long"}"#;
         assert_eq!(parse_line(BatchLineFormat::Cohere, bad), expected_result("a", 500, r#"{"message":"too long"}"#));

@@ -57,13 +57,13 @@ impl BatchLineFormat {
         if self != Self::Cohere {
             return Vec::new();
         }
-        let said: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(body).unwrap_or_default();
+        let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(body).unwrap_or_default();
         let is_unsaid = |(key, value): &(String, serde_json::Value)| match &**key {
             "model" | "input" => false,
             "encoding_format" => *value != "float" && !value.is_null(),
             _ => !value.is_null(),
         };
-        said.into_iter().filter(is_unsaid).map(|(key, _)| key).collect()
+        fields.into_iter().filter(is_unsaid).map(|(key, _)| key).collect()
     }
 
     /// Encodes a line with this body, which is already in the model's format.
@@ -88,9 +88,9 @@ fn encode_input_text(body: &[u8]) -> Result<Vec<u8>, String> {
         input: Option<&'r RawValue>,
     }
     let texts: EmbedBody<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let said = texts.input.map(RawValue::get).unwrap_or_default();
-    let one = serde_json::from_str::<[String; 1]>(said).map(|[text]| text);
-    let text = serde_json::from_str::<String>(said).or(one);
+    let input_json = texts.input.map(RawValue::get).unwrap_or_default();
+    let one = serde_json::from_str::<[String; 1]>(input_json).map(|[text]| text);
+    let text = serde_json::from_str::<String>(input_json).or(one);
     let text = text.map_err(|_| "input must be one text; an embed job embeds one text for each line".to_owned())?;
     serde_json::to_vec(&text).map_err(|error| error.to_string())
 }
@@ -135,8 +135,8 @@ fn add_custom_id_label(custom_id: &str, body: &[u8]) -> Result<Vec<u8>, String> 
 mod tests {
     use super::*;
 
-    fn encode(words: BatchLineFormat, id: &str, body: &str) -> String {
-        String::from_utf8(words.encode_line(id, body.as_bytes()).unwrap()).unwrap()
+    fn encode(line_format: BatchLineFormat, id: &str, body: &str) -> String {
+        String::from_utf8(line_format.encode_line(id, body.as_bytes()).unwrap()).unwrap()
     }
 
     #[test]
@@ -172,10 +172,10 @@ mod tests {
     #[test]
     fn detects_lines_in_the_providers_format() {
         let read = |text| serde_json::from_str::<BatchInputLine<'_>>(text).unwrap();
-        let (ours, amazons, googles) =
+        let (openai_line, amazons, googles) =
             (read(r#"{"custom_id":"a","body":{}}"#), read(r#"{"modelInput":{}}"#), read(r#"{"request":{}}"#));
         assert!(
-            !BatchLineFormat::Bedrock.is_native_line(&ours)
+            !BatchLineFormat::Bedrock.is_native_line(&openai_line)
                 && BatchLineFormat::Bedrock.is_native_line(&amazons)
                 && !BatchLineFormat::Bedrock.is_native_line(&googles)
         );
@@ -184,11 +184,13 @@ mod tests {
             br#"{"model":"m","input":"x","encoding_format":"float","user":"u",
             "input_type":"search_query","dimensions":null}"#,
         );
-        assert!(BatchLineFormat::Cohere.is_native_line(&texts) && !BatchLineFormat::Cohere.is_native_line(&ours));
+        assert!(
+            BatchLineFormat::Cohere.is_native_line(&texts) && !BatchLineFormat::Cohere.is_native_line(&openai_line)
+        );
         assert_eq!(BatchLineFormat::Cohere.unsupported_fields(vectors), ["user", "input_type"]);
         assert!(BatchLineFormat::Fireworks.unsupported_fields(vectors).is_empty());
         assert!(
-            !BatchLineFormat::Vertex.is_native_line(&ours)
+            !BatchLineFormat::Vertex.is_native_line(&openai_line)
                 && !BatchLineFormat::Vertex.is_native_line(&amazons)
                 && BatchLineFormat::Vertex.is_native_line(&googles)
         );

@@ -144,8 +144,8 @@ impl ObjectStore {
     }
 
     /// Returns the object URI of a file id, as the provider's batch jobs expect it; `None` if it is not a file id.
-    pub fn object_uri(&self, said: &str) -> Option<String> {
-        self.decode_file_id(said).map(|address| format!("{}://{address}", self.scheme))
+    pub fn object_uri(&self, file_id: &str) -> Option<String> {
+        self.decode_file_id(file_id).map(|address| format!("{}://{address}", self.scheme))
     }
 
     /// Returns the address for a new file: the key from the options, or else a unique generated key.
@@ -157,29 +157,29 @@ impl ObjectStore {
     ) -> Result<ObjectAddress, String> {
         let bucket = self.bucket_name(options)?;
         let key = self.object_key_options.iter().find_map(|key| options.get(key));
-        let ours = || format!("{FILES_PREFIX}{purpose}/{unique}/{}", sanitise_file_name(name));
-        ObjectAddress::new(bucket, &key.map_or_else(ours, ToOwned::to_owned))
+        let default_key = || format!("{FILES_PREFIX}{purpose}/{unique}/{}", sanitise_file_name(name));
+        ObjectAddress::new(bucket, &key.map_or_else(default_key, ToOwned::to_owned))
     }
 
     /// Returns the path of an internal file request for an object.
-    pub fn file_path(&self, place: &ObjectAddress) -> String {
-        format!("/files/{}", self.file_id(place))
+    pub fn file_path(&self, address: &ObjectAddress) -> String {
+        format!("/files/{}", self.file_id(address))
     }
 
-    pub fn file_id(&self, place: &ObjectAddress) -> String {
-        path_segment::encode_segment(&format!("{}://{}/{}", self.scheme, place.bucket, place.key))
+    pub fn file_id(&self, address: &ObjectAddress) -> String {
+        path_segment::encode_segment(&format!("{}://{}/{}", self.scheme, address.bucket, address.key))
     }
 
     /// Returns the request target with its query: the object, or the bucket if the path names no file.
-    pub fn request_target(&self, asked: &PathInfo<'_>, options: &Options) -> Result<String, String> {
-        let names_one = asked.path.split('/').nth(2).is_some();
+    pub fn request_target(&self, path_info: &PathInfo<'_>, options: &Options) -> Result<String, String> {
+        let names_one = path_info.path.split('/').nth(2).is_some();
         let path = if names_one {
-            self.parse_object_address(asked.path)?.url_path()
+            self.parse_object_address(path_info.path)?.url_path()
         } else {
             format!("/{}", self.bucket_name(options)?)
         };
-        let mark = if asked.query.is_empty() { "" } else { "?" };
-        Ok(format!("{path}{mark}{}", asked.query))
+        let mark = if path_info.query.is_empty() { "" } else { "?" };
+        Ok(format!("{path}{mark}{}", path_info.query))
     }
 
     /// Returns the request headers for uploading a new object.
@@ -204,22 +204,31 @@ impl ObjectStore {
     }
 
     /// Builds the file object from the response headers of an object. Missing headers become default values.
-    pub fn file_from_headers<'h>(&self, place: &ObjectAddress, field: impl Fn(&str) -> Option<&'h str>) -> FileObject {
-        let noted =
-            field(&format!("{}meta-purpose", self.header_prefix)).and_then(|said| super::parse_purpose(said).ok());
+    pub fn file_from_headers<'h>(
+        &self,
+        address: &ObjectAddress,
+        field: impl Fn(&str) -> Option<&'h str>,
+    ) -> FileObject {
+        let noted = field(&format!("{}meta-purpose", self.header_prefix))
+            .and_then(|purpose| super::parse_purpose(purpose).ok());
         let created = field("last-modified").and_then(timestamp::parse_http_date).unwrap_or_default();
         let bytes = field("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
-        self.build_file(place, noted, (bytes, created))
+        self.build_file(address, noted, (bytes, created))
     }
 
     /// Builds the file object; without a purpose, takes it from the object key.
-    pub fn build_file(&self, place: &ObjectAddress, purpose: Option<&str>, (bytes, created): (u64, u64)) -> FileObject {
-        let purpose = purpose.or_else(|| place.purpose()).unwrap_or(DEFAULT_PURPOSE).to_owned();
+    pub fn build_file(
+        &self,
+        address: &ObjectAddress,
+        purpose: Option<&str>,
+        (bytes, created): (u64, u64),
+    ) -> FileObject {
+        let purpose = purpose.or_else(|| address.purpose()).unwrap_or(DEFAULT_PURPOSE).to_owned();
         FileObject {
-            id: self.file_id(place),
+            id: self.file_id(address),
             bytes,
             created_at: created,
-            name: place.file_name().to_owned(),
+            name: address.file_name().to_owned(),
             purpose,
             state: FileState::Ready,
         }
@@ -229,20 +238,21 @@ impl ObjectStore {
     pub fn list_query(&self, most: usize, after: Option<&ObjectAddress>, purpose: Option<&str>) -> String {
         let prefix = purpose.map_or_else(|| FILES_PREFIX.to_owned(), |purpose| format!("{FILES_PREFIX}{purpose}/"));
         // The parameters are sorted by name because AWS signatures require that order.
-        let after =
-            after.map(|place| format!("&start-after={}", path_segment::encode_segment(&place.key))).unwrap_or_default();
+        let after = after
+            .map(|address| format!("&start-after={}", path_segment::encode_segment(&address.key)))
+            .unwrap_or_default();
         format!("list-type=2&max-keys={most}&prefix={}{after}", path_segment::encode_segment(&prefix))
     }
 
     /// Parses the XML list response of a bucket. Returns the files, and true if the list is truncated.
-    pub fn parse_file_list(&self, bucket: &str, answer: &str) -> (Vec<FileObject>, bool) {
+    pub fn parse_file_list(&self, bucket: &str, response: &str) -> (Vec<FileObject>, bool) {
         let read = |object: &str| {
-            let place = ObjectAddress::new(bucket, &xml::element_text(object, "Key")?).ok()?;
+            let address = ObjectAddress::new(bucket, &xml::element_text(object, "Key")?).ok()?;
             let created = timestamp::parse_rfc3339(&xml::element_text(object, "LastModified")?).unwrap_or_default();
-            Some(self.build_file(&place, None, (xml::element_text(object, "Size")?.parse().ok()?, created)))
+            Some(self.build_file(&address, None, (xml::element_text(object, "Size")?.parse().ok()?, created)))
         };
-        let has_more = xml::element_text(answer, "IsTruncated").as_deref() == Some("true");
-        (xml::element_contents(answer, "Contents").filter_map(read).collect(), has_more)
+        let has_more = xml::element_text(response, "IsTruncated").as_deref() == Some("true");
+        (xml::element_contents(response, "Contents").filter_map(read).collect(), has_more)
     }
 }
 
@@ -275,15 +285,15 @@ mod tests {
 
     #[test]
     fn decodes_file_ids_that_clients_encoded_twice() {
-        let place = ObjectAddress::new("b-1", "a b/ü%20.jsonl").unwrap();
-        let id = S3.file_id(&place);
+        let address = ObjectAddress::new("b-1", "a b/ü%20.jsonl").unwrap();
+        let id = S3.file_id(&address);
         assert_eq!(id, "s3%3A%2F%2Fb-1%2Fa%20b%2F%C3%BC%2520.jsonl");
-        for said in [id.clone(), path_segment::encode_segment(&id)] {
-            assert_eq!(S3.parse_object_address(&format!("/files/{said}/content")).unwrap(), place, "{said}");
+        for encoded in [id.clone(), path_segment::encode_segment(&id)] {
+            assert_eq!(S3.parse_object_address(&format!("/files/{encoded}/content")).unwrap(), address, "{encoded}");
         }
         assert_eq!(S3.object_uri(&id).as_deref(), Some("s3://b-1/a b/ü%20.jsonl"));
         assert_eq!(S3.object_uri("s3://data/a.jsonl").as_deref(), Some("s3://data/a.jsonl"));
-        assert_eq!(place.url_path(), "/b-1/a%20b/%C3%BC%2520.jsonl");
+        assert_eq!(address.url_path(), "/b-1/a%20b/%C3%BC%2520.jsonl");
         for wrong in [
             "file-1",
             "s3%3A%2F%2Fb",
@@ -303,8 +313,9 @@ mod tests {
         let fresh = |given: &[(&str, &str)], name| S3.new_object_address(&build_options(given), ("batch", name), "u-1");
         assert_eq!(fresh(&[bucket], "../a b.jsonl").unwrap().key, "penstock/files/batch/u-1/a_b.jsonl");
         assert_eq!(fresh(&[bucket], "..").unwrap().key, "penstock/files/batch/u-1/file");
-        let named = fresh(&[bucket, ("aws_s3_object_key", "data/x.jsonl"), ("provider_file_name", "y")], "a").unwrap();
-        assert!(named.key == "data/x.jsonl" && !named.has_gateway_prefix());
+        let address =
+            fresh(&[bucket, ("aws_s3_object_key", "data/x.jsonl"), ("provider_file_name", "y")], "a").unwrap();
+        assert!(address.key == "data/x.jsonl" && !address.has_gateway_prefix());
         assert_eq!(fresh(&[bucket, ("provider_file_name", "y")], "a").unwrap().key, "y");
         assert!(fresh(&[bucket, ("aws_s3_object_key", "a/../b")], "a").is_err());
         assert!(fresh(&[], "a").unwrap_err().contains("x-gateway-aws-s3-bucket"));
@@ -313,17 +324,17 @@ mod tests {
 
     #[test]
     fn builds_a_file_from_object_headers() {
-        let place = ObjectAddress::new("b", "penstock/files/vision/u/a.png").unwrap();
+        let address = ObjectAddress::new("b", "penstock/files/vision/u/a.png").unwrap();
         let fields = |name: &str| match name {
             "content-length" => Some("12"),
             "last-modified" => Some("Tue, 14 Nov 2023 22:13:20 GMT"),
             _ => None,
         };
-        let file = S3.file_from_headers(&place, fields);
+        let file = S3.file_from_headers(&address, fields);
         let expected = (12, 1_700_000_000, "a.png", "vision");
         assert_eq!((file.bytes, file.created_at, file.name.as_str(), file.purpose.as_str()), expected);
-        let named = |name: &str| if name == "x-goog-meta-purpose" { Some("batch") } else { None };
-        assert_eq!(GCS.file_from_headers(&place, named).purpose, "batch");
+        let purpose_header = |name: &str| if name == "x-goog-meta-purpose" { Some("batch") } else { None };
+        assert_eq!(GCS.file_from_headers(&address, purpose_header).purpose, "batch");
         assert_eq!(S3.file_from_headers(&ObjectAddress::new("b", "k").unwrap(), |_| None).purpose, "user_data");
     }
 
@@ -346,9 +357,9 @@ mod tests {
 
     #[test]
     fn completes_a_multipart_upload_with_its_parts_in_order() {
-        let told = complete_multipart_body(&["\"a\"".into(), "b".into()]);
+        let body = complete_multipart_body(&["\"a\"".into(), "b".into()]);
         assert!(
-            told.contains("<PartNumber>2</PartNumber><ETag>b</ETag>") && told.contains("<ETag>&quot;a&quot;</ETag>")
+            body.contains("<PartNumber>2</PartNumber><ETag>b</ETag>") && body.contains("<ETag>&quot;a&quot;</ETag>")
         );
     }
 

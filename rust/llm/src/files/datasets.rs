@@ -50,8 +50,8 @@ pub fn cohere_dataset_query(purpose: &str, name: &str) -> Result<String, String>
     Ok(format!("name={}&type={COHERE_INPUT_TYPE}&optional_fields=custom_id", path_segment::encode_segment(name)))
 }
 
-fn unsupported_purpose_message(purpose: &str, known: &str) -> String {
-    format!("purpose `{purpose}` is not supported by this provider; it must be {known}")
+fn unsupported_purpose_message(purpose: &str, supported: &str) -> String {
+    format!("purpose `{purpose}` is not supported by this provider; it must be {supported}")
 }
 
 impl DatasetStore {
@@ -64,10 +64,10 @@ impl DatasetStore {
 
     /// Returns the path after the account, with its query: all datasets, one dataset, or its content for upload or
     /// download.
-    pub fn request_target(self, asked: &PathInfo<'_>) -> Result<String, String> {
-        let mark = if asked.query.is_empty() { "" } else { "?" };
-        let reads = asked.operation == Operation::RetrieveFileContent;
-        Ok(format!("{}{mark}{}", self.dataset_path(asked.path, reads)?, asked.query))
+    pub fn request_target(self, path_info: &PathInfo<'_>) -> Result<String, String> {
+        let mark = if path_info.query.is_empty() { "" } else { "?" };
+        let reads = path_info.operation == Operation::RetrieveFileContent;
+        Ok(format!("{}{mark}{}", self.dataset_path(path_info.path, reads)?, path_info.query))
     }
 
     fn dataset_path(self, path: &str, reads: bool) -> Result<String, String> {
@@ -107,22 +107,22 @@ impl DatasetStore {
     }
 
     /// Parses the dataset in a response as a file object.
-    pub fn parse_file(self, answer: &Value) -> Option<FileObject> {
+    pub fn parse_file(self, response: &Value) -> Option<FileObject> {
         match self {
-            Self::Cohere => parse_cohere_dataset(&answer["dataset"]),
-            Self::Fireworks => parse_fireworks_dataset(answer),
+            Self::Cohere => parse_cohere_dataset(&response["dataset"]),
+            Self::Fireworks => parse_fireworks_dataset(response),
         }
     }
 
     /// Returns the temporary download URLs of a dataset's files. Files with rejected lines come last.
-    pub fn download_urls(self, answer: &Value) -> Vec<&str> {
+    pub fn download_urls(self, response: &Value) -> Vec<&str> {
         match self {
             Self::Cohere => {
-                let parts = answer["dataset"]["dataset_parts"].as_array().into_iter().flatten();
+                let parts = response["dataset"]["dataset_parts"].as_array().into_iter().flatten();
                 parts.filter_map(|part| part["url"].as_str()).filter(|url| !url.is_empty()).collect()
             }
             Self::Fireworks => {
-                let files = answer["filenameToSignedUrls"].as_object().into_iter().flatten();
+                let files = response["filenameToSignedUrls"].as_object().into_iter().flatten();
                 let mut files: Vec<_> = files.filter_map(|(name, url)| Some((name, url.as_str()?))).collect();
                 files.sort_by_key(|(name, _)| name.to_ascii_lowercase().contains("error"));
                 files.into_iter().map(|(_, url)| url).collect()
@@ -131,12 +131,12 @@ impl DatasetStore {
     }
 
     /// Parses all datasets in a list response as file objects.
-    pub fn parse_file_list(self, answer: &Value) -> Vec<FileObject> {
+    pub fn parse_file_list(self, response: &Value) -> Vec<FileObject> {
         let one = match self {
             Self::Cohere => parse_cohere_dataset,
             Self::Fireworks => parse_fireworks_dataset,
         };
-        answer["datasets"].as_array().into_iter().flatten().filter_map(one).collect()
+        response["datasets"].as_array().into_iter().flatten().filter_map(one).collect()
     }
 }
 
@@ -177,8 +177,8 @@ fn parse_cohere_dataset(dataset: &Value) -> Option<FileObject> {
 }
 
 /// Returns the error code and the message of a JSON error response.
-pub(crate) fn error_code_and_message(answer: &[u8]) -> (Option<String>, Option<String>) {
-    let found = openai_chat::parse_error(answer);
+pub(crate) fn error_code_and_message(response: &[u8]) -> (Option<String>, Option<String>) {
+    let found = openai_chat::parse_error(response);
     (found.code, found.message)
 }
 
@@ -192,12 +192,12 @@ mod tests {
             json!({"name": format!("accounts/a/datasets/{id}"), "state": "READY",
             "createTime": "2023-11-14T22:13:20Z", "displayName": "a.jsonl"})
         };
-        let made = parse_fireworks_dataset(&name(&fireworks_dataset_id("fine-tune", "u1").unwrap())).unwrap();
+        let dataset = parse_fireworks_dataset(&name(&fireworks_dataset_id("fine-tune", "u1").unwrap())).unwrap();
         assert_eq!(
-            (made.id.as_str(), made.purpose.as_str(), made.created_at),
+            (dataset.id.as_str(), dataset.purpose.as_str(), dataset.created_at),
             ("fine-tune-u1", "fine-tune", 1_700_000_000)
         );
-        assert!(made.state == FileState::Ready && made.name == "a.jsonl");
+        assert!(dataset.state == FileState::Ready && dataset.name == "a.jsonl");
         let list = DatasetStore::Fireworks.parse_file_list(
             &json!({"datasets": [name("x"), {}, {"name": "accounts/a/datasets/batch-1", "state": "UPLOADING"}]}),
         );
@@ -209,10 +209,11 @@ mod tests {
 
     #[test]
     fn returns_the_urls_of_rejected_lines_last() {
-        let answer = json!({"filenameToSignedUrls": {"x/error-data.jsonl": "b", "x/BIJOutputSet.jsonl": "a", "y": 7}});
-        assert_eq!(DatasetStore::Fireworks.download_urls(&answer), ["a", "b"]);
-        let answer = json!({"dataset": {"dataset_parts": [{"url": "a"}, {"url": ""}, {}, {"url": "b"}]}});
-        assert_eq!(DatasetStore::Cohere.download_urls(&answer), ["a", "b"]);
+        let response =
+            json!({"filenameToSignedUrls": {"x/error-data.jsonl": "b", "x/BIJOutputSet.jsonl": "a", "y": 7}});
+        assert_eq!(DatasetStore::Fireworks.download_urls(&response), ["a", "b"]);
+        let response = json!({"dataset": {"dataset_parts": [{"url": "a"}, {"url": ""}, {}, {"url": "b"}]}});
+        assert_eq!(DatasetStore::Cohere.download_urls(&response), ["a", "b"]);
         assert!(
             [DatasetStore::Cohere, DatasetStore::Fireworks]
                 .iter()
@@ -248,9 +249,9 @@ mod tests {
             {"size_bytes": 4}]}})
         };
         let file = |kind, status| DatasetStore::Cohere.parse_file(&name(kind, status)).unwrap();
-        let made = file(COHERE_INPUT_TYPE, "queued");
-        assert_eq!((made.bytes, made.created_at, &*made.name), (7, 1_700_000_000, "a.jsonl"));
-        assert_eq!((&*made.purpose, made.state), (BATCH_PURPOSE, FileState::Pending));
+        let dataset = file(COHERE_INPUT_TYPE, "queued");
+        assert_eq!((dataset.bytes, dataset.created_at, &*dataset.name), (7, 1_700_000_000, "a.jsonl"));
+        assert_eq!((&*dataset.purpose, dataset.state), (BATCH_PURPOSE, FileState::Pending));
         assert_eq!(file(COHERE_OUTPUT_TYPES[0], "validated").purpose, "batch_output");
         assert_eq!(file("other", "validated").state, FileState::Ready);
         assert_eq!(file(COHERE_INPUT_TYPE, "failed").state, FileState::Failed("no text".into()));

@@ -116,26 +116,26 @@ pub fn deletion_body(id: &str) -> Vec<u8> {
 }
 
 /// Parses a file purpose; returns an error that lists the allowed ones if it is unknown.
-pub fn parse_purpose(said: &str) -> Result<&'static str, String> {
-    let found = FILE_PURPOSES.iter().find(|purpose| **purpose == said).copied();
-    found.ok_or_else(|| format!("purpose `{said}` is not known; it must be one of {}", FILE_PURPOSES.join(", ")))
+pub fn parse_purpose(value: &str) -> Result<&'static str, String> {
+    let found = FILE_PURPOSES.iter().find(|purpose| **purpose == value).copied();
+    found.ok_or_else(|| format!("purpose `{value}` is not known; it must be one of {}", FILE_PURPOSES.join(", ")))
 }
 
 /// Converts an error response of the file store to `OpenAI`'s error format. Keeps the provider's error code, and its
 /// request id if there is one.
-pub fn translate_error(provider: &str, status: u16, answer: &[u8], request_id: Option<&str>) -> Vec<u8> {
-    let text = String::from_utf8_lossy(answer);
-    let (code, message) = datasets::error_code_and_message(answer);
+pub fn translate_error(provider: &str, status: u16, response: &[u8], request_id: Option<&str>) -> Vec<u8> {
+    let text = String::from_utf8_lossy(response);
+    let (code, message) = datasets::error_code_and_message(response);
     let code = xml::element_text(&text, "Code").map(Cow::into_owned).or(code);
-    let said = || match status {
+    let fallback_message = || match status {
         404 => "there is no such file".to_owned(),
         _ if text.trim().is_empty() => format!("status {status}"),
         _ => text.trim().chars().take(500).collect(),
     };
-    let words = xml::element_text(&text, "Message").map(Cow::into_owned).or(message).unwrap_or_else(said);
+    let detail = xml::element_text(&text, "Message").map(Cow::into_owned).or(message).unwrap_or_else(fallback_message);
     let request_id = request_id.map(Into::into).or_else(|| xml::element_text(&text, "RequestId"));
     let request = request_id.map(|id| format!(" (request {id})")).unwrap_or_default();
-    let message = format!("{provider} error: {words}{request}");
+    let message = format!("{provider} error: {detail}{request}");
     let failure = Failure { status, error_type: None, message: &message, code: code.as_deref(), request_id: None };
     crate::translation::errors::add_provider_field(error_body(ApiFormat::OpenAi, &failure), provider)
 }
@@ -171,8 +171,8 @@ mod tests {
         let expected = json!({"message": "bedrock error: no <b> (request R1)", "type": "not_found_error", "param": null,
             "code": "NoSuchBucket"});
         assert_eq!(error, json!({"error": expected, "provider": "bedrock"}));
-        let error = |status, answer: &[u8]| {
-            parse_json(&translate_error("b", status, answer, Some("R2")))["error"]["message"].clone()
+        let error = |status, response: &[u8]| {
+            parse_json(&translate_error("b", status, response, Some("R2")))["error"]["message"].clone()
         };
         assert_eq!(error(404, b""), "b error: there is no such file (request R2)");
         assert_eq!(error(403, b" "), "b error: status 403 (request R2)");

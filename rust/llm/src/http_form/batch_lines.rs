@@ -81,9 +81,9 @@ fn requested_models(request: &[u8], part: &str) -> Result<Vec<String>, String> {
     .map_err(|error| error.to_string())?;
     let [at] = <[_; 1]>::try_from(found).map_err(|_| format!("it must have one {part}"))?;
     let peek = peek(&request[at.clone()]).map_err(|error| format!("{part}: {error}"))?;
-    let named = peek.model.filter(|model| !model.is_empty());
-    let named = named.ok_or_else(|| format!("it must name its model in {part}.model"))?;
-    Ok([named].into_iter().chain(secondary_models(&request[at])).collect())
+    let candidate = peek.model.filter(|model| !model.is_empty());
+    let model_name = candidate.ok_or_else(|| format!("it must name its model in {part}.model"))?;
+    Ok([model_name].into_iter().chain(secondary_models(&request[at])).collect())
 }
 
 /// Checks the batch lines of a multipart upload as it streams. Errors in the lines only count if the file is for a
@@ -132,10 +132,10 @@ impl BatchUploadChecker {
 /// Returns true if a `purpose` field contains `batch`, since some providers use longer values. A form that ended
 /// without a purpose counts as a batch too.
 fn is_for_batch(upload: &UploadParser) -> bool {
-    let said = |(name, value): (&str, &str)| {
+    let batch_purpose = |(name, value): (&str, &str)| {
         name.eq_ignore_ascii_case("purpose").then(|| value.to_ascii_lowercase().contains("batch"))
     };
-    let mut purposes = upload.fields().filter_map(said).peekable();
+    let mut purposes = upload.fields().filter_map(batch_purpose).peekable();
     if purposes.peek().is_none() { upload.is_finished() } else { purposes.any(|is_batch| is_batch) }
 }
 
@@ -161,8 +161,8 @@ mod tests {
         parts.concat() + "--b-1--\r\n"
     }
 
-    fn purpose_part(said: &str) -> String {
-        form_part("name=\"purpose\"", said)
+    fn purpose_part(purpose: &str) -> String {
+        form_part("name=\"purpose\"", purpose)
     }
 
     fn file_part(lines: &str) -> String {
@@ -173,11 +173,11 @@ mod tests {
     fn feed_form(body: &str, step: usize) -> (usize, Result<bool, BatchLineError>) {
         let mut upload = BatchUploadChecker::from_content_type(CONTENT_TYPE, 200).unwrap();
         let mut passed = 0;
-        for piece in body.as_bytes().chunks(step) {
-            if let Err(fault) = upload.feed(piece, &is_good_model) {
+        for chunk in body.as_bytes().chunks(step) {
+            if let Err(fault) = upload.feed(chunk, &is_good_model) {
                 return (passed, Err(fault));
             }
-            passed += piece.len();
+            passed += chunk.len();
         }
         (passed, Ok(upload.is_finished()))
     }
@@ -211,8 +211,8 @@ mod tests {
             ] {
                 let body = build_form(&parts);
                 for step in CHUNK_SIZES {
-                    let (passed, told) = feed_form(&body, step);
-                    assert_eq!(told, Err(BatchLineError::ModelNotAllowed("bad".into())), "{at} {step}");
+                    let (passed, result) = feed_form(&body, step);
+                    assert_eq!(result, Err(BatchLineError::ModelNotAllowed("bad".into())), "{at} {step}");
                     assert!(passed < body.len() - "\r\n".len(), "{at} {step}: the provider has all of it");
                 }
             }
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn rejects_malformed_batch_lines_with_their_line_number() {
         let long = batch_line(&"x".repeat(200));
-        for (lines, says) in [
+        for (lines, expected) in [
             ("no JSON", "expected an object"),
             ("{\"custom_id\":\"1\"}", "one body"),
             ("{\"body\":{\"model\":\"good\"},\"b\\u006fdy\":{\"model\":\"bad\"}}", "one body"),
@@ -253,7 +253,7 @@ mod tests {
                 let Err(BatchLineError::Malformed(message)) = feed_form(&body, step).1 else {
                     panic!("{lines} passed")
                 };
-                assert!(message.starts_with("line 2: ") && message.contains(says), "{message}");
+                assert!(message.starts_with("line 2: ") && message.contains(expected), "{message}");
             }
         }
     }
@@ -269,10 +269,13 @@ mod tests {
         for requests in
             ["7", "{}", "{\"params\":{}}", "{\"params\":{\"model\":\"good\"},\"params\":{\"model\":\"bad\"}}"]
         {
-            let told = batch(&(request("good") + "," + requests));
-            assert!(matches!(&told, Err(BatchLineError::Malformed(why)) if why.starts_with("request 2: ")), "{told:?}");
+            let result = batch(&(request("good") + "," + requests));
+            assert!(
+                matches!(&result, Err(BatchLineError::Malformed(why)) if why.starts_with("request 2: ")),
+                "{result:?}"
+            );
         }
-        for whole in [
+        for body in [
             "{}",
             "[]",
             "{\"requests\":{}}",
@@ -280,8 +283,8 @@ mod tests {
             "{\"requests\":[],\"model\":\"bad\"}",
         ] {
             assert!(
-                matches!(check_message_batch(whole.as_bytes(), &is_good_model), Err(BatchLineError::Malformed(_))),
-                "{whole}"
+                matches!(check_message_batch(body.as_bytes(), &is_good_model), Err(BatchLineError::Malformed(_))),
+                "{body}"
             );
         }
     }

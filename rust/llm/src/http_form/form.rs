@@ -46,8 +46,8 @@ impl FormScanner {
     pub fn from_content_type(content_type: &str) -> Option<Self> {
         let delimiter = Finder::new(multipart_delimiter(content_type)?.as_bytes()).into_owned();
         // The first delimiter may lack the line end before it, so one is added here.
-        let (state, kept) = (ParserState::Skipping, b"\r\n".to_vec());
-        Some(Self { delimiter, state, buffer: kept, model: None, stream: None, image_params: ImageParams::default() })
+        let (state, buffer) = (ParserState::Skipping, b"\r\n".to_vec());
+        Some(Self { delimiter, state, buffer, model: None, stream: None, image_params: ImageParams::default() })
     }
 
     /// Returns true if the form has ended and no more fields can follow.
@@ -117,12 +117,12 @@ impl FormScanner {
     /// Buffers bytes up to `end`, then passes them to `read`. Skips an element that exceeds the maximum length.
     fn buffer_until(&mut self, bytes: &[u8], end: &[u8], read: fn(&mut Self, &[u8]) -> ParserState) -> usize {
         let before = self.buffer.len();
-        let room = (MAX_HEAD_OR_VALUE_BYTES + end.len()).saturating_sub(before).min(bytes.len());
-        self.buffer.extend_from_slice(&bytes[..room]);
+        let take_len = (MAX_HEAD_OR_VALUE_BYTES + end.len()).saturating_sub(before).min(bytes.len());
+        self.buffer.extend_from_slice(&bytes[..take_len]);
         let from = before.saturating_sub(end.len() - 1);
         if let Some(at) = memmem::find(&self.buffer[from..], end) {
-            let whole = std::mem::take(&mut self.buffer);
-            let next = read(self, &whole[..from + at]);
+            let buffered = std::mem::take(&mut self.buffer);
+            let next = read(self, &buffered[..from + at]);
             self.enter_state(next);
             return from + at + end.len() - before;
         }
@@ -133,7 +133,7 @@ impl FormScanner {
             self.retain_tail(length);
             self.state = ParserState::Skipping;
         }
-        room
+        take_len
     }
 
     fn enter_state(&mut self, state: ParserState) {
@@ -257,8 +257,8 @@ mod tests {
 
     fn scan_form(body: &str, step: usize) -> (Option<String>, bool) {
         let mut form = FormScanner::from_content_type(CONTENT_TYPE).unwrap();
-        for piece in body.as_bytes().chunks(step) {
-            form.feed(piece);
+        for chunk in body.as_bytes().chunks(step) {
+            form.feed(chunk);
             assert!(form.buffer.len() <= MAX_HEAD_OR_VALUE_BYTES + 64);
         }
         (form.model().map(ToOwned::to_owned), form.is_streaming())

@@ -82,7 +82,7 @@ impl UploadParser {
 
     /// Returns the value of a field that was received.
     pub fn field_value(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.fields.iter().find(|(field_name, _)| field_name == name).map(|(_, value)| value.as_str())
     }
 
     /// Returns the names and values of all received fields.
@@ -198,8 +198,8 @@ mod tests {
     fn parse_upload(body: &str, step: usize) -> Result<(UploadParser, Vec<u8>), &'static str> {
         let mut form = UploadParser::from_content_type(CONTENT_TYPE).unwrap();
         let mut content = Vec::new();
-        for piece in body.as_bytes().chunks(step) {
-            form.feed(piece)?;
+        for chunk in body.as_bytes().chunks(step) {
+            form.feed(chunk)?;
             content.extend(form.take_content());
             assert!(form.buffer.len() <= MAX_HEAD_OR_VALUE_BYTES + step);
         }
@@ -228,11 +228,11 @@ mod tests {
 
     #[test]
     fn truncated_form_is_not_finished() {
-        let whole = form_part("name=\"file\"; filename=a", "content") + "--b-1--";
-        for end in 0..whole.len() {
-            assert!(!parse_upload(&whole[..end], 5).unwrap().0.is_finished(), "{end}");
+        let form = form_part("name=\"file\"; filename=a", "content") + "--b-1--";
+        for end in 0..form.len() {
+            assert!(!parse_upload(&form[..end], 5).unwrap().0.is_finished(), "{end}");
         }
-        assert!(parse_upload(&(whole + "epilogue"), 5).unwrap().0.is_finished());
+        assert!(parse_upload(&(form + "epilogue"), 5).unwrap().0.is_finished());
     }
 
     #[test]
@@ -252,8 +252,8 @@ mod tests {
             }
             let mut form = UploadParser::from_content_type(CONTENT_TYPE).unwrap();
             let mut taken = 0;
-            for piece in body.chunks(random.usize(1..40)) {
-                if form.feed(piece).is_err() {
+            for chunk in body.chunks(random.usize(1..40)) {
+                if form.feed(chunk).is_err() {
                     break;
                 }
                 taken += form.take_content().len();

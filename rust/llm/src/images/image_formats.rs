@@ -264,11 +264,11 @@ fn gemini_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
 }
 
 /// Reads the images among the parts of a Gemini response.
-fn read_gemini_images(answer: &Value) -> Option<ImageResponse> {
-    let parts = answer.pointer("/candidates/0/content/parts")?.as_array()?;
+fn read_gemini_images(response: &Value) -> Option<ImageResponse> {
+    let parts = response.pointer("/candidates/0/content/parts")?.as_array()?;
     let data = parts.iter().filter_map(|part| Some(json!({"b64_json": part["inlineData"]["data"].as_str()?})));
     let mut counts = UsageCounts::default();
-    counts.read_usage(answer["usageMetadata"].to_string().as_bytes());
+    counts.read_usage(response["usageMetadata"].to_string().as_bytes());
     ImageResponse::from_images(data.collect())
         .map(|drawn| ImageResponse { usage: counts.to_usage(ApiFormat::Gemini), ..drawn })
 }
@@ -302,11 +302,11 @@ impl ProviderFormat for ImageFormat {
         if self.is_form { encode_form(&body) } else { Ok(body.to_string().into_bytes()) }
     }
 
-    fn read_images(&self, answer: &Value) -> Option<ImageResponse> {
-        if answer.get("candidates").is_some() {
-            return read_gemini_images(answer);
+    fn read_images(&self, response: &Value) -> Option<ImageResponse> {
+        if response.get("candidates").is_some() {
+            return read_gemini_images(response);
         }
-        ImageResponse::parse_images_at(answer, self.images_pointer, self.image_key, self.output_key)
+        ImageResponse::parse_images_at(response, self.images_pointer, self.image_key, self.output_key)
     }
 
     fn image_request_content_type(&self) -> String {

@@ -130,12 +130,12 @@ pub struct ImageResponse {
 
 impl ImageResponse {
     /// Parses the image or array of images at a JSON pointer. Each is a string, or an object with the string at `key`.
-    pub fn parse_images_at(answer: &Value, pointer: &str, key: &str, told: &str) -> Option<Self> {
+    pub fn parse_images_at(response: &Value, pointer: &str, key: &str, output_key: &str) -> Option<Self> {
         let one = |item: &Value| {
             let text = item.as_str().or_else(|| item[key].as_str())?;
-            Some(json!({told: text}))
+            Some(json!({output_key: text}))
         };
-        let found: Vec<_> = match answer.pointer(pointer)? {
+        let found: Vec<_> = match response.pointer(pointer)? {
             Value::Array(items) => items.iter().filter_map(one).collect(),
             item => one(item).into_iter().collect(),
         };
@@ -147,22 +147,22 @@ impl ImageResponse {
         (!images.is_empty()).then_some(Self { images, usage: None })
     }
 
-    pub fn into_client_json(self, answering: &ResponseContext) -> Vec<u8> {
-        let mut told = json!({"created": answering.created, "data": self.images, "provider": answering.provider});
+    pub fn into_client_json(self, context: &ResponseContext) -> Vec<u8> {
+        let mut response = json!({"created": context.created, "data": self.images, "provider": context.provider});
         if let Some(cost) = &self.usage {
-            told["usage"] = encode_usage(cost);
+            response["usage"] = encode_usage(cost);
         }
-        told.to_string().into_bytes()
+        response.to_string().into_bytes()
     }
 }
 
 /// Encodes the usage of an image request in OpenAI's format.
-fn encode_usage(of: &Usage) -> Value {
-    let text = of.total_output().saturating_sub(of.image_out);
+fn encode_usage(usage: &Usage) -> Value {
+    let text = usage.total_output().saturating_sub(usage.image_out);
     json!({
-        "total_tokens": of.total(), "input_tokens": of.total_input(), "output_tokens": of.total_output(),
-        "input_tokens_details": {"text_tokens": of.total_input().saturating_sub(of.image_in), "image_tokens": of.image_in},
-        "output_tokens_details": {"text_tokens": text, "image_tokens": of.image_out},
+        "total_tokens": usage.total(), "input_tokens": usage.total_input(), "output_tokens": usage.total_output(),
+        "input_tokens_details": {"text_tokens": usage.total_input().saturating_sub(usage.image_in), "image_tokens": usage.image_in},
+        "output_tokens_details": {"text_tokens": text, "image_tokens": usage.image_out},
     })
 }
 
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn picks_the_nearest_aspect_ratio_and_reports_a_changed_size() {
         const RATIOS: [AspectRatio; 5] = [(1, 1), (3, 4), (4, 3), (9, 16), (16, 9)];
-        for (size, ratio, lost) in [
+        for (size, ratio, dropped) in [
             ("1024x1024", "1:1", ""),
             ("1920x1080", "16:9", ""),
             ("1792x1024", "16:9", "size"),
@@ -198,7 +198,7 @@ mod tests {
             picture.move_aspect_ratio(&mut to, "aspect_ratio", &RATIOS);
             assert_eq!(
                 (to["aspect_ratio"].as_str(), picture.into_dropped_params().header_value().as_ref()),
-                (Some(ratio), lost),
+                (Some(ratio), dropped),
                 "{size}"
             );
         }

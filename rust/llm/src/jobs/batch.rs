@@ -52,10 +52,10 @@ impl<'a> BatchRequest<'a> {
             ));
         }
         let file = take_required_string(&mut fields, "input_file_id", "$")?;
-        let asked = take_required_string(&mut fields, "endpoint", "$")?;
-        let endpoint = ENDPOINTS.into_iter().find(|known| *known == asked);
+        let requested = take_required_string(&mut fields, "endpoint", "$")?;
+        let endpoint = ENDPOINTS.into_iter().find(|candidate| *candidate == requested);
         let endpoint = endpoint.ok_or_else(|| {
-            RequestError::new("endpoint", format!("is `{asked}`: it must be {}", ENDPOINTS.join(" or ")))
+            RequestError::new("endpoint", format!("is `{requested}`: it must be {}", ENDPOINTS.join(" or ")))
         })?;
         if take_string(&mut fields, "completion_window").is_some_and(|window| window != DEFAULT_COMPLETION_WINDOW) {
             return Err(RequestError::new(
@@ -82,7 +82,7 @@ impl<'a> BatchRequest<'a> {
 
     /// Removes and returns a string field of the body, unless it is empty.
     pub fn take_string(&mut self, key: &str) -> Option<String> {
-        take_string(&mut self.fields, key).filter(|said| !said.is_empty())
+        take_string(&mut self.fields, key).filter(|value| !value.is_empty())
     }
 
     /// Removes and returns a field for which a provider has its own format: that format, or the one string in it.
@@ -100,11 +100,11 @@ impl<'a> BatchRequest<'a> {
     }
 
     /// Rejects an endpoint that is not in this list.
-    pub fn check_endpoint(&self, known: &[&str]) -> Result<(), RequestError> {
-        if known.contains(&self.endpoint) {
+    pub fn check_endpoint(&self, supported: &[&str]) -> Result<(), RequestError> {
+        if supported.contains(&self.endpoint) {
             return Ok(());
         }
-        let message = format!("is `{}`: batches of this provider are of {}", self.endpoint, known.join(" and "));
+        let message = format!("is `{}`: batches of this provider are of {}", self.endpoint, supported.join(" and "));
         Err(RequestError::new("endpoint", message))
     }
 
@@ -119,12 +119,12 @@ impl<'a> BatchRequest<'a> {
 
     /// Returns the dropped fields, which the provider format did not take.
     pub fn into_dropped_params(self) -> DroppedParams {
-        let mut lost = DroppedParams::default();
-        self.fields.iter().filter(|(_, value)| !value.is_null()).for_each(|(key, _)| lost.add(key));
+        let mut dropped = DroppedParams::default();
+        self.fields.iter().filter(|(_, value)| !value.is_null()).for_each(|(key, _)| dropped.add(key));
         if !self.metadata.is_empty() {
-            lost.add("metadata");
+            dropped.add("metadata");
         }
-        lost
+        dropped
     }
 }
 
@@ -162,24 +162,24 @@ pub fn parse_number(value: &Value) -> Option<u64> {
 /// Translates a provider's response about one batch, or a list of batches, to the `OpenAI` format.
 pub fn write_batch_response(
     wire: &dyn ProviderFormat,
-    answer: &Value,
-    answering: &ResponseContext,
+    response: &Value,
+    context: &ResponseContext,
     (operation, page): (Operation, &PageQuery),
 ) -> Result<Vec<u8>, MalformedResponse> {
-    let one = |job: &Value| wire.read_batch(job).map(|said| build_batch(said, answering));
-    let told = match operation {
-        Operation::ListBatches => fine_tuning::render_job_list(wire, answer, page, one)?,
+    let one = |job: &Value| wire.read_batch(job).map(|fields| build_batch(fields, context));
+    let response = match operation {
+        Operation::ListBatches => fine_tuning::render_job_list(wire, response, page, one)?,
         // The provider returned the batch as it was before the deletion; reports it as cancelled.
         Operation::CancelBatch if wire.cancels_by_delete() => {
-            let mut told = one(answer).ok_or_else(not_a_batch)?;
-            told["status"] = "cancelled".into();
-            told["cancelled_at"] = answering.created.into();
-            told["output_file_id"] = Value::Null;
-            told
+            let mut batch = one(response).ok_or_else(not_a_batch)?;
+            batch["status"] = "cancelled".into();
+            batch["cancelled_at"] = context.created.into();
+            batch["output_file_id"] = Value::Null;
+            batch
         }
-        _ => one(answer).ok_or_else(not_a_batch)?,
+        _ => one(response).ok_or_else(not_a_batch)?,
     };
-    Ok(told.to_string().into_bytes())
+    Ok(response.to_string().into_bytes())
 }
 
 fn not_a_batch() -> MalformedResponse {
@@ -187,30 +187,30 @@ fn not_a_batch() -> MalformedResponse {
 }
 
 /// Builds a batch in the `OpenAI` format from the provider's fields, then the request's fields, then defaults.
-fn build_batch(mut said: Fields, answering: &ResponseContext) -> Value {
-    let mut told = json!({"id": "", "object": "batch", "endpoint": ENDPOINTS[0], "errors": null, "input_file_id": "",
+fn build_batch(mut fields: Fields, context: &ResponseContext) -> Value {
+    let mut batch = json!({"id": "", "object": "batch", "endpoint": ENDPOINTS[0], "errors": null, "input_file_id": "",
         "completion_window": DEFAULT_COMPLETION_WINDOW, "status": "validating", "output_file_id": null, "error_file_id": null,
-        "created_at": answering.created, "in_progress_at": null, "expires_at": null, "finalizing_at": null,
+        "created_at": context.created, "in_progress_at": null, "expires_at": null, "finalizing_at": null,
         "completed_at": null, "failed_at": null, "expired_at": null, "cancelling_at": null, "cancelled_at": null,
         "request_counts": {"total": 0, "completed": 0, "failed": 0}, "metadata": null});
-    let status = said.get("status").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let why = said.shift_remove("why").filter(|why| why.as_str().is_some_and(|why| !why.is_empty()));
+    let status = fields.get("status").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let why = fields.shift_remove("why").filter(|why| why.as_str().is_some_and(|why| !why.is_empty()));
     if status == "failed" {
         let message = why.unwrap_or_else(|| "it failed".into());
         let error = json!({"code": "provider_failed", "message": message, "param": null, "line": null});
-        said.insert("errors".into(), json!({"object": "list", "data": [error]}));
+        fields.insert("errors".into(), json!({"object": "list", "data": [error]}));
     }
-    if let Some(ended) = said.shift_remove("ended")
+    if let Some(ended) = fields.shift_remove("ended")
         && ["completed", "failed", "expired", "cancelled"].contains(&&*status)
     {
-        said.insert(format!("{status}_at"), ended);
+        fields.insert(format!("{status}_at"), ended);
     }
-    if let Some(told) = told.as_object_mut() {
-        told.extend(answering.echoed_fields.clone());
-        told.extend(said.into_iter().filter(|(_, value)| !value.is_null()));
-        told.insert("provider".into(), answering.provider.into());
+    if let Some(object) = batch.as_object_mut() {
+        object.extend(context.echoed_fields.clone());
+        object.extend(fields.into_iter().filter(|(_, value)| !value.is_null()));
+        object.insert("provider".into(), context.provider.into());
     }
-    told
+    batch
 }
 
 #[cfg(test)]

@@ -71,16 +71,17 @@ impl<'a> FineTuningRequest<'a> {
 
     /// Removes and returns a field of the body; falls back to a provider option.
     pub fn take_field_or_option(&mut self, key: &str, option: &str) -> Option<String> {
-        let told = || self.options.and_then(|options| options.get(option)).map(ToOwned::to_owned);
-        take_string(&mut self.fields, key).or_else(told)
+        let from_option = || self.options.and_then(|options| options.get(option)).map(ToOwned::to_owned);
+        take_string(&mut self.fields, key).or_else(from_option)
     }
 
     /// Rejects a training method that the provider does not support.
-    pub fn check_method(&self, known: &[&str]) -> Result<(), RequestError> {
-        if known.contains(&self.method.as_str()) {
+    pub fn check_method(&self, supported: &[&str]) -> Result<(), RequestError> {
+        if supported.contains(&self.method.as_str()) {
             return Ok(());
         }
-        let message = format!("`{}` is not supported by this provider; it must be {}", self.method, known.join(" or "));
+        let message =
+            format!("`{}` is not supported by this provider; it must be {}", self.method, supported.join(" or "));
         Err(RequestError::new("method.type", message))
     }
 
@@ -117,11 +118,11 @@ impl<'a> FineTuningRequest<'a> {
 
     /// Returns the parameters that the provider format did not use.
     pub fn into_dropped_params(self) -> DroppedParams {
-        let mut lost = DroppedParams::default();
-        let said = |(_, value): &(&String, &Value)| !value.is_null() && **value != json!([]) && **value != json!({});
-        self.fields.iter().filter(said).for_each(|(key, _)| lost.add(key));
-        self.hyperparameters.keys().for_each(|key| lost.add(&format!("hyperparameters.{key}")));
-        lost
+        let mut dropped = DroppedParams::default();
+        let is_set = |(_, value): &(&String, &Value)| !value.is_null() && **value != json!([]) && **value != json!({});
+        self.fields.iter().filter(is_set).for_each(|(key, _)| dropped.add(key));
+        self.hyperparameters.keys().for_each(|key| dropped.add(&format!("hyperparameters.{key}")));
+        dropped
     }
 }
 
@@ -168,9 +169,9 @@ pub struct JobList<'a> {
 }
 
 impl<'a> JobList<'a> {
-    pub fn from_response(answer: &'a Value, key: &str, token: &str) -> Self {
-        let jobs = answer[key].as_array().map(Vec::as_slice).unwrap_or_default();
-        Self { jobs, has_more: answer[token].as_str().is_some_and(|token| !token.is_empty()) }
+    pub fn from_response(response: &'a Value, key: &str, token: &str) -> Self {
+        let jobs = response[key].as_array().map(Vec::as_slice).unwrap_or_default();
+        Self { jobs, has_more: response[token].as_str().is_some_and(|token| !token.is_empty()) }
     }
 }
 
@@ -218,38 +219,39 @@ impl PageQuery {
 /// Encodes the response to the client: one job, a list of jobs, or the checkpoints of a job.
 pub fn encode_response(
     wire: &dyn ProviderFormat,
-    answer: &Value,
-    answering: &ResponseContext,
+    response: &Value,
+    context: &ResponseContext,
     (operation, page): (Operation, &PageQuery),
 ) -> Result<Vec<u8>, MalformedResponse> {
-    let told = match operation {
-        Operation::ListFinetunes => render_job_list(wire, answer, page, |one| {
-            wire.read_tuning_job(one).map(|said| render_job(said, answering))
-        })?,
+    let response = match operation {
+        Operation::ListFinetunes => {
+            render_job_list(wire, response, page, |one| wire.read_tuning_job(one).map(|job| render_job(job, context)))?
+        }
         Operation::ListFinetuneCheckpoints => {
-            let id = wire.read_tuning_job(answer).ok_or_else(invalid_job_error)?.shift_remove("id").unwrap_or_default();
-            let told = |mut fields: Fields| {
+            let id =
+                wire.read_tuning_job(response).ok_or_else(invalid_job_error)?.shift_remove("id").unwrap_or_default();
+            let to_checkpoint = |mut fields: Fields| {
                 fields.insert("fine_tuning_job_id".into(), id.clone());
                 fields.insert("object".into(), "fine_tuning.job.checkpoint".into());
                 Value::Object(fields)
             };
-            page.paginate(wire.read_checkpoints(answer).into_iter().map(told).collect(), false)
+            page.paginate(wire.read_checkpoints(response).into_iter().map(to_checkpoint).collect(), false)
         }
-        _ => render_job(wire.read_tuning_job(answer).ok_or_else(invalid_job_error)?, answering),
+        _ => render_job(wire.read_tuning_job(response).ok_or_else(invalid_job_error)?, context),
     };
-    Ok(told.to_string().into_bytes())
+    Ok(response.to_string().into_bytes())
 }
 
 /// Renders each job of the provider's list and returns the requested page.
 pub fn render_job_list(
     wire: &dyn ProviderFormat,
-    answer: &Value,
+    response: &Value,
     page: &PageQuery,
-    told: impl Fn(&Value) -> Option<Value>,
+    render: impl Fn(&Value) -> Option<Value>,
 ) -> Result<Value, MalformedResponse> {
     let JobList { jobs, has_more } =
-        wire.read_job_list(answer).ok_or_else(|| MalformedResponse("it has no jobs".into()))?;
-    let jobs: Option<Vec<_>> = jobs.iter().map(told).collect();
+        wire.read_job_list(response).ok_or_else(|| MalformedResponse("it has no jobs".into()))?;
+    let jobs: Option<Vec<_>> = jobs.iter().map(render).collect();
     Ok(page.paginate(jobs.ok_or_else(invalid_job_error)?, has_more))
 }
 
@@ -258,18 +260,18 @@ fn invalid_job_error() -> MalformedResponse {
 }
 
 /// Renders a job in `OpenAI`'s format. Provider fields override request fields, which override the defaults.
-fn render_job(said: Fields, answering: &ResponseContext) -> Value {
-    let mut told = json!({"id": "", "object": "fine_tuning.job", "created_at": answering.created, "error": null,
+fn render_job(fields: Fields, context: &ResponseContext) -> Value {
+    let mut job = json!({"id": "", "object": "fine_tuning.job", "created_at": context.created, "error": null,
         "fine_tuned_model": null, "finished_at": null, "hyperparameters": {"n_epochs": AUTO}, "model": "",
         "organization_id": "", "result_files": [], "seed": 0, "status": "queued", "trained_tokens": null,
         "training_file": "", "validation_file": null, "integrations": [], "estimated_finish": null,
         "method": {"type": "supervised", "supervised": {}}});
-    if let Some(told) = told.as_object_mut() {
-        told.extend(answering.echoed_fields.clone());
-        told.extend(said.into_iter().filter(|(_, value)| !value.is_null()));
-        told.insert("provider".into(), answering.provider.into());
+    if let Some(object) = job.as_object_mut() {
+        object.extend(context.echoed_fields.clone());
+        object.extend(fields.into_iter().filter(|(_, value)| !value.is_null()));
+        object.insert("provider".into(), context.provider.into());
     }
-    told
+    job
 }
 
 #[cfg(test)]

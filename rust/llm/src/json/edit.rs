@@ -95,8 +95,8 @@ pub fn set_fields(body: &[u8], missing: &[JsonField], always: &[JsonField]) -> R
     let end = body.iter().rposition(|byte| *byte == b'}').unwrap_or(body.len());
     let before = body[copied..end].trim_ascii_end();
     out.extend_from_slice(before);
-    let absent = |fields: &'_ [JsonField], there: &[bool]| -> Vec<usize> {
-        (0..fields.len()).filter(|index| !there[*index]).collect()
+    let absent = |fields: &'_ [JsonField], present: &[bool]| -> Vec<usize> {
+        (0..fields.len()).filter(|index| !present[*index]).collect()
     };
     let added = absent(missing, &had)
         .into_iter()
@@ -168,9 +168,9 @@ pub fn map_fields(body: &[u8], mut change: impl FnMut(&[u8], &[u8]) -> FieldChan
     Ok(out)
 }
 
-/// Replaces values of the field `name` in an array of objects. `words` maps old to new values, both as JSON. Other
+/// Replaces values of the field `name` in an array of objects. `replacements` maps old to new values, both as JSON. Other
 /// input is returned unchanged.
-pub fn replace_values(items: &[u8], name: &str, words: &[(&str, &str)]) -> Vec<u8> {
+pub fn replace_values(items: &[u8], name: &str, replacements: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len());
     let mut copied = 0;
     let walked = for_each_element_from(items, 0, |item| {
@@ -178,8 +178,9 @@ pub fn replace_values(items: &[u8], name: &str, words: &[(&str, &str)]) -> Vec<u
             return Ok(());
         }
         for_each_field_from(items, item.start, |key, at| {
-            let said = words.iter().find(|(from, _)| key == name.as_bytes() && items[at.clone()] == *from.as_bytes());
-            if let Some((_, to)) = said {
+            let matched =
+                replacements.iter().find(|(from, _)| key == name.as_bytes() && items[at.clone()] == *from.as_bytes());
+            if let Some((_, to)) = matched {
                 out.extend_from_slice(&items[copied..at.start]);
                 out.extend_from_slice(to.as_bytes());
                 copied = at.end;
@@ -205,9 +206,9 @@ pub fn map_item_fields(items: &[u8], mut change: impl FnMut(&[u8], &[u8], &[u8])
         if !item.starts_with(b"{") {
             return Ok(());
         }
-        let told = map_fields(item, |key, value| change(item, key, value))?;
+        let edited = map_fields(item, |key, value| change(item, key, value))?;
         out.extend_from_slice(&items[copied..at.start]);
-        out.extend_from_slice(&told);
+        out.extend_from_slice(&edited);
         copied = at.end;
         Ok(())
     });
@@ -243,8 +244,8 @@ pub fn insert_between(items: &[u8], other: &str, mut parts: impl FnMut(&[u8], &[
 /// Removes the values at these paths; indices refer to the original arrays. Returns `None` if nothing matches.
 pub fn remove_paths(body: &[u8], paths: &[FieldPath]) -> Result<Option<Vec<u8>>, ScanError> {
     let mut cuts = Vec::new();
-    let ways: Vec<&[PathStep]> = paths.iter().map(|path| path.0.as_slice()).collect();
-    prune_value(body, 0, &ways, &mut cuts)?;
+    let step_paths: Vec<&[PathStep]> = paths.iter().map(|path| path.0.as_slice()).collect();
+    prune_value(body, 0, &step_paths, &mut cuts)?;
     if cuts.is_empty() {
         return Ok(None);
     }
@@ -268,11 +269,16 @@ struct Pruner<'p> {
     is_all_removed: bool,
 }
 
-fn prune_value(json: &[u8], at: usize, ways: &[&[PathStep]], cuts: &mut Vec<Range<usize>>) -> Result<(), ScanError> {
+fn prune_value(
+    json: &[u8],
+    at: usize,
+    step_paths: &[&[PathStep]],
+    cuts: &mut Vec<Range<usize>>,
+) -> Result<(), ScanError> {
     let Some(open) = json[at..].iter().position(|byte| !byte.is_ascii_whitespace()).map(|skipped| at + skipped) else {
         return Ok(());
     };
-    let mut pruning = Pruner { json, paths: ways, previous_end: open + 1, is_all_removed: true };
+    let mut pruning = Pruner { json, paths: step_paths, previous_end: open + 1, is_all_removed: true };
     match json[open] {
         b'{' => {
             for_each_field_from(json, open, |key, at| pruning.visit_member(|step| matches_key(step, key), at, cuts))?
@@ -293,7 +299,7 @@ fn matches_key(step: &PathStep, key: &[u8]) -> bool {
     match step {
         PathStep::Key(name) => name.as_bytes() == key,
         PathStep::Wildcard => true,
-        PathStep::Index(place) => key == place.to_string().as_bytes(),
+        PathStep::Index(position) => key == position.to_string().as_bytes(),
     }
 }
 
@@ -301,7 +307,7 @@ fn matches_index(step: &PathStep, index: usize) -> bool {
     match step {
         PathStep::Key(name) => name.parse() == Ok(index),
         PathStep::Wildcard => true,
-        PathStep::Index(place) => *place == index,
+        PathStep::Index(position) => *position == index,
     }
 }
 
@@ -315,7 +321,7 @@ impl Pruner<'_> {
         let onward: Vec<&[PathStep]> = self
             .paths
             .iter()
-            .filter_map(|way| way.split_first().filter(|(step, _)| is_it(step)).map(|(_, rest)| rest))
+            .filter_map(|path| path.split_first().filter(|(step, _)| is_it(step)).map(|(_, rest)| rest))
             .collect();
         if onward.iter().any(|rest| rest.is_empty()) {
             cuts.push(self.previous_end..at.end);
@@ -439,14 +445,14 @@ mod tests {
     #[test]
     fn map_fields_edits_fields_and_preserves_other_bytes() {
         let changed = |body: &str| {
-            let told = map_fields(body.as_bytes(), |key, value| match key {
+            let edited = map_fields(body.as_bytes(), |key, value| match key {
                 b"gone" => FieldChange::Removed,
                 b"named" => FieldChange::Replaced { key: Some("called"), value: None },
                 b"put" => FieldChange::Replaced { key: Some("in"), value: Some([b"[", value, b"]"].concat()) },
                 b"is" => FieldChange::Replaced { key: None, value: Some(b"\"b\"".to_vec()) },
                 _ => FieldChange::Unchanged,
             });
-            String::from_utf8(told.unwrap()).unwrap()
+            String::from_utf8(edited.unwrap()).unwrap()
         };
         for (body, expected) in [
             (r#"{ "a" : 1.50, "named" : 2 ,"is":"a" }"#, r#"{ "a" : 1.50, "called" : 2 ,"is":"b" }"#),
@@ -462,24 +468,25 @@ mod tests {
 
     #[test]
     fn replaces_values_only_in_their_field() {
-        let words = [(r#""a""#, r#""b""#)];
-        let told = |items: &str| String::from_utf8(replace_values(items.as_bytes(), "role", &words)).unwrap();
+        let replacements = [(r#""a""#, r#""b""#)];
+        let replaced =
+            |items: &str| String::from_utf8(replace_values(items.as_bytes(), "role", &replacements)).unwrap();
         assert_eq!(
-            told(r#" [{"role": "a","x":"a"},"a",{"x":{"role":"a"}, "role":"a"}]"#),
+            replaced(r#" [{"role": "a","x":"a"},"a",{"x":{"role":"a"}, "role":"a"}]"#),
             r#" [{"role": "b","x":"a"},"a",{"x":{"role":"a"}, "role":"b"}]"#
         );
-        assert_eq!(told(r#"{"role":"a"}"#), r#"{"role":"a"}"#);
+        assert_eq!(replaced(r#"{"role":"a"}"#), r#"{"role":"a"}"#);
     }
 
     #[test]
     fn inserts_an_item_only_between_matching_neighbours() {
-        let told = |items: &str| {
-            let told = insert_between(items.as_bytes(), "0", |before, after| before == b"1" && after == b"2");
-            String::from_utf8(told).unwrap()
+        let inserted = |items: &str| {
+            let bytes = insert_between(items.as_bytes(), "0", |before, after| before == b"1" && after == b"2");
+            String::from_utf8(bytes).unwrap()
         };
-        assert_eq!(told("[1, 2,1,1 ,2, 3]"), "[1, 0,2,1,1 ,0,2, 3]");
+        assert_eq!(inserted("[1, 2,1,1 ,2, 3]"), "[1, 0,2,1,1 ,0,2, 3]");
         for same in ["[]", "[1]", "[2,1]", "{}", "[1,2"] {
-            assert_eq!(told(same), same);
+            assert_eq!(inserted(same), same);
         }
     }
 

@@ -50,8 +50,8 @@ impl LineSplitter {
                 each(self.line_number, line)?;
             } else {
                 self.append_partial(line)?;
-                let whole = std::mem::take(&mut self.partial_line);
-                each(self.line_number, &whole)?;
+                let full_line = std::mem::take(&mut self.partial_line);
+                each(self.line_number, &full_line)?;
             }
             self.line_number += 1;
             bytes = rest;
@@ -89,7 +89,7 @@ mod tests {
             found.push((number, String::from_utf8_lossy(line).into_owned()));
             Ok(())
         };
-        text.as_bytes().chunks(step).try_for_each(|piece| lines.feed(piece, &mut each))?;
+        text.as_bytes().chunks(step).try_for_each(|chunk| lines.feed(chunk, &mut each))?;
         lines.finish(&mut each)?;
         Ok(found)
     }

@@ -384,9 +384,9 @@ impl<'a> Scanner<'a> {
         // Most strings are short. For them, reading eight bytes at a time is cheaper than a vectorised search.
         for _ in 0..WORDWISE_SCAN_BYTES / 8 {
             let Some(word) = self.json.get(at..).and_then(<[u8]>::first_chunk) else { break };
-            let odd = special_byte_mask(u64::from_le_bytes(*word));
-            if odd != 0 {
-                at += odd.trailing_zeros() as usize / 8;
+            let mask = special_byte_mask(u64::from_le_bytes(*word));
+            if mask != 0 {
+                at += mask.trailing_zeros() as usize / 8;
                 if self.json[at] == b'"' {
                     self.position = at + 1;
                     return Ok(true);
@@ -553,9 +553,9 @@ impl<'a> Scanner<'a> {
 
     fn skip_literal(&mut self) -> ScanResult<()> {
         let rest = self.json.get(self.position..).unwrap_or_default();
-        for word in [&b"true"[..], b"false", b"null"] {
-            if rest.starts_with(word) {
-                self.position += word.len();
+        for literal in [&b"true"[..], b"false", b"null"] {
+            if rest.starts_with(literal) {
+                self.position += literal.len();
                 return Ok(());
             }
         }

@@ -44,9 +44,9 @@ impl RerankRequest {
     }
 
     pub fn into_dropped_params(self) -> DroppedParams {
-        let mut lost = DroppedParams::default();
-        self.fields.iter().filter(|(_, value)| !value.is_null()).for_each(|(key, _)| lost.add(key));
-        lost
+        let mut dropped = DroppedParams::default();
+        self.fields.iter().filter(|(_, value)| !value.is_null()).for_each(|(key, _)| dropped.add(key));
+        dropped
     }
 }
 
@@ -70,30 +70,30 @@ pub struct RerankResponse {
 impl RerankResponse {
     /// Parses the results at a JSON pointer. The pair contains the provider's keys for the index and the relevance
     /// score.
-    pub fn parse_results_at(answer: &Value, pointer: &str, (place, score): (&str, &str)) -> Option<Self> {
+    pub fn parse_results_at(response: &Value, pointer: &str, (index_key, score): (&str, &str)) -> Option<Self> {
         let number = |value: &Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
-        let one = |item: &Value| Some((number(&item[place])?, item.get(score)?.clone()));
-        let results = answer.pointer(pointer)?.as_array()?.iter().map(one).collect::<Option<_>>()?;
-        Some(Self { results, token_count: answer.pointer("/usage/total_tokens").and_then(Value::as_u64) })
+        let one = |item: &Value| Some((number(&item[index_key])?, item.get(score)?.clone()));
+        let results = response.pointer(pointer)?.as_array()?.iter().map(one).collect::<Option<_>>()?;
+        Some(Self { results, token_count: response.pointer("/usage/total_tokens").and_then(Value::as_u64) })
     }
 
     /// Serialises the response in the client's format. Documents are taken from the echoed fields of the request.
-    pub fn into_client_json(self, answering: &ResponseContext) -> Vec<u8> {
-        let documents = answering.echoed_fields.get(DOCUMENTS_KEY);
-        let one = |(place, score): (u64, Value)| {
-            let mut result = json!({"index": place, "relevance_score": score});
-            if let Some(text) = usize::try_from(place).ok().and_then(|place| documents?.get(place)) {
+    pub fn into_client_json(self, context: &ResponseContext) -> Vec<u8> {
+        let documents = context.echoed_fields.get(DOCUMENTS_KEY);
+        let one = |(index, score): (u64, Value)| {
+            let mut result = json!({"index": index, "relevance_score": score});
+            if let Some(text) = usize::try_from(index).ok().and_then(|at| documents?.get(at)) {
                 result["document"] = json!({"text": text});
             }
             result
         };
         let results: Vec<_> = self.results.into_iter().map(one).collect();
-        let mut told = json!({"id": answering.generate_id(), "model": answering.model,
-            "provider": answering.provider, "results": results});
+        let mut response = json!({"id": context.generate_id(), "model": context.model,
+            "provider": context.provider, "results": results});
         if let Some(tokens) = self.token_count {
-            told["usage"] = json!({"total_tokens": tokens});
+            response["usage"] = json!({"total_tokens": tokens});
         }
-        told.to_string().into_bytes()
+        response.to_string().into_bytes()
     }
 }
 
@@ -117,8 +117,8 @@ mod tests {
 
     #[test]
     fn rejects_results_without_a_valid_index() {
-        let found = |answer: Value| {
-            RerankResponse::parse_results_at(&answer, "/r", ("id", "score")).map(|ranked| ranked.results)
+        let found = |response: Value| {
+            RerankResponse::parse_results_at(&response, "/r", ("id", "score")).map(|ranked| ranked.results)
         };
         assert_eq!(found(json!({"r": [{"id": "1", "score": 0.5}]})), Some(vec![(1, json!(0.5))]));
         assert_eq!(found(json!({"r": [{"id": "x", "score": 0.5}]})), None);

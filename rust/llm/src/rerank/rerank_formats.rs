@@ -72,17 +72,17 @@ impl ProviderFormat for RerankFormat {
         Ok(body.to_string().into_bytes())
     }
 
-    fn read_ranking(&self, answer: &Value) -> Option<RerankResponse> {
+    fn read_ranking(&self, response: &Value) -> Option<RerankResponse> {
         match self {
-            Self::Voyage => RerankResponse::parse_results_at(answer, "/data", ("index", "relevance_score")),
-            Self::Google => RerankResponse::parse_results_at(answer, "/records", ("id", "score")),
+            Self::Voyage => RerankResponse::parse_results_at(response, "/data", ("index", "relevance_score")),
+            Self::Google => RerankResponse::parse_results_at(response, "/records", ("id", "score")),
             Self::Amazon | Self::Cohere => {
-                RerankResponse::parse_results_at(answer, "/results", ("index", "relevance_score"))
+                RerankResponse::parse_results_at(response, "/results", ("index", "relevance_score"))
             }
         }
     }
 
-    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(answer)
+    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
+        openai_chat::parse_error(response)
     }
 }

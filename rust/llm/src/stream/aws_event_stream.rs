@@ -157,8 +157,8 @@ fn crc32(bytes: &[u8]) -> u32 {
 /// Encodes a frame as Amazon's services do. `kind` is the message type: `event` or `exception`.
 pub fn encode_frame(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
     let mut headers = Vec::new();
-    let named = if kind == "exception" { ":exception-type" } else { ":event-type" };
-    for (key, value) in [(named, name), (":content-type", "application/json"), (":message-type", kind)] {
+    let type_header = if kind == "exception" { ":exception-type" } else { ":event-type" };
+    for (key, value) in [(type_header, name), (":content-type", "application/json"), (":message-type", kind)] {
         headers.push(key.len() as u8);
         headers.extend_from_slice(key.as_bytes());
         headers.push(STRING_TYPE);

@@ -44,11 +44,11 @@ pub fn request_usage(body: &[u8]) -> Option<Vec<u8>> {
     }
     // The body has at least a `stream` field, so a field follows the brace and the comma is valid.
     let at = body.iter().position(|byte| *byte == b'{')? + 1;
-    let mut asked = Vec::with_capacity(body.len() + INCLUDE_USAGE_FIELD.len());
-    asked.extend_from_slice(&body[..at]);
-    asked.extend_from_slice(INCLUDE_USAGE_FIELD);
-    asked.extend_from_slice(&body[at..]);
-    Some(asked)
+    let mut out = Vec::with_capacity(body.len() + INCLUDE_USAGE_FIELD.len());
+    out.extend_from_slice(&body[..at]);
+    out.extend_from_slice(INCLUDE_USAGE_FIELD);
+    out.extend_from_slice(&body[at..]);
+    Some(out)
 }
 
 fn set_include_usage(body: &[u8]) -> Option<Vec<u8>> {
@@ -56,8 +56,8 @@ fn set_include_usage(body: &[u8]) -> Option<Vec<u8>> {
     if found.include_usage == Some(true) {
         return None;
     }
-    let said = found.stream_options_range.and_then(|at| serde_json::from_slice(&body[at]).ok());
-    let mut options = match said {
+    let parsed = found.stream_options_range.and_then(|at| serde_json::from_slice(&body[at]).ok());
+    let mut options = match parsed {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(options)) => options,
         // The provider rejects other types.
@@ -83,17 +83,17 @@ pub fn strip_usage(events: Bytes) -> Bytes {
 
 fn copy_without_usage(event: &[u8], left: &mut Vec<u8>) {
     let Some(at) = USAGE_KEY.find(event) else { return left.extend_from_slice(event) };
-    if let Some(said) = trailing_null_usage(event, at) {
-        left.extend_from_slice(&event[..said.start]);
-        return left.extend_from_slice(&event[said.end..]);
+    if let Some(null_range) = trailing_null_usage(event, at) {
+        left.extend_from_slice(&event[..null_range.start]);
+        return left.extend_from_slice(&event[null_range.end..]);
     }
     if is_usage_only(event) {
         return;
     }
     let mut copied = 0;
-    for said in usage_ranges(event) {
-        left.extend_from_slice(&event[copied..said.start]);
-        copied = said.end;
+    for usage_range in usage_ranges(event) {
+        left.extend_from_slice(&event[copied..usage_range.start]);
+        copied = usage_range.end;
     }
     left.extend_from_slice(&event[copied..]);
 }
@@ -104,20 +104,21 @@ fn copy_without_usage(event: &[u8], left: &mut Vec<u8>) {
 fn trailing_null_usage(event: &[u8], at: usize) -> Option<Range<usize>> {
     let start = at.checked_sub(1).filter(|start| event[*start] == b',')?;
     let rest = event[at + USAGE_KEY.needle().len()..].strip_prefix(b":null")?;
-    let behind = rest.strip_suffix(b"}\n\n")?;
-    let is_plain = behind.len() <= MAX_TRAILING_BYTES
-        && !behind.iter().any(|byte| matches!(byte, b'{' | b'}' | b'[' | b']' | b'\n' | b'\r'))
-        && USAGE_KEY.find(behind).is_none();
+    let tail = rest.strip_suffix(b"}\n\n")?;
+    let is_plain = tail.len() <= MAX_TRAILING_BYTES
+        && !tail.iter().any(|byte| matches!(byte, b'{' | b'}' | b'[' | b']' | b'\n' | b'\r'))
+        && USAGE_KEY.find(tail).is_none();
     let is_line = event.starts_with(b"data:") && memchr2(b'\n', b'\r', &event[..start]).is_none();
     (is_plain && is_line).then(|| start..event.len() - rest.len())
 }
 
 fn is_usage_only(event: &[u8]) -> bool {
-    let says = USAGE_KEY.find_iter(event).any(|at| matches!(value_start(event, at + 7), Some((_, b'{'))));
-    says && CHOICES_KEY.find(event).is_some_and(|at| match value_start(event, at + 9) {
-        Some((open, b'[')) => event[open + 1..].trim_ascii_start().starts_with(b"]"),
-        _ => false,
-    })
+    let has_usage = USAGE_KEY.find_iter(event).any(|at| matches!(value_start(event, at + 7), Some((_, b'{'))));
+    has_usage
+        && CHOICES_KEY.find(event).is_some_and(|at| match value_start(event, at + 9) {
+            Some((open, b'[')) => event[open + 1..].trim_ascii_start().starts_with(b"]"),
+            _ => false,
+        })
 }
 
 /// Returns the ranges of the `usage` fields that are an object or null, each with one adjacent comma. Only top-level
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     fn request_usage_in(body: &str) -> Option<String> {
-        request_usage(body.as_bytes()).map(|asked| String::from_utf8(asked).unwrap())
+        request_usage(body.as_bytes()).map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
     #[test]
@@ -162,13 +163,13 @@ mod tests {
             request_usage_in(r#" { "model":"m", "stream":true}"#).unwrap(),
             r#" {"stream_options":{"include_usage":true}, "model":"m", "stream":true}"#
         );
-        for (said, meant) in [
+        for (body, expected) in [
             (r#"{"stream_options":{"x":1},"a":[ 1 ]}"#, r#"{"stream_options":{"x":1,"include_usage":true},"a":[ 1 ]}"#),
             (r#"{"stream_options":null}"#, r#"{"stream_options":{"include_usage":true}}"#),
             (r#"{"stream_options":{"include_usage":false}}"#, r#"{"stream_options":{"include_usage":true}}"#),
             (r#"{"a":"stream_options"}"#, r#"{"a":"stream_options","stream_options":{"include_usage":true}}"#),
         ] {
-            assert_eq!(request_usage_in(said).unwrap(), meant);
+            assert_eq!(request_usage_in(body).unwrap(), expected);
         }
         assert_eq!(request_usage_in(r#"{"stream_options":{"include_usage":true}}"#), None);
         assert_eq!(request_usage_in(r#"{"stream_options":7}"#), None);
@@ -176,7 +177,7 @@ mod tests {
 
     #[test]
     fn strips_only_the_usage_that_was_not_requested() {
-        let said = "data: {\"id\":1,\"choices\":[{\"delta\":{\"content\":\",\\\"usage\\\":null\"}}],\"usage\":null}\n\n\
+        let input = "data: {\"id\":1,\"choices\":[{\"delta\":{\"content\":\",\\\"usage\\\":null\"}}],\"usage\":null}\n\n\
             data: {\"choices\": [], \"usage\": null, \"prompt_filter_results\": []}\n\n\
             data: {\"choices\": [ ], \"usage\": {\"total_tokens\": 3}}\r\n\r\n\
             data: {\"choices\":[{\"delta\":{}}] , \"usage\" : {\"total_tokens\":3,\"x\":{}} ,\"id\":1}\r\n\r\n\
@@ -189,12 +190,12 @@ mod tests {
             data:{ \"choices\":[{\"delta\":{}}]}\n\n\
             data: {\"choices\":[{\"usage\":{\"a\":1}}],\"x_groq\":{\"usage\":{\"a\":1}}}\n\n\
             data: {\"choices\":[1],\"usage\":{\n\ndata: [DONE]\n\n";
-        assert_eq!(strip_usage(Bytes::from_static(said.as_bytes())), left);
+        assert_eq!(strip_usage(Bytes::from_static(input.as_bytes())), left);
     }
 
     #[test]
     fn unparsed_and_parsed_events_give_the_same_result() {
-        for (said, left) in [
+        for (event, left) in [
             (r#"{"a":1,"usage":null}"#, r#"{"a":1}"#),
             (r#"{"a":1,"usage":null,"obfuscation":"xY7"}"#, r#"{"a":1,"obfuscation":"xY7"}"#),
             (r#"{"a":1,"usage":null,"b":"}"}"#, r#"{"a":1,"b":"}"}"#),
@@ -205,9 +206,9 @@ mod tests {
             (r#"{"a":",\"usage\":null}","usage":null}"#, r#"{"a":",\"usage\":null}"}"#),
             (r#"{"a":",\"usage\":null"}"#, r#"{"a":",\"usage\":null"}"#),
         ] {
-            let [said, left] = [said, left].map(|json| format!("data: {json}\n\n"));
-            assert_eq!(strip_usage(said.clone().into()), left);
-            assert_eq!(strip_usage(format!("{said}data: [DONE]\n\n").into()), format!("{left}data: [DONE]\n\n"));
+            let [event, left] = [event, left].map(|json| format!("data: {json}\n\n"));
+            assert_eq!(strip_usage(event.clone().into()), left);
+            assert_eq!(strip_usage(format!("{event}data: [DONE]\n\n").into()), format!("{left}data: [DONE]\n\n"));
         }
     }
 

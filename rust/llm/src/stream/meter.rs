@@ -124,9 +124,9 @@ impl Meter {
         self.carry.extend_from_slice(chunk);
         if let Some(end) = sse::last_event_end(&self.carry[seam..]) {
             let rest = self.carry.split_off(seam + end);
-            let whole = std::mem::replace(&mut self.carry, rest);
+            let events = std::mem::replace(&mut self.carry, rest);
             self.is_terminated |= self.is_last_event_pending;
-            self.process_events(&whole);
+            self.process_events(&events);
         }
         if self.carry.len() > MAX_CARRY_BYTES {
             let is_of_response = || self.api_format == ApiFormat::OpenAi && has_response_end(&self.carry);

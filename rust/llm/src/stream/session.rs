@@ -82,14 +82,14 @@ impl SessionMeter {
     /// Reads the next event; ordinary deltas are searched for keys but not parsed. Returns the event if it belongs in
     /// the request log.
     pub fn read_event(&mut self, event: &[u8]) -> Option<SessionEvent> {
-        let says = [&USAGE_KEY, &SESSION_UPDATED_TYPE, &ERROR_KEY];
-        if self.has_started && says.iter().all(|finder| finder.find(event).is_none()) {
+        let finders = [&USAGE_KEY, &SESSION_UPDATED_TYPE, &ERROR_KEY];
+        if self.has_started && finders.iter().all(|finder| finder.find(event).is_none()) {
             return None;
         }
         self.has_started = true;
         let ParsedEvent {
             event_type: kind,
-            status: word,
+            status,
             is_response_end: is_end,
             is_transcription: is_written,
             response_counts: response,
@@ -106,31 +106,31 @@ impl SessionMeter {
             (true, _) => self.add_usage(usage, model.or_else(|| self.current_model.clone()), false),
             _ => (),
         }
-        kind.map(|kind| SessionEvent { event_type: kind, status: word, usage })
+        kind.map(|kind| SessionEvent { event_type: kind, status, usage })
     }
 
     fn parse_event(&mut self, event: &[u8]) -> ParsedEvent {
-        let mut heard = ParsedEvent::default();
+        let mut parsed = ParsedEvent::default();
         let (current, writer) = (&mut self.current_model, &mut self.transcription_model);
         // Invalid JSON is ignored.
         let _ = for_each_field(event, |key, at| {
             match key {
                 b"type" => {
                     let kind = &event[at];
-                    (heard.is_response_end, heard.is_transcription) =
+                    (parsed.is_response_end, parsed.is_transcription) =
                         (RESPONSE_END_TYPES.contains(&kind), kind == TRANSCRIPTION_DONE_TYPE);
-                    heard.event_type =
-                        if heard.is_response_end || LOGGED_TYPES.contains(&kind) { unescape(kind) } else { None };
+                    parsed.event_type =
+                        if parsed.is_response_end || LOGGED_TYPES.contains(&kind) { unescape(kind) } else { None };
                 }
-                b"usage" => heard.transcription_counts.read_usage(&event[at]),
+                b"usage" => parsed.transcription_counts.read_usage(&event[at]),
                 b"response" | b"session" => {
                     let inner = &event[at];
                     let _ = for_each_field(inner, |key, at| {
                         match key {
-                            b"usage" => heard.response_counts.read_usage(&inner[at]),
-                            b"output" => heard.response_counts.read_output_items(&inner[at]),
-                            b"model" => heard.model = unescape(&inner[at]),
-                            b"status" => heard.status = parse_status(&inner[at]),
+                            b"usage" => parsed.response_counts.read_usage(&inner[at]),
+                            b"output" => parsed.response_counts.read_output_items(&inner[at]),
+                            b"model" => parsed.model = unescape(&inner[at]),
+                            b"status" => parsed.status = parse_status(&inner[at]),
                             b"input_audio_transcription" => *writer = model_at_path(&inner[at], &[]).or(writer.take()),
                             b"audio" => {
                                 *writer = model_at_path(&inner[at], &["input", "transcription"]).or(writer.take())
@@ -139,7 +139,7 @@ impl SessionMeter {
                         }
                         Ok(())
                     });
-                    if let (b"session", Some(model)) = (key, &heard.model) {
+                    if let (b"session", Some(model)) = (key, &parsed.model) {
                         *current = Some(model.clone());
                     }
                 }
@@ -147,8 +147,8 @@ impl SessionMeter {
                     let inner = &event[at];
                     let _ = for_each_field(inner, |key, at| {
                         match key {
-                            b"code" => heard.status = parse_status(&inner[at]).or(heard.status.take()),
-                            b"type" => heard.status = heard.status.take().or_else(|| parse_status(&inner[at])),
+                            b"code" => parsed.status = parse_status(&inner[at]).or(parsed.status.take()),
+                            b"type" => parsed.status = parsed.status.take().or_else(|| parse_status(&inner[at])),
                             _ => (),
                         }
                         Ok(())
@@ -158,14 +158,14 @@ impl SessionMeter {
             }
             Ok(())
         });
-        heard
+        parsed
     }
 
     fn add_usage(&mut self, used: Option<Usage>, model: Option<String>, is_writing: bool) {
         let Some(used) = used else { return };
-        let another = model.filter(|model| is_writing || self.model.as_ref() != Some(model));
+        let other_model = model.filter(|model| is_writing || self.model.as_ref() != Some(model));
         let is_known = |share: &ModelUsage, model: &str| share.model == model && share.is_transcription == is_writing;
-        match another {
+        match other_model {
             Some(model) if self.other_models.iter().any(|share| is_known(share, &model)) => {
                 for share in self.other_models.iter_mut().filter(|share| is_known(share, &model)) {
                     share.usage = share.usage.plus(&used);
@@ -192,8 +192,8 @@ fn parse_status(literal: &[u8]) -> Option<String> {
 }
 
 /// Returns the `model` field of the object at this path.
-fn model_at_path(object: &[u8], way: &[&str]) -> Option<String> {
-    let (wanted, rest) = way.split_first().map_or(("model", None), |(first, rest)| (*first, Some(rest)));
+fn model_at_path(object: &[u8], path: &[&str]) -> Option<String> {
+    let (wanted, rest) = path.split_first().map_or(("model", None), |(first, rest)| (*first, Some(rest)));
     let mut found = None;
     let _ = for_each_field(object, |key, at| {
         if key == wanted.as_bytes() {
@@ -231,11 +231,11 @@ mod tests {
     #[test]
     fn attributes_usage_to_the_model_of_the_response_or_the_session() {
         let mut session = SessionMeter::default();
-        let of = |model: &str| {
+        let completed_event = |model: &str| {
             done_event("response.completed", 10, 5).replace("\"id\"", &format!("\"model\":\"{model}\",\"id\""))
         };
         for model in ["small", "large", "small", "large"] {
-            session.read_event(of(model).as_bytes());
+            session.read_event(completed_event(model).as_bytes());
         }
         session.read_event(br#"{"type":"session.updated","session":{"model":"third"}}"#);
         session.read_event(done_event("response.done", 3, 2).as_bytes());
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(session.other_models, [share("large", used(18, 10, 2)), share("third", used(2, 2, 1))]);
         assert_eq!(session.total_usage(), Some(used(38, 22, 5)));
         for at in 0..2 * MAX_OTHER_MODELS {
-            session.read_event(of(&format!("model-{at}")).as_bytes());
+            session.read_event(completed_event(&format!("model-{at}")).as_bytes());
         }
         assert_eq!(session.other_models.len(), MAX_OTHER_MODELS);
         let all = 2 * MAX_OTHER_MODELS as u64;
@@ -299,24 +299,24 @@ mod tests {
     #[test]
     fn returns_session_states_and_errors() {
         let mut session = SessionMeter::default();
-        let mut told = |event: &str| {
+        let mut summary = |event: &str| {
             session.read_event(event.as_bytes()).map(|mark| (mark.event_type, mark.status, mark.usage.is_some()))
         };
-        let is = |kind: &str, word: Option<&str>, used| Some((kind.to_owned(), word.map(ToOwned::to_owned), used));
-        assert_eq!(told(r#"{"type":"session.created","session":{"id":"s"}}"#), is("session.created", None, false));
-        assert_eq!(told(r#"{"type":"session.updated","session":{}}"#), is("session.updated", None, false));
+        let is = |kind: &str, status: Option<&str>, used| Some((kind.to_owned(), status.map(ToOwned::to_owned), used));
+        assert_eq!(summary(r#"{"type":"session.created","session":{"id":"s"}}"#), is("session.created", None, false));
+        assert_eq!(summary(r#"{"type":"session.updated","session":{}}"#), is("session.updated", None, false));
         for event in [r#"{"type":"response.created"}"#, r#"{"type":"x","delta":"\"error\" response.done"}"#, "{"] {
-            assert_eq!(told(event), None, "{event}");
+            assert_eq!(summary(event), None, "{event}");
         }
         let usage = r#""usage":{"input_tokens":1,"output_tokens":2}"#;
         let done = format!(r#"{{"type":"response.done","response":{{"status":"cancelled",{usage}}}}}"#);
-        assert_eq!(told(&done), is("response.done", Some("cancelled"), true));
-        for (error, word) in [
+        assert_eq!(summary(&done), is("response.done", Some("cancelled"), true));
+        for (error, expected_status) in [
             (r#"{"type":"invalid_request_error","code":"unknown_event"}"#, Some("unknown_event")),
             (r#"{"code":null,"type":"server_error"}"#, Some("server_error")),
             (r#"{"message":"no"}"#, None),
         ] {
-            assert_eq!(told(&format!(r#"{{"type":"error","error":{error}}}"#)), is("error", word, false));
+            assert_eq!(summary(&format!(r#"{{"type":"error","error":{error}}}"#)), is("error", expected_status, false));
         }
     }
 

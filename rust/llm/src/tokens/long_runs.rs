@@ -236,30 +236,30 @@ impl<'t> WindowedCounter<'t> {
     fn count_tokens(mut self) -> usize {
         let mut window = self.merge_window(&self.window_range.clone());
         while self.window_range.end < self.text.len() {
-            let Some(place) = self.find_cut_point(&window) else {
+            let Some(cut) = self.find_cut_point(&window) else {
                 self.window_bytes = 2 * self.window_range.len();
                 self.overlap_bytes = MIN_OVERLAP_BYTES;
                 self.window_range.end = self.next_window_end(self.window_range.start + self.window_bytes);
                 window = self.merge_window(&self.window_range.clone());
                 continue;
             };
-            let start = self.window_range.start + place.byte_offset;
+            let start = self.window_range.start + cut.byte_offset;
             let run = self.run.clone();
             let part = start..self.next_window_end(start + self.window_bytes);
             // Texts that are made to be slow repeat themselves, so an identical window is not merged again.
             let is_again = self.text[part.clone()] == self.text[self.window_range.clone()];
             let next = if is_again { None } else { Some(self.merge_window(&part)) };
-            if next.as_ref().unwrap_or(&window).token_length(0) != window.token_length(place.token_count) {
+            if next.as_ref().unwrap_or(&window).token_length(0) != window.token_length(cut.token_count) {
                 // The two windows do not meet here: tries an earlier position.
                 self.overlap_bytes *= 2;
                 self.run = run;
                 continue;
             }
-            self.tokens_before += place.token_count;
+            self.tokens_before += cut.token_count;
             self.window_range = part;
             window = next.unwrap_or(window);
             self.overlap_bytes = MIN_OVERLAP_BYTES;
-            if place.token_count > WIDE_WINDOW_TOKENS {
+            if cut.token_count > WIDE_WINDOW_TOKENS {
                 self.window_bytes = MIN_WINDOW_BYTES.max(self.window_bytes / 2);
             }
         }
@@ -303,7 +303,7 @@ impl<'t> WindowedCounter<'t> {
         let most = window.0.len().saturating_sub(self.overlap_bytes / BYTES_PER_TOKEN);
         let ends = window.0[..far.min(most)].iter().enumerate().rev();
         ends.map(|(index, end)| CutPoint { token_count: index + 1, byte_offset: *end })
-            .take_while(|place| self.window_range.start + place.byte_offset > from)
-            .find(|place| self.text.is_char_boundary(self.window_range.start + place.byte_offset))
+            .take_while(|cut| self.window_range.start + cut.byte_offset > from)
+            .find(|cut| self.text.is_char_boundary(self.window_range.start + cut.byte_offset))
     }
 }

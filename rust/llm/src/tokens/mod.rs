@@ -28,7 +28,7 @@ impl Encoding {
 
     /// Returns the encoding with this name, such as `cl100k_base`, if its vocabulary is included.
     pub fn from_name(name: &str) -> Option<Self> {
-        tiktoken::list_encodings().iter().find(|known| **known == name).map(|known| Self(known))
+        tiktoken::list_encodings().iter().find(|encoding| **encoding == name).map(|encoding| Self(encoding))
     }
 
     pub fn name(self) -> &'static str {

@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn rejects_missing_or_invalid_messages() {
-        for (body, said) in [
+        for (body, expected) in [
             ("{}", "messages: must be an array of at least one message"),
             (r#"{"messages":null}"#, "messages: must be an array of at least one message"),
             (r#"{"messages":[]}"#, "messages: must be an array of at least one message"),
@@ -133,14 +133,14 @@ mod tests {
             ("[]", "$: expected an object at byte 0"),
         ] {
             let refused = check_error(ApiFormat::Anthropic, body);
-            assert!(refused.starts_with(said), "{body}: {refused}");
+            assert!(refused.starts_with(expected), "{body}: {refused}");
         }
     }
 
     #[test]
     fn rejects_missing_or_invalid_contents() {
         let within = |inner: &str| format!("{{\"generateContentRequest\":{inner}}}");
-        for (inner, said) in [
+        for (inner, expected) in [
             ("{}", "contents: must be an array of at least one content"),
             (r#"{"contents":[]}"#, "contents: must be an array of at least one content"),
             (r#"{"contents":"hi"}"#, "contents: must be an array of at least one content"),
@@ -152,9 +152,9 @@ mod tests {
             (r#"{"systemInstruction":{},"contents":{"parts":{}}}"#, "systemInstruction.parts: must be an array"),
         ] {
             let found = check_error(ApiFormat::Gemini, inner);
-            assert!(found.starts_with(said), "{inner}: {found}");
+            assert!(found.starts_with(expected), "{inner}: {found}");
             let found = check_error(ApiFormat::Gemini, &within(inner));
-            assert!(found.starts_with(&format!("generateContentRequest.{said}")), "{inner}: {found}");
+            assert!(found.starts_with(&format!("generateContentRequest.{expected}")), "{inner}: {found}");
         }
         assert_eq!(check_error(ApiFormat::Gemini, &within("[]")), "generateContentRequest: must be an object");
     }

@@ -28,9 +28,9 @@ impl DroppedParams {
     }
 
     /// Adds the remaining fields of an object as `object.field`, except those with a default or empty value.
-    pub fn add_remaining_fields(&mut self, of: &str, rest: &Fields) {
+    pub fn add_remaining_fields(&mut self, parent: &str, rest: &Fields) {
         for (key, _) in rest.iter().filter(|(_, value)| !is_default_value(value)) {
-            self.add(&format!("{of}.{key}"));
+            self.add(&format!("{parent}.{key}"));
         }
     }
 
@@ -49,11 +49,11 @@ impl DroppedParams {
 
     /// Returns the names as a header value.
     pub fn header_value(&self) -> String {
-        let told = self.0[..self.0.len().min(MAX_REPORTED_NAMES)].join(", ");
+        let listed = self.0[..self.0.len().min(MAX_REPORTED_NAMES)].join(", ");
         match self.0.len().saturating_sub(MAX_REPORTED_NAMES) {
-            0 => told,
-            more if self.0.len() == MAX_STORED_NAMES => format!("{told}, and at least {more} more"),
-            more => format!("{told}, and {more} more"),
+            0 => listed,
+            more if self.0.len() == MAX_STORED_NAMES => format!("{listed}, and at least {more} more"),
+            more => format!("{listed}, and {more} more"),
         }
     }
 }
@@ -76,10 +76,10 @@ impl DroppedFields {
 
     /// Adds a name; returns true if it is new.
     pub fn add(&self, name: &str) -> bool {
-        let mut held = self.lock_state();
-        let before = held.dropped_names.len();
-        held.dropped_names.add(name);
-        held.dropped_names.len() > before
+        let mut state = self.lock_state();
+        let before = state.dropped_names.len();
+        state.dropped_names.add(name);
+        state.dropped_names.len() > before
     }
 
     /// Stores the usage as the provider reported it. Not every API format has a field for each kind of token.
@@ -93,8 +93,8 @@ impl DroppedFields {
 
     /// Returns the header value with everything that was dropped from the request and its response; `None` if nothing
     /// was.
-    pub fn header_value(&self, asked: &DroppedParams) -> Option<String> {
-        let mut all = asked.clone();
+    pub fn header_value(&self, dropped_params: &DroppedParams) -> Option<String> {
+        let mut all = dropped_params.clone();
         self.lock_state().dropped_names.0.iter().for_each(|name| all.add(name));
         Some(all.header_value()).filter(|text| !text.is_empty())
     }
@@ -106,15 +106,15 @@ mod tests {
 
     #[test]
     fn reports_each_name_once_and_escapes_header_characters() {
-        let mut lost = DroppedParams::default();
+        let mut dropped = DroppedParams::default();
         for name in ["seed", "seed", "a\r\nx: y", "ä"] {
-            lost.add(name);
+            dropped.add(name);
         }
-        assert_eq!(lost.header_value(), "seed, a__x__y, __");
-        (0..99).for_each(|n| lost.add(&n.to_string()));
-        assert!(lost.header_value().ends_with(", 12, and 86 more"), "{}", lost.header_value());
-        (0..999).for_each(|n| lost.add(&n.to_string()));
-        assert!(lost.header_value().ends_with(", 12, and at least 240 more"), "{}", lost.header_value());
-        assert_eq!(lost.len(), MAX_STORED_NAMES);
+        assert_eq!(dropped.header_value(), "seed, a__x__y, __");
+        (0..99).for_each(|n| dropped.add(&n.to_string()));
+        assert!(dropped.header_value().ends_with(", 12, and 86 more"), "{}", dropped.header_value());
+        (0..999).for_each(|n| dropped.add(&n.to_string()));
+        assert!(dropped.header_value().ends_with(", 12, and at least 240 more"), "{}", dropped.header_value());
+        assert_eq!(dropped.len(), MAX_STORED_NAMES);
     }
 }

@@ -17,13 +17,13 @@ pub(crate) struct ErrorOrigin<'a> {
 /// Translates an error to the client's API format. Uses the raw body as message if none was parsed from it.
 pub(crate) fn translate_error(
     dialect: ApiFormat,
-    whose: ErrorOrigin<'_>,
+    origin: ErrorOrigin<'_>,
     found: ErrorDetails,
-    answer: &[u8],
+    response: &[u8],
 ) -> Vec<u8> {
-    let ErrorOrigin { provider, status, request_id } = whose;
-    let found = fill_missing_type_or_code(whose, found, answer);
-    let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(answer).trim().to_owned());
+    let ErrorOrigin { provider, status, request_id } = origin;
+    let found = fill_missing_type_or_code(origin, found, response);
+    let text = found.message.unwrap_or_else(|| String::from_utf8_lossy(response).trim().to_owned());
     let text = if text.is_empty() { format!("status {status}") } else { text };
     let message = prefix_provider_name(provider, &text);
     let failure = Failure {
@@ -45,12 +45,12 @@ pub(crate) fn translate_error(
 
 /// Fills in an error type or code that the provider omits. Bytez and Hugging Face use the status if the error is a
 /// plain string; Oracle uses its code as type.
-fn fill_missing_type_or_code(whose: ErrorOrigin<'_>, mut found: ErrorDetails, answer: &[u8]) -> ErrorDetails {
+fn fill_missing_type_or_code(origin: ErrorOrigin<'_>, mut found: ErrorDetails, response: &[u8]) -> ErrorDetails {
     let status = || {
-        let said: Value = serde_json::from_slice(answer).unwrap_or_default();
-        said["error"].is_string().then(|| whose.status.to_string())
+        let body: Value = serde_json::from_slice(response).unwrap_or_default();
+        body["error"].is_string().then(|| origin.status.to_string())
     };
-    match whose.provider {
+    match origin.provider {
         "bytez" => found.kind = found.kind.or_else(status),
         "huggingface" => found.code = found.code.or_else(status),
         "oracle" if found.kind.is_none() => found.kind.clone_from(&found.code),
@@ -98,11 +98,11 @@ pub(crate) fn stream_failure<'a>(
     Failure { status, error_type: kind, message, code, request_id: None }
 }
 
-fn infer_status(word: &str) -> Option<u16> {
-    if let Ok(status @ 400..600) = word.parse() {
+fn infer_status(code: &str) -> Option<u16> {
+    if let Ok(status @ 400..600) = code.parse() {
         return Some(status);
     }
-    let letters = word.chars().filter(char::is_ascii_alphanumeric);
+    let letters = code.chars().filter(char::is_ascii_alphanumeric);
     let plain: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
     STATUS_KEYWORDS.iter().find(|(part, _)| plain.contains(part)).map(|(_, status)| *status)
 }
@@ -111,42 +111,43 @@ fn infer_status(word: &str) -> Option<u16> {
 /// the body is not an error of that format.
 pub(crate) fn complete_native_error(
     dialect: ApiFormat,
-    whose: ErrorOrigin<'_>,
-    answer: &[u8],
+    origin: ErrorOrigin<'_>,
+    response: &[u8],
 ) -> Result<Option<Vec<u8>>, ()> {
-    let mut said: Value = serde_json::from_slice(answer).map_err(|_| ())?;
+    let mut error_json: Value = serde_json::from_slice(response).map_err(|_| ())?;
     let is_whole = match dialect {
         ApiFormat::OpenAi => {
-            return complete_openai_error(&mut said, whose).map(|is_new| is_new.then(|| said.to_string().into()));
+            return complete_openai_error(&mut error_json, origin)
+                .map(|is_new| is_new.then(|| error_json.to_string().into()));
         }
-        ApiFormat::Anthropic => said["type"] == "error" && said["error"]["message"].is_string(),
-        ApiFormat::Gemini => said["error"].is_object() || said[0]["error"].is_object(),
-        ApiFormat::Bedrock => ["message", "Message", "__type"].iter().any(|key| said[key].is_string()),
+        ApiFormat::Anthropic => error_json["type"] == "error" && error_json["error"]["message"].is_string(),
+        ApiFormat::Gemini => error_json["error"].is_object() || error_json[0]["error"].is_object(),
+        ApiFormat::Bedrock => ["message", "Message", "__type"].iter().any(|key| error_json[key].is_string()),
     };
     if is_whole { Ok(None) } else { Err(()) }
 }
 
 /// Adds missing fields to an OpenAI error and names the provider in its message. Returns true if anything changed. All
 /// other fields are kept.
-fn complete_openai_error(said: &mut Value, whose: ErrorOrigin<'_>) -> Result<bool, ()> {
-    let before = said.clone();
-    let error = said.get_mut("error").and_then(Value::as_object_mut).ok_or(())?;
+fn complete_openai_error(error_json: &mut Value, origin: ErrorOrigin<'_>) -> Result<bool, ()> {
+    let before = error_json.clone();
+    let error = error_json.get_mut("error").and_then(Value::as_object_mut).ok_or(())?;
     let Some(Value::String(message)) = error.get_mut("message") else { return Err(()) };
-    *message = prefix_provider_name(whose.provider, message);
+    *message = prefix_provider_name(origin.provider, message);
     // Google reports the error type as `status`, also in its OpenAI-compatible APIs.
-    let own = error.get("status").filter(|status| status.is_string()).cloned();
+    let status_name = error.get("status").filter(|status| status.is_string()).cloned();
     error
         .entry("type")
-        .or_insert_with(|| own.unwrap_or_else(|| openai_chat::error_type_for_status(whose.status).into()));
+        .or_insert_with(|| status_name.unwrap_or_else(|| openai_chat::error_type_for_status(origin.status).into()));
     error.entry("param").or_insert(Value::Null);
     let code = error.entry("code").or_insert(Value::Null);
     if code.is_number() {
         *code = code.to_string().into();
     }
-    if let Some(body) = said.as_object_mut() {
-        body.entry("provider").or_insert_with(|| whose.provider.into());
+    if let Some(body) = error_json.as_object_mut() {
+        body.entry("provider").or_insert_with(|| origin.provider.into());
     }
-    Ok(*said != before)
+    Ok(*error_json != before)
 }
 
 /// Prefixes an error message with the provider's name, unless another Penstock gateway has already done so.
@@ -173,14 +174,17 @@ mod tests {
 
     #[test]
     fn keeps_all_fields_of_an_openai_error_and_adds_missing_ones() {
-        let done = |said: &Value| {
-            let completed = complete_native_error(ApiFormat::OpenAi, ORIGIN, said.to_string().as_bytes());
+        let done = |error_json: &Value| {
+            let completed = complete_native_error(ApiFormat::OpenAi, ORIGIN, error_json.to_string().as_bytes());
             completed.map(|new| new.map(|new| serde_json::from_slice::<Value>(&new).unwrap()))
         };
-        let whole =
+        let complete =
             json!({"error": {"message": "p error: m", "type": "t", "param": null, "code": "c"}, "provider": "p"});
-        assert_eq!(done(&whole), Ok(None));
-        assert_eq!(done(&json!({"error": {"message": "m", "type": "t", "param": null, "code": "c"}})), Ok(Some(whole)));
+        assert_eq!(done(&complete), Ok(None));
+        assert_eq!(
+            done(&json!({"error": {"message": "m", "type": "t", "param": null, "code": "c"}})),
+            Ok(Some(complete))
+        );
         assert_eq!(
             done(&json!({"error": {"code": 401, "message": "m", "innererror": {"code": "x"}}, "provider": "Novita"})),
             Ok(Some(json!({"error": {"code": "401", "message": "p error: m", "innererror": {"code": "x"},
@@ -198,19 +202,23 @@ mod tests {
 
     #[test]
     fn fills_in_what_single_providers_omit() {
-        for (provider, answer, message, kind, code) in [
+        for (provider, response, message, kind, code) in [
             ("huggingface", r#"{"error":"no"}"#, "huggingface error: no", json!("invalid_request_error"), json!("400")),
             ("huggingface", r#"{"detail":"no"}"#, "huggingface error: no", json!("invalid_request_error"), Value::Null),
             ("bytez", r#"{"error":"no","output":null}"#, "bytez error: no", json!("400"), Value::Null),
             ("x-ai", r#"{"code":"c","error":"no"}"#, "x-ai error: no", json!("invalid_request_error"), json!("c")),
             ("oracle", r#"{"code":"c","message":"no"}"#, "oracle error: no", json!("c"), json!("c")),
         ] {
-            let whose = ErrorOrigin { provider, status: 400, request_id: None };
-            let found = crate::chat::providers::openai_chat::parse_error(answer.as_bytes());
-            let told = translate_error(ApiFormat::OpenAi, whose, found, answer.as_bytes());
-            let told: Value = serde_json::from_slice(&told).unwrap();
-            let error = &told["error"];
-            assert_eq!((&error["message"], &error["type"], &error["code"]), (&message.into(), &kind, &code), "{told}");
+            let origin = ErrorOrigin { provider, status: 400, request_id: None };
+            let found = crate::chat::providers::openai_chat::parse_error(response.as_bytes());
+            let translated = translate_error(ApiFormat::OpenAi, origin, found, response.as_bytes());
+            let parsed: Value = serde_json::from_slice(&translated).unwrap();
+            let error = &parsed["error"];
+            assert_eq!(
+                (&error["message"], &error["type"], &error["code"]),
+                (&message.into(), &kind, &code),
+                "{parsed}"
+            );
         }
     }
 
@@ -241,14 +249,14 @@ mod tests {
 
     #[test]
     fn an_error_of_another_api_format_is_not_native() {
-        let own = [
+        let native_errors = [
             (ApiFormat::Anthropic, json!({"type": "error", "error": {"type": "t", "message": "m"}})),
             (ApiFormat::Gemini, json!({"error": {"code": 400, "message": "m", "status": "S"}})),
             (ApiFormat::Bedrock, json!({"message": "m"})),
         ];
-        for (dialect, said) in &own {
-            for (other, _) in &own {
-                let found = complete_native_error(*other, ORIGIN, said.to_string().as_bytes());
+        for (dialect, error_json) in &native_errors {
+            for (other, _) in &native_errors {
+                let found = complete_native_error(*other, ORIGIN, error_json.to_string().as_bytes());
                 // An Anthropic error also passes as one of Gemini's, because it has all of the required fields.
                 let reads = other == dialect || (*dialect, *other) == (ApiFormat::Anthropic, ApiFormat::Gemini);
                 assert_eq!(found.is_ok(), reads, "{dialect:?} read as {other:?}");

@@ -145,7 +145,7 @@ impl Translation {
                 body?,
             ));
         }
-        let (mut asked, echo) = match caller {
+        let (mut request, echo) = match caller {
             ClientFormat::Chat => (crate::chat::clients::openai_chat::parse_request(question.body)?, Fields::default()),
             ClientFormat::Messages => {
                 (crate::chat::clients::anthropic_messages::parse_request(question.body)?, Fields::default())
@@ -189,15 +189,15 @@ impl Translation {
                 return Ok((Self::new(question, (caller, wire), DroppedParams::default()), Vec::new()));
             }
         };
-        let images = !question.strict || asked.has_image_modality();
+        let images = !question.strict || request.has_image_modality();
         let shows_thoughts = match caller {
-            ClientFormat::Gemini => crate::chat::clients::gemini::should_show_thinking(&asked),
-            _ => asked.fields.get("thinking").is_some_and(|thinking| !thinking.is_null()),
+            ClientFormat::Gemini => crate::chat::clients::gemini::should_show_thinking(&request),
+            _ => request.fields.get("thinking").is_some_and(|thinking| !thinking.is_null()),
         };
         let blocks = images || shows_thoughts;
         let plain = Self::new(question, (caller, wire), DroppedParams::default());
-        let (model, documents) = (asked.model.clone(), asked.document_names());
-        let answering = ResponseContext {
+        let (model, documents) = (request.model.clone(), request.document_names());
+        let context = ResponseContext {
             model,
             should_show_thinking: blocks,
             should_show_images: images,
@@ -205,27 +205,27 @@ impl Translation {
             document_names: documents,
             ..plain.response_context
         };
-        if let Some(meant) = question.hints.effective_model {
-            meant.clone_into(&mut asked.model);
+        if let Some(effective_model) = question.hints.effective_model {
+            effective_model.clone_into(&mut request.model);
         }
-        asked.signatures.clone_from(&answering.signatures);
+        request.signatures.clone_from(&context.signatures);
         if let Some(betas) = question.hints.anthropic_betas
-            && wire.has_betas_in_body(&asked.model)
-            && !asked.fields.contains_key("anthropic_beta")
+            && wire.has_betas_in_body(&request.model)
+            && !request.fields.contains_key("anthropic_beta")
         {
-            asked.fields.insert("anthropic_beta".into(), betas.into());
+            request.fields.insert("anthropic_beta".into(), betas.into());
         }
         let hides_usage = matches!(caller, ClientFormat::Chat | ClientFormat::Completions)
-            && asked.stream
+            && request.stream
             && !requests_usage(question.body);
         let is_told = question.hints.anthropic_version.is_some() || question.hints.is_anthropic_client;
-        let told = is_told.then(|| asked.take_param("anthropic_version")).flatten();
-        let mut body = wire.write_request(&mut asked)?;
-        asked.record_dropped_if_set("anthropic_version", told.as_ref());
-        let (betas, version) = (asked.betas.take(), asked.api_version.take());
-        let mut lost = asked.into_dropped_params();
-        if let Some((reworded, unsaid)) = question.provider.param_rules(Operation::ChatComplete).apply(&body) {
-            lost.merge(&unsaid);
+        let dropped_version = is_told.then(|| request.take_param("anthropic_version")).flatten();
+        let mut body = wire.write_request(&mut request)?;
+        request.record_dropped_if_set("anthropic_version", dropped_version.as_ref());
+        let (betas, version) = (request.betas.take(), request.api_version.take());
+        let mut dropped = request.into_dropped_params();
+        if let Some((reworded, dropped_fields)) = question.provider.param_rules(Operation::ChatComplete).apply(&body) {
+            dropped.merge(&dropped_fields);
             body = reworded;
         }
         Ok((
@@ -233,8 +233,8 @@ impl Translation {
                 should_hide_usage: hides_usage,
                 anthropic_betas: betas,
                 anthropic_version: version,
-                response_context: answering,
-                dropped_params: lost,
+                response_context: context,
+                dropped_params: dropped,
                 ..plain
             },
             body,
@@ -270,12 +270,12 @@ impl Translation {
         }
         let mut body = wire.write_embedding_request(&mut texts)?;
         let caller = ClientFormat::Embeddings(texts.format);
-        let mut lost = texts.into_dropped_params();
-        if let Some((reworded, unsaid)) = question.provider.param_rules(Operation::Embed).apply(&body) {
-            lost.merge(&unsaid);
+        let mut dropped = texts.into_dropped_params();
+        if let Some((reworded, dropped_fields)) = question.provider.param_rules(Operation::Embed).apply(&body) {
+            dropped.merge(&dropped_fields);
             body = reworded;
         }
-        Ok((Self::new(question, (caller, wire), lost), body))
+        Ok((Self::new(question, (caller, wire), dropped), body))
     }
 
     fn translate_image_request(
@@ -309,19 +309,19 @@ impl Translation {
         wire: &'static dyn ProviderFormat,
         counted: CountFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
-        let mut asked = match counted {
+        let mut request = match counted {
             CountFormat::Messages => crate::chat::clients::anthropic_messages::parse_request(question.body)?,
             CountFormat::Gemini => crate::chat::clients::gemini::parse_count_request(question.body, question.model)?,
             CountFormat::Converse => {
                 crate::chat::clients::bedrock_converse::count_tokens::parse_request(question.body, question.model)?
             }
         };
-        let body = wire.write_count_request(&mut asked)?;
-        let betas = asked.betas.take();
+        let body = wire.write_count_request(&mut request)?;
+        let betas = request.betas.take();
         Ok((
             Self {
                 anthropic_betas: betas,
-                ..Self::new(question, (ClientFormat::CountTokens(counted), wire), asked.dropped_params)
+                ..Self::new(question, (ClientFormat::CountTokens(counted), wire), request.dropped_params)
             },
             body,
         ))
@@ -338,11 +338,8 @@ impl Translation {
             let mut run = BatchRequest::parse(question)?;
             let echo = run.echoed_fields();
             let body = wire.write_batch_request(&mut run)?;
-            let answering = ResponseContext { echoed_fields: echo, ..plain.response_context };
-            return Ok((
-                Self { response_context: answering, dropped_params: run.into_dropped_params(), ..plain },
-                body,
-            ));
+            let context = ResponseContext { echoed_fields: echo, ..plain.response_context };
+            return Ok((Self { response_context: context, dropped_params: run.into_dropped_params(), ..plain }, body));
         }
         if question.operation != Operation::CreateFinetune {
             return Ok((plain, Vec::new()));
@@ -353,8 +350,8 @@ impl Translation {
         if let Some(name) = &tune.job_name {
             echo.insert("id".into(), name.as_str().into());
         }
-        let answering = ResponseContext { echoed_fields: echo, ..plain.response_context };
-        Ok((Self { response_context: answering, dropped_params: tune.into_dropped_params(), ..plain }, body))
+        let context = ResponseContext { echoed_fields: echo, ..plain.response_context };
+        Ok((Self { response_context: context, dropped_params: tune.into_dropped_params(), ..plain }, body))
     }
 
     /// Creates a translation with the values that apply to all operations; chat sets more.
@@ -363,7 +360,7 @@ impl Translation {
         (client_format, provider_format): (ClientFormat, &'static dyn ProviderFormat),
         dropped_params: DroppedParams,
     ) -> Self {
-        let meant = question.hints.effective_model.unwrap_or(question.model);
+        let effective_model = question.hints.effective_model.unwrap_or(question.model);
         let response_context = ResponseContext {
             provider: question.provider.slug(),
             model: question.model.to_owned(),
@@ -375,7 +372,11 @@ impl Translation {
             echoed_fields: Fields::default(),
             document_names: Arc::default(),
             dropped_fields: DroppedFields::default(),
-            signatures: question.hints.signatures.filter(|_| provider_format.signs_tool_calls(meant)).cloned(),
+            signatures: question
+                .hints
+                .signatures
+                .filter(|_| provider_format.signs_tool_calls(effective_model))
+                .cloned(),
         };
         let operation = question.operation;
         let page = PageQuery::default();
@@ -399,13 +400,13 @@ impl Translation {
     }
 
     /// Translates a complete response to the client's format.
-    pub fn translate_response(&self, answer: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
+    pub fn translate_response(&self, body: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
         if self.is_passthrough {
-            return self.provider_format.pass_through_response(self.operation, answer);
+            return self.provider_format.pass_through_response(self.operation, body);
         }
-        let lacks = |what: &str| MalformedResponse(format!("the response has no {what}"));
-        let read = || serde_json::from_slice::<serde_json::Value>(answer);
-        let teller: Box<dyn ResponseWriter> = match self.client_format {
+        let lacks = |missing: &str| MalformedResponse(format!("the response has no {missing}"));
+        let read = || serde_json::from_slice::<serde_json::Value>(body);
+        let writer: Box<dyn ResponseWriter> = match self.client_format {
             ClientFormat::Embeddings(shape) => {
                 let vectors = self.provider_format.read_embeddings(&read()?).ok_or_else(|| lacks("vectors"))?;
                 return vectors.into_client_json(&self.response_context, shape);
@@ -430,10 +431,10 @@ impl Translation {
                 return Ok(self.encode_model_list(listed));
             }
             ClientFormat::FineTuning => {
-                let answer = if answer.trim_ascii().is_empty() { serde_json::json!({}) } else { read()? };
+                let parsed = if body.trim_ascii().is_empty() { serde_json::json!({}) } else { read()? };
                 return crate::jobs::fine_tuning::encode_response(
                     self.provider_format,
-                    &answer,
+                    &parsed,
                     &self.response_context,
                     (self.operation, &self.page),
                 );
@@ -465,9 +466,9 @@ impl Translation {
                 crate::chat::clients::openai_responses::ResponseBuilder::new(self.response_context.clone()),
             )),
         };
-        let mut teller = RecordingWriter::new(teller, &self.response_context);
-        self.provider_format.read_response(answer, &mut teller)?;
-        Ok(teller.take_output())
+        let mut writer = RecordingWriter::new(writer, &self.response_context);
+        self.provider_format.read_response(body, &mut writer)?;
+        Ok(writer.take_output())
     }
 
     /// Returns true if the request cancels a batch and the provider deletes cancelled batches.
@@ -515,7 +516,7 @@ impl Translation {
         if self.is_passthrough {
             return Transcoder::passthrough(self.provider_format.event_framing());
         }
-        let teller: Box<dyn ResponseWriter> = match self.client_format {
+        let writer: Box<dyn ResponseWriter> = match self.client_format {
             ClientFormat::Completions => {
                 Box::new(crate::chat::clients::openai_completions::StreamWriter::new(self.response_context.clone()))
             }
@@ -545,19 +546,19 @@ impl Translation {
                 crate::chat::clients::openai_responses::StreamWriter::new(self.response_context.clone()),
             )),
         };
-        let teller = RecordingWriter::new(teller, &self.response_context);
-        Transcoder::new(self.provider_format.event_framing(), self.provider_format.stream_decoder(), teller)
+        let writer = RecordingWriter::new(writer, &self.response_context);
+        Transcoder::new(self.provider_format.event_framing(), self.provider_format.stream_decoder(), writer)
     }
 
     /// Translates a provider's error to the client's format. The status does not change. `request_id` is the ID that
     /// the provider assigned, if known.
-    pub fn translate_error(&self, status: u16, answer: &[u8], request_id: Option<&str>) -> Vec<u8> {
-        if self.is_passthrough && is_anthropic_error(answer) {
-            return answer.to_vec();
+    pub fn translate_error(&self, status: u16, response: &[u8], request_id: Option<&str>) -> Vec<u8> {
+        if self.is_passthrough && is_anthropic_error(response) {
+            return response.to_vec();
         }
-        let whose = ErrorOrigin { provider: self.response_context.provider, status, request_id };
+        let origin = ErrorOrigin { provider: self.response_context.provider, status, request_id };
         let dialect = self.operation.api_format().unwrap_or(ApiFormat::OpenAi);
-        errors::translate_error(dialect, whose, self.provider_format.parse_error(answer), answer)
+        errors::translate_error(dialect, origin, self.provider_format.parse_error(response), response)
     }
 
     /// Returns the content type of streams that are sent to the client.
@@ -636,8 +637,8 @@ pub(crate) fn extract_counted_body(body: &[u8]) -> Result<Vec<u8>, RequestError>
 }
 
 /// Returns true if an error already has Anthropic's format.
-fn is_anthropic_error(answer: &[u8]) -> bool {
-    serde_json::from_slice::<serde_json::Value>(answer).is_ok_and(|answer| answer["type"] == "error")
+fn is_anthropic_error(response: &[u8]) -> bool {
+    serde_json::from_slice::<serde_json::Value>(response).is_ok_and(|response| response["type"] == "error")
 }
 
 fn requests_usage(body: &[u8]) -> bool {

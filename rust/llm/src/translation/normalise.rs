@@ -74,41 +74,41 @@ impl Normaliser {
 
     /// Returns the error in the client's API format; `None` if it already has that format. `request_id` is the ID that
     /// the provider assigned.
-    pub fn normalise_error(self, status: u16, answer: &[u8], request_id: Option<&str>) -> Option<Vec<u8>> {
-        let whose = ErrorOrigin { provider: self.provider, status, request_id };
-        errors::complete_native_error(self.api_format, whose, answer).unwrap_or_else(|()| {
-            Some(errors::translate_error(self.api_format, whose, openai_chat::parse_error(answer), answer))
+    pub fn normalise_error(self, status: u16, response: &[u8], request_id: Option<&str>) -> Option<Vec<u8>> {
+        let origin = ErrorOrigin { provider: self.provider, status, request_id };
+        errors::complete_native_error(self.api_format, origin, response).unwrap_or_else(|()| {
+            Some(errors::translate_error(self.api_format, origin, openai_chat::parse_error(response), response))
         })
     }
 
     /// Normalises a complete response body.
-    pub fn normalise_body(self, answer: Bytes) -> Bytes {
-        self.normalise_json(&answer).map_or(answer, Bytes::from)
+    pub fn normalise_body(self, response: Bytes) -> Bytes {
+        self.normalise_json(&response).map_or(response, Bytes::from)
     }
 
     /// Returns a function that normalises an event stream. It takes the next chunk, or `None` at the end, and returns
     /// the bytes to send.
     pub fn stream_normaliser(self) -> impl FnMut(Option<Bytes>) -> Bytes + Send {
-        let mut begun = Vec::new();
+        let mut pending = Vec::new();
         // True within a long line whose beginning was already forwarded.
         let mut passes = false;
-        move |piece| {
-            let Some(mut piece) = piece else { return self.normalise_lines(&std::mem::take(&mut begun)) };
+        move |chunk| {
+            let Some(mut chunk) = chunk else { return self.normalise_lines(&std::mem::take(&mut pending)) };
             let mut out = Vec::new();
             if passes {
-                let Some(end) = memchr2(b'\n', b'\r', &piece) else { return piece };
+                let Some(end) = memchr2(b'\n', b'\r', &chunk) else { return chunk };
                 passes = false;
-                out.extend_from_slice(&piece.split_to(end + 1));
+                out.extend_from_slice(&chunk.split_to(end + 1));
             }
-            let end = memrchr2(b'\n', b'\r', &piece).map_or(0, |end| end + 1);
-            begun.extend_from_slice(&piece[..end]);
+            let end = memrchr2(b'\n', b'\r', &chunk).map_or(0, |end| end + 1);
+            pending.extend_from_slice(&chunk[..end]);
             if end > 0 {
-                out.extend_from_slice(&self.normalise_lines(&std::mem::take(&mut begun)));
+                out.extend_from_slice(&self.normalise_lines(&std::mem::take(&mut pending)));
             }
-            begun.extend_from_slice(&piece[end..]);
-            if begun.len() > MAX_LINE_BYTES {
+            pending.extend_from_slice(&chunk[end..]);
+            if pending.len() > MAX_LINE_BYTES {
                 passes = true;
-                out.append(&mut begun);
+                out.append(&mut pending);
             }
             out.into()
         }
@@ -139,19 +139,19 @@ impl Normaliser {
 
     /// Adds the `provider` field to a JSON object; `None` if it already has one.
     fn add_provider_field(self, json: &[u8]) -> Option<Vec<u8>> {
-        let mut says = false;
+        let mut has_provider = false;
         if PROVIDER_KEY.find(json).is_some() {
             let object = json.trim_ascii();
             scan::for_each_field(object, |key, _| {
-                says |= key == b"provider";
+                has_provider |= key == b"provider";
                 Ok(())
             })
             .ok()?;
         }
-        let end = json.trim_ascii_end().strip_suffix(b"}").filter(|_| !says)?.len();
+        let end = json.trim_ascii_end().strip_suffix(b"}").filter(|_| !has_provider)?.len();
         let comma = if json[..end].trim_ascii().ends_with(b"{") { "" } else { "," };
-        let whose = format!("{comma}\"provider\":\"{}\"", self.provider);
-        Some([&json[..end], whose.as_bytes(), &json[end..]].concat())
+        let provider_field = format!("{comma}\"provider\":\"{}\"", self.provider);
+        Some([&json[..end], provider_field.as_bytes(), &json[end..]].concat())
     }
 }
 
@@ -163,14 +163,14 @@ fn map_finish_reasons(json: &[u8]) -> Option<Vec<u8>> {
     for at in FINISH_REASON_KEY.find_iter(json) {
         let Some((open, b'"')) = value_start(json, at + FINISH_REASON_KEY.needle().len()) else { continue };
         let Some(length) = memchr(b'"', &json[open + 1..]) else { continue };
-        let word = open + 1..open + 1 + length;
-        let Ok(said) = std::str::from_utf8(&json[word.clone()]) else { continue };
-        if finish_reason::is_openai_reason(said) {
+        let range = open + 1..open + 1 + length;
+        let Ok(reason) = std::str::from_utf8(&json[range.clone()]) else { continue };
+        if finish_reason::is_openai_reason(reason) {
             continue;
         }
-        out.extend_from_slice(&json[copied..word.start]);
-        out.extend_from_slice(to_openai(said).as_bytes());
-        copied = word.end;
+        out.extend_from_slice(&json[copied..range.start]);
+        out.extend_from_slice(to_openai(reason).as_bytes());
+        copied = range.end;
     }
     if copied == 0 {
         return None;
@@ -210,10 +210,10 @@ mod tests {
 
     #[test]
     fn maps_finish_reasons_to_openai_in_strict_mode() {
-        let said = br#"{"a":"\"finish_reason\":\"eos\"","choices":[{"finish_reason": "eos"},{"finish_reason":null}]}"#;
-        let told = normaliser("together-ai", true).normalise_body(Bytes::from_static(said));
+        let input = br#"{"a":"\"finish_reason\":\"eos\"","choices":[{"finish_reason": "eos"},{"finish_reason":null}]}"#;
+        let output = normaliser("together-ai", true).normalise_body(Bytes::from_static(input));
         assert_eq!(
-            as_str(&told),
+            as_str(&output),
             r#"{"a":"\"finish_reason\":\"eos\"","choices":[{"finish_reason": "stop"},{"finish_reason":null}]}"#
         );
         let good = Bytes::from_static(br#"{"choices":[{"finish_reason":"tool_calls"}]}"#);
@@ -222,14 +222,17 @@ mod tests {
 
     #[test]
     fn adds_the_provider_once_and_keeps_its_finish_reason_if_not_strict() {
-        let told =
-            |said: &'static str| normaliser("together-ai", false).normalise_body(Bytes::from_static(said.as_bytes()));
-        assert_eq!(told("{\"finish_reason\":\"eos\"}\n"), "{\"finish_reason\":\"eos\",\"provider\":\"together-ai\"}\n");
-        assert_eq!(told("{ }"), "{ \"provider\":\"together-ai\"}");
+        let normalised =
+            |input: &'static str| normaliser("together-ai", false).normalise_body(Bytes::from_static(input.as_bytes()));
+        assert_eq!(
+            normalised("{\"finish_reason\":\"eos\"}\n"),
+            "{\"finish_reason\":\"eos\",\"provider\":\"together-ai\"}\n"
+        );
+        assert_eq!(normalised("{ }"), "{ \"provider\":\"together-ai\"}");
         for same in [r#"{"provider":"Novita"}"#, "[]", "", "{\"a\":\"provider\""] {
-            assert_eq!(told(same), same);
+            assert_eq!(normalised(same), same);
         }
-        assert_eq!(told(r#"{"a":{"provider":1}}"#), r#"{"a":{"provider":1},"provider":"together-ai"}"#);
+        assert_eq!(normalised(r#"{"a":{"provider":1}}"#), r#"{"a":{"provider":1},"provider":"together-ai"}"#);
     }
 
     #[test]
@@ -237,10 +240,10 @@ mod tests {
         let openai = catalog::find_provider("openai").unwrap();
         for strict in [true, false] {
             let mending = Normaliser::new(openai, Operation::Models, ApiFormat::OpenAi, strict);
-            let said =
+            let input =
                 Bytes::from_static(br#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"o","x":1}]}"#);
             assert_eq!(
-                as_str(&mending.normalise_body(said)),
+                as_str(&mending.normalise_body(input)),
                 r#"{"object":"list","data":[{"id":"m","object":"model","created":0,"owned_by":"o"}],"provider":"openai"}"#
             );
             let other = Bytes::from_static(b"{\"voices\":[]}");
@@ -250,20 +253,20 @@ mod tests {
 
     #[test]
     fn normalises_a_stream_whatever_its_chunk_boundaries() {
-        let said = b": x\n\ndata: {\"a\":1}\r\n\r\nid: 1\ndata:{\"choices\":[{\"finish_reason\":\"eos\"}]}\n\ndata: [DONE]\n\n";
-        let strict = String::from_utf8_lossy(said).replace("\"eos\"", "\"stop\"");
-        let loose = String::from_utf8_lossy(said)
+        let input = b": x\n\ndata: {\"a\":1}\r\n\r\nid: 1\ndata:{\"choices\":[{\"finish_reason\":\"eos\"}]}\n\ndata: [DONE]\n\n";
+        let strict = String::from_utf8_lossy(input).replace("\"eos\"", "\"stop\"");
+        let loose = String::from_utf8_lossy(input)
             .replace("{\"a\":1}", "{\"a\":1,\"provider\":\"together-ai\"}")
             .replace("}]}", "}],\"provider\":\"together-ai\"}");
         for (is_strict, expected) in [(true, &strict), (false, &loose)] {
-            for length in 1..said.len() {
+            for length in 1..input.len() {
                 let mut stream = normaliser("together-ai", is_strict).stream_normaliser();
-                let mut told = Vec::new();
-                for piece in said.chunks(length) {
-                    told.extend_from_slice(&stream(Some(Bytes::copy_from_slice(piece))));
+                let mut output = Vec::new();
+                for chunk in input.chunks(length) {
+                    output.extend_from_slice(&stream(Some(Bytes::copy_from_slice(chunk))));
                 }
-                told.extend_from_slice(&stream(None));
-                assert_eq!(as_str(&told), expected, "in pieces of {length}");
+                output.extend_from_slice(&stream(None));
+                assert_eq!(as_str(&output), expected, "in pieces of {length}");
             }
         }
     }
@@ -273,34 +276,34 @@ mod tests {
         let end = "data: {\"choices\":[{\"finish_reason\":\"eos\"}]}\n\n";
         // Where it is split, the rest looks like a line of its own.
         let long = format!("data: {{\"a\":\"{}", "data:{\"finish_reason\":\"eos\"}".repeat(80_000));
-        let said = format!("{end}{long}\"}}\n\n{end}");
+        let input = format!("{end}{long}\"}}\n\n{end}");
         let expected = format!("{0}{long}\"}}\n\n{0}", end.replace("eos", "stop"));
-        for length in [999, 28 * 1024, said.len()] {
+        for length in [999, 28 * 1024, input.len()] {
             let mut stream = normaliser("together-ai", true).stream_normaliser();
-            let mut told = Vec::new();
-            let mut held = 0;
-            for piece in said.as_bytes().chunks(length) {
-                held += piece.len();
-                let given = stream(Some(Bytes::copy_from_slice(piece)));
-                held -= given.len().min(held);
-                told.extend_from_slice(&given);
-                assert!(held <= MAX_LINE_BYTES + 64, "{held}");
+            let mut output = Vec::new();
+            let mut buffered = 0;
+            for chunk in input.as_bytes().chunks(length) {
+                buffered += chunk.len();
+                let given = stream(Some(Bytes::copy_from_slice(chunk)));
+                buffered -= given.len().min(buffered);
+                output.extend_from_slice(&given);
+                assert!(buffered <= MAX_LINE_BYTES + 64, "{buffered}");
             }
-            told.extend_from_slice(&stream(None));
-            assert!(length == said.len() || as_str(&told) == expected, "in pieces of {length}");
+            output.extend_from_slice(&stream(None));
+            assert!(length == input.len() || as_str(&output) == expected, "in pieces of {length}");
         }
     }
 
     #[test]
     fn converts_errors_of_every_shape_and_keeps_their_content() {
-        let told = |body: &str| normaliser("mistral-ai", true).normalise_error(422, body.as_bytes(), None);
+        let converted = |body: &str| normaliser("mistral-ai", true).normalise_error(422, body.as_bytes(), None);
         let shaped = |message: &str, kind: &str, param: &str, code: &str| {
             let error = format!(
                 "{{\"error\":{{\"message\":\"mistral-ai error: {message}\",\"type\":\"{kind}\",\"param\":{param},\"code\":{code}}},"
             );
             Some(format!("{error}\"provider\":\"mistral-ai\"}}"))
         };
-        let text = |body: &str| told(body).map(|body| String::from_utf8(body).unwrap());
+        let text = |body: &str| converted(body).map(|body| String::from_utf8(body).unwrap());
         let usual = "invalid_request_error";
         assert_eq!(
             text(r#"{"object":"error","message":"m","type":"t","param":"n","code":3051}"#),
@@ -318,9 +321,10 @@ mod tests {
     fn an_anthropic_error_contains_the_provider_request_id() {
         let provider = catalog::find_provider("azure-ai").unwrap();
         let mending = Normaliser::new(provider, Operation::Messages, ApiFormat::Anthropic, true);
-        let told = mending.normalise_error(529, br#"{"error":{"code":"busy","message":"m"}}"#, Some("req-1")).unwrap();
+        let converted =
+            mending.normalise_error(529, br#"{"error":{"code":"busy","message":"m"}}"#, Some("req-1")).unwrap();
         assert_eq!(
-            as_str(&told),
+            as_str(&converted),
             r#"{"type":"error","error":{"type":"overloaded_error","message":"azure-ai error: m"},"request_id":"req-1"}"#
         );
     }

@@ -87,23 +87,23 @@ impl UsageCounts {
     }
 
     /// Reads a complete response, or Gemini's JSON array that contains all chunks of one.
-    pub(crate) fn read_response(&mut self, dialect: ApiFormat, answer: &[u8]) -> Result<(), ScanError> {
-        if dialect == ApiFormat::Gemini && answer.trim_ascii_start().starts_with(b"[") {
-            return for_each_element_from(answer, 0, |at| self.read_response_fields(&answer[at])).map(drop);
+    pub(crate) fn read_response(&mut self, dialect: ApiFormat, response: &[u8]) -> Result<(), ScanError> {
+        if dialect == ApiFormat::Gemini && response.trim_ascii_start().starts_with(b"[") {
+            return for_each_element_from(response, 0, |at| self.read_response_fields(&response[at])).map(drop);
         }
-        self.read_response_fields(answer)
+        self.read_response_fields(response)
     }
 
     /// Reads the usage-related fields of one response object.
-    pub(crate) fn read_response_fields(&mut self, answer: &[u8]) -> Result<(), ScanError> {
-        for_each_field(answer, |key, at| {
+    pub(crate) fn read_response_fields(&mut self, response: &[u8]) -> Result<(), ScanError> {
+        for_each_field(response, |key, at| {
             match key {
-                b"usage" | b"usageMetadata" => self.read_usage(&answer[at]),
-                b"meta" => self.read_cohere_meta(&answer[at]),
-                b"output" => self.read_output_items(&answer[at]),
-                b"candidates" => self.read_candidates(&answer[at]),
-                b"modelVersion" => self.set_model(&answer[at]),
-                _ => self.read_service_tier(key, &answer[at]),
+                b"usage" | b"usageMetadata" => self.read_usage(&response[at]),
+                b"meta" => self.read_cohere_meta(&response[at]),
+                b"output" => self.read_output_items(&response[at]),
+                b"candidates" => self.read_candidates(&response[at]),
+                b"modelVersion" => self.set_model(&response[at]),
+                _ => self.read_service_tier(key, &response[at]),
             }
             Ok(())
         })
@@ -137,12 +137,12 @@ impl UsageCounts {
 
     /// Sets the service tier if this field contains one; ignores other fields.
     pub(crate) fn read_service_tier(&mut self, key: &[u8], value: &[u8]) {
-        let Some(word) = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) else { return };
+        let Some(tier) = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) else { return };
         match key {
             b"service_tier" | b"serviceTier" | b"trafficType" => {
-                self.service = ServiceTier::parse(word).unwrap_or_default();
+                self.service = ServiceTier::parse(tier).unwrap_or_default();
             }
-            b"speed" => self.speed = ServiceTier::parse(word).unwrap_or_default(),
+            b"speed" => self.speed = ServiceTier::parse(tier).unwrap_or_default(),
             _ => (),
         }
     }
@@ -171,15 +171,15 @@ impl UsageCounts {
         // Checks at most 8 occurrences; text that contains more is not a tier field of the response.
         for at in memmem::rfind_iter(json, SERVICE_TIER_KEY).take(8) {
             let Some((open, b'"')) = value_start(json, at + SERVICE_TIER_KEY.len()) else { continue };
-            let word = string_literal_at(json, open);
+            let literal = string_literal_at(json, open);
             let mut is_beside = false;
             // The search ends where the enclosing object ends.
-            let _ = scan_rest_of_object(json, open + word.len(), |key, _| {
+            let _ = scan_rest_of_object(json, open + literal.len(), |key, _| {
                 is_beside |= key == b"usage";
                 Ok(())
             });
             if is_beside {
-                return self.read_service_tier(b"service_tier", word);
+                return self.read_service_tier(b"service_tier", literal);
             }
         }
     }
@@ -397,10 +397,10 @@ impl NestedReader for UsageCounts {
     }
 }
 
-/// Subtracts up to `part` tokens from `whole` and returns how many were subtracted.
-fn split_off_tokens(whole: &mut u64, part: u64) -> u64 {
-    let part = part.min(*whole);
-    *whole -= part;
+/// Subtracts up to `part` tokens from `total` and returns how many were subtracted.
+fn split_off_tokens(total: &mut u64, part: u64) -> u64 {
+    let part = part.min(*total);
+    *total -= part;
     part
 }
 
@@ -432,7 +432,7 @@ fn sum_counts_by_kind(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted:
         for_each_field(item, |key, at| {
             let value = &item[at];
             if key == name {
-                kind = kinds.iter().position(|known| *known == value);
+                kind = kinds.iter().position(|candidate| *candidate == value);
             } else if key == counted {
                 tokens = parse_count(value).unwrap_or_default();
             }

@@ -37,16 +37,16 @@ pub enum ServiceTier {
 
 impl ServiceTier {
     /// Parses a provider's name of a tier; `None` if it is unknown or means standard.
-    pub fn parse(word: &[u8]) -> Option<Self> {
-        let is = |names: [&str; 2]| names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
+    pub fn parse(tier: &[u8]) -> Option<Self> {
+        let is = |names: [&str; 2]| names.iter().any(|name| tier.eq_ignore_ascii_case(name.as_bytes()));
         if is(["flex", "on_demand_flex"]) {
             Some(Self::Flex)
         } else if is(["priority", "on_demand_priority"]) {
             Some(Self::Priority)
-        } else if word.eq_ignore_ascii_case(b"provisioned_throughput") {
+        } else if tier.eq_ignore_ascii_case(b"provisioned_throughput") {
             Some(Self::Provisioned)
         } else {
-            word.eq_ignore_ascii_case(b"fast").then_some(Self::Fast)
+            tier.eq_ignore_ascii_case(b"fast").then_some(Self::Fast)
         }
     }
 }
@@ -125,27 +125,27 @@ impl Usage {
     }
 
     /// Reads the usage of a complete response. Searches its end first, because most providers report usage there.
-    pub fn from_response(dialect: ApiFormat, answer: &[u8]) -> Option<Self> {
+    pub fn from_response(dialect: ApiFormat, response: &[u8]) -> Option<Self> {
         // Gemini reports its searches before the usage, so its responses are read from the start.
-        let tail = if dialect == ApiFormat::Gemini { None } else { counts_from_tail(answer) };
+        let tail = if dialect == ApiFormat::Gemini { None } else { counts_from_tail(response) };
         let may_search = |counts: &UsageCounts| {
-            dialect == ApiFormat::OpenAi && counts.has_responses_fields && may_have_search_calls(answer)
+            dialect == ApiFormat::OpenAi && counts.has_responses_fields && may_have_search_calls(response)
         };
-        if let Some(counts) = tail.as_ref().filter(|counts| !has_other_service_tier(answer) && !may_search(counts)) {
+        if let Some(counts) = tail.as_ref().filter(|counts| !has_other_service_tier(response) && !may_search(counts)) {
             return counts.to_usage(dialect);
         }
         let mut counts = UsageCounts::default();
-        let read = counts.read_response(dialect, answer);
+        let read = counts.read_response(dialect, response);
         read.ok()
             .and_then(|()| counts.to_usage(dialect))
             .or_else(|| tail.and_then(|counts| counts.to_usage(dialect)))
-            .or_else(|| if dialect == ApiFormat::Bedrock { read_invoke_usage(answer) } else { None })
+            .or_else(|| if dialect == ApiFormat::Bedrock { read_invoke_usage(response) } else { None })
     }
 
     /// Reads usage from the headers of a Bedrock response: the numbers of input and output tokens.
-    pub fn from_headers(asked: Option<&str>, answered: Option<&str>) -> Option<Self> {
-        let count = |said: Option<&str>| said.and_then(|said| said.trim().parse().ok());
-        let (input, output): (Option<u64>, Option<u64>) = (count(asked), count(answered));
+    pub fn from_headers(input_header: Option<&str>, output_header: Option<&str>) -> Option<Self> {
+        let count = |header: Option<&str>| header.and_then(|text| text.trim().parse().ok());
+        let (input, output): (Option<u64>, Option<u64>) = (count(input_header), count(output_header));
         (input.is_some() || output.is_some()).then(|| Self {
             input: input.unwrap_or_default(),
             output: output.unwrap_or_default(),
@@ -156,23 +156,23 @@ impl Usage {
 
 /// Reads usage that Bedrock models report in their vendor's format. Llama reports it at the top level, Titan there and
 /// in each result.
-fn read_invoke_usage(answer: &[u8]) -> Option<Usage> {
+fn read_invoke_usage(response: &[u8]) -> Option<Usage> {
     let mut counts = UsageCounts::default();
-    let mut said = 0_u64;
-    let read = for_each_field(answer, |key, at| {
-        let value = &answer[at];
+    let mut result_tokens = 0_u64;
+    let read = for_each_field(response, |key, at| {
+        let value = &response[at];
         match key {
             b"prompt_token_count" | b"inputTextTokenCount" => {
                 raise_count(&mut counts.input, &mut counts.has_counts, value)
             }
             b"generation_token_count" => raise_count(&mut counts.output, &mut counts.has_counts, value),
-            b"results" => said = sum_result_tokens(value),
+            b"results" => result_tokens = sum_result_tokens(value),
             _ => (),
         }
         Ok(())
     });
-    counts.output = counts.output.max(said);
-    counts.has_counts |= said > 0;
+    counts.output = counts.output.max(result_tokens);
+    counts.has_counts |= result_tokens > 0;
     read.ok().and_then(|()| counts.to_usage(ApiFormat::Bedrock))
 }
 
@@ -218,12 +218,12 @@ fn find_last_usage_key(json: &[u8]) -> Option<usize> {
 
 /// Returns true if a `service_tier` field names another tier than the standard one. Quotes within strings are escaped,
 /// so text of the response cannot match.
-fn has_other_service_tier(answer: &[u8]) -> bool {
+fn has_other_service_tier(response: &[u8]) -> bool {
     static TIER_FINDER: LazyLock<memmem::Finder> = LazyLock::new(|| memmem::Finder::new(SERVICE_TIER_KEY));
     let is_other =
-        |word: &[u8]| ["flex\"", "priority\"", "fast\""].iter().any(|other| word.starts_with(other.as_bytes()));
-    TIER_FINDER.find_iter(answer).any(|at| {
-        matches!(value_start(answer, at + TIER_FINDER.needle().len()), Some((open, b'"')) if is_other(&answer[open + 1..]))
+        |tier: &[u8]| ["flex\"", "priority\"", "fast\""].iter().any(|other| tier.starts_with(other.as_bytes()));
+    TIER_FINDER.find_iter(response).any(|at| {
+        matches!(value_start(response, at + TIER_FINDER.needle().len()), Some((open, b'"')) if is_other(&response[open + 1..]))
     })
 }
 

@@ -93,12 +93,12 @@ pub(crate) fn count_in_items(output: &[u8]) -> ToolUses {
 
 /// Counts the tool use of one output item; none if it is unfinished or failed.
 pub(crate) fn count_in_item(item: &[u8]) -> ToolUses {
-    let mut said = OutputItem::default();
+    let mut output_item = OutputItem::default();
     let _ = for_each_field(item, |key, at| {
-        said.read_field(key, &item[at]);
+        output_item.read_field(key, &item[at]);
         Ok(())
     });
-    said.billed_uses()
+    output_item.billed_uses()
 }
 
 #[derive(Default)]
@@ -151,9 +151,9 @@ const ITEM_WINDOW_BYTES: usize = 1024;
 impl SearchCallScanner {
     pub(crate) fn feed(&mut self, chunk: &[u8]) {
         self.pending.extend_from_slice(chunk);
-        let known = self.pending.len().saturating_sub(ITEM_WINDOW_BYTES);
-        self.scan_until(known);
-        self.pending.drain(..known);
+        let scan_end = self.pending.len().saturating_sub(ITEM_WINDOW_BYTES);
+        self.scan_until(scan_end);
+        self.pending.drain(..scan_end);
     }
 
     pub(crate) fn finish(&self) -> ToolUses {
@@ -250,7 +250,7 @@ impl Grounding {
     fn read_queries(&mut self, list: &[u8]) {
         let _ = for_each_element_from(list, 0, |at| {
             let query = &list[at];
-            let is_new = query.len() > 2 && self.queries.iter().all(|known| **known != *query);
+            let is_new = query.len() > 2 && self.queries.iter().all(|existing| **existing != *query);
             if is_new && self.queries.len() < MAX_SEARCH_QUERIES {
                 self.queries.push(query.into());
             }
@@ -282,11 +282,11 @@ fn has_maps_source(chunks: &[u8]) -> bool {
 pub(crate) fn count_invocations(details: &[u8]) -> ToolUses {
     let mut tools = ToolUses::default();
     let _ = for_each_field(details, |tool, at| {
-        let told = &details[at];
+        let tool_details = &details[at];
         if tool == b"search_web" {
-            let _ = for_each_field(told, |key, at| {
+            let _ = for_each_field(tool_details, |key, at| {
                 if key == b"invocation" {
-                    tools.web_searches = parse_count(&told[at]).unwrap_or_default();
+                    tools.web_searches = parse_count(&tool_details[at]).unwrap_or_default();
                 }
                 Ok(())
             });

@@ -69,12 +69,12 @@ impl Options {
             Some("stuck") => Mode::Stuck,
             _ => return Err(USAGE.to_owned()),
         };
-        let mut asked = RawOptions::default();
+        let mut raw_options = RawOptions::default();
         while let Some(name) = args.next() {
             let value = args.next().ok_or_else(|| format!("{name} takes a value\n{USAGE}"))?;
-            asked.set_option(&name, value)?;
+            raw_options.set_option(&name, value)?;
         }
-        asked.into_options(mode)
+        raw_options.into_options(mode)
     }
 }
 

@@ -59,8 +59,8 @@ pub fn run(options: &Options) -> io::Result<Value> {
     thread::scope(|scope| -> io::Result<()> {
         let mut threads = Vec::with_capacity(options.connections);
         for _ in 0..options.connections {
-            let work = || run_connection(&schedule, options);
-            threads.push(thread::Builder::new().stack_size(256 * 1024).spawn_scoped(scope, work)?);
+            let worker = || run_connection(&schedule, options);
+            threads.push(thread::Builder::new().stack_size(256 * 1024).spawn_scoped(scope, worker)?);
         }
         for seen in threads.into_iter().filter_map(|thread| thread.join().ok()) {
             sum.requests += seen.requests;

@@ -53,10 +53,10 @@ impl ResponseReader {
         let rest = &bytes[used..];
         match &mut self.body {
             Some(BodyFraming::Length(left)) => {
-                let take = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
-                body(&rest[..take]);
-                *left -= take as u64;
-                Ok(used + take)
+                let body_len = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
+                body(&rest[..body_len]);
+                *left -= body_len as u64;
+                Ok(used + body_len)
             }
             Some(BodyFraming::Chunked(dechunker)) => {
                 dechunker.feed(rest, body).map(|taken| used + taken).map_err(|_| Failure::Truncated)

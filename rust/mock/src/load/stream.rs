@@ -90,7 +90,7 @@ async fn run_one_stream(
     options: &Options,
     seen: &RefCell<StreamStats>,
 ) -> Result<(), Failure> {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     connection.send_request(options).await?;
     let (mut reply, mut events, mut first) = (ResponseReader::default(), EventCounter::default(), true);
     while !reply.is_done() {
@@ -100,7 +100,7 @@ async fn run_one_stream(
         }
         let mut seen = seen.borrow_mut();
         if std::mem::take(&mut first) {
-            seen.first_byte_latency.add(begun.elapsed().as_nanos() as u64);
+            seen.first_byte_latency.add(started_at.elapsed().as_nanos() as u64);
         }
         let used = process_received(&mut reply, &mut events, &connection.buffer, &mut seen)?;
         connection.buffer.advance(used);

@@ -99,12 +99,12 @@ pub async fn run(options: &Options) -> Value {
 async fn run_client(options: Rc<Options>, seen: Rc<RefCell<RequestStats>>, end: Instant) {
     let mut connection = Connection::default();
     loop {
-        let begun = Instant::now();
-        if begun >= end {
+        let started_at = Instant::now();
+        if started_at >= end {
             return;
         }
         let result = connection.run_request(&options).await;
-        seen.borrow_mut().record_result(result, begun);
+        seen.borrow_mut().record_result(result, started_at);
         if result.is_err_and(|failure| !matches!(failure, Failure::Status(_))) {
             connection.drop_stream();
             sleep(RETRY_DELAY).await;
@@ -113,11 +113,11 @@ async fn run_client(options: Rc<Options>, seen: Rc<RefCell<RequestStats>>, end: 
 }
 
 impl RequestStats {
-    fn record_result(&mut self, result: Result<(), Failure>, begun: Instant) {
+    fn record_result(&mut self, result: Result<(), Failure>, started_at: Instant) {
         match result {
             Ok(()) => {
                 self.finished_requests += 1;
-                self.latency.add(begun.elapsed().as_nanos() as u64);
+                self.latency.add(started_at.elapsed().as_nanos() as u64);
             }
             Err(failure) => self.errors.add(failure),
         }

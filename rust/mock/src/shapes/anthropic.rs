@@ -13,14 +13,14 @@ impl ResponseShape for Messages {
         ProviderFamily::Anthropic
     }
 
-    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
+    fn complete_body(&self, context: &ResponseContext<'_>, text: &str) -> Value {
         let mut content = vec![json!({"type": "text", "text": text})];
-        content.extend(ask.tool_call_with_input().map(|(name, input)| tool_use_block(name, &input)));
-        message_object(ask, &content.into(), &json!(stop_reason(ask)), ask.behaviour.chunks)
+        content.extend(context.tool_call_with_input().map(|(name, input)| tool_use_block(name, &input)));
+        message_object(context, &content.into(), &json!(stop_reason(context)), context.behaviour.chunks)
     }
 
-    fn opening_events(&self, ask: &ResponseContext<'_>) -> String {
-        let start = json!({"type": "message_start", "message": message_object(ask, &json!([]), &Value::Null, 1)});
+    fn opening_events(&self, context: &ResponseContext<'_>) -> String {
+        let start = json!({"type": "message_start", "message": message_object(context, &json!([]), &Value::Null, 1)});
         let block = json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}});
         format_event(&start) + &format_event(&block) + self.ping_event()
     }
@@ -29,14 +29,14 @@ impl ResponseShape for Messages {
         format_event(&json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}))
     }
 
-    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
+    fn closing_events(&self, context: &ResponseContext<'_>) -> String {
         let mut delta =
-            json!({"type": "message_delta", "delta": {"stop_reason": stop_reason(ask), "stop_sequence": null}});
-        if ask.behaviour.usage != Some(false) {
-            delta["usage"] = usage_object(ask.behaviour.chunks);
+            json!({"type": "message_delta", "delta": {"stop_reason": stop_reason(context), "stop_sequence": null}});
+        if context.behaviour.usage != Some(false) {
+            delta["usage"] = usage_object(context.behaviour.chunks);
         }
         let mut call = String::new();
-        if let Some((name, arguments)) = ask.tool_call() {
+        if let Some((name, arguments)) = context.tool_call() {
             let block = tool_use_block(name, &json!({}));
             call += &format_event(&json!({"type": "content_block_start", "index": 1, "content_block": block}));
             let (begin, end) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
@@ -66,8 +66,8 @@ impl ResponseShape for Messages {
     }
 }
 
-pub fn stop_reason(ask: &ResponseContext<'_>) -> &'static str {
-    if ask.tool_call().is_some() { "tool_use" } else { "end_turn" }
+pub fn stop_reason(context: &ResponseContext<'_>) -> &'static str {
+    if context.tool_call().is_some() { "tool_use" } else { "end_turn" }
 }
 
 fn tool_use_block(name: &str, input: &Value) -> Value {
@@ -79,12 +79,12 @@ fn format_event(data: &Value) -> String {
     format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or("message"))
 }
 
-fn message_object(ask: &ResponseContext<'_>, content: &Value, stop: &Value, output_tokens: u32) -> Value {
+fn message_object(context: &ResponseContext<'_>, content: &Value, stop: &Value, output_tokens: u32) -> Value {
     let mut message = json!({
-        "id": "msg_mock", "type": "message", "role": "assistant", "model": ask.model,
+        "id": "msg_mock", "type": "message", "role": "assistant", "model": context.model,
         "content": content, "stop_reason": stop, "stop_sequence": null,
     });
-    if ask.behaviour.usage != Some(false) {
+    if context.behaviour.usage != Some(false) {
         message["usage"] = usage_object(output_tokens);
         message["usage"]["service_tier"] = "standard".into();
     }

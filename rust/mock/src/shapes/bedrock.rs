@@ -35,18 +35,18 @@ impl ResponseShape for Converse {
         ProviderFamily::Bedrock
     }
 
-    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
+    fn complete_body(&self, context: &ResponseContext<'_>, text: &str) -> Value {
         let mut content = vec![json!({"text": text})];
-        if let Some((name, input)) = ask.tool_call_with_input() {
+        if let Some((name, input)) = context.tool_call_with_input() {
             content.push(json!({"toolUse": {"toolUseId": "tooluse_mock", "name": name, "input": input}}));
         }
         let message = json!({"role": "assistant", "content": content});
-        let mut answer = json!({"output": {"message": message}, "stopReason": stop_reason(ask)});
-        if ask.behaviour.usage != Some(false) {
-            answer["usage"] = usage_object(ask);
+        let mut response = json!({"output": {"message": message}, "stopReason": stop_reason(context)});
+        if context.behaviour.usage != Some(false) {
+            response["usage"] = usage_object(context);
         }
-        answer["metrics"] = json!({"latencyMs": 1});
-        answer
+        response["metrics"] = json!({"latencyMs": 1});
+        response
     }
 
     fn opening_events(&self, _ask: &ResponseContext<'_>) -> String {
@@ -57,23 +57,23 @@ impl ResponseShape for Converse {
         event_line("contentBlockDelta", &json!({"contentBlockIndex": 0, "delta": {"text": text}}))
     }
 
-    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
-        let mut said = event_line("contentBlockStop", &json!({"contentBlockIndex": 0}));
-        if let Some((name, arguments)) = ask.tool_call() {
+    fn closing_events(&self, context: &ResponseContext<'_>) -> String {
+        let mut events = event_line("contentBlockStop", &json!({"contentBlockIndex": 0}));
+        if let Some((name, arguments)) = context.tool_call() {
             let start = json!({"toolUse": {"toolUseId": "tooluse_mock", "name": name}});
-            said += &event_line("contentBlockStart", &json!({"contentBlockIndex": 1, "start": start}));
+            events += &event_line("contentBlockStart", &json!({"contentBlockIndex": 1, "start": start}));
             let delta = json!({"toolUse": {"input": arguments}});
-            said += &event_line("contentBlockDelta", &json!({"contentBlockIndex": 1, "delta": delta}));
-            said += &event_line("contentBlockStop", &json!({"contentBlockIndex": 1}));
+            events += &event_line("contentBlockDelta", &json!({"contentBlockIndex": 1, "delta": delta}));
+            events += &event_line("contentBlockStop", &json!({"contentBlockIndex": 1}));
         }
-        said + &event_line("messageStop", &json!({"stopReason": stop_reason(ask)}))
+        events + &event_line("messageStop", &json!({"stopReason": stop_reason(context)}))
     }
 
-    fn end_event(&self, ask: &ResponseContext<'_>) -> String {
-        if ask.behaviour.usage == Some(false) {
+    fn end_event(&self, context: &ResponseContext<'_>) -> String {
+        if context.behaviour.usage == Some(false) {
             return String::new();
         }
-        event_line("metadata", &json!({"usage": usage_object(ask), "metrics": {"latencyMs": 1}}))
+        event_line("metadata", &json!({"usage": usage_object(context), "metrics": {"latencyMs": 1}}))
     }
 
     fn ping_event(&self) -> &'static str {
@@ -121,8 +121,8 @@ impl ResponseShape for Converse {
         None
     }
 
-    fn encode_frames(&self, said: &[u8]) -> Vec<u8> {
-        said.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).flat_map(encode_line).collect()
+    fn encode_frames(&self, events: &[u8]) -> Vec<u8> {
+        events.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).flat_map(encode_line).collect()
     }
 
     fn stream_content_type(&self) -> &'static str {
@@ -138,24 +138,24 @@ impl ResponseShape for InvokeModel {
         ProviderFamily::Bedrock
     }
 
-    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
-        Messages.complete_body(ask, text)
+    fn complete_body(&self, context: &ResponseContext<'_>, text: &str) -> Value {
+        Messages.complete_body(context, text)
     }
 
-    fn opening_events(&self, ask: &ResponseContext<'_>) -> String {
-        Messages.opening_events(ask)
+    fn opening_events(&self, context: &ResponseContext<'_>) -> String {
+        Messages.opening_events(context)
     }
 
-    fn chunk_event(&self, ask: &ResponseContext<'_>, text: &str) -> String {
-        Messages.chunk_event(ask, text)
+    fn chunk_event(&self, context: &ResponseContext<'_>, text: &str) -> String {
+        Messages.chunk_event(context, text)
     }
 
-    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
-        Messages.closing_events(ask)
+    fn closing_events(&self, context: &ResponseContext<'_>) -> String {
+        Messages.closing_events(context)
     }
 
-    fn end_event(&self, ask: &ResponseContext<'_>) -> String {
-        Messages.end_event(ask)
+    fn end_event(&self, context: &ResponseContext<'_>) -> String {
+        Messages.end_event(context)
     }
 
     fn ping_event(&self) -> &'static str {
@@ -175,8 +175,8 @@ impl ResponseShape for InvokeModel {
         (!is_fine).then(|| "anthropic_version: Field required, and model: Extra inputs are not permitted".into())
     }
 
-    fn encode_frames(&self, said: &[u8]) -> Vec<u8> {
-        let data = said.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data: "));
+    fn encode_frames(&self, events: &[u8]) -> Vec<u8> {
+        let data = events.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data: "));
         let chunk = |event: &[u8]| json!({"bytes": encode_base64(event)}).to_string();
         data.flat_map(|event| encode_frame("event", "chunk", chunk(event).as_bytes())).collect()
     }
@@ -205,9 +205,9 @@ fn encode_line(line: &[u8]) -> Vec<u8> {
 
 /// Encodes one event-stream frame with its lengths and checksums.
 fn encode_frame(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
-    let named = if kind == "exception" { ":exception-type" } else { ":event-type" };
+    let type_header = if kind == "exception" { ":exception-type" } else { ":event-type" };
     let mut headers = Vec::new();
-    for (key, value) in [(named, name), (":content-type", "application/json"), (":message-type", kind)] {
+    for (key, value) in [(type_header, name), (":content-type", "application/json"), (":message-type", kind)] {
         headers.push(key.len() as u8);
         headers.extend_from_slice(key.as_bytes());
         headers.push(7);
@@ -223,8 +223,8 @@ fn encode_frame(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn usage_object(ask: &ResponseContext<'_>) -> Value {
-    let output = ask.behaviour.chunks;
+fn usage_object(context: &ResponseContext<'_>) -> Value {
+    let output = context.behaviour.chunks;
     json!({"inputTokens": INPUT_TOKENS, "outputTokens": output, "totalTokens": INPUT_TOKENS.saturating_add(output)})
 }
 

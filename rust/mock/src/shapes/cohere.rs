@@ -39,47 +39,47 @@ impl ResponseShape for Chat {
         ProviderFamily::Cohere
     }
 
-    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
+    fn complete_body(&self, context: &ResponseContext<'_>, text: &str) -> Value {
         let mut message = json!({"role": "assistant", "content": [{"type": "text", "text": text}]});
-        if let Some((name, arguments)) = ask.tool_call() {
+        if let Some((name, arguments)) = context.tool_call() {
             message["tool_calls"] = json!([tool_call_object(name, arguments)]);
         }
-        let mut answer = json!({"id": "mock", "finish_reason": finish_reason(ask), "message": message});
-        if let Some(usage) = usage_object(ask) {
-            answer["usage"] = usage;
+        let mut response = json!({"id": "mock", "finish_reason": finish_reason(context), "message": message});
+        if let Some(usage) = usage_object(context) {
+            response["usage"] = usage;
         }
-        answer
+        response
     }
 
     fn opening_events(&self, _ask: &ResponseContext<'_>) -> String {
         let message = json!({"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []});
-        let begun = json!({"id": "mock", "type": "message-start", "delta": {"message": message}});
+        let message_start = json!({"id": "mock", "type": "message-start", "delta": {"message": message}});
         let text = json!({"message": {"content": {"type": "text", "text": ""}}});
-        format_event(&begun) + &format_event(&json!({"type": "content-start", "index": 0, "delta": text}))
+        format_event(&message_start) + &format_event(&json!({"type": "content-start", "index": 0, "delta": text}))
     }
 
     fn chunk_event(&self, _ask: &ResponseContext<'_>, text: &str) -> String {
         format_event(&json!({"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": text}}}}))
     }
 
-    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
+    fn closing_events(&self, context: &ResponseContext<'_>) -> String {
         let mut last = format_event(&json!({"type": "content-end", "index": 0}));
-        if let Some((name, arguments)) = ask.tool_call() {
-            let said = |kind: &str, call: Value| {
+        if let Some((name, arguments)) = context.tool_call() {
+            let tool_call_event = |kind: &str, call: Value| {
                 format_event(&json!({"type": kind, "index": 0, "delta": {"message": {"tool_calls": call}}}))
             };
-            let more = |text: &str| said("tool-call-delta", json!({"function": {"arguments": text}}));
+            let more = |text: &str| tool_call_event("tool-call-delta", json!({"function": {"arguments": text}}));
             let (begin, end) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
-            last += &said("tool-call-start", tool_call_object(name, ""));
+            last += &tool_call_event("tool-call-start", tool_call_object(name, ""));
             last += &(more(begin) + &more(end));
             last += &format_event(&json!({"type": "tool-call-end", "index": 0}));
         }
         last
     }
 
-    fn end_event(&self, ask: &ResponseContext<'_>) -> String {
-        let mut delta = json!({"finish_reason": finish_reason(ask)});
-        if let Some(usage) = usage_object(ask) {
+    fn end_event(&self, context: &ResponseContext<'_>) -> String {
+        let mut delta = json!({"finish_reason": finish_reason(context)});
+        if let Some(usage) = usage_object(context) {
             delta["usage"] = usage;
         }
         format_event(&json!({"type": "message-end", "delta": delta}))
@@ -121,14 +121,14 @@ impl ResponseShape for Chat {
     }
 }
 
-fn finish_reason(ask: &ResponseContext<'_>) -> &'static str {
-    if ask.tool_call().is_some() { "TOOL_CALL" } else { "COMPLETE" }
+fn finish_reason(context: &ResponseContext<'_>) -> &'static str {
+    if context.tool_call().is_some() { "TOOL_CALL" } else { "COMPLETE" }
 }
 
 /// Returns the usage. Fewer input tokens are billed than were read, because the preamble is free.
-fn usage_object(ask: &ResponseContext<'_>) -> Option<Value> {
-    let output = ask.behaviour.chunks;
-    (ask.behaviour.usage != Some(false)).then(|| {
+fn usage_object(context: &ResponseContext<'_>) -> Option<Value> {
+    let output = context.behaviour.chunks;
+    (context.behaviour.usage != Some(false)).then(|| {
         json!({"billed_units": {"input_tokens": PROMPT_TOKENS - 5, "output_tokens": output},
             "tokens": {"input_tokens": PROMPT_TOKENS, "output_tokens": output}})
     })
@@ -143,9 +143,9 @@ fn format_event(data: &Value) -> String {
 }
 
 /// Returns one vector per text.
-pub fn embedding_response(asked: &Value) -> Value {
-    let texts = asked["texts"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let size = asked["output_dimension"].as_u64().map_or(8, |size| size.clamp(1, 8192));
+pub fn embedding_response(request: &Value) -> Value {
+    let texts = request["texts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let size = request["output_dimension"].as_u64().map_or(8, |size| size.clamp(1, 8192));
     let vector = || (0..size).map(|at| (at % 8) as f32 / 8.0 - 0.4375).collect::<Vec<_>>();
     let vectors: Vec<_> = texts.iter().map(|_| vector()).collect();
     json!({"id": "mock", "texts": texts, "embeddings": {"float": vectors}, "response_type": "embeddings_by_type",
@@ -153,9 +153,9 @@ pub fn embedding_response(asked: &Value) -> Value {
 }
 
 /// Ranks the documents in the order of the request.
-pub fn rerank_response(asked: &Value) -> Value {
-    let all = asked["documents"].as_array().map_or(0, Vec::len);
-    let most = asked["top_n"].as_u64().map_or(all, |most| all.min(usize::try_from(most).unwrap_or(all)));
+pub fn rerank_response(request: &Value) -> Value {
+    let all = request["documents"].as_array().map_or(0, Vec::len);
+    let most = request["top_n"].as_u64().map_or(all, |most| all.min(usize::try_from(most).unwrap_or(all)));
     let results: Vec<_> =
         (0..most).map(|at| json!({"index": at, "relevance_score": 1.0 / (at as f64 + 2.0)})).collect();
     json!({"id": "mock", "results": results,

@@ -25,27 +25,27 @@ impl ResponseShape for GenerateContent {
         ProviderFamily::Gemini
     }
 
-    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
+    fn complete_body(&self, context: &ResponseContext<'_>, text: &str) -> Value {
         let mut parts = vec![json!({"text": text})];
-        parts.extend(function_call_part(ask));
-        content_response(ask, &parts.into(), Some("STOP"))
+        parts.extend(function_call_part(context));
+        content_response(context, &parts.into(), Some("STOP"))
     }
 
     fn opening_events(&self, _ask: &ResponseContext<'_>) -> String {
         String::new()
     }
 
-    fn chunk_event(&self, ask: &ResponseContext<'_>, text: &str) -> String {
-        openai::format_event(&content_response(ask, &json!([{"text": text}]), None))
+    fn chunk_event(&self, context: &ResponseContext<'_>, text: &str) -> String {
+        openai::format_event(&content_response(context, &json!([{"text": text}]), None))
     }
 
-    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
-        function_call_part(ask)
-            .map_or_else(String::new, |call| openai::format_event(&content_response(ask, &json!([call]), None)))
+    fn closing_events(&self, context: &ResponseContext<'_>) -> String {
+        function_call_part(context)
+            .map_or_else(String::new, |call| openai::format_event(&content_response(context, &json!([call]), None)))
     }
 
-    fn end_event(&self, ask: &ResponseContext<'_>) -> String {
-        openai::format_event(&content_response(ask, &json!([{"text": ""}]), Some("STOP")))
+    fn end_event(&self, context: &ResponseContext<'_>) -> String {
+        openai::format_event(&content_response(context, &json!([{"text": ""}]), Some("STOP")))
     }
 
     fn ping_event(&self) -> &'static str {
@@ -88,40 +88,40 @@ impl ResponseShape for GenerateContent {
     }
 }
 
-fn function_call_part(ask: &ResponseContext<'_>) -> Option<Value> {
-    let (name, args) = ask.tool_call_with_input()?;
+fn function_call_part(context: &ResponseContext<'_>) -> Option<Value> {
+    let (name, args) = context.tool_call_with_input()?;
     Some(json!({"functionCall": {"name": name, "args": args}, "thoughtSignature": "bW9jaw=="}))
 }
 
-fn content_response(ask: &ResponseContext<'_>, parts: &Value, finish: Option<&str>) -> Value {
+fn content_response(context: &ResponseContext<'_>, parts: &Value, finish: Option<&str>) -> Value {
     let mut candidate = json!({"content": {"parts": parts, "role": "model"}, "index": 0});
     if let Some(finish) = finish {
         candidate["finishReason"] = finish.into();
     }
-    let mut answer = json!({"candidates": [candidate]});
-    if ask.behaviour.usage != Some(false) {
-        let output = ask.behaviour.chunks;
-        answer["usageMetadata"] = json!({"promptTokenCount": PROMPT_TOKENS, "candidatesTokenCount": output,
+    let mut response = json!({"candidates": [candidate]});
+    if context.behaviour.usage != Some(false) {
+        let output = context.behaviour.chunks;
+        response["usageMetadata"] = json!({"promptTokenCount": PROMPT_TOKENS, "candidatesTokenCount": output,
             "totalTokenCount": PROMPT_TOKENS.saturating_add(output)});
     }
-    answer["modelVersion"] = ask.model.into();
-    answer["responseId"] = "mock".into();
-    answer
+    response["modelVersion"] = context.model.into();
+    response["responseId"] = "mock".into();
+    response
 }
 
 /// Returns the vector of one content.
-pub fn embedding_response(asked: &Value) -> Value {
-    json!({"embedding": embedding_vector(asked)})
+pub fn embedding_response(request: &Value) -> Value {
+    json!({"embedding": embedding_vector(request)})
 }
 
 /// Returns one vector for each request of a batch.
-pub fn batch_embedding_response(asked: &Value) -> Value {
-    let requests = asked["requests"].as_array().map(Vec::as_slice).unwrap_or_default();
+pub fn batch_embedding_response(request: &Value) -> Value {
+    let requests = request["requests"].as_array().map(Vec::as_slice).unwrap_or_default();
     json!({"embeddings": requests.iter().map(embedding_vector).collect::<Vec<_>>()})
 }
 
-fn embedding_vector(asked: &Value) -> Value {
-    let size = asked["outputDimensionality"].as_u64().map_or(8, |size| size.clamp(1, 8192));
+fn embedding_vector(request: &Value) -> Value {
+    let size = request["outputDimensionality"].as_u64().map_or(8, |size| size.clamp(1, 8192));
     json!({"values": (0..size).map(|at| (at % 8) as f32 / 8.0 - 0.4375).collect::<Vec<_>>()})
 }
 
@@ -130,7 +130,7 @@ pub fn token_count_response() -> Value {
 }
 
 pub fn error_body(status: u32, message: &str) -> Value {
-    let word = match status {
+    let status_name = match status {
         401 => "UNAUTHENTICATED",
         403 => "PERMISSION_DENIED",
         404 => "NOT_FOUND",
@@ -139,5 +139,5 @@ pub fn error_body(status: u32, message: &str) -> Value {
         500.. => "INTERNAL",
         _ => "INVALID_ARGUMENT",
     };
-    json!({"error": {"code": status, "message": message, "status": word}})
+    json!({"error": {"code": status, "message": message, "status": status_name}})
 }

@@ -129,8 +129,8 @@ pub trait ResponseShape {
     }
 
     /// Encodes the text of a stream in the provider's binary framing, if it has one.
-    fn encode_frames(&self, said: &[u8]) -> Vec<u8> {
-        said.to_vec()
+    fn encode_frames(&self, events: &[u8]) -> Vec<u8> {
+        events.to_vec()
     }
 
     fn stream_content_type(&self) -> &'static str {

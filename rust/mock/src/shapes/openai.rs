@@ -17,9 +17,9 @@ impl ResponseShape for Chat {
         ProviderFamily::OpenAi
     }
 
-    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
-        let mut answer = json!({
-            "id": "chatcmpl-mock", "object": "chat.completion", "created": ask.created, "model": ask.model,
+    fn complete_body(&self, context: &ResponseContext<'_>, text: &str) -> Value {
+        let mut response = json!({
+            "id": "chatcmpl-mock", "object": "chat.completion", "created": context.created, "model": context.model,
             "choices": [{
                 "index": 0,
                 "message": {"role": "assistant", "content": text, "refusal": null, "annotations": []},
@@ -27,41 +27,41 @@ impl ResponseShape for Chat {
                 "finish_reason": "stop",
             }],
         });
-        if let Some((name, arguments)) = ask.tool_call() {
-            answer["choices"][0]["message"]["tool_calls"] = json!([tool_call_object(name, arguments)]);
-            answer["choices"][0]["finish_reason"] = "tool_calls".into();
+        if let Some((name, arguments)) = context.tool_call() {
+            response["choices"][0]["message"]["tool_calls"] = json!([tool_call_object(name, arguments)]);
+            response["choices"][0]["finish_reason"] = "tool_calls".into();
         }
-        if ask.behaviour.usage != Some(false) {
-            answer["usage"] = usage_object(ask);
+        if context.behaviour.usage != Some(false) {
+            response["usage"] = usage_object(context);
         }
-        answer["service_tier"] = json!("default");
-        answer["system_fingerprint"] = json!("fp_mock");
-        answer
+        response["service_tier"] = json!("default");
+        response["system_fingerprint"] = json!("fp_mock");
+        response
     }
 
-    fn opening_events(&self, ask: &ResponseContext<'_>) -> String {
-        chat_chunk_event(ask, &json!({"role": "assistant", "content": "", "refusal": null}), &Value::Null)
+    fn opening_events(&self, context: &ResponseContext<'_>) -> String {
+        chat_chunk_event(context, &json!({"role": "assistant", "content": "", "refusal": null}), &Value::Null)
     }
 
-    fn chunk_event(&self, ask: &ResponseContext<'_>, text: &str) -> String {
-        chat_chunk_event(ask, &json!({"content": text}), &Value::Null)
+    fn chunk_event(&self, context: &ResponseContext<'_>, text: &str) -> String {
+        chat_chunk_event(context, &json!({"content": text}), &Value::Null)
     }
 
-    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
+    fn closing_events(&self, context: &ResponseContext<'_>) -> String {
         let mut last = String::new();
-        if let Some((name, arguments)) = ask.tool_call() {
+        if let Some((name, arguments)) = context.tool_call() {
             // Matches OpenAI's order: first the tool's name, then its arguments in chunks.
             let mut call = tool_call_object(name, "");
             call["index"] = 0.into();
-            last += &chat_chunk_event(ask, &json!({"tool_calls": [call]}), &Value::Null);
+            last += &chat_chunk_event(context, &json!({"tool_calls": [call]}), &Value::Null);
             let more = |text: &str| json!({"tool_calls": [{"index": 0, "function": {"arguments": text}}]});
             let (begin, end) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
-            last += &chat_chunk_event(ask, &more(begin), &Value::Null);
-            last += &chat_chunk_event(ask, &more(end), &Value::Null);
+            last += &chat_chunk_event(context, &more(begin), &Value::Null);
+            last += &chat_chunk_event(context, &more(end), &Value::Null);
         }
-        let finish = if ask.tool_call().is_some() { "tool_calls" } else { "stop" };
-        last += &chat_chunk_event(ask, &json!({}), &json!(finish));
-        last + &usage_event(ask, "chat.completion.chunk", "chatcmpl-mock")
+        let finish = if context.tool_call().is_some() { "tool_calls" } else { "stop" };
+        last += &chat_chunk_event(context, &json!({}), &json!(finish));
+        last + &usage_event(context, "chat.completion.chunk", "chatcmpl-mock")
     }
 
     fn end_event(&self, _ask: &ResponseContext<'_>) -> String {
@@ -86,25 +86,25 @@ impl ResponseShape for Completion {
         ProviderFamily::OpenAi
     }
 
-    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
-        let mut answer = text_completion_object(ask, text, &json!("stop"));
-        if ask.behaviour.usage != Some(false) {
-            answer["usage"] = usage_object(ask);
+    fn complete_body(&self, context: &ResponseContext<'_>, text: &str) -> Value {
+        let mut response = text_completion_object(context, text, &json!("stop"));
+        if context.behaviour.usage != Some(false) {
+            response["usage"] = usage_object(context);
         }
-        answer
+        response
     }
 
     fn opening_events(&self, _ask: &ResponseContext<'_>) -> String {
         String::new()
     }
 
-    fn chunk_event(&self, ask: &ResponseContext<'_>, text: &str) -> String {
-        format_event(&text_completion_object(ask, text, &Value::Null))
+    fn chunk_event(&self, context: &ResponseContext<'_>, text: &str) -> String {
+        format_event(&text_completion_object(context, text, &Value::Null))
     }
 
-    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
-        format_event(&text_completion_object(ask, "", &json!("stop")))
-            + &usage_event(ask, "text_completion", "cmpl-mock")
+    fn closing_events(&self, context: &ResponseContext<'_>) -> String {
+        format_event(&text_completion_object(context, "", &json!("stop")))
+            + &usage_event(context, "text_completion", "cmpl-mock")
     }
 
     fn end_event(&self, _ask: &ResponseContext<'_>) -> String {
@@ -132,41 +132,41 @@ pub fn format_event(data: &Value) -> String {
     format!("data: {data}\n\n")
 }
 
-fn chat_chunk_event(ask: &ResponseContext<'_>, delta: &Value, finish: &Value) -> String {
+fn chat_chunk_event(context: &ResponseContext<'_>, delta: &Value, finish: &Value) -> String {
     let mut chunk = json!({
-        "id": "chatcmpl-mock", "object": "chat.completion.chunk", "created": ask.created, "model": ask.model,
+        "id": "chatcmpl-mock", "object": "chat.completion.chunk", "created": context.created, "model": context.model,
         "service_tier": "default", "system_fingerprint": "fp_mock",
         "choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}],
     });
-    if should_send_usage(ask) {
+    if should_send_usage(context) {
         chunk["usage"] = Value::Null;
     }
     format_event(&chunk)
 }
 
-fn text_completion_object(ask: &ResponseContext<'_>, text: &str, finish: &Value) -> Value {
+fn text_completion_object(context: &ResponseContext<'_>, text: &str, finish: &Value) -> Value {
     json!({
-        "id": "cmpl-mock", "object": "text_completion", "created": ask.created, "model": ask.model,
+        "id": "cmpl-mock", "object": "text_completion", "created": context.created, "model": context.model,
         "choices": [{"text": text, "index": 0, "logprobs": null, "finish_reason": finish}],
     })
 }
 
-fn should_send_usage(ask: &ResponseContext<'_>) -> bool {
-    ask.behaviour.usage.unwrap_or(ask.include_usage)
+fn should_send_usage(context: &ResponseContext<'_>) -> bool {
+    context.behaviour.usage.unwrap_or(context.include_usage)
 }
 
-fn usage_event(ask: &ResponseContext<'_>, object: &str, id: &str) -> String {
-    if !should_send_usage(ask) {
+fn usage_event(context: &ResponseContext<'_>, object: &str, id: &str) -> String {
+    if !should_send_usage(context) {
         return String::new();
     }
     format_event(&json!({
-        "id": id, "object": object, "created": ask.created, "model": ask.model,
-        "choices": [], "usage": usage_object(ask),
+        "id": id, "object": object, "created": context.created, "model": context.model,
+        "choices": [], "usage": usage_object(context),
     }))
 }
 
-fn usage_object(ask: &ResponseContext<'_>) -> Value {
-    let completion = ask.behaviour.chunks;
+fn usage_object(context: &ResponseContext<'_>) -> Value {
+    let completion = context.behaviour.chunks;
     json!({
         "prompt_tokens": PROMPT_TOKENS, "completion_tokens": completion, "total_tokens": PROMPT_TOKENS.saturating_add(completion),
         "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
@@ -195,10 +195,10 @@ pub fn overloaded_error() -> Value {
 
 /// Returns one vector per input, as numbers or as base64 of little-endian floats.
 pub fn embedding_response(model: &str, body: &[u8]) -> Value {
-    let asked: Value = serde_json::from_slice(body).unwrap_or_default();
-    let as_text = asked["encoding_format"] == "base64";
-    let size = asked["dimensions"].as_u64().map_or(DEFAULT_DIMENSIONS, |size| size.clamp(1, 8192) as usize);
-    let data: Vec<Value> = (0..count_inputs(&asked["input"]))
+    let request: Value = serde_json::from_slice(body).unwrap_or_default();
+    let as_text = request["encoding_format"] == "base64";
+    let size = request["dimensions"].as_u64().map_or(DEFAULT_DIMENSIONS, |size| size.clamp(1, 8192) as usize);
+    let data: Vec<Value> = (0..count_inputs(&request["input"]))
         .map(|index| {
             let vector: Vec<f32> = (0..size).map(|at| ((index + at) % 8) as f32 / 8.0 - 0.4375).collect();
             let embedding = if as_text { json!(encode_base64(&encode_floats(&vector))) } else { json!(vector) };
@@ -225,10 +225,10 @@ pub fn encode_base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        let word = group.iter().fold(0_u32, |word, &byte| word << 8 | u32::from(byte)) << (8 * (3 - group.len()));
-        for place in 0..4 {
-            let letter = ALPHABET[(word >> (18 - 6 * place) & 63) as usize];
-            out.push(if place <= group.len() { letter as char } else { '=' });
+        let group_bits = group.iter().fold(0_u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - group.len()));
+        for index in 0..4 {
+            let letter = ALPHABET[(group_bits >> (18 - 6 * index) & 63) as usize];
+            out.push(if index <= group.len() { letter as char } else { '=' });
         }
     }
     out
@@ -266,8 +266,8 @@ pub fn moderation_response(model: &str, body: &[u8]) -> Value {
         "flagged": false, "categories": each(json!(false)), "category_scores": each(json!(0.0001)),
         "category_applied_input_types": each(json!(["text"])),
     });
-    let asked: Value = serde_json::from_slice(body).unwrap_or_default();
-    let results = vec![result; count_inputs(&asked["input"])];
+    let request: Value = serde_json::from_slice(body).unwrap_or_default();
+    let results = vec![result; count_inputs(&request["input"])];
     json!({"id": "modr-mock", "model": if model.is_empty() { "omni-moderation-latest" } else { model }, "results": results})
 }
 

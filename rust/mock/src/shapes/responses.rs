@@ -13,14 +13,14 @@ impl ResponseShape for Responses {
         ProviderFamily::OpenAi
     }
 
-    fn complete_body(&self, ask: &ResponseContext<'_>, text: &str) -> Value {
-        completed_response(ask, text)
+    fn complete_body(&self, context: &ResponseContext<'_>, text: &str) -> Value {
+        completed_response(context, text)
     }
 
-    fn opening_events(&self, ask: &ResponseContext<'_>) -> String {
-        let begun = response_object(ask, "in_progress", &json!([]));
+    fn opening_events(&self, context: &ResponseContext<'_>) -> String {
+        let response = response_object(context, "in_progress", &json!([]));
         let item = message_item("in_progress", "");
-        format_event(&json!({"type": "response.created", "sequence_number": 0, "response": begun}))
+        format_event(&json!({"type": "response.created", "sequence_number": 0, "response": response}))
             + &format_event(
                 &json!({"type": "response.output_item.added", "sequence_number": 1, "output_index": 0, "item": item}),
             )
@@ -33,33 +33,33 @@ impl ResponseShape for Responses {
             "output_index": 0, "content_index": 0, "delta": text, "logprobs": []}))
     }
 
-    fn closing_events(&self, ask: &ResponseContext<'_>) -> String {
-        let text = super::complete_text(ask.behaviour);
-        let mut said =
+    fn closing_events(&self, context: &ResponseContext<'_>) -> String {
+        let text = super::complete_text(context.behaviour);
+        let mut events =
             format_event(&json!({"type": "response.output_text.done", "sequence_number": 4, "item_id": "msg_mock",
             "output_index": 0, "content_index": 0, "text": text, "logprobs": []}))
                 + &format_event(&json!({"type": "response.output_item.done", "sequence_number": 5, "output_index": 0,
                 "item": message_item("completed", &text)}));
-        if let Some((name, arguments)) = ask.tool_call() {
+        if let Some((name, arguments)) = context.tool_call() {
             let item = function_call_item(name, "", "in_progress");
-            said += &format_event(
+            events += &format_event(
                 &json!({"type": "response.output_item.added", "sequence_number": 6, "output_index": 1, "item": item}),
             );
-            said += &format_event(&json!({"type": "response.function_call_arguments.delta", "sequence_number": 7,
+            events += &format_event(&json!({"type": "response.function_call_arguments.delta", "sequence_number": 7,
                 "item_id": "fc_mock", "output_index": 1, "delta": arguments}));
-            said += &format_event(&json!({"type": "response.function_call_arguments.done", "sequence_number": 8,
+            events += &format_event(&json!({"type": "response.function_call_arguments.done", "sequence_number": 8,
                 "item_id": "fc_mock", "output_index": 1, "name": name, "arguments": arguments}));
             let item = function_call_item(name, arguments, "completed");
-            said += &format_event(
+            events += &format_event(
                 &json!({"type": "response.output_item.done", "sequence_number": 9, "output_index": 1, "item": item}),
             );
         }
-        said
+        events
     }
 
-    fn end_event(&self, ask: &ResponseContext<'_>) -> String {
-        let whole = completed_response(ask, &super::complete_text(ask.behaviour));
-        format_event(&json!({"type": "response.completed", "sequence_number": 10, "response": whole}))
+    fn end_event(&self, context: &ResponseContext<'_>) -> String {
+        let response = completed_response(context, &super::complete_text(context.behaviour));
+        format_event(&json!({"type": "response.completed", "sequence_number": 10, "response": response}))
     }
 
     fn ping_event(&self) -> &'static str {
@@ -77,12 +77,12 @@ impl ResponseShape for Responses {
     }
 }
 
-fn completed_response(ask: &ResponseContext<'_>, text: &str) -> Value {
+fn completed_response(context: &ResponseContext<'_>, text: &str) -> Value {
     let mut output = vec![message_item("completed", text)];
-    output.extend(ask.tool_call().map(|(name, arguments)| function_call_item(name, arguments, "completed")));
-    let mut response = response_object(ask, "completed", &output.into());
-    if ask.behaviour.usage != Some(false) {
-        response["usage"] = usage_object(ask.behaviour.chunks);
+    output.extend(context.tool_call().map(|(name, arguments)| function_call_item(name, arguments, "completed")));
+    let mut response = response_object(context, "completed", &output.into());
+    if context.behaviour.usage != Some(false) {
+        response["usage"] = usage_object(context.behaviour.chunks);
     }
     response
 }
@@ -101,10 +101,10 @@ fn message_item(status: &str, text: &str) -> Value {
         "content": [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]})
 }
 
-fn response_object(ask: &ResponseContext<'_>, status: &str, output: &Value) -> Value {
+fn response_object(context: &ResponseContext<'_>, status: &str, output: &Value) -> Value {
     json!({
-        "id": "resp_mock", "object": "response", "created_at": ask.created, "status": status, "error": null,
-        "incomplete_details": null, "instructions": null, "metadata": {}, "model": ask.model, "output": output,
+        "id": "resp_mock", "object": "response", "created_at": context.created, "status": status, "error": null,
+        "incomplete_details": null, "instructions": null, "metadata": {}, "model": context.model, "output": output,
         "parallel_tool_calls": true, "temperature": 1.0, "tool_choice": "auto", "tools": [], "top_p": 1.0,
     })
 }

@@ -75,11 +75,11 @@ def _update_row(table: sa.TableClause, row_id: str, **values: Any) -> None:  # n
     op.get_bind().execute(sa.update(table).where(table.c.id == row_id).values(**values))
 
 
-def _mask_audited_config(said: dict[str, Any] | None) -> dict[str, Any] | None:
+def _mask_audited_config(row: dict[str, Any] | None) -> dict[str, Any] | None:
     """Masks the credentials in an audited row. Their encrypted form is discarded, because the audit log never needs
     them.
     """
-    if not said or not isinstance(said.get("config"), str):
-        return said
-    config, _ = _config_sealer().seal(said["config"], said["id"])
-    return {**said, "config": config}
+    if not row or not isinstance(row.get("config"), str):
+        return row
+    config, _ = _config_sealer().seal(row["config"], row["id"])
+    return {**row, "config": config}

@@ -15,14 +15,14 @@ const DEFAULT_KEY: &str = "default";
 
 impl ImagePrices {
     /// Returns `None` if there are no prices.
-    pub fn from_published(said: NameMap<NameMap<u64>>) -> Option<Box<Self>> {
-        (!said.is_empty()).then(|| Box::new(Self(said)))
+    pub fn from_published(prices: NameMap<NameMap<u64>>) -> Option<Box<Self>> {
+        (!prices.is_empty()).then(|| Box::new(Self(prices)))
     }
 
     /// Returns a copy with each price mapped by `other`.
     pub fn map_prices(&self, other: impl Fn(u64) -> u64) -> Self {
         let sizes = |sizes: &NameMap<u64>| sizes.iter().map(|(size, price)| (size.clone(), other(*price))).collect();
-        Self(self.0.iter().map(|(quality, of)| (quality.clone(), sizes(of))).collect())
+        Self(self.0.iter().map(|(quality, prices_by_size)| (quality.clone(), sizes(prices_by_size))).collect())
     }
 
     /// Returns the cost of all requested images in pico-dollars; `None` if no price matches.
@@ -33,14 +33,14 @@ impl ImagePrices {
     }
 }
 
-/// Returns the entry for `asked`, or the default entry. An empty or `auto` value falls back to `usual`, then to the
+/// Returns the entry for `requested`, or the default entry. An empty or `auto` value falls back to `usual`, then to the
 /// only entry.
-fn pick_or_default<'t, T>(named: &'t NameMap<T>, asked: &str, usual: &str) -> Option<&'t T> {
-    let found = named.get(asked).or_else(|| named.get(DEFAULT_KEY));
-    if found.is_some() || !matches!(asked, "" | "auto") {
+fn pick_or_default<'t, T>(entries: &'t NameMap<T>, requested: &str, usual: &str) -> Option<&'t T> {
+    let found = entries.get(requested).or_else(|| entries.get(DEFAULT_KEY));
+    if found.is_some() || !matches!(requested, "" | "auto") {
         return found;
     }
-    named.get(usual).or_else(|| named.values().next().filter(|_| named.len() == 1))
+    entries.get(usual).or_else(|| entries.values().next().filter(|_| entries.len() == 1))
 }
 
 #[cfg(test)]

@@ -59,11 +59,13 @@ const MILLION: u64 = 1_000_000;
 
 impl Adjustment {
     pub fn compile(published: PublishedAdjustment, path: &str, problems: &mut Vec<Problem>) -> Self {
-        let PublishedAdjustment { version, request: request_factor, image, factors: said } = published;
-        for name in said.keys().filter(|name| BUCKET_NAMES.iter().all(|(known, _)| known != name)) {
+        let PublishedAdjustment { version, request: request_factor, image, factors: factors_by_name } = published;
+        for name in
+            factors_by_name.keys().filter(|name| BUCKET_NAMES.iter().all(|(bucket_name, _)| bucket_name != name))
+        {
             problems.push(Problem::new(format!("{path}.factors.{name}"), "is not a known price"));
         }
-        let rate_factors = BUCKET_NAMES.map(|(name, _)| said.get(name).copied().unwrap_or(MILLION));
+        let rate_factors = BUCKET_NAMES.map(|(name, _)| factors_by_name.get(name).copied().unwrap_or(MILLION));
         Self { version, request_factor, image_factor: image.unwrap_or(request_factor), rate_factors }
     }
 
@@ -135,7 +137,7 @@ impl RequestPricing {
         if usage.is_some_and(|usage| self.is_prepaid_usage(usage)) {
             return Some(Cost::ZERO);
         }
-        let of = |price: &Price| match &price.image_prices {
+        let total_cost = |price: &Price| match &price.image_prices {
             None => usage.map(|usage| self.usage_cost(price, usage)),
             Some(images) => {
                 let nanodollars = to_nanodollars(images.cost(drawing)?);
@@ -143,20 +145,20 @@ impl RequestPricing {
                 Some(self.usage_cost(price, usage.unwrap_or(&Usage::default())).plus(drawn))
             }
         };
-        self.apply_price(provider, model, at, of).flatten()
+        self.apply_price(provider, model, at, total_cost).flatten()
     }
 
     fn is_prepaid_usage(&self, usage: &Usage) -> bool {
         self.provider_pricing.is_prepaid && usage.service_tier == ServiceTier::Provisioned
     }
 
-    fn apply_price<T>(&self, provider: &str, model: &str, at: u64, take: impl Fn(&Price) -> T) -> Option<T> {
-        let of = |price: &Price| match &self.provider_pricing.adjustment {
-            None => take(price),
-            Some(adjustment) => take(&price.adjusted(adjustment)),
+    fn apply_price<T>(&self, provider: &str, model: &str, at: u64, compute: impl Fn(&Price) -> T) -> Option<T> {
+        let apply = |price: &Price| match &self.provider_pricing.adjustment {
+            None => compute(price),
+            Some(adjustment) => compute(&price.adjusted(adjustment)),
         };
-        let own = self.provider_pricing.model_prices.as_ref().and_then(|own| find_valid_price(own, at));
-        own.map(of).or_else(|| self.prices.find(provider, model, at, of))
+        let own_price = self.provider_pricing.model_prices.as_ref().and_then(|prices| find_valid_price(prices, at));
+        own_price.map(apply).or_else(|| self.prices.find(provider, model, at, apply))
     }
 
     fn usage_cost(&self, price: &Price, usage: &Usage) -> Cost {
@@ -223,14 +225,14 @@ impl Prices {
         Self(sellers)
     }
 
-    /// Applies `take` to the price of a model that is valid at `at` (Unix seconds). `None` if no price is known.
-    pub fn find<T>(&self, provider: &str, model: &str, at: u64, take: impl Fn(&Price) -> T) -> Option<T> {
+    /// Applies `compute` to the price of a model that is valid at `at` (Unix seconds). `None` if no price is known.
+    pub fn find<T>(&self, provider: &str, model: &str, at: u64, compute: impl Fn(&Price) -> T) -> Option<T> {
         let seller = self.0.get(provider)?;
-        let said = seller.overrides.get(model).and_then(|priced| find_valid_price(priced, at));
-        if let Some(price) = said {
-            return Some(take(price));
+        let override_price = seller.overrides.get(model).and_then(|priced| find_valid_price(priced, at));
+        if let Some(price) = override_price {
+            return Some(compute(price));
         }
-        find_valid_price(&seller.find_listed(model)?, at).map(take)
+        find_valid_price(&seller.find_listed(model)?, at).map(compute)
     }
 }
 
@@ -273,27 +275,30 @@ impl Price {
             images,
             rates,
             batch,
-            services: served,
+            services: service_rates,
         } = published;
         let image_prices = ImagePrices::from_published(images);
-        for name in
-            rates.unknown_names.iter().chain(batch.iter().chain(served.values()).flat_map(|said| &said.unknown_names))
+        for name in rates
+            .unknown_names
+            .iter()
+            .chain(batch.iter().chain(service_rates.values()).flat_map(|tier_rates| &tier_rates.unknown_names))
         {
             problems.push(Problem::new(format!("{path}.rates.{name}"), "is not a known price"));
         }
         let mut service_tiers = Vec::new();
-        for (name, said) in served {
+        for (name, tier_rates) in service_rates {
             match ServiceTier::parse(name.as_bytes()) {
-                Some(service) => service_tiers.push((service, RateTiers::compile(&said.with_defaults(&rates)))),
+                Some(service) => service_tiers.push((service, RateTiers::compile(&tier_rates.with_defaults(&rates)))),
                 None => problems.push(Problem::new(format!("{path}.services.{name}"), "is not a known service")),
             }
         }
-        let has = |said: &PublishedRates, at| said.rates.iter().any(|(of, ..)| *of == at);
-        let whose = |batch: &PublishedRates, at| has(batch, at).then_some(true).or(has(&rates, at).then_some(false));
-        let own = |batch: &PublishedRates| {
-            std::array::from_fn(|at| find_or_inherit(at, |at| whose(batch, at)).unwrap_or_default())
+        let has = |source: &PublishedRates, at| source.rates.iter().any(|(bucket, ..)| *bucket == at);
+        let from_batch =
+            |batch: &PublishedRates, at| has(batch, at).then_some(true).or(has(&rates, at).then_some(false));
+        let has_own_rate = |batch: &PublishedRates| {
+            std::array::from_fn(|at| find_or_inherit(at, |at| from_batch(batch, at)).unwrap_or_default())
         };
-        let batch_rates = batch.map(|batch| Box::new((resolve_rates(&batch, 0), own(&batch))));
+        let batch_rates = batch.map(|batch| Box::new((resolve_rates(&batch, 0), has_own_rate(&batch))));
         Self {
             version,
             valid_from,
@@ -346,9 +351,10 @@ impl Price {
     /// half of its usual rate.
     pub fn batch_cost(&self, usage: &Usage) -> u64 {
         let twice = |(at, (count, rate)): (usize, (u64, &u64))| {
-            let own = self.batch_rates.as_ref().filter(|batch| batch.1[at]).map(|batch| 2 * u128::from(batch.0[at]));
-            let whole = if at < TOKEN_BUCKET_COUNT { 1 } else { 2 };
-            own.unwrap_or_else(|| whole * u128::from(*rate)).saturating_mul(count.into())
+            let batch_rate =
+                self.batch_rates.as_ref().filter(|batch| batch.1[at]).map(|batch| 2 * u128::from(batch.0[at]));
+            let multiplier = if at < TOKEN_BUCKET_COUNT { 1 } else { 2 };
+            batch_rate.unwrap_or_else(|| multiplier * u128::from(*rate)).saturating_mul(count.into())
         };
         let tokens = usage_buckets(usage).into_iter().zip(self.select_rates(usage)).enumerate().map(twice);
         to_nanodollars(
@@ -357,8 +363,8 @@ impl Price {
     }
 
     fn select_rates(&self, usage: &Usage) -> &Rates {
-        let served = self.service_tiers.iter().find(|(service, _)| *service == usage.service_tier);
-        let scale = served.map_or(&self.rate_tiers, |(_, scale)| scale);
+        let tier = self.service_tiers.iter().find(|(service, _)| *service == usage.service_tier);
+        let scale = tier.map_or(&self.rate_tiers, |(_, scale)| scale);
         scale.for_length(usage.total_input())
     }
 }
@@ -425,17 +431,17 @@ mod tests {
 
     #[test]
     fn prices_all_tokens_of_a_long_request_at_its_tier() {
-        let asked = |input, output| find_cost("openai", "long", 0, Usage { input, output, ..Usage::default() });
-        assert_eq!(asked(200, 10), expected_cost("l", 20));
-        assert_eq!(asked(201, 10), expected_cost("l", 60));
-        assert_eq!(asked(401, 1000), expected_cost("l", 129));
+        let cost_of = |input, output| find_cost("openai", "long", 0, Usage { input, output, ..Usage::default() });
+        assert_eq!(cost_of(200, 10), expected_cost("l", 20));
+        assert_eq!(cost_of(201, 10), expected_cost("l", 60));
+        assert_eq!(cost_of(401, 1000), expected_cost("l", 129));
         assert_eq!(find_cost("openai", "long-tts", 0, Usage::default()), None);
     }
 
     #[test]
     fn rounds_nanodollars_and_saturates_sums() {
-        let asked = |input| find_cost("openai", "x-night", 80_000, Usage { input, ..Usage::default() });
-        assert_eq!((asked(1), asked(2)), (expected_cost("night", 0), expected_cost("night", 1)));
+        let cost_of = |input| find_cost("openai", "x-night", 80_000, Usage { input, ..Usage::default() });
+        assert_eq!((cost_of(1), cost_of(2)), (expected_cost("night", 0), expected_cost("night", 1)));
         assert_eq!(find_cost("openai", "x-night", 40_000, Usage::default()), expected_cost("day", 2));
         let most = Usage { input: u64::MAX, output: u64::MAX, ..Usage::default() };
         assert_eq!(find_cost("openai", "gpt-4o", 2000, most), expected_cost("new", u64::MAX));
@@ -460,9 +466,9 @@ mod tests {
         };
         let half = r#"[{"version":"v","request":4000,"rates":{"input":[[0,1000],[3,3000]],"output":[[0,5000]]}}]"#;
         assert_eq!(cost(half), 2 + 11);
-        let own = half.replace(r#""rates""#, r#""batch":{"input":[[0,1000]],"output":[[0,2000]]},"rates""#);
-        assert_eq!(cost(&own), 2 + 4 + 2 * 2);
-        let one = own.replace(r#","output":[[0,2000]]"#, "");
+        let batch_prices = half.replace(r#""rates""#, r#""batch":{"input":[[0,1000]],"output":[[0,2000]]},"rates""#);
+        assert_eq!(cost(&batch_prices), 2 + 4 + 2 * 2);
+        let one = batch_prices.replace(r#","output":[[0,2000]]"#, "");
         assert_eq!(cost(&one), 2 + 4 + 2 * 5 / 2);
         let searched = half.replace(r#""output""#, r#""web_search":[[0,7000]],"output""#);
         assert_eq!(cost(&searched), 2 + 11 + 7);
@@ -499,28 +505,28 @@ mod tests {
         let by = r#"{"version":"f","request":3000000,"factors":{"input":500000,"output":0,"cache_read":1250000}}"#;
         let adjustment = Adjustment::compile(serde_json::from_str(by).unwrap(), "$", &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
-        let own = ProviderPricing { adjustment: Some(Arc::new(adjustment)), ..ProviderPricing::default() };
+        let pricing = ProviderPricing { adjustment: Some(Arc::new(adjustment)), ..ProviderPricing::default() };
         let mut tariff = RequestPricing {
             prices: Arc::new(sample_prices()),
-            provider_pricing: own,
+            provider_pricing: pricing,
             saved_models: None,
             is_batch: false,
         };
         let usage = Usage { input: 4, output: 9, cache_read: 8, audio_in: 1, ..Usage::default() };
-        let told = |tariff: &RequestPricing, model: &str| tariff.cost("openai", model, 40_000, &usage).unwrap();
+        let cost_for = |tariff: &RequestPricing, model: &str| tariff.cost("openai", model, 40_000, &usage).unwrap();
         let cost = Cost { nanodollars: 5_000 + 12_500 + 2_500, price_version: Some("new*f".into()) };
-        assert_eq!(told(&tariff, "gpt-4o"), cost);
+        assert_eq!(cost_for(&tariff, "gpt-4o"), cost);
         // Covers long requests and prices per request.
         let long = Usage { input: 201, output: 1000, ..Usage::default() };
         assert_eq!(tariff.cost("openai", "long", 0, &long).unwrap().nanodollars, 30);
-        assert_eq!(told(&tariff, "x-night").nanodollars, 5);
+        assert_eq!(cost_for(&tariff, "x-night").nanodollars, 5);
         tariff.is_batch = true;
-        assert_eq!(told(&tariff, "gpt-4o").nanodollars, 10_000);
-        let own = r#"[{"version":"o","rates":{"input":[[0,2000]]}}]"#;
+        assert_eq!(cost_for(&tariff, "gpt-4o").nanodollars, 10_000);
+        let own_prices = r#"[{"version":"o","rates":{"input":[[0,2000]]}}]"#;
         tariff.provider_pricing.model_prices =
-            Some(compile_prices(serde_json::from_str(own).unwrap(), "$", &mut problems));
+            Some(compile_prices(serde_json::from_str(own_prices).unwrap(), "$", &mut problems));
         let cost = Cost { nanodollars: (4 * 1000 + 8 * 2500 + 2000) / 2000, price_version: Some("o*f".into()) };
-        assert_eq!(told(&tariff, "gpt-4o"), cost);
+        assert_eq!(cost_for(&tariff, "gpt-4o"), cost);
     }
 
     #[test]

@@ -97,26 +97,27 @@ impl<'de> Visitor<'de> for PublishedRatesVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<PublishedRates, A::Error> {
-        let mut said = PublishedRates::default();
+        let mut published = PublishedRates::default();
         while let Some(name) = members.next_key::<Cow<str>>()? {
             let tiers = members.next_value::<Vec<(u64, u64)>>()?;
-            match BUCKET_NAMES.iter().position(|(known, _)| *known == name) {
-                Some(bucket) => said.rates.extend(tiers.into_iter().map(|(start, rate)| (bucket, start, rate))),
-                None => said.unknown_names.push(name.into_owned()),
+            match BUCKET_NAMES.iter().position(|(bucket_name, _)| *bucket_name == name) {
+                Some(bucket) => published.rates.extend(tiers.into_iter().map(|(start, rate)| (bucket, start, rate))),
+                None => published.unknown_names.push(name.into_owned()),
             }
         }
-        said.rates.shrink_to_fit();
-        Ok(said)
+        published.rates.shrink_to_fit();
+        Ok(published)
     }
 }
 
 impl RateTiers {
-    pub fn compile(said: &PublishedRates) -> Self {
-        let mut starts: Vec<u64> = said.rates.iter().map(|(_, start, _)| *start).filter(|start| *start > 0).collect();
+    pub fn compile(published: &PublishedRates) -> Self {
+        let mut starts: Vec<u64> =
+            published.rates.iter().map(|(_, start, _)| *start).filter(|start| *start > 0).collect();
         starts.sort_unstable_by(|one, other| other.cmp(one));
         starts.dedup();
-        let tiers = starts.into_iter().map(|start| (start, resolve_rates(said, start))).collect();
-        Self { base_rates: resolve_rates(said, 0), tiers }
+        let tiers = starts.into_iter().map(|start| (start, resolve_rates(published, start))).collect();
+        Self { base_rates: resolve_rates(published, 0), tiers }
     }
 
     /// Returns a copy with each set of rates mapped by `other`.
@@ -135,8 +136,8 @@ impl RateTiers {
 impl PublishedRates {
     /// Adds the rates of `other` for buckets that have none.
     pub fn with_defaults(self, other: &Self) -> Self {
-        let is_said = |at: usize| self.rates.iter().any(|(of, ..)| *of == at);
-        let more: Vec<_> = other.rates.iter().filter(|(of, ..)| !is_said(*of)).copied().collect();
+        let is_said = |at: usize| self.rates.iter().any(|(bucket, ..)| *bucket == at);
+        let more: Vec<_> = other.rates.iter().filter(|(bucket, ..)| !is_said(*bucket)).copied().collect();
         Self { rates: [self.rates, more].concat(), unknown_names: self.unknown_names }
     }
 }
@@ -150,17 +151,17 @@ pub fn usage_picodollars(usage: &Usage, rates: &Rates) -> u128 {
 
 /// Returns all rates of a request of this length. A bucket without a rate inherits that of its parent bucket.
 pub fn resolve_rates(rates: &PublishedRates, length: u64) -> Rates {
-    let own = |bucket: usize| {
-        let tiers = rates.rates.iter().filter(|(of, start, _)| *of == bucket && *start <= length);
+    let rate_at = |bucket: usize| {
+        let tiers = rates.rates.iter().filter(|(entry_bucket, start, _)| *entry_bucket == bucket && *start <= length);
         tiers.max_by_key(|(_, start, _)| *start).map(|(_, _, rate)| *rate)
     };
-    std::array::from_fn(|bucket| find_or_inherit(bucket, own).unwrap_or_default())
+    std::array::from_fn(|bucket| find_or_inherit(bucket, rate_at).unwrap_or_default())
 }
 
 /// Returns the value of a bucket, or that of the closest parent bucket that has one.
-pub fn find_or_inherit<T>(mut bucket: usize, own: impl Fn(usize) -> Option<T>) -> Option<T> {
+pub fn find_or_inherit<T>(mut bucket: usize, lookup: impl Fn(usize) -> Option<T>) -> Option<T> {
     loop {
-        if let found @ Some(_) = own(bucket) {
+        if let found @ Some(_) = lookup(bucket) {
             return found;
         }
         let other = BUCKET_NAMES[bucket].1?;

@@ -61,17 +61,19 @@ impl BatchRecorder {
         if problems.is_empty() { Ok(Self { prices, sink: Arc::new(sink) }) } else { Err(problems) }
     }
 
-    /// Returns the record of a batch line as one line of JSON with its line end. `answer` is the response in OpenAI
+    /// Returns the record of a batch line as one line of JSON with its line end. `response` is the response in OpenAI
     /// format. The output is deterministic.
-    pub fn write_record(&self, entry: &[u8], answer: &[u8]) -> Result<Vec<u8>, Problem> {
+    pub fn write_record(&self, entry: &[u8], response: &[u8]) -> Result<Vec<u8>, Problem> {
         let invalid = |error: serde_json::Error| Problem::new("$", error.to_string());
         let entry: BatchLine = serde_json::from_slice(entry).map_err(invalid)?;
         let provider = catalog::find_provider(&entry.provider);
         let provider = provider.ok_or_else(|| Problem::new("$.provider", "is not a known provider"))?;
         let mut problems = Vec::new();
-        let own = ProviderPricing {
+        let pricing = ProviderPricing {
             model_prices: Some(prices::compile_prices(entry.prices, "$.prices", &mut problems)),
-            adjustment: entry.adjustment.map(|said| Arc::new(Adjustment::compile(said, "$.adjustment", &mut problems))),
+            adjustment: entry
+                .adjustment
+                .map(|published| Arc::new(Adjustment::compile(published, "$.adjustment", &mut problems))),
             is_prepaid: false,
         };
         if let Some(problem) = problems.pop() {
@@ -81,17 +83,17 @@ impl BatchRecorder {
         let operation = Operation::from_method_and_path("POST", entry.path.strip_prefix("/v1").unwrap_or(&entry.path));
         let head = RequestHead { method: "POST".into(), path: entry.path, ..RequestHead::default() };
         let mut record = Record::for_external_request(entry.id, created, Arc::new(head), Arc::clone(&self.sink));
-        let facts = &mut record.log;
-        facts.operation = Some(operation);
-        facts.provider = provider.slug();
-        (facts.model, facts.status) = (entry.model, entry.status);
-        (facts.api_key_id, facts.trace_id) = (entry.api_key_id, Some(entry.trace_id));
-        facts.metadata = entry.metadata.as_deref().map(Metadata::parse).unwrap_or_default();
-        facts.bytes_out = answer.len() as u64;
-        facts.billing.usage = Usage::from_response(ApiFormat::OpenAi, answer);
-        facts.billing.tariff = RequestPricing {
+        let log = &mut record.log;
+        log.operation = Some(operation);
+        log.provider = provider.slug();
+        (log.model, log.status) = (entry.model, entry.status);
+        (log.api_key_id, log.trace_id) = (entry.api_key_id, Some(entry.trace_id));
+        log.metadata = entry.metadata.as_deref().map(Metadata::parse).unwrap_or_default();
+        log.bytes_out = response.len() as u64;
+        log.billing.usage = Usage::from_response(ApiFormat::OpenAi, response);
+        log.billing.tariff = RequestPricing {
             prices: Arc::clone(&self.prices),
-            provider_pricing: own,
+            provider_pricing: pricing,
             saved_models: None,
             is_batch: true,
         };
@@ -121,7 +123,7 @@ mod tests {
     const TEST_PRICES: &[u8] = br#"{"said":[{"provider":"openai","model":"m","prices":[
         {"version":"v","rates":{"input":[[0,2000]],"output":[[0,4000]]}}]}]}"#;
 
-    fn record_line(status: u16, answer: &[u8], prices: &Value) -> Value {
+    fn record_line(status: u16, response: &[u8], prices: &Value) -> Value {
         let ledger = BatchRecorder::new(TEST_PRICES).unwrap();
         let entry = json!({
             "id": "0199aaaa-0000-7000-8000-000000000001", "created_at": 1_700_000_000_123_u64, "trace_id": "gw_batch_1",
@@ -129,8 +131,8 @@ mod tests {
             "metadata": r#"{"team":"red"}"#, "prices": prices,
         })
         .to_string();
-        let first = ledger.write_record(entry.as_bytes(), answer).unwrap();
-        assert_eq!(first, ledger.write_record(entry.as_bytes(), answer).unwrap());
+        let first = ledger.write_record(entry.as_bytes(), response).unwrap();
+        assert_eq!(first, ledger.write_record(entry.as_bytes(), response).unwrap());
         assert!(first.ends_with(b"\n"));
         serde_json::from_slice(&first).unwrap()
     }
@@ -155,8 +157,8 @@ mod tests {
 
     #[test]
     fn saved_provider_prices_take_precedence_and_failed_lines_are_free() {
-        let own = json!([{"version": "own", "rates": {}, "batch": {"input": [[0, 1000]]}}]);
-        let record = record_line(200, RESPONSE_BODY, &own);
+        let own_prices = json!([{"version": "own", "rates": {}, "batch": {"input": [[0, 1000]]}}]);
+        let record = record_line(200, RESPONSE_BODY, &own_prices);
         assert_eq!((&record["cost_nanodollars"], &record["price_version"]), (&json!(10), &json!("own")));
         let failed = record_line(429, br#"{"error":{}}"#, &json!([]));
         assert_eq!((&failed["is_success"], failed.get("cost_nanodollars")), (&json!(false), None));

@@ -56,10 +56,10 @@ impl Billing {
         }
     }
 
-    /// Returns the cost at a provider. `told` is the provider's name of the model, `at` the time in seconds since the
+    /// Returns the cost at a provider. `model_name` is the provider's name of the model, `at` the time in seconds since the
     /// epoch.
-    pub(crate) fn cost(&self, (provider, told): (&str, &str), at: u64, is_good: bool) -> Option<Cost> {
-        let model = self.backing_model.as_deref().unwrap_or(told);
+    pub(crate) fn cost(&self, (provider, model_name): (&str, &str), at: u64, is_good: bool) -> Option<Cost> {
+        let model = self.backing_model.as_deref().unwrap_or(model_name);
         let cost = |usage| self.tariff.cost(provider, model, at, usage);
         let Some(SessionUsage { main: rest, others }) = self.session_usage.as_deref() else {
             return match self.image_params.as_deref().filter(|_| is_good) {
@@ -69,8 +69,8 @@ impl Billing {
         };
         let others = others.iter().map(|ModelUsage { model, usage, is_transcription: is_writing }| {
             // A transcription model without a known price costs as much as the main model.
-            let own = || is_writing.then(|| cost(usage)).flatten();
-            self.tariff.for_other_model(model).cost(provider, model, at, usage).or_else(own)
+            let main_model_cost = || is_writing.then(|| cost(usage)).flatten();
+            self.tariff.for_other_model(model).cost(provider, model, at, usage).or_else(main_model_cost)
         });
         // Without usage of the main model, its price may be unknown.
         let all = rest.iter().map(cost).chain(others);

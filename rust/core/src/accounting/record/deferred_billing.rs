@@ -22,12 +22,12 @@ pub enum DeferredBilling {
 
 impl DeferredBilling {
     /// Returns the billing mode of a request that creates, reads or cancels a response; `None` for other operations.
-    pub async fn for_call(dues: &Arc<PendingCharges>, call: &Call<'_>, provider: &str) -> Option<Self> {
+    pub async fn for_call(charges: &Arc<PendingCharges>, call: &Call<'_>, provider: &str) -> Option<Self> {
         match call.requested_operation() {
-            Operation::CreateModelResponse => Some(Self::MayStart(Arc::clone(dues))),
+            Operation::CreateModelResponse => Some(Self::MayStart(Arc::clone(charges))),
             Operation::GetModelResponse | Operation::CancelModelResponse => {
                 let id = call.route.path.rsplit_once("/responses/")?.1.split('/').next()?;
-                Some(Self::Existing(dues.find(provider, id).await))
+                Some(Self::Existing(charges.find(provider, id).await))
             }
             _ => None,
         }
@@ -42,44 +42,46 @@ impl DeferredBilling {
 impl RequestLog {
     /// Defers the charge if the response body says that the response is still in progress. Returns true if it was
     /// deferred.
-    pub fn defer_charge_if_in_progress(&self, answer: &[u8]) -> bool {
+    pub fn defer_charge_if_in_progress(&self, response: &[u8]) -> bool {
         matches!(self.billing.deferred_billing, Some(DeferredBilling::MayStart(_)))
-            && unfinished_response_id(answer).is_some_and(|id| self.defer_charge(&id))
+            && unfinished_response_id(response).is_some_and(|id| self.defer_charge(&id))
     }
 
     /// Defers the charge of the response with this id, which continues after its stream has ended. Returns true if it
     /// was deferred.
     pub fn defer_charge(&self, id: &str) -> bool {
-        let Some(DeferredBilling::MayStart(dues)) = &self.billing.deferred_billing else { return false };
-        dues.add(self.provider, id, (&self.model, self.provider_model.as_deref()));
+        let Some(DeferredBilling::MayStart(charges)) = &self.billing.deferred_billing else { return false };
+        charges.add(self.provider, id, (&self.model, self.provider_model.as_deref()));
         true
     }
 
     /// Returns true if another worker may charge the same response at this moment.
     pub(crate) fn needs_charge_claim(&self) -> bool {
-        let Some(DeferredBilling::Existing(Some(debt))) = &self.billing.deferred_billing else { return false };
-        self.billing.usage.is_some() && debt.is_shared()
+        let Some(DeferredBilling::Existing(Some(charge))) = &self.billing.deferred_billing else { return false };
+        self.billing.usage.is_some() && charge.is_shared()
     }
 
     /// Claims the charge. Drops it if another worker claimed it first.
     pub(crate) async fn claim_charge(&mut self) {
-        if let Some(DeferredBilling::Existing(debt)) = &mut self.billing.deferred_billing
-            && let Some(owed) = debt.as_ref()
+        if let Some(DeferredBilling::Existing(charge)) = &mut self.billing.deferred_billing
+            && let Some(owed) = charge.as_ref()
             && !owed.claim_first_payment().await
         {
-            *debt = None;
+            *charge = None;
         }
     }
 
     /// Charges the usage to this request at the price of the model of the original request. Clears the usage if it was
     /// already charged.
     pub(crate) fn apply_deferred_charge(&mut self) {
-        let Some(DeferredBilling::Existing(debt)) = self.billing.deferred_billing.take() else { return };
-        let Some((model, own)) = debt.filter(|_| self.billing.usage.is_some()).and_then(PendingCharge::settle) else {
+        let Some(DeferredBilling::Existing(charge)) = self.billing.deferred_billing.take() else { return };
+        let Some((model, provider_model)) =
+            charge.filter(|_| self.billing.usage.is_some()).and_then(PendingCharge::settle)
+        else {
             self.billing.usage = None;
             return;
         };
         self.billing.tariff = self.billing.tariff.for_other_model(&model);
-        (self.model, self.provider_model) = (model, own);
+        (self.model, self.provider_model) = (model, provider_model);
     }
 }

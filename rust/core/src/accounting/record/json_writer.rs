@@ -174,11 +174,11 @@ mod tests {
 
     #[test]
     fn durations_always_have_a_decimal_point() {
-        let told = |micros| write_to_string(|line| line.milliseconds("t", Duration::from_micros(micros)));
+        let rendered = |micros| write_to_string(|line| line.milliseconds("t", Duration::from_micros(micros)));
         for (micros, text) in
             [(0, "0.0"), (7, "0.007"), (1000, "1.0"), (1050, "1.05"), (12_345, "12.345"), (100, "0.1")]
         {
-            assert_eq!(told(micros), format!("{{\"t\":{text}}}"));
+            assert_eq!(rendered(micros), format!("{{\"t\":{text}}}"));
         }
     }
 

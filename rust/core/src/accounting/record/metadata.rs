@@ -49,7 +49,7 @@ impl Metadata {
     /// Adds a pair unless the key is already set, is empty, or the value is too long. Values that the client set
     /// explicitly win.
     pub fn add_if_absent(&mut self, key: &str, value: &str) {
-        if is_short(value) && !key.is_empty() && !self.pairs.iter().any(|(known, _)| known == key) {
+        if is_short(value) && !key.is_empty() && !self.pairs.iter().any(|(existing, _)| existing == key) {
             self.pairs.push((key.to_owned(), value.to_owned()));
         }
     }
@@ -57,7 +57,7 @@ impl Metadata {
     /// Sets pairs that override those of the client, for example metadata of an API key or workspace.
     pub fn override_with(&mut self, pairs: &[(String, String)]) {
         for (key, value) in pairs {
-            self.pairs.retain(|(known, _)| known != key);
+            self.pairs.retain(|(existing, _)| existing != key);
             self.pairs.push((key.clone(), value.clone()));
         }
     }
@@ -100,7 +100,7 @@ impl Metadata {
     }
 
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
+        self.pairs.iter().find(|(existing, _)| existing == key).map(|(_, value)| value.as_str())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -117,10 +117,10 @@ fn percent_decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);
     }
-    let kept = text.replace('+', "%2B");
-    url::form_urlencoded::parse(kept.as_bytes())
+    let escaped = text.replace('+', "%2B");
+    url::form_urlencoded::parse(escaped.as_bytes())
         .next()
-        .map_or(Cow::Borrowed(""), |(whole, _)| Cow::Owned(whole.into_owned()))
+        .map_or(Cow::Borrowed(""), |(decoded, _)| Cow::Owned(decoded.into_owned()))
 }
 
 /// Serialises as two parallel arrays, `key` and `value`.
@@ -157,7 +157,7 @@ mod tests {
     fn rejects_values_that_are_not_short_strings_by_key() {
         let longest = "é".repeat(128);
         assert!(Metadata::parse(&format!(r#"{{"a":"{longest}"}}"#)).validate().is_ok());
-        for (json, named) in [
+        for (json, expected) in [
             (format!(r#"{{"a":"1","b":"{longest}x"}}"#), "`b`"),
             (r#"{"a":1}"#.into(), "`a`"),
             (r#"{"a":null}"#.into(), "`a`"),
@@ -166,7 +166,12 @@ mod tests {
             ("{".into(), "object"),
         ] {
             let error = Metadata::parse(&json).validate().unwrap_err();
-            assert_eq!((error.status(), error.message().contains(named)), (400, true), "{json}: {}", error.message());
+            assert_eq!(
+                (error.status(), error.message().contains(expected)),
+                (400, true),
+                "{json}: {}",
+                error.message()
+            );
         }
     }
 

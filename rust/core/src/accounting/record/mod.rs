@@ -137,9 +137,9 @@ impl Record {
     }
 
     /// Records a stream chunk that was sent to the client.
-    pub fn record_chunk(&mut self, piece: &[u8]) {
-        self.log.bytes_out += piece.len() as u64;
-        self.log.append_to_cache_entry(piece);
+    pub fn record_chunk(&mut self, chunk: &[u8]) {
+        self.log.bytes_out += chunk.len() as u64;
+        self.log.append_to_cache_entry(chunk);
         self.sink.metrics.stream_chunks.add(1);
     }
 
@@ -157,7 +157,7 @@ impl Record {
     }
 
     /// Finishes a request that got a response. If the usage is unknown, the record closes after the tokens are counted.
-    pub fn finish(mut self, usage: Option<Usage>, answered: Option<CountableResponse>, outcome: Outcome) {
+    pub fn finish(mut self, usage: Option<Usage>, countable_response: Option<CountableResponse>, outcome: Outcome) {
         if self.log.is_from_cache() {
             // A cache hit costs nothing: the original request was charged.
             return self.close(outcome);
@@ -172,19 +172,19 @@ impl Record {
         if let (Some(filling), Outcome::Complete, None) = (filling, outcome, self.log.error_code) {
             filling.store();
         }
-        if let (None, Some(CountableResponse::Complete(answer))) = (&usage, &answered)
-            && self.log.defer_charge_if_in_progress(answer)
+        if let (None, Some(CountableResponse::Complete(response))) = (&usage, &countable_response)
+            && self.log.defer_charge_if_in_progress(response)
         {
             return self.close(outcome);
         }
-        match (usage, self.log.count_input.take(), answered) {
-            (None, asked, Some(answered))
+        match (usage, self.log.count_input.take(), countable_response) {
+            (None, count_input, Some(countable_response))
                 if (200..300).contains(&self.log.status)
-                    && (asked.is_some() || matches!(answered, CountableResponse::Compressed(_))) =>
+                    && (count_input.is_some() || matches!(countable_response, CountableResponse::Compressed(_))) =>
             {
                 self.mark_ended(outcome);
                 let sink = Arc::clone(&self.sink);
-                sink.token_counter.submit(self, asked, answered);
+                sink.token_counter.submit(self, count_input, countable_response);
             }
             _ => self.close(outcome),
         }

@@ -72,8 +72,8 @@ impl Outbox {
     pub fn take_pending(&self) -> Option<Vec<u8>> {
         let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         // A reused buffer has its full capacity already and its pages mapped. An idle outbox holds no buffer.
-        let room = mem::take(&mut *self.spare_buffer.lock().unwrap_or_else(PoisonError::into_inner));
-        (!waiting.is_empty()).then(|| mem::replace(&mut *waiting, room))
+        let buffer = mem::take(&mut *self.spare_buffer.lock().unwrap_or_else(PoisonError::into_inner));
+        (!waiting.is_empty()).then(|| mem::replace(&mut *waiting, buffer))
     }
 
     /// Releases lines that the control process has accepted. Their bytes no longer count towards the limit.
@@ -124,10 +124,10 @@ mod tests {
             outbox.take_pending().unwrap()
         };
         let first = fill(1000);
-        let place = first.as_ptr();
+        let address = first.as_ptr();
         outbox.acknowledge(first);
         let (second, third) = (fill(10), fill(10));
-        assert!(second.as_ptr() != place && third.as_ptr() == place);
+        assert!(second.as_ptr() != address && third.as_ptr() == address);
         outbox.acknowledge(fill(MAX_SPARE_BYTES + 1));
         assert_eq!(outbox.spare_buffer.lock().unwrap().capacity(), 0);
         outbox.acknowledge(fill(1000));

@@ -135,7 +135,7 @@ impl RequestLog {
     pub fn set_caller(&mut self, caller: &Caller<'_>, snapshot: &Snapshot) {
         if let Some(key) = caller.key {
             self.api_key_id = Some(key.id.to_string());
-            snapshot.default_metadata(key).into_iter().for_each(|said| self.metadata.override_with(said));
+            snapshot.default_metadata(key).into_iter().for_each(|pairs| self.metadata.override_with(pairs));
         }
         // A request may lower the level of detail that its workspace sets, but not raise it.
         if snapshot.is_metrics_only(caller.workspace()) {
@@ -170,23 +170,23 @@ impl RequestLog {
             model,
             provider_model: own_model,
             is_streaming: stream,
-            dropped_params: lost,
-            dropped_fields: unsaid,
+            dropped_params: dropped,
+            dropped_fields: omitted_fields,
             upstream_latency: upstream,
             hides_usage,
             ..
         } = other;
         (self.provider, self.model, self.provider_model) = (provider, model, own_model);
         (self.is_streaming, self.upstream_latency) = (stream, upstream);
-        (self.dropped_params, self.dropped_fields, self.hides_usage) = (lost, unsaid, hides_usage);
+        (self.dropped_params, self.dropped_fields, self.hides_usage) = (dropped, omitted_fields, hides_usage);
     }
 
     /// Records the provider's name of the model and where to look up its price.
     pub fn set_target(&mut self, target: &Target<'_>, operation: Operation) {
         self.provider_model = target.provider.model_from_options(&target.options).map(ToOwned::to_owned);
         if self.provider_model.is_some() && self.billing.backing_model.is_none() {
-            let meant = target.provider.effective_model(&target.options, &self.model);
-            self.billing.backing_model = (meant != self.resolved_model()).then(|| meant.to_owned());
+            let effective = target.provider.effective_model(&target.options, &self.model);
+            self.billing.backing_model = (effective != self.resolved_model()).then(|| effective.to_owned());
         }
         self.billing.tariff.provider_pricing.clone_from(&target.price_overrides);
         if operation.returns_background_response() {
@@ -210,11 +210,11 @@ impl RequestLog {
 
     /// Sets the trace fields. The gateway's own headers take precedence over W3C `traceparent`.
     fn set_trace(&mut self, control: &ControlHeaders<'_>, head: &RequestHead) {
-        let own = |text: Option<&str>| text.map(ToOwned::to_owned);
-        self.trace_id = own(control.trace_id);
-        self.span_id = own(control.span_id);
-        self.span_name = own(control.span_name);
-        self.parent_span_id = own(control.parent_span_id);
+        let copy = |text: Option<&str>| text.map(ToOwned::to_owned);
+        self.trace_id = copy(control.trace_id);
+        self.span_id = copy(control.span_id);
+        self.span_name = copy(control.span_name);
+        self.parent_span_id = copy(control.parent_span_id);
         if let Some(trace) = &control.trace {
             self.trace_id.get_or_insert_with(|| trace.trace_id.to_owned());
             self.span_id.get_or_insert_with(|| trace.span_id());
@@ -251,7 +251,7 @@ impl RequestLog {
 
     /// Returns the names of request parameters and response fields that were dropped in translation.
     pub fn dropped_names(&self) -> Option<String> {
-        self.dropped_fields.as_ref().and_then(|unsaid| unsaid.header_value(&self.dropped_params))
+        self.dropped_fields.as_ref().and_then(|fields| fields.header_value(&self.dropped_params))
     }
 
     /// Returns the usage in the provider's format, which may have more detail than the translated one. `None` if
@@ -270,9 +270,10 @@ impl RequestLog {
     /// Adds implicit web searches, and those of interrupted streams, to the usage.
     pub(crate) fn add_web_searches(&mut self) {
         let is_answered = (200..300).contains(&self.status);
-        let (own, before) = (if is_answered { self.implicit_searches() } else { 0 }, self.billing.interrupted_searches);
+        let (searches, before) =
+            (if is_answered { self.implicit_searches() } else { 0 }, self.billing.interrupted_searches);
         if let Some(usage) = &mut self.billing.usage {
-            usage.tool_uses.web_searches = usage.tool_uses.web_searches.max(own).saturating_add(before);
+            usage.tool_uses.web_searches = usage.tool_uses.web_searches.max(searches).saturating_add(before);
         }
     }
 
@@ -296,9 +297,9 @@ impl RequestLog {
     }
 
     /// Counts the images of a response, if the operation creates images.
-    pub fn count_images(&mut self, answer: &[u8]) {
+    pub fn count_images(&mut self, response: &[u8]) {
         if self.operation.is_some_and(Operation::generates_images) {
-            self.billing.image_count = ImageCounter::count_images(answer);
+            self.billing.image_count = ImageCounter::count_images(response);
         }
     }
 

@@ -64,9 +64,8 @@ fn write_ids(line: &mut ObjectWriter<'_>, record: &Record) {
     write_optional_text(line, "parent_span_id", parent_span_id.as_deref());
 }
 
-fn write_response_fields(line: &mut ObjectWriter<'_>, facts: &RequestLog, outcome: Outcome, took: Duration) {
-    let RequestLog { status, error_code: error, time_to_first_byte: first_byte, upstream_latency: upstream, .. } =
-        facts;
+fn write_response_fields(line: &mut ObjectWriter<'_>, log: &RequestLog, outcome: Outcome, took: Duration) {
+    let RequestLog { status, error_code: error, time_to_first_byte: first_byte, upstream_latency: upstream, .. } = log;
     let is_good = (200..300).contains(status) || *status == 101;
     line.number("response_status_code", *status);
     line.boolean("is_success", is_good && outcome == Outcome::Complete && error.is_none());
@@ -80,14 +79,14 @@ fn write_response_fields(line: &mut ObjectWriter<'_>, facts: &RequestLog, outcom
     }
 }
 
-fn write_request_fields(line: &mut ObjectWriter<'_>, facts: &RequestLog) {
-    line.text("ai_org", facts.provider);
-    line.text("ai_model", facts.resolved_model());
-    line.text("operation", facts.operation.map_or("", Operation::id));
-    line.text("mode", facts.decision.as_ref().map_or("single", |decision| decision.strategy));
-    line.boolean("is_proxy_call", facts.is_proxy);
-    line.boolean("stream_mode", facts.is_streaming);
-    if let Some(recorded) = facts.audio_duration {
+fn write_request_fields(line: &mut ObjectWriter<'_>, log: &RequestLog) {
+    line.text("ai_org", log.provider);
+    line.text("ai_model", log.resolved_model());
+    line.text("operation", log.operation.map_or("", Operation::id));
+    line.text("mode", log.decision.as_ref().map_or("single", |decision| decision.strategy));
+    line.boolean("is_proxy_call", log.is_proxy);
+    line.boolean("stream_mode", log.is_streaming);
+    if let Some(recorded) = log.audio_duration {
         line.milliseconds("audio_file_duration", recorded);
     }
 }
@@ -148,17 +147,17 @@ fn write_usage_parts(parts: &mut ObjectWriter<'_>, usage: &Usage) {
     }
 }
 
-fn write_decision(line: &mut ObjectWriter<'_>, facts: &RequestLog) {
-    let decision = facts.decision.as_deref();
+fn write_decision(line: &mut ObjectWriter<'_>, log: &RequestLog) {
+    let decision = log.decision.as_deref();
     line.text("cache_status", decision.map_or("disabled", |decision| decision.cache_status.name()));
     line.number("retry_success_count", decision.map_or(0, |decision| decision.retry_count));
     line.text("last_used_option_index", decision.map_or("config", |decision| &decision.selected_target));
-    match (decision, facts.provider_source) {
+    match (decision, log.provider_source) {
         (Some(decision), _) if !decision.steps.is_empty() => {
             line.list("decisions", &decision.steps, |out, step| step.write_json(out));
         }
         (None, Some(by)) => {
-            let step = RoutingStep::Named { at: "config", provider: facts.provider, by };
+            let step = RoutingStep::Named { at: "config", provider: log.provider, by };
             line.list("decisions", &[step], |out, step| step.write_json(out));
         }
         _ => (),
@@ -166,8 +165,8 @@ fn write_decision(line: &mut ObjectWriter<'_>, facts: &RequestLog) {
 }
 
 /// Writes the session events in order: session states, usage of its responses, and errors.
-fn write_events(line: &mut ObjectWriter<'_>, facts: &RequestLog) {
-    let Some(events) = &facts.events else { return };
+fn write_events(line: &mut ObjectWriter<'_>, log: &RequestLog) {
+    let Some(events) = &log.events else { return };
     line.list("events", &events.entries, |out, (after, mark)| {
         write_object(out, |event| {
             event.text("type", &mark.event_type);

@@ -110,8 +110,10 @@ impl TokenAuthenticator {
             }
         }
         let PublishedSettings { issuers, algorithms, organisations, default_scopes, leeway_seconds, .. } = published;
-        let removed_members =
-            departed.into_iter().map(|gone| (gone.workspace_id.unwrap_or(gone.organisation_id), gone.names)).collect();
+        let removed_members = departed
+            .into_iter()
+            .map(|removed| (removed.workspace_id.unwrap_or(removed.organisation_id), removed.names))
+            .collect();
         Self {
             keys,
             issuers,
@@ -135,18 +137,18 @@ impl TokenAuthenticator {
         head.starts_with("eyJ").then(|| {
             let digest = Sha256::digest(text.as_bytes()).into();
             let found = self.lock_verified_tokens().get(&digest).cloned();
-            let passport = match found {
-                Some(passport) => passport,
+            let token_identity = match found {
+                Some(token_identity) => token_identity,
                 None if text.len() > MAX_TOKEN_BYTES => return Err(Error::TokenInvalid),
                 None => {
                     let refusal = || self.rejection_error(claims);
                     let (issuer, claims) = self.verify_signature(head, claims, signature).ok_or_else(refusal)?;
-                    let passport = Arc::new(self.build_identity(issuer, &claims, workspaces)?);
-                    self.cache_token(digest, &passport);
-                    passport
+                    let token_identity = Arc::new(self.build_identity(issuer, &claims, workspaces)?);
+                    self.cache_token(digest, &token_identity);
+                    token_identity
                 }
             };
-            self.check_validity_period(&passport).map(|()| passport)
+            self.check_validity_period(&token_identity).map(|()| token_identity)
         })
     }
 
@@ -166,19 +168,19 @@ impl TokenAuthenticator {
         self.verified_tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn cache_token(&self, digest: [u8; 32], passport: &Arc<TokenIdentity>) {
-        let mut known = self.lock_verified_tokens();
-        if known.len() >= MAX_CACHED_TOKENS {
-            known.clear();
+    fn cache_token(&self, digest: [u8; 32], token_identity: &Arc<TokenIdentity>) {
+        let mut verified = self.lock_verified_tokens();
+        if verified.len() >= MAX_CACHED_TOKENS {
+            verified.clear();
         }
-        known.insert(digest, Arc::clone(passport));
+        verified.insert(digest, Arc::clone(token_identity));
     }
 
-    fn check_validity_period(&self, passport: &TokenIdentity) -> Result<()> {
+    fn check_validity_period(&self, token_identity: &TokenIdentity) -> Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let end = passport.key.expires_at.unwrap_or(0);
+        let end = token_identity.key.expires_at.unwrap_or(0);
         if end.saturating_add(self.leeway_seconds) <= now
-            || passport.not_before > now.saturating_add(self.leeway_seconds)
+            || token_identity.not_before > now.saturating_add(self.leeway_seconds)
         {
             return Err(Error::TokenExpired);
         }
@@ -209,7 +211,7 @@ impl TokenAuthenticator {
     fn rejection_error(&self, claims: &str) -> Error {
         let claims: Value =
             decode_base64url(claims).and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default();
-        let is_mute = |index| !self.keys.values().flatten().any(|(own, _)| *own == index);
+        let is_mute = |index| !self.keys.values().flatten().any(|(issuer_index, _)| *issuer_index == index);
         let is_unread = |(index, issuer): (usize, &Issuer)| {
             !issuer.url.is_empty() && issuer.matches_claims(&claims) && is_mute(index)
         };
@@ -233,11 +235,13 @@ impl TokenAuthenticator {
         if self.is_removed_member(organisation, user) {
             return Err(Error::TokenSubjectRemoved);
         }
-        let mut own = workspaces.iter().filter(|workspace| &*workspace.organisation_id == organisation).peekable();
-        own.peek().ok_or(Error::TokenInvalid)?;
+        let mut candidates =
+            workspaces.iter().filter(|workspace| &*workspace.organisation_id == organisation).peekable();
+        candidates.peek().ok_or(Error::TokenInvalid)?;
         let slug = text("workspace_slug").ok_or(Error::TokenForbidden { claim: "workspace" })?;
-        let workspace =
-            own.find(|workspace| &*workspace.slug == slug).ok_or(Error::TokenForbidden { claim: "workspace" })?;
+        let workspace = candidates
+            .find(|workspace| &*workspace.slug == slug)
+            .ok_or(Error::TokenForbidden { claim: "workspace" })?;
         if self.is_removed_member(&workspace.id, user) {
             return Err(Error::TokenForbidden { claim: "workspace" });
         }
@@ -247,7 +251,7 @@ impl TokenAuthenticator {
         reject_limit_claims(claims)?;
         let defaults = match claims.get("defaults") {
             None | Some(Value::Null) => None,
-            Some(said @ Value::Object(_)) => parse_defaults(&said.to_string()).map_err(|_| Error::TokenInvalid)?,
+            Some(value @ Value::Object(_)) => parse_defaults(&value.to_string()).map_err(|_| Error::TokenInvalid)?,
             Some(_) => return Err(Error::TokenInvalid),
         };
         let key = GatewayKey {
@@ -261,9 +265,10 @@ impl TokenAuthenticator {
     }
 
     /// Returns true if this user was removed from the organisation or workspace with this id.
-    fn is_removed_member(&self, place: &str, user: &str) -> bool {
-        let named = |names: &HashSet<Box<str>>| names.contains(user) || names.contains(user.to_lowercase().as_str());
-        self.removed_members.get(place).is_some_and(named)
+    fn is_removed_member(&self, tenant_id: &str, user: &str) -> bool {
+        let contains_user =
+            |names: &HashSet<Box<str>>| names.contains(user) || names.contains(user.to_lowercase().as_str());
+        self.removed_members.get(tenant_id).is_some_and(contains_user)
     }
 
     fn has_required_scope(&self, claims: &Value) -> bool {
@@ -283,21 +288,22 @@ impl TokenAuthenticator {
 impl Issuer {
     /// Returns true if the claims name this issuer and the expected audience.
     fn matches_claims(&self, claims: &Value) -> bool {
-        let says = |name: &str, wanted: &str| match claims.get(name) {
-            Some(Value::String(said)) => said == wanted,
-            Some(Value::Array(said)) => name == "aud" && said.iter().any(|one| one == wanted),
+        let claim_matches = |name: &str, wanted: &str| match claims.get(name) {
+            Some(Value::String(value)) => value == wanted,
+            Some(Value::Array(values)) => name == "aud" && values.iter().any(|one| one == wanted),
             _ => false,
         };
-        (self.name.is_empty() || says("iss", &self.name)) && (self.audience.is_empty() || says("aud", &self.audience))
+        (self.name.is_empty() || claim_matches("iss", &self.name))
+            && (self.audience.is_empty() || claim_matches("aud", &self.audience))
     }
 }
 
 /// Rejects tokens that claim limits. The gateway does not count usage per token, so it could not enforce them.
 fn reject_limit_claims(claims: &Value) -> Result<()> {
-    for (name, what) in [("usage_limits", "claim usage_limits"), ("rate_limits", "claim rate_limits")] {
-        let said = claims.get(name).unwrap_or(&Value::Null);
-        if !said.is_null() && said.as_array().is_none_or(|limits| !limits.is_empty()) {
-            return Err(Error::TokenForbidden { claim: what });
+    for (name, claim_label) in [("usage_limits", "claim usage_limits"), ("rate_limits", "claim rate_limits")] {
+        let value = claims.get(name).unwrap_or(&Value::Null);
+        if !value.is_null() && value.as_array().is_none_or(|limits| !limits.is_empty()) {
+            return Err(Error::TokenForbidden { claim: claim_label });
         }
     }
     Ok(())
@@ -410,7 +416,7 @@ mod tests {
     fn authentication_outcome(tokens: &TokenAuthenticator, text: &str) -> String {
         match tokens.authenticate(text, &sample_workspaces()) {
             None => "no token".into(),
-            Some(Ok(passport)) => passport.key.id.to_string(),
+            Some(Ok(token_identity)) => token_identity.key.id.to_string(),
             Some(Err(error)) => format!("{} {}", error.status(), error.message()),
         }
     }
@@ -438,9 +444,9 @@ mod tests {
                 "{algorithm}"
             );
         }
-        let passport =
+        let token_identity =
             all.authenticate(&issuer.sign_token("RS256", &valid_claims()), &sample_workspaces()).unwrap().unwrap();
-        assert_eq!(passport.key.workspace.as_deref(), Some("w"));
+        assert_eq!(token_identity.key.workspace.as_deref(), Some("w"));
     }
 
     #[test]
@@ -499,9 +505,9 @@ mod tests {
             (&other, json!({"iss": "other", "aud": "us"}), 403),
             (&other, json!({"iss": "one", "aud": "us"}), 401),
         ] {
-            let mut said = valid_claims();
-            said.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-            let found = tokens.authenticate(&issuer.sign_token("EdDSA", &said), &both()).unwrap();
+            let mut claims = valid_claims();
+            claims.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            let found = tokens.authenticate(&issuer.sign_token("EdDSA", &claims), &both()).unwrap();
             assert_eq!(found.map_or_else(|error| error.status(), |_| 200), status, "{changes}");
         }
     }
@@ -512,9 +518,9 @@ mod tests {
         let read = |url: &str, keys: Value, iss: &str| {
             let tokens = compile_settings(json!({"algorithms": ["EdDSA"], "organisations": [], "default_scopes": [],
                 "leeway_seconds": 60, "keys": keys, "issuers": [{"url": url, "issuer": "one"}]}));
-            let mut said = valid_claims();
-            said["iss"] = iss.into();
-            authentication_outcome(&tokens, &issuer.sign_token("EdDSA", &said))
+            let mut claims = valid_claims();
+            claims["iss"] = iss.into();
+            authentication_outcome(&tokens, &issuer.sign_token("EdDSA", &claims))
         };
         let url = "https://one.test";
         assert!(read(url, json!([]), "one").starts_with("503"));
@@ -529,13 +535,14 @@ mod tests {
         let issuer = TestSigner::new();
         let tokens = issuer.build_authenticator(&["EdDSA"]);
         let with = |defaults: Value| {
-            let mut said = valid_claims();
-            said["defaults"] = defaults;
-            tokens.authenticate(&issuer.sign_token("EdDSA", &said), &sample_workspaces()).unwrap()
+            let mut claims = valid_claims();
+            claims["defaults"] = defaults;
+            tokens.authenticate(&issuer.sign_token("EdDSA", &claims), &sample_workspaces()).unwrap()
         };
         assert_eq!(with(json!({"config_id": "c-1"})).unwrap().key.default_config(), Some("c-1"));
-        let said = json!({"config_id": "pc-1", "allow_config_override": false, "metadata": {"team": "a", "size": 3}});
-        let key = &with(said).unwrap().key;
+        let defaults_claim =
+            json!({"config_id": "pc-1", "allow_config_override": false, "metadata": {"team": "a", "size": 3}});
+        let key = &with(defaults_claim).unwrap().key;
         assert_eq!((key.default_config(), key.is_config_locked()), (Some("pc-1"), true));
         assert_eq!(key.metadata().len(), 2);
         assert_eq!(with(Value::Null).unwrap().key.default_config(), None);
@@ -552,9 +559,9 @@ mod tests {
             for (limits, status) in
                 [(json!(null), None), (json!([]), None), (json!([{"value": 5}]), Some(403)), (json!({}), Some(403))]
             {
-                let mut said = valid_claims();
-                said[name] = limits.clone();
-                let found = tokens.authenticate(&issuer.sign_token("EdDSA", &said), &sample_workspaces()).unwrap();
+                let mut claims = valid_claims();
+                claims[name] = limits.clone();
+                let found = tokens.authenticate(&issuer.sign_token("EdDSA", &claims), &sample_workspaces()).unwrap();
                 assert_eq!(found.err().map(|error| error.status()), status, "{name} {limits}");
             }
         }

@@ -74,7 +74,7 @@ pub async fn check_batch_models(
     call: &Call<'_>,
     target: &Target<'_>,
     body: Body,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> Result<Body> {
     let Some(models) = target.batch_line_allowlist(call) else { return Ok(body) };
     match call.route.operation {
@@ -83,7 +83,7 @@ pub async fn check_batch_models(
         _ => (),
     }
     let head = file_request_head(call, target, body.complete_bytes())?;
-    let (incoming, mut deadline) = fetch_file(gateway, (call, &head), target, facts).await?;
+    let (incoming, mut deadline) = fetch_file(gateway, (call, &head), target, log).await?;
     deadline.enforce(check_lines(incoming, models, gateway.body_limits.max_bytes)).await?;
     Ok(body)
 }
@@ -155,7 +155,7 @@ async fn fetch_file(
     gateway: &Gateway,
     (call, head): (&Call<'_>, &RequestHead),
     target: &Target<'_>,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> Result<(IncomingResponse, Deadline)> {
     let operation = Operation::RetrieveFileContent;
     let route = Route { operation, path: head.path.strip_prefix("/v1").unwrap_or_default(), ..call.route };
@@ -163,7 +163,7 @@ async fn fetch_file(
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() });
     }
     let look = Call { route, head, control: call.control };
-    let (incoming, deadline) = gateway.send_to_target(&look, target, (Body::empty(), None), facts).await?;
+    let (incoming, deadline) = gateway.send_to_target(&look, target, (Body::empty(), None), log).await?;
     let is_plain = incoming.head.headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
     if incoming.head.status == 200 && is_plain {
         return Ok((incoming, deadline));

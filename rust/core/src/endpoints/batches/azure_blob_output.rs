@@ -77,7 +77,7 @@ pub async fn fetch_output_blob(
     gateway: &Gateway,
     call: &Call<'_>,
     (target, url): (&Target<'_>, &str),
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let lacks = |message: String| Error::ProviderOptionInvalid { provider: target.provider.slug(), message };
     if !target.provider.can_write_azure_blobs() {
@@ -96,7 +96,7 @@ pub async fn fetch_output_blob(
     let sent = Instant::now();
     let sending = pin!(gateway.upstream.send(&blob.base.origin, outgoing));
     let incoming = deadline.enforce(sending).await?;
-    facts.upstream_latency = Some(sent.elapsed());
+    log.upstream_latency = Some(sent.elapsed());
     let incoming =
         if incoming.head.status < 300 { incoming } else { translate_error(target, incoming, &mut deadline).await? };
     Ok(UpstreamResponse::new(incoming, ApiFormat::OpenAi, deadline.response_started()))

@@ -89,14 +89,15 @@ mod tests {
     #[test]
     fn translates_a_chat_line_and_its_response_for_anthropic() {
         let line = chat_line(r#"{"model":"claude-x","seed":1,"messages":[{"role":"user","content":"hi"}]}"#);
-        let TranslatedLine { body, dropped_params: lost } = translate_line(line).unwrap();
+        let TranslatedLine { body, dropped_params: dropped } = translate_line(line).unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap();
         assert_eq!((&body["model"], &body["messages"][0]["role"]), (&json!("claude-x"), &json!("user")));
         assert!(body["max_tokens"].is_u64() && body.get("stream").is_none_or(|stream| stream == false));
-        assert_eq!(lost, "seed");
-        let answer = br#"{"id":"msg_1","type":"message","role":"assistant","model":"claude-x","stop_reason":"end_turn",
+        assert_eq!(dropped, "seed");
+        let response =
+            br#"{"id":"msg_1","type":"message","role":"assistant","model":"claude-x","stop_reason":"end_turn",
             "content":[{"type":"text","text":"hello"}],"usage":{"input_tokens":3,"output_tokens":1}}"#;
-        let chat: Value = serde_json::from_slice(&translate_line_response(line, 200, answer).unwrap()).unwrap();
+        let chat: Value = serde_json::from_slice(&translate_line_response(line, 200, response).unwrap()).unwrap();
         assert_eq!(chat["choices"][0]["message"]["content"], "hello");
         assert_eq!(chat["usage"]["total_tokens"], 4);
         let error = br#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#;

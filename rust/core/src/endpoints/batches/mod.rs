@@ -86,8 +86,8 @@ fn is_gateway_id(id: &str) -> bool {
 
 /// Returns true if the API key of the request has a default config, which routes all its requests.
 fn has_default_config(snapshot: &Snapshot, head: &RequestHead, control: &ControlHeaders<'_>) -> bool {
-    let passport = caller::authenticate_token(snapshot, &head.headers, control).ok().flatten();
-    let admitted = caller::admit(passport.as_ref(), snapshot, true, &head.headers, control);
+    let token_identity = caller::authenticate_token(snapshot, &head.headers, control).ok().flatten();
+    let admitted = caller::admit(token_identity.as_ref(), snapshot, true, &head.headers, control);
     admitted.is_ok_and(|Caller { key, .. }| key.and_then(GatewayKey::default_config).is_some())
 }
 
@@ -138,10 +138,11 @@ pub async fn handle_request(gateway: &Arc<Gateway>, snapshot: Arc<Snapshot>, req
 /// batches in the gateway's store.
 fn is_unauthenticated(gateway: &Gateway, snapshot: &Snapshot, head: &RequestHead) -> bool {
     let control = ControlHeaders::parse(&head.headers, &gateway.settings.header_aliases);
-    let passport = caller::authenticate_token(snapshot, &head.headers, &control);
+    let token_identity = caller::authenticate_token(snapshot, &head.headers, &control);
     let require = gateway.settings.require_key;
-    let admitted = passport
-        .and_then(|passport| caller::admit(passport.as_ref(), snapshot, require, &head.headers, &control).map(|_| ()));
+    let admitted = token_identity.and_then(|token_identity| {
+        caller::admit(token_identity.as_ref(), snapshot, require, &head.headers, &control).map(|_| ())
+    });
     !matches!(admitted, Ok(()) | Err(Error::KeyForbidden { .. } | Error::TokenForbidden { .. }))
 }
 
@@ -210,15 +211,15 @@ pub(crate) async fn delete_batch(
     call: &Call<'_>,
     target: &Target<'_>,
     translation: Translation,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> Result<UpstreamResponse, Error> {
     let [look, end] = ["GET", "DELETE"].map(|method| RequestHead { method: method.into(), ..call.head.clone() });
     let nothing = || (Body::empty(), Some(&translation));
     let (mut found, mut deadline) =
-        gateway.send_to_target(&translate::job_status_call(call, &look), target, nothing(), facts).await?;
+        gateway.send_to_target(&translate::job_status_call(call, &look), target, nothing(), log).await?;
     if found.head.status < 300 {
         let end = Call { route: call.route, head: &end, control: call.control };
-        let (ended, _) = deadline.enforce(gateway.send_to_target(&end, target, nothing(), facts)).await?;
+        let (ended, _) = deadline.enforce(gateway.send_to_target(&end, target, nothing(), log)).await?;
         found = if ended.head.status < 300 { found } else { ended };
     }
     let told = translate::translate_response(call, translation, found, &mut deadline).await?;

@@ -208,8 +208,8 @@ mod tests {
             LineOverrides { model: Some("amazon.nova".into()), endpoint: Some("/v1/chat/completions".into()) };
         let mut rows = BatchInputTranslator::new("bedrock", BatchLineFormat::Bedrock, for_all);
         let body = json!({"messages": [{"role": "user", "content": "x"}]});
-        let nameless = json!({"custom_id": "a", "body": body}).to_string();
-        rows.feed(format!("{nameless}\n{}", batch_line("b", "other", "y")).as_bytes()).unwrap();
+        let lookup = json!({"custom_id": "a", "body": body}).to_string();
+        rows.feed(format!("{lookup}\n{}", batch_line("b", "other", "y")).as_bytes()).unwrap();
         rows.finish().unwrap();
         let first = Some(("amazon.nova".to_owned(), "/v1/chat/completions".to_owned()));
         let written = String::from_utf8(rows.take_output()).unwrap();

@@ -31,12 +31,10 @@ pub async fn handle_request(
     talk: &FileStoreClient<'_>,
     asked: BucketCall<'_>,
     body: Body,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> FileStoreResult {
     match talk.operation {
-        Operation::UploadFile => {
-            upload::upload_file(talk, asked.0, body, facts, BucketUpload::new(talk, asked.1)).await
-        }
+        Operation::UploadFile => upload::upload_file(talk, asked.0, body, log, BucketUpload::new(talk, asked.1)).await,
         Operation::ListFiles => list_files(talk, asked).await,
         Operation::DeleteFile => delete_file(talk, asked).await,
         Operation::RetrieveFileContent => retrieve_content(talk, asked).await,
@@ -117,7 +115,7 @@ async fn list_files(talk: &FileStoreClient<'_>, (call, bucket): BucketCall<'_>) 
     let query = bucket.list_query(most, after.as_ref(), purpose);
     let (mut incoming, mut deadline) =
         talk.send(InternalRequest { query: &query, ..InternalRequest::new("GET", "/files") }).await?;
-    let answer = talk.read_text(&mut incoming, &mut deadline, MAX_LIST_BYTES).await?;
-    let (found, has_more) = bucket.parse_file_list(name, &answer);
+    let response = talk.read_text(&mut incoming, &mut deadline, MAX_LIST_BYTES).await?;
+    let (found, has_more) = bucket.parse_file_list(name, &response);
     Ok(talk.success_response(incoming, files::list_body(&found, has_more)))
 }

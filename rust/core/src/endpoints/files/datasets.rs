@@ -41,10 +41,10 @@ pub async fn handle_request(
     talk: &FileStoreClient<'_>,
     (call, kind): (&Call<'_>, DatasetStore),
     body: Body,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> FileStoreResult {
     match talk.operation {
-        Operation::UploadFile => upload::upload_file(talk, call, body, facts, DatasetUpload::new(talk, kind)).await,
+        Operation::UploadFile => upload::upload_file(talk, call, body, log, DatasetUpload::new(talk, kind)).await,
         Operation::ListFiles => list_files(talk, (call, kind)).await,
         Operation::DeleteFile => {
             let (incoming, _) = talk.send(InternalRequest::new("DELETE", call.route.path)).await?;
@@ -66,8 +66,8 @@ async fn request_json(
     question: InternalRequest<'_>,
 ) -> FileStoreResult<(IncomingResponse, serde_json::Value)> {
     let (mut incoming, mut deadline) = talk.send(question).await?;
-    let answer = read_json(talk, &mut incoming, &mut deadline).await?;
-    Ok((incoming, answer))
+    let response = read_json(talk, &mut incoming, &mut deadline).await?;
+    Ok((incoming, response))
 }
 
 async fn read_json(
@@ -75,18 +75,18 @@ async fn read_json(
     incoming: &mut IncomingResponse,
     deadline: &mut Deadline,
 ) -> FileStoreResult<serde_json::Value> {
-    let answer = talk.read_text(incoming, deadline, MAX_LIST_BYTES).await?;
-    Ok(serde_json::from_str(&answer).map_err(|error| broken_response(&format!("it cannot be read: {error}")))?)
+    let response = talk.read_text(incoming, deadline, MAX_LIST_BYTES).await?;
+    Ok(serde_json::from_str(&response).map_err(|error| broken_response(&format!("it cannot be read: {error}")))?)
 }
 
 /// Lists files. The provider returns all datasets at once; filters and pagination are applied here.
 async fn list_files(talk: &FileStoreClient<'_>, (call, kind): (&Call<'_>, DatasetStore)) -> FileStoreResult {
     let most = parse_limit(talk, call, MAX_LISTED_DATASETS)?;
     let query = kind.list_query(MAX_LISTED_DATASETS);
-    let (incoming, answer) =
+    let (incoming, response) =
         request_json(talk, InternalRequest { query: &query, ..InternalRequest::new("GET", "/files") }).await?;
     let is_asked = |file: &FileObject| query_param(call, "purpose").is_none_or(|purpose| purpose == file.purpose);
-    let all: Vec<_> = kind.parse_file_list(&answer).into_iter().filter(is_asked).collect();
+    let all: Vec<_> = kind.parse_file_list(&response).into_iter().filter(is_asked).collect();
     let after =
         query_param(call, "after").map(|id| all.iter().position(|file| file.id == id).map_or(all.len(), |at| at + 1));
     let rest = &all[after.unwrap_or_default()..];
@@ -97,9 +97,9 @@ async fn list_files(talk: &FileStoreClient<'_>, (call, kind): (&Call<'_>, Datase
 /// Streams the content of a dataset's files one after the other. Each file is requested when the previous one has
 /// ended.
 async fn retrieve_content(talk: &FileStoreClient<'_>, (call, kind): (&Call<'_>, DatasetStore)) -> FileStoreResult {
-    let (_, answer) = request_json(talk, InternalRequest::new("GET", call.route.path)).await?;
-    let urls = kind.download_urls(&answer);
-    let Some((first, others)) = urls.split_first() else { return Err(no_content_error(talk, kind, &answer)) };
+    let (_, response) = request_json(talk, InternalRequest::new("GET", call.route.path)).await?;
+    let urls = kind.download_urls(&response);
+    let Some((first, others)) = urls.split_first() else { return Err(no_content_error(talk, kind, &response)) };
     let ask = |url: &&str| {
         let fetching = talk.prepare_fetch(url)?;
         let later: DeferredBody = Box::new(move || Box::pin(fetch_next_file(fetching, kind)));
@@ -150,8 +150,8 @@ fn decode_to_lines(body: ResponseBody, kind: DatasetStore) -> ResponseBody {
 }
 
 /// Returns the error for a dataset without files.
-fn no_content_error(talk: &FileStoreClient<'_>, kind: DatasetStore, answer: &serde_json::Value) -> FileStoreError {
-    match kind.parse_file(answer).map(|file| file.state) {
+fn no_content_error(talk: &FileStoreClient<'_>, kind: DatasetStore, response: &serde_json::Value) -> FileStoreError {
+    match kind.parse_file(response).map(|file| file.state) {
         Some(FileState::Pending) => talk
             .untranslatable_error(
                 "file_id",

@@ -34,15 +34,15 @@ pub async fn handle_file_request(
     call: &Call<'_>,
     (target, keeper): (&Target<'_>, FileStore),
     body: Body,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let operation = call.route.operation;
     let talk = FileStoreClient { gateway, target, operation, file_store: keeper, upstream_nanos: AtomicU64::new(0) };
     let answered = match keeper {
-        FileStore::Bucket(bucket) => bucket::handle_request(&talk, (call, bucket), body, facts).await,
-        FileStore::Datasets(kind) => datasets::handle_request(&talk, (call, kind), body, facts).await,
+        FileStore::Bucket(bucket) => bucket::handle_request(&talk, (call, bucket), body, log).await,
+        FileStore::Datasets(kind) => datasets::handle_request(&talk, (call, kind), body, log).await,
     };
-    facts.upstream_latency = Some(Duration::from_nanos(talk.upstream_nanos.into_inner()));
+    log.upstream_latency = Some(Duration::from_nanos(talk.upstream_nanos.into_inner()));
     match answered {
         Ok(served) => Ok(served),
         Err(FileStoreError::Gateway(error)) => Err(error),

@@ -132,8 +132,8 @@ impl<'p> BucketUpload<'p> {
         let question =
             InternalRequest { query: "uploads=", headers: &begun.headers, ..InternalRequest::new("POST", &begun.path) };
         let (mut incoming, mut deadline) = self.client.send(question).await?;
-        let answer = self.client.read_text(&mut incoming, &mut deadline, MAX_RESPONSE_BYTES).await?;
-        let id = xml::element_text(&answer, "UploadId").ok_or_else(|| broken_response("it has no upload id"))?;
+        let response = self.client.read_text(&mut incoming, &mut deadline, MAX_RESPONSE_BYTES).await?;
+        let id = xml::element_text(&response, "UploadId").ok_or_else(|| broken_response("it has no upload id"))?;
         Ok(MultipartUpload { id: utf8_percent_encode(&id, QUERY_ENCODE_SET).to_string(), part_etags: Vec::new() })
     }
 
@@ -153,10 +153,10 @@ impl<'p> BucketUpload<'p> {
             ..InternalRequest::new("POST", &self.destination()?.path)
         };
         let (mut incoming, mut deadline) = self.client.send(question).await?;
-        let answer = self.client.read_text(&mut incoming, &mut deadline, MAX_RESPONSE_BYTES).await?;
-        if xml::element_contents(&answer, "Error").next().is_some() {
+        let response = self.client.read_text(&mut incoming, &mut deadline, MAX_RESPONSE_BYTES).await?;
+        if xml::element_contents(&response, "Error").next().is_some() {
             incoming.head.status = 500;
-            return Err(self.client.upstream_error(incoming, &answer));
+            return Err(self.client.upstream_error(incoming, &response));
         }
         Ok(incoming)
     }

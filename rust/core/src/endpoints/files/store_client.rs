@@ -81,15 +81,15 @@ impl FileStoreClient<'_> {
         if incoming.head.status < 300 {
             return Ok((incoming, deadline));
         }
-        let answer = self.read_text(&mut incoming, &mut deadline, MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
-        Err(self.upstream_error(incoming, &answer))
+        let response = self.read_text(&mut incoming, &mut deadline, MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
+        Err(self.upstream_error(incoming, &response))
     }
 
     /// Converts the file store's error response to `OpenAI`'s shape.
-    pub fn upstream_error(&self, incoming: IncomingResponse, answer: &str) -> FileStoreError {
+    pub fn upstream_error(&self, incoming: IncomingResponse, response: &str) -> FileStoreError {
         let IncomingResponse { head, .. } = &incoming;
         let request_id = head.headers.get_str(self.file_store.request_id_header());
-        let told = files::translate_error(self.target.provider.slug(), head.status, answer.as_bytes(), request_id);
+        let told = files::translate_error(self.target.provider.slug(), head.status, response.as_bytes(), request_id);
         FileStoreError::Upstream(Box::new(self.json_response(incoming, told)))
     }
 
@@ -110,8 +110,8 @@ impl FileStoreClient<'_> {
         if incoming.head.status == 200 {
             return Ok((incoming, deadline.response_started()));
         }
-        let answer = self.read_text(&mut incoming, &mut deadline, MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
-        Err(self.upstream_error(incoming, &answer))
+        let response = self.read_text(&mut incoming, &mut deadline, MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
+        Err(self.upstream_error(incoming, &response))
     }
 
     /// Prepares a download from a signed URL, to be sent later. No credential is sent, because the URL is signed.

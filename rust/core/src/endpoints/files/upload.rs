@@ -55,7 +55,7 @@ pub async fn upload_file<S: UploadSink>(
     talk: &FileStoreClient<'_>,
     call: &Call<'_>,
     body: Body,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
     mut sink: S,
 ) -> FileStoreResult {
     let kind = call.head.headers.get_str("content-type").unwrap_or_default();
@@ -69,8 +69,8 @@ pub async fn upload_file<S: UploadSink>(
     if sent.is_err() {
         sink.abort().await;
     }
-    facts.dropped_params = arriving.dropped_params();
-    facts.dropped_fields = Some(DroppedFields::default());
+    log.dropped_params = arriving.dropped_params();
+    log.dropped_fields = Some(DroppedFields::default());
     sent
 }
 
@@ -148,8 +148,8 @@ impl FormUpload<'_> {
 
     /// Returns the file's metadata; `None` until the form has provided the purpose and the file.
     fn file_info(&self) -> Result<Option<FileInfo>> {
-        let beside = || self.client.target.options.get("file_purpose");
-        let purpose = self.form.field_value(PURPOSE_FIELD).or_else(beside);
+        let hints = || self.client.target.options.get("file_purpose");
+        let purpose = self.form.field_value(PURPOSE_FIELD).or_else(hints);
         let (Some(file), Some(purpose)) = (self.form.file_info(), purpose) else { return Ok(None) };
         let purpose = files::parse_purpose(purpose)
             .map_err(|message| self.client.untranslatable_error(PURPOSE_FIELD, message))?;
@@ -206,9 +206,9 @@ impl FormUpload<'_> {
 
     /// Returns the form fields that are not stored, and the parameters that were dropped from batch lines.
     fn dropped_params(&self) -> DroppedParams {
-        let mut lost = self.translator.as_ref().map(|rows| rows.dropped_params.clone()).unwrap_or_default();
-        self.form.fields().filter(|(name, _)| *name != PURPOSE_FIELD).for_each(|(name, _)| lost.add(name));
-        lost
+        let mut dropped = self.translator.as_ref().map(|rows| rows.dropped_params.clone()).unwrap_or_default();
+        self.form.fields().filter(|(name, _)| *name != PURPOSE_FIELD).for_each(|(name, _)| dropped.add(name));
+        dropped
     }
 }
 

@@ -35,34 +35,34 @@ pub async fn open_websocket(
     gateway: &Gateway,
     snapshot: &Snapshot,
     call: &Call<'_>,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     if gateway.is_overloaded() {
         return Err(Error::Overloaded);
     }
     let (fields, control) = (&call.head.headers, &call.control);
-    let passport = caller::authenticate_token(snapshot, fields, control)?;
-    let caller = caller::admit(passport.as_ref(), snapshot, gateway.settings.require_key, fields, control)?;
-    facts.set_caller(&caller, snapshot);
-    let choice = gateway.target_resolver(snapshot, call, &caller);
-    let plan = choice.build_plan()?;
-    facts.config_slug = plan.config_slug.map(ToOwned::to_owned);
-    facts.metadata.validate()?;
-    facts.is_streaming = true;
-    facts.model = model_from_query(&call.head.query);
+    let token_identity = caller::authenticate_token(snapshot, fields, control)?;
+    let caller = caller::admit(token_identity.as_ref(), snapshot, gateway.settings.require_key, fields, control)?;
+    log.set_caller(&caller, snapshot);
+    let resolver = gateway.target_resolver(snapshot, call, &caller);
+    let plan = resolver.build_plan()?;
+    log.config_slug = plan.config_slug.map(ToOwned::to_owned);
+    log.metadata.validate()?;
+    log.is_streaming = true;
+    log.model = model_from_query(&call.head.query);
     if !plan.config.is_plain || control.should_explain() {
-        return routing::open_websocket(gateway, &choice, &plan, facts).await;
+        return routing::open_websocket(gateway, &resolver, &plan, log).await;
     }
     let until = control.client_timeout.and_then(timeout::client_deadline);
-    let asked = facts.model.clone();
-    let (mut target, named) = choice.resolve_target(&plan, &plan.config.root, &asked)?;
-    facts.provider = target.provider.slug();
+    let asked = log.model.clone();
+    let (mut target, named) = resolver.resolve_target(&plan, &plan.config.root, &asked)?;
+    log.provider = target.provider.slug();
     if let Some(model) = named {
-        model.clone_into(&mut facts.model);
+        model.clone_into(&mut log.model);
     }
-    target.apply_model(call, &facts.model, b"")?;
+    target.apply_model(call, &log.model, b"")?;
     target.cap_timeout(until);
-    upgrade_target(gateway, call, &target, &asked, facts).await
+    upgrade_target(gateway, call, &target, &asked, log).await
 }
 
 /// Sends the upgrade request to one target. `asked` is the model as the query names it.
@@ -71,26 +71,26 @@ pub(crate) async fn upgrade_target(
     call: &Call<'_>,
     target: &Target<'_>,
     asked: &str,
-    facts: &mut RequestLog,
+    log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let operation = call.route.operation;
-    if !target.provider.supports(operation) || target.provider.provider_format(operation, &facts.model).is_some() {
+    if !target.provider.supports(operation) || target.provider.provider_format(operation, &log.model).is_some() {
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() });
     }
     check_query_models(target, &call.head.query, asked)?;
-    facts.billing.tariff.provider_pricing.clone_from(&target.price_overrides);
-    facts.billing.tariff.saved_models = target.saved_provider.and_then(|saved| saved.models.clone());
+    log.billing.tariff.provider_pricing.clone_from(&target.price_overrides);
+    log.billing.tariff.saved_models = target.saved_provider.and_then(|saved| saved.models.clone());
     let issued = match &target.grant {
         None => None,
         Some(grant) => Some(Box::pin(credentials::fetch_credential(gateway, target, grant)).await?),
     };
-    let named = Some(&*facts.model).filter(|model| *model != asked);
+    let named = Some(&*log.model).filter(|model| *model != asked);
     let head = render_upgrade_head(gateway, call, target, named, issued.as_deref())?;
     let handshake = Handshake::new(&offered_protocols(&call.head.headers));
     let mut deadline = Deadline::new(target.timeout, &Body::empty(), &gateway.coarse_timer);
     let sent = Instant::now();
     let upgraded = deadline.enforce(gateway.upstream.open_websocket(&target.base_url.origin, head, &handshake)).await?;
-    facts.upstream_latency = Some(sent.elapsed());
+    log.upstream_latency = Some(sent.elapsed());
     match upgraded {
         UpgradeResult::Open(socket, fields) => {
             let protocol = fields.get_str("sec-websocket-protocol").map(|name| name.trim().to_owned());

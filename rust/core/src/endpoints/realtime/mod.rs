@@ -85,8 +85,8 @@ pub async fn handle_upgrade(gateway: &Gateway, head: RequestHead) -> UpgradeOutc
 
 /// Reads a rejection that the provider streams into one complete response. Bounded by `MAX_REFUSAL_BYTES` and
 /// `REFUSAL_READ_TIMEOUT`.
-async fn buffer_refusal(answer: ClientResponse) -> ClientResponse {
-    let ClientResponseBody::Stream(mut stream) = answer.body else { return answer };
+async fn buffer_refusal(response: ClientResponse) -> ClientResponse {
+    let ClientResponseBody::Stream(mut stream) = response.body else { return response };
     let mut bytes = Vec::new();
     let reading = async {
         while bytes.len() < MAX_REFUSAL_BYTES
@@ -98,7 +98,7 @@ async fn buffer_refusal(answer: ClientResponse) -> ClientResponse {
     // A timeout is not an error: the bytes received so far are returned.
     drop(timeout(REFUSAL_READ_TIMEOUT, reading).await);
     bytes.truncate(MAX_REFUSAL_BYTES);
-    let mut reply = answer.head;
+    let mut reply = response.head;
     reply.headers.retain(|name| name != b"content-length");
     reply.set_content_length(Some(bytes.len()));
     ClientResponse { head: reply, body: Bytes::from(bytes).into() }

@@ -290,9 +290,9 @@ mod tests {
         let aside = callers.begin_request(caller, true).park().unwrap();
         let _another = callers.begin_request(caller, true).park().unwrap();
         aside.wait_for_other_requests().await;
-        let beside = callers.begin_request(caller, true);
+        let hints = callers.begin_request(caller, true);
         assert!(tokio::time::timeout(PARKED_POLL_INTERVAL * 9, aside.wait_for_other_requests()).await.is_err());
-        drop(beside);
+        drop(hints);
         tokio::time::timeout(PARKED_POLL_INTERVAL * 2, aside.wait_for_other_requests()).await.unwrap();
     }
 

@@ -49,9 +49,9 @@ pub fn is_connection_open(local: SocketAddr, remote: SocketAddr) -> io::Result<b
     let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
     let question = SockDiagRequest { flags: NLM_F_REQUEST, family, extensions: 0, states: u32::MAX, local, remote };
     let mut asking = send_diag_request(&question)?;
-    let mut answer = [0; 1024];
-    let length = asking.read(&mut answer)?;
-    let message = answer.get(..length).filter(|message| message_type(message) == Some(SOCK_DIAG_BY_FAMILY));
+    let mut response = [0; 1024];
+    let length = asking.read(&mut response)?;
+    let message = response.get(..length).filter(|message| message_type(message) == Some(SOCK_DIAG_BY_FAMILY));
     Ok(message.and_then(|message| message.get(NETLINK_HEADER_BYTES + STATE_OFFSET)) == Some(&TCP_ESTABLISHED))
 }
 
@@ -69,10 +69,10 @@ pub fn list_open_connections(port: u16) -> io::Result<Vec<TcpConnection>> {
             remote: any(0),
         };
         let mut asking = send_diag_request(&question)?;
-        let mut answer = vec![0; 64 * 1024];
+        let mut response = vec![0; 64 * 1024];
         loop {
-            let length = asking.read(&mut answer)?;
-            if !parse_datagram(&answer[..length], &mut found) {
+            let length = asking.read(&mut response)?;
+            if !parse_datagram(&response[..length], &mut found) {
                 break;
             }
         }

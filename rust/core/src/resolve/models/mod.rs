@@ -347,8 +347,8 @@ pub fn catalogue_query(snapshot: &Snapshot, head: &RequestHead, aliases: &[Strin
         return None;
     }
     let control = ControlHeaders::parse(&head.headers, aliases);
-    let passport = caller::authenticate_token(snapshot, &head.headers, &control).ok().flatten();
-    let caller = caller::admit(passport.as_ref(), snapshot, true, &head.headers, &control).ok()?;
+    let token_identity = caller::authenticate_token(snapshot, &head.headers, &control).ok().flatten();
+    let caller = caller::admit(token_identity.as_ref(), snapshot, true, &head.headers, &control).ok()?;
     let by_config = || {
         let config = control.config?;
         let config = snapshot.find_config(caller.workspace(), config).filter(|_| is_slug(config.as_bytes()))?;
@@ -387,8 +387,8 @@ fn config_fetches_catalogue(
             .is_ok_and(|config| config.root.fetch_integrated_models);
     }
     // A caller with a token instead of a key has a workspace too.
-    let passport = caller::authenticate_token(snapshot, &head.headers, control).ok().flatten();
-    let caller = caller::admit(passport.as_ref(), snapshot, true, &head.headers, control).ok();
+    let token_identity = caller::authenticate_token(snapshot, &head.headers, control).ok().flatten();
+    let caller = caller::admit(token_identity.as_ref(), snapshot, true, &head.headers, control).ok();
     let workspace = caller.as_ref().and_then(Caller::workspace);
     snapshot.find_config(workspace, config).is_some_and(|config| config.root.fetch_integrated_models)
 }

@@ -117,9 +117,9 @@ impl SharedState {
 
     /// Keeps state that is shared through Redis up to date; runs until the worker ends.
     pub async fn sync_with_redis(&self) {
-        let (answers, breakers, clock) = (&self.response_cache, &self.breakers, &self.clock);
+        let (responses, breakers, clock) = (&self.response_cache, &self.breakers, &self.clock);
         let ears = PubSubHandler {
-            response_cache: Arc::clone(answers),
+            response_cache: Arc::clone(responses),
             breakers: Arc::clone(breakers),
             clock: Arc::clone(clock),
         };

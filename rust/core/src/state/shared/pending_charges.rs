@@ -147,14 +147,15 @@ mod tests {
 
     #[tokio::test]
     async fn charge_is_settled_once_and_only_for_its_provider() {
-        let dues = Arc::new(PendingCharges::new(SharedStore::None));
-        dues.add("openai", "resp_1", ("m", Some("own")));
-        dues.add("openai", &"x".repeat(MAX_ID_BYTES + 1), ("m", None));
-        assert!(dues.find("azure-openai", "resp_1").await.is_none());
-        assert!(dues.find("openai", &"x".repeat(MAX_ID_BYTES + 1)).await.is_none());
+        let charges = Arc::new(PendingCharges::new(SharedStore::None));
+        charges.add("openai", "resp_1", ("m", Some("own")));
+        charges.add("openai", &"x".repeat(MAX_ID_BYTES + 1), ("m", None));
+        assert!(charges.find("azure-openai", "resp_1").await.is_none());
+        assert!(charges.find("openai", &"x".repeat(MAX_ID_BYTES + 1)).await.is_none());
         // Two requests find the charge, and one of them settles it.
-        let (one, other) = (dues.find("openai", "resp_1").await.unwrap(), dues.find("openai", "resp_1").await.unwrap());
+        let (one, other) =
+            (charges.find("openai", "resp_1").await.unwrap(), charges.find("openai", "resp_1").await.unwrap());
         assert_eq!((one.settle(), other.settle()), (Some(("m".to_owned(), Some("own".to_owned()))), None));
-        assert!(dues.find("openai", "resp_1").await.is_none());
+        assert!(charges.find("openai", "resp_1").await.is_none());
     }
 }

@@ -120,12 +120,12 @@ impl PendingCacheEntry {
 
     /// Stores the complete response in this worker and, if connected, in Redis.
     pub fn store(self) {
-        let Self { cache: answers, key, max_age: age, content_type: kind, body, is_too_large, is_refresh: refreshes } =
+        let Self { cache: responses, key, max_age: age, content_type: kind, body, is_too_large, is_refresh: refreshes } =
             self;
         if is_too_large {
             return;
         }
-        let (now, body) = (answers.clock.now(), Bytes::from(body));
+        let (now, body) = (responses.clock.now(), Bytes::from(body));
         let order = || RedisCommand::StoreResponse {
             key,
             content_type: Arc::clone(&kind),
@@ -133,9 +133,9 @@ impl PendingCacheEntry {
             ttl: age,
             is_refresh: refreshes,
         };
-        let is_shared = answers.redis.as_ref().is_some_and(|redis| redis.enqueue(order()));
+        let is_shared = responses.redis.as_ref().is_some_and(|redis| redis.enqueue(order()));
         let agreed = if is_shared { now + REDIS_RECHECK_INTERVAL } else { Duration::MAX };
-        answers.put_local(
+        responses.put_local(
             key,
             CachedResponse { content_type: kind, body, expires_at: now.saturating_add(age), recheck_at: agreed },
         );
@@ -147,8 +147,8 @@ mod tests {
     use super::*;
     use crate::features::cache::Partition;
 
-    fn store_response(answers: &Arc<ResponseCache>, key: CacheKey, age: Duration, body: &[u8]) {
-        let mut filling = PendingCacheEntry::new(Arc::clone(answers), (key, false), age, "text/plain");
+    fn store_response(responses: &Arc<ResponseCache>, key: CacheKey, age: Duration, body: &[u8]) {
+        let mut filling = PendingCacheEntry::new(Arc::clone(responses), (key, false), age, "text/plain");
         body.chunks(3).for_each(|piece| filling.append(piece));
         filling.store();
     }
@@ -156,18 +156,18 @@ mod tests {
     #[test]
     fn stores_complete_responses_until_they_expire() {
         let clock = Arc::<MonotonicClock>::default();
-        let answers = Arc::new(ResponseCache::new(64 * 1024, Arc::clone(&clock), None));
+        let responses = Arc::new(ResponseCache::new(64 * 1024, Arc::clone(&clock), None));
         let key = |name: &str| CacheKey::compute(Partition::Namespace(name), &[]);
-        store_response(&answers, key("a"), Duration::from_mins(1), b"answer");
-        store_response(&answers, key("long"), Duration::from_mins(2), b"answer");
-        store_response(&answers, key("ever"), Duration::MAX, b"answer");
-        store_response(&answers, key("large"), Duration::from_mins(1), &[0; 9000]);
-        let kept = answers.find_local(&key("a")).unwrap();
+        store_response(&responses, key("a"), Duration::from_mins(1), b"answer");
+        store_response(&responses, key("long"), Duration::from_mins(2), b"answer");
+        store_response(&responses, key("ever"), Duration::MAX, b"answer");
+        store_response(&responses, key("large"), Duration::from_mins(1), &[0; 9000]);
+        let kept = responses.find_local(&key("a")).unwrap();
         assert_eq!((&*kept.content_type, &kept.body[..]), ("text/plain", &b"answer"[..]));
-        assert!(answers.find_local(&key("large")).is_none());
+        assert!(responses.find_local(&key("large")).is_none());
         clock.advance(Duration::from_mins(1));
-        assert!(answers.find_local(&key("a")).is_none() && answers.find_local(&key("long")).is_some());
+        assert!(responses.find_local(&key("a")).is_none() && responses.find_local(&key("long")).is_some());
         clock.advance(Duration::from_hours(24 * 365));
-        assert!(answers.find_local(&key("long")).is_none() && answers.find_local(&key("ever")).is_some());
+        assert!(responses.find_local(&key("long")).is_none() && responses.find_local(&key("ever")).is_some());
     }
 }

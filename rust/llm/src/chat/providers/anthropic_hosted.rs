@@ -83,39 +83,40 @@ impl ProviderFormat for HostedMessagesFormat {
         }
     }
 
-    fn pass_through_response(&self, operation: Operation, answer: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
+    fn pass_through_response(&self, operation: Operation, response: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
         if operation != Operation::MessagesCountTokens || !self.is_bedrock() {
-            return Ok(answer.to_vec());
+            return Ok(response.to_vec());
         }
-        let answer: Value = serde_json::from_slice(answer)?;
-        let count = answer["inputTokens"].as_u64().ok_or_else(|| MalformedResponse("it has no inputTokens".into()))?;
+        let response: Value = serde_json::from_slice(response)?;
+        let count =
+            response["inputTokens"].as_u64().ok_or_else(|| MalformedResponse("it has no inputTokens".into()))?;
         Ok(json!({"input_tokens": count}).to_string().into_bytes())
     }
 
-    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        anthropic_messages::VERTEX.write_request(asked)
+    fn write_request(&self, request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        anthropic_messages::VERTEX.write_request(request)
     }
 
-    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-        anthropic_messages::VERTEX.read_response(answer, taker)
+    fn read_response(&self, response: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+        anthropic_messages::VERTEX.read_response(response, sink)
     }
 
     /// Used for other client formats. Here too, the model is in the body and without the vendor prefix.
-    fn write_count_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        asked.model = asked.model.trim_start_matches("anthropic.").to_owned();
-        anthropic_messages::ANTHROPIC.write_count_request(asked)
+    fn write_count_request(&self, request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        request.model = request.model.trim_start_matches("anthropic.").to_owned();
+        anthropic_messages::ANTHROPIC.write_count_request(request)
     }
 
-    fn read_token_count(&self, answer: &Value) -> Option<u64> {
-        anthropic_messages::ANTHROPIC.read_token_count(answer)
+    fn read_token_count(&self, response: &Value) -> Option<u64> {
+        anthropic_messages::ANTHROPIC.read_token_count(response)
     }
 
     fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         anthropic_messages::VERTEX.stream_decoder()
     }
 
-    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(answer)
+    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
+        openai_chat::parse_error(response)
     }
 
     fn event_framing(&self) -> EventFraming {

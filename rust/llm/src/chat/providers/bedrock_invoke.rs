@@ -138,9 +138,9 @@ impl ProviderFormat for InvokeFormat {
         Ok(out.to_string().into_bytes())
     }
 
-    fn read_embeddings(&self, answer: &Value) -> Option<EmbeddingResponse> {
-        if let Some(vector) = answer.get("embedding") {
-            let tokens = answer["inputTextTokenCount"].as_u64();
+    fn read_embeddings(&self, response: &Value) -> Option<EmbeddingResponse> {
+        if let Some(vector) = response.get("embedding") {
+            let tokens = response["inputTextTokenCount"].as_u64();
             return Some(EmbeddingResponse {
                 vectors: vec![vector.clone()],
                 token_count: tokens,
@@ -148,7 +148,7 @@ impl ProviderFormat for InvokeFormat {
             });
         }
         // The vectors are grouped by type, or are a plain list if there is only one type.
-        let vectors = answer.pointer("/embeddings/float").or_else(|| answer.get("embeddings"))?.as_array()?.clone();
+        let vectors = response.pointer("/embeddings/float").or_else(|| response.get("embeddings"))?.as_array()?.clone();
         Some(EmbeddingResponse { vectors, ..EmbeddingResponse::default() })
     }
 
@@ -172,25 +172,25 @@ impl ProviderFormat for InvokeFormat {
         Ok(out.to_string().into_bytes())
     }
 
-    fn read_images(&self, answer: &Value) -> Option<ImageResponse> {
+    fn read_images(&self, response: &Value) -> Option<ImageResponse> {
         let at = if *self == Self::StableDiffusionXl { "/artifacts" } else { "/images" };
-        ImageResponse::parse_images_at(answer, at, "base64", "b64_json")
+        ImageResponse::parse_images_at(response, at, "base64", "b64_json")
     }
 
-    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        ConverseFormat.write_request(asked)
+    fn write_request(&self, request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        ConverseFormat.write_request(request)
     }
 
-    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-        ConverseFormat.read_response(answer, taker)
+    fn read_response(&self, response: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+        ConverseFormat.read_response(response, sink)
     }
 
     fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         ConverseFormat.stream_decoder()
     }
 
-    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(answer)
+    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
+        openai_chat::parse_error(response)
     }
 }
 

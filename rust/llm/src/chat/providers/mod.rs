@@ -58,8 +58,8 @@ pub trait ProviderFormat: Sync {
     }
 
     /// Reads the details of an error response.
-    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(answer)
+    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
+        openai_chat::parse_error(response)
     }
 
     /// Writes the body of an embeddings request.
@@ -89,8 +89,8 @@ pub trait ProviderFormat: Sync {
     }
 
     /// Adapts the response to a request that was passed through.
-    fn pass_through_response(&self, _operation: Operation, answer: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
-        Ok(answer.to_vec())
+    fn pass_through_response(&self, _operation: Operation, response: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
+        Ok(response.to_vec())
     }
 
     /// Writes the body of an image generation request.
@@ -178,8 +178,8 @@ pub trait StreamDecoder: Send {
     fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink);
 
     /// Decodes an event whose frame carries its name.
-    fn decode_named(&mut self, _name: &str, data: &[u8], taker: &mut dyn EventSink) {
-        self.decode(data, taker);
+    fn decode_named(&mut self, _name: &str, data: &[u8], sink: &mut dyn EventSink) {
+        self.decode(data, sink);
     }
 
     /// Emits the remaining events at the end of the stream.

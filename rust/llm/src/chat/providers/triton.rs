@@ -18,17 +18,17 @@ fn required_params() -> [(&'static str, Value); 4] {
 }
 
 impl ProviderFormat for TritonFormat {
-    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        asked.reject_several_choices()?;
-        let said = std::mem::take(&mut asked.messages).into_iter().flat_map(|message| message.parts).collect();
+    fn write_request(&self, request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        request.reject_several_choices()?;
+        let parts = std::mem::take(&mut request.messages).into_iter().flat_map(|message| message.parts).collect();
         let mut out = Fields::new();
-        out.insert("text_input".into(), join_text(said).into());
-        asked.clamp_param("temperature", &(0..=1));
+        out.insert("text_input".into(), join_text(parts).into());
+        request.clamp_param("temperature", &(0..=1));
         for (key, usual) in required_params() {
-            let value = asked.take_param(key).unwrap_or(usual);
+            let value = request.take_param(key).unwrap_or(usual);
             out.insert(key.into(), value);
         }
-        match asked.take_param("stop") {
+        match request.take_param("stop") {
             Some(Value::String(stop)) => drop(out.insert("stop_words".into(), json!([stop]))),
             Some(stop) => drop(out.insert("stop_words".into(), stop)),
             None => (),
@@ -39,22 +39,22 @@ impl ProviderFormat for TritonFormat {
             ("presence_penalty", "presence_penalty"),
             ("frequency_penalty", "frequency_penalty"),
         ] {
-            asked.move_param(key, &mut out, name);
+            request.move_param(key, &mut out, name);
         }
-        if asked.stream {
+        if request.stream {
             out.insert("stream".into(), true.into());
         }
         // The URL states the model.
-        asked.model.clear();
+        request.model.clear();
         Ok(Value::Object(out).to_string().into_bytes())
     }
 
-    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-        let answer: GenerateResponse = serde_json::from_slice(answer)?;
-        let text = answer.text_output.ok_or_else(|| MalformedResponse("it has no text_output".into()))?;
-        taker.push_event(ResponseEvent::Start { id: "", model: "" });
-        taker.push_event(ResponseEvent::Text(&text));
-        emit_end(taker);
+    fn read_response(&self, response: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+        let response: GenerateResponse = serde_json::from_slice(response)?;
+        let text = response.text_output.ok_or_else(|| MalformedResponse("it has no text_output".into()))?;
+        sink.push_event(ResponseEvent::Start { id: "", model: "" });
+        sink.push_event(ResponseEvent::Text(&text));
+        emit_end(sink);
         Ok(())
     }
 
@@ -62,8 +62,8 @@ impl ProviderFormat for TritonFormat {
         Box::new(TextStreamDecoder::default())
     }
 
-    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(answer)
+    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
+        openai_chat::parse_error(response)
     }
 }
 
@@ -76,9 +76,9 @@ struct GenerateResponse {
 }
 
 /// Emits the end of the response. Triton reports no finish reason, so `stop` is assumed.
-fn emit_end(taker: &mut dyn EventSink) {
-    taker.push_event(ResponseEvent::Finish { reason: "stop", stop_sequence: None });
-    taker.push_event(ResponseEvent::End);
+fn emit_end(sink: &mut dyn EventSink) {
+    sink.push_event(ResponseEvent::Finish { reason: "stop", stop_sequence: None });
+    sink.push_event(ResponseEvent::End);
 }
 
 /// Stream decoder for Triton's generated text.
@@ -89,25 +89,25 @@ struct TextStreamDecoder {
 }
 
 impl StreamDecoder for TextStreamDecoder {
-    fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
+    fn decode(&mut self, data: &[u8], sink: &mut dyn EventSink) {
         // Ignores data that is not a Triton event.
-        let Ok(answer) = serde_json::from_slice::<GenerateResponse>(data) else { return };
+        let Ok(response) = serde_json::from_slice::<GenerateResponse>(data) else { return };
         if !std::mem::replace(&mut self.has_started, true) {
-            taker.push_event(ResponseEvent::Start { id: "", model: "" });
+            sink.push_event(ResponseEvent::Start { id: "", model: "" });
         }
-        if let Some(message) = &answer.error {
+        if let Some(message) = &response.error {
             self.has_failed = true;
-            return taker.push_event(ResponseEvent::Failed { kind: None, message, code: None });
+            return sink.push_event(ResponseEvent::Failed { kind: None, message, code: None });
         }
-        if let Some(text) = &answer.text_output {
-            taker.push_event(ResponseEvent::Text(text));
+        if let Some(text) = &response.text_output {
+            sink.push_event(ResponseEvent::Text(text));
         }
     }
 
     /// Emits the end of the response, because Triton sends no event for it.
-    fn finish_stream(&mut self, taker: &mut dyn EventSink) {
+    fn finish_stream(&mut self, sink: &mut dyn EventSink) {
         if self.has_started && !self.has_failed {
-            emit_end(taker);
+            emit_end(sink);
         }
     }
 }

@@ -27,12 +27,12 @@ pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError>
     let name = run.take_string("job_name").unwrap_or_else(|| format!("penstock-batch-{}", run.unique_id));
     let output = match resolve_output_location(run, "s3://", "aws_s3_bucket")? {
         Ok(shaped) => shaped,
-        Err(place) => {
-            let mut there = json!({"s3Uri": place});
+        Err(location) => {
+            let mut s3_config = json!({"s3Uri": location});
             if let Some(key) = run.option("amz_server_side_encryption_aws_kms_key_id") {
-                there["s3EncryptionKeyId"] = key.into();
+                s3_config["s3EncryptionKeyId"] = key.into();
             }
-            json!({"s3OutputDataConfig": there})
+            json!({"s3OutputDataConfig": s3_config})
         }
     };
     Ok(json!({
@@ -63,9 +63,9 @@ pub fn parse_job(job: &Value) -> Option<Fields> {
     let is_over = matches!(status, "completed" | "cancelled" | "expired");
     let input = job["inputDataConfig"]["s3InputDataConfig"]["s3Uri"].as_str().unwrap_or_default();
     let output = job["outputDataConfig"]["s3OutputDataConfig"]["s3Uri"].as_str().filter(|_| is_over);
-    let output = output.map(|place| {
+    let output = output.map(|prefix| {
         let name = input.rsplit('/').next().unwrap_or_default();
-        format!("{}/{id}/{name}.out", place.trim_end_matches('/'))
+        format!("{}/{id}/{name}.out", prefix.trim_end_matches('/'))
     });
     let token = job["clientRequestToken"].as_str().unwrap_or_default();
     let by_kind =
@@ -91,7 +91,7 @@ pub fn parse_job(job: &Value) -> Option<Fields> {
 }
 
 /// Returns the model id without the `foundation-model` ARN prefix, as other APIs name the model.
-fn foundation_model_id(said: &Value) -> Value {
-    let name = said.as_str().map(|name| name.split_once(":foundation-model/").map_or(name, |(_, name)| name));
+fn foundation_model_id(model_arn: &Value) -> Value {
+    let name = model_arn.as_str().map(|name| name.split_once(":foundation-model/").map_or(name, |(_, name)| name));
     name.into()
 }

@@ -33,9 +33,9 @@ pub fn parse_job(job: &Value) -> Option<Fields> {
     let status = job["state"].as_str().map_or("validating", map_job_state);
     let is_over = matches!(status, "completed" | "cancelled" | "expired");
     let progress = &job["jobProgress"];
-    let of = |key: &str| parse_number(&progress[key]);
+    let count = |key: &str| parse_number(&progress[key]);
     let (good, bad) =
-        (of("successfullyProcessedRequests").unwrap_or_default(), of("failedRequests").unwrap_or_default());
+        (count("successfullyProcessedRequests").unwrap_or_default(), count("failedRequests").unwrap_or_default());
     Some(non_null_fields([
         ("id", id.into()),
         ("model", job["model"].clone()),
@@ -47,7 +47,7 @@ pub fn parse_job(job: &Value) -> Option<Fields> {
         (
             "request_counts",
             if progress.is_object() {
-                request_counts(of("totalInputRequests").filter(|all| *all > 0), good, bad)
+                request_counts(count("totalInputRequests").filter(|all| *all > 0), good, bad)
             } else {
                 Value::Null
             },

@@ -54,13 +54,13 @@ impl ProviderFormat for BatchFormat {
         *self == Self::Fireworks
     }
 
-    fn read_job_list<'a>(&self, answer: &'a Value) -> Option<JobList<'a>> {
-        answer.as_object()?;
+    fn read_job_list<'a>(&self, response: &'a Value) -> Option<JobList<'a>> {
+        response.as_object()?;
         Some(match self {
-            Self::Bedrock => JobList::from_response(answer, "invocationJobSummaries", "nextToken"),
-            Self::Cohere => JobList::from_response(answer, "embed_jobs", "next_page_token"),
-            Self::Fireworks => JobList::from_response(answer, "batchInferenceJobs", "nextPageToken"),
-            Self::Vertex => JobList::from_response(answer, "batchPredictionJobs", "nextPageToken"),
+            Self::Bedrock => JobList::from_response(response, "invocationJobSummaries", "nextToken"),
+            Self::Cohere => JobList::from_response(response, "embed_jobs", "next_page_token"),
+            Self::Fireworks => JobList::from_response(response, "batchInferenceJobs", "nextPageToken"),
+            Self::Vertex => JobList::from_response(response, "batchPredictionJobs", "nextPageToken"),
         })
     }
 }
@@ -96,8 +96,8 @@ fn resolve_output_location(
             format!("this provider writes to buckets of yours: it must begin with {scheme}"),
         )),
         None => {
-            let beside = run.input_address.strip_prefix(scheme).and_then(|rest| rest.split('/').next());
-            let bucket = run.option(option).or(beside).unwrap_or_default();
+            let hints = run.input_address.strip_prefix(scheme).and_then(|rest| rest.split('/').next());
+            let bucket = run.option(option).or(hints).unwrap_or_default();
             // Stored credentials may read files in this folder.
             Ok(Err(format!("{scheme}{bucket}/{}batches/{}/", crate::files::GATEWAY_PREFIX, run.unique_id)))
         }

@@ -19,7 +19,7 @@ pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError>
     run.check_endpoint(&[ENDPOINTS[0], ENDPOINTS[1], ENDPOINTS[3]])?;
     let name = run.take_string("job_name").unwrap_or_else(|| format!("penstock-batch-{}", run.unique_id));
     let output = resolve_output_location(run, "gs://", "vertex_storage_bucket_name")?.unwrap_or_else(
-        |place| json!({"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": place.trim_end_matches('/')}}),
+        |location| json!({"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": location.trim_end_matches('/')}}),
     );
     // The client's metadata becomes labels of the job.
     let mut labels = std::mem::take(&mut run.metadata);
@@ -41,7 +41,7 @@ pub fn parse_job(job: &Value) -> Option<Fields> {
     let id = last_segment(&job["name"])?;
     let status = job["state"].as_str().map_or("validating", map_job_state);
     let mut labels = job["labels"].as_object().cloned().unwrap_or_default();
-    let endpoint = labels.shift_remove(ENDPOINT_LABEL).and_then(|word| endpoint_from_slug(word.as_str()?));
+    let endpoint = labels.shift_remove(ENDPOINT_LABEL).and_then(|slug| endpoint_from_slug(slug.as_str()?));
     let folder = job["outputInfo"]["gcsOutputDirectory"].as_str().unwrap_or_default().trim_end_matches('/');
     let is_over = matches!(status, "completed" | "cancelled" | "expired") && !folder.is_empty();
     let output = if is_over { format!("{folder}/predictions.jsonl") } else { String::new() };

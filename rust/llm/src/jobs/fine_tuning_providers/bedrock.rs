@@ -69,15 +69,15 @@ fn output_uri(tune: &mut FineTuningRequest<'_>, name: &str) -> Result<String, Re
 
 /// Returns the hyperparameters under Bedrock's names, with all values as strings.
 fn write_hyperparameters(from: &mut Fields) -> Fields {
-    let named = |(key, value): (String, Value)| {
+    let rename = |(key, value): (String, Value)| {
         let name = HYPERPARAMETER_NAMES
             .iter()
-            .find(|(known, _)| *known == key)
+            .find(|(client_name, _)| *client_name == key)
             .map_or(key.as_str(), |(_, name)| name)
             .to_owned();
         (name, value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned).into())
     };
-    std::mem::take(from).into_iter().map(named).collect()
+    std::mem::take(from).into_iter().map(rename).collect()
 }
 
 pub fn read_job(job: &Value) -> Option<Fields> {
@@ -108,15 +108,15 @@ pub fn read_job(job: &Value) -> Option<Fields> {
 }
 
 /// Returns the hyperparameters under `OpenAI`'s names, with numeric strings as numbers.
-fn read_hyperparameters(of: &Value) -> Value {
-    let named = |(key, value): (&String, &Value)| {
+fn read_hyperparameters(hyperparameters: &Value) -> Value {
+    let rename = |(key, value): (&String, &Value)| {
         let name = HYPERPARAMETER_NAMES
             .iter()
             .find(|(_, name)| name == key)
-            .map_or(key.as_str(), |(known, _)| known)
+            .map_or(key.as_str(), |(client_name, _)| client_name)
             .to_owned();
         let number = value.as_str().and_then(|text| serde_json::from_str(text).ok()).filter(Value::is_number);
         (name, number.unwrap_or_else(|| value.clone()))
     };
-    of.as_object().map_or(Value::Null, |of| of.iter().map(named).collect::<Fields>().into())
+    hyperparameters.as_object().map_or(Value::Null, |fields| fields.iter().map(rename).collect::<Fields>().into())
 }

@@ -43,12 +43,12 @@ impl ProviderFormat for FineTuningFormat {
         }
     }
 
-    fn read_job_list<'a>(&self, answer: &'a Value) -> Option<JobList<'a>> {
-        answer.as_object()?;
+    fn read_job_list<'a>(&self, response: &'a Value) -> Option<JobList<'a>> {
+        response.as_object()?;
         Some(match self {
-            Self::Bedrock => JobList::from_response(answer, "modelCustomizationJobSummaries", "nextToken"),
-            Self::Fireworks => JobList::from_response(answer, "supervisedFineTuningJobs", "nextPageToken"),
-            Self::Vertex => JobList::from_response(answer, "tuningJobs", "nextPageToken"),
+            Self::Bedrock => JobList::from_response(response, "modelCustomizationJobSummaries", "nextToken"),
+            Self::Fireworks => JobList::from_response(response, "supervisedFineTuningJobs", "nextPageToken"),
+            Self::Vertex => JobList::from_response(response, "tuningJobs", "nextPageToken"),
         })
     }
 
@@ -71,8 +71,8 @@ fn move_setting(from: &mut Fields, key: &str, to: &mut Fields, name: &str) {
 
 /// Returns the job fields that are not null.
 pub fn non_null_fields<const N: usize>(fields: [(&str, Value); N]) -> Fields {
-    let said = fields.into_iter().filter(|(_, value)| !value.is_null());
-    said.map(|(key, value)| (key.to_owned(), value)).collect()
+    let present = fields.into_iter().filter(|(_, value)| !value.is_null());
+    present.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 /// Returns the last segment of a resource name.

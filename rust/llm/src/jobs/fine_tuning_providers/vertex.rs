@@ -74,25 +74,29 @@ fn method_spec(job: &Value) -> Option<(&'static str, &Value)> {
     METHOD_SPECS.iter().find_map(|(method, key)| Some((*method, job.get(*key)?)))
 }
 
-fn read_hyperparameters(of: &Value) -> Value {
-    let named = |(key, name): &(&str, &str)| {
-        let value = of.get(*name)?;
+fn read_hyperparameters(hyperparameters: &Value) -> Value {
+    let read_entry = |(key, name): &(&str, &str)| {
+        let value = hyperparameters.get(*name)?;
         let number = parse_int64(value);
         Some(((*key).to_owned(), if number.is_null() { value.clone() } else { number }))
     };
-    if of.is_object() { HYPERPARAMETER_NAMES.iter().filter_map(named).collect::<Fields>().into() } else { Value::Null }
+    if hyperparameters.is_object() {
+        HYPERPARAMETER_NAMES.iter().filter_map(read_entry).collect::<Fields>().into()
+    } else {
+        Value::Null
+    }
 }
 
 /// Parses a 64-bit integer, which Google's JSON encodes as a string.
-fn parse_int64(of: &Value) -> Value {
-    of.as_str().and_then(|text| text.parse::<u64>().ok()).map_or(Value::Null, Value::from)
+fn parse_int64(value: &Value) -> Value {
+    value.as_str().and_then(|text| text.parse::<u64>().ok()).map_or(Value::Null, Value::from)
 }
 
 /// Returns the checkpoints that were saved during tuning.
 pub fn read_checkpoints(job: &Value) -> Vec<Fields> {
     let all = job["tunedModel"]["checkpoints"].as_array().map(Vec::as_slice).unwrap_or_default();
     let step = |one: &Value| if one["step"].is_number() { one["step"].clone() } else { parse_int64(&one["step"]) };
-    let told = |one: &Value| {
+    let to_checkpoint = |one: &Value| {
         non_null_fields([
             ("id", one["checkpointId"].clone()),
             ("created_at", json!(unix_seconds(&job["updateTime"]).as_u64().unwrap_or_default())),
@@ -102,5 +106,5 @@ pub fn read_checkpoints(job: &Value) -> Vec<Fields> {
         ])
     };
     // Newest first.
-    all.iter().rev().map(told).collect()
+    all.iter().rev().map(to_checkpoint).collect()
 }

@@ -17,9 +17,15 @@ pub(super) struct ChatRewriter {
 }
 
 impl ChatRewriter {
-    pub fn new(said: &Transcript, prior_usage: PriorUsage, overlap: OverlapFilter) -> Self {
-        let prior_chars = count_chars(said.text());
-        Self { prior_usage, id: said.id().to_owned(), has_started: said.has_started(), overlap, prior_chars }
+    pub fn new(transcript: &Transcript, prior_usage: PriorUsage, overlap: OverlapFilter) -> Self {
+        let prior_chars = count_chars(transcript.text());
+        Self {
+            prior_usage,
+            id: transcript.id().to_owned(),
+            has_started: transcript.has_started(),
+            overlap,
+            prior_chars,
+        }
     }
 }
 
@@ -29,10 +35,10 @@ impl EventRewriter for ChatRewriter {
             chunk["id"] = json!(self.id);
         }
         let mut says_something = chunk["choices"].as_array().is_none_or(Vec::is_empty);
-        for choice in chunk["choices"].as_array_mut().into_iter().flatten() {
-            says_something |= choice["finish_reason"].is_string();
-            says_something |= choice["text"].as_str().is_some_and(|text| !text.is_empty());
-            let Some(Value::Object(delta)) = choice.get_mut("delta") else { continue };
+        for resolver in chunk["choices"].as_array_mut().into_iter().flatten() {
+            says_something |= resolver["finish_reason"].is_string();
+            says_something |= resolver["text"].as_str().is_some_and(|text| !text.is_empty());
+            let Some(Value::Object(delta)) = resolver.get_mut("delta") else { continue };
             if self.has_started {
                 delta.remove("role");
             }

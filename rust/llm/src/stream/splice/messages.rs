@@ -19,13 +19,13 @@ pub(super) struct MessageRewriter {
 }
 
 impl MessageRewriter {
-    pub fn new(said: &Transcript, prior_usage: PriorUsage, overlap: OverlapFilter) -> Self {
+    pub fn new(transcript: &Transcript, prior_usage: PriorUsage, overlap: OverlapFilter) -> Self {
         Self {
             prior_usage,
-            has_started: said.has_started(),
+            has_started: transcript.has_started(),
             overlap,
-            open_block: said.open_block(),
-            index_offset: said.open_block().unwrap_or_else(|| said.block_count()),
+            open_block: transcript.open_block(),
+            index_offset: transcript.open_block().unwrap_or_else(|| transcript.block_count()),
             start_usage: Value::Null,
         }
     }

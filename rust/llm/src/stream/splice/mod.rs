@@ -49,23 +49,23 @@ pub struct StreamSplicer {
 
 impl StreamSplicer {
     /// Creates a splicer that continues this transcript. `repeated` is the text that the second stream may repeat.
-    pub fn new(said: &Transcript, spent: PriorUsage, repeated: String) -> Self {
-        let overlap = OverlapFilter::new(said, repeated);
-        let rewriter: Box<dyn EventRewriter> = match said.format() {
-            StreamFormat::Chat | StreamFormat::Completions => Box::new(ChatRewriter::new(said, spent, overlap)),
-            StreamFormat::Messages => Box::new(MessageRewriter::new(said, spent, overlap)),
-            StreamFormat::Responses => Box::new(ResponseRewriter::new(said, spent, overlap)),
+    pub fn new(transcript: &Transcript, spent: PriorUsage, repeated: String) -> Self {
+        let overlap = OverlapFilter::new(transcript, repeated);
+        let rewriter: Box<dyn EventRewriter> = match transcript.format() {
+            StreamFormat::Chat | StreamFormat::Completions => Box::new(ChatRewriter::new(transcript, spent, overlap)),
+            StreamFormat::Messages => Box::new(MessageRewriter::new(transcript, spent, overlap)),
+            StreamFormat::Responses => Box::new(ResponseRewriter::new(transcript, spent, overlap)),
         };
         Self { splitter: Splitter::new(MAX_EVENT_BYTES), rewriter }
     }
 
     /// Reads the next bytes of the second stream, or `None` at its end. Returns the bytes to send to the client.
-    pub fn push(&mut self, piece: Option<Bytes>) -> Bytes {
-        let Some(piece) = piece else {
+    pub fn push(&mut self, chunk: Option<Bytes>) -> Bytes {
+        let Some(chunk) = chunk else {
             return self.splitter.finish().map(|event| self.rewrite_event(&event)).unwrap_or_default().into();
         };
-        let events: Vec<_> = self.splitter.push(piece.clone()).collect();
-        let mut out = Vec::with_capacity(piece.len() + 64);
+        let events: Vec<_> = self.splitter.push(chunk.clone()).collect();
+        let mut out = Vec::with_capacity(chunk.len() + 64);
         for event in events {
             match event {
                 Ok(event) => out.extend_from_slice(&self.rewrite_event(&event)),
@@ -99,8 +99,8 @@ struct OverlapFilter {
 }
 
 impl OverlapFilter {
-    fn new(said: &Transcript, repeated: String) -> Self {
-        let ends_in_space = said.ends_in_space();
+    fn new(transcript: &Transcript, repeated: String) -> Self {
+        let ends_in_space = transcript.ends_in_space();
         let matched_bytes = (!repeated.is_empty()).then_some(0);
         Self { repeated, matched_bytes, ends_in_space, should_strip_space: ends_in_space, removed_chars: 0 }
     }
@@ -151,9 +151,9 @@ impl OverlapFilter {
     }
 
     /// Removes the repeated text from the complete text of the second stream.
-    fn strip_complete<'t>(&self, whole: &'t str) -> &'t str {
+    fn strip_complete<'t>(&self, text: &'t str) -> &'t str {
         let rest = Some(&*self.repeated).filter(|repeated| !repeated.is_empty());
-        let rest = rest.and_then(|repeated| whole.strip_prefix(repeated)).unwrap_or(whole);
+        let rest = rest.and_then(|repeated| text.strip_prefix(repeated)).unwrap_or(text);
         if self.ends_in_space { rest.trim_start() } else { rest }
     }
 }
@@ -180,39 +180,39 @@ mod tests {
         data: {\"id\":\"a\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"One two \"},\"finish_reason\":null}]}\n\n";
 
     fn record_transcript(form: StreamFormat, events: &str) -> Transcript {
-        let mut said = Transcript::new(form);
-        events.as_bytes().chunks(7).for_each(|piece| said.record_events(Bytes::copy_from_slice(piece)));
-        said
+        let mut transcript = Transcript::new(form);
+        events.as_bytes().chunks(7).for_each(|chunk| transcript.record_events(Bytes::copy_from_slice(chunk)));
+        transcript
     }
 
     /// Splices a second stream and asserts that the result does not depend on how the bytes are split into chunks.
-    fn splice(said: &Transcript, spent: PriorUsage, second: &str) -> String {
-        splice_repeating(said, spent, second, "")
+    fn splice(transcript: &Transcript, spent: PriorUsage, second: &str) -> String {
+        splice_repeating(transcript, spent, second, "")
     }
 
-    fn splice_repeating(said: &Transcript, spent: PriorUsage, second: &str, repeated: &str) -> String {
-        let whole = |size: usize| {
-            let mut seam = StreamSplicer::new(said, spent, repeated.to_owned());
+    fn splice_repeating(transcript: &Transcript, spent: PriorUsage, second: &str, repeated: &str) -> String {
+        let splice_by = |size: usize| {
+            let mut seam = StreamSplicer::new(transcript, spent, repeated.to_owned());
             let mut out = Vec::new();
-            second.as_bytes().chunks(size).for_each(|piece| out.extend(seam.push(Some(Bytes::copy_from_slice(piece)))));
+            second.as_bytes().chunks(size).for_each(|chunk| out.extend(seam.push(Some(Bytes::copy_from_slice(chunk)))));
             out.extend(seam.push(None));
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(whole(3), whole(10_000));
-        whole(64)
+        assert_eq!(splice_by(3), splice_by(10_000));
+        splice_by(64)
     }
 
     #[test]
     fn chat_splice_keeps_first_id_and_role_and_sums_usage() {
-        let said = record_transcript(StreamFormat::Chat, FIRST_STREAM);
-        assert_eq!((said.text(), said.resume_obstacle()), ("One two ", None));
+        let transcript = record_transcript(StreamFormat::Chat, FIRST_STREAM);
+        assert_eq!((transcript.text(), transcript.resume_obstacle()), ("One two ", None));
         let second = "data: {\"id\":\"b\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n\
             data: {\"id\":\"b\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" three\"},\"finish_reason\":null}]}\n\n\
             data: {\"id\":\"b\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\
             data: {\"id\":\"b\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1,\"total_tokens\":10}}\n\n\
             data: [DONE]\n\n";
         assert_eq!(
-            splice(&said, PriorUsage { input: 7, output: 2 }, second),
+            splice(&transcript, PriorUsage { input: 7, output: 2 }, second),
             "data: {\"id\":\"a\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"three\"},\"finish_reason\":null}]}\n\n\
             data: {\"id\":\"a\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\
             data: {\"id\":\"a\",\"choices\":[],\"usage\":{\"prompt_tokens\":16,\"completion_tokens\":3,\"total_tokens\":19}}\n\n\
@@ -222,20 +222,21 @@ mod tests {
 
     #[test]
     fn shifts_chat_citations_to_the_complete_text() {
-        let said = record_transcript(StreamFormat::Chat, &FIRST_STREAM.replace("One two ", "Öne two "));
+        let transcript = record_transcript(StreamFormat::Chat, &FIRST_STREAM.replace("One two ", "Öne two "));
         let chunk = |delta: &str| format!("data: {{\"id\":\"a\",\"choices\":[{{\"delta\":{delta}}}]}}\n\n");
         let cited = |start: u32, end: u32| {
-            let place = format!("{{\"url\":\"u\",\"start_index\":{start},\"end_index\":{end}}}");
-            chunk(&format!("{{\"annotations\":[{{\"type\":\"url_citation\",\"url_citation\":{place}}}]}}"))
+            let annotation = format!("{{\"url\":\"u\",\"start_index\":{start},\"end_index\":{end}}}");
+            chunk(&format!("{{\"annotations\":[{{\"type\":\"url_citation\",\"url_citation\":{annotation}}}]}}"))
         };
         let text = |text: &str| chunk(&format!("{{\"content\":\"{text}\"}}"));
         // Some providers start over, with a space or with the earlier text.
-        for (second, told, (start, end)) in
+        for (second, expected, (start, end)) in
             [("three", "three", (0, 5)), (" three", "three", (1, 6)), ("Öne two three", "three", (8, 13))]
         {
             let repeated = if second.starts_with('Ö') { "Öne two" } else { "" };
-            let joined = splice_repeating(&said, PriorUsage::default(), &(text(second) + &cited(start, end)), repeated);
-            assert_eq!(joined, text(told) + &cited(8, 13), "{second}");
+            let joined =
+                splice_repeating(&transcript, PriorUsage::default(), &(text(second) + &cited(start, end)), repeated);
+            assert_eq!(joined, text(expected) + &cited(8, 13), "{second}");
         }
     }
 
@@ -243,9 +244,9 @@ mod tests {
     fn strips_text_that_the_provider_repeats() {
         let chunk =
             |text: &str| format!("data: {{\"id\":\"a\",\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
-        let said = record_transcript(StreamFormat::Chat, FIRST_STREAM);
+        let transcript = record_transcript(StreamFormat::Chat, FIRST_STREAM);
         let second = |texts: &[&str]| texts.iter().map(|text| chunk(text)).collect::<String>();
-        for (pieces, told) in [
+        for (parts, expected) in [
             (&["One two", " three"][..], &["three"][..]),
             (&["One two three"], &["three"]),
             (&["One", " tw", "o", " ", "three"], &["three"]),
@@ -253,8 +254,8 @@ mod tests {
             (&["One", " more"], &["One more"]),
             (&["One two"], &[]),
         ] {
-            let joined = splice_repeating(&said, PriorUsage::default(), &second(pieces), "One two");
-            assert_eq!(joined, second(told), "{pieces:?}");
+            let joined = splice_repeating(&transcript, PriorUsage::default(), &second(parts), "One two");
+            assert_eq!(joined, second(expected), "{parts:?}");
         }
     }
 
@@ -373,16 +374,16 @@ mod tests {
             "content_block_delta",
             ",\"index\":0,\"delta\":{\"type\":\"signature_delta\",\"signature\":\"s\"}",
         ) + &message_event("content_block_stop", ",\"index\":0");
-        let spoken = record_transcript(
+        let transcript = record_transcript(
             StreamFormat::Messages,
             &(thought.clone() + &first_message_events().replace("\"index\":0", "\"index\":1")),
         );
-        assert_eq!((spoken.text(), spoken.resume_obstacle(), spoken.open_block()), ("One", None, Some(1)));
+        assert_eq!((transcript.text(), transcript.resume_obstacle(), transcript.open_block()), ("One", None, Some(1)));
         // The second target may reason too: its thinking block follows the text block, which ends first.
-        let told = splice(&spoken, PriorUsage::default(), &thought);
+        let spliced = splice(&transcript, PriorUsage::default(), &thought);
         let moved =
             message_event("content_block_stop", ",\"index\":1") + &thought.replace("\"index\":0", "\"index\":2");
-        assert_eq!(told, moved);
+        assert_eq!(spliced, moved);
         let thought = item_added_event(0, "reasoning")
             + &response_event("output_item.done", ",\"output_index\":0,\"item\":{\"id\":\"r\"}");
         let response = record_transcript(StreamFormat::Responses, &(thought + &open_response(1)));
@@ -418,46 +419,50 @@ mod tests {
     /// Returns the events of a complete response with a different text.
     fn complete_response(index: u64, text: &str, before: &str) -> String {
         let part = format!("{{\"type\":\"output_text\",\"text\":\"{text}\"}}");
-        let whole = format!("{{\"type\":\"message\",\"id\":\"b-{index}\",\"content\":[{part}]}}");
-        let mut told = response_event("created", ",\"response\":{\"id\":\"b\",\"created_at\":2}");
-        told += before;
-        told += &open_response(index).split_once("\n\n").unwrap().1.replace("One ", text);
-        told += &part_event(index, "output_text.done", &format!(",\"text\":\"{text}\""));
-        told += &part_event(index, "content_part.done", &format!(",\"part\":{part}"));
-        told += &response_event("output_item.done", &format!(",\"output_index\":{index},\"item\":{whole}"));
-        told += &response_event(
+        let item = format!("{{\"type\":\"message\",\"id\":\"b-{index}\",\"content\":[{part}]}}");
+        let mut events = response_event("created", ",\"response\":{\"id\":\"b\",\"created_at\":2}");
+        events += before;
+        events += &open_response(index).split_once("\n\n").unwrap().1.replace("One ", text);
+        events += &part_event(index, "output_text.done", &format!(",\"text\":\"{text}\""));
+        events += &part_event(index, "content_part.done", &format!(",\"part\":{part}"));
+        events += &response_event("output_item.done", &format!(",\"output_index\":{index},\"item\":{item}"));
+        events += &response_event(
             "completed",
             &format!(
-                ",\"response\":{{\"id\":\"b\",\"created_at\":2,\"output\":[{whole}],\"usage\":{{\"input_tokens\":3,\"output_tokens\":1,\"total_tokens\":4}}}}"
+                ",\"response\":{{\"id\":\"b\",\"created_at\":2,\"output\":[{item}],\"usage\":{{\"input_tokens\":3,\"output_tokens\":1,\"total_tokens\":4}}}}"
             ),
         );
-        told.replace("message-", "b-")
+        events.replace("message-", "b-")
     }
 
-    fn parse_events(told: &str) -> Vec<Value> {
-        told.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect()
+    fn parse_events(text: &str) -> Vec<Value> {
+        text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect()
     }
 
     #[test]
     fn response_continues_in_its_open_message() {
         let first = record_transcript(StreamFormat::Responses, &open_response(0));
-        let told = parse_events(&splice(&first, PriorUsage { input: 7, output: 2 }, &complete_response(0, " two", "")));
+        let events =
+            parse_events(&splice(&first, PriorUsage { input: 7, output: 2 }, &complete_response(0, " two", "")));
         let short = |event: &Value| event["type"].as_str().unwrap().trim_start_matches("response.").to_owned();
-        let kinds: Vec<_> = told.iter().map(short).collect();
+        let kinds: Vec<_> = events.iter().map(short).collect();
         assert_eq!(
             kinds,
             ["output_text.delta", "output_text.done", "content_part.done", "output_item.done", "completed"]
         );
-        for (at, event) in told.iter().enumerate() {
+        for (at, event) in events.iter().enumerate() {
             assert_eq!(event["sequence_number"], 1 + at, "{event}");
         }
-        assert!(told[..3].iter().all(|event| event["item_id"] == "message-0" && event["output_index"] == 0));
-        assert_eq!([&told[0]["delta"], &told[1]["text"], &told[2]["part"]["text"]], ["two", "One two", "One two"]);
+        assert!(events[..3].iter().all(|event| event["item_id"] == "message-0" && event["output_index"] == 0));
+        assert_eq!(
+            [&events[0]["delta"], &events[1]["text"], &events[2]["part"]["text"]],
+            ["two", "One two", "One two"]
+        );
         let item =
             json!({"type": "message", "id": "message-0", "content": [{"type": "output_text", "text": "One two"}]});
-        assert_eq!(told[3]["item"], item);
+        assert_eq!(events[3]["item"], item);
         let usage = json!({"input_tokens": 10, "output_tokens": 3, "total_tokens": 13});
-        assert_eq!(told[4]["response"], json!({"id": "a", "created_at": 1, "output": [item], "usage": usage}));
+        assert_eq!(events[4]["response"], json!({"id": "a", "created_at": 1, "output": [item], "usage": usage}));
     }
 
     #[test]
@@ -470,12 +475,12 @@ mod tests {
         let second = complete_response(0, " two", "")
             .replace("\"text\":\" two\"}", &format!("\"text\":\" two\",\"annotations\":[{}]}}", cited(1)))
             .replace(done, &(added.replace("message-", "b-") + done));
-        let told = parse_events(&splice(&first, PriorUsage::default(), &second));
+        let events = parse_events(&splice(&first, PriorUsage::default(), &second));
         let expected: Value = serde_json::from_str(&cited(4)).unwrap();
-        assert_eq!(told[1]["annotation"], expected);
-        assert_eq!(told[3]["part"]["annotations"], json!([expected]));
-        assert_eq!(told[4]["item"]["content"][0]["annotations"], json!([expected]));
-        assert_eq!(told[5]["response"]["output"][0]["content"][0]["annotations"], json!([expected]));
+        assert_eq!(events[1]["annotation"], expected);
+        assert_eq!(events[3]["part"]["annotations"], json!([expected]));
+        assert_eq!(events[4]["item"]["content"][0]["annotations"], json!([expected]));
+        assert_eq!(events[5]["response"]["output"][0]["content"][0]["annotations"], json!([expected]));
     }
 
     #[test]
@@ -483,15 +488,15 @@ mod tests {
         let first = record_transcript(StreamFormat::Responses, &open_response(0));
         let thought = item_added_event(0, "reasoning")
             + &response_event("output_item.done", ",\"output_index\":0,\"item\":{\"id\":\"r\"}");
-        let told = parse_events(&splice(&first, PriorUsage::default(), &complete_response(1, "two", &thought)));
-        let places: Vec<_> = told
+        let events = parse_events(&splice(&first, PriorUsage::default(), &complete_response(1, "two", &thought)));
+        let actual: Vec<_> = events
             .iter()
             .map(|event| {
                 json!([event["type"].as_str().unwrap().trim_start_matches("response."), event["output_index"]])
             })
             .collect();
         assert_eq!(
-            json!(places),
+            json!(actual),
             json!([
                 ["output_text.done", 0],
                 ["content_part.done", 0],
@@ -508,48 +513,49 @@ mod tests {
             ])
         );
         assert_eq!(
-            [&told[0]["text"], &told[2]["item"]["content"][0]["text"], &told[8]["text"]],
+            [&events[0]["text"], &events[2]["item"]["content"][0]["text"], &events[8]["text"]],
             ["One ", "One ", "two"]
         );
-        let output = told[11]["response"]["output"].as_array().unwrap();
+        let output = events[11]["response"]["output"].as_array().unwrap();
         assert_eq!((output.len(), &output[0]["id"], &output[1]["id"]), (2, &json!("message-0"), &json!("b-1")));
     }
 
     #[test]
     fn resume_request_ends_with_the_received_text() {
-        let said = record_transcript(StreamFormat::Chat, FIRST_STREAM);
-        let asked = |messages: &str| {
+        let transcript = record_transcript(StreamFormat::Chat, FIRST_STREAM);
+        let resume_chat = |messages: &str| {
             let body = format!("{{\"model\":\"m\",\"messages\":{messages},\"n\":1}}");
-            said.build_resume_request(body.as_bytes()).map(|again| String::from_utf8(again.body).unwrap())
+            transcript.build_resume_request(body.as_bytes()).map(|again| String::from_utf8(again.body).unwrap())
         };
         assert_eq!(
-            asked("[{\"role\":\"user\",\"content\":\"q\"}]").unwrap(),
+            resume_chat("[{\"role\":\"user\",\"content\":\"q\"}]").unwrap(),
             "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"One two\"}],\"n\":1}"
         );
-        let begun = asked("[{\"role\":\"assistant\",\"content\":\"Zero \"}]").unwrap();
-        assert!(begun.contains("[{\"role\":\"assistant\",\"content\":\"Zero One two\"}]"), "{begun}");
-        assert_eq!(asked("[{\"role\":\"assistant\",\"content\":[]}]"), None);
+        let resumed = resume_chat("[{\"role\":\"assistant\",\"content\":\"Zero \"}]").unwrap();
+        assert!(resumed.contains("[{\"role\":\"assistant\",\"content\":\"Zero One two\"}]"), "{resumed}");
+        assert_eq!(resume_chat("[{\"role\":\"assistant\",\"content\":[]}]"), None);
         let response = self::record_transcript(StreamFormat::Responses, &open_response(0));
-        let asked = |input: &str| {
+        let resume_response = |input: &str| {
             response
                 .build_resume_request(format!("{{\"input\":{input}}}").as_bytes())
                 .map(|again| String::from_utf8(again.body).unwrap())
         };
         let on = "{\"input\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"One\"}]}";
-        assert_eq!(asked("\"q\"").unwrap(), on);
-        assert_eq!(asked("[{\"role\":\"user\",\"content\":\"q\"}]").unwrap(), on);
-        assert_eq!(asked("3"), None);
-        let begun = "data: {\"id\":\"a\",\"choices\":[{\"index\":0,\"text\":\"One \",\"finish_reason\":null}]}\n\n";
-        let completion = self::record_transcript(StreamFormat::Completions, begun);
+        assert_eq!(resume_response("\"q\"").unwrap(), on);
+        assert_eq!(resume_response("[{\"role\":\"user\",\"content\":\"q\"}]").unwrap(), on);
+        assert_eq!(resume_response("3"), None);
+        let first_event =
+            "data: {\"id\":\"a\",\"choices\":[{\"index\":0,\"text\":\"One \",\"finish_reason\":null}]}\n\n";
+        let completion = self::record_transcript(StreamFormat::Completions, first_event);
         assert_eq!(
             (completion.text(), completion.resume_obstacle(), completion.ends_in_space()),
             ("One ", None, false)
         );
-        let asked = |body: &str| {
+        let resume_completion = |body: &str| {
             completion.build_resume_request(body.as_bytes()).map(|again| String::from_utf8(again.body).unwrap())
         };
-        assert_eq!(asked("{\"prompt\":\"q \",\"n\":1}").unwrap(), "{\"prompt\":\"q One \",\"n\":1}");
-        assert_eq!(asked("{\"prompt\":\"q \",\"echo\":true}"), None);
-        assert_eq!(asked("{\"prompt\":[1,2]}"), None);
+        assert_eq!(resume_completion("{\"prompt\":\"q \",\"n\":1}").unwrap(), "{\"prompt\":\"q One \",\"n\":1}");
+        assert_eq!(resume_completion("{\"prompt\":\"q \",\"echo\":true}"), None);
+        assert_eq!(resume_completion("{\"prompt\":[1,2]}"), None);
     }
 }

@@ -22,14 +22,14 @@ pub(super) struct ResponseRewriter {
 }
 
 impl ResponseRewriter {
-    pub fn new(said: &Transcript, prior_usage: PriorUsage, overlap: OverlapFilter) -> Self {
-        let output = said.output().clone();
+    pub fn new(transcript: &Transcript, prior_usage: PriorUsage, overlap: OverlapFilter) -> Self {
+        let output = transcript.output().clone();
         let index_offset =
             output.open_message.as_ref().map_or(output.completed_items.len() as u64, |open| open.output_index);
         Self {
             prior_usage,
-            id: said.id().to_owned(),
-            has_started: said.has_started(),
+            id: transcript.id().to_owned(),
+            has_started: transcript.has_started(),
             overlap,
             output,
             is_message_continued: false,
@@ -78,19 +78,19 @@ impl ResponseRewriter {
     fn close_part(&mut self) -> Vec<u8> {
         let Some(open) = &mut self.output.open_message else { return Vec::new() };
         let Some(text) = open.open_text.take() else { return Vec::new() };
-        let place = |data: &mut Value| {
+        let set_position = |data: &mut Value| {
             data["item_id"] = open.item["id"].clone();
             (data["output_index"], data["content_index"]) = (open.output_index.into(), open.part_index().into());
         };
         let part = json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []});
-        let mut said = json!({"type": "response.output_text.done", "text": text, "logprobs": []});
+        let mut text_done = json!({"type": "response.output_text.done", "text": text, "logprobs": []});
         let mut over = json!({"type": "response.content_part.done", "part": part});
-        place(&mut said);
-        place(&mut over);
+        set_position(&mut text_done);
+        set_position(&mut over);
         if let Some(content) = open.item["content"].as_array_mut() {
             content.push(part);
         }
-        [self.serialize_event(said), self.serialize_event(over)].concat()
+        [self.serialize_event(text_done), self.serialize_event(over)].concat()
     }
 
     /// Returns the events that end the open message if the second stream does not continue it.

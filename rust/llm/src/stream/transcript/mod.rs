@@ -173,16 +173,16 @@ impl Transcript {
         if !chunk["error"].is_null() {
             self.set_obstacle(ERROR_REPORTED);
         }
-        for choice in chunk["choices"].as_array().into_iter().flatten() {
+        for resolver in chunk["choices"].as_array().into_iter().flatten() {
             self.has_started = true;
-            if choice["index"].as_u64().is_some_and(|index| index > 0) {
+            if resolver["index"].as_u64().is_some_and(|index| index > 0) {
                 self.set_obstacle(SEVERAL_CHOICES);
             }
-            self.text += choice["text"].as_str().unwrap_or_default();
-            for (key, value) in choice["delta"].as_object().into_iter().flatten() {
+            self.text += resolver["text"].as_str().unwrap_or_default();
+            for (key, value) in resolver["delta"].as_object().into_iter().flatten() {
                 self.record_delta(key, value);
             }
-            if choice["finish_reason"].is_string() {
+            if resolver["finish_reason"].is_string() {
                 self.set_obstacle(ALREADY_ENDED);
             }
         }
@@ -263,8 +263,8 @@ impl Transcript {
     /// extended.
     pub fn build_resume_request(&self, body: &[u8]) -> Option<ResumeRequest> {
         // Some models reject a prefill that ends in whitespace.
-        let said = self.text.trim_end();
-        if said.is_empty() {
+        let received = self.text.trim_end();
+        if received.is_empty() {
             return Some(ResumeRequest { body: body.to_vec(), prefill: String::new() });
         }
         let key = self.format.conversation_field();
@@ -284,13 +284,13 @@ impl Transcript {
         let beginning = match messages.last_mut() {
             // The client sent an assistant prefill of its own.
             Some(last) if last["role"] == "assistant" => {
-                let whole = last["content"].as_str()?.to_owned() + said;
-                last["content"] = json!(whole);
-                whole
+                let combined = last["content"].as_str()?.to_owned() + received;
+                last["content"] = json!(combined);
+                combined
             }
             _ => {
-                messages.push(json!({"role": "assistant", "content": said}));
-                said.to_owned()
+                messages.push(json!({"role": "assistant", "content": received}));
+                received.to_owned()
             }
         };
         let body = edit::set_fields(body, &[], &[edit::json_field(key, &Value::Array(messages))]).ok()?;

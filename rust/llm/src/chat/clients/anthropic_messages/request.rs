@@ -31,8 +31,8 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     for (at, value) in into_array(fields.shift_remove("tools"), "tools")?.into_iter().enumerate() {
         asked.tools.push(parse_tool(value, &format!("tools[{at}]"))?);
     }
-    if let Some(choice) = fields.shift_remove("tool_choice").filter(|choice| !choice.is_null()) {
-        parse_tool_choice(choice, &mut asked, &mut fields)?;
+    if let Some(resolver) = fields.shift_remove("tool_choice").filter(|resolver| !resolver.is_null()) {
+        parse_tool_choice(resolver, &mut asked, &mut fields)?;
     }
     rename_params(&mut fields, &mut asked.dropped_params);
     asked.fields = fields;
@@ -40,7 +40,7 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
 }
 
 /// Renames parameters to their names in chat completions.
-fn rename_params(fields: &mut Fields, lost: &mut DroppedParams) {
+fn rename_params(fields: &mut Fields, dropped: &mut DroppedParams) {
     if let Some(stop) = fields.shift_remove("stop_sequences") {
         fields.insert("stop".into(), stop);
     }
@@ -48,11 +48,11 @@ fn rename_params(fields: &mut Fields, lost: &mut DroppedParams) {
         if let Some(user) = metadata.shift_remove("user_id").filter(|user| !user.is_null()) {
             fields.insert("user".into(), user);
         }
-        lost.add_remaining_fields("metadata", &metadata);
+        dropped.add_remaining_fields("metadata", &metadata);
     }
     // The values of `service_tier` differ between providers.
     if fields.shift_remove("service_tier").is_some_and(|tier| tier != "auto") {
-        lost.add("service_tier");
+        dropped.add("service_tier");
     }
     let Some(mut config) = take_object(fields, "output_config") else { return };
     if let Some(effort) = config.shift_remove("effort") {
@@ -65,10 +65,10 @@ fn rename_params(fields: &mut Fields, lost: &mut DroppedParams) {
         let schema = json!({"name": "answer", "schema": schema, "strict": true});
         fields.insert("response_format".into(), json!({"type": "json_schema", "json_schema": schema}));
     }
-    lost.add_remaining_fields("output_config", &config);
+    dropped.add_remaining_fields("output_config", &config);
 }
 
-fn parse_message(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Message, RequestError> {
+fn parse_message(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Message, RequestError> {
     let mut fields = into_object(value, path)?;
     let role = match take_required_string(&mut fields, "role", path)?.as_str() {
         "user" => Role::User,
@@ -79,22 +79,22 @@ fn parse_message(value: Value, path: &str, lost: &mut DroppedParams) -> Result<M
             return Err(RequestError::new(format!("{path}.role"), message));
         }
     };
-    let parts = parse_parts(fields.shift_remove("content"), &format!("{path}.content"), lost)?;
-    lost.add_remaining_fields("messages", &fields);
+    let parts = parse_parts(fields.shift_remove("content"), &format!("{path}.content"), dropped)?;
+    dropped.add_remaining_fields("messages", &fields);
     Ok(Message { role, parts })
 }
 
-fn parse_parts(value: Option<Value>, path: &str, lost: &mut DroppedParams) -> Result<Vec<Part>, RequestError> {
+fn parse_parts(value: Option<Value>, path: &str, dropped: &mut DroppedParams) -> Result<Vec<Part>, RequestError> {
     match value {
         Some(Value::String(text)) => Ok(vec![Part::text(text)]),
         value => {
             let items = into_array(value, path)?.into_iter().enumerate();
-            items.map(|(at, item)| parse_part(item, &format!("{path}[{at}]"), lost)).collect()
+            items.map(|(at, item)| parse_part(item, &format!("{path}[{at}]"), dropped)).collect()
         }
     }
 }
 
-fn parse_part(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part, RequestError> {
+fn parse_part(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Part, RequestError> {
     let mut fields = into_object(value, path)?;
     let kind = take_required_string(&mut fields, "type", path)?;
     let cache = fields.shift_remove("cache_control").filter(|cache| !cache.is_null());
@@ -124,7 +124,7 @@ fn parse_part(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part
         "tool_result" => Part::ToolResult {
             id: take_required_string(&mut fields, "tool_use_id", path)?,
             is_error: fields.shift_remove("is_error") == Some(Value::Bool(true)),
-            parts: parse_parts(fields.shift_remove("content"), &format!("{path}.content"), lost)?,
+            parts: parse_parts(fields.shift_remove("content"), &format!("{path}.content"), dropped)?,
             cache,
         },
         "thinking" => Part::Thinking {
@@ -145,7 +145,7 @@ fn parse_part(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part
             ));
         }
     };
-    lost.add_remaining_fields(&kind, &fields);
+    dropped.add_remaining_fields(&kind, &fields);
     Ok(part)
 }
 
@@ -180,18 +180,18 @@ fn parse_tool(value: Value, path: &str) -> Result<Tool, RequestError> {
     })
 }
 
-fn parse_tool_choice(value: Value, asked: &mut ChatRequest, fields: &mut Fields) -> Result<(), RequestError> {
-    let mut choice = into_object(value, "tool_choice")?;
-    if let Some(Value::Bool(is_alone)) = choice.shift_remove("disable_parallel_tool_use") {
+fn parse_tool_choice(value: Value, request: &mut ChatRequest, fields: &mut Fields) -> Result<(), RequestError> {
+    let mut resolver = into_object(value, "tool_choice")?;
+    if let Some(Value::Bool(is_alone)) = resolver.shift_remove("disable_parallel_tool_use") {
         fields.insert("parallel_tool_calls".into(), (!is_alone).into());
     }
-    asked.tool_choice = Some(match take_required_string(&mut choice, "type", "tool_choice")?.as_str() {
+    request.tool_choice = Some(match take_required_string(&mut resolver, "type", "tool_choice")?.as_str() {
         "auto" => ToolChoice::Auto,
         "none" => ToolChoice::None,
         "any" => ToolChoice::Any,
-        "tool" => ToolChoice::Tool(take_required_string(&mut choice, "name", "tool_choice")?),
+        "tool" => ToolChoice::Tool(take_required_string(&mut resolver, "name", "tool_choice")?),
         _ => return Err(RequestError::new("tool_choice.type", "must be auto, any, tool or none")),
     });
-    asked.record_dropped_fields("tool_choice", &choice);
+    request.record_dropped_fields("tool_choice", &resolver);
     Ok(())
 }

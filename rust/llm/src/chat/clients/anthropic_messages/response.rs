@@ -43,9 +43,9 @@ pub(crate) fn image_block(mime: &str, data: &str) -> Value {
 
 /// Parses the citations of a text block; `None` if the field is something else or has no equivalent in Anthropic's
 /// format.
-pub(crate) fn parse_citations(place: FieldScope, name: &str, json: &str) -> Option<Vec<Value>> {
+pub(crate) fn parse_citations(scope: FieldScope, name: &str, json: &str) -> Option<Vec<Value>> {
     let list =
-        (place == FieldScope::Block && name == "citations").then(|| serde_json::from_str(json).ok()).flatten()?;
+        (scope == FieldScope::Block && name == "citations").then(|| serde_json::from_str(json).ok()).flatten()?;
     citations::to_anthropic(&list)
 }
 
@@ -90,7 +90,7 @@ impl ResponseBuilder {
         }
         if let Some(last) = self.content_blocks.last_mut() {
             match &mut last["citations"] {
-                Value::Array(told) => told.extend(citations),
+                Value::Array(existing) => existing.extend(citations),
                 none => *none = citations.into(),
             }
         }
@@ -124,8 +124,8 @@ impl ResponseBuilder {
 }
 
 impl EventSink for ResponseBuilder {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
-        match piece {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
+        match event {
             ResponseEvent::Start { id, model } => {
                 if !id.is_empty() {
                     id.clone_into(&mut self.id);
@@ -154,8 +154,8 @@ impl EventSink for ResponseBuilder {
                 self.content_blocks.push(image_block(mime, data))
             }
             ResponseEvent::Image { .. } => self.context.record_dropped("image"),
-            ResponseEvent::ExtraField { scope: place, name, json } => {
-                if let Some(citations) = parse_citations(place, name, json) {
+            ResponseEvent::ExtraField { scope, name, json } => {
+                if let Some(citations) = parse_citations(scope, name, json) {
                     self.attach_citations(citations);
                 } else if let Some(value) = self.context.parse_extra(name, json) {
                     merge_field(&mut self.extra_fields, name, value);
@@ -193,10 +193,10 @@ impl ResponseWriter for ResponseBuilder {
         if !self.cited_ranges.is_empty() {
             content = citations::split_cited_blocks(content, std::mem::take(&mut self.cited_ranges));
         }
-        let mut answer = json!({"id": self.id, "type": "message", "role": "assistant", "model": self.model,
+        let mut response = json!({"id": self.id, "type": "message", "role": "assistant", "model": self.model,
             "content": content, "stop_reason": finish_reason::to_anthropic(&self.finish_reason),
             "stop_sequence": self.stop_sequence, "usage": encode_usage(&self.usage)});
-        move_fields(&mut answer, &mut self.extra_fields);
-        answer.to_string().into_bytes()
+        move_fields(&mut response, &mut self.extra_fields);
+        response.to_string().into_bytes()
     }
 }

@@ -164,8 +164,8 @@ impl StreamWriter {
         }
     }
 
-    fn add_extra_field(&mut self, place: FieldScope, name: &str, json: &str) {
-        if let Some(citations) = parse_citations(place, name, json) {
+    fn add_extra_field(&mut self, scope: FieldScope, name: &str, json: &str) {
+        if let Some(citations) = parse_citations(scope, name, json) {
             self.write_citation_deltas(citations);
         } else if self.context.is_strict {
             self.report_dropped(name);
@@ -229,11 +229,11 @@ impl StreamWriter {
 }
 
 impl EventSink for StreamWriter {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
         if self.is_finished {
             return;
         }
-        match piece {
+        match event {
             ResponseEvent::Start { id, model } => self.write_message_start(id, model),
             ResponseEvent::TextBlockStart => self.should_start_block = true,
             ResponseEvent::Text("") | ResponseEvent::Refusal("") | ResponseEvent::Thinking("") => (),
@@ -252,7 +252,7 @@ impl EventSink for StreamWriter {
                 self.write_complete_block(&image_block(mime, data))
             }
             ResponseEvent::Image { .. } => self.report_dropped("image"),
-            ResponseEvent::ExtraField { scope: place, name, json } => self.add_extra_field(place, name, json),
+            ResponseEvent::ExtraField { scope, name, json } => self.add_extra_field(scope, name, json),
             ResponseEvent::Citations(cites) => self.write_citations(&cites),
             ResponseEvent::NativeBlock { kind: name, .. } if self.context.is_strict => self.report_dropped(name),
             ResponseEvent::NativeBlock { json, .. } => {

@@ -27,14 +27,14 @@ pub fn parse_request(json: &[u8], model: &str) -> Result<ChatRequest, RequestErr
     let (request, is_vendors) = extract_inner_request(json)?;
     let read = if is_vendors { invoke::parse_request } else { super::parse_request };
     let below = if is_vendors { "input.invokeModel.body" } else { "input.converse" };
-    let asked = read(&request, model, false).map_err(|refusal| RequestError {
+    let chat_request = read(&request, model, false).map_err(|refusal| RequestError {
         path: if refusal.path == "$" { below.to_owned() } else { format!("{below}.{}", refusal.path) },
         ..refusal
     })?;
-    if asked.messages.is_empty() {
+    if chat_request.messages.is_empty() {
         return Err(RequestError::new(format!("{below}.messages"), "must be an array of at least one message"));
     }
-    Ok(asked)
+    Ok(chat_request)
 }
 
 #[cfg(test)]
@@ -46,8 +46,8 @@ mod tests {
     #[test]
     fn parses_converse_requests_and_invoke_model_bodies() {
         let converse = json!({"input": {"converse": {"messages": [{"role": "user", "content": [{"text": "Hi"}]}]}}});
-        let asked = parse_request(converse.to_string().as_bytes(), "m").unwrap();
-        assert_eq!((asked.model.as_str(), asked.messages.len()), ("m", 1));
+        let request = parse_request(converse.to_string().as_bytes(), "m").unwrap();
+        assert_eq!((request.model.as_str(), request.messages.len()), ("m", 1));
         let body = json!({"anthropic_version": "v", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]});
         let invoke = json!({"input": {"invokeModel": {"body": STANDARD.encode(body.to_string())}}});
         assert_eq!(parse_request(invoke.to_string().as_bytes(), "m").unwrap().messages.len(), 1);

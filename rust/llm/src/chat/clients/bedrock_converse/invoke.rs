@@ -25,9 +25,9 @@ pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatReque
         let message = "only bodies of Claude models (with `anthropic_version`) can be translated to other providers; send a Converse request";
         return Err(RequestError::new("$", message));
     }
-    let mut asked = anthropic_messages::parse_request(json)?;
-    asked.fields.shift_remove("anthropic_version");
-    Ok(ChatRequest { model: model.to_owned(), stream, ..asked })
+    let mut request = anthropic_messages::parse_request(json)?;
+    request.fields.shift_remove("anthropic_version");
+    Ok(ChatRequest { model: model.to_owned(), stream, ..request })
 }
 
 /// Writer that wraps each event of a streamed message in an AWS frame.
@@ -39,9 +39,9 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    pub fn new(answering: ResponseContext) -> Self {
+    pub fn new(context: ResponseContext) -> Self {
         Self {
-            message_writer: anthropic_messages::StreamWriter::new(answering),
+            message_writer: anthropic_messages::StreamWriter::new(context),
             usage: Usage::default(),
             output: Vec::new(),
         }
@@ -63,18 +63,18 @@ impl StreamWriter {
 }
 
 impl EventSink for StreamWriter {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
-        match piece {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
+        match event {
             ResponseEvent::Failed { kind, message, code } => {
-                let told = self.take_output();
+                let pending = self.take_output();
                 let failure = errors::stream_failure(ApiFormat::Bedrock, kind, message, code);
-                self.output = [told, bedrock::error_event(&failure)].concat();
+                self.output = [pending, bedrock::error_event(&failure)].concat();
             }
-            piece => {
-                if let ResponseEvent::Usage(usage) = piece {
+            other => {
+                if let ResponseEvent::Usage(usage) = other {
                     self.usage = usage;
                 }
-                self.message_writer.push_event(piece);
+                self.message_writer.push_event(other);
             }
         }
     }

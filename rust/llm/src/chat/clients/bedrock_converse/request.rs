@@ -17,18 +17,18 @@ const INFERENCE_PARAM_NAMES: &[(&str, &str)] =
 
 pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatRequest, RequestError> {
     let mut fields = parse_body(json)?;
-    let mut asked = ChatRequest { model: model.to_owned(), stream, ..ChatRequest::default() };
+    let mut request = ChatRequest { model: model.to_owned(), stream, ..ChatRequest::default() };
     // The model is taken from the URL path.
     fields.shift_remove("model");
-    let system = parse_blocks(fields.shift_remove("system"), "system", &mut asked.dropped_params)?;
+    let system = parse_blocks(fields.shift_remove("system"), "system", &mut request.dropped_params)?;
     if !system.is_empty() {
-        asked.messages.push(Message { role: Role::System, parts: system });
+        request.messages.push(Message { role: Role::System, parts: system });
     }
     for (at, value) in into_array(fields.shift_remove("messages"), "messages")?.into_iter().enumerate() {
-        asked.messages.push(parse_message(value, &format!("messages[{at}]"), &mut asked.dropped_params)?);
+        request.messages.push(parse_message(value, &format!("messages[{at}]"), &mut request.dropped_params)?);
     }
     if let Some(config) = take_field(&mut fields, "toolConfig") {
-        parse_tool_config(into_object(config, "toolConfig")?, &mut asked)?;
+        parse_tool_config(into_object(config, "toolConfig")?, &mut request)?;
     }
     let mut out = Fields::new();
     if let Some(inference) = take_field(&mut fields, "inferenceConfig") {
@@ -38,13 +38,13 @@ pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatReque
                 out.insert((*name).to_owned(), value);
             }
         }
-        asked.record_dropped_fields("inferenceConfig", &inference);
+        request.record_dropped_fields("inferenceConfig", &inference);
     }
     if let Some(more) = take_field(&mut fields, "additionalModelRequestFields") {
         add_vendor_fields(into_object(more, "additionalModelRequestFields")?, &mut out);
     }
     if let Some(config) = take_field(&mut fields, "outputConfig") {
-        parse_output_config(config, &mut out, &mut asked.dropped_params)?;
+        parse_output_config(config, &mut out, &mut request.dropped_params)?;
     }
     if let Some(config) = take_field(&mut fields, "performanceConfig").filter(|config| config["latency"] != "standard")
     {
@@ -52,8 +52,8 @@ pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatReque
     }
     // The remaining fields have no equivalent elsewhere and are passed on unchanged.
     out.extend(fields);
-    asked.fields = out;
-    Ok(asked)
+    request.fields = out;
+    Ok(request)
 }
 
 fn take_field(fields: &mut Fields, key: &str) -> Option<Value> {
@@ -72,25 +72,25 @@ fn add_vendor_fields(more: Fields, out: &mut Fields) {
     }
 }
 
-fn parse_output_config(config: Value, out: &mut Fields, lost: &mut DroppedParams) -> Result<(), RequestError> {
+fn parse_output_config(config: Value, out: &mut Fields, dropped: &mut DroppedParams) -> Result<(), RequestError> {
     let mut config = into_object(config, "outputConfig")?;
     if let Some(format) = take_field(&mut config, "textFormat") {
-        let told = &format["structure"]["jsonSchema"];
-        let schema = told["schema"].as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let schema_spec = &format["structure"]["jsonSchema"];
+        let schema = schema_spec["schema"].as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
         let path = "outputConfig.textFormat.structure.jsonSchema.schema";
         let schema = schema.ok_or_else(|| RequestError::new(path, "must be a JSON schema, as a string"))?;
-        let name = told["name"].as_str().unwrap_or("answer");
+        let name = schema_spec["name"].as_str().unwrap_or("answer");
         let mut json_schema = json!({"name": name, "schema": schema, "strict": true});
-        if let Some(description) = told.get("description").filter(|text| text.is_string()) {
+        if let Some(description) = schema_spec.get("description").filter(|text| text.is_string()) {
             json_schema["description"] = description.clone();
         }
         out.insert("response_format".into(), json!({"type": "json_schema", "json_schema": json_schema}));
     }
-    lost.add_remaining_fields("outputConfig", &config);
+    dropped.add_remaining_fields("outputConfig", &config);
     Ok(())
 }
 
-fn parse_message(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Message, RequestError> {
+fn parse_message(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Message, RequestError> {
     let mut fields = into_object(value, path)?;
     let role = match take_required_string(&mut fields, "role", path)?.as_str() {
         "user" => Role::User,
@@ -100,20 +100,20 @@ fn parse_message(value: Value, path: &str, lost: &mut DroppedParams) -> Result<M
             return Err(RequestError::new(format!("{path}.role"), message));
         }
     };
-    let parts = parse_blocks(fields.shift_remove("content"), &format!("{path}.content"), lost)?;
-    lost.add_remaining_fields("messages", &fields);
+    let parts = parse_blocks(fields.shift_remove("content"), &format!("{path}.content"), dropped)?;
+    dropped.add_remaining_fields("messages", &fields);
     Ok(Message { role, parts: signature_blocks::restore_signatures(parts) })
 }
 
-fn parse_blocks(value: Option<Value>, path: &str, lost: &mut DroppedParams) -> Result<Vec<Part>, RequestError> {
+fn parse_blocks(value: Option<Value>, path: &str, dropped: &mut DroppedParams) -> Result<Vec<Part>, RequestError> {
     let mut parts = Vec::new();
     for (at, item) in into_array(value, path)?.into_iter().enumerate() {
         let path = format!("{path}[{at}]");
         let (kind, value) = parse_single_field(item, &path)?;
         if kind == "cachePoint" {
-            mark_cache_point(&mut parts, &value, lost);
+            mark_cache_point(&mut parts, &value, dropped);
         } else {
-            parts.push(parse_block(&kind, value, &path, lost)?);
+            parts.push(parse_block(&kind, value, &path, dropped)?);
         }
     }
     Ok(parts)
@@ -138,7 +138,7 @@ fn build_cache_control(point: &Value) -> Value {
 }
 
 /// Marks the part before a cache point as the end of the cached prefix.
-fn mark_cache_point(parts: &mut [Part], point: &Value, lost: &mut DroppedParams) {
+fn mark_cache_point(parts: &mut [Part], point: &Value, dropped: &mut DroppedParams) {
     let hint = build_cache_control(point);
     match parts.last_mut() {
         Some(
@@ -148,17 +148,17 @@ fn mark_cache_point(parts: &mut [Part], point: &Value, lost: &mut DroppedParams)
             | Part::ToolResult { cache, .. }
             | Part::ToolCall(ToolCall { cache, .. }),
         ) => *cache = Some(hint),
-        _ => lost.add("cachePoint"),
+        _ => dropped.add("cachePoint"),
     }
 }
 
-fn parse_block(kind: &str, value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part, RequestError> {
+fn parse_block(kind: &str, value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Part, RequestError> {
     let path = format!("{path}.{kind}");
     match (kind, value) {
         ("text", Value::String(text)) => Ok(Part::text(text)),
         ("json", value) => Ok(Part::text(value.to_string())),
-        ("image", value) => parse_image(into_object(value, &path)?, &path, lost),
-        ("document", value) => parse_document(into_object(value, &path)?, &path, lost),
+        ("image", value) => parse_image(into_object(value, &path)?, &path, dropped),
+        ("document", value) => parse_document(into_object(value, &path)?, &path, dropped),
         ("toolUse", value) => {
             let mut call = into_object(value, &path)?;
             let part = Part::ToolCall(ToolCall {
@@ -168,23 +168,23 @@ fn parse_block(kind: &str, value: Value, path: &str, lost: &mut DroppedParams) -
                 signature: None,
                 cache: None,
             });
-            lost.add_remaining_fields(kind, &call);
+            dropped.add_remaining_fields(kind, &call);
             Ok(part)
         }
         ("toolResult", value) => {
             let mut result = into_object(value, &path)?;
             let id = take_required_string(&mut result, "toolUseId", &path)?;
             let is_error = take_string(&mut result, "status").is_some_and(|status| status == "error");
-            let parts = parse_blocks(result.shift_remove("content"), &format!("{path}.content"), lost)?;
-            lost.add_remaining_fields(kind, &result);
+            let parts = parse_blocks(result.shift_remove("content"), &format!("{path}.content"), dropped)?;
+            dropped.add_remaining_fields(kind, &result);
             Ok(Part::ToolResult { id, parts, is_error, cache: None })
         }
         ("citationsContent", value) => {
             let mut cited = into_object(value, &path)?;
             let text = into_array(cited.shift_remove("content"), &format!("{path}.content"))?;
-            let text = text.iter().filter_map(|words| words["text"].as_str()).collect();
+            let text = text.iter().filter_map(|block| block["text"].as_str()).collect();
             let part = Part::Text { text, cache: None, citations: take_citations(&mut cited) };
-            lost.add_remaining_fields(kind, &cited);
+            dropped.add_remaining_fields(kind, &cited);
             Ok(part)
         }
         ("reasoningContent", value) => parse_reasoning(into_object(value, &path)?, &path),
@@ -204,18 +204,18 @@ fn parse_reasoning(mut fields: Fields, path: &str) -> Result<Part, RequestError>
     })
 }
 
-fn parse_image(mut fields: Fields, path: &str, lost: &mut DroppedParams) -> Result<Part, RequestError> {
+fn parse_image(mut fields: Fields, path: &str, dropped: &mut DroppedParams) -> Result<Part, RequestError> {
     let mime = format!("image/{}", take_required_string(&mut fields, "format", path)?);
     let source = parse_source(&mut fields, mime, path)?;
-    lost.add_remaining_fields("image", &fields);
+    dropped.add_remaining_fields("image", &fields);
     Ok(Part::Image { source, detail: None, cache: None })
 }
 
-fn parse_document(mut fields: Fields, path: &str, lost: &mut DroppedParams) -> Result<Part, RequestError> {
+fn parse_document(mut fields: Fields, path: &str, dropped: &mut DroppedParams) -> Result<Part, RequestError> {
     let name = take_string(&mut fields, "name");
     let mime = mime_type_of_format(&take_string(&mut fields, "format").unwrap_or_else(|| "txt".into())).to_owned();
     let (source, more) = (parse_source(&mut fields, mime, path)?, take_document_extra(&mut fields));
-    lost.add_remaining_fields("document", &fields);
+    dropped.add_remaining_fields("document", &fields);
     Ok(Part::Document { source, name, cache: None, extra: more.into() })
 }
 
@@ -226,8 +226,8 @@ fn parse_source(fields: &mut Fields, mime: String, path: &str) -> Result<Source,
         ("bytes", Value::String(data)) => Ok(Source::Data { mime, data }),
         ("text", Value::String(text)) => Ok(Source::Text(text)),
         ("s3Location", value) => {
-            let mut place = into_object(value, &path)?;
-            Ok(Source::Url { url: take_required_string(&mut place, "uri", &path)?, mime: Some(mime) })
+            let mut location = into_object(value, &path)?;
+            Ok(Source::Url { url: take_required_string(&mut location, "uri", &path)?, mime: Some(mime) })
         }
         _ => Err(RequestError::new(path, "must be bytes, text or an S3 location")),
     }
@@ -247,24 +247,24 @@ fn mime_type_of_format(format: &str) -> &str {
     }
 }
 
-fn parse_tool_config(mut config: Fields, asked: &mut ChatRequest) -> Result<(), RequestError> {
+fn parse_tool_config(mut config: Fields, request: &mut ChatRequest) -> Result<(), RequestError> {
     for (at, item) in into_array(config.shift_remove("tools"), "toolConfig.tools")?.into_iter().enumerate() {
         let path = format!("toolConfig.tools[{at}]");
         let (kind, value) = parse_single_field(item, &path)?;
         match kind.as_str() {
-            "toolSpec" => asked.tools.push(parse_tool_spec(into_object(value, &path)?, &path)?),
-            "cachePoint" => match asked.tools.last_mut() {
+            "toolSpec" => request.tools.push(parse_tool_spec(into_object(value, &path)?, &path)?),
+            "cachePoint" => match request.tools.last_mut() {
                 Some(Tool::Function { cache, .. }) => *cache = Some(build_cache_control(&value)),
-                _ => asked.dropped_params.add("cachePoint"),
+                _ => request.dropped_params.add("cachePoint"),
             },
-            _ => asked.tools.push(Tool::BuiltIn { kind, fields: value.as_object().cloned().unwrap_or_default() }),
+            _ => request.tools.push(Tool::BuiltIn { kind, fields: value.as_object().cloned().unwrap_or_default() }),
         }
     }
-    let choice = take_field(&mut config, "toolChoice");
-    asked.record_dropped_fields("toolConfig", &config);
-    let Some(choice) = choice else { return Ok(()) };
-    let (kind, mut value) = parse_single_field(choice, "toolConfig.toolChoice")?;
-    asked.tool_choice = Some(match (kind.as_str(), value.get_mut("name").map(Value::take).unwrap_or_default()) {
+    let resolver = take_field(&mut config, "toolChoice");
+    request.record_dropped_fields("toolConfig", &config);
+    let Some(resolver) = resolver else { return Ok(()) };
+    let (kind, mut value) = parse_single_field(resolver, "toolConfig.toolChoice")?;
+    request.tool_choice = Some(match (kind.as_str(), value.get_mut("name").map(Value::take).unwrap_or_default()) {
         ("auto", _) => ToolChoice::Auto,
         ("any", _) => ToolChoice::Any,
         ("tool", Value::String(name)) => ToolChoice::Tool(name),

@@ -22,9 +22,9 @@ use crate::{
 const CITATIONS_KEY: &str = "citations";
 
 /// Parses the citations of a text block; `None` if the field is something else or has no equivalent in Converse.
-pub(crate) fn parse_citations(place: FieldScope, name: &str, json: &str) -> Option<Vec<Value>> {
+pub(crate) fn parse_citations(scope: FieldScope, name: &str, json: &str) -> Option<Vec<Value>> {
     let list =
-        (place == FieldScope::Block && name == CITATIONS_KEY).then(|| serde_json::from_str(json).ok()).flatten()?;
+        (scope == FieldScope::Block && name == CITATIONS_KEY).then(|| serde_json::from_str(json).ok()).flatten()?;
     citations::to_converse(&list)
 }
 
@@ -71,7 +71,7 @@ impl ResponseBuilder {
         }
         if let Some(last) = self.content_blocks.last_mut() {
             match &mut last[CITATIONS_KEY] {
-                Value::Array(told) => told.extend(citations),
+                Value::Array(existing) => existing.extend(citations),
                 none => *none = citations.into(),
             }
         }
@@ -79,8 +79,9 @@ impl ResponseBuilder {
 
     fn add_citations(&mut self, cites: &CitationSet<'_>) {
         let before = self.cited_ranges.len();
-        let told = |one: &Citation| Some((one.claim_range.clone(), one.to_converse(&self.context.document_names)?));
-        self.cited_ranges.extend(cites.citations.iter().filter_map(told));
+        let to_cited_range =
+            |one: &Citation| Some((one.claim_range.clone(), one.to_converse(&self.context.document_names)?));
+        self.cited_ranges.extend(cites.citations.iter().filter_map(to_cited_range));
         self.context.record_dropped_citations(cites, self.cited_ranges.len() - before == cites.citations.len());
     }
 
@@ -99,8 +100,8 @@ impl ResponseBuilder {
 }
 
 impl EventSink for ResponseBuilder {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
-        match piece {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
+        match event {
             ResponseEvent::TextBlockStart => self.should_start_block = true,
             ResponseEvent::Text("")
             | ResponseEvent::Refusal("")
@@ -125,7 +126,7 @@ impl EventSink for ResponseBuilder {
                 let format = mime.trim_start_matches("image/");
                 self.content_blocks.push(json!({"image": {"format": format, "source": {"bytes": data}}}));
             }
-            ResponseEvent::ExtraField { scope: place, name, json } => match parse_citations(place, name, json) {
+            ResponseEvent::ExtraField { scope, name, json } => match parse_citations(scope, name, json) {
                 Some(citations) => self.attach_citations(citations),
                 None => self.context.record_dropped(name),
             },
@@ -166,8 +167,8 @@ impl ResponseWriter for ResponseBuilder {
             }
         }
         let message = json!({"role": "assistant", "content": std::mem::take(&mut self.content_blocks)});
-        let told = json!({"output": {"message": message}, "stopReason": finish_reason::to_bedrock(&self.finish_reason),
+        let response = json!({"output": {"message": message}, "stopReason": finish_reason::to_bedrock(&self.finish_reason),
             "usage": encode_usage(&self.usage)});
-        told.to_string().into_bytes()
+        response.to_string().into_bytes()
     }
 }

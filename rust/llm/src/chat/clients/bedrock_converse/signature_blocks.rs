@@ -19,8 +19,8 @@ pub fn encode_text_signature(signature: &str) -> Value {
     encode_signature_block(TEXT_SIGNATURE_PREFIX, signature)
 }
 
-fn encode_signature_block(of: &str, signature: &str) -> Value {
-    json!({"reasoningContent": {"redactedContent": STANDARD.encode(format!("{of}{signature}"))}})
+fn encode_signature_block(prefix: &str, signature: &str) -> Value {
+    json!({"reasoningContent": {"redactedContent": STANDARD.encode(format!("{prefix}{signature}"))}})
 }
 
 /// Moves the signatures that a client returned back to the tool calls and texts that they belong to.

@@ -104,8 +104,8 @@ impl StreamWriter {
     /// citations.
     fn write_citations(&mut self, cites: &CitationSet<'_>) {
         let is_open = self.open_block == Some(BlockKind::Text) && !self.should_start_block;
-        let told = |one: &Citation| one.to_converse(&self.context.document_names).filter(|_| is_open);
-        let sources: Vec<_> = cites.citations.iter().filter_map(told).collect();
+        let encode = |one: &Citation| one.to_converse(&self.context.document_names).filter(|_| is_open);
+        let sources: Vec<_> = cites.citations.iter().filter_map(encode).collect();
         self.context.record_dropped_citations(cites, sources.len() == cites.citations.len());
         for source in sources {
             if !self.block_citations.contains(&source) {
@@ -141,11 +141,11 @@ impl StreamWriter {
 }
 
 impl EventSink for StreamWriter {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
         if self.is_finished {
             return;
         }
-        match piece {
+        match event {
             ResponseEvent::Start { .. } => self.write_message_start(),
             ResponseEvent::TextBlockStart => self.should_start_block = true,
             ResponseEvent::Text("") | ResponseEvent::Refusal("") | ResponseEvent::Thinking("") => (),
@@ -172,7 +172,7 @@ impl EventSink for StreamWriter {
             }
             // AWS frames cannot carry comments.
             ResponseEvent::Image { .. } => self.context.record_dropped("image"),
-            ResponseEvent::ExtraField { scope: place, name, json } => match parse_citations(place, name, json) {
+            ResponseEvent::ExtraField { scope, name, json } => match parse_citations(scope, name, json) {
                 Some(citations) => {
                     for citation in citations {
                         self.write_block_delta(BlockKind::Text, &json!({"citation": citation}));

@@ -69,48 +69,51 @@ pub struct GenerateContentResponse<'a> {
 }
 
 impl GenerateContentResponse<'_> {
-    pub fn into_json(self, answering: &ResponseContext, id: &str, model: &str) -> Value {
+    pub fn into_json(self, context: &ResponseContext, id: &str, model: &str) -> Value {
         let mut candidate = json!({"content": {"parts": self.parts, "role": "model"}});
         if let Some(reason) = self.finish_reason {
             candidate["finishReason"] = finish_reason::to_gemini(reason).into();
         }
         candidate["index"] = 0.into();
-        let mut told = json!({"candidates": [candidate]});
+        let mut response = json!({"candidates": [candidate]});
         if let Some(cost) = self.usage {
-            told["usageMetadata"] = encode_usage(cost);
+            response["usageMetadata"] = encode_usage(cost);
         }
-        let model = if model.is_empty() { &answering.model } else { model };
-        told["modelVersion"] = model.into();
-        told["responseId"] = if id.is_empty() { answering.generate_id().into() } else { id.into() };
-        told
+        let model = if model.is_empty() { &context.model } else { model };
+        response["modelVersion"] = model.into();
+        response["responseId"] = if id.is_empty() { context.generate_id().into() } else { id.into() };
+        response
     }
 }
 
 /// Encodes token usage as JSON. Cached tokens are part of the prompt tokens. Thinking tokens are not part of the
 /// candidates' tokens.
-fn encode_usage(of: &Usage) -> Value {
-    let mut usage = json!({"promptTokenCount": of.total_input()});
-    if of.total_cache_read() > 0 {
-        usage["cachedContentTokenCount"] = of.total_cache_read().into();
+fn encode_usage(token_usage: &Usage) -> Value {
+    let mut usage = json!({"promptTokenCount": token_usage.total_input()});
+    if token_usage.total_cache_read() > 0 {
+        usage["cachedContentTokenCount"] = token_usage.total_cache_read().into();
     }
-    usage["candidatesTokenCount"] = of.total_output().saturating_sub(of.reasoning).into();
-    if of.reasoning > 0 {
-        usage["thoughtsTokenCount"] = of.reasoning.into();
+    usage["candidatesTokenCount"] = token_usage.total_output().saturating_sub(token_usage.reasoning).into();
+    if token_usage.reasoning > 0 {
+        usage["thoughtsTokenCount"] = token_usage.reasoning.into();
     }
-    usage["totalTokenCount"] = of.total().into();
+    usage["totalTokenCount"] = token_usage.total().into();
     let sides = [
         (
             "promptTokensDetails",
-            [("AUDIO", of.audio_in + of.cache_read_audio), ("IMAGE", of.image_in + of.cache_read_image)],
+            [
+                ("AUDIO", token_usage.audio_in + token_usage.cache_read_audio),
+                ("IMAGE", token_usage.image_in + token_usage.cache_read_image),
+            ],
         ),
-        ("cacheTokensDetails", [("AUDIO", of.cache_read_audio), ("IMAGE", of.cache_read_image)]),
-        ("candidatesTokensDetails", [("AUDIO", of.audio_out), ("IMAGE", of.image_out)]),
+        ("cacheTokensDetails", [("AUDIO", token_usage.cache_read_audio), ("IMAGE", token_usage.cache_read_image)]),
+        ("candidatesTokensDetails", [("AUDIO", token_usage.audio_out), ("IMAGE", token_usage.image_out)]),
     ];
     for (side, kinds) in sides {
         let kinds = kinds.into_iter().filter(|(_, count)| *count > 0);
-        let told: Vec<_> = kinds.map(|(kind, count)| json!({"modality": kind, "tokenCount": count})).collect();
-        if !told.is_empty() {
-            usage[side] = told.into();
+        let details: Vec<_> = kinds.map(|(kind, count)| json!({"modality": kind, "tokenCount": count})).collect();
+        if !details.is_empty() {
+            usage[side] = details.into();
         }
     }
     usage

@@ -32,12 +32,12 @@ const TOP_LEVEL_PARAM_NAMES: &[(&str, &str)] =
 
 pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatRequest, RequestError> {
     let mut fields = parse_body(json)?;
-    let mut asked = ChatRequest { model: model.to_owned(), stream, ..ChatRequest::default() };
+    let mut request = ChatRequest { model: model.to_owned(), stream, ..ChatRequest::default() };
     // The model is taken from the URL path.
     fields.shift_remove("model");
     if let Some(system) = take_field(&mut fields, "systemInstruction") {
-        let parts = ContentParser::default().parse_parts(system, "systemInstruction", &mut asked.dropped_params)?;
-        asked.messages.push(Message { role: Role::System, parts });
+        let parts = ContentParser::default().parse_parts(system, "systemInstruction", &mut request.dropped_params)?;
+        request.messages.push(Message { role: Role::System, parts });
     }
     let mut reading = ContentParser::default();
     let contents = match take_field(&mut fields, "contents") {
@@ -45,18 +45,18 @@ pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatReque
         contents => into_array(contents, "contents")?,
     };
     for (at, content) in contents.into_iter().enumerate() {
-        let message = reading.parse_content(content, &format!("contents[{at}]"), &mut asked.dropped_params)?;
-        asked.messages.push(message);
+        let message = reading.parse_content(content, &format!("contents[{at}]"), &mut request.dropped_params)?;
+        request.messages.push(message);
     }
     for (at, tool) in into_array(take_field(&mut fields, "tools"), "tools")?.into_iter().enumerate() {
-        parse_tool(into_object(tool, &format!("tools[{at}]"))?, at, &mut asked)?;
+        parse_tool(into_object(tool, &format!("tools[{at}]"))?, at, &mut request)?;
     }
     let mut out = Fields::new();
     if let Some(config) = take_field(&mut fields, "toolConfig") {
-        parse_tool_config(into_object(config, "toolConfig")?, &mut asked)?;
+        parse_tool_config(into_object(config, "toolConfig")?, &mut request)?;
     }
     if let Some(config) = take_field(&mut fields, "generationConfig") {
-        parse_generation_config(into_object(config, "generationConfig")?, &mut out, &mut asked.dropped_params)?;
+        parse_generation_config(into_object(config, "generationConfig")?, &mut out, &mut request.dropped_params)?;
     }
     for (key, name) in TOP_LEVEL_PARAM_NAMES {
         if let Some(value) = take_field(&mut fields, key) {
@@ -65,8 +65,8 @@ pub fn parse_request(json: &[u8], model: &str, stream: bool) -> Result<ChatReque
     }
     // The remaining fields have no equivalent elsewhere and are passed on unchanged.
     out.extend(fields);
-    asked.fields = out;
-    Ok(asked)
+    request.fields = out;
+    Ok(request)
 }
 
 /// Parses a request to count tokens, which may be wrapped in `generateContentRequest`.
@@ -109,7 +109,12 @@ struct ContentParser {
 }
 
 impl ContentParser {
-    fn parse_content(&mut self, content: Value, path: &str, lost: &mut DroppedParams) -> Result<Message, RequestError> {
+    fn parse_content(
+        &mut self,
+        content: Value,
+        path: &str,
+        dropped: &mut DroppedParams,
+    ) -> Result<Message, RequestError> {
         let mut fields = into_object(content, path)?;
         let role = match take_string(&mut fields, "role").as_deref() {
             None | Some("" | "user" | "function" | "tool") => Role::User,
@@ -120,12 +125,17 @@ impl ContentParser {
                 return Err(RequestError::new(format!("{path}.role"), message));
             }
         };
-        let parts = self.parse_parts(take_field(&mut fields, "parts").unwrap_or_default(), path, lost)?;
-        lost.add_remaining_fields("contents", &fields);
+        let parts = self.parse_parts(take_field(&mut fields, "parts").unwrap_or_default(), path, dropped)?;
+        dropped.add_remaining_fields("contents", &fields);
         Ok(Message { role, parts })
     }
 
-    fn parse_parts(&mut self, content: Value, path: &str, lost: &mut DroppedParams) -> Result<Vec<Part>, RequestError> {
+    fn parse_parts(
+        &mut self,
+        content: Value,
+        path: &str,
+        dropped: &mut DroppedParams,
+    ) -> Result<Vec<Part>, RequestError> {
         let items = match content {
             Value::String(text) => return Ok(vec![Part::text(text)]),
             Value::Object(mut fields) => take_field(&mut fields, "parts"),
@@ -139,7 +149,7 @@ impl ContentParser {
         let mut parts: Vec<Part> = Vec::new();
         for (at, item) in items.into_iter().enumerate() {
             let seal = text_signature(&item);
-            let part = self.parse_part(item, &format!("{path}[{at}]"), lost)?;
+            let part = self.parse_part(item, &format!("{path}[{at}]"), dropped)?;
             // The signature of a text may come in a part of its own, with an empty text. Skip that text.
             let is_silent = matches!(&part, Part::Text { text, .. } if text.is_empty());
             if seal.is_none() || !is_silent {
@@ -150,13 +160,18 @@ impl ContentParser {
         Ok(parts)
     }
 
-    fn parse_part(&mut self, value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part, RequestError> {
+    fn parse_part(
+        &mut self,
+        value: Value,
+        path: &str,
+        dropped_params: &mut DroppedParams,
+    ) -> Result<Part, RequestError> {
         let mut fields = into_object(value, path)?;
         let is_thought = take_field(&mut fields, "thought") == Some(Value::Bool(true));
         let signature = take_string(&mut fields, "thoughtSignature");
         for key in ["videoMetadata", "mediaResolution"] {
             if take_field(&mut fields, key).is_some() {
-                lost.add(key);
+                dropped_params.add(key);
             }
         }
         let Some((kind, value)) = take_part_data(&mut fields) else {
@@ -166,7 +181,7 @@ impl ContentParser {
         let inner = format!("{path}.{kind}");
         // Removes the signature of a text, which is already read, so that it is not reported as dropped.
         take_field(&mut fields, "thoughtSignature");
-        lost.add_remaining_fields("parts", &fields);
+        dropped_params.add_remaining_fields("parts", &fields);
         match (kind, value) {
             ("text", Value::String(text)) if is_thought => Ok(build_thinking_part(text, signature)),
             ("text", Value::String(text)) => Ok(Part::text(text)),
@@ -176,7 +191,7 @@ impl ContentParser {
                 Ok(build_media_part(
                     Source::Data { data: take_required_string(&mut data, "data", &inner)?, mime },
                     &mut data,
-                    lost,
+                    dropped_params,
                 ))
             }
             ("fileData", value) => {
@@ -185,13 +200,17 @@ impl ContentParser {
                 Ok(build_media_part(
                     Source::Url { url: take_required_string(&mut data, "fileUri", &inner)?, mime },
                     &mut data,
-                    lost,
+                    dropped_params,
                 ))
             }
-            ("functionCall", value) => {
-                Ok(Part::ToolCall(self.parse_function_call((into_object(value, &inner)?, signature), &inner, lost)?))
+            ("functionCall", value) => Ok(Part::ToolCall(self.parse_function_call(
+                (into_object(value, &inner)?, signature),
+                &inner,
+                dropped_params,
+            )?)),
+            ("functionResponse", value) => {
+                self.parse_function_response(into_object(value, &inner)?, &inner, dropped_params)
             }
-            ("functionResponse", value) => self.parse_function_response(into_object(value, &inner)?, &inner, lost),
             (kind, _) => Err(RequestError::new(path, format!("`{kind}` is not supported by this provider"))),
         }
     }
@@ -200,14 +219,14 @@ impl ContentParser {
         &mut self,
         (mut fields, signature): (Fields, Option<String>),
         path: &str,
-        lost: &mut DroppedParams,
+        dropped: &mut DroppedParams,
     ) -> Result<ToolCall, RequestError> {
         let name = take_required_string(&mut fields, "name", path)?;
         let id = take_string(&mut fields, "id").filter(|id| !id.is_empty());
         let id = id.unwrap_or_else(|| format!("call_{}", self.tool_calls.len()));
         self.tool_calls.push((id.clone(), name.clone(), false));
         let arguments = take_field(&mut fields, "args").unwrap_or_else(|| json!({})).to_string();
-        lost.add_remaining_fields("functionCall", &fields);
+        dropped.add_remaining_fields("functionCall", &fields);
         Ok(ToolCall { id, name, arguments, signature, cache: None })
     }
 
@@ -215,12 +234,12 @@ impl ContentParser {
         &mut self,
         mut fields: Fields,
         path: &str,
-        lost: &mut DroppedParams,
+        dropped: &mut DroppedParams,
     ) -> Result<Part, RequestError> {
         let name = take_required_string(&mut fields, "name", path)?;
         let id = take_string(&mut fields, "id").filter(|id| !id.is_empty());
-        let is_it = |(known, called, answered): &&mut (String, String, bool)| {
-            id.as_ref().map_or(*called == name && !*answered, |id| id == known)
+        let is_it = |(call_id, called, is_answered): &&mut (String, String, bool)| {
+            id.as_ref().map_or(*called == name && !*is_answered, |id| id == call_id)
         };
         let call = self.tool_calls.iter_mut().find(is_it);
         let call = call
@@ -228,7 +247,7 @@ impl ContentParser {
         call.2 = true;
         let id = call.0.clone();
         let response = take_field(&mut fields, "response").unwrap_or_else(|| json!({}));
-        let (said, is_error) = match response.as_object().filter(|response| response.len() == 1) {
+        let (result, is_error) = match response.as_object().filter(|response| response.len() == 1) {
             Some(one) => match (one.get("output").or_else(|| one.get("result")), one.get("error")) {
                 (Some(output), _) => (output.clone(), false),
                 (_, Some(error)) => (error.clone(), true),
@@ -236,11 +255,11 @@ impl ContentParser {
             },
             None => (response, false),
         };
-        let mut parts = vec![Part::text(said.as_str().map_or_else(|| said.to_string(), ToOwned::to_owned))];
-        if let Some(beside) = take_field(&mut fields, "parts") {
-            parts.extend(self.parse_parts(beside, path, lost)?);
+        let mut parts = vec![Part::text(result.as_str().map_or_else(|| result.to_string(), ToOwned::to_owned))];
+        if let Some(hints) = take_field(&mut fields, "parts") {
+            parts.extend(self.parse_parts(hints, path, dropped)?);
         }
-        lost.add_remaining_fields("functionResponse", &fields);
+        dropped.add_remaining_fields("functionResponse", &fields);
         Ok(Part::ToolResult { id, parts, is_error, cache: None })
     }
 }
@@ -282,16 +301,16 @@ fn append_part(parts: &mut Vec<Part>, part: Part) {
     parts.push(part);
 }
 
-fn build_media_part(source: Source, data: &mut Fields, lost: &mut DroppedParams) -> Part {
+fn build_media_part(source: Source, data: &mut Fields, dropped: &mut DroppedParams) -> Part {
     let name = take_string(data, "displayName");
-    lost.add_remaining_fields("data", data);
+    dropped.add_remaining_fields("data", data);
     let mime = match &source {
         Source::Data { mime, .. } | Source::Url { mime: Some(mime), .. } => mime.clone(),
         _ => String::new(),
     };
     let kind = mime.split_once('/').unwrap_or_default();
     if name.is_some() && matches!(kind.0, "audio" | "image") {
-        lost.add("displayName");
+        dropped.add("displayName");
     }
     match (kind, source) {
         (("audio", format), Source::Data { data, .. }) => {
@@ -303,14 +322,14 @@ fn build_media_part(source: Source, data: &mut Fields, lost: &mut DroppedParams)
     }
 }
 
-fn parse_tool(mut fields: Fields, at: usize, asked: &mut ChatRequest) -> Result<(), RequestError> {
+fn parse_tool(mut fields: Fields, at: usize, request: &mut ChatRequest) -> Result<(), RequestError> {
     let path = format!("tools[{at}].functionDeclarations");
     for (at, declared) in into_array(take_field(&mut fields, "functionDeclarations"), &path)?.into_iter().enumerate() {
         let path = format!("{path}[{at}]");
         let mut declared = into_object(declared, &path)?;
         let given = take_field(&mut declared, "parameters").map(schema::to_json_schema);
         let given = given.or_else(|| take_field(&mut declared, "parametersJsonSchema"));
-        asked.tools.push(Tool::Function {
+        request.tools.push(Tool::Function {
             name: take_required_string(&mut declared, "name", &path)?,
             description: take_string(&mut declared, "description"),
             schema: given.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
@@ -318,21 +337,21 @@ fn parse_tool(mut fields: Fields, at: usize, asked: &mut ChatRequest) -> Result<
             cache: None,
             extra: Box::default(),
         });
-        asked.record_dropped_fields("functionDeclarations", &declared);
+        request.record_dropped_fields("functionDeclarations", &declared);
     }
     for (kind, value) in fields {
-        asked.tools.push(Tool::BuiltIn { kind, fields: value.as_object().cloned().unwrap_or_default() });
+        request.tools.push(Tool::BuiltIn { kind, fields: value.as_object().cloned().unwrap_or_default() });
     }
     Ok(())
 }
 
-fn parse_tool_config(mut config: Fields, asked: &mut ChatRequest) -> Result<(), RequestError> {
+fn parse_tool_config(mut config: Fields, request: &mut ChatRequest) -> Result<(), RequestError> {
     let Some(calling) = take_field(&mut config, "functionCallingConfig") else { return Ok(()) };
     let path = "toolConfig.functionCallingConfig";
     let mut calling = into_object(calling, path)?;
     let names = into_array(take_field(&mut calling, "allowedFunctionNames"), "allowedFunctionNames")?;
     let only = if let [Value::String(name)] = names.as_slice() { Some(name.clone()) } else { None };
-    asked.tool_choice = match (take_string(&mut calling, "mode").as_deref(), only) {
+    request.tool_choice = match (take_string(&mut calling, "mode").as_deref(), only) {
         (None | Some("MODE_UNSPECIFIED"), _) => None,
         (Some("AUTO" | "VALIDATED"), _) => Some(ToolChoice::Auto),
         (Some("NONE"), _) => Some(ToolChoice::None),
@@ -340,17 +359,21 @@ fn parse_tool_config(mut config: Fields, asked: &mut ChatRequest) -> Result<(), 
         (Some("ANY"), None) => Some(ToolChoice::Any),
         (Some(_), _) => return Err(RequestError::new(format!("{path}.mode"), "must be AUTO, ANY, VALIDATED or NONE")),
     };
-    if names.len() > 1 || names.len() == 1 && !matches!(asked.tool_choice, Some(ToolChoice::Tool(_))) {
-        asked.dropped_params.add("allowedFunctionNames");
+    if names.len() > 1 || names.len() == 1 && !matches!(request.tool_choice, Some(ToolChoice::Tool(_))) {
+        request.dropped_params.add("allowedFunctionNames");
     }
-    asked.record_dropped_fields("functionCallingConfig", &calling);
+    request.record_dropped_fields("functionCallingConfig", &calling);
     if !config.is_empty() {
-        asked.dropped_params.add("toolConfig");
+        request.dropped_params.add("toolConfig");
     }
     Ok(())
 }
 
-fn parse_generation_config(mut config: Fields, out: &mut Fields, lost: &mut DroppedParams) -> Result<(), RequestError> {
+fn parse_generation_config(
+    mut config: Fields,
+    out: &mut Fields,
+    dropped: &mut DroppedParams,
+) -> Result<(), RequestError> {
     for (key, name) in GENERATION_PARAM_NAMES {
         if let Some(value) = take_field(&mut config, key) {
             out.insert((*name).to_owned(), value);
@@ -365,9 +388,9 @@ fn parse_generation_config(mut config: Fields, out: &mut Fields, lost: &mut Drop
         }
     }
     if let Some(thinking) = take_field(&mut config, "thinkingConfig") {
-        parse_thinking_config(into_object(thinking, "generationConfig.thinkingConfig")?, out, lost)?;
+        parse_thinking_config(into_object(thinking, "generationConfig.thinkingConfig")?, out, dropped)?;
     }
-    lost.add_remaining_fields("generationConfig", &config);
+    dropped.add_remaining_fields("generationConfig", &config);
     Ok(())
 }
 
@@ -393,14 +416,18 @@ fn parse_response_format(config: &mut Fields, out: &mut Fields) {
 
 /// Parses `thinkingConfig`. Ignores `includeThoughts`, because a budget or level implies that the client wants to see
 /// the thinking.
-fn parse_thinking_config(mut config: Fields, out: &mut Fields, lost: &mut DroppedParams) -> Result<(), RequestError> {
+fn parse_thinking_config(
+    mut config: Fields,
+    out: &mut Fields,
+    dropped: &mut DroppedParams,
+) -> Result<(), RequestError> {
     let wrong = || RequestError::new("generationConfig.thinkingConfig.thinkingBudget", "must be an integer");
     let budget =
         take_field(&mut config, "thinkingBudget").map(|budget| budget.as_i64().ok_or_else(wrong)).transpose()?;
     let level = take_string(&mut config, "thinkingLevel").map(|level| level.to_ascii_lowercase());
     let level = level.filter(|level| level != "thinking_level_unspecified");
     if level.is_some() && budget.is_some_and(|budget| budget >= 0) {
-        lost.add("thinkingLevel");
+        dropped.add("thinkingLevel");
     }
     match (budget, level) {
         (Some(0), _) => drop(out.insert("thinking".into(), json!({"type": "disabled"}))),
@@ -412,12 +439,12 @@ fn parse_thinking_config(mut config: Fields, out: &mut Fields, lost: &mut Droppe
         _ => (),
     }
     take_field(&mut config, "includeThoughts");
-    lost.add_remaining_fields("thinkingConfig", &config);
+    dropped.add_remaining_fields("thinkingConfig", &config);
     Ok(())
 }
 
 /// Returns true if the client wants to receive the model's thinking.
-pub fn should_show_thinking(asked: &ChatRequest) -> bool {
+pub fn should_show_thinking(request: &ChatRequest) -> bool {
     let is_told = |thinking: &Value| !thinking.is_null() && thinking["type"] != "disabled";
-    asked.fields.get("thinking").is_some_and(is_told) || asked.fields.contains_key("reasoning_effort")
+    request.fields.get("thinking").is_some_and(is_told) || request.fields.contains_key("reasoning_effort")
 }

@@ -54,8 +54,8 @@ impl ResponseBuilder {
 }
 
 impl EventSink for ResponseBuilder {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
-        match piece {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
+        match event {
             ResponseEvent::Start { id, model } => {
                 id.clone_into(&mut self.id);
                 model.clone_into(&mut self.model);
@@ -105,8 +105,8 @@ impl ResponseWriter for ResponseBuilder {
             self.parts[*part] = call.to_json();
         }
         let parts = std::mem::take(&mut self.parts);
-        let said =
+        let response =
             GenerateContentResponse { parts, finish_reason: Some(&self.finish_reason), usage: self.usage.as_ref() };
-        said.into_json(&self.context, &self.id, &self.model).to_string().into_bytes()
+        response.into_json(&self.context, &self.id, &self.model).to_string().into_bytes()
     }
 }

@@ -46,10 +46,10 @@ impl StreamWriter {
         }
     }
 
-    fn write_response(&mut self, said: GenerateContentResponse<'_>) {
-        let told = said.into_json(&self.context, &self.id, &self.model);
+    fn write_response(&mut self, response: GenerateContentResponse<'_>) {
+        let json = response.into_json(&self.context, &self.id, &self.model);
         // Writing to a `Vec` cannot fail.
-        let _ = write!(self.output, "data: {told}\n\n");
+        let _ = write!(self.output, "data: {json}\n\n");
     }
 
     fn write_part(&mut self, part: Value) {
@@ -78,11 +78,11 @@ impl StreamWriter {
 }
 
 impl EventSink for StreamWriter {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
         if self.is_finished {
             return;
         }
-        match piece {
+        match event {
             ResponseEvent::Start { id, model } => {
                 id.clone_into(&mut self.id);
                 model.clone_into(&mut self.model);

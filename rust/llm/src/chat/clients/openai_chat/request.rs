@@ -13,46 +13,46 @@ use crate::{
 
 pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     let mut fields = parse_body(json)?;
-    let mut lost = DroppedParams::default();
+    let mut dropped = DroppedParams::default();
     let messages = into_array(fields.shift_remove("messages"), "messages")?;
     let messages = messages.into_iter().enumerate();
-    let messages = messages.map(|(at, value)| parse_message(value, &format!("messages[{at}]"), &mut lost));
+    let messages = messages.map(|(at, value)| parse_message(value, &format!("messages[{at}]"), &mut dropped));
     let messages = messages.collect::<Result<_, _>>()?;
-    let mut asked = ChatRequest { messages, dropped_params: lost, ..ChatRequest::default() };
-    asked.model = take_string(&mut fields, "model").unwrap_or_default();
-    asked.stream = fields.shift_remove("stream") == Some(Value::Bool(true));
-    asked.tools = parse_tools(fields.shift_remove("tools"), &mut asked.dropped_params)?;
-    asked.tool_choice = parse_tool_choice(fields.shift_remove("tool_choice"))?;
+    let mut request = ChatRequest { messages, dropped_params: dropped, ..ChatRequest::default() };
+    request.model = take_string(&mut fields, "model").unwrap_or_default();
+    request.stream = fields.shift_remove("stream") == Some(Value::Bool(true));
+    request.tools = parse_tools(fields.shift_remove("tools"), &mut request.dropped_params)?;
+    request.tool_choice = parse_tool_choice(fields.shift_remove("tool_choice"))?;
     // Usage is always requested from the provider; `include_usage` only decides if the client sees it.
     if let Some(mut options) = take_object(&mut fields, "stream_options") {
         options.shift_remove("include_usage");
-        asked.dropped_params.add_remaining_fields("stream_options", &options);
+        request.dropped_params.add_remaining_fields("stream_options", &options);
     }
     if let Some(most) = fields.shift_remove("max_completion_tokens").filter(|value| !value.is_null()) {
         let other = fields.insert("max_tokens".into(), most).filter(|other| !other.is_null());
-        asked.record_dropped_if_set("max_tokens", other.filter(|other| *other != fields["max_tokens"]).as_ref());
+        request.record_dropped_if_set("max_tokens", other.filter(|other| *other != fields["max_tokens"]).as_ref());
     }
     for legacy in ["functions", "function_call"] {
         if fields.get(legacy).is_some_and(|value| !value.is_null()) {
             return Err(RequestError::new(legacy, "not supported by this provider; use `tools`"));
         }
     }
-    asked.fields = fields;
-    Ok(asked)
+    request.fields = fields;
+    Ok(request)
 }
 
-fn parse_message(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Message, RequestError> {
+fn parse_message(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Message, RequestError> {
     let mut fields = into_object(value, path)?;
     let role = take_required_string(&mut fields, "role", path)?;
     let cache = take_cache_control(&mut fields);
     let (role, parts) = match role.as_str() {
-        "system" | "developer" => (Role::System, parse_content(&mut fields, path, cache, lost)?),
-        "user" => (Role::User, parse_content(&mut fields, path, cache, lost)?),
-        "assistant" => (Role::Assistant, parse_assistant_parts(&mut fields, path, cache, lost)?),
+        "system" | "developer" => (Role::System, parse_content(&mut fields, path, cache, dropped)?),
+        "user" => (Role::User, parse_content(&mut fields, path, cache, dropped)?),
+        "assistant" => (Role::Assistant, parse_assistant_parts(&mut fields, path, cache, dropped)?),
         "tool" => {
             let id = take_required_string(&mut fields, "tool_call_id", path)?;
             let is_error = fields.shift_remove("is_error") == Some(Value::Bool(true));
-            let parts = parse_content(&mut fields, path, None, lost)?;
+            let parts = parse_content(&mut fields, path, None, dropped)?;
             (Role::User, vec![Part::ToolResult { id, parts, is_error, cache }])
         }
         other => {
@@ -62,7 +62,7 @@ fn parse_message(value: Value, path: &str, lost: &mut DroppedParams) -> Result<M
             ));
         }
     };
-    lost.add_remaining_fields("messages", &fields);
+    dropped.add_remaining_fields("messages", &fields);
     Ok(Message { role, parts })
 }
 
@@ -70,7 +70,7 @@ fn parse_assistant_parts(
     fields: &mut Fields,
     path: &str,
     cache: Option<Value>,
-    lost: &mut DroppedParams,
+    dropped: &mut DroppedParams,
 ) -> Result<Vec<Part>, RequestError> {
     if fields.get("function_call").is_some_and(|call| !call.is_null()) {
         return Err(RequestError::new(
@@ -86,50 +86,50 @@ fn parse_assistant_parts(
         // `content_blocks` holds the complete text, so `content` is redundant.
         fields.shift_remove("content");
         if cache.is_some() {
-            lost.add("cache_control");
+            dropped.add("cache_control");
         }
         blocks
             .into_iter()
             .enumerate()
-            .map(|(at, value)| parse_content_block(value, &path(at), lost))
+            .map(|(at, value)| parse_content_block(value, &path(at), dropped))
             .collect::<Result<_, _>>()?
     } else {
         let mut parts: Vec<_> = thought.map(|text| Part::Thinking { text, signature: None }).into_iter().collect();
-        parts.extend(parse_content(fields, path, cache, lost)?);
+        parts.extend(parse_content(fields, path, cache, dropped)?);
         parts
     };
     if let Some(text) = take_string(fields, "refusal") {
         parts.push(Part::text(text));
     }
-    let beside = fields.shift_remove("extra_content").unwrap_or_default();
-    if let Some(signature) = beside.pointer("/google/thought_signature").and_then(Value::as_str) {
+    let hints = fields.shift_remove("extra_content").unwrap_or_default();
+    if let Some(signature) = hints.pointer("/google/thought_signature").and_then(Value::as_str) {
         parts.push(Part::Signature(signature.to_owned()));
     }
     for (at, value) in
         into_array(fields.shift_remove("tool_calls"), &format!("{path}.tool_calls"))?.into_iter().enumerate()
     {
-        parts.push(Part::ToolCall(parse_tool_call(value, &format!("{path}.tool_calls[{at}]"), lost)?));
+        parts.push(Part::ToolCall(parse_tool_call(value, &format!("{path}.tool_calls[{at}]"), dropped)?));
     }
     Ok(parts)
 }
 
-fn parse_tool_call(value: Value, path: &str, lost: &mut DroppedParams) -> Result<ToolCall, RequestError> {
+fn parse_tool_call(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<ToolCall, RequestError> {
     let mut fields = into_object(value, path)?;
     let id = take_required_string(&mut fields, "id", path)?;
     let cache = take_cache_control(&mut fields);
-    let beside = fields.shift_remove("extra_content");
+    let hints = fields.shift_remove("extra_content");
     let inner = format!("{path}.function");
     let mut function = into_object(fields.shift_remove("function").unwrap_or_default(), &inner)?;
     let name = take_required_string(&mut function, "name", &inner)?;
     let arguments = take_string(&mut function, "arguments").unwrap_or_default();
-    let beside = beside.and_then(|extra| extra.pointer("/google/thought_signature")?.as_str().map(ToOwned::to_owned));
-    let signature = take_string(&mut function, "thought_signature").or(beside);
+    let hints = hints.and_then(|extra| extra.pointer("/google/thought_signature")?.as_str().map(ToOwned::to_owned));
+    let signature = take_string(&mut function, "thought_signature").or(hints);
     // These fields only repeat the kind and the position of the call.
     for key in ["type", "index"] {
         fields.shift_remove(key);
     }
-    lost.add_remaining_fields("tool_calls", &fields);
-    lost.add_remaining_fields("tool_calls.function", &function);
+    dropped.add_remaining_fields("tool_calls", &fields);
+    dropped.add_remaining_fields("tool_calls.function", &function);
     Ok(ToolCall { id, name, arguments, signature, cache })
 }
 
@@ -138,7 +138,7 @@ fn parse_content(
     fields: &mut Fields,
     path: &str,
     cache: Option<Value>,
-    lost: &mut DroppedParams,
+    dropped: &mut DroppedParams,
 ) -> Result<Vec<Part>, RequestError> {
     let path = format!("{path}.content");
     let mut parts = match fields.shift_remove("content") {
@@ -146,7 +146,7 @@ fn parse_content(
         Some(Value::String(text)) => vec![Part::text(text)],
         Some(Value::Array(items)) => {
             let items = items.into_iter().enumerate();
-            items.map(|(at, item)| parse_part(item, &format!("{path}[{at}]"), lost)).collect::<Result<_, _>>()?
+            items.map(|(at, item)| parse_part(item, &format!("{path}[{at}]"), dropped)).collect::<Result<_, _>>()?
         }
         Some(_) => return Err(RequestError::new(path, "must be a string or an array of parts")),
     };
@@ -155,7 +155,7 @@ fn parse_content(
             Some(cache),
             Some(Part::Text { cache: slot, .. } | Part::Image { cache: slot, .. } | Part::Document { cache: slot, .. }),
         ) => *slot = Some(cache),
-        (Some(_), _) => lost.add("cache_control"),
+        (Some(_), _) => dropped.add("cache_control"),
         (None, _) => (),
     }
     Ok(parts)
@@ -167,7 +167,7 @@ const PORTABLE_BLOCK_TYPES: [&str; 7] =
 
 /// Parses a block of `content_blocks`. A block type that only one provider has is kept unchanged, so that it can be
 /// sent back to that provider.
-fn parse_content_block(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part, RequestError> {
+fn parse_content_block(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Part, RequestError> {
     match value.get("type").and_then(Value::as_str) {
         Some(kind) if !PORTABLE_BLOCK_TYPES.contains(&kind) => {
             let kind = kind.to_owned();
@@ -175,11 +175,11 @@ fn parse_content_block(value: Value, path: &str, lost: &mut DroppedParams) -> Re
             fields.shift_remove("type");
             Ok(Part::ProviderBlock { kind, fields })
         }
-        _ => parse_part(value, path, lost),
+        _ => parse_part(value, path, dropped),
     }
 }
 
-fn parse_part(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part, RequestError> {
+fn parse_part(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Part, RequestError> {
     let mut fields = into_object(value, path)?;
     let kind = take_required_string(&mut fields, "type", path)?;
     let cache = take_cache_control(&mut fields);
@@ -189,15 +189,17 @@ fn parse_part(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part
             cache,
             citations: take_citations(&mut fields),
         },
-        "image_url" => parse_image(&mut fields, path, cache, lost)?,
+        "image_url" => parse_image(&mut fields, path, cache, dropped)?,
         "input_audio" => {
             let mut audio = into_object(fields.shift_remove("input_audio").unwrap_or_default(), path)?;
             let (data, format) =
                 (take_required_string(&mut audio, "data", path)?, take_required_string(&mut audio, "format", path)?);
-            lost.add_remaining_fields(&kind, &audio);
+            dropped.add_remaining_fields(&kind, &audio);
             Part::Audio { data, format }
         }
-        "file" => parse_file(into_object(fields.shift_remove("file").unwrap_or_default(), path)?, path, cache, lost)?,
+        "file" => {
+            parse_file(into_object(fields.shift_remove("file").unwrap_or_default(), path)?, path, cache, dropped)?
+        }
         "thinking" => Part::Thinking {
             text: take_string(&mut fields, "thinking").unwrap_or_default(),
             signature: take_string(&mut fields, "signature"),
@@ -210,7 +212,7 @@ fn parse_part(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part
             ));
         }
     };
-    lost.add_remaining_fields("content", &fields);
+    dropped.add_remaining_fields("content", &fields);
     Ok(part)
 }
 
@@ -218,7 +220,7 @@ fn parse_image(
     fields: &mut Fields,
     path: &str,
     cache: Option<Value>,
-    lost: &mut DroppedParams,
+    dropped: &mut DroppedParams,
 ) -> Result<Part, RequestError> {
     let path = format!("{path}.image_url");
     let mut image = match fields.shift_remove("image_url") {
@@ -228,12 +230,12 @@ fn parse_image(
     let mime = take_string(&mut image, "mime_type");
     let source = Source::from_url(take_required_string(&mut image, "url", &path)?, mime);
     let detail = image.shift_remove("detail").filter(|detail| detail != "auto" && !detail.is_null());
-    lost.add_remaining_fields("image_url", &image);
+    dropped.add_remaining_fields("image_url", &image);
     // Clients may send a PDF as an image, but providers need it declared as a document.
     match &source {
         Source::Data { mime, .. } if mime == "application/pdf" => {
             if detail.is_some() {
-                lost.add("image_url.detail");
+                dropped.add("image_url.detail");
             }
             Ok(Part::Document { source, name: None, cache, extra: Box::default() })
         }
@@ -245,7 +247,7 @@ fn parse_file(
     mut file: Fields,
     path: &str,
     cache: Option<Value>,
-    lost: &mut DroppedParams,
+    dropped: &mut DroppedParams,
 ) -> Result<Part, RequestError> {
     let name = take_string(&mut file, "filename").or_else(|| take_string(&mut file, "file_name"));
     let mime = take_string(&mut file, "mime_type");
@@ -262,7 +264,7 @@ fn parse_file(
     } else {
         Source::File(take_required_string(&mut file, "file_id", &format!("{path}.file"))?)
     };
-    lost.add_remaining_fields("file", &file);
+    dropped.add_remaining_fields("file", &file);
     Ok(Part::Document { source, name, cache, extra: Box::default() })
 }
 
@@ -270,12 +272,12 @@ fn take_cache_control(fields: &mut Fields) -> Option<Value> {
     fields.shift_remove("cache_control").filter(|cache| !cache.is_null())
 }
 
-fn parse_tools(value: Option<Value>, lost: &mut DroppedParams) -> Result<Vec<Tool>, RequestError> {
+fn parse_tools(value: Option<Value>, dropped: &mut DroppedParams) -> Result<Vec<Tool>, RequestError> {
     let tools = into_array(value, "tools")?.into_iter().enumerate();
-    tools.map(|(at, value)| parse_tool(value, &format!("tools[{at}]"), lost)).collect()
+    tools.map(|(at, value)| parse_tool(value, &format!("tools[{at}]"), dropped)).collect()
 }
 
-fn parse_tool(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Tool, RequestError> {
+fn parse_tool(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Tool, RequestError> {
     let mut fields = into_object(value, path)?;
     let kind = take_required_string(&mut fields, "type", path)?;
     if kind != "function" {
@@ -292,7 +294,7 @@ fn parse_tool(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Tool
         cache: cache.or_else(|| self::take_cache_control(&mut function)),
         extra: fields.into(),
     };
-    lost.add_remaining_fields("tools.function", &function);
+    dropped.add_remaining_fields("tools.function", &function);
     Ok(tool)
 }
 
@@ -300,14 +302,14 @@ fn parse_tool_choice(value: Option<Value>) -> Result<Option<ToolChoice>, Request
     let wrong = || RequestError::new("tool_choice", "must be auto, none, required or a named function");
     match value {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::String(word)) => match word.as_str() {
+        Some(Value::String(mode)) => match mode.as_str() {
             "auto" => Ok(Some(ToolChoice::Auto)),
             "none" => Ok(Some(ToolChoice::None)),
             "required" => Ok(Some(ToolChoice::Any)),
             _ => Err(wrong()),
         },
-        Some(Value::Object(choice)) => {
-            let name = choice.get("function").and_then(|function| function.get("name")).and_then(Value::as_str);
+        Some(Value::Object(resolver)) => {
+            let name = resolver.get("function").and_then(|function| function.get("name")).and_then(Value::as_str);
             Ok(Some(ToolChoice::Tool(name.ok_or_else(wrong)?.to_owned())))
         }
         Some(_) => Err(wrong()),

@@ -99,18 +99,18 @@ impl ResponseBuilder {
         }
     }
 
-    fn add_extra_field(&mut self, place: FieldScope, name: &str, json: &str) {
-        let kept = match place {
+    fn add_extra_field(&mut self, scope: FieldScope, name: &str, json: &str) {
+        let parsed = match scope {
             FieldScope::Choice => self.context.parse_choice_extra(name, json),
             _ => self.context.parse_extra(name, json),
         };
-        let Some(value) = kept else { return };
-        if place == FieldScope::Block && self.should_start_block {
+        let Some(value) = parsed else { return };
+        if scope == FieldScope::Block && self.should_start_block {
             // Some providers send citations before the text that they belong to.
             self.append_block_text("text", "text", "");
         }
         let last = self.content_blocks.last_mut().filter(|last| last["type"] == "text");
-        let fields = match (place, last.and_then(Value::as_object_mut)) {
+        let fields = match (scope, last.and_then(Value::as_object_mut)) {
             (FieldScope::Block, Some(block)) => block,
             (FieldScope::Choice, _) => &mut self.extra_fields.choice,
             (FieldScope::Response, _) => &mut self.extra_fields.response,
@@ -120,15 +120,15 @@ impl ResponseBuilder {
     }
 
     fn add_citations(&mut self, cites: &CitationSet<'_>) {
-        let told: Vec<_> = cites.citations.iter().filter_map(Citation::to_chat_annotation).collect();
-        let is_told = told.len() == cites.citations.len();
-        if !told.is_empty() {
-            merge_field(&mut self.extra_fields.message, ANNOTATIONS_FIELD, told.into());
+        let annotations: Vec<_> = cites.citations.iter().filter_map(Citation::to_chat_annotation).collect();
+        let is_told = annotations.len() == cites.citations.len();
+        if !annotations.is_empty() {
+            merge_field(&mut self.extra_fields.message, ANNOTATIONS_FIELD, annotations.into());
         }
         if self.context.is_strict {
             self.context.record_dropped_citations(cites, is_told);
-        } else if let Some((place, name, json)) = cites.non_annotation_field() {
-            self.add_extra_field(place, name, json);
+        } else if let Some((scope, name, json)) = cites.non_annotation_field() {
+            self.add_extra_field(scope, name, json);
         }
     }
 
@@ -160,8 +160,8 @@ impl ToolCall {
 }
 
 impl EventSink for ResponseBuilder {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
-        match piece {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
+        match event {
             ResponseEvent::Start { id, model } => {
                 if !id.is_empty() {
                     id.clone_into(&mut self.id);
@@ -201,7 +201,7 @@ impl EventSink for ResponseBuilder {
                     self.context.dropped_fields.add("thought_signature");
                 }
             }
-            ResponseEvent::ExtraField { scope: place, name, json } => self.add_extra_field(place, name, json),
+            ResponseEvent::ExtraField { scope, name, json } => self.add_extra_field(scope, name, json),
             ResponseEvent::Citations(cites) => self.add_citations(&cites),
             ResponseEvent::NativeBlock { kind, json } => {
                 if let Some(block) = self.context.parse_extra(kind, json) {
@@ -231,14 +231,14 @@ impl ResponseWriter for ResponseBuilder {
         let message = self.build_message();
         let reason =
             if self.context.is_strict { finish_reason::to_openai(&self.finish_reason) } else { &self.finish_reason };
-        let mut choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": reason});
-        move_fields(&mut choice, &mut self.extra_fields.choice);
-        let mut answer = json!({"id": self.id, "object": "chat.completion", "created": self.context.created,
-            "model": self.model, "provider": self.context.provider, "choices": [choice]});
+        let mut resolver = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": reason});
+        move_fields(&mut resolver, &mut self.extra_fields.choice);
+        let mut response = json!({"id": self.id, "object": "chat.completion", "created": self.context.created,
+            "model": self.model, "provider": self.context.provider, "choices": [resolver]});
         if let Some(cost) = &self.usage {
-            answer["usage"] = encode_usage(cost);
+            response["usage"] = encode_usage(cost);
         }
-        move_fields(&mut answer, &mut self.extra_fields.response);
-        answer.to_string().into_bytes()
+        move_fields(&mut response, &mut self.extra_fields.response);
+        response.to_string().into_bytes()
     }
 }

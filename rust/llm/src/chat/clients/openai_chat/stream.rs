@@ -40,11 +40,11 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    pub fn new(answering: ResponseContext) -> Self {
+    pub fn new(context: ResponseContext) -> Self {
         let mut stream = Self {
             output: Vec::new(),
             chunk_prefix: Vec::new(),
-            context: answering,
+            context,
             tool_call_count: 0,
             annotation_count: 0,
             last_block: None,
@@ -101,14 +101,14 @@ impl StreamWriter {
         if !self.context.should_show_thinking {
             return None;
         }
-        let of = if key == "signature" { "thinking" } else { key };
+        let block_kind = if key == "signature" { "thinking" } else { key };
         let is_apart = key == "text" && std::mem::take(&mut self.should_start_block);
         let at = match self.last_block {
-            Some((at, last)) if last == of && key != "data" && !is_apart => at,
+            Some((at, last)) if last == block_kind && key != "data" && !is_apart => at,
             Some((at, _)) => at + 1,
             None => 0,
         };
-        self.last_block = Some((at, if key == "signature" { "signed" } else { of }));
+        self.last_block = Some((at, if key == "signature" { "signed" } else { block_kind }));
         Some(at)
     }
 
@@ -124,23 +124,23 @@ impl StreamWriter {
     }
 
     fn write_citations(&mut self, cites: &CitationSet<'_>) {
-        let mut told: Vec<_> = cites.citations.iter().filter_map(Citation::to_chat_annotation).collect();
-        let is_told = told.len() == cites.citations.len();
-        for one in &mut told {
+        let mut annotations: Vec<_> = cites.citations.iter().filter_map(Citation::to_chat_annotation).collect();
+        let is_told = annotations.len() == cites.citations.len();
+        for one in &mut annotations {
             // `OpenAI` sends all annotations in one chunk, without `index`. Its SDKs need `index` to merge lists from
             // several chunks.
             one["index"] = self.annotation_count.into();
             self.annotation_count += 1;
         }
-        if !told.is_empty() {
-            self.write_chunk(&delta_chunk_fields(&json!({ANNOTATIONS_FIELD: told})));
+        if !annotations.is_empty() {
+            self.write_chunk(&delta_chunk_fields(&json!({ANNOTATIONS_FIELD: annotations})));
         }
         if self.context.is_strict {
             for name in self.context.record_dropped_citations(cites, is_told) {
                 self.write_dropped_comment(&name);
             }
-        } else if let Some((place, name, json)) = cites.non_annotation_field() {
-            self.write_extra_field(place, name, json);
+        } else if let Some((scope, name, json)) = cites.non_annotation_field() {
+            self.write_extra_field(scope, name, json);
         }
     }
 
@@ -151,14 +151,14 @@ impl StreamWriter {
         self.write_chunk(&delta_chunk_fields(&json!({"content_blocks": [{"index": at, "delta": delta}]})));
     }
 
-    fn write_extra_field(&mut self, place: FieldScope, name: &str, json: &str) {
+    fn write_extra_field(&mut self, scope: FieldScope, name: &str, json: &str) {
         let Ok(value) = serde_json::from_str::<Value>(json) else { return };
-        if place == FieldScope::Block && self.should_start_block {
+        if scope == FieldScope::Block && self.should_start_block {
             // Some providers send citations before the text that they belong to.
             self.select_block("text");
         }
-        match (place, self.last_block) {
-            _ if self.context.is_strict && !(place == FieldScope::Choice && is_chat_choice_field(name, json)) => {
+        match (scope, self.last_block) {
+            _ if self.context.is_strict && !(scope == FieldScope::Choice && is_chat_choice_field(name, json)) => {
                 self.report_dropped(name)
             }
             (FieldScope::Block, Some((at, "text"))) => {
@@ -225,11 +225,11 @@ impl StreamWriter {
 }
 
 impl EventSink for StreamWriter {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
         if self.is_finished {
             return;
         }
-        match piece {
+        match event {
             ResponseEvent::Start { id, model } => {
                 let model = if model.is_empty() { self.context.model.clone() } else { model.to_owned() };
                 self.set_chunk_prefix(id, &model);
@@ -259,7 +259,7 @@ impl EventSink for StreamWriter {
                     &json!({"extra_content": {"google": {"thought_signature": signature}}}),
                 ));
             }
-            ResponseEvent::ExtraField { scope: place, name, json } => self.write_extra_field(place, name, json),
+            ResponseEvent::ExtraField { scope, name, json } => self.write_extra_field(scope, name, json),
             ResponseEvent::Citations(cites) => self.write_citations(&cites),
             ResponseEvent::NativeBlock { kind, .. } if self.context.is_strict => self.report_dropped(kind),
             ResponseEvent::NativeBlock { json, .. } => {

@@ -6,17 +6,17 @@ use crate::chat::request::{ChatRequest, Message, Part, RequestError, Role, parse
 
 pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     let mut fields = parse_body(json)?;
-    let mut asked = ChatRequest {
+    let mut request = ChatRequest {
         model: take_string(&mut fields, "model").unwrap_or_default(),
         stream: fields.shift_remove("stream") == Some(Value::Bool(true)),
         ..ChatRequest::default()
     };
     let prompt = parse_prompt(fields.shift_remove("prompt"))?;
-    asked.messages.push(Message { role: Role::User, parts: vec![Part::text(prompt)] });
+    request.messages.push(Message { role: Role::User, parts: vec![Part::text(prompt)] });
     // Usage is always requested from the provider; `include_usage` only decides if the client sees it.
     if let Some(Value::Object(mut options)) = fields.shift_remove("stream_options") {
         options.shift_remove("include_usage");
-        asked.record_dropped_fields("stream_options", &options);
+        request.record_dropped_fields("stream_options", &options);
     }
     for (key, why) in [
         ("suffix", "this provider does not support text after the completion; remove `suffix`"),
@@ -29,14 +29,14 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     // Dropped, because `logprobs` is an integer here but a boolean in chat completions. The response format differs as
     // well.
     if fields.shift_remove("logprobs").is_some_and(|value| !value.is_null()) {
-        asked.record_dropped("logprobs");
+        request.record_dropped("logprobs");
     }
     // `best_of: 1` is the same as the default.
     if fields.get("best_of").is_some_and(|best| *best == 1) {
         fields.shift_remove("best_of");
     }
-    asked.fields = fields;
-    Ok(asked)
+    request.fields = fields;
+    Ok(request)
 }
 
 /// Parses the prompt: one string, or an array of one string. Rejects token arrays, because other providers use other

@@ -41,12 +41,12 @@ impl ResponseBuilder {
 }
 
 impl EventSink for ResponseBuilder {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
-        match piece.without_citations() {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
+        match event.without_citations() {
             ResponseEvent::Start { id, model } => {
-                for (known, told) in [(&mut self.id, id), (&mut self.model, model)] {
-                    if !told.is_empty() {
-                        told.clone_into(known);
+                for (current, incoming) in [(&mut self.id, id), (&mut self.model, model)] {
+                    if !incoming.is_empty() {
+                        incoming.clone_into(current);
                     }
                 }
             }
@@ -59,14 +59,14 @@ impl EventSink for ResponseBuilder {
             ResponseEvent::Usage(usage) => self.usage = Some(usage),
             ResponseEvent::Finish { reason, .. } => reason.clone_into(&mut self.finish_reason),
             ResponseEvent::TextBlockStart | ResponseEvent::Failed { .. } | ResponseEvent::End => (),
-            piece => dropped_event_name(&piece).into_iter().for_each(|name| self.context.record_dropped(name)),
+            other => dropped_event_name(&other).into_iter().for_each(|name| self.context.record_dropped(name)),
         }
     }
 }
 
 /// Returns the name under which an event that is not text is reported as dropped; `None` if nothing is to be reported.
-pub(crate) fn dropped_event_name<'a>(piece: &ResponseEvent<'a>) -> Option<&'a str> {
-    match piece {
+pub(crate) fn dropped_event_name<'a>(event: &ResponseEvent<'a>) -> Option<&'a str> {
+    match event {
         ResponseEvent::Thinking("") | ResponseEvent::ThinkingSignature(_) | ResponseEvent::ToolCallArguments { .. } => {
             None
         }
@@ -94,12 +94,12 @@ impl ResponseContext {
 impl ResponseWriter for ResponseBuilder {
     fn take_output(&mut self) -> Vec<u8> {
         let choices = build_choices(&self.text, Some(self.context.finish_reason(&self.finish_reason)));
-        let mut answer = json!({"id": self.id, "object": "text_completion", "created": self.context.created,
+        let mut response = json!({"id": self.id, "object": "text_completion", "created": self.context.created,
             "model": self.model, "provider": self.context.provider, "choices": choices});
         if let Some(cost) = &self.usage {
-            answer["usage"] = encode_usage(cost);
+            response["usage"] = encode_usage(cost);
         }
-        move_fields(&mut answer, &mut self.extra_fields);
-        answer.to_string().into_bytes()
+        move_fields(&mut response, &mut self.extra_fields);
+        response.to_string().into_bytes()
     }
 }

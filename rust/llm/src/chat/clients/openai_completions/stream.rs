@@ -72,15 +72,15 @@ impl StreamWriter {
 }
 
 impl EventSink for StreamWriter {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
         if self.is_finished {
             return;
         }
-        match piece.without_citations() {
+        match event.without_citations() {
             ResponseEvent::Start { id, model } => {
-                for (known, told) in [(&mut self.id, id), (&mut self.model, model)] {
-                    if !told.is_empty() {
-                        told.clone_into(known);
+                for (current, incoming) in [(&mut self.id, id), (&mut self.model, model)] {
+                    if !incoming.is_empty() {
+                        incoming.clone_into(current);
                     }
                 }
             }
@@ -102,8 +102,8 @@ impl EventSink for StreamWriter {
                 self.output.extend_from_slice(&openai_chat::error_event(&failure));
             }
             ResponseEvent::End => self.write_end(),
-            piece => {
-                if let Some(name) = dropped_event_name(&piece) {
+            other => {
+                if let Some(name) = dropped_event_name(&other) {
                     self.report_dropped(name);
                 }
             }

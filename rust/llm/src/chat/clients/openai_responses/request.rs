@@ -38,42 +38,42 @@ pub fn parse_request(json: &[u8]) -> Result<(ChatRequest, Fields), RequestError>
         }
     }
     let echo = ECHOED_FIELDS.iter().filter_map(|key| Some(((*key).to_owned(), fields.get(*key)?.clone()))).collect();
-    let mut asked = ChatRequest {
+    let mut request = ChatRequest {
         model: take_string(&mut fields, "model").unwrap_or_default(),
         stream: fields.shift_remove("stream") == Some(Value::Bool(true)),
         ..ChatRequest::default()
     };
     if let Some(text) = take_string(&mut fields, "instructions") {
-        asked.messages.push(Message { role: Role::System, parts: vec![Part::text(text)] });
+        request.messages.push(Message { role: Role::System, parts: vec![Part::text(text)] });
     }
     match fields.shift_remove("input") {
-        Some(Value::String(text)) => asked.messages.push(Message { role: Role::User, parts: vec![Part::text(text)] }),
+        Some(Value::String(text)) => request.messages.push(Message { role: Role::User, parts: vec![Part::text(text)] }),
         input => {
             for (at, value) in into_array(input, "input")?.into_iter().enumerate() {
-                asked.messages.push(parse_item(value, &format!("input[{at}]"), &mut asked.dropped_params)?);
+                request.messages.push(parse_item(value, &format!("input[{at}]"), &mut request.dropped_params)?);
             }
         }
     }
     for (at, value) in into_array(fields.shift_remove("tools"), "tools")?.into_iter().enumerate() {
-        asked.tools.push(parse_tool(value, &format!("tools[{at}]"))?);
+        request.tools.push(parse_tool(value, &format!("tools[{at}]"))?);
     }
-    asked.tool_choice = parse_tool_choice(fields.shift_remove("tool_choice"))?;
-    rename_params(&mut fields, &mut asked.dropped_params);
-    asked.fields = fields;
-    Ok((asked, echo))
+    request.tool_choice = parse_tool_choice(fields.shift_remove("tool_choice"))?;
+    rename_params(&mut fields, &mut request.dropped_params);
+    request.fields = fields;
+    Ok((request, echo))
 }
 
 /// Renames parameters to their names in chat completions.
-fn rename_params(fields: &mut Fields, lost: &mut DroppedParams) {
+fn rename_params(fields: &mut Fields, dropped: &mut DroppedParams) {
     // Responses are not stored here, so `metadata` is only repeated in the response.
     fields.shift_remove("metadata");
     if fields.shift_remove("store") == Some(Value::Bool(true)) {
-        lost.add("store");
+        dropped.add("store");
     }
     if let Some(options) = take_object(fields, "stream_options") {
-        lost.add_remaining_fields("stream_options", &options);
+        dropped.add_remaining_fields("stream_options", &options);
     }
-    if fields.get("truncation").is_some_and(|word| word == "disabled") {
+    if fields.get("truncation").is_some_and(|truncation| truncation == "disabled") {
         fields.shift_remove("truncation");
     }
     // Thinking is always returned if the client may see it, and encrypted if its provider encrypts it.
@@ -91,16 +91,16 @@ fn rename_params(fields: &mut Fields, lost: &mut DroppedParams) {
         for key in ["summary", "generate_summary"] {
             reasoning.shift_remove(key);
         }
-        lost.add_remaining_fields("reasoning", &reasoning);
+        dropped.add_remaining_fields("reasoning", &reasoning);
     }
     if let Some(mut text) = take_object(fields, "text") {
-        if let Some(verbosity) = text.shift_remove("verbosity").filter(|word| !word.is_null()) {
+        if let Some(verbosity) = text.shift_remove("verbosity").filter(|level| !level.is_null()) {
             fields.insert("verbosity".into(), verbosity);
         }
         if let Some(format) = text.shift_remove("format").filter(|format| format["type"] != "text") {
             fields.insert("response_format".into(), to_chat_response_format(format));
         }
-        lost.add_remaining_fields("text", &text);
+        dropped.add_remaining_fields("text", &text);
     }
 }
 
@@ -115,7 +115,7 @@ fn to_chat_response_format(format: Value) -> Value {
     }
 }
 
-fn parse_item(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Message, RequestError> {
+fn parse_item(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Message, RequestError> {
     let mut fields = into_object(value, path)?;
     let kind = take_string(&mut fields, "type").unwrap_or_else(|| "message".into());
     // The id and status of an item mean nothing to a provider that did not store it.
@@ -125,11 +125,14 @@ fn parse_item(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Mess
     let (role, parts) = match kind.as_str() {
         "message" => {
             let role = take_required_string(&mut fields, "role", path)?;
-            (parse_role(&role, path)?, parse_content(fields.shift_remove("content"), &format!("{path}.content"), lost)?)
+            (
+                parse_role(&role, path)?,
+                parse_content(fields.shift_remove("content"), &format!("{path}.content"), dropped)?,
+            )
         }
         "function_call" => {
-            let beside = fields.shift_remove("extra_content").unwrap_or_default();
-            let signature = beside.pointer("/google/thought_signature").and_then(Value::as_str).map(ToOwned::to_owned);
+            let hints = fields.shift_remove("extra_content").unwrap_or_default();
+            let signature = hints.pointer("/google/thought_signature").and_then(Value::as_str).map(ToOwned::to_owned);
             let call = ToolCall {
                 id: take_required_string(&mut fields, "call_id", path)?,
                 name: take_required_string(&mut fields, "name", path)?,
@@ -141,7 +144,7 @@ fn parse_item(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Mess
         }
         "function_call_output" => {
             let id = take_required_string(&mut fields, "call_id", path)?;
-            let parts = parse_content(fields.shift_remove("output"), &format!("{path}.output"), lost)?;
+            let parts = parse_content(fields.shift_remove("output"), &format!("{path}.output"), dropped)?;
             (Role::User, vec![Part::ToolResult { id, parts, is_error: false, cache: None }])
         }
         "image_generation_call" => {
@@ -169,7 +172,7 @@ fn parse_item(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Mess
             ));
         }
     };
-    lost.add_remaining_fields("input", &fields);
+    dropped.add_remaining_fields("input", &fields);
     Ok(Message { role, parts })
 }
 
@@ -185,17 +188,17 @@ fn parse_role(role: &str, path: &str) -> Result<Role, RequestError> {
     }
 }
 
-fn parse_content(value: Option<Value>, path: &str, lost: &mut DroppedParams) -> Result<Vec<Part>, RequestError> {
+fn parse_content(value: Option<Value>, path: &str, dropped: &mut DroppedParams) -> Result<Vec<Part>, RequestError> {
     match value {
         Some(Value::String(text)) => Ok(vec![Part::text(text)]),
         value => {
             let items = into_array(value, path)?.into_iter().enumerate();
-            items.map(|(at, value)| parse_part(value, &format!("{path}[{at}]"), lost)).collect()
+            items.map(|(at, value)| parse_part(value, &format!("{path}[{at}]"), dropped)).collect()
         }
     }
 }
 
-fn parse_part(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part, RequestError> {
+fn parse_part(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Part, RequestError> {
     let mut fields = into_object(value, path)?;
     let part = match take_required_string(&mut fields, "type", path)?.as_str() {
         "input_text" | "output_text" | "text" => Part::text(take_required_string(&mut fields, "text", path)?),
@@ -224,7 +227,7 @@ fn parse_part(value: Value, path: &str, lost: &mut DroppedParams) -> Result<Part
             ));
         }
     };
-    lost.add_remaining_fields("content", &fields);
+    dropped.add_remaining_fields("content", &fields);
     Ok(part)
 }
 
@@ -249,11 +252,11 @@ fn parse_tool_choice(value: Option<Value>) -> Result<Option<ToolChoice>, Request
     let wrong = || RequestError::new("tool_choice", "must be auto, none, required or a named function");
     match value {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::String(word)) if word == "auto" => Ok(Some(ToolChoice::Auto)),
-        Some(Value::String(word)) if word == "none" => Ok(Some(ToolChoice::None)),
-        Some(Value::String(word)) if word == "required" => Ok(Some(ToolChoice::Any)),
-        Some(Value::Object(choice)) if choice.get("type") == Some(&json!("function")) => {
-            Ok(Some(ToolChoice::Tool(choice.get("name").and_then(Value::as_str).ok_or_else(wrong)?.to_owned())))
+        Some(Value::String(mode)) if mode == "auto" => Ok(Some(ToolChoice::Auto)),
+        Some(Value::String(mode)) if mode == "none" => Ok(Some(ToolChoice::None)),
+        Some(Value::String(mode)) if mode == "required" => Ok(Some(ToolChoice::Any)),
+        Some(Value::Object(resolver)) if resolver.get("type") == Some(&json!("function")) => {
+            Ok(Some(ToolChoice::Tool(resolver.get("name").and_then(Value::as_str).ok_or_else(wrong)?.to_owned())))
         }
         Some(_) => Err(wrong()),
     }

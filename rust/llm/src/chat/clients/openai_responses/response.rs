@@ -230,25 +230,24 @@ pub(crate) fn has_annotation_for_all(cites: &CitationSet<'_>) -> bool {
     cites.citations.iter().all(|one| one.to_response_annotation(0).is_some())
 }
 
-fn usage_json(of: &Usage) -> Value {
-    let written = of.cache_write_5m.saturating_add(of.cache_write_1h);
+fn usage_json(token_usage: &Usage) -> Value {
+    let written = token_usage.cache_write_5m.saturating_add(token_usage.cache_write_1h);
     let mut usage = json!({
-        "input_tokens": of.total_input(), "input_tokens_details": {"cached_tokens": of.total_cache_read()},
-        "output_tokens": of.total_output(), "output_tokens_details": {"reasoning_tokens": of.reasoning},
-        "total_tokens": of.total(),
+        "input_tokens": token_usage.total_input(), "input_tokens_details": {"cached_tokens": token_usage.total_cache_read()},
+        "output_tokens": token_usage.total_output(), "output_tokens_details": {"reasoning_tokens": token_usage.reasoning},
+        "total_tokens": token_usage.total(),
     });
     if written > 0 {
         // Uses Anthropic's field names, as chat completions do too.
         usage["cache_creation_input_tokens"] = written.into();
-        usage["cache_creation"] =
-            json!({"ephemeral_5m_input_tokens": of.cache_write_5m, "ephemeral_1h_input_tokens": of.cache_write_1h});
+        usage["cache_creation"] = json!({"ephemeral_5m_input_tokens": token_usage.cache_write_5m, "ephemeral_1h_input_tokens": token_usage.cache_write_1h});
     }
     usage
 }
 
 impl EventSink for ResponseBuilder {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
-        match piece {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
+        match event {
             ResponseEvent::Start { id, model } => {
                 if !id.is_empty() {
                     self.id = format!("resp_{id}");

@@ -24,10 +24,10 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    pub fn new(answering: ResponseContext) -> Self {
+    pub fn new(context: ResponseContext) -> Self {
         Self {
             output: Vec::new(),
-            builder: ResponseBuilder::new(answering),
+            builder: ResponseBuilder::new(context),
             next_sequence_number: 0,
             has_started: false,
             started_item_count: 0,
@@ -107,9 +107,9 @@ impl StreamWriter {
         self.write_sse_event(&format!("{}.delta", text_event_and_key(kind).0), fields);
     }
 
-    /// Writes the new annotations of the items that are still open. `told` holds the number already sent for each item.
-    fn write_annotations(&mut self, told: &[usize]) {
-        for (at, told) in told.iter().enumerate().take(self.started_item_count) {
+    /// Writes the new annotations of the items that are still open. `previous_count` holds the number already sent for each item.
+    fn write_annotations(&mut self, previous_counts: &[usize]) {
+        for (at, previous_count) in previous_counts.iter().enumerate().take(self.started_item_count) {
             if self.is_item_closed[at] {
                 continue;
             }
@@ -118,7 +118,7 @@ impl StreamWriter {
                 json!({"item_id": id, "output_index": at, "content_index": 0, "annotation_index": index,
                     "annotation": annotation})
             };
-            let events: Vec<_> = annotations.iter().enumerate().skip(*told).map(event).collect();
+            let events: Vec<_> = annotations.iter().enumerate().skip(*previous_count).map(event).collect();
             for event in events {
                 self.write_sse_event("response.output_text.annotation.added", event);
             }
@@ -126,14 +126,14 @@ impl StreamWriter {
     }
 
     /// Reports a dropped field in an SSE comment, because the response headers are already sent.
-    fn report_dropped(&mut self, piece: &ResponseEvent<'_>) {
-        let ResponseContext { is_strict: true, dropped_fields: unsaid, .. } = &self.builder.context else { return };
-        let names = match piece {
+    fn report_dropped(&mut self, event: &ResponseEvent<'_>) {
+        let ResponseContext { is_strict: true, dropped_fields, .. } = &self.builder.context else { return };
+        let names = match event {
             ResponseEvent::ExtraField { name, .. } | ResponseEvent::NativeBlock { kind: name, .. } => vec![*name],
             ResponseEvent::Citations(cites) => cites.dropped_names(has_annotation_for_all(cites)).collect(),
             _ => return,
         };
-        for name in names.into_iter().filter(|name| unsaid.add(name)) {
+        for name in names.into_iter().filter(|name| dropped_fields.add(name)) {
             let _ = write!(self.output, ": not translated: {name}\n\n");
         }
     }
@@ -199,18 +199,18 @@ fn part_event_and_index_key(kind: ItemKind) -> (&'static str, &'static str) {
 }
 
 impl EventSink for StreamWriter {
-    fn push_event(&mut self, piece: ResponseEvent<'_>) {
+    fn push_event(&mut self, event: ResponseEvent<'_>) {
         if self.is_finished {
             return;
         }
-        self.report_dropped(&piece);
-        if let ResponseEvent::Citations(_) = piece {
-            let told: Vec<_> = self.builder.items.iter().map(|item| item.annotations.len()).collect();
-            self.builder.push_event(piece);
-            return self.write_annotations(&told);
+        self.report_dropped(&event);
+        if let ResponseEvent::Citations(_) = event {
+            let annotation_counts: Vec<_> = self.builder.items.iter().map(|item| item.annotations.len()).collect();
+            self.builder.push_event(event);
+            return self.write_annotations(&annotation_counts);
         }
-        self.builder.push_event(piece);
-        match piece {
+        self.builder.push_event(event);
+        match event {
             ResponseEvent::Start { .. } => self.write_response_start(),
             ResponseEvent::Text("")
             | ResponseEvent::TextBlockStart

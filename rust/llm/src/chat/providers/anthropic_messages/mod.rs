@@ -31,31 +31,33 @@ pub static ANTHROPIC: MessagesFormat = MessagesFormat { hosted_api_version: None
 pub static VERTEX: MessagesFormat = MessagesFormat { hosted_api_version: Some("vertex-2023-10-16") };
 
 impl ProviderFormat for MessagesFormat {
-    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        thinking::reject_forced_tool_choice(asked)?;
-        let answer = thinking::prefill_index(asked);
-        let mut body = request::write_body(asked)?;
-        thinking::reject_prefill(answer, &body)?;
-        let said = asked.fields.get("anthropic_version").and_then(Value::as_str).map(ToOwned::to_owned);
+    fn write_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        thinking::reject_forced_tool_choice(chat_request)?;
+        let response = thinking::prefill_index(chat_request);
+        let mut body = request::write_body(chat_request)?;
+        thinking::reject_prefill(response, &body)?;
+        let requested_version =
+            chat_request.fields.get("anthropic_version").and_then(Value::as_str).map(ToOwned::to_owned);
         // A host's version is a date with the host's name as prefix.
         let host = if self.hosted_api_version.is_some() { "vertex-" } else { "" };
         let is_date = |text: &str| text.bytes().all(|one| one.is_ascii_digit() || one == b'-');
-        let said = said.filter(|said| said.strip_prefix(host).is_some_and(|date| !date.is_empty() && is_date(date)));
-        if said.is_some() {
-            asked.fields.shift_remove("anthropic_version");
+        let api_version = requested_version
+            .filter(|version| version.strip_prefix(host).is_some_and(|date| !date.is_empty() && is_date(date)));
+        if api_version.is_some() {
+            chat_request.fields.shift_remove("anthropic_version");
         }
         match self.hosted_api_version {
             Some(usual) => {
                 body.shift_remove("model");
-                body.insert("anthropic_version".into(), said.map_or_else(|| usual.into(), Value::from));
+                body.insert("anthropic_version".into(), api_version.map_or_else(|| usual.into(), Value::from));
             }
-            None => asked.api_version = said,
+            None => chat_request.api_version = api_version,
         }
         Ok(Value::Object(body).to_string().into_bytes())
     }
 
-    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-        response::decode_message(answer, taker)
+    fn read_response(&self, body: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+        response::decode_message(body, sink)
     }
 
     fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
@@ -63,9 +65,9 @@ impl ProviderFormat for MessagesFormat {
     }
 
     /// Writes only the fields that count as input, because the endpoint rejects those that control the output.
-    fn write_count_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+    fn write_count_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         const COUNTED_FIELDS: [&str; 6] = ["model", "messages", "system", "tools", "tool_choice", "thinking"];
-        let mut body = request::write_body(asked)?;
+        let mut body = request::write_body(chat_request)?;
         body.retain(|key, _| COUNTED_FIELDS.contains(&key.as_str()));
         Ok(Value::Object(body).to_string().into_bytes())
     }
@@ -75,19 +77,19 @@ impl ProviderFormat for MessagesFormat {
         (question.operation == Operation::Models && question.hints.is_anthropic_client).then(|| Ok(Vec::new()))
     }
 
-    fn read_model_list(&self, answer: &Value) -> Option<Vec<ListedModel>> {
+    fn read_model_list(&self, response: &Value) -> Option<Vec<ListedModel>> {
         let one = |item: &Value| {
             let created = item["created_at"].as_str().and_then(timestamp::parse_rfc3339).unwrap_or_default();
             Some(ListedModel { id: item["id"].as_str()?.to_owned(), created, owner: String::new() })
         };
-        Some(answer["data"].as_array()?.iter().filter_map(one).collect())
+        Some(response["data"].as_array()?.iter().filter_map(one).collect())
     }
 
-    fn read_token_count(&self, answer: &Value) -> Option<u64> {
-        answer["input_tokens"].as_u64()
+    fn read_token_count(&self, response: &Value) -> Option<u64> {
+        response["input_tokens"].as_u64()
     }
 
-    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(answer)
+    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
+        openai_chat::parse_error(response)
     }
 }

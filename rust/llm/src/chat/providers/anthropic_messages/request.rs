@@ -15,35 +15,35 @@ use crate::{
     citations,
 };
 
-pub fn write_body(asked: &mut ChatRequest) -> Result<Fields, RequestError> {
-    asked.reject_several_choices()?;
+pub fn write_body(request: &mut ChatRequest) -> Result<Fields, RequestError> {
+    request.reject_several_choices()?;
     let mut out = Fields::new();
-    let model = std::mem::take(&mut asked.model);
+    let model = std::mem::take(&mut request.model);
     out.insert("model".into(), model.as_str().into());
-    let most = asked.take_param("max_tokens").unwrap_or_else(|| max_output_tokens(&model).into());
+    let most = request.take_param("max_tokens").unwrap_or_else(|| max_output_tokens(&model).into());
     out.insert("max_tokens".into(), most);
-    let may_think = thinking::can_think(asked, &model);
-    write_messages(asked, &mut out)?;
-    write_tools(asked, &mut out)?;
-    write_sampling(asked, &model, &mut out);
-    thinking::write_config(asked, &model, &mut out, may_think)?;
-    write_output_format(asked, &mut out);
-    if let Some(user) = asked.take_param("user") {
+    let may_think = thinking::can_think(request, &model);
+    write_messages(request, &mut out)?;
+    write_tools(request, &mut out)?;
+    write_sampling(request, &model, &mut out);
+    thinking::write_config(request, &model, &mut out, may_think)?;
+    write_output_format(request, &mut out);
+    if let Some(user) = request.take_param("user") {
         out.insert("metadata".into(), json!({"user_id": user}));
     }
-    asked.betas = asked.take_param("anthropic_beta").map(join_betas);
+    request.betas = request.take_param("anthropic_beta").map(join_betas);
     for key in ["container", "mcp_servers", "context_management"] {
-        asked.move_param(key, &mut out, key);
+        request.move_param(key, &mut out, key);
     }
-    if asked.stream {
+    if request.stream {
         out.insert("stream".into(), true.into());
     }
     Ok(out)
 }
 
 /// Returns beta names separated by commas, from a list or a comma-separated string.
-fn join_betas(said: Value) -> String {
-    match said {
+fn join_betas(betas: Value) -> String {
+    match betas {
         Value::String(text) => text,
         Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
         _ => String::new(),
@@ -63,14 +63,14 @@ pub(crate) fn max_output_tokens(model: &str) -> u64 {
     }
 }
 
-fn write_messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
+fn write_messages(request: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
-    let were = asked.messages.len();
-    for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
+    let were = request.messages.len();
+    for (at, message) in std::mem::take(&mut request.messages).into_iter().enumerate() {
         let path = format!("messages[{at}]");
         let Message { role, parts } = message;
-        let blocks = parts.into_iter().filter_map(|part| content_block(part, &path, asked).transpose());
+        let blocks = parts.into_iter().filter_map(|part| content_block(part, &path, request).transpose());
         let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
         match turns.last_mut() {
             _ if role == Role::System => system.extend(blocks),
@@ -99,23 +99,23 @@ pub(crate) fn trim_prefill(turns: &mut [(Role, Vec<Value>)]) {
     }
 }
 
-fn content_block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Option<Value>, RequestError> {
+fn content_block(part: Part, path: &str, request: &mut ChatRequest) -> Result<Option<Value>, RequestError> {
     let (mut block, cache) = match part {
         // Anthropic rejects a text block that contains only whitespace.
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(None),
-        Part::Text { text, cache, citations } => (text_block(&text, citations.as_ref(), asked), cache),
+        Part::Text { text, cache, citations } => (text_block(&text, citations.as_ref(), request), cache),
         Part::Image { source: Source::Data { mime, .. }, .. } if !mime.is_empty() && !mime.starts_with("image/") => {
             return Err(RequestError::new(path, format!("this provider does not take {mime}")));
         }
         Part::Image { source, cache, detail } => {
-            asked.record_dropped_if_set("image_url.detail", detail.as_ref());
+            request.record_dropped_if_set("image_url.detail", detail.as_ref());
             (json!({"type": "image", "source": source_object(source)}), cache)
         }
         Part::Document { source, name, cache, extra: more } => {
-            let named = name.map(|name| ("title".to_owned(), name.into()));
+            let title = name.map(|name| ("title".to_owned(), name.into()));
             let mut block =
                 Fields::from_iter([("type".into(), "document".into()), ("source".into(), source_object(source))]);
-            block.extend(named.into_iter().chain(*more));
+            block.extend(title.into_iter().chain(*more));
             (block.into(), cache)
         }
         Part::Audio { .. } => return Err(RequestError::new(path, "this provider does not take audio")),
@@ -123,12 +123,12 @@ fn content_block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Opti
             (json!({"type": "thinking", "thinking": text, "signature": signature}), None)
         }
         Part::Thinking { .. } => {
-            asked.record_dropped("reasoning_content");
+            request.record_dropped("reasoning_content");
             return Ok(None);
         }
         Part::RedactedThinking { data } => (json!({"type": "redacted_thinking", "data": data}), None),
         Part::Signature(_) => {
-            asked.record_dropped("thought_signature");
+            request.record_dropped("thought_signature");
             return Ok(None);
         }
         // Blocks of Anthropic's server tools.
@@ -137,7 +137,7 @@ fn content_block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Opti
             (fields.into(), None)
         }
         Part::ProviderBlock { kind, .. } => {
-            asked.record_dropped(&kind);
+            request.record_dropped(&kind);
             return Ok(None);
         }
         Part::ToolCall(call) => {
@@ -148,7 +148,7 @@ fn content_block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Opti
         }
         Part::ToolResult { id, parts, is_error, cache } => {
             let mut result = json!({"type": "tool_result", "tool_use_id": call_ids::CLAUDE.normalise_id(&id)});
-            let inner = parts.into_iter().filter_map(|part| content_block(part, path, asked).transpose());
+            let inner = parts.into_iter().filter_map(|part| content_block(part, path, request).transpose());
             let inner = inner.collect::<Result<Vec<_>, _>>()?;
             if !inner.is_empty() {
                 result["content"] = inner.into();
@@ -165,11 +165,11 @@ fn content_block(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Opti
     Ok(Some(block))
 }
 
-fn text_block(text: &str, citations: Option<&Value>, asked: &mut ChatRequest) -> Value {
+fn text_block(text: &str, citations: Option<&Value>, request: &mut ChatRequest) -> Value {
     let mut block = json!({"type": "text", "text": text});
     match citations.map(citations::to_anthropic_request) {
-        Some(Some(own)) => block["citations"] = own.into(),
-        told => asked.record_dropped_if_set("citations", told.as_ref()),
+        Some(Some(converted)) => block["citations"] = converted.into(),
+        unsupported => request.record_dropped_if_set("citations", unsupported.as_ref()),
     }
     block
 }
@@ -187,13 +187,14 @@ fn source_object(source: Source) -> Value {
     }
 }
 
-fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
-    let tools: Vec<_> = std::mem::take(&mut asked.tools).into_iter().map(|one| tool_definition(one, asked)).collect();
+fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
+    let tools: Vec<_> =
+        std::mem::take(&mut request.tools).into_iter().map(|one| tool_definition(one, request)).collect();
     if !tools.is_empty() {
         out.insert("tools".into(), tools.into());
     }
-    let parallel = asked.take_param("parallel_tool_calls");
-    let mut choice = match asked.tool_choice.clone() {
+    let parallel = request.take_param("parallel_tool_calls");
+    let mut resolver = match request.tool_choice.clone() {
         None if parallel == Some(Value::Bool(false)) && out.contains_key("tools") => json!({"type": "auto"}),
         None => return Ok(()),
         Some(_) if !out.contains_key("tools") => return Err(RequestError::new("tool_choice", "there are no tools")),
@@ -202,29 +203,29 @@ fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestE
         Some(ToolChoice::Any) => json!({"type": "any"}),
         Some(ToolChoice::Tool(name)) => json!({"type": "tool", "name": name}),
     };
-    if parallel == Some(Value::Bool(false)) && choice["type"] != "none" {
-        choice["disable_parallel_tool_use"] = true.into();
+    if parallel == Some(Value::Bool(false)) && resolver["type"] != "none" {
+        resolver["disable_parallel_tool_use"] = true.into();
     }
-    out.insert("tool_choice".into(), choice);
+    out.insert("tool_choice".into(), resolver);
     Ok(())
 }
 
 /// Fields of client-defined tools that only Anthropic supports.
 const ANTHROPIC_TOOL_FIELDS: [&str; 3] = ["defer_loading", "allowed_callers", "input_examples"];
 
-fn tool_definition(tool: Tool, asked: &mut ChatRequest) -> Value {
+fn tool_definition(tool: Tool, request: &mut ChatRequest) -> Value {
     match tool {
         Tool::Function { name, description, schema, strict, cache, extra: mut more } => {
             let mut tool = json!({"name": name, "description": description.unwrap_or_default()});
             tool["input_schema"] =
                 if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
-            let own = ANTHROPIC_TOOL_FIELDS.into_iter().map(|key| (key, more.shift_remove(key)));
-            for (key, value) in [("strict", strict), ("cache_control", cache)].into_iter().chain(own) {
+            let native_fields = ANTHROPIC_TOOL_FIELDS.into_iter().map(|key| (key, more.shift_remove(key)));
+            for (key, value) in [("strict", strict), ("cache_control", cache)].into_iter().chain(native_fields) {
                 if let Some(value) = value.filter(|value| !value.is_null()) {
                     tool[key] = value;
                 }
             }
-            asked.record_dropped_fields("tools", &more);
+            request.record_dropped_fields("tools", &more);
             tool
         }
         Tool::BuiltIn { kind, fields } => native_tool(&kind, fields),
@@ -236,8 +237,8 @@ pub fn native_tool(kind: &str, mut fields: Fields) -> Value {
     let inner = fields.shift_remove(kind).unwrap_or_default();
     let mut tool = json!({"type": kind});
     if let (Some(name), Some(tool)) = (inner.get("name").cloned(), tool.as_object_mut()) {
-        let own = std::mem::replace(&mut tool["type"], name);
-        tool.insert("name".into(), own);
+        let native_kind = std::mem::replace(&mut tool["type"], name);
+        tool.insert("name".into(), native_kind);
     }
     if let Some(tool) = tool.as_object_mut() {
         let inner = inner.as_object().cloned().unwrap_or_default();
@@ -246,30 +247,30 @@ pub fn native_tool(kind: &str, mut fields: Fields) -> Value {
     tool
 }
 
-fn write_sampling(asked: &mut ChatRequest, model: &str, out: &mut Fields) {
-    thinking::drop_unsupported_sampling(asked, model);
+fn write_sampling(request: &mut ChatRequest, model: &str, out: &mut Fields) {
+    thinking::drop_unsupported_sampling(request, model);
     // Anthropic's maximum for both is 1.
     for key in ["temperature", "top_p"] {
-        asked.clamp_param(key, &(0..=1));
+        request.clamp_param(key, &(0..=1));
     }
     for key in ["temperature", "top_p", "top_k"] {
-        asked.move_param(key, out, key);
+        request.move_param(key, out, key);
     }
-    match asked.take_param("stop") {
+    match request.take_param("stop") {
         Some(Value::String(stop)) => drop(out.insert("stop_sequences".into(), json!([stop]))),
         Some(stop) => drop(out.insert("stop_sequences".into(), stop)),
         None => (),
     }
 }
 
-fn write_output_format(asked: &mut ChatRequest, out: &mut Fields) {
-    let Some(format) = asked.take_param("response_format") else { return };
+fn write_output_format(request: &mut ChatRequest, out: &mut Fields) {
+    let Some(format) = request.take_param("response_format") else { return };
     match (format["type"].as_str(), response_schema(&format)) {
         (Some("json_schema"), Some(schema)) => {
             let format = json!({"type": "json_schema", "schema": schema});
             thinking::set_output_config(out, "format", format);
         }
         (Some("text"), _) => (),
-        _ => asked.record_dropped("response_format"),
+        _ => request.record_dropped("response_format"),
     }
 }

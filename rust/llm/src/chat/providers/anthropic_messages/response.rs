@@ -60,21 +60,20 @@ impl ContentBlock<'_> {
     }
 }
 
-pub fn decode_message(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-    let message: Message<'_> = serde_json::from_slice(answer)?;
-    taker.push_event(ResponseEvent::Start { id: &message.id, model: &message.model });
+pub fn decode_message(body: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+    let message: Message<'_> = serde_json::from_slice(body)?;
+    sink.push_event(ResponseEvent::Start { id: &message.id, model: &message.model });
     let mut calls = 0;
     for (at, block) in message.content.iter().enumerate() {
         if !block.is_translatable() {
             // Such blocks are rare, so only then is the response parsed again to get the raw block.
-            let answer: Value = serde_json::from_slice(answer)?;
-            taker
-                .push_event(ResponseEvent::NativeBlock { kind: &block.kind, json: &answer["content"][at].to_string() });
+            let parsed: Value = serde_json::from_slice(body)?;
+            sink.push_event(ResponseEvent::NativeBlock { kind: &block.kind, json: &parsed["content"][at].to_string() });
             continue;
         }
-        emit_block(block, taker);
+        emit_block(block, sink);
         if block.kind == "tool_use" {
-            taker.push_event(ResponseEvent::ToolCallArguments {
+            sink.push_event(ResponseEvent::ToolCallArguments {
                 call_index: calls,
                 json: &compact_json(block.input.map_or("{}", RawValue::get)),
             });
@@ -84,11 +83,11 @@ pub fn decode_message(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), Ma
     if let Some(usage) = message.usage {
         let mut counts = UsageCounts::default();
         counts.read_usage(usage.get().as_bytes());
-        emit_usage(&counts, taker);
+        emit_usage(&counts, sink);
     }
     let reason = message.stop_reason.as_deref().unwrap_or_default();
-    taker.push_event(ResponseEvent::Finish { reason, stop_sequence: message.stop_sequence.as_deref() });
-    taker.push_event(ResponseEvent::End);
+    sink.push_event(ResponseEvent::Finish { reason, stop_sequence: message.stop_sequence.as_deref() });
+    sink.push_event(ResponseEvent::End);
     Ok(())
 }
 
@@ -102,35 +101,35 @@ pub fn compact_json(json: &str) -> Cow<'_, str> {
 }
 
 /// Emits the start of a tool call, or the content that the block itself contains.
-fn emit_block(block: &ContentBlock<'_>, taker: &mut dyn EventSink) {
+fn emit_block(block: &ContentBlock<'_>, sink: &mut dyn EventSink) {
     match &*block.kind {
         "text" => {
-            taker.push_event(ResponseEvent::TextBlockStart);
+            sink.push_event(ResponseEvent::TextBlockStart);
             if !block.text.is_empty() {
-                taker.push_event(ResponseEvent::Text(&block.text));
+                sink.push_event(ResponseEvent::Text(&block.text));
             }
             let citations = block.citations.map(RawValue::get).filter(|json| json.len() > "[]".len());
             if let Some(json) = citations.filter(|json| *json != "null") {
-                taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Block, name: "citations", json });
+                sink.push_event(ResponseEvent::ExtraField { scope: FieldScope::Block, name: "citations", json });
             }
         }
         "thinking" => {
             if !block.thinking.is_empty() {
-                taker.push_event(ResponseEvent::Thinking(&block.thinking));
+                sink.push_event(ResponseEvent::Thinking(&block.thinking));
             }
             if !block.signature.is_empty() {
-                taker.push_event(ResponseEvent::ThinkingSignature(&block.signature));
+                sink.push_event(ResponseEvent::ThinkingSignature(&block.signature));
             }
         }
-        "redacted_thinking" => taker.push_event(ResponseEvent::RedactedThinking(&block.data)),
-        "tool_use" => taker.push_event(ResponseEvent::ToolCall { id: &block.id, name: &block.name, signature: None }),
+        "redacted_thinking" => sink.push_event(ResponseEvent::RedactedThinking(&block.data)),
+        "tool_use" => sink.push_event(ResponseEvent::ToolCall { id: &block.id, name: &block.name, signature: None }),
         _ => (),
     }
 }
 
-fn emit_usage(counts: &UsageCounts, taker: &mut dyn EventSink) {
+fn emit_usage(counts: &UsageCounts, sink: &mut dyn EventSink) {
     if let Some(usage) = counts.to_usage(ApiFormat::Anthropic) {
-        taker.push_event(ResponseEvent::Usage(usage));
+        sink.push_event(ResponseEvent::Usage(usage));
     }
 }
 
@@ -220,31 +219,31 @@ pub struct MessageStreamDecoder {
 }
 
 impl StreamDecoder for MessageStreamDecoder {
-    fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
+    fn decode(&mut self, data: &[u8], sink: &mut dyn EventSink) {
         if let Some(growth) = BlockDelta::parse(data) {
-            return self.apply_delta(&growth, taker);
+            return self.apply_delta(&growth, sink);
         }
         // Ignores data that is not an Anthropic event.
         let Ok(event) = serde_json::from_slice::<StreamEvent<'_>>(data) else { return };
         match &*event.kind {
-            "content_block_start" => self.start_block(&event, taker),
-            "content_block_stop" => self.stop_block(event.index, taker),
+            "content_block_start" => self.start_block(&event, sink),
+            "content_block_stop" => self.stop_block(event.index, sink),
             "message_start" => {
                 let Some(message) = &event.message else { return };
                 self.add_usage(message.usage);
-                taker.push_event(ResponseEvent::Start { id: &message.id, model: &message.model });
+                sink.push_event(ResponseEvent::Start { id: &message.id, model: &message.model });
             }
             "message_delta" => {
                 self.add_usage(event.usage);
-                emit_usage(&self.counts, taker);
+                emit_usage(&self.counts, sink);
                 let Some(MessageDelta { stop_reason: Some(reason), stop_sequence, .. }) = &event.delta else { return };
-                taker.push_event(ResponseEvent::Finish { reason, stop_sequence: stop_sequence.as_deref() });
+                sink.push_event(ResponseEvent::Finish { reason, stop_sequence: stop_sequence.as_deref() });
             }
-            "message_stop" => taker.push_event(ResponseEvent::End),
+            "message_stop" => sink.push_event(ResponseEvent::End),
             "error" => {
                 let error =
                     event.error.unwrap_or(StreamError { kind: None, message: Cow::Borrowed("the provider failed") });
-                taker.push_event(ResponseEvent::Failed {
+                sink.push_event(ResponseEvent::Failed {
                     kind: error.kind.as_deref(),
                     message: &error.message,
                     code: None,
@@ -262,62 +261,63 @@ impl MessageStreamDecoder {
         }
     }
 
-    fn start_block(&mut self, event: &StreamEvent<'_>, taker: &mut dyn EventSink) {
+    fn start_block(&mut self, event: &StreamEvent<'_>, sink: &mut dyn EventSink) {
         let Some(json) = event.content_block.map(RawValue::get) else { return };
         let Ok(block) = serde_json::from_str::<ContentBlock<'_>>(json) else { return };
         if !block.is_translatable() {
             self.native_block = serde_json::from_str(json).ok().map(|block| (event.index, block, String::new()));
             return;
         }
-        emit_block(&block, taker);
+        emit_block(&block, sink);
         if block.kind == "tool_use" {
             self.tool_calls.push((event.index, false));
         }
     }
 
-    fn apply_delta(&mut self, growth: &BlockDelta<'_>, taker: &mut dyn EventSink) {
+    fn apply_delta(&mut self, growth: &BlockDelta<'_>, sink: &mut dyn EventSink) {
         if growth.kind == b"\"citations_delta\"" {
             let json = format!("[{}]", String::from_utf8_lossy(growth.payload));
-            return taker.push_event(ResponseEvent::ExtraField {
+            return sink.push_event(ResponseEvent::ExtraField {
                 scope: FieldScope::Block,
                 name: "citations",
                 json: &json,
             });
         }
-        let Some(said) = decode_string(growth.payload) else { return };
+        let Some(text) = decode_string(growth.payload) else { return };
         match growth.kind {
-            b"\"text_delta\"" => taker.push_event(ResponseEvent::Text(&said)),
-            b"\"thinking_delta\"" => taker.push_event(ResponseEvent::Thinking(&said)),
-            b"\"signature_delta\"" => taker.push_event(ResponseEvent::ThinkingSignature(&said)),
-            b"\"input_json_delta\"" => self.append_arguments(growth.block_index(), &said, taker),
+            b"\"text_delta\"" => sink.push_event(ResponseEvent::Text(&text)),
+            b"\"thinking_delta\"" => sink.push_event(ResponseEvent::Thinking(&text)),
+            b"\"signature_delta\"" => sink.push_event(ResponseEvent::ThinkingSignature(&text)),
+            b"\"input_json_delta\"" => self.append_arguments(growth.block_index(), &text, sink),
             _ => (),
         }
     }
 
-    fn append_arguments(&mut self, index: u64, json: &str, taker: &mut dyn EventSink) {
+    fn append_arguments(&mut self, index: u64, json: &str, sink: &mut dyn EventSink) {
         if let Some((_, _, input)) = &mut self.native_block {
             return input.push_str(json);
         }
         let call = self.tool_calls.iter().position(|(block, _)| *block == index);
         if let Some(call) = call.filter(|_| !json.is_empty()) {
             self.tool_calls[call].1 = true;
-            taker.push_event(ResponseEvent::ToolCallArguments { call_index: call, json });
+            sink.push_event(ResponseEvent::ToolCallArguments { call_index: call, json });
         }
     }
 
     /// Ends a block. Emits `{}` as the arguments of a tool call without parameters, because the stream has no arguments
     /// for it.
-    fn stop_block(&mut self, index: u64, taker: &mut dyn EventSink) {
+    fn stop_block(&mut self, index: u64, sink: &mut dyn EventSink) {
         if let Some((_, mut block, input)) = self.native_block.take_if(|(at, ..)| *at == index) {
             if let Ok(input) = serde_json::from_str(&input) {
                 block["input"] = input;
             }
             let kind = block["type"].as_str().unwrap_or_default();
-            taker.push_event(ResponseEvent::NativeBlock { kind, json: &block.to_string() });
+            sink.push_event(ResponseEvent::NativeBlock { kind, json: &block.to_string() });
         }
-        if let Some(call) = self.tool_calls.iter().position(|(block, said)| *block == index && !said) {
+        if let Some(call) = self.tool_calls.iter().position(|(block, has_arguments)| *block == index && !has_arguments)
+        {
             self.tool_calls[call].1 = true;
-            taker.push_event(ResponseEvent::ToolCallArguments { call_index: call, json: "{}" });
+            sink.push_event(ResponseEvent::ToolCallArguments { call_index: call, json: "{}" });
         }
     }
 }

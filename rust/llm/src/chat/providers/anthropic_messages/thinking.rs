@@ -68,41 +68,41 @@ pub fn is_adaptive_only(model: &str) -> bool {
 }
 
 /// Removes sampling parameters that the model rejects.
-pub fn drop_unsupported_sampling(asked: &mut ChatRequest, model: &str) {
+pub fn drop_unsupported_sampling(request: &mut ChatRequest, model: &str) {
     if is_adaptive_only(model) {
         for key in ["temperature", "top_p", "top_k"] {
             // The default value is not reported as dropped.
-            let said = asked.take_param(key).filter(|value| key == "top_k" || *value != 1 && *value != 1.0);
-            asked.record_dropped_if_set(key, said.as_ref());
+            let dropped = request.take_param(key).filter(|value| key == "top_k" || *value != 1 && *value != 1.0);
+            request.record_dropped_if_set(key, dropped.as_ref());
         }
         return;
     }
     let refuses_both = claude_version(model).is_some_and(|version| version >= (4, 1));
-    if refuses_both && asked.fields.get("temperature").is_some_and(|value| !value.is_null()) {
-        let said = asked.take_param("top_p");
-        asked.record_dropped_if_set("top_p", said.as_ref());
+    if refuses_both && request.fields.get("temperature").is_some_and(|value| !value.is_null()) {
+        let dropped = request.take_param("top_p");
+        request.record_dropped_if_set("top_p", dropped.as_ref());
     }
 }
 
 /// Writes `thinking` for a model and removes parameters that conflict with it. `may` is true if thinking can be
 /// enabled.
-pub fn write_config(asked: &mut ChatRequest, model: &str, out: &mut Fields, may: bool) -> Result<(), RequestError> {
-    let effort = parse_effort(asked)?;
+pub fn write_config(request: &mut ChatRequest, model: &str, out: &mut Fields, may: bool) -> Result<(), RequestError> {
+    let effort = parse_effort(request)?;
     let kind = ThinkingMode::for_model(model);
     if let ThinkingMode::AdaptiveOnly(rest) = kind {
-        write_adaptive(asked, effort.map(|(word, _)| word), rest, out, may);
+        write_adaptive(request, effort.map(|(level, _)| level), rest, out, may);
         return Ok(());
     }
-    let (thinking, word, room) = match (asked.take_param("thinking"), effort) {
-        (Some(thinking), Some((word, 1..)))
+    let (thinking, param_name, reserved_tokens) = match (request.take_param("thinking"), effort) {
+        (Some(thinking), Some((level, 1..)))
             if kind == ThinkingMode::BudgetOrAdaptive && thinking["type"] == "adaptive" =>
         {
-            set_output_config(out, "effort", effort_level(word).into());
+            set_output_config(out, "effort", effort_level(level).into());
             (thinking, "thinking", 1)
         }
         (Some(thinking), effort) => {
             // An explicit `thinking` object takes precedence over the effort.
-            asked.record_dropped_if_set("reasoning_effort", effort.as_ref());
+            request.record_dropped_if_set("reasoning_effort", effort.as_ref());
             (thinking, "thinking", 1)
         }
         (None, Some((_, 0))) => (json!({"type": "disabled"}), "reasoning_effort", 0),
@@ -115,72 +115,72 @@ pub fn write_config(asked: &mut ChatRequest, model: &str, out: &mut Fields, may:
         out.insert("thinking".into(), thinking);
         return Ok(());
     }
-    match fit_budget(thinking, out, room).filter(|_| may) {
+    match fit_budget(thinking, out, reserved_tokens).filter(|_| may) {
         Some((thinking, is_less)) => {
-            asked.record_dropped_if_set(word, is_less.then_some(&()));
+            request.record_dropped_if_set(param_name, is_less.then_some(&()));
             out.insert("thinking".into(), thinking);
-            drop_conflicting_sampling(out, &mut asked.dropped_params);
+            drop_conflicting_sampling(out, &mut request.dropped_params);
         }
-        None => asked.record_dropped(word),
+        None => request.record_dropped(param_name),
     }
     Ok(())
 }
 
 /// Writes the thinking config for a model with adaptive thinking only.
 fn write_adaptive(
-    asked: &mut ChatRequest,
+    request: &mut ChatRequest,
     effort: Option<&'static str>,
     rest: DisableMode,
     out: &mut Fields,
     may: bool,
 ) {
-    let thinking = asked.take_param("thinking");
+    let thinking = request.take_param("thinking");
     let is_off = thinking.as_ref().map_or(effort == Some("none"), |thinking| thinking["type"] == "disabled");
     if is_off {
         match rest {
             DisableMode::Omitted => (),
             DisableMode::Explicit => drop(out.insert("thinking".into(), json!({"type": "disabled"}))),
             DisableMode::Impossible => {
-                asked.record_dropped(if thinking.is_some() { "thinking" } else { "reasoning_effort" });
+                request.record_dropped(if thinking.is_some() { "thinking" } else { "reasoning_effort" });
                 set_output_config(out, "effort", "low".into());
             }
         }
         return;
     }
     let budget = thinking.as_ref().and_then(|thinking| thinking["budget_tokens"].as_u64());
-    asked.record_dropped_if_set("thinking.budget_tokens", budget.as_ref());
+    request.record_dropped_if_set("thinking.budget_tokens", budget.as_ref());
     // Maps a token budget to the smallest effort that covers it, because the model rejects budgets.
     let of_budget =
-        |budget| EFFORT_BUDGETS[2..6].iter().find(|(_, tokens)| budget <= *tokens).map_or("xhigh", |(word, _)| *word);
-    let word = effort.filter(|word| *word != "none").or(budget.map(of_budget));
-    if let Some(word) = word {
-        set_output_config(out, "effort", effort_level(word).into());
-        asked.record_dropped_if_set("reasoning_effort", (effort_level(word) != word).then_some(&()));
+        |budget| EFFORT_BUDGETS[2..6].iter().find(|(_, tokens)| budget <= *tokens).map_or("xhigh", |(level, _)| *level);
+    let chosen_level = effort.filter(|level| *level != "none").or(budget.map(of_budget));
+    if let Some(level) = chosen_level {
+        set_output_config(out, "effort", effort_level(level).into());
+        request.record_dropped_if_set("reasoning_effort", (effort_level(level) != level).then_some(&()));
     }
     match thinking {
-        None if word.is_none() => (),
-        _ if !may => asked.record_dropped_if_set("thinking", thinking.as_ref()),
-        Some(mut said) if said["type"] == "adaptive" => {
+        None if chosen_level.is_none() => (),
+        _ if !may => request.record_dropped_if_set("thinking", thinking.as_ref()),
+        Some(mut config) if config["type"] == "adaptive" => {
             // The model rejects a budget beside the adaptive type.
-            if let Some(said) = said.as_object_mut() {
-                said.shift_remove("budget_tokens");
+            if let Some(fields) = config.as_object_mut() {
+                fields.shift_remove("budget_tokens");
             }
-            out.insert("thinking".into(), said);
+            out.insert("thinking".into(), config);
         }
-        Some(said) => {
-            let mut told = json!({"type": "adaptive"});
-            if let Some(display) = said.get("display") {
-                told["display"] = display.clone();
+        Some(config) => {
+            let mut adaptive = json!({"type": "adaptive"});
+            if let Some(display) = config.get("display") {
+                adaptive["display"] = display.clone();
             }
-            out.insert("thinking".into(), told);
+            out.insert("thinking".into(), adaptive);
         }
         None => drop(out.insert("thinking".into(), json!({"type": "adaptive"}))),
     }
 }
 
 /// Maps `minimal` to `low`, the lowest effort that Claude supports.
-fn effort_level(word: &'static str) -> &'static str {
-    if word == "minimal" { "low" } else { word }
+fn effort_level(effort: &'static str) -> &'static str {
+    if effort == "minimal" { "low" } else { effort }
 }
 
 /// Sets one field of `output_config` and keeps the others.
@@ -192,21 +192,23 @@ pub fn set_output_config(out: &mut Fields, key: &str, value: Value) {
 }
 
 /// Takes the reasoning effort out of the request and returns it with its token budget. Rejects an unknown effort.
-pub fn parse_effort(asked: &mut ChatRequest) -> Result<Option<(&'static str, u64)>, RequestError> {
-    let Some(said) = asked.take_param("reasoning_effort") else { return Ok(None) };
-    let found = EFFORT_BUDGETS.into_iter().find(|(word, _)| said == *word);
+pub fn parse_effort(request: &mut ChatRequest) -> Result<Option<(&'static str, u64)>, RequestError> {
+    let Some(effort) = request.take_param("reasoning_effort") else { return Ok(None) };
+    let found = EFFORT_BUDGETS.into_iter().find(|(level, _)| effort == *level);
     let unknown = || {
-        let words = EFFORT_BUDGETS.map(|(word, _)| word).join(", ");
-        let said = said.as_str().map_or_else(|| said.to_string(), ToOwned::to_owned);
-        RequestError::new("reasoning_effort", format!("`{said}` is not known here: it must be one of {words}"))
+        let allowed = EFFORT_BUDGETS.map(|(level, _)| level).join(", ");
+        let given = effort.as_str().map_or_else(|| effort.to_string(), ToOwned::to_owned);
+        RequestError::new("reasoning_effort", format!("`{given}` is not known here: it must be one of {allowed}"))
     };
     found.map(Some).ok_or_else(unknown)
 }
 
 /// Rejects a forced tool call if the model does not support it. It cannot be dropped, because the response would not be
 /// what the client asked for.
-pub fn reject_forced_tool_choice(asked: &ChatRequest) -> Result<(), RequestError> {
-    if matches!(asked.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_))) && is_at_least_version(asked, (5, 1)) {
+pub fn reject_forced_tool_choice(request: &ChatRequest) -> Result<(), RequestError> {
+    if matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)))
+        && is_at_least_version(request, (5, 1))
+    {
         return Err(RequestError::new(
             "tool_choice",
             "this model cannot be forced to call a tool; must be auto or none",
@@ -216,16 +218,16 @@ pub fn reject_forced_tool_choice(asked: &ChatRequest) -> Result<(), RequestError
 }
 
 /// Returns the index of the last assistant message, which may be a prefill, if the model does not support prefills.
-pub fn prefill_index(asked: &ChatRequest) -> Option<usize> {
+pub fn prefill_index(request: &ChatRequest) -> Option<usize> {
     let is_answer = |message: &Message| message.role == Role::Assistant;
-    if is_at_least_version(asked, (4, 6)) { asked.messages.iter().rposition(is_answer) } else { None }
+    if is_at_least_version(request, (4, 6)) { request.messages.iter().rposition(is_answer) } else { None }
 }
 
 /// Rejects a prefill if the written request ends with it. Checks the written request because empty messages are left
 /// out of it.
-pub fn reject_prefill(answer: Option<usize>, written: &Fields) -> Result<(), RequestError> {
+pub fn reject_prefill(response: Option<usize>, written: &Fields) -> Result<(), RequestError> {
     let last = written.get("messages").and_then(|messages| messages.as_array()?.last());
-    let (Some(at), Some(last)) = (answer, last.filter(|last| last["role"] == "assistant")) else { return Ok(()) };
+    let (Some(at), Some(last)) = (response, last.filter(|last| last["role"] == "assistant")) else { return Ok(()) };
     let kind = last["content"].as_array().and_then(|blocks| blocks.last()?["type"].as_str());
     // A turn that ends with a server tool was paused; the client sends it back so that the model continues it.
     if kind.is_some_and(is_server_tool_block) {
@@ -242,24 +244,24 @@ pub fn is_server_tool_block(kind: &str) -> bool {
     kind.ends_with("_tool_use") || kind.ends_with("_tool_result")
 }
 
-fn is_at_least_version(asked: &ChatRequest, first: (u32, u32)) -> bool {
-    claude_version(&asked.model).is_some_and(|version| version >= first)
+fn is_at_least_version(request: &ChatRequest, first: (u32, u32)) -> bool {
+    claude_version(&request.model).is_some_and(|version| version >= first)
 }
 
 /// Returns true if thinking can be enabled. It cannot be combined with a forced tool call.
-pub fn can_think(asked: &ChatRequest, model: &str) -> bool {
-    let is_forced = matches!(asked.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)));
+pub fn can_think(request: &ChatRequest, model: &str) -> bool {
+    let is_forced = matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)));
     // Models with adaptive thinking only accept earlier turns without thinking blocks.
-    !is_forced && (is_adaptive_only(model) || !continues_without_thinking(asked))
+    !is_forced && (is_adaptive_only(model) || !continues_without_thinking(request))
 }
 
-/// Fits the thinking budget into `max_tokens`, which includes it. If fewer than `room` tokens would remain for the
+/// Fits the thinking budget into `max_tokens`, which includes it. If fewer than `reserved_tokens` tokens would remain for the
 /// answer, the budget becomes half of `max_tokens`. Returns the config, and true if the budget was reduced; `None` if
 /// it would be below the minimum.
-fn fit_budget(mut thinking: Value, out: &mut Fields, room: u64) -> Option<(Value, bool)> {
+fn fit_budget(mut thinking: Value, out: &mut Fields, reserved_tokens: u64) -> Option<(Value, bool)> {
     let Some(budget) = thinking["budget_tokens"].as_u64() else { return Some((thinking, false)) };
     let most = out.get("max_tokens").and_then(Value::as_u64).unwrap_or_default();
-    if budget.saturating_add(room) <= most {
+    if budget.saturating_add(reserved_tokens) <= most {
         return Some((thinking, false));
     }
     let half = most / 2;
@@ -268,25 +270,26 @@ fn fit_budget(mut thinking: Value, out: &mut Fields, room: u64) -> Option<(Value
 }
 
 /// Removes sampling parameters that Anthropic rejects while thinking is enabled.
-fn drop_conflicting_sampling(out: &mut Fields, lost: &mut DroppedParams) {
+fn drop_conflicting_sampling(out: &mut Fields, dropped: &mut DroppedParams) {
     for key in ["temperature", "top_k"] {
         if out.shift_remove(key).is_some_and(|value| value != 1 && value != 1.0) {
-            lost.add(key);
+            dropped.add(key);
         }
     }
 }
 
 /// Returns true if the request continues a tool call turn without its thinking blocks. Thinking cannot be enabled in
 /// the middle of such a turn.
-fn continues_without_thinking(asked: &ChatRequest) -> bool {
+fn continues_without_thinking(request: &ChatRequest) -> bool {
     let is_result = |part: &Part| matches!(part, Part::ToolResult { .. });
     let thought =
         |part: &Part| matches!(part, Part::Thinking { signature: Some(_), .. } | Part::RedactedThinking { .. });
-    let answers = |message: &&Message| message.role == Role::User && message.parts.iter().any(is_result);
-    if !asked.messages.last().is_some_and(|last| answers(&last)) {
+    let responses = |message: &&Message| message.role == Role::User && message.parts.iter().any(is_result);
+    if !request.messages.last().is_some_and(|last| responses(&last)) {
         return false;
     }
     // A turn may span several messages.
-    let turn = asked.messages.iter().rev().skip_while(answers).take_while(|message| message.role == Role::Assistant);
+    let turn =
+        request.messages.iter().rev().skip_while(responses).take_while(|message| message.role == Role::Assistant);
     !turn.flat_map(|message| &message.parts).any(thought)
 }

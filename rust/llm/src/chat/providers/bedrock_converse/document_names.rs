@@ -17,20 +17,20 @@ fn assign_unique_name(block: &mut Value, taken: &mut HashMap<String, usize>) {
     // Tool results can contain documents too.
     let within = block.pointer_mut("/toolResult/content").and_then(Value::as_array_mut);
     within.into_iter().flatten().for_each(|inner| assign_unique_name(inner, taken));
-    let Some(Value::String(told)) = block.pointer_mut("/document/name") else { return };
-    let wanted = sanitise_name(told);
-    let mut own = wanted.clone();
+    let Some(Value::String(name)) = block.pointer_mut("/document/name") else { return };
+    let wanted = sanitise_name(name);
+    let mut unique_name = wanted.clone();
     // Continues at the last number used for this name, so that many equal names do not take quadratic time.
     let mut nth = taken.get(&wanted).copied().unwrap_or(1);
-    while taken.contains_key(&own) {
+    while taken.contains_key(&unique_name) {
         nth += 1;
         let number = format!(" {nth}");
         // The name is ASCII, so slicing by bytes is safe.
-        own = format!("{}{number}", wanted[..wanted.len().min(MAX_NAME_CHARS - number.len())].trim_end());
+        unique_name = format!("{}{number}", wanted[..wanted.len().min(MAX_NAME_CHARS - number.len())].trim_end());
     }
     taken.insert(wanted, nth);
-    taken.insert(own.clone(), 1);
-    *told = own;
+    taken.insert(unique_name.clone(), 1);
+    *name = unique_name;
 }
 
 /// Replaces characters that Converse does not allow. It allows letters, digits, dashes, brackets and single spaces.

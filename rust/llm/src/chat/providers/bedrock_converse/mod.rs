@@ -23,11 +23,11 @@ pub struct ConverseFormat;
 const TOKEN_COUNT_FIELDS: [&str; 4] = ["messages", "system", "toolConfig", "additionalModelRequestFields"];
 
 impl ProviderFormat for ConverseFormat {
-    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        thinking::reject_forced_tool_choice(asked)?;
-        let answer = thinking::prefill_index(asked);
-        let body = request::build_body(asked)?;
-        thinking::reject_prefill(answer, &body)?;
+    fn write_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        thinking::reject_forced_tool_choice(chat_request)?;
+        let response = thinking::prefill_index(chat_request);
+        let body = request::build_body(chat_request)?;
+        thinking::reject_prefill(response, &body)?;
         Ok(serde_json::Value::Object(body).to_string().into_bytes())
     }
 
@@ -35,31 +35,31 @@ impl ProviderFormat for ConverseFormat {
         model.contains("anthropic")
     }
 
-    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-        response::decode_response(answer, taker)
+    fn read_response(&self, body: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+        response::decode_response(body, sink)
     }
 
     fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         Box::new(response::ConverseDecoder::default())
     }
 
-    fn write_count_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        let mut said = request::build_body(asked)?;
-        said.retain(|key, _| TOKEN_COUNT_FIELDS.contains(&key.as_str()));
-        Ok(json!({"input": {"converse": said}}).to_string().into_bytes())
+    fn write_count_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        let mut body = request::build_body(chat_request)?;
+        body.retain(|key, _| TOKEN_COUNT_FIELDS.contains(&key.as_str()));
+        Ok(json!({"input": {"converse": body}}).to_string().into_bytes())
     }
 
-    fn read_token_count(&self, answer: &Value) -> Option<u64> {
-        answer["inputTokens"].as_u64()
+    fn read_token_count(&self, response: &Value) -> Option<u64> {
+        response["inputTokens"].as_u64()
     }
 
-    fn read_model_list(&self, answer: &Value) -> Option<Vec<ListedModel>> {
-        model_list::parse_models_at(answer, "/modelSummaries", "modelId", "")
+    fn read_model_list(&self, response: &Value) -> Option<Vec<ListedModel>> {
+        model_list::parse_models_at(response, "/modelSummaries", "modelId", "")
     }
 
     /// The error body contains only `{message}`.
-    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(answer)
+    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
+        openai_chat::parse_error(response)
     }
 
     fn event_framing(&self) -> EventFraming {

@@ -27,21 +27,21 @@ const BEDROCK_FIELDS: &[(&str, &str)] = &[
     ("additional_model_response_field_paths", "additionalModelResponseFieldPaths"),
 ];
 
-pub fn build_body(asked: &mut ChatRequest) -> Result<Fields, RequestError> {
-    asked.reject_several_choices()?;
+pub fn build_body(request: &mut ChatRequest) -> Result<Fields, RequestError> {
+    request.reject_several_choices()?;
     let mut out = Fields::new();
-    let may_think = vendor_fields::can_think(asked);
-    write_messages(asked, &mut out)?;
-    let native = write_tools(asked, &mut out)?;
+    let may_think = vendor_fields::can_think(request);
+    write_messages(request, &mut out)?;
+    let native = write_tools(request, &mut out)?;
     let mut inference = Fields::new();
     for key in ["temperature", "top_p"] {
-        asked.clamp_param(key, &(0..=1));
+        request.clamp_param(key, &(0..=1));
     }
-    vendor_fields::convert_thinking(asked, may_think)?;
+    vendor_fields::convert_thinking(request, may_think)?;
     for (key, name) in INFERENCE_PARAMS {
-        asked.move_param(key, &mut inference, name);
+        request.move_param(key, &mut inference, name);
     }
-    match asked.take_param("stop") {
+    match request.take_param("stop") {
         Some(Value::String(stop)) => drop(inference.insert("stopSequences".into(), json!([stop]))),
         Some(stop) => drop(inference.insert("stopSequences".into(), stop)),
         None => (),
@@ -50,53 +50,53 @@ pub fn build_body(asked: &mut ChatRequest) -> Result<Fields, RequestError> {
         out.insert("inferenceConfig".into(), inference.into());
     }
     for (key, name) in BEDROCK_FIELDS {
-        asked.move_param(key, &mut out, name);
+        request.move_param(key, &mut out, name);
     }
-    write_output_config(asked, &mut out);
-    vendor_fields::write_vendor_fields(asked, native, &mut out);
+    write_output_config(request, &mut out);
+    vendor_fields::write_vendor_fields(request, native, &mut out);
     // Both are in the path of the URL.
-    asked.model.clear();
-    asked.stream = false;
+    request.model.clear();
+    request.stream = false;
     Ok(out)
 }
 
 /// Writes the JSON schema of the response as `outputConfig`.
-fn write_output_config(asked: &mut ChatRequest, out: &mut Fields) {
-    let Some(format) = asked.take_param("response_format") else { return };
-    let told = &format["json_schema"];
-    if told["schema"].is_object() {
-        let mut structure = json!({"schema": told["schema"].to_string()});
+fn write_output_config(request: &mut ChatRequest, out: &mut Fields) {
+    let Some(format) = request.take_param("response_format") else { return };
+    let json_schema = &format["json_schema"];
+    if json_schema["schema"].is_object() {
+        let mut structure = json!({"schema": json_schema["schema"].to_string()});
         for key in ["name", "description"] {
-            if told[key].is_string() {
-                structure[key] = told[key].clone();
+            if json_schema[key].is_string() {
+                structure[key] = json_schema[key].clone();
             }
         }
         let format = json!({"type": "json_schema", "structure": {"jsonSchema": structure}});
         out.insert("outputConfig".into(), json!({"textFormat": format}));
     } else if format["type"] != "text" {
-        asked.fields.insert("response_format".into(), format);
+        request.fields.insert("response_format".into(), format);
     }
 }
 
-fn write_messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
+fn write_messages(request: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
-    let were = asked.messages.len();
-    for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
+    let were = request.messages.len();
+    for (at, message) in std::mem::take(&mut request.messages).into_iter().enumerate() {
         let Message { role, parts } = message;
-        let mut said = Vec::new();
+        let mut content = Vec::new();
         for part in parts {
-            write_part(part, &format!("messages[{at}]"), asked, &mut said)?;
+            write_part(part, &format!("messages[{at}]"), request, &mut content)?;
         }
         match turns.last_mut() {
-            _ if role == Role::System => system.extend(said),
-            Some((last, turn)) if *last == role => turn.extend(said),
-            _ => turns.push((role, said)),
+            _ if role == Role::System => system.extend(content),
+            Some((last, turn)) if *last == role => turn.extend(content),
+            _ => turns.push((role, content)),
         }
     }
     turns.retain(|(_, blocks)| !blocks.is_empty());
     ChatRequest::reject_empty_messages(were, turns.len())?;
-    if vendor_fields::may_be_claude(&asked.model) {
+    if vendor_fields::may_be_claude(&request.model) {
         anthropic_messages::trim_prefill(&mut turns);
     }
     document_names::assign_unique_names(system.iter_mut().chain(turns.iter_mut().flat_map(|(_, blocks)| blocks)));
@@ -109,20 +109,22 @@ fn write_messages(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), Reque
     Ok(())
 }
 
-fn write_part(part: Part, path: &str, asked: &mut ChatRequest, out: &mut Vec<Value>) -> Result<(), RequestError> {
-    let refused = |what: &str| RequestError::new(path, format!("this provider does not take {what}"));
+fn write_part(part: Part, path: &str, request: &mut ChatRequest, out: &mut Vec<Value>) -> Result<(), RequestError> {
+    let refused = |input_kind: &str| RequestError::new(path, format!("this provider does not take {input_kind}"));
     let (block, cache) = match part {
         // Bedrock rejects text that is only whitespace.
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(()),
         Part::Text { text, cache, citations } => match citations.as_ref().map(citations::to_converse_request) {
-            Some(Some(own)) => (json!({"citationsContent": {"content": [{"text": text}], "citations": own}}), cache),
-            told => {
-                asked.record_dropped_if_set("citations", told.as_ref());
+            Some(Some(converted)) => {
+                (json!({"citationsContent": {"content": [{"text": text}], "citations": converted}}), cache)
+            }
+            unsupported => {
+                request.record_dropped_if_set("citations", unsupported.as_ref());
                 (json!({"text": text}), cache)
             }
         },
         Part::Image { source: Source::Data { mime, data }, cache, detail } => {
-            asked.record_dropped_if_set("image_url.detail", detail.as_ref());
+            request.record_dropped_if_set("image_url.detail", detail.as_ref());
             (build_media_block(&mime, &data).ok_or_else(|| refused(&mime))?, cache)
         }
         Part::Image { .. } => return Err(refused("images by URL: send their bytes")),
@@ -138,30 +140,30 @@ fn write_part(part: Part, path: &str, asked: &mut ChatRequest, out: &mut Vec<Val
             (json!({"reasoningContent": {"reasoningText": {"text": text, "signature": signature}}}), None)
         }
         Part::Thinking { .. } => {
-            asked.record_dropped("reasoning_content");
+            request.record_dropped("reasoning_content");
             return Ok(());
         }
         Part::RedactedThinking { data } => (json!({"reasoningContent": {"redactedContent": data}}), None),
         Part::Signature(_) => {
-            asked.record_dropped("thought_signature");
+            request.record_dropped("thought_signature");
             return Ok(());
         }
         Part::ProviderBlock { kind, .. } => {
-            asked.record_dropped(&kind);
+            request.record_dropped(&kind);
             return Ok(());
         }
         Part::ToolCall(call) => {
             let input = call.parse_arguments();
             let input =
                 input.ok_or_else(|| RequestError::new(path, "arguments of a tool call must be a JSON object"))?;
-            let id = vendor_fields::call_id_format(&asked.model).normalise_id(&call.id);
+            let id = vendor_fields::call_id_format(&request.model).normalise_id(&call.id);
             (json!({"toolUse": {"toolUseId": id, "name": call.name, "input": input}}), call.cache)
         }
         Part::ToolResult { id, parts, is_error, cache } => {
-            let (beside, within) = build_result_content(parts, path, asked)?;
+            let (hints, within) = build_result_content(parts, path, request)?;
             let cache = cache.or(within);
             let mut result =
-                json!({"toolUseId": vendor_fields::call_id_format(&asked.model).normalise_id(&id), "content": beside});
+                json!({"toolUseId": vendor_fields::call_id_format(&request.model).normalise_id(&id), "content": hints});
             if is_error {
                 result["status"] = "error".into();
             }
@@ -169,7 +171,7 @@ fn write_part(part: Part, path: &str, asked: &mut ChatRequest, out: &mut Vec<Val
         }
     };
     out.push(block);
-    write_cache_point(cache.as_ref(), CachePointPosition::Messages, asked, out);
+    write_cache_point(cache.as_ref(), CachePointPosition::Messages, request, out);
     Ok(())
 }
 
@@ -178,9 +180,9 @@ fn write_part(part: Part, path: &str, asked: &mut ChatRequest, out: &mut Vec<Val
 fn build_result_content(
     parts: Vec<Part>,
     path: &str,
-    asked: &mut ChatRequest,
+    request: &mut ChatRequest,
 ) -> Result<(Vec<Value>, Option<Value>), RequestError> {
-    let (mut inner, mut beside, mut hint) = (Vec::new(), Vec::new(), None);
+    let (mut inner, mut hints, mut hint) = (Vec::new(), Vec::new(), None);
     for mut part in parts {
         if let Part::Text { cache, .. } | Part::Image { cache, .. } | Part::Document { cache, .. } = &mut part {
             hint = cache.take().or(hint);
@@ -188,23 +190,28 @@ fn build_result_content(
         // A tool result cannot contain an image by URL, so the model gets the URL as text.
         match part {
             Part::Image { source: Source::Url { url, .. }, .. } => inner.push(json!({"text": url})),
-            part => write_part(part, path, asked, &mut beside)?,
+            part => write_part(part, path, request, &mut hints)?,
         }
     }
-    beside.append(&mut inner);
-    Ok((beside, hint))
+    hints.append(&mut inner);
+    Ok((hints, hint))
 }
 
 /// Writes a cache hint as a `cachePoint` block, if the model supports it.
-fn write_cache_point(cache: Option<&Value>, place: CachePointPosition, asked: &mut ChatRequest, out: &mut Vec<Value>) {
+fn write_cache_point(
+    cache: Option<&Value>,
+    position: CachePointPosition,
+    request: &mut ChatRequest,
+    out: &mut Vec<Value>,
+) {
     let Some(cache) = cache else { return };
-    if !vendor_fields::supports_caching(&asked.model, place) {
-        return asked.record_dropped("cache_control");
+    if !vendor_fields::supports_caching(&request.model, position) {
+        return request.record_dropped("cache_control");
     }
     let mut point = json!({"type": "default"});
     match cache.get("ttl") {
-        Some(ttl) if vendor_fields::supports_cache_ttl(&asked.model) => point["ttl"] = ttl.clone(),
-        Some(ttl) if ttl != "5m" => asked.record_dropped("cache_control.ttl"),
+        Some(ttl) if vendor_fields::supports_cache_ttl(&request.model) => point["ttl"] = ttl.clone(),
+        Some(ttl) if ttl != "5m" => request.record_dropped("cache_control.ttl"),
         _ => (),
     }
     out.push(json!({"cachePoint": point}));
@@ -233,7 +240,7 @@ fn build_media_block(mime: &str, data: &str) -> Option<Value> {
 }
 
 fn build_document(source: Source, name: Option<String>) -> Option<Value> {
-    let (format, place) = match source {
+    let (format, source_json) = match source {
         Source::Data { mime, data } => (document_format(&mime)?, json!({"bytes": data})),
         Source::Text(text) => ("txt", json!({"text": text})),
         Source::Url { url, mime } if url.starts_with("s3://") => {
@@ -242,7 +249,7 @@ fn build_document(source: Source, name: Option<String>) -> Option<Value> {
         _ => return None,
     };
     let name = name.unwrap_or_default();
-    Some(json!({"document": {"format": format, "name": name, "source": place}}))
+    Some(json!({"document": {"format": format, "name": name, "source": source_json}}))
 }
 
 fn document_format(mime: &str) -> Option<&'static str> {
@@ -261,7 +268,7 @@ fn document_format(mime: &str) -> Option<&'static str> {
 
 /// Declares the tools that were called earlier, if the client declares none. Converse rejects messages with tool calls
 /// in a request without tools.
-fn declare_called_tools(asked: &mut ChatRequest, out: &mut Fields) {
+fn declare_called_tools(request: &mut ChatRequest, out: &mut Fields) {
     let mut names: Vec<&Value> = Vec::new();
     let messages = out.get("messages").and_then(Value::as_array).into_iter().flatten();
     for block in messages.flat_map(|message| message["content"].as_array().into_iter().flatten()) {
@@ -276,19 +283,19 @@ fn declare_called_tools(asked: &mut ChatRequest, out: &mut Fields) {
     let schema = json!({"json": {"type": "object", "properties": {}}});
     let tools: Vec<_> = names.iter().map(|name| json!({"toolSpec": {"name": name, "inputSchema": schema}})).collect();
     // Reported as dropped, because the model may call these tools although the client did not declare them.
-    asked.record_dropped("tools");
+    request.record_dropped("tools");
     out.insert("toolConfig".into(), json!({"tools": tools}));
 }
 
 /// Writes function tools. Returns the server tools of Anthropic, which only its models support.
-fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>, RequestError> {
+fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>, RequestError> {
     let (mut tools, mut native) = (Vec::new(), Vec::new());
-    for (at, tool) in std::mem::take(&mut asked.tools).into_iter().enumerate() {
+    for (at, tool) in std::mem::take(&mut request.tools).into_iter().enumerate() {
         let (name, description, schema, strict, cache, more) = match tool {
             Tool::Function { name, description, schema, strict, cache, extra: more } => {
                 (name, description, schema, strict, cache, more)
             }
-            Tool::BuiltIn { kind, fields } if Vendor::from_model(&asked.model) == Vendor::Anthropic => {
+            Tool::BuiltIn { kind, fields } if Vendor::from_model(&request.model) == Vendor::Anthropic => {
                 native.push(anthropic_messages::native_tool(&kind, fields));
                 continue;
             }
@@ -299,7 +306,7 @@ fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>, 
                 ));
             }
         };
-        asked.record_dropped_fields("tools", &more);
+        request.record_dropped_fields("tools", &more);
         let schema = if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
         let mut spec = json!({"name": name});
         // Bedrock rejects an empty description.
@@ -311,28 +318,28 @@ fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>, 
             spec["strict"] = true.into();
         }
         tools.push(json!({"toolSpec": spec}));
-        write_cache_point(cache.as_ref(), CachePointPosition::Tools, asked, &mut tools);
+        write_cache_point(cache.as_ref(), CachePointPosition::Tools, request, &mut tools);
     }
-    if asked.take_param("parallel_tool_calls") == Some(Value::Bool(false)) {
-        asked.record_dropped("parallel_tool_calls");
+    if request.take_param("parallel_tool_calls") == Some(Value::Bool(false)) {
+        request.record_dropped("parallel_tool_calls");
     }
-    let choice = asked.tool_choice.take();
+    let resolver = request.tool_choice.take();
     if tools.is_empty() {
-        declare_called_tools(asked, out);
-        match choice {
+        declare_called_tools(request, out);
+        match resolver {
             Some(ToolChoice::Any | ToolChoice::Tool(_)) if native.is_empty() => {
                 return Err(RequestError::new("tool_choice", "there are no tools"));
             }
             // Converse's tool choice applies to functions only.
             Some(ToolChoice::Any | ToolChoice::Tool(_) | ToolChoice::None) if !native.is_empty() => {
-                asked.record_dropped("tool_choice")
+                request.record_dropped("tool_choice")
             }
             _ => (),
         }
         return Ok(native);
     }
     let mut config = json!({"tools": tools});
-    match choice {
+    match resolver {
         None => (),
         Some(ToolChoice::Auto) => config["toolChoice"] = json!({"auto": {}}),
         Some(ToolChoice::Any) => config["toolChoice"] = json!({"any": {}}),

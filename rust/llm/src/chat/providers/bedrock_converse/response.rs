@@ -122,59 +122,60 @@ struct ReasoningText<'a> {
     signature: Option<Cow<'a, str>>,
 }
 
-fn emit_usage(usage: &RawValue, taker: &mut dyn EventSink) {
+fn emit_usage(usage: &RawValue, sink: &mut dyn EventSink) {
     let mut counts = UsageCounts::default();
     counts.read_usage(usage.get().as_bytes());
     if let Some(usage) = counts.to_usage(ApiFormat::Bedrock) {
-        taker.push_event(ResponseEvent::Usage(usage));
+        sink.push_event(ResponseEvent::Usage(usage));
     }
 }
 
-pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-    let answer: ConverseResponse<'_> = serde_json::from_slice(answer)?;
-    taker.push_event(ResponseEvent::Start { id: "", model: "" });
+pub fn decode_response(response: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+    let response: ConverseResponse<'_> = serde_json::from_slice(response)?;
+    sink.push_event(ResponseEvent::Start { id: "", model: "" });
     let mut calls = 0;
-    for block in &answer.output.message.content {
+    for block in &response.output.message.content {
         if let Some(text) = block.text.as_deref().filter(|text| !text.is_empty()) {
-            taker.push_event(ResponseEvent::TextBlockStart);
-            taker.push_event(ResponseEvent::Text(text));
+            sink.push_event(ResponseEvent::TextBlockStart);
+            sink.push_event(ResponseEvent::Text(text));
         }
         if let Some(reasoning) = &block.reasoning_content {
-            emit_reasoning(reasoning, taker);
+            emit_reasoning(reasoning, sink);
         }
         if let Some(call) = &block.tool_use {
-            taker.push_event(ResponseEvent::ToolCall { id: &call.id, name: &call.name, signature: None });
-            taker.push_event(ResponseEvent::ToolCallArguments {
+            sink.push_event(ResponseEvent::ToolCall { id: &call.id, name: &call.name, signature: None });
+            sink.push_event(ResponseEvent::ToolCallArguments {
                 call_index: calls,
                 json: &compact_json(call.input.map_or("{}", RawValue::get)),
             });
             calls += 1;
         }
-        emit_citations_and_images(block, taker);
+        emit_citations_and_images(block, sink);
     }
-    let more = [("trace", answer.trace), ("additionalModelResponseFields", answer.additional_model_response_fields)];
+    let more =
+        [("trace", response.trace), ("additionalModelResponseFields", response.additional_model_response_fields)];
     for (name, json) in more {
         if let Some(json) = json {
-            taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Response, name, json: json.get() });
+            sink.push_event(ResponseEvent::ExtraField { scope: FieldScope::Response, name, json: json.get() });
         }
     }
-    if let Some(usage) = answer.usage {
-        emit_usage(usage, taker);
+    if let Some(usage) = response.usage {
+        emit_usage(usage, sink);
     }
-    taker.push_event(ResponseEvent::Finish { reason: &answer.stop_reason, stop_sequence: None });
-    taker.push_event(ResponseEvent::End);
+    sink.push_event(ResponseEvent::Finish { reason: &response.stop_reason, stop_sequence: None });
+    sink.push_event(ResponseEvent::End);
     Ok(())
 }
 
 /// Emits the citations and images of a block.
-fn emit_citations_and_images(block: &ContentBlock<'_>, taker: &mut dyn EventSink) {
+fn emit_citations_and_images(block: &ContentBlock<'_>, sink: &mut dyn EventSink) {
     if let Some(CitationsContent { content, citations }) = &block.citations_content {
-        taker.push_event(ResponseEvent::TextBlockStart);
-        for words in content {
-            taker.push_event(ResponseEvent::Text(&words.text));
+        sink.push_event(ResponseEvent::TextBlockStart);
+        for part in content {
+            sink.push_event(ResponseEvent::Text(&part.text));
         }
         if let Some(json) = citations {
-            taker.push_event(ResponseEvent::ExtraField {
+            sink.push_event(ResponseEvent::ExtraField {
                 scope: FieldScope::Block,
                 name: "citations",
                 json: json.get(),
@@ -183,26 +184,26 @@ fn emit_citations_and_images(block: &ContentBlock<'_>, taker: &mut dyn EventSink
     }
     if let Some(json) = block.citation {
         let json = format!("[{}]", json.get());
-        taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Block, name: "citations", json: &json });
+        sink.push_event(ResponseEvent::ExtraField { scope: FieldScope::Block, name: "citations", json: &json });
     }
     if let Some(Image { format, source }) = &block.image {
-        taker.push_event(ResponseEvent::Image { mime: &format!("image/{format}"), data: &source.bytes });
+        sink.push_event(ResponseEvent::Image { mime: &format!("image/{format}"), data: &source.bytes });
     }
 }
 
-fn emit_reasoning(reasoning: &ReasoningContent<'_>, taker: &mut dyn EventSink) {
+fn emit_reasoning(reasoning: &ReasoningContent<'_>, sink: &mut dyn EventSink) {
     let (text, signature) = match &reasoning.thought {
         Some(thought) => (Some(&*thought.text), thought.signature.as_deref()),
         None => (reasoning.text.as_deref(), reasoning.signature.as_deref()),
     };
     if let Some(text) = text.filter(|text| !text.is_empty()) {
-        taker.push_event(ResponseEvent::Thinking(text));
+        sink.push_event(ResponseEvent::Thinking(text));
     }
     if let Some(signature) = signature.filter(|signature| !signature.is_empty()) {
-        taker.push_event(ResponseEvent::ThinkingSignature(signature));
+        sink.push_event(ResponseEvent::ThinkingSignature(signature));
     }
     if let Some(data) = reasoning.redacted_content.as_deref() {
-        taker.push_event(ResponseEvent::RedactedThinking(data));
+        sink.push_event(ResponseEvent::RedactedThinking(data));
     }
 }
 
@@ -239,36 +240,36 @@ pub struct ConverseDecoder {
 }
 
 impl StreamDecoder for ConverseDecoder {
-    fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
-        self.decode_named("", data, taker);
+    fn decode(&mut self, data: &[u8], sink: &mut dyn EventSink) {
+        self.decode_named("", data, sink);
     }
 
-    fn decode_named(&mut self, name: &str, data: &[u8], taker: &mut dyn EventSink) {
+    fn decode_named(&mut self, name: &str, data: &[u8], sink: &mut dyn EventSink) {
         // Ignores data that is not an event of this format.
         let Ok(event) = serde_json::from_slice::<StreamEvent<'_>>(data) else { return };
         match name {
-            "messageStart" => self.emit_start(taker),
+            "messageStart" => self.emit_start(sink),
             "contentBlockStart" => {
                 let Some(ContentBlock { tool_use: Some(call), .. }) = &event.start else { return };
-                self.emit_start(taker);
-                taker.push_event(ResponseEvent::ToolCall { id: &call.id, name: &call.name, signature: None });
+                self.emit_start(sink);
+                sink.push_event(ResponseEvent::ToolCall { id: &call.id, name: &call.name, signature: None });
                 self.tool_calls.push((event.content_block_index, false));
             }
-            "contentBlockDelta" => self.process_delta(&event, taker),
-            "contentBlockStop" => self.process_block_stop(event.content_block_index, taker),
+            "contentBlockDelta" => self.process_delta(&event, sink),
+            "contentBlockStop" => self.process_block_stop(event.content_block_index, sink),
             "messageStop" => {
                 self.finish_reason = event.stop_reason.map(Cow::into_owned);
                 if let Some(json) = event.additional_model_response_fields {
                     let name = "additionalModelResponseFields";
-                    taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Response, name, json: json.get() });
+                    sink.push_event(ResponseEvent::ExtraField { scope: FieldScope::Response, name, json: json.get() });
                 }
             }
             "metadata" => {
                 if let Some(usage) = event.usage {
-                    emit_usage(usage, taker);
+                    emit_usage(usage, sink);
                 }
                 if let Some(json) = event.trace {
-                    taker.push_event(ResponseEvent::ExtraField {
+                    sink.push_event(ResponseEvent::ExtraField {
                         scope: FieldScope::Response,
                         name: "trace",
                         json: json.get(),
@@ -278,53 +279,54 @@ impl StreamDecoder for ConverseDecoder {
             failed => {
                 self.finish_reason = None;
                 let message = event.message.as_deref().unwrap_or(failed);
-                taker.push_event(ResponseEvent::Failed { kind: None, message, code: Some(failed) });
+                sink.push_event(ResponseEvent::Failed { kind: None, message, code: Some(failed) });
             }
         }
     }
 
     /// Usage follows `messageStop`, so the finish reason is emitted when the stream ends.
-    fn finish_stream(&mut self, taker: &mut dyn EventSink) {
+    fn finish_stream(&mut self, sink: &mut dyn EventSink) {
         let Some(reason) = self.finish_reason.take() else { return };
-        taker.push_event(ResponseEvent::Finish { reason: &reason, stop_sequence: None });
-        taker.push_event(ResponseEvent::End);
+        sink.push_event(ResponseEvent::Finish { reason: &reason, stop_sequence: None });
+        sink.push_event(ResponseEvent::End);
     }
 }
 
 impl ConverseDecoder {
-    fn emit_start(&mut self, taker: &mut dyn EventSink) {
+    fn emit_start(&mut self, sink: &mut dyn EventSink) {
         if !std::mem::replace(&mut self.is_started, true) {
-            taker.push_event(ResponseEvent::Start { id: "", model: "" });
+            sink.push_event(ResponseEvent::Start { id: "", model: "" });
         }
     }
 
-    fn process_delta(&mut self, event: &StreamEvent<'_>, taker: &mut dyn EventSink) {
+    fn process_delta(&mut self, event: &StreamEvent<'_>, sink: &mut dyn EventSink) {
         let Some(delta) = &event.delta else { return };
-        self.emit_start(taker);
+        self.emit_start(sink);
         let is_text = delta.text.is_some() || delta.citation.is_some();
         if is_text && self.last_text_block.replace(event.content_block_index) != Some(event.content_block_index) {
-            taker.push_event(ResponseEvent::TextBlockStart);
+            sink.push_event(ResponseEvent::TextBlockStart);
         }
         if let Some(text) = delta.text.as_deref() {
-            taker.push_event(ResponseEvent::Text(text));
+            sink.push_event(ResponseEvent::Text(text));
         }
         if let Some(reasoning) = &delta.reasoning_content {
-            emit_reasoning(reasoning, taker);
+            emit_reasoning(reasoning, sink);
         }
-        emit_citations_and_images(delta, taker);
+        emit_citations_and_images(delta, sink);
         let input = delta.tool_use.as_ref().and_then(|call| call.input);
         let json = input.and_then(|input| serde_json::from_str::<Cow<'_, str>>(input.get()).ok());
         let call = self.tool_calls.iter().position(|(block, _)| *block == event.content_block_index);
         if let (Some(json), Some(call)) = (json.filter(|json| !json.is_empty()), call) {
             self.tool_calls[call].1 = true;
-            taker.push_event(ResponseEvent::ToolCallArguments { call_index: call, json: &json });
+            sink.push_event(ResponseEvent::ToolCallArguments { call_index: call, json: &json });
         }
     }
 
-    fn process_block_stop(&mut self, index: u64, taker: &mut dyn EventSink) {
-        if let Some(call) = self.tool_calls.iter().position(|(block, said)| *block == index && !said) {
+    fn process_block_stop(&mut self, index: u64, sink: &mut dyn EventSink) {
+        if let Some(call) = self.tool_calls.iter().position(|(block, has_arguments)| *block == index && !has_arguments)
+        {
             self.tool_calls[call].1 = true;
-            taker.push_event(ResponseEvent::ToolCallArguments { call_index: call, json: "{}" });
+            sink.push_event(ResponseEvent::ToolCallArguments { call_index: call, json: "{}" });
         }
     }
 }
@@ -336,8 +338,8 @@ mod tests {
     struct ExtraDataSink(Vec<String>);
 
     impl EventSink for ExtraDataSink {
-        fn push_event(&mut self, piece: ResponseEvent<'_>) {
-            if let ResponseEvent::ExtraField { name, json, .. } = piece {
+        fn push_event(&mut self, event: ResponseEvent<'_>) {
+            if let ResponseEvent::ExtraField { name, json, .. } = event {
                 self.0.push(format!("{name} {json}"));
             }
         }
@@ -346,14 +348,14 @@ mod tests {
     #[test]
     fn emits_additional_fields_of_streams_and_of_complete_responses() {
         let fields = r#"{"stop_sequence":"END"}"#;
-        let (mut whole, mut streamed) = (ExtraDataSink(Vec::new()), ExtraDataSink(Vec::new()));
-        let answer = r#"{"output":{"message":{"role":"assistant","content":[]}},"stopReason":"stop_sequence"}"#;
-        let beside = format!(r#","additionalModelResponseFields":{fields}}}"#);
-        decode_response(answer.replace(r#"sequence"}"#, &format!(r#"sequence"{beside}"#)).as_bytes(), &mut whole)
+        let (mut complete, mut streamed) = (ExtraDataSink(Vec::new()), ExtraDataSink(Vec::new()));
+        let response = r#"{"output":{"message":{"role":"assistant","content":[]}},"stopReason":"stop_sequence"}"#;
+        let hints = format!(r#","additionalModelResponseFields":{fields}}}"#);
+        decode_response(response.replace(r#"sequence"}"#, &format!(r#"sequence"{hints}"#)).as_bytes(), &mut complete)
             .unwrap();
-        let end = format!(r#"{{"stopReason":"stop_sequence"{beside}"#);
+        let end = format!(r#"{{"stopReason":"stop_sequence"{hints}"#);
         ConverseDecoder::default().decode_named("messageStop", end.as_bytes(), &mut streamed);
-        assert_eq!(whole.0, [format!("additionalModelResponseFields {fields}")]);
-        assert_eq!(streamed.0, whole.0);
+        assert_eq!(complete.0, [format!("additionalModelResponseFields {fields}")]);
+        assert_eq!(streamed.0, complete.0);
     }
 }

@@ -69,10 +69,10 @@ const VENDORS_WITHOUT_CACHING: [&str; 14] = [
 const NOVA_PREFIX: &str = "amazon.nova";
 
 /// Returns true if the model accepts a cache point in this position.
-pub fn supports_caching(model: &str, place: CachePointPosition) -> bool {
+pub fn supports_caching(model: &str, position: CachePointPosition) -> bool {
     match () {
         () if Vendor::from_model(model) == Vendor::Anthropic => true,
-        () if model.contains(NOVA_PREFIX) => place == CachePointPosition::Messages,
+        () if model.contains(NOVA_PREFIX) => position == CachePointPosition::Messages,
         () => !VENDORS_WITHOUT_CACHING.iter().any(|maker| model.contains(maker)),
     }
 }
@@ -83,45 +83,45 @@ pub fn supports_cache_ttl(model: &str) -> bool {
 }
 
 /// Returns true if Claude may think in this request. Must be called before the messages are written.
-pub fn can_think(asked: &ChatRequest) -> bool {
-    thinking::can_think(asked, &asked.model)
+pub fn can_think(request: &ChatRequest) -> bool {
+    thinking::can_think(request, &request.model)
 }
 
 /// Converts `reasoning_effort` to Claude's thinking parameters, and drops parameters that conflict with them.
-pub fn convert_thinking(asked: &mut ChatRequest, may: bool) -> Result<(), RequestError> {
-    if Vendor::from_model(&asked.model) != Vendor::Anthropic {
+pub fn convert_thinking(request: &mut ChatRequest, may: bool) -> Result<(), RequestError> {
+    if Vendor::from_model(&request.model) != Vendor::Anthropic {
         return Ok(());
     }
-    let model = asked.model.clone();
-    thinking::drop_unsupported_sampling(asked, &model);
-    let is_said = asked.fields.get("thinking").is_some_and(|own| !own.is_null());
+    let model = request.model.clone();
+    thinking::drop_unsupported_sampling(request, &model);
+    let is_said = request.fields.get("thinking").is_some_and(|value| !value.is_null());
     if is_said && !thinking::is_adaptive_only(&model) {
         return Ok(());
     }
-    let mut said = Fields::new();
-    let most = asked.fields.get("max_tokens").filter(|most| !most.is_null()).cloned();
-    said.insert(
+    let mut converted = Fields::new();
+    let most = request.fields.get("max_tokens").filter(|most| !most.is_null()).cloned();
+    converted.insert(
         "max_tokens".into(),
-        most.unwrap_or_else(|| anthropic_messages::max_output_tokens(&asked.model).into()),
+        most.unwrap_or_else(|| anthropic_messages::max_output_tokens(&request.model).into()),
     );
     for key in ["temperature", "top_k"] {
-        asked.move_param(key, &mut said, key);
+        request.move_param(key, &mut converted, key);
     }
-    thinking::write_config(asked, &model, &mut said, may)?;
-    said.shift_remove("max_tokens");
-    asked.fields.extend(said);
+    thinking::write_config(request, &model, &mut converted, may)?;
+    converted.shift_remove("max_tokens");
+    request.fields.extend(converted);
     Ok(())
 }
 
 /// Writes `additionalModelRequestFields`: the client's fields plus the vendor's parameters.
-pub fn write_vendor_fields(asked: &mut ChatRequest, tools: Vec<Value>, out: &mut Fields) {
-    let given = asked
+pub fn write_vendor_fields(request: &mut ChatRequest, tools: Vec<Value>, out: &mut Fields) {
+    let given = request
         .take_param("additionalModelRequestFields")
-        .or_else(|| asked.take_param("additional_model_request_fields"));
+        .or_else(|| request.take_param("additional_model_request_fields"));
     let mut more = given.and_then(|given| given.as_object().cloned()).unwrap_or_default();
-    asked.move_param("top_k", &mut more, "top_k");
-    match Vendor::from_model(&asked.model) {
-        Vendor::Anthropic => write_claude_fields(asked, &mut more),
+    request.move_param("top_k", &mut more, "top_k");
+    match Vendor::from_model(&request.model) {
+        Vendor::Anthropic => write_claude_fields(request, &mut more),
         Vendor::Cohere => {
             for (key, name) in [
                 ("presence_penalty", "presence_penalty"),
@@ -129,23 +129,23 @@ pub fn write_vendor_fields(asked: &mut ChatRequest, tools: Vec<Value>, out: &mut
                 ("logit_bias", "logit_bias"),
                 ("logitBias", "logit_bias"),
             ] {
-                asked.move_param(key, &mut more, name);
+                request.move_param(key, &mut more, name);
             }
         }
         Vendor::Ai21 => {
             for (key, name) in [("presence_penalty", "presencePenalty"), ("frequency_penalty", "frequencyPenalty")] {
-                if let Some(scale) = asked.take_param(key) {
+                if let Some(scale) = request.take_param(key) {
                     more.insert(name.into(), json!({"scale": scale}));
                 }
             }
-            asked.move_param("countPenalty", &mut more, "countPenalty");
+            request.move_param("countPenalty", &mut more, "countPenalty");
         }
         // Only Claude takes `thinking`, and the model behind this ARN may be Claude.
-        Vendor::Other if is_opaque_arn(&asked.model) => asked.move_param("thinking", &mut more, "thinking"),
+        Vendor::Other if is_opaque_arn(&request.model) => request.move_param("thinking", &mut more, "thinking"),
         Vendor::Other => {
-            let known = OPENAI_STYLE_PARAMS.iter().find(|(maker, _)| asked.model.contains(maker));
-            for key in known.map(|(_, keys)| *keys).unwrap_or_default() {
-                asked.move_param(key, &mut more, key);
+            let matched = OPENAI_STYLE_PARAMS.iter().find(|(maker, _)| request.model.contains(maker));
+            for key in matched.map(|(_, keys)| *keys).unwrap_or_default() {
+                request.move_param(key, &mut more, key);
             }
         }
     }
@@ -168,20 +168,20 @@ pub fn may_be_claude(model: &str) -> bool {
     Vendor::from_model(model) == Vendor::Anthropic || is_opaque_arn(model)
 }
 
-fn write_claude_fields(asked: &mut ChatRequest, more: &mut Fields) {
+fn write_claude_fields(request: &mut ChatRequest, more: &mut Fields) {
     for key in ["thinking", "anthropic_version"] {
-        asked.move_param(key, more, key);
+        request.move_param(key, more, key);
     }
     // Merges these into the `output_config` that the client may have sent in `additionalModelRequestFields`.
     for (key, value) in
-        asked.take_param("output_config").and_then(|config| config.as_object().cloned()).into_iter().flatten()
+        request.take_param("output_config").and_then(|config| config.as_object().cloned()).into_iter().flatten()
     {
         thinking::set_output_config(more, &key, value);
     }
-    if let Some(user) = asked.take_param("user") {
+    if let Some(user) = request.take_param("user") {
         more.insert("metadata".into(), json!({"user_id": user}));
     }
-    match asked.take_param("anthropic_beta") {
+    match request.take_param("anthropic_beta") {
         Some(Value::String(betas)) => {
             let betas: Vec<Value> = betas.split(',').map(|one| one.trim().into()).collect();
             more.insert("anthropic_beta".into(), betas.into());

@@ -31,7 +31,7 @@ impl CitationTracker {
         self.text_index.push_str(text);
     }
 
-    pub fn emit_citations(&mut self, citations: &Value, taker: &mut dyn EventSink) {
+    pub fn emit_citations(&mut self, citations: &Value, sink: &mut dyn EventSink) {
         let all = match citations {
             Value::Array(all) => all.as_slice(),
             Value::Object(_) => std::slice::from_ref(citations),
@@ -49,14 +49,14 @@ impl CitationTracker {
             self.citation_count += 1;
         }
         let json = json!(all).to_string();
-        let told = CitationSet {
+        let citation_set = CitationSet {
             scope: FieldScope::Message,
             name: CITATIONS_FIELD,
             json: &json,
             citations: &cited,
             untranslated_fields: &rest,
         };
-        taker.push_event(ResponseEvent::Citations(told));
+        sink.push_event(ResponseEvent::Citations(citation_set));
     }
 
     /// Returns the cited range in characters of the full text; `None` if the citation does not refer to text.
@@ -81,11 +81,11 @@ fn cited_sources<'a>(citation: &'a Value, claim: &'a Range<usize>) -> impl Itera
     let all = citation["sources"].as_array().into_iter().flatten();
     all.map(|source| {
         let id = source["id"].as_str().unwrap_or_default();
-        let said = if source["type"] == "tool" { &source["tool_output"] } else { &source["document"] };
-        let title = TITLE_KEYS.iter().map(|key| &said[key]).find(|title| title.is_string()).unwrap_or(&Value::Null);
-        let text = TEXT_KEYS.iter().find_map(|key| said[key].as_str()).map(ToOwned::to_owned);
-        let text = text.or_else(|| said.is_object().then(|| said.to_string())).unwrap_or_default();
-        let url = said["url"].as_str().filter(|url| url.contains("://"));
+        let document = if source["type"] == "tool" { &source["tool_output"] } else { &source["document"] };
+        let title = TITLE_KEYS.iter().map(|key| &document[key]).find(|title| title.is_string()).unwrap_or(&Value::Null);
+        let text = TEXT_KEYS.iter().find_map(|key| document[key].as_str()).map(ToOwned::to_owned);
+        let text = text.or_else(|| document.is_object().then(|| document.to_string())).unwrap_or_default();
+        let url = document["url"].as_str().filter(|url| url.contains("://"));
         // Cohere numbers tool results, and documents that have no id. The number is the last part of the id.
         let number = id.rsplit(':').next().and_then(|number| number.parse().ok()).unwrap_or_default();
         let source = search_result_source(url.unwrap_or(id), title, &text, number);

@@ -50,36 +50,36 @@ const COHERE_PARAMS: &[(&str, &str)] = &[
 ];
 
 impl ProviderFormat for CohereFormat {
-    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        asked.reject_several_choices()?;
+    fn write_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        chat_request.reject_several_choices()?;
         for key in ["frequency_penalty", "presence_penalty"] {
-            asked.clamp_param(key, &(0..=1));
+            chat_request.clamp_param(key, &(0..=1));
         }
         for key in ["top_k", "k"] {
-            asked.clamp_param(key, &(0..=500));
+            chat_request.clamp_param(key, &(0..=500));
         }
-        let choice = asked.tool_choice.take();
-        let is_strict = take_strict_flags(asked);
-        convert_reasoning_effort(asked)?;
-        let chat = request::build_body(asked, "max_tokens", openai_chat::ReasoningReplay::Dropped)?;
+        let resolver = chat_request.tool_choice.take();
+        let is_strict = take_strict_flags(chat_request);
+        convert_reasoning_effort(chat_request)?;
+        let chat = request::build_body(chat_request, "max_tokens", openai_chat::ReasoningReplay::Dropped)?;
         let mut out = Fields::new();
         for (key, value) in chat {
             match FIELD_NAMES.iter().find(|(name, _)| *name == key) {
-                Some((_, own)) => drop(out.insert((*own).to_owned(), value)),
+                Some((_, cohere_name)) => drop(out.insert((*cohere_name).to_owned(), value)),
                 None if key == "stream_options" || value == Value::Bool(false) && key != "parallel_tool_calls" => (),
-                None => asked.record_dropped(&key),
+                None => chat_request.record_dropped(&key),
             }
         }
-        for (key, own) in COHERE_PARAMS {
-            asked.move_param(key, &mut out, own);
+        for (key, cohere_name) in COHERE_PARAMS {
+            chat_request.move_param(key, &mut out, cohere_name);
         }
         if is_strict && out.contains_key("tools") {
             out.entry("strict_tools").or_insert(true.into());
         }
-        if let Some(thinking) = asked.take_param("thinking") {
+        if let Some(thinking) = chat_request.take_param("thinking") {
             out.insert("thinking".into(), build_thinking(&thinking));
         }
-        write_tool_choice(choice.as_ref(), &mut out)?;
+        write_tool_choice(resolver.as_ref(), &mut out)?;
         rewrite_response_format(&mut out);
         if let Some(stop @ Value::String(_)) = out.get_mut("stop_sequences") {
             *stop = json!([stop.take()]);
@@ -87,8 +87,8 @@ impl ProviderFormat for CohereFormat {
         Ok(Value::Object(out).to_string().into_bytes())
     }
 
-    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-        response::decode_response(answer, taker)
+    fn read_response(&self, body: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+        response::decode_response(body, sink)
     }
 
     fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
@@ -108,23 +108,24 @@ impl ProviderFormat for CohereFormat {
         Ok(out.to_string().into_bytes())
     }
 
-    fn read_embeddings(&self, answer: &Value) -> Option<EmbeddingResponse> {
-        let vectors = answer.pointer("/embeddings/float")?.as_array()?.clone();
-        let tokens =
-            answer.pointer("/meta/tokens/input_tokens").or_else(|| answer.pointer("/meta/billed_units/input_tokens"));
+    fn read_embeddings(&self, response: &Value) -> Option<EmbeddingResponse> {
+        let vectors = response.pointer("/embeddings/float")?.as_array()?.clone();
+        let tokens = response
+            .pointer("/meta/tokens/input_tokens")
+            .or_else(|| response.pointer("/meta/billed_units/input_tokens"));
         // Batches report token counts as floating-point numbers.
         #[allow(clippy::cast_sign_loss)] // The cast saturates: negative values become zero.
         let tokens = tokens.and_then(Value::as_f64).map(|tokens| tokens as u64);
         Some(EmbeddingResponse { vectors, token_count: tokens, ..EmbeddingResponse::default() })
     }
 
-    fn read_model_list(&self, answer: &Value) -> Option<Vec<ListedModel>> {
-        model_list::parse_models_at(answer, "/models", "name", "")
+    fn read_model_list(&self, response: &Value) -> Option<Vec<ListedModel>> {
+        model_list::parse_models_at(response, "/models", "name", "")
     }
 
     /// The error body contains only `{message}`.
-    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(answer)
+    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
+        openai_chat::parse_error(response)
     }
 }
 
@@ -174,10 +175,10 @@ fn image_data_url((at, item): (usize, EmbeddingInput)) -> Option<Result<Value, R
 
 /// Removes the `strict` flags of the tools. Returns true if any tool or the response schema is strict, because Cohere
 /// has one flag for all tools.
-fn take_strict_flags(asked: &mut ChatRequest) -> bool {
+fn take_strict_flags(request: &mut ChatRequest) -> bool {
     let mut is_strict =
-        asked.fields.get("response_format").is_some_and(|format| format["json_schema"]["strict"] == true);
-    for tool in &mut asked.tools {
+        request.fields.get("response_format").is_some_and(|format| format["json_schema"]["strict"] == true);
+    for tool in &mut request.tools {
         if let Tool::Function { strict, .. } = tool {
             is_strict |= strict.take() == Some(Value::Bool(true));
         }
@@ -186,14 +187,14 @@ fn take_strict_flags(asked: &mut ChatRequest) -> bool {
 }
 
 /// Converts `reasoning_effort` to a thinking budget in tokens for reasoning models.
-fn convert_reasoning_effort(asked: &mut ChatRequest) -> Result<(), RequestError> {
-    if !asked.model.contains("reasoning") || asked.fields.get("thinking").is_some_and(|own| !own.is_null()) {
+fn convert_reasoning_effort(request: &mut ChatRequest) -> Result<(), RequestError> {
+    if !request.model.contains("reasoning") || request.fields.get("thinking").is_some_and(|value| !value.is_null()) {
         return Ok(());
     }
-    if let Some((_, budget)) = thinking::parse_effort(asked)? {
+    if let Some((_, budget)) = thinking::parse_effort(request)? {
         let kind = if budget == 0 { "disabled" } else { "enabled" };
         let budget = (budget > 0).then_some(budget);
-        asked.fields.insert("thinking".into(), json!({"type": kind, "budget_tokens": budget}));
+        request.fields.insert("thinking".into(), json!({"type": kind, "budget_tokens": budget}));
     }
     Ok(())
 }
@@ -201,15 +202,15 @@ fn convert_reasoning_effort(asked: &mut ChatRequest) -> Result<(), RequestError>
 fn build_thinking(thinking: &Value) -> Value {
     // Cohere knows only these two types.
     let kind = if thinking["type"] == "disabled" { "disabled" } else { "enabled" };
-    let mut told = json!({"type": kind});
+    let mut config = json!({"type": kind});
     if let Some(budget) = thinking.get("budget_tokens").filter(|budget| !budget.is_null()) {
-        told["token_budget"] = budget.clone();
+        config["token_budget"] = budget.clone();
     }
-    told
+    config
 }
 
-fn write_tool_choice(choice: Option<&ToolChoice>, out: &mut Fields) -> Result<(), RequestError> {
-    let word = match choice {
+fn write_tool_choice(resolver: Option<&ToolChoice>, out: &mut Fields) -> Result<(), RequestError> {
+    let mode = match resolver {
         None | Some(ToolChoice::Auto) => return Ok(()),
         Some(ToolChoice::None) => "NONE",
         Some(ToolChoice::Any) => "REQUIRED",
@@ -219,7 +220,7 @@ fn write_tool_choice(choice: Option<&ToolChoice>, out: &mut Fields) -> Result<()
             "REQUIRED"
         }
     };
-    out.insert("tool_choice".into(), word.into());
+    out.insert("tool_choice".into(), mode.into());
     Ok(())
 }
 

@@ -12,37 +12,37 @@ use crate::{
     usage::UsageCounts,
 };
 
-pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-    let answer: Value = serde_json::from_slice(answer)?;
-    let Some(message) = answer["message"].as_object() else {
+pub fn decode_response(response: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+    let response: Value = serde_json::from_slice(response)?;
+    let Some(message) = response["message"].as_object() else {
         return Err(MalformedResponse("it has no message".into()));
     };
-    taker.push_event(ResponseEvent::Start { id: as_text(&answer["id"]), model: "" });
+    sink.push_event(ResponseEvent::Start { id: as_text(&response["id"]), model: "" });
     if let Some(plan) = message.get("tool_plan").map(as_text).filter(|plan| !plan.is_empty()) {
-        taker.push_event(ResponseEvent::Thinking(plan));
+        sink.push_event(ResponseEvent::Thinking(plan));
     }
     let mut citing = CitationTracker::default();
     for (at, part) in (0..).zip(as_items(message.get("content"))) {
         citing.add_text(at, as_text(&part["text"]));
-        emit_content(part, taker);
+        emit_content(part, sink);
     }
     for (at, call) in as_items(message.get("tool_calls")).iter().enumerate() {
-        emit_call_start(call, taker);
+        emit_call_start(call, sink);
         let arguments = as_text(&call["function"]["arguments"]);
-        taker.push_event(ResponseEvent::ToolCallArguments {
+        sink.push_event(ResponseEvent::ToolCallArguments {
             call_index: at,
             json: if arguments.is_empty() { "{}" } else { arguments },
         });
     }
-    citing.emit_citations(message.get("citations").unwrap_or(&Value::Null), taker);
-    emit_extra_data("logprobs", &answer["logprobs"], FieldScope::Choice, taker);
-    emit_end(&answer, taker);
+    citing.emit_citations(message.get("citations").unwrap_or(&Value::Null), sink);
+    emit_extra_data("logprobs", &response["logprobs"], FieldScope::Choice, sink);
+    emit_end(&response, sink);
     Ok(())
 }
 
-fn emit_extra_data(name: &str, value: &Value, place: FieldScope, taker: &mut dyn EventSink) {
+fn emit_extra_data(name: &str, value: &Value, scope: FieldScope, sink: &mut dyn EventSink) {
     if value.as_array().is_some_and(|items| !items.is_empty()) {
-        taker.push_event(ResponseEvent::ExtraField { scope: place, name, json: &value.to_string() });
+        sink.push_event(ResponseEvent::ExtraField { scope, name, json: &value.to_string() });
     }
 }
 
@@ -54,30 +54,30 @@ fn as_items(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-fn emit_content(part: &Value, taker: &mut dyn EventSink) {
+fn emit_content(part: &Value, sink: &mut dyn EventSink) {
     match (as_text(&part["text"]), as_text(&part["thinking"])) {
         ("", "") => (),
-        ("", thought) => taker.push_event(ResponseEvent::Thinking(thought)),
-        (said, _) => taker.push_event(ResponseEvent::Text(said)),
+        ("", thought) => sink.push_event(ResponseEvent::Thinking(thought)),
+        (text, _) => sink.push_event(ResponseEvent::Text(text)),
     }
 }
 
-fn emit_call_start(call: &Value, taker: &mut dyn EventSink) {
-    taker.push_event(ResponseEvent::ToolCall {
+fn emit_call_start(call: &Value, sink: &mut dyn EventSink) {
+    sink.push_event(ResponseEvent::ToolCall {
         id: as_text(&call["id"]),
         name: as_text(&call["function"]["name"]),
         signature: None,
     });
 }
 
-fn emit_end(answer: &Value, taker: &mut dyn EventSink) {
+fn emit_end(response: &Value, sink: &mut dyn EventSink) {
     let mut counts = UsageCounts::default();
-    counts.read_usage(answer["usage"].to_string().as_bytes());
+    counts.read_usage(response["usage"].to_string().as_bytes());
     if let Some(usage) = counts.to_usage(ApiFormat::OpenAi) {
-        taker.push_event(ResponseEvent::Usage(usage));
+        sink.push_event(ResponseEvent::Usage(usage));
     }
-    taker.push_event(ResponseEvent::Finish { reason: as_text(&answer["finish_reason"]), stop_sequence: None });
-    taker.push_event(ResponseEvent::End);
+    sink.push_event(ResponseEvent::Finish { reason: as_text(&response["finish_reason"]), stop_sequence: None });
+    sink.push_event(ResponseEvent::End);
 }
 
 /// Decodes a streamed response.
@@ -89,37 +89,37 @@ pub struct CohereDecoder {
 }
 
 impl StreamDecoder for CohereDecoder {
-    fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
+    fn decode(&mut self, data: &[u8], sink: &mut dyn EventSink) {
         // Ignores data that is not an event of this format.
         let Ok(event) = serde_json::from_slice::<Value>(data) else { return };
         let message = &event["delta"]["message"];
         match as_text(&event["type"]) {
-            "message-start" => taker.push_event(ResponseEvent::Start { id: as_text(&event["id"]), model: "" }),
+            "message-start" => sink.push_event(ResponseEvent::Start { id: as_text(&event["id"]), model: "" }),
             "content-start" | "content-delta" => {
                 self.citations
                     .add_text(event["index"].as_u64().unwrap_or_default(), as_text(&message["content"]["text"]));
-                emit_content(&message["content"], taker);
+                emit_content(&message["content"], sink);
                 if event["logprobs"].is_object() {
-                    emit_extra_data("logprobs", &json!([event["logprobs"]]), FieldScope::Choice, taker);
+                    emit_extra_data("logprobs", &json!([event["logprobs"]]), FieldScope::Choice, sink);
                 }
             }
-            "citation-start" => self.citations.emit_citations(&message["citations"], taker),
-            "tool-plan-delta" => taker.push_event(ResponseEvent::Thinking(as_text(&message["tool_plan"]))),
+            "citation-start" => self.citations.emit_citations(&message["citations"], sink),
+            "tool-plan-delta" => sink.push_event(ResponseEvent::Thinking(as_text(&message["tool_plan"]))),
             "tool-call-start" => {
-                emit_call_start(&message["tool_calls"], taker);
+                emit_call_start(&message["tool_calls"], sink);
                 self.calls_with_arguments.push(false);
-                self.emit_arguments(as_text(&message["tool_calls"]["function"]["arguments"]), taker);
+                self.emit_arguments(as_text(&message["tool_calls"]["function"]["arguments"]), sink);
             }
-            "tool-call-delta" => self.emit_arguments(as_text(&message["tool_calls"]["function"]["arguments"]), taker),
-            "tool-call-end" if self.calls_with_arguments.last() == Some(&false) => self.emit_arguments("{}", taker),
+            "tool-call-delta" => self.emit_arguments(as_text(&message["tool_calls"]["function"]["arguments"]), sink),
+            "tool-call-end" if self.calls_with_arguments.last() == Some(&false) => self.emit_arguments("{}", sink),
             "message-end" if event["delta"]["error"].is_string() => {
-                taker.push_event(ResponseEvent::Failed {
+                sink.push_event(ResponseEvent::Failed {
                     kind: None,
                     message: as_text(&event["delta"]["error"]),
                     code: None,
                 });
             }
-            "message-end" => emit_end(&event["delta"], taker),
+            "message-end" => emit_end(&event["delta"], sink),
             _ => (),
         }
     }
@@ -127,11 +127,11 @@ impl StreamDecoder for CohereDecoder {
 
 impl CohereDecoder {
     /// Emits arguments of the latest tool call. Cohere streams one call after the other.
-    fn emit_arguments(&mut self, json: &str, taker: &mut dyn EventSink) {
+    fn emit_arguments(&mut self, json: &str, sink: &mut dyn EventSink) {
         let call = self.calls_with_arguments.len().saturating_sub(1);
-        if let (Some(said), false) = (self.calls_with_arguments.last_mut(), json.is_empty()) {
-            *said = true;
-            taker.push_event(ResponseEvent::ToolCallArguments { call_index: call, json });
+        if let (Some(has_arguments), false) = (self.calls_with_arguments.last_mut(), json.is_empty()) {
+            *has_arguments = true;
+            sink.push_event(ResponseEvent::ToolCallArguments { call_index: call, json });
         }
     }
 }

@@ -69,7 +69,7 @@ impl GroundingTracker {
     }
 
     /// Emits the citations of a metadata field. Returns false if the field holds none.
-    pub fn emit_citations(&mut self, name: &str, json: &str, taker: &mut dyn EventSink) -> bool {
+    pub fn emit_citations(&mut self, name: &str, json: &str, sink: &mut dyn EventSink) -> bool {
         let Ok(metadata) = serde_json::from_str::<Value>(json) else { return false };
         let found = match name {
             GROUNDING_METADATA => self.parse_grounding(&metadata),
@@ -78,13 +78,13 @@ impl GroundingTracker {
         };
         let Some((mut cited, mut rest)) = found else { return false };
         cited.retain(|one| !self.emitted.contains(one));
-        let room = MAX_CITATIONS.saturating_sub(self.emitted.len());
-        if cited.len() > room {
-            cited.truncate(room);
+        let remaining = MAX_CITATIONS.saturating_sub(self.emitted.len());
+        if cited.len() > remaining {
+            cited.truncate(remaining);
             rest.push(name.to_owned());
         }
         self.emitted.extend_from_slice(&cited);
-        taker.push_event(ResponseEvent::Citations(CitationSet {
+        sink.push_event(ResponseEvent::Citations(CitationSet {
             scope: FieldScope::Choice,
             name,
             json,
@@ -170,28 +170,28 @@ impl GroundingTracker {
         let Segment { part_index, start_index, end_index, text } = segment;
         let begins = self.part_offsets.get(*part_index).copied().unwrap_or_default();
         let within = begins.checked_add(*start_index)?..begins.checked_add(*end_index)?;
-        let (said, of_all) = (text.as_deref().filter(|text| !text.is_empty()), *start_index..*end_index);
-        let is_there = |at: &Range<usize>| self.text_index.matches_at(at, said);
+        let (quote, of_all) = (text.as_deref().filter(|text| !text.is_empty()), *start_index..*end_index);
+        let is_there = |at: &Range<usize>| self.text_index.matches_at(at, quote);
         let at = [of_all, within.clone()].into_iter().find(is_there).unwrap_or(within);
-        self.text_index.locate_bytes(at, said)
+        self.text_index.locate_bytes(at, quote)
     }
 }
 
 /// Builds the source of a grounding chunk: a web page, a place on a map, or a document of the client.
 fn build_source(found: &Value, at: usize) -> Option<Value> {
-    let (own, is_given) = match (&found["web"], &found["maps"], &found["retrievedContext"]) {
+    let (chunk, is_given) = match (&found["web"], &found["maps"], &found["retrievedContext"]) {
         (web @ Value::Object(_), ..) => (web, false),
         (_, maps @ Value::Object(_), _) => (maps, false),
         (.., given @ Value::Object(_)) => (given, true),
         _ => return None,
     };
-    let text = own["text"].as_str().unwrap_or_default();
-    let uri = own["uri"].as_str().filter(|uri| !uri.is_empty());
+    let text = chunk["text"].as_str().unwrap_or_default();
+    let uri = chunk["uri"].as_str().filter(|uri| !uri.is_empty());
     if is_given {
-        let name = own["documentName"].as_str().unwrap_or_default();
-        return Some(search_result_source(uri.unwrap_or(name), &own["title"], text, at));
+        let name = chunk["documentName"].as_str().unwrap_or_default();
+        return Some(search_result_source(uri.unwrap_or(name), &chunk["title"], text, at));
     }
-    Some(web_page_source(uri?, &own["title"], text))
+    Some(web_page_source(uri?, &chunk["title"], text))
 }
 
 fn is_nonempty(value: &Value) -> bool {
@@ -214,8 +214,8 @@ mod tests {
     struct CitationSink(Vec<(Vec<Range<usize>>, Vec<String>)>);
 
     impl EventSink for CitationSink {
-        fn push_event(&mut self, piece: ResponseEvent<'_>) {
-            if let ResponseEvent::Citations(cites) = piece {
+        fn push_event(&mut self, event: ResponseEvent<'_>) {
+            if let ResponseEvent::Citations(cites) = event {
                 self.0.push((
                     cites.citations.iter().map(|one| one.claim_range.clone()).collect(),
                     cites.untranslated_fields.to_vec(),

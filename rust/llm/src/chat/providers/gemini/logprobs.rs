@@ -42,11 +42,11 @@ impl TokenLogprob {
 pub fn convert_logprobs(json: &str) -> Option<String> {
     let LogprobsResult { top_candidates, chosen_candidates } = serde_json::from_str(json).ok()?;
     let mut tops = top_candidates.iter();
-    let content = chosen_candidates.iter().map(|chosen| {
+    let content = chosen_candidates.iter().map(|candidate| {
         let top = tops.next().map(|top| top.candidates.iter().map(TokenLogprob::to_json).collect::<Vec<_>>());
-        let mut told = chosen.to_json();
-        told["top_logprobs"] = top.unwrap_or_default().into();
-        told
+        let mut entry = candidate.to_json();
+        entry["top_logprobs"] = top.unwrap_or_default().into();
+        entry
     });
     let content: Vec<_> = content.collect();
     Some(json!({"content": content, "refusal": null}).to_string())

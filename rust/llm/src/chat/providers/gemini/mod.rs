@@ -29,12 +29,12 @@ pub static AI_STUDIO: GeminiFormat = GeminiFormat { is_vertex: false };
 pub static VERTEX_AI: GeminiFormat = GeminiFormat { is_vertex: true };
 
 impl ProviderFormat for GeminiFormat {
-    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        Ok(serde_json::Value::Object(request::write_body(asked, !self.is_vertex)?).to_string().into_bytes())
+    fn write_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        Ok(serde_json::Value::Object(request::write_body(chat_request, !self.is_vertex)?).to_string().into_bytes())
     }
 
-    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-        response::decode_response(answer, taker)
+    fn read_response(&self, body: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+        response::decode_response(body, sink)
     }
 
     fn signs_tool_calls(&self, model: &str) -> bool {
@@ -62,37 +62,37 @@ impl ProviderFormat for GeminiFormat {
     }
 
     /// The response reports no token count.
-    fn read_embeddings(&self, answer: &Value) -> Option<EmbeddingResponse> {
-        let vectors = answer["embeddings"].as_array()?.iter().map(|one| one["values"].clone()).collect();
+    fn read_embeddings(&self, response: &Value) -> Option<EmbeddingResponse> {
+        let vectors = response["embeddings"].as_array()?.iter().map(|one| one["values"].clone()).collect();
         Some(EmbeddingResponse { vectors, ..EmbeddingResponse::default() })
     }
 
-    fn write_count_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        let model = format!("models/{}", asked.model.trim_start_matches("models/"));
-        let mut said = request::write_body(asked, !self.is_vertex)?;
+    fn write_count_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        let model = format!("models/{}", chat_request.model.trim_start_matches("models/"));
+        let mut fields = request::write_body(chat_request, !self.is_vertex)?;
         let body = if self.is_vertex {
-            said.retain(|key, _| matches!(key.as_str(), "contents" | "systemInstruction" | "tools"));
-            Value::Object(said)
+            fields.retain(|key, _| matches!(key.as_str(), "contents" | "systemInstruction" | "tools"));
+            Value::Object(fields)
         } else {
-            said.insert("model".into(), model.into());
-            json!({"generateContentRequest": said})
+            fields.insert("model".into(), model.into());
+            json!({"generateContentRequest": fields})
         };
         Ok(body.to_string().into_bytes())
     }
 
-    fn read_token_count(&self, answer: &Value) -> Option<u64> {
-        answer["totalTokens"].as_u64()
+    fn read_token_count(&self, response: &Value) -> Option<u64> {
+        response["totalTokens"].as_u64()
     }
 
-    fn read_model_list(&self, answer: &Value) -> Option<Vec<ListedModel>> {
+    fn read_model_list(&self, response: &Value) -> Option<Vec<ListedModel>> {
         if self.is_vertex {
-            return model_list::parse_models_at(answer, "/publisherModels", "name", "publishers/google/models/");
+            return model_list::parse_models_at(response, "/publisherModels", "name", "publishers/google/models/");
         }
-        model_list::parse_models_at(answer, "/models", "name", "models/")
+        model_list::parse_models_at(response, "/models", "name", "models/")
     }
 
     /// The error body is `{error: {code, message, status}}`, with field names that the shared parser knows.
-    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(answer)
+    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
+        openai_chat::parse_error(response)
     }
 }

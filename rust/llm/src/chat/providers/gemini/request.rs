@@ -48,19 +48,19 @@ const PARAM_RANGES: &[(&str, RangeInclusive<i32>)] = &[("temperature", 0..=2), (
 
 /// Writes the request body. `names_calls` is true if this API accepts ids of function calls; they are sent only to
 /// models that know them.
-pub fn write_body(asked: &mut ChatRequest, names_calls: bool) -> Result<Fields, RequestError> {
-    asked.reject_several_choices()?;
+pub fn write_body(request: &mut ChatRequest, names_calls: bool) -> Result<Fields, RequestError> {
+    request.reject_several_choices()?;
     let mut out = Fields::new();
-    let called = collect_call_names(&asked.messages);
-    let were = asked.messages.len();
+    let called = collect_call_names(&request.messages);
+    let were = request.messages.len();
     let mut system = Vec::new();
     let mut turns: Vec<(Role, Vec<Value>)> = Vec::new();
-    for (at, message) in std::mem::take(&mut asked.messages).into_iter().enumerate() {
+    for (at, message) in std::mem::take(&mut request.messages).into_iter().enumerate() {
         let Message { role, parts } = message;
         let path = format!("messages[{at}]");
-        let said = if role == Role::System { &mut system } else { turn_for_role(role, &mut turns) };
+        let target = if role == Role::System { &mut system } else { turn_for_role(role, &mut turns) };
         for part in parts {
-            write_part(part, &path, &called, asked, said)?;
+            write_part(part, &path, &called, request, target)?;
         }
     }
     if !system.is_empty() {
@@ -69,25 +69,25 @@ pub fn write_body(asked: &mut ChatRequest, names_calls: bool) -> Result<Fields, 
     turns.retain(|(_, parts)| !parts.is_empty());
     ChatRequest::reject_empty_messages(were, turns.len())?;
     sort_function_responses(&mut turns);
-    let is_of_today = thinking::requires_signatures(&asked.model);
-    if is_of_today && fill_missing_signatures(&mut turns, asked.signatures.as_ref()) {
-        asked.dropped_params.add("thought_signature");
+    let is_of_today = thinking::requires_signatures(&request.model);
+    if is_of_today && fill_missing_signatures(&mut turns, request.signatures.as_ref()) {
+        request.dropped_params.add("thought_signature");
     }
     if !(names_calls && is_of_today) {
         drop_call_ids(&mut turns);
     }
     let turn = |(role, parts)| json!({"role": if role == Role::Assistant { "model" } else { "user" }, "parts": parts});
     out.insert("contents".into(), turns.into_iter().map(turn).collect());
-    write_tools(asked, &mut out)?;
-    write_generation_config(asked, &mut out)?;
+    write_tools(request, &mut out)?;
+    write_generation_config(request, &mut out)?;
     for (key, name) in
         [("safety_settings", "safetySettings"), ("labels", "labels"), ("cached_content", "cachedContent")]
     {
-        asked.move_param(key, &mut out, name);
+        request.move_param(key, &mut out, name);
     }
     // The URL path states both.
-    asked.model.clear();
-    asked.stream = false;
+    request.model.clear();
+    request.stream = false;
     Ok(out)
 }
 
@@ -103,21 +103,22 @@ fn turn_for_role(role: Role, turns: &mut Vec<(Role, Vec<Value>)>) -> &mut Vec<Va
 
 /// Sorts function responses into the order of their calls. Other parts stay behind the response that they follow.
 fn sort_function_responses(turns: &mut [(Role, Vec<Value>)]) {
-    let id = |part: &Value, kind: &str| part.get(kind).and_then(|told| told["id"].as_str().map(ToOwned::to_owned));
+    let id =
+        |part: &Value, kind: &str| part.get(kind).and_then(|payload| payload["id"].as_str().map(ToOwned::to_owned));
     for at in 1..turns.len() {
         let (before, after) = turns.split_at_mut(at);
         let calls: Vec<_> = before[at - 1].1.iter().filter_map(|part| id(part, "functionCall")).collect();
-        let mut place = 0;
+        let mut sort_key = 0;
         let mut placed: Vec<_> = std::mem::take(&mut after[0].1)
             .into_iter()
             .map(|part| {
-                let own = id(&part, "functionResponse");
-                let own = own.and_then(|own| calls.iter().position(|call| *call == own));
-                place = own.map_or(place, |own| own + 1);
-                (place, part)
+                let response_id = id(&part, "functionResponse");
+                let call_index = response_id.and_then(|wanted_id| calls.iter().position(|call| *call == wanted_id));
+                sort_key = call_index.map_or(sort_key, |index| index + 1);
+                (sort_key, part)
             })
             .collect();
-        placed.sort_by_key(|(place, _)| *place);
+        placed.sort_by_key(|(key, _)| *key);
         after[0].1 = placed.into_iter().map(|(_, part)| part).collect();
     }
 }
@@ -127,7 +128,7 @@ fn sort_function_responses(turns: &mut [(Role, Vec<Value>)]) {
 fn drop_call_ids(turns: &mut [(Role, Vec<Value>)]) {
     for part in turns.iter_mut().flat_map(|(_, parts)| parts) {
         for kind in ["functionCall", "functionResponse"] {
-            part.get_mut(kind).and_then(Value::as_object_mut).map(|told| told.shift_remove("id"));
+            part.get_mut(kind).and_then(Value::as_object_mut).map(|payload| payload.shift_remove("id"));
         }
     }
 }
@@ -138,39 +139,39 @@ fn drop_call_ids(turns: &mut [(Role, Vec<Value>)]) {
 fn fill_missing_signatures(turns: &mut [(Role, Vec<Value>)], signatures: Option<&ScopedSignatures>) -> bool {
     let gives_back = |part: &Value| part.get("functionResponse").is_some();
     let speaks = |(role, parts): &(Role, Vec<Value>)| *role != Role::Assistant && !parts.iter().any(gives_back);
-    let begun = turns.iter().rposition(speaks).map_or(0, |at| at + 1);
+    let turn_start = turns.iter().rposition(speaks).map_or(0, |at| at + 1);
     let mut is_filled = false;
-    for (_, parts) in turns[begun..].iter_mut().filter(|(role, _)| *role == Role::Assistant) {
+    for (_, parts) in turns[turn_start..].iter_mut().filter(|(role, _)| *role == Role::Assistant) {
         let first = parts.iter_mut().find(|part| part.get("functionCall").is_some());
         if let Some(first) = first.filter(|part| part.get("thoughtSignature").is_none()) {
-            let kept = first["functionCall"]["id"].as_str().and_then(|id| signatures?.get(id));
-            is_filled |= kept.is_none();
-            first["thoughtSignature"] = kept.as_deref().unwrap_or(SKIP_SIGNATURE_VALIDATION).into();
+            let cached = first["functionCall"]["id"].as_str().and_then(|id| signatures?.get(id));
+            is_filled |= cached.is_none();
+            first["thoughtSignature"] = cached.as_deref().unwrap_or(SKIP_SIGNATURE_VALIDATION).into();
         }
     }
     is_filled
 }
 
 /// Writes `responseModalities`. Rejects output kinds other than text and images, which client formats cannot represent.
-fn write_modalities(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
-    let Some(kinds) = asked.take_param("modalities") else { return Ok(()) };
+fn write_modalities(request: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
+    let Some(kinds) = request.take_param("modalities") else { return Ok(()) };
     let kinds = into_array(Some(kinds), "modalities")?;
-    let said = kinds.iter().map(|kind| match kind.as_str() {
+    let parsed = kinds.iter().map(|kind| match kind.as_str() {
         Some(kind @ ("text" | "image")) => Ok(kind.to_ascii_uppercase()),
         _ => Err(RequestError::new("modalities", "only text and image output is supported")),
     });
-    let said = said.collect::<Result<Vec<_>, _>>()?;
-    if said != ["TEXT"] {
-        config.insert("responseModalities".into(), said.into());
+    let modalities = parsed.collect::<Result<Vec<_>, _>>()?;
+    if modalities != ["TEXT"] {
+        config.insert("responseModalities".into(), modalities.into());
     }
     Ok(())
 }
 
 /// Writes `imageConfig`. Accepts its fields in snake_case and camelCase.
-fn write_image_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
-    let Some(wanted) = asked.take_param("image_config") else { return Ok(()) };
+fn write_image_config(request: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
+    let Some(wanted) = request.take_param("image_config") else { return Ok(()) };
     let mut wanted = into_object(wanted, "image_config")?;
-    let mut told = Fields::new();
+    let mut image_config = Fields::new();
     for (key, name) in [
         ("aspect_ratio", "aspectRatio"),
         ("aspectRatio", "aspectRatio"),
@@ -178,11 +179,11 @@ fn write_image_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<()
         ("imageSize", "imageSize"),
     ] {
         if let Some(value) = wanted.shift_remove(key) {
-            told.insert(name.into(), value);
+            image_config.insert(name.into(), value);
         }
     }
-    wanted.keys().for_each(|key| asked.record_dropped(&format!("image_config.{key}")));
-    config.insert("imageConfig".into(), told.into());
+    wanted.keys().for_each(|key| request.record_dropped(&format!("image_config.{key}")));
+    config.insert("imageConfig".into(), image_config.into());
     Ok(())
 }
 
@@ -199,31 +200,31 @@ fn write_part(
     part: Part,
     path: &str,
     called: &[(String, String)],
-    asked: &mut ChatRequest,
+    request: &mut ChatRequest,
     out: &mut Vec<Value>,
 ) -> Result<(), RequestError> {
     out.push(match part {
         Part::Text { text, .. } if text.is_empty() => return Ok(()),
         Part::Text { text, cache, citations } => {
-            drop_cache_hint(cache.as_ref(), asked);
-            asked.record_dropped_if_set("citations", citations.as_ref());
+            drop_cache_hint(cache.as_ref(), request);
+            request.record_dropped_if_set("citations", citations.as_ref());
             json!({"text": text})
         }
         Part::Image { source, detail, cache } => {
-            drop_cache_hint(cache.as_ref(), asked);
-            asked.record_dropped_if_set("image_url.detail", detail.as_ref());
+            drop_cache_hint(cache.as_ref(), request);
+            request.record_dropped_if_set("image_url.detail", detail.as_ref());
             source_part(source, "image/jpeg", path)?
         }
         Part::Document { source, name, cache, extra: more } => {
-            drop_cache_hint(cache.as_ref(), asked);
-            asked.record_dropped_fields("document", &more);
-            asked.record_dropped_if_set("filename", name.as_ref());
+            drop_cache_hint(cache.as_ref(), request);
+            request.record_dropped_fields("document", &more);
+            request.record_dropped_if_set("filename", name.as_ref());
             source_part(source, "application/pdf", path)?
         }
         Part::Audio { data, format } => json!({"inlineData": {"mimeType": format!("audio/{format}"), "data": data}}),
         // Gemini accepts only signatures that it issued itself, and those are on the function calls.
         Part::Thinking { .. } | Part::RedactedThinking { .. } => {
-            asked.record_dropped("thinking");
+            request.record_dropped("thinking");
             return Ok(());
         }
         Part::Signature(signature) => {
@@ -233,26 +234,26 @@ fn write_part(
         Part::ProviderBlock { kind, mut fields } => match fields.shift_remove(&kind) {
             Some(value) if NATIVE_PART_KINDS.contains(&kind.as_str()) => json!({kind: value}),
             _ => {
-                asked.record_dropped(&kind);
+                request.record_dropped(&kind);
                 return Ok(());
             }
         },
         Part::ToolCall(call) => function_call_part(call, path)?,
         Part::ToolResult { id, parts, is_error, cache } => {
-            drop_cache_hint(cache.as_ref(), asked);
-            let name = called.iter().rev().find(|(known, _)| *known == id).map(|(_, name)| name.as_str());
-            asked.record_dropped_if_set("tool_call_id", name.is_none().then_some(&id));
+            drop_cache_hint(cache.as_ref(), request);
+            let name = called.iter().rev().find(|(call_id, _)| *call_id == id).map(|(_, name)| name.as_str());
+            request.record_dropped_if_set("tool_call_id", name.is_none().then_some(&id));
             let is_known = name.is_some();
             let name = name.unwrap_or(UNKNOWN_FUNCTION_NAME);
             let key = if is_error { "error" } else { "output" };
             let (texts, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|one| matches!(one, Part::Text { .. }));
-            let mut told = json!({"name": name, "response": {key: join_text(texts)}});
+            let mut function_response = json!({"name": name, "response": {key: join_text(texts)}});
             if is_known && !id.is_empty() {
-                told["id"] = id.into();
+                function_response["id"] = id.into();
             }
-            out.push(json!({"functionResponse": told}));
+            out.push(json!({"functionResponse": function_response}));
             // A function response contains only text; other parts follow it in the same turn.
-            return others.into_iter().try_for_each(|other| write_part(other, path, called, asked, out));
+            return others.into_iter().try_for_each(|other| write_part(other, path, called, request, out));
         }
     });
     Ok(())
@@ -315,30 +316,30 @@ fn mime_from_extension(url: &str) -> Option<&'static str> {
 }
 
 /// Reports a cache hint as dropped: Gemini's caches are created in advance, not by a hint in the request.
-fn drop_cache_hint(cache: Option<&Value>, asked: &mut ChatRequest) {
+fn drop_cache_hint(cache: Option<&Value>, request: &mut ChatRequest) {
     if cache.is_some() {
-        asked.record_dropped("cache_control");
+        request.record_dropped("cache_control");
     }
 }
 
-fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
+fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let mut functions = Vec::new();
     let mut native = Vec::new();
     let mut retrieval = None;
-    for (at, tool) in std::mem::take(&mut asked.tools).into_iter().enumerate() {
+    for (at, tool) in std::mem::take(&mut request.tools).into_iter().enumerate() {
         match tool {
             Tool::Function { name, schema, .. } if native_tool_name(&name).is_some() => {
-                let own = native_tool_name(&name).unwrap_or_default();
+                let native_name = native_tool_name(&name).unwrap_or_default();
                 let inner = Value::Object(schema.as_object().cloned().unwrap_or_default());
-                native.push(json!({own: extract_retrieval_config(own, inner, &mut retrieval)}));
+                native.push(json!({native_name: extract_retrieval_config(native_name, inner, &mut retrieval)}));
             }
             Tool::Function { name, description, schema, strict, cache, extra: more } => {
-                drop_cache_hint(cache.as_ref(), asked);
-                asked.record_dropped_fields("tools", &more);
+                drop_cache_hint(cache.as_ref(), request);
+                request.record_dropped_fields("tools", &more);
                 if strict == Some(Value::Bool(true)) {
-                    asked.record_dropped("strict");
+                    request.record_dropped("strict");
                 }
-                functions.push(function_declaration(&name, description, &schema, asked));
+                functions.push(function_declaration(&name, description, &schema, request));
             }
             Tool::BuiltIn { kind, .. } if has_date_suffix(&kind) => {
                 return Err(RequestError::new(
@@ -348,8 +349,8 @@ fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestE
             }
             Tool::BuiltIn { kind, mut fields } => {
                 let inner = fields.shift_remove(&kind).unwrap_or_else(|| json!({}));
-                let own = native_tool_name(&kind).unwrap_or(&kind);
-                native.push(json!({own: extract_retrieval_config(own, inner, &mut retrieval)}));
+                let native_name = native_tool_name(&kind).unwrap_or(&kind);
+                native.push(json!({native_name: extract_retrieval_config(native_name, inner, &mut retrieval)}));
             }
         }
     }
@@ -359,17 +360,17 @@ fn write_tools(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestE
     if !native.is_empty() {
         out.insert("tools".into(), native.into());
     }
-    if asked.take_param("parallel_tool_calls") == Some(Value::Bool(false)) {
-        asked.record_dropped("parallel_tool_calls");
+    if request.take_param("parallel_tool_calls") == Some(Value::Bool(false)) {
+        request.record_dropped("parallel_tool_calls");
     }
-    let calling = asked.tool_choice.take().map(|choice| match choice {
+    let calling = request.tool_choice.take().map(|resolver| match resolver {
         ToolChoice::Auto => json!({"mode": "AUTO"}),
         ToolChoice::None => json!({"mode": "NONE"}),
         ToolChoice::Any => json!({"mode": "ANY"}),
         ToolChoice::Tool(name) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
     });
-    let told = [("functionCallingConfig", calling), ("retrievalConfig", retrieval)];
-    let config: Fields = told.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+    let entries = [("functionCallingConfig", calling), ("retrievalConfig", retrieval)];
+    let config: Fields = entries.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
     if !config.is_empty() {
         out.insert("toolConfig".into(), config.into());
     }
@@ -384,8 +385,8 @@ fn has_date_suffix(kind: &str) -> bool {
 
 /// Returns the options of a native tool. Moves the retrieval config of Google Maps to `retrieval`, because Gemini
 /// expects it in `toolConfig`, where it applies to all tools.
-fn extract_retrieval_config(own: &str, mut inner: Value, retrieval: &mut Option<Value>) -> Value {
-    let fields = inner.as_object_mut().filter(|_| own == "googleMaps");
+fn extract_retrieval_config(tool_name: &str, mut inner: Value, retrieval: &mut Option<Value>) -> Value {
+    let fields = inner.as_object_mut().filter(|_| tool_name == "googleMaps");
     let found = fields
         .and_then(|fields| ["retrievalConfig", "retrieval_config"].iter().find_map(|key| fields.shift_remove(*key)));
     if found.is_some() {
@@ -398,59 +399,59 @@ fn native_tool_name(name: &str) -> Option<&'static str> {
     NATIVE_TOOL_NAMES.iter().find(|(camel, snake)| *camel == name || *snake == name).map(|(camel, _)| *camel)
 }
 
-fn function_declaration(name: &str, description: Option<String>, schema: &Value, asked: &mut ChatRequest) -> Value {
+fn function_declaration(name: &str, description: Option<String>, schema: &Value, request: &mut ChatRequest) -> Value {
     let mut function = json!({"name": name});
     if let Some(description) = description {
         function["description"] = description.into();
     }
     // Gemini rejects an object schema without properties, but accepts a function without parameters.
-    let parameters = schema::sanitize_schema(schema, &mut asked.dropped_params);
+    let parameters = schema::sanitize_schema(schema, &mut request.dropped_params);
     if !schema::is_empty_object(&parameters) {
         function["parameters"] = parameters;
     }
     if schema::has_typed_additional_properties(schema) {
-        asked.record_dropped("additionalProperties");
+        request.record_dropped("additionalProperties");
     }
     function
 }
 
-fn write_generation_config(asked: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
+fn write_generation_config(request: &mut ChatRequest, out: &mut Fields) -> Result<(), RequestError> {
     let mut config = Fields::new();
     for (key, scale) in PARAM_RANGES {
-        asked.clamp_param(key, scale);
+        request.clamp_param(key, scale);
     }
     for (key, name) in GENERATION_PARAMS {
-        asked.move_param(key, &mut config, name);
+        request.move_param(key, &mut config, name);
     }
-    match asked.take_param("stop") {
+    match request.take_param("stop") {
         Some(Value::String(stop)) => drop(config.insert("stopSequences".into(), json!([stop]))),
         Some(stop) => drop(config.insert("stopSequences".into(), stop)),
         None => (),
     }
-    write_response_format(asked, &mut config);
-    write_modalities(asked, &mut config)?;
-    write_image_config(asked, &mut config)?;
-    if asked.take_param("logprobs") == Some(Value::Bool(true)) {
+    write_response_format(request, &mut config);
+    write_modalities(request, &mut config)?;
+    write_image_config(request, &mut config)?;
+    if request.take_param("logprobs") == Some(Value::Bool(true)) {
         config.insert("responseLogprobs".into(), true.into());
         // The number of alternatives per token.
-        asked.move_param("top_logprobs", &mut config, "logprobs");
+        request.move_param("top_logprobs", &mut config, "logprobs");
     }
-    thinking::write_config(asked, &mut config)?;
+    thinking::write_config(request, &mut config)?;
     if !config.is_empty() {
         out.insert("generationConfig".into(), config.into());
     }
     Ok(())
 }
 
-fn write_response_format(asked: &mut ChatRequest, config: &mut Fields) {
-    let Some(format) = asked.take_param("response_format") else { return };
+fn write_response_format(request: &mut ChatRequest, config: &mut Fields) {
+    let Some(format) = request.take_param("response_format") else { return };
     if matches!(format["type"].as_str(), Some("json_object" | "json_schema")) {
         config.insert("responseMimeType".into(), "application/json".into());
     }
     if let Some(wanted) = response_schema(&format) {
-        config.insert("responseSchema".into(), schema::sanitize_schema(&wanted, &mut asked.dropped_params));
+        config.insert("responseSchema".into(), schema::sanitize_schema(&wanted, &mut request.dropped_params));
         if schema::has_typed_additional_properties(&wanted) {
-            asked.record_dropped("additionalProperties");
+            request.record_dropped("additionalProperties");
         }
     }
 }

@@ -117,15 +117,15 @@ struct PromptFeedback<'a> {
     block_reason: Option<Cow<'a, str>>,
 }
 
-pub fn decode_response(answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-    let answer: GenerateContentResponse<'_> = serde_json::from_slice(answer)?;
-    if answer.candidates.is_empty() && answer.prompt_feedback.is_none() {
+pub fn decode_response(response: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+    let response: GenerateContentResponse<'_> = serde_json::from_slice(response)?;
+    if response.candidates.is_empty() && response.prompt_feedback.is_none() {
         return Err(MalformedResponse("it has no candidates".into()));
     }
-    let mut hearing = GeminiDecoder::default();
-    hearing.process_chunk(&answer, taker);
-    hearing.finish_reason.get_or_insert_default();
-    hearing.finish_stream(taker);
+    let mut decoder = GeminiDecoder::default();
+    decoder.process_chunk(&response, sink);
+    decoder.finish_reason.get_or_insert_default();
+    decoder.finish_stream(sink);
     Ok(())
 }
 
@@ -141,106 +141,102 @@ pub struct GeminiDecoder {
 }
 
 impl StreamDecoder for GeminiDecoder {
-    fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
+    fn decode(&mut self, data: &[u8], sink: &mut dyn EventSink) {
         // Ignores data that is not a chunk.
-        let Ok(answer) = serde_json::from_slice::<GenerateContentResponse<'_>>(data) else { return };
-        if answer.error.is_some() {
+        let Ok(response) = serde_json::from_slice::<GenerateContentResponse<'_>>(data) else { return };
+        if response.error.is_some() {
             self.finish_reason = None;
             let ErrorDetails { message, kind, code, .. } = openai_chat::parse_error(data);
             let message = message.as_deref().unwrap_or("the provider failed");
-            return taker.push_event(ResponseEvent::Failed { kind: kind.as_deref(), message, code: code.as_deref() });
+            return sink.push_event(ResponseEvent::Failed { kind: kind.as_deref(), message, code: code.as_deref() });
         }
-        self.process_chunk(&answer, taker);
+        self.process_chunk(&response, sink);
     }
 
     /// Gemini sends no end event; the response ends with the stream. Without a finish reason the stream was cut off, so
     /// no end is emitted.
-    fn finish_stream(&mut self, taker: &mut dyn EventSink) {
+    fn finish_stream(&mut self, sink: &mut dyn EventSink) {
         let Some(reason) = self.finish_reason.take() else { return };
         if let Some(usage) = self.usage_counts.to_usage(ApiFormat::Gemini) {
-            taker.push_event(ResponseEvent::Usage(usage));
+            sink.push_event(ResponseEvent::Usage(usage));
         }
         // Gemini ends a function call with the same finish reason as text.
         let is_call = self.call_count > 0 && matches!(reason.as_str(), "STOP" | "FUNCTION_CALL");
-        taker.push_event(ResponseEvent::Finish {
+        sink.push_event(ResponseEvent::Finish {
             reason: if is_call { "tool_calls" } else { &reason },
             stop_sequence: None,
         });
-        taker.push_event(ResponseEvent::End);
+        sink.push_event(ResponseEvent::End);
     }
 }
 
 impl GeminiDecoder {
-    fn process_chunk(&mut self, answer: &GenerateContentResponse<'_>, taker: &mut dyn EventSink) {
+    fn process_chunk(&mut self, response: &GenerateContentResponse<'_>, sink: &mut dyn EventSink) {
         if !std::mem::replace(&mut self.is_started, true) {
-            let id = answer.response_id.as_deref().unwrap_or_default();
+            let id = response.response_id.as_deref().unwrap_or_default();
             id.clone_into(&mut self.response_id);
-            let model = answer.model_version.as_deref().unwrap_or_default();
+            let model = response.model_version.as_deref().unwrap_or_default();
             self.usage_counts.set_model(model.as_bytes());
-            taker.push_event(ResponseEvent::Start { id, model });
+            sink.push_event(ResponseEvent::Start { id, model });
         }
-        for metadata in answer.candidates.iter().filter_map(|candidate| candidate.grounding_metadata) {
+        for metadata in response.candidates.iter().filter_map(|candidate| candidate.grounding_metadata) {
             self.usage_counts.read_grounding(metadata.get().as_bytes());
         }
-        if let Some(candidate) = answer.candidates.first() {
+        if let Some(candidate) = response.candidates.first() {
             self.grounding.start_event();
             let parts = candidate.content.iter().flat_map(|content| &content.parts);
             let mut seal = None;
             for part in parts {
                 if let Some(seal) = seal {
-                    taker.push_event(ResponseEvent::TextSignature(seal));
+                    sink.push_event(ResponseEvent::TextSignature(seal));
                 }
-                self.process_part(part, taker);
+                self.process_part(part, sink);
                 // The signature of a function call is emitted with the call.
                 seal = part.thought_signature.as_deref().filter(|_| part.function_call.is_none());
             }
             for (name, json) in candidate.metadata_fields() {
-                if !self.grounding.emit_citations(name, json, taker) {
-                    taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Choice, name, json });
+                if !self.grounding.emit_citations(name, json, sink) {
+                    sink.push_event(ResponseEvent::ExtraField { scope: FieldScope::Choice, name, json });
                 }
             }
             // The signature ends the text block, so the citations of the text are emitted first.
             if let Some(seal) = seal {
-                taker.push_event(ResponseEvent::TextSignature(seal));
+                sink.push_event(ResponseEvent::TextSignature(seal));
             }
             if let Some(json) = candidate.logprobs_result.and_then(|json| logprobs::convert_logprobs(json.get())) {
-                taker.push_event(ResponseEvent::ExtraField {
-                    scope: FieldScope::Choice,
-                    name: "logprobs",
-                    json: &json,
-                });
+                sink.push_event(ResponseEvent::ExtraField { scope: FieldScope::Choice, name: "logprobs", json: &json });
             }
             if let Some(reason) = &candidate.finish_reason {
                 self.finish_reason = Some(reason.clone().into_owned());
             }
         }
-        if let Some(reason) = answer.prompt_feedback.as_ref().and_then(|feedback| feedback.block_reason.as_deref()) {
+        if let Some(reason) = response.prompt_feedback.as_ref().and_then(|feedback| feedback.block_reason.as_deref()) {
             // Every block reason means that the prompt was refused. Unknown reasons are reported as `SAFETY`.
             let is_known = finish_reason::to_openai(reason) == "content_filter";
             self.finish_reason = Some(if is_known { reason } else { "SAFETY" }.to_owned());
         }
         // Each chunk reports the totals so far.
-        if let Some(usage) = answer.usage_metadata {
+        if let Some(usage) = response.usage_metadata {
             self.usage_counts.read_usage(usage.get().as_bytes());
         }
     }
 
-    fn process_part(&mut self, part: &Part<'_>, taker: &mut dyn EventSink) {
+    fn process_part(&mut self, part: &Part<'_>, sink: &mut dyn EventSink) {
         if let Some(call) = &part.function_call {
-            self.emit_function_call(call, part.thought_signature.as_deref(), taker);
+            self.emit_function_call(call, part.thought_signature.as_deref(), sink);
         }
         self.grounding.add_part(part.text.as_deref().filter(|_| !part.thought).unwrap_or_default());
         match part.text.as_deref() {
             None | Some("") => (),
-            Some(text) if part.thought => taker.push_event(ResponseEvent::Thinking(text)),
-            Some(text) => taker.push_event(ResponseEvent::Text(text)),
+            Some(text) if part.thought => sink.push_event(ResponseEvent::Thinking(text)),
+            Some(text) => sink.push_event(ResponseEvent::Text(text)),
         }
         if let Some(Blob { mime_type, data }) = &part.inline_data {
-            taker.push_event(ResponseEvent::Image { mime: mime_type, data });
+            sink.push_event(ResponseEvent::Image { mime: mime_type, data });
         }
         for (kind, json) in NATIVE_PART_KINDS.into_iter().zip([part.executable_code, part.code_execution_result]) {
             if let Some(json) = json {
-                taker.push_event(ResponseEvent::NativeBlock {
+                sink.push_event(ResponseEvent::NativeBlock {
                     kind,
                     json: &format!("{{\"type\":\"{kind}\",\"{kind}\":{}}}", json.get()),
                 });
@@ -248,12 +244,12 @@ impl GeminiDecoder {
         }
     }
 
-    fn emit_function_call(&mut self, call: &FunctionCall<'_>, signature: Option<&str>, taker: &mut dyn EventSink) {
+    fn emit_function_call(&mut self, call: &FunctionCall<'_>, signature: Option<&str>, sink: &mut dyn EventSink) {
         // Gemini usually sends no call ids. A generated id must be the same each time the response is decoded.
-        let own = format!("call_{}_{}", self.response_id, self.call_count);
-        let id = call.id.as_deref().filter(|id| !id.is_empty()).unwrap_or(&own);
-        taker.push_event(ResponseEvent::ToolCall { id, name: &call.name, signature });
-        taker.push_event(ResponseEvent::ToolCallArguments {
+        let generated_id = format!("call_{}_{}", self.response_id, self.call_count);
+        let id = call.id.as_deref().filter(|id| !id.is_empty()).unwrap_or(&generated_id);
+        sink.push_event(ResponseEvent::ToolCall { id, name: &call.name, signature });
+        sink.push_event(ResponseEvent::ToolCallArguments {
             call_index: self.call_count,
             json: &compact_json(call.args.map_or("{}", RawValue::get)),
         });

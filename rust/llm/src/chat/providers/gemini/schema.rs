@@ -40,15 +40,15 @@ const IGNORED_KEYWORDS: [&str; 7] =
 const SUPPORTED_FORMATS: [&str; 6] = ["enum", "date-time", "float", "double", "int32", "int64"];
 
 /// Returns the schema without what Gemini rejects. Expands references to definitions and turns a null alternative into
-/// `nullable`. Adds the keywords that it leaves out to `lost`.
-pub fn sanitize_schema(schema: &Value, lost: &mut DroppedParams) -> Value {
+/// `nullable`. Adds the keywords that it leaves out to `dropped_params`.
+pub fn sanitize_schema(schema: &Value, dropped_params: &mut DroppedParams) -> Value {
     let cleaning = SchemaSanitizer {
         root: schema,
         remaining_expansions: Cell::new(MAX_EXPANDED_SCHEMAS),
         dropped: RefCell::default(),
     };
     let cleaned = cleaning.sanitize(schema, 0, false);
-    lost.merge(&cleaning.dropped.into_inner());
+    dropped_params.merge(&cleaning.dropped.into_inner());
     cleaned
 }
 
@@ -72,7 +72,7 @@ pub fn has_typed_additional_properties(schema: &Value) -> bool {
             "additionalProperties" => value.as_object().is_some_and(|kind| !kind.is_empty()),
             // The keys of these objects are names that the client chose, not keywords.
             "properties" | "$defs" | "definitions" => {
-                value.as_object().is_some_and(|named| named.values().any(has_typed_additional_properties))
+                value.as_object().is_some_and(|schemas| schemas.values().any(has_typed_additional_properties))
             }
             "enum" | "default" | "example" | "examples" | "const" => false,
             _ => has_typed_additional_properties(value),
@@ -108,7 +108,9 @@ impl SchemaSanitizer<'_> {
                 "anyOf" | "oneOf" => convert_alternatives(value, inner, &mut out),
                 "type" if value.is_array() => convert_type_list(value, &mut out),
                 "const" => self.convert_const(value, &mut out),
-                "format" if !SUPPORTED_FORMATS.iter().any(|known| value == known) => self.record_dropped(key, value),
+                "format" if !SUPPORTED_FORMATS.iter().any(|supported| value == supported) => {
+                    self.record_dropped(key, value)
+                }
                 "type" | "format" | "minimum" | "maximum" => drop(out.insert(key.clone(), value.clone())),
                 plain if COPIED_KEYWORDS.contains(&plain) => drop(out.insert(key.clone(), value.clone())),
                 _ => self.record_dropped(key, value),
@@ -174,17 +176,17 @@ impl SchemaSanitizer<'_> {
     fn convert_exclusive_bounds(&self, fields: &Map<String, Value>, out: &mut Map<String, Value>) {
         let is_whole = out.get("type").is_some_and(|kind| kind == "integer");
         for (key, name, step) in [("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)] {
-            let Some(said) = fields.get(key) else { continue };
-            let next = said.as_i64().filter(|_| is_whole).and_then(|bound| bound.checked_add(step));
+            let Some(exclusive) = fields.get(key) else { continue };
+            let next = exclusive.as_i64().filter(|_| is_whole).and_then(|bound| bound.checked_add(step));
             if next.is_none() {
-                self.record_dropped(key, said);
+                self.record_dropped(key, exclusive);
             }
-            let Some(bound) = next.map(Value::from).or_else(|| Some(said.clone()).filter(Value::is_number)) else {
+            let Some(bound) = next.map(Value::from).or_else(|| Some(exclusive.clone()).filter(Value::is_number)) else {
                 continue;
             };
-            let is_closer = |known: &Value| match (known.as_f64(), bound.as_f64()) {
-                (Some(known), Some(bound)) if step > 0 => known >= bound,
-                (Some(known), Some(bound)) => known <= bound,
+            let is_closer = |existing: &Value| match (existing.as_f64(), bound.as_f64()) {
+                (Some(current), Some(bound)) if step > 0 => current >= bound,
+                (Some(current), Some(bound)) => current <= bound,
                 _ => false,
             };
             if !out.get(name).is_some_and(is_closer) {
@@ -195,12 +197,12 @@ impl SchemaSanitizer<'_> {
 
     /// Converts `enum`. Gemini allows only non-empty strings in it and needs a `type` beside it.
     fn convert_enum(&self, out: &mut Map<String, Value>) {
-        let Some(said) = out.get_mut("enum") else { return };
-        let mut values = said.as_array().cloned().unwrap_or_default();
+        let Some(enum_value) = out.get_mut("enum") else { return };
+        let mut values = enum_value.as_array().cloned().unwrap_or_default();
         let were = values.len();
         values.retain(|value| !value.is_null());
         let has_null = values.len() < were;
-        let named = values.len();
+        let non_null_count = values.len();
         values.retain(|value| value != "");
         let is_text = !values.is_empty() && values.iter().all(Value::is_string);
         let kind = match () {
@@ -210,12 +212,12 @@ impl SchemaSanitizer<'_> {
             () if values.iter().all(Value::is_boolean) => Some("boolean"),
             () => None,
         };
-        if !is_text || values.len() < named {
+        if !is_text || values.len() < non_null_count {
             self.dropped.borrow_mut().add("enum");
         }
         let is_empty = values.is_empty();
         if is_text {
-            *said = values.into();
+            *enum_value = values.into();
         } else {
             out.shift_remove("enum");
         }
@@ -240,14 +242,15 @@ fn merge_schema(out: &mut Map<String, Value>, more: Map<String, Value>) {
     for (key, value) in more {
         match (out.get_mut(&key), value) {
             (None, value) => drop(out.insert(key, value)),
-            (Some(Value::Object(known)), Value::Object(more)) if key == "properties" => {
+            (Some(Value::Object(properties)), Value::Object(more)) if key == "properties" => {
                 for (name, schema) in more {
-                    known.entry(name).or_insert(schema);
+                    properties.entry(name).or_insert(schema);
                 }
             }
-            (Some(Value::Array(known)), Value::Array(more)) if key == "required" => {
-                let names: HashSet<_> = known.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect();
-                known.extend(more.into_iter().filter(|name| name.as_str().is_some_and(|name| !names.contains(name))));
+            (Some(Value::Array(required)), Value::Array(more)) if key == "required" => {
+                let names: HashSet<_> = required.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect();
+                required
+                    .extend(more.into_iter().filter(|name| name.as_str().is_some_and(|name| !names.contains(name))));
             }
             (Some(_), _) => (),
         }
@@ -296,9 +299,9 @@ mod tests {
                 "t": {"type": ["string", "null"]}}, "required": ["strict"]});
         let expected = json!({"type": "object", "properties": {"strict": {"type": "string"},
             "n": {"nullable": true, "type": "integer"}, "t": {"nullable": true, "type": "string"}}, "required": ["strict"]});
-        let mut lost = DroppedParams::default();
-        assert_eq!(sanitize_schema(&schema, &mut lost), expected);
-        assert!(lost.is_empty(), "{lost:?}");
+        let mut dropped = DroppedParams::default();
+        assert_eq!(sanitize_schema(&schema, &mut dropped), expected);
+        assert!(dropped.is_empty(), "{dropped:?}");
     }
 
     #[test]
@@ -317,7 +320,7 @@ mod tests {
 
     #[test]
     fn converts_unsupported_keywords_or_reports_them_as_dropped() {
-        for (schema, expected, named) in [
+        for (schema, expected, dropped_names) in [
             (json!({"const": "a"}), json!({"enum": ["a"], "type": "string"}), ""),
             (json!({"const": 3}), json!({"type": "integer", "minimum": 3, "maximum": 3}), ""),
             (json!({"enum": ["a", null]}), json!({"enum": ["a"], "nullable": true, "type": "string"}), ""),
@@ -347,9 +350,9 @@ mod tests {
                 "patternProperties",
             ),
         ] {
-            let mut lost = DroppedParams::default();
-            assert_eq!(sanitize_schema(&schema, &mut lost), expected, "{schema}");
-            assert_eq!(lost.header_value(), named, "{schema}");
+            let mut dropped = DroppedParams::default();
+            assert_eq!(sanitize_schema(&schema, &mut dropped), expected, "{schema}");
+            assert_eq!(dropped.header_value(), dropped_names, "{schema}");
         }
     }
 

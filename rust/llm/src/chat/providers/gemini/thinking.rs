@@ -41,122 +41,123 @@ pub fn requires_signatures(model: &str) -> bool {
 }
 
 /// Writes `thinkingConfig`. Reports settings that the model does not support as dropped.
-pub fn write_config(asked: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
-    let scale = thinking_control(&asked.model);
-    let effort = parse_effort(asked)?.map(|(word, _)| word);
-    let thinking = asked.take_param("thinking");
+pub fn write_config(request: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
+    let scale = thinking_control(&request.model);
+    let effort = parse_effort(request)?.map(|(level, _)| level);
+    let thinking = request.take_param("thinking");
     let is_free = |thinking: &Value| thinking["type"] == "adaptive" && thinking.get("budget_tokens").is_none();
-    if let (Some(_), Some(word)) = (thinking.as_ref().filter(|thinking| is_free(thinking)), effort)
+    if let (Some(_), Some(level)) = (thinking.as_ref().filter(|thinking| is_free(thinking)), effort)
         && !matches!(scale, ThinkingControl::Unsupported)
-        && word != "none"
+        && level != "none"
     {
         // The client asks for adaptive thinking, and the effort sets its amount.
-        let mut told = config_from_effort(word, &scale, asked);
-        told.insert("includeThoughts".into(), true.into());
-        config.insert("thinkingConfig".into(), told.into());
+        let mut fields = config_from_effort(level, &scale, request);
+        fields.insert("includeThoughts".into(), true.into());
+        config.insert("thinkingConfig".into(), fields.into());
         return Ok(());
     }
     // An explicit `thinking` object takes precedence over the effort.
-    asked.record_dropped_if_set("reasoning_effort", effort.filter(|_| thinking.is_some()).as_ref());
-    let told = match (thinking, effort) {
-        (Some(thinking), _) => config_from_thinking(&thinking, &scale, asked),
-        (None, Some(word)) => config_from_effort(word, &scale, asked),
+    request.record_dropped_if_set("reasoning_effort", effort.filter(|_| thinking.is_some()).as_ref());
+    let fields = match (thinking, effort) {
+        (Some(thinking), _) => config_from_thinking(&thinking, &scale, request),
+        (None, Some(level)) => config_from_effort(level, &scale, request),
         (None, None) => return Ok(()),
     };
-    if !told.is_empty() {
-        config.insert("thinkingConfig".into(), told.into());
+    if !fields.is_empty() {
+        config.insert("thinkingConfig".into(), fields.into());
     }
     Ok(())
 }
 
 /// Converts a `thinking` object, which enables or disables thinking and may set a token budget.
-fn config_from_thinking(thinking: &Value, scale: &ThinkingControl, asked: &mut ChatRequest) -> Fields {
-    let mut told = Fields::new();
+fn config_from_thinking(thinking: &Value, scale: &ThinkingControl, request: &mut ChatRequest) -> Fields {
+    let mut fields = Fields::new();
     if thinking["type"] == "disabled" {
-        if !minimise_thinking(scale, &mut told) {
-            asked.record_dropped("thinking");
+        if !minimise_thinking(scale, &mut fields) {
+            request.record_dropped("thinking");
         }
-        return told;
+        return fields;
     }
     if matches!(scale, ThinkingControl::Unsupported) {
-        asked.record_dropped("thinking");
-        return told;
+        request.record_dropped("thinking");
+        return fields;
     }
-    told.insert("includeThoughts".into(), true.into());
-    let Some(budget) = thinking.get("budget_tokens").and_then(Value::as_i64) else { return told };
+    fields.insert("includeThoughts".into(), true.into());
+    let Some(budget) = thinking.get("budget_tokens").and_then(Value::as_i64) else { return fields };
     match scale {
         ThinkingControl::Budget(within, _) => {
             let bound = budget.clamp(*within.start(), *within.end());
             let is_kept = bound == budget || budget == DYNAMIC_BUDGET;
-            asked.record_dropped_if_set("thinking.budget_tokens", (!is_kept).then_some(&()));
-            told.insert("thinkingBudget".into(), if is_kept { budget } else { bound }.into());
+            request.record_dropped_if_set("thinking.budget_tokens", (!is_kept).then_some(&()));
+            fields.insert("thinkingBudget".into(), if is_kept { budget } else { bound }.into());
         }
         // Without a level, the model decides itself how much to think.
         ThinkingControl::Levels(_) if budget == DYNAMIC_BUDGET => (),
-        ThinkingControl::Levels(words) => {
-            let word = match budget {
+        ThinkingControl::Levels(levels) => {
+            let level = match budget {
                 little if little <= LOW_BUDGET_TOKENS => LOW,
                 some if some <= MEDIUM_BUDGET_TOKENS => MEDIUM,
                 _ => HIGH,
             };
-            asked.record_dropped("thinking.budget_tokens");
-            told.insert("thinkingLevel".into(), nearest_level(word, words).into());
+            request.record_dropped("thinking.budget_tokens");
+            fields.insert("thinkingLevel".into(), nearest_level(level, levels).into());
         }
         ThinkingControl::Unsupported => (),
     }
-    told
+    fields
 }
 
 /// Converts a reasoning effort.
-fn config_from_effort(word: &'static str, scale: &ThinkingControl, asked: &mut ChatRequest) -> Fields {
-    let mut told = Fields::new();
+fn config_from_effort(effort: &'static str, scale: &ThinkingControl, request: &mut ChatRequest) -> Fields {
+    let mut fields = Fields::new();
     let is_kept = match scale {
-        _ if word == "none" => minimise_thinking(scale, &mut told),
+        _ if effort == "none" => minimise_thinking(scale, &mut fields),
         ThinkingControl::Unsupported => false,
-        ThinkingControl::Levels(words) => {
-            let level = nearest_level(word, words);
-            told.insert("thinkingLevel".into(), level.into());
-            level == word
+        ThinkingControl::Levels(levels) => {
+            let level = nearest_level(effort, levels);
+            fields.insert("thinkingLevel".into(), level.into());
+            level == effort
         }
         ThinkingControl::Budget(within, _) => {
-            let budget = match word {
+            let budget = match effort {
                 MINIMAL | LOW => LOW_BUDGET_TOKENS,
                 MEDIUM => MEDIUM_BUDGET_TOKENS,
                 _ => HIGH_BUDGET_TOKENS,
             };
-            told.insert("thinkingBudget".into(), budget.min(*within.end()).into());
+            fields.insert("thinkingBudget".into(), budget.min(*within.end()).into());
             // Efforts above `high` have no equivalent.
-            THINKING_LEVELS.contains(&word)
+            THINKING_LEVELS.contains(&effort)
         }
     };
-    asked.record_dropped_if_set("reasoning_effort", (!is_kept).then_some(&()));
-    told
+    request.record_dropped_if_set("reasoning_effort", (!is_kept).then_some(&()));
+    fields
 }
 
 /// Sets thinking to the minimum. Returns true if that disables it.
-fn minimise_thinking(scale: &ThinkingControl, told: &mut Fields) -> bool {
+fn minimise_thinking(scale: &ThinkingControl, fields: &mut Fields) -> bool {
     match scale {
         ThinkingControl::Unsupported => true,
         ThinkingControl::Budget(_, true) => {
-            told.insert("thinkingBudget".into(), 0.into());
+            fields.insert("thinkingBudget".into(), 0.into());
             true
         }
         ThinkingControl::Budget(within, false) => {
-            told.insert("thinkingBudget".into(), (*within.start()).into());
+            fields.insert("thinkingBudget".into(), (*within.start()).into());
             false
         }
-        ThinkingControl::Levels(words) => {
-            told.insert("thinkingLevel".into(), words[0].into());
+        ThinkingControl::Levels(levels) => {
+            fields.insert("thinkingLevel".into(), levels[0].into());
             false
         }
     }
 }
 
 /// Returns the level itself if it is supported, else the next higher one, else the highest.
-fn nearest_level(word: &str, words: &'static [&'static str]) -> &'static str {
-    let at = THINKING_LEVELS.iter().position(|level| *level == word).unwrap_or(THINKING_LEVELS.len());
-    let is_enough = |level: &&&'static str| THINKING_LEVELS.iter().position(|known| known == *level) >= Some(at);
-    words.iter().find(is_enough).or(words.last()).copied().unwrap_or(HIGH)
+fn nearest_level(wanted: &str, levels: &'static [&'static str]) -> &'static str {
+    let at = THINKING_LEVELS.iter().position(|level| *level == wanted).unwrap_or(THINKING_LEVELS.len());
+    let is_enough =
+        |level: &&&'static str| THINKING_LEVELS.iter().position(|candidate| candidate == *level) >= Some(at);
+    levels.iter().find(is_enough).or(levels.last()).copied().unwrap_or(HIGH)
 }
 
 /// Returns how thinking is configured, according to Google's documentation of each model family.
@@ -195,17 +196,17 @@ mod tests {
     /// Returns the written thinking config and the names of the dropped parameters.
     fn thinking_config(model: &str, fields: &Value) -> (Value, String) {
         let fields = fields.as_object().unwrap().clone();
-        let mut asked = ChatRequest { model: model.to_owned(), fields, ..ChatRequest::default() };
+        let mut request = ChatRequest { model: model.to_owned(), fields, ..ChatRequest::default() };
         let mut config = Fields::new();
-        write_config(&mut asked, &mut config).unwrap();
-        (config.shift_remove("thinkingConfig").unwrap_or_default(), asked.into_dropped_params().header_value())
+        write_config(&mut request, &mut config).unwrap();
+        (config.shift_remove("thinkingConfig").unwrap_or_default(), request.into_dropped_params().header_value())
     }
 
     #[test]
     fn maps_effort_to_budget_or_level() {
-        let words = ["none", "minimal", "low", "medium", "high", "max"];
+        let efforts = ["none", "minimal", "low", "medium", "high", "max"];
         let (tokens, levels) = ("thinkingBudget", "thinkingLevel");
-        for (model, key, expected, lost) in [
+        for (model, key, expected, dropped) in [
             ("gemini-2.5-pro", tokens, json!([128, 1024, 1024, 8192, 24576, 24576]), &[0, 5][..]),
             ("gemini-2.5-flash", tokens, json!([0, 1024, 1024, 8192, 24576, 24576]), &[5]),
             ("gemini-2.5-flash-lite", tokens, json!([0, 1024, 1024, 8192, 24576, 24576]), &[5]),
@@ -218,10 +219,14 @@ mod tests {
             ("gemini-3.1-pro-preview", levels, json!(["low", "low", "low", "medium", "high", "high"]), &[0, 1, 5]),
             ("gemini-3-flash", levels, json!(["minimal", "minimal", "low", "medium", "high", "high"]), &[0, 5]),
         ] {
-            for (at, word) in words.iter().enumerate() {
-                let (told, named) = thinking_config(model, &json!({"reasoning_effort": word}));
-                assert_eq!(told, json!({key: expected[at]}), "{model} {word}");
-                assert_eq!(named == "reasoning_effort", lost.contains(&at), "{model} {word} {named}");
+            for (at, effort) in efforts.iter().enumerate() {
+                let (config, dropped_names) = thinking_config(model, &json!({"reasoning_effort": effort}));
+                assert_eq!(config, json!({key: expected[at]}), "{model} {effort}");
+                assert_eq!(
+                    dropped_names == "reasoning_effort",
+                    dropped.contains(&at),
+                    "{model} {effort} {dropped_names}"
+                );
             }
         }
         assert_eq!(
@@ -237,7 +242,7 @@ mod tests {
     #[test]
     fn clamps_budget_or_maps_it_to_level() {
         let budget = "thinking.budget_tokens";
-        for (model, said, key, expected, lost) in [
+        for (model, requested, key, expected, dropped) in [
             ("gemini-2.5-pro", 1, "thinkingBudget", json!(128), budget),
             ("gemini-2.5-pro", 2000, "thinkingBudget", json!(2000), ""),
             ("gemini-2.5-flash", 99999, "thinkingBudget", json!(24576), budget),
@@ -247,19 +252,19 @@ mod tests {
             ("gemini-3-flash", 2048, "thinkingLevel", json!("medium"), budget),
             ("gemini-3-pro", 2048, "thinkingLevel", json!("high"), budget),
         ] {
-            let expected = (json!({"includeThoughts": true, key: expected}), lost.to_owned());
-            let thinking = json!({"thinking": {"type": "enabled", "budget_tokens": said}});
-            assert_eq!(thinking_config(model, &thinking), expected, "{model} {said}");
+            let expected = (json!({"includeThoughts": true, key: expected}), dropped.to_owned());
+            let thinking = json!({"thinking": {"type": "enabled", "budget_tokens": requested}});
+            assert_eq!(thinking_config(model, &thinking), expected, "{model} {requested}");
         }
         let off = json!({"thinking": {"type": "disabled"}});
-        for (model, expected, lost) in [
+        for (model, expected, dropped) in [
             ("gemini-2.5-flash", json!({"thinkingBudget": 0}), ""),
             ("gemini-2.5-pro", json!({"thinkingBudget": 128}), "thinking"),
             ("gemini-3-flash", json!({"thinkingLevel": "minimal"}), "thinking"),
             ("gemini-3.1-pro", json!({"thinkingLevel": "low"}), "thinking"),
             ("gemini-1.5-pro", Value::Null, ""),
         ] {
-            assert_eq!(thinking_config(model, &off), (expected, lost.to_owned()), "{model}");
+            assert_eq!(thinking_config(model, &off), (expected, dropped.to_owned()), "{model}");
         }
     }
 

@@ -30,18 +30,18 @@ pub struct CitationTracker {
 
 impl CitationTracker {
     pub fn store_field(&mut self, name: &'static str, json: &RawValue) {
-        self.top_level_fields.retain(|(known, _)| *known != name);
+        self.top_level_fields.retain(|(field_name, _)| *field_name != name);
         self.top_level_fields.push((name, json.get().to_owned()));
     }
 
     /// Emits annotations as citations. Annotations of an unknown type are emitted unchanged, as additional data of the
     /// message.
-    pub fn emit_annotations(&mut self, json: &str, taker: &mut dyn EventSink) {
+    pub fn emit_annotations(&mut self, json: &str, sink: &mut dyn EventSink) {
         let all = serde_json::from_str(json).unwrap_or_default();
         let (mut cited, others) = parse_chat_annotations(&all);
-        let room = MAX_CITATIONS.saturating_sub(self.emitted_count);
-        let rest = if cited.len() > room { vec![ANNOTATIONS_FIELD.to_owned()] } else { Vec::new() };
-        cited.truncate(room);
+        let remaining = MAX_CITATIONS.saturating_sub(self.emitted_count);
+        let rest = if cited.len() > remaining { vec![ANNOTATIONS_FIELD.to_owned()] } else { Vec::new() };
+        cited.truncate(remaining);
         self.emitted_count += cited.len();
         for one in &mut cited {
             // The mark is a link that follows the text it supports, so the claim is the text up to the end of the mark.
@@ -56,11 +56,11 @@ impl CitationTracker {
                 citations: &cited,
                 untranslated_fields: &rest,
             };
-            taker.push_event(ResponseEvent::Citations(all));
+            sink.push_event(ResponseEvent::Citations(all));
         }
         if !others.is_empty() {
             let json = Value::from(others).to_string();
-            taker.push_event(ResponseEvent::ExtraField {
+            sink.push_event(ResponseEvent::ExtraField {
                 scope: FieldScope::Message,
                 name: ANNOTATIONS_FIELD,
                 json: &json,
@@ -70,19 +70,19 @@ impl CitationTracker {
 
     /// Emits the stored top-level fields. Emits them as citations if the text contains numbered marks, otherwise
     /// unchanged.
-    pub fn emit_citations(&self, taker: &mut dyn EventSink) {
+    pub fn emit_citations(&self, sink: &mut dyn EventSink) {
         let read = |name: &str| {
-            let json = self.top_level_fields.iter().find(|(known, _)| *known == name).map(|(_, json)| json);
+            let json = self.top_level_fields.iter().find(|(field_name, _)| *field_name == name).map(|(_, json)| json);
             json.and_then(|json| serde_json::from_str::<Vec<Value>>(json).ok()).unwrap_or_default()
         };
         let (pages, found) = (read(CITATIONS_FIELD), read(SEARCH_RESULTS_FIELD));
         let listed = list_pages(&pages, &found);
         let (cited, is_all) = self.text_index.find_marked_citations(&listed);
         let is_all = is_all && pages.len().max(found.len()) == listed.len();
-        let mut told = cited.as_slice();
+        let mut pending = cited.as_slice();
         for (name, json) in &self.top_level_fields {
             if cited.is_empty() {
-                taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Response, name, json });
+                sink.push_event(ResponseEvent::ExtraField { scope: FieldScope::Response, name, json });
                 continue;
             }
             let rest = if *name == SEARCH_RESULTS_FIELD {
@@ -91,8 +91,8 @@ impl CitationTracker {
                 dropped_unless_complete(is_all, CITATIONS_FIELD)
             };
             // The citations are emitted once, with the first field.
-            let cited = std::mem::take(&mut told);
-            taker.push_event(ResponseEvent::Citations(CitationSet {
+            let cited = std::mem::take(&mut pending);
+            sink.push_event(ResponseEvent::Citations(CitationSet {
                 scope: FieldScope::Response,
                 name,
                 json,
@@ -105,17 +105,17 @@ impl CitationTracker {
 
 /// Returns the pages in the order of their numbers, each as URL, title and snippet.
 fn list_pages(pages: &[Value], found: &[Value]) -> Vec<(String, Value, String)> {
-    let told = |url: &str, of: &Value| {
-        let text = of["snippet"].as_str().unwrap_or_default();
-        (url.to_owned(), of["title"].clone(), text.to_owned())
+    let to_entry = |url: &str, details: &Value| {
+        let text = details["snippet"].as_str().unwrap_or_default();
+        (url.to_owned(), details["title"].clone(), text.to_owned())
     };
     let found = &found[..found.len().min(MAX_CITATIONS)];
     if pages.is_empty() {
-        return found.iter().map(|one| told(one["url"].as_str().unwrap_or_default(), one)).collect();
+        return found.iter().map(|one| to_entry(one["url"].as_str().unwrap_or_default(), one)).collect();
     }
     let page = |page: &Value| {
         let url = page.as_str().or_else(|| page["url"].as_str()).unwrap_or_default();
-        told(url, found.iter().find(|one| one["url"] == url).unwrap_or(page))
+        to_entry(url, found.iter().find(|one| one["url"] == url).unwrap_or(page))
     };
     pages.iter().take(MAX_CITATIONS).map(page).collect()
 }

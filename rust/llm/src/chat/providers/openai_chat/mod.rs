@@ -93,12 +93,12 @@ fn adapter_name(model: &str) -> String {
 }
 
 impl ProviderFormat for ChatFormat {
-    fn write_request(&self, asked: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        asked.model = (self.map_model_name)(&asked.model);
-        asked.clamp_param("temperature", &(0..=self.max_temperature));
-        let mut written = request::build_body(asked, self.max_tokens_field, self.reasoning_replay)?;
+    fn write_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
+        chat_request.model = (self.map_model_name)(&chat_request.model);
+        chat_request.clamp_param("temperature", &(0..=self.max_temperature));
+        let mut written = request::build_body(chat_request, self.max_tokens_field, self.reasoning_replay)?;
         for key in self.extra_params {
-            asked.move_param(key, &mut written, key);
+            chat_request.move_param(key, &mut written, key);
         }
         if self.should_request_usage && written.contains_key("stream") {
             written.insert("stream_options".into(), json!({"include_usage": true}));
@@ -106,8 +106,8 @@ impl ProviderFormat for ChatFormat {
         Ok(Value::Object(written).to_string().into_bytes())
     }
 
-    fn read_response(&self, answer: &[u8], taker: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-        response::decode_response(answer, self.reasoning_replay, taker)
+    fn read_response(&self, body: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
+        response::decode_response(body, self.reasoning_replay, sink)
     }
 
     fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
@@ -123,23 +123,23 @@ impl ProviderFormat for ChatFormat {
         Ok(out.to_string().into_bytes())
     }
 
-    fn read_embeddings(&self, answer: &Value) -> Option<EmbeddingResponse> {
-        let mut data: Vec<_> = answer["data"].as_array()?.iter().collect();
+    fn read_embeddings(&self, response: &Value) -> Option<EmbeddingResponse> {
+        let mut data: Vec<_> = response["data"].as_array()?.iter().collect();
         data.sort_by_key(|one| one["index"].as_u64());
         let vectors = data.into_iter().map(|one| one["embedding"].clone()).collect();
         // Some providers report only the total.
-        let usage = &answer["usage"];
+        let usage = &response["usage"];
         let tokens = usage["prompt_tokens"].as_u64().or_else(|| usage["total_tokens"].as_u64());
         Some(EmbeddingResponse { vectors, token_count: tokens, ..EmbeddingResponse::default() })
     }
 
     /// Lists models of providers whose list format differs from `OpenAI`'s.
-    fn read_model_list(&self, answer: &Value) -> Option<Vec<ListedModel>> {
-        model_list::parse_models(answer).or_else(|| model_list::parse_models_at(answer, "/result", "name", ""))
+    fn read_model_list(&self, response: &Value) -> Option<Vec<ListedModel>> {
+        model_list::parse_models(response).or_else(|| model_list::parse_models_at(response, "/result", "name", ""))
     }
 
-    fn parse_error(&self, answer: &[u8]) -> ErrorDetails {
-        response::parse_error(answer)
+    fn parse_error(&self, body: &[u8]) -> ErrorDetails {
+        response::parse_error(body)
     }
 }
 

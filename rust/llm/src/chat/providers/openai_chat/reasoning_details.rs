@@ -18,20 +18,20 @@ impl ReasoningDetails {
     /// Appends reasoning details and returns their text. In a stream, an entry may continue the last one.
     pub fn append(&mut self, more: &RawValue, is_whole: bool) -> String {
         let more: Vec<Value> = serde_json::from_str(more.get()).unwrap_or_default();
-        let words = more.iter().flat_map(|one| TEXT_KEYS.iter().filter_map(|key| one[key].as_str())).collect();
+        let text = more.iter().flat_map(|one| TEXT_KEYS.iter().filter_map(|key| one[key].as_str())).collect();
         for one in more {
             match self.0.last_mut().filter(|last| !is_whole && continues_entry(last, &one)) {
                 Some(last) => merge_into_entry(last, one),
                 None => self.0.push(one),
             }
         }
-        words
+        text
     }
 
-    pub fn emit_signature(&mut self, taker: &mut dyn EventSink) {
+    pub fn emit_signature(&mut self, sink: &mut dyn EventSink) {
         if !self.0.is_empty() {
             let json = Value::from(std::mem::take(&mut self.0));
-            taker.push_event(ResponseEvent::ThinkingSignature(&format!("{SIGNATURE_PREFIX}{json}")));
+            sink.push_event(ResponseEvent::ThinkingSignature(&format!("{SIGNATURE_PREFIX}{json}")));
         }
     }
 }
@@ -45,10 +45,10 @@ fn merge_into_entry(last: &mut Value, more: Value) {
     let (Some(last), Value::Object(more)) = (last.as_object_mut(), more) else { return };
     for (key, value) in more {
         match (last.get_mut(&key), value) {
-            (Some(Value::String(words)), Value::String(more)) if TEXT_KEYS.contains(&key.as_str()) => {
-                words.push_str(&more)
+            (Some(Value::String(text)), Value::String(more)) if TEXT_KEYS.contains(&key.as_str()) => {
+                text.push_str(&more)
             }
-            (Some(known), Value::Null) if !known.is_null() => (),
+            (Some(existing), Value::Null) if !existing.is_null() => (),
             (_, value) => drop(last.insert(key, value)),
         }
     }

@@ -40,57 +40,58 @@ const COMMON_PARAMS: &[&str] = &[
 const MAX_EFFORT: &str = "max";
 
 /// Builds the body. `thoughts` selects the form in which earlier reasoning is sent back to the model.
-pub fn build_body(asked: &mut ChatRequest, limit: &str, thoughts: ReasoningReplay) -> Result<Fields, RequestError> {
+pub fn build_body(request: &mut ChatRequest, limit: &str, thoughts: ReasoningReplay) -> Result<Fields, RequestError> {
     // Only one of several choices could be translated.
-    asked.reject_several_choices()?;
+    request.reject_several_choices()?;
     let mut out = Fields::new();
-    out.insert("model".into(), asked.model.as_str().into());
+    out.insert("model".into(), request.model.as_str().into());
     let mut messages = Vec::new();
-    for (at, message) in merge_turns(std::mem::take(&mut asked.messages)) {
-        write_message(message, &format!("messages[{at}]"), asked, (thoughts, &mut messages))?;
+    for (at, message) in merge_turns(std::mem::take(&mut request.messages)) {
+        write_message(message, &format!("messages[{at}]"), request, (thoughts, &mut messages))?;
     }
-    if call_ids::for_chat_model(&asked.model) == call_ids::MISTRAL {
-        messages = insert_assistant_after_tools(messages, asked);
+    if call_ids::for_chat_model(&request.model) == call_ids::MISTRAL {
+        messages = insert_assistant_after_tools(messages, request);
     }
     out.insert("messages".into(), messages.into());
-    let tools = std::mem::take(&mut asked.tools).into_iter().enumerate();
-    let tools = tools.map(|(at, one)| build_tool(one, at, asked)).collect::<Result<Vec<_>, _>>()?;
+    let tools = std::mem::take(&mut request.tools).into_iter().enumerate();
+    let tools = tools.map(|(at, one)| build_tool(one, at, request)).collect::<Result<Vec<_>, _>>()?;
     if !tools.is_empty() {
         out.insert("tools".into(), tools.into());
     }
-    let choice = match asked.tool_choice.take() {
+    let resolver = match request.tool_choice.take() {
         None => None,
         Some(ToolChoice::Auto) => Some("auto".into()),
         Some(ToolChoice::None) => Some("none".into()),
         Some(ToolChoice::Any) => Some("required".into()),
         Some(ToolChoice::Tool(name)) => Some(json!({"type": "function", "function": {"name": name}})),
     };
-    if let Some(choice) = choice {
-        out.insert("tool_choice".into(), choice);
+    if let Some(resolver) = resolver {
+        out.insert("tool_choice".into(), resolver);
     }
-    asked.move_param("max_tokens", &mut out, limit);
-    if let Some(budget) = thinking_budget(asked).filter(|_| thoughts == ReasoningReplay::Details) {
-        asked.fields.shift_remove("thinking");
+    request.move_param("max_tokens", &mut out, limit);
+    if let Some(budget) = thinking_budget(request).filter(|_| thoughts == ReasoningReplay::Details) {
+        request.fields.shift_remove("thinking");
         out.insert("reasoning".into(), json!({"max_tokens": budget}));
     }
-    if thoughts != ReasoningReplay::Text && asked.fields.get("reasoning_effort").is_some_and(|word| word == MAX_EFFORT)
+    if thoughts != ReasoningReplay::Text
+        && request.fields.get("reasoning_effort").is_some_and(|effort| effort == MAX_EFFORT)
     {
-        asked.fields.insert("reasoning_effort".into(), "high".into());
-        asked.record_dropped("reasoning_effort");
+        request.fields.insert("reasoning_effort".into(), "high".into());
+        request.record_dropped("reasoning_effort");
     }
     for key in COMMON_PARAMS {
-        asked.move_param(key, &mut out, key);
+        request.move_param(key, &mut out, key);
     }
-    if asked.stream {
+    if request.stream {
         out.insert("stream".into(), true.into());
     }
-    asked.model.clear();
+    request.model.clear();
     Ok(out)
 }
 
 /// Returns the thinking budget in tokens, if the client set one.
-fn thinking_budget(asked: &ChatRequest) -> Option<Value> {
-    let thinking = asked.fields.get("thinking").filter(|thinking| thinking["type"] == "enabled")?;
+fn thinking_budget(request: &ChatRequest) -> Option<Value> {
+    let thinking = request.fields.get("thinking").filter(|thinking| thinking["type"] == "enabled")?;
     thinking.get("budget_tokens").filter(|budget| budget.is_u64()).cloned()
 }
 
@@ -115,50 +116,50 @@ fn merge_turns(messages: Vec<Message>) -> Vec<(usize, Message)> {
 
 /// Inserts a short assistant message between a tool result and a user message. Mistral's models reject a user message
 /// directly after a tool result.
-fn insert_assistant_after_tools(messages: Vec<Value>, asked: &mut ChatRequest) -> Vec<Value> {
-    let mut told: Vec<Value> = Vec::with_capacity(messages.len());
+fn insert_assistant_after_tools(messages: Vec<Value>, request: &mut ChatRequest) -> Vec<Value> {
+    let mut out: Vec<Value> = Vec::with_capacity(messages.len());
     for message in messages {
-        if message["role"] == "user" && told.last().is_some_and(|last| last["role"] == "tool") {
-            asked.record_dropped("messages.assistant");
-            told.push(json!({"role": "assistant", "content": "OK."}));
+        if message["role"] == "user" && out.last().is_some_and(|last| last["role"] == "tool") {
+            request.record_dropped("messages.assistant");
+            out.push(json!({"role": "assistant", "content": "OK."}));
         }
-        told.push(message);
+        out.push(message);
     }
-    told
+    out
 }
 
 fn write_message(
     message: Message,
     path: &str,
-    asked: &mut ChatRequest,
+    request: &mut ChatRequest,
     (thoughts, out): (ReasoningReplay, &mut Vec<Value>),
 ) -> Result<(), RequestError> {
     let Message { role, parts } = message;
     if role == Role::Assistant {
-        out.extend(build_assistant_message(parts, path, asked, thoughts)?);
+        out.extend(build_assistant_message(parts, path, request, thoughts)?);
         return Ok(());
     }
-    let mut said = Vec::new();
+    let mut user_parts = Vec::new();
     for part in parts {
         match part {
             // Tool results are separate messages, which precede the user's text.
             Part::ToolResult { id, parts, is_error, cache } => {
-                drop_cache_hint(cache.as_ref(), asked);
+                drop_cache_hint(cache.as_ref(), request);
                 if is_error {
-                    asked.record_dropped("is_error");
+                    request.record_dropped("is_error");
                 }
                 let (texts, others): (Vec<_>, Vec<_>) =
                     parts.into_iter().partition(|part| matches!(part, Part::Text { .. }));
-                let content = build_content(texts, path, asked)?;
-                out.push(json!({"role": "tool", "tool_call_id": call_ids::for_chat_model(&asked.model).normalise_id(&id), "content": content}));
-                said.extend(others);
+                let content = build_content(texts, path, request)?;
+                out.push(json!({"role": "tool", "tool_call_id": call_ids::for_chat_model(&request.model).normalise_id(&id), "content": content}));
+                user_parts.extend(others);
             }
-            other => said.push(other),
+            other => user_parts.push(other),
         }
     }
-    if !said.is_empty() {
+    if !user_parts.is_empty() {
         let role = if role == Role::System { "system" } else { "user" };
-        out.push(json!({"role": role, "content": build_content(said, path, asked)?}));
+        out.push(json!({"role": role, "content": build_content(user_parts, path, request)?}));
     }
     Ok(())
 }
@@ -167,50 +168,50 @@ fn write_message(
 fn build_assistant_message(
     parts: Vec<Part>,
     path: &str,
-    asked: &mut ChatRequest,
+    request: &mut ChatRequest,
     again: ReasoningReplay,
 ) -> Result<Option<Value>, RequestError> {
     let mut thoughts = String::new();
     let mut details = Vec::new();
     let mut calls = Vec::new();
-    let mut said = Vec::new();
+    let mut content_parts = Vec::new();
     let mut seal = None;
     for part in parts {
         match part {
             Part::ToolCall(call) => {
-                drop_cache_hint(call.cache.as_ref(), asked);
-                let mut told = json!({"id": call_ids::for_chat_model(&asked.model).normalise_id(&call.id), "type": "function",
+                drop_cache_hint(call.cache.as_ref(), request);
+                let mut call_json = json!({"id": call_ids::for_chat_model(&request.model).normalise_id(&call.id), "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments}});
                 if let Some(signature) = call.signature {
-                    told["extra_content"] = json!({"google": {"thought_signature": signature}});
+                    call_json["extra_content"] = json!({"google": {"thought_signature": signature}});
                 }
-                calls.push(told);
+                calls.push(call_json);
             }
             Part::Thinking { text, .. } if again == ReasoningReplay::Text => thoughts.push_str(&text),
             Part::Thinking { signature, .. } => {
-                let told = signature
+                let decoded = signature
                     .filter(|_| again == ReasoningReplay::Details)
                     .and_then(|sealed| reasoning_details::decode_signature(&sealed));
-                asked.record_dropped_if_set("thinking", told.is_none().then_some(&()));
-                details.extend(told.unwrap_or_default());
+                request.record_dropped_if_set("thinking", decoded.is_none().then_some(&()));
+                details.extend(decoded.unwrap_or_default());
             }
-            Part::RedactedThinking { .. } => asked.record_dropped("thinking"),
+            Part::RedactedThinking { .. } => request.record_dropped("thinking"),
             Part::Signature(signature) => {
                 if seal.replace(signature).is_some() {
-                    asked.record_dropped("thought_signature");
+                    request.record_dropped("thought_signature");
                 }
             }
             Part::Text { text, .. } if text.is_empty() => (),
-            Part::ProviderBlock { kind, .. } => asked.record_dropped(&kind),
-            other => said.push(other),
+            Part::ProviderBlock { kind, .. } => request.record_dropped(&kind),
+            other => content_parts.push(other),
         }
     }
-    if said.is_empty() && calls.is_empty() {
-        asked.record_dropped_if_set("thought_signature", seal.as_ref());
-        asked.record_dropped_if_set("thinking", (!thoughts.is_empty() || !details.is_empty()).then_some(&()));
+    if content_parts.is_empty() && calls.is_empty() {
+        request.record_dropped_if_set("thought_signature", seal.as_ref());
+        request.record_dropped_if_set("thinking", (!thoughts.is_empty() || !details.is_empty()).then_some(&()));
         return Ok(None);
     }
-    let content = if said.is_empty() { Value::Null } else { build_content(said, path, asked)? };
+    let content = if content_parts.is_empty() { Value::Null } else { build_content(content_parts, path, request)? };
     let mut message = json!({"role": "assistant", "content": content});
     if !thoughts.is_empty() {
         message["reasoning_content"] = thoughts.into();
@@ -228,28 +229,28 @@ fn build_assistant_message(
 }
 
 /// Builds the message content. Text-only content becomes one string, because some providers do not accept parts.
-fn build_content(parts: Vec<Part>, path: &str, asked: &mut ChatRequest) -> Result<Value, RequestError> {
+fn build_content(parts: Vec<Part>, path: &str, request: &mut ChatRequest) -> Result<Value, RequestError> {
     if parts.iter().any(|part| matches!(part, Part::Text { citations: Some(_), .. })) {
-        asked.record_dropped("citations");
+        request.record_dropped("citations");
     }
     if parts.iter().all(|part| matches!(part, Part::Text { .. })) {
         if parts.iter().any(|part| matches!(part, Part::Text { cache: Some(_), .. })) {
-            asked.record_dropped("cache_control");
+            request.record_dropped("cache_control");
         }
         return Ok(join_text(parts).into());
     }
-    parts.into_iter().map(|one| build_part(one, path, asked)).collect()
+    parts.into_iter().map(|one| build_part(one, path, request)).collect()
 }
 
-fn build_part(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Value, RequestError> {
-    let refused = |what: &str| RequestError::new(path, format!("this provider does not take {what}"));
+fn build_part(part: Part, path: &str, request: &mut ChatRequest) -> Result<Value, RequestError> {
+    let refused = |input_kind: &str| RequestError::new(path, format!("this provider does not take {input_kind}"));
     match part {
         Part::Text { text, cache, .. } => {
-            drop_cache_hint(cache.as_ref(), asked);
+            drop_cache_hint(cache.as_ref(), request);
             Ok(json!({"type": "text", "text": text}))
         }
         Part::Image { source, detail, cache } => {
-            drop_cache_hint(cache.as_ref(), asked);
+            drop_cache_hint(cache.as_ref(), request);
             let mut image = json!({"url": source.to_url().ok_or_else(|| refused("images by id"))?});
             if let Some(detail) = detail {
                 image["detail"] = detail;
@@ -257,10 +258,10 @@ fn build_part(part: Part, path: &str, asked: &mut ChatRequest) -> Result<Value, 
             Ok(json!({"type": "image_url", "image_url": image}))
         }
         Part::Document { source, name, cache, extra: more } => {
-            drop_cache_hint(cache.as_ref(), asked);
-            asked.record_dropped_fields("document", &more);
+            drop_cache_hint(cache.as_ref(), request);
+            request.record_dropped_fields("document", &more);
             if name.is_some() && !matches!(source, Source::Data { .. }) {
-                asked.record_dropped("filename");
+                request.record_dropped("filename");
             }
             build_document(source, name).ok_or_else(|| refused("documents by URL"))
         }
@@ -284,17 +285,17 @@ fn build_document(source: Source, name: Option<String>) -> Option<Value> {
 }
 
 /// Drops a cache hint. These providers cache without hints and do not accept any.
-fn drop_cache_hint(cache: Option<&Value>, asked: &mut ChatRequest) {
+fn drop_cache_hint(cache: Option<&Value>, request: &mut ChatRequest) {
     if cache.is_some() {
-        asked.record_dropped("cache_control");
+        request.record_dropped("cache_control");
     }
 }
 
-fn build_tool(tool: Tool, at: usize, asked: &mut ChatRequest) -> Result<Value, RequestError> {
+fn build_tool(tool: Tool, at: usize, request: &mut ChatRequest) -> Result<Value, RequestError> {
     match tool {
         Tool::Function { name, description, schema, strict, cache, extra: more } => {
-            drop_cache_hint(cache.as_ref(), asked);
-            asked.record_dropped_fields("tools", &more);
+            drop_cache_hint(cache.as_ref(), request);
+            request.record_dropped_fields("tools", &more);
             let mut function = json!({"name": name});
             let schema = Some(schema).filter(|schema| !schema.is_null());
             for (key, value) in

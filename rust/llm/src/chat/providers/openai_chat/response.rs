@@ -116,17 +116,17 @@ impl ToolCall<'_> {
 }
 
 pub fn decode_response(
-    answer: &[u8],
+    response: &[u8],
     thoughts: ReasoningReplay,
-    taker: &mut dyn EventSink,
+    sink: &mut dyn EventSink,
 ) -> Result<(), MalformedResponse> {
-    let answer: ChatCompletion<'_> = serde_json::from_slice(answer)?;
-    if answer.choices.is_empty() {
+    let response: ChatCompletion<'_> = serde_json::from_slice(response)?;
+    if response.choices.is_empty() {
         return Err(MalformedResponse("it has no choices".into()));
     }
-    let mut hearing = ChatDecoder { is_complete_response: true, ..ChatDecoder::new(thoughts) };
-    hearing.process_chunk(&answer, taker);
-    hearing.finish_stream(taker);
+    let mut decoder = ChatDecoder { is_complete_response: true, ..ChatDecoder::new(thoughts) };
+    decoder.process_chunk(&response, sink);
+    decoder.finish_stream(sink);
     Ok(())
 }
 
@@ -155,22 +155,22 @@ struct StartedToolCall {
 }
 
 impl StreamDecoder for ChatDecoder {
-    fn decode(&mut self, data: &[u8], taker: &mut dyn EventSink) {
+    fn decode(&mut self, data: &[u8], sink: &mut dyn EventSink) {
         if data.trim_ascii() == b"[DONE]" {
-            return self.emit_end(taker);
+            return self.emit_end(sink);
         }
         // Ignores data that is not a chunk.
-        let Ok(answer) = serde_json::from_slice::<ChatCompletion<'_>>(data) else { return };
-        match answer.error {
-            Some(error) if error.get() != "null" => self.emit_failure(error.get().as_bytes(), taker),
-            _ => self.process_chunk(&answer, taker),
+        let Ok(response) = serde_json::from_slice::<ChatCompletion<'_>>(data) else { return };
+        match response.error {
+            Some(error) if error.get() != "null" => self.emit_failure(error.get().as_bytes(), sink),
+            _ => self.process_chunk(&response, sink),
         }
     }
 
     /// Some providers close the stream without `OpenAI`'s `[DONE]` event.
-    fn finish_stream(&mut self, taker: &mut dyn EventSink) {
+    fn finish_stream(&mut self, sink: &mut dyn EventSink) {
         if self.has_finish_reason {
-            self.emit_end(taker);
+            self.emit_end(sink);
         }
     }
 }
@@ -183,106 +183,111 @@ impl ChatDecoder {
         }
     }
 
-    fn process_chunk(&mut self, answer: &ChatCompletion<'_>, taker: &mut dyn EventSink) {
-        let id = answer.id.as_deref().unwrap_or_default();
-        let says_nothing = id.is_empty() && answer.choices.is_empty();
+    fn process_chunk(&mut self, response: &ChatCompletion<'_>, sink: &mut dyn EventSink) {
+        let id = response.id.as_deref().unwrap_or_default();
+        let says_nothing = id.is_empty() && response.choices.is_empty();
         if !self.is_started && !says_nothing {
             self.is_started = true;
             id.clone_into(&mut self.response_id);
-            taker.push_event(ResponseEvent::Start { id, model: answer.model.as_deref().unwrap_or_default() });
+            sink.push_event(ResponseEvent::Start { id, model: response.model.as_deref().unwrap_or_default() });
         }
-        if let Some(choice) = answer.choices.iter().find(|choice| choice.index == 0) {
-            if let Some(said) = choice.delta.as_ref().or(choice.message.as_ref()) {
-                self.process_message(said, taker);
+        if let Some(resolver) = response.choices.iter().find(|resolver| resolver.index == 0) {
+            if let Some(message) = resolver.delta.as_ref().or(resolver.message.as_ref()) {
+                self.process_message(message, sink);
             }
-            if let Some(json) = choice.logprobs.filter(|json| is_nonempty(json)) {
-                taker.push_event(ResponseEvent::ExtraField {
+            if let Some(json) = resolver.logprobs.filter(|json| is_nonempty(json)) {
+                sink.push_event(ResponseEvent::ExtraField {
                     scope: FieldScope::Choice,
                     name: "logprobs",
                     json: json.get(),
                 });
             }
-            if let Some(reason) = &choice.finish_reason {
+            if let Some(reason) = &resolver.finish_reason {
                 self.has_finish_reason = true;
-                taker.push_event(ResponseEvent::Finish { reason, stop_sequence: None });
+                sink.push_event(ResponseEvent::Finish { reason, stop_sequence: None });
             }
         }
-        let beside = answer.x_groq.as_ref().and_then(|groq| groq.usage);
-        if let Some(usage) = answer.usage.or(beside) {
+        let hints = response.x_groq.as_ref().and_then(|groq| groq.usage);
+        if let Some(usage) = response.usage.or(hints) {
             self.usage_counts.read_usage(usage.get().as_bytes());
         }
-        if let Some(tier) = answer.service_tier {
+        if let Some(tier) = response.service_tier {
             self.usage_counts.read_service_tier(b"service_tier", tier.get().as_bytes());
         }
-        for (name, json) in [("citations", answer.citations), ("search_results", answer.search_results)] {
+        for (name, json) in [("citations", response.citations), ("search_results", response.search_results)] {
             let Some(json) = json.filter(|json| is_nonempty(json)) else { continue };
             self.citations.store_field(name, json);
         }
     }
 
-    fn process_message(&mut self, said: &ChoiceMessage<'_>, taker: &mut dyn EventSink) {
-        let more = self.reasoning_details.as_mut().zip(said.reasoning_details);
-        let words = more
+    fn process_message(&mut self, message: &ChoiceMessage<'_>, sink: &mut dyn EventSink) {
+        let more = self.reasoning_details.as_mut().zip(message.reasoning_details);
+        let details_text = more
             .map(|(details, more)| details.append(more, self.is_complete_response))
-            .filter(|words| !words.is_empty());
-        let thought = said.reasoning_content.or(said.reasoning).and_then(extract_text);
-        if let Some(thought) = thought.or(words.map(Cow::Owned)) {
-            taker.push_event(ResponseEvent::Thinking(&thought));
+            .filter(|added| !added.is_empty());
+        let thought = message.reasoning_content.or(message.reasoning).and_then(extract_text);
+        if let Some(thought) = thought.or(details_text.map(Cow::Owned)) {
+            sink.push_event(ResponseEvent::Thinking(&thought));
         }
-        self.flush_reasoning_details(said, taker);
-        if let Some(content) = said.content {
-            emit_content(content, &mut self.citations.text_index, taker);
+        self.flush_reasoning_details(message, sink);
+        if let Some(content) = message.content {
+            emit_content(content, &mut self.citations.text_index, sink);
         }
-        if let Some(refusal) = said.refusal.as_deref().filter(|text| !text.is_empty()) {
-            taker.push_event(ResponseEvent::Refusal(refusal));
+        if let Some(refusal) = message.refusal.as_deref().filter(|text| !text.is_empty()) {
+            sink.push_event(ResponseEvent::Refusal(refusal));
         }
-        for call in said.tool_calls.iter().flatten() {
-            self.process_tool_call(call, taker);
+        for call in message.tool_calls.iter().flatten() {
+            self.process_tool_call(call, sink);
         }
-        if let Some(json) = said.annotations.filter(|json| is_nonempty(json)) {
-            self.citations.emit_annotations(json.get(), taker);
+        if let Some(json) = message.annotations.filter(|json| is_nonempty(json)) {
+            self.citations.emit_annotations(json.get(), sink);
         }
-        if let Some(json) = said.audio.filter(|json| is_nonempty(json)) {
-            taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Message, name: "audio", json: json.get() });
+        if let Some(json) = message.audio.filter(|json| is_nonempty(json)) {
+            sink.push_event(ResponseEvent::ExtraField { scope: FieldScope::Message, name: "audio", json: json.get() });
         }
-        for image in said.images.iter().flatten() {
-            emit_image(image, taker);
+        for image in message.images.iter().flatten() {
+            emit_image(image, sink);
         }
-        let seal = said.extra_content.as_ref().and_then(|extra| extra.pointer("/google/thought_signature")?.as_str());
+        let seal =
+            message.extra_content.as_ref().and_then(|extra| extra.pointer("/google/thought_signature")?.as_str());
         if let Some(seal) = seal {
-            taker.push_event(ResponseEvent::TextSignature(seal));
+            sink.push_event(ResponseEvent::TextSignature(seal));
         }
     }
 
     /// Emits the reasoning details as soon as other content begins, because that ends the reasoning.
-    fn flush_reasoning_details(&mut self, said: &ChoiceMessage<'_>, taker: &mut dyn EventSink) {
+    fn flush_reasoning_details(&mut self, message: &ChoiceMessage<'_>, sink: &mut dyn EventSink) {
         if self.reasoning_details.is_none() {
             return;
         }
         // More arguments for a started call are not new content.
         let is_new = |call: &ToolCall<'_>| self.find_tool_call(call).is_none();
-        let is_over = said.content.is_some_and(is_nonempty) || said.tool_calls.iter().flatten().any(is_new);
+        let is_over = message.content.is_some_and(is_nonempty) || message.tool_calls.iter().flatten().any(is_new);
         if let Some(details) = self.reasoning_details.as_mut().filter(|_| is_over) {
-            details.emit_signature(taker);
+            details.emit_signature(sink);
         }
     }
 
-    fn process_tool_call(&mut self, call: &ToolCall<'_>, taker: &mut dyn EventSink) {
+    fn process_tool_call(&mut self, call: &ToolCall<'_>, sink: &mut dyn EventSink) {
         let at = self.find_tool_call(call).unwrap_or_else(|| {
             let (id, name) = call.id_and_name();
             let signature = call.extra_content.as_ref();
             let signature = signature.and_then(|extra| extra.pointer("/google/thought_signature")?.as_str());
             // Generates an id if the provider sends none. Decoding the same response again must produce the same id.
-            let own = format!("call_{}_{}", self.response_id, self.tool_calls.len());
+            let raw_id = format!("call_{}_{}", self.response_id, self.tool_calls.len());
             // The client may send the id back in a request that is not translated, so it must fit `OpenAI`'s limit.
-            let own = call_ids::OPENAI.normalise_id(&own);
-            taker.push_event(ResponseEvent::ToolCall { id: if id.is_empty() { &own } else { id }, name, signature });
+            let generated_id = call_ids::OPENAI.normalise_id(&raw_id);
+            sink.push_event(ResponseEvent::ToolCall {
+                id: if id.is_empty() { &generated_id } else { id },
+                name,
+                signature,
+            });
             self.tool_calls.push(StartedToolCall { index: call.index, id: id.to_owned(), name: name.to_owned() });
             self.tool_calls.len() - 1
         });
         let arguments = call.function.as_ref().and_then(|function| function.arguments.as_deref());
         if let Some(json) = arguments.filter(|json| !json.is_empty()) {
-            taker.push_event(ResponseEvent::ToolCallArguments { call_index: at, json });
+            sink.push_event(ResponseEvent::ToolCallArguments { call_index: at, json });
         }
     }
 
@@ -291,36 +296,36 @@ impl ChatDecoder {
     /// call.
     fn find_tool_call(&self, call: &ToolCall<'_>) -> Option<usize> {
         let (index, (id, name)) = (call.index, call.id_and_name());
-        let is_it = |known: &StartedToolCall| {
+        let is_it = |started: &StartedToolCall| {
             let is_more = match (id, name) {
                 ("", "") => true,
-                ("", name) => index.is_some() && known.name == name,
-                (id, _) => known.id == id,
+                ("", name) => index.is_some() && started.name == name,
+                (id, _) => started.id == id,
             };
-            !self.is_complete_response && is_more && (index.is_none() || known.index == index)
+            !self.is_complete_response && is_more && (index.is_none() || started.index == index)
         };
         self.tool_calls.iter().rposition(is_it)
     }
 
-    fn emit_end(&mut self, taker: &mut dyn EventSink) {
+    fn emit_end(&mut self, sink: &mut dyn EventSink) {
         if std::mem::replace(&mut self.is_ended, true) {
             return;
         }
         if let Some(details) = &mut self.reasoning_details {
-            details.emit_signature(taker);
+            details.emit_signature(sink);
         }
-        self.citations.emit_citations(taker);
+        self.citations.emit_citations(sink);
         if let Some(usage) = self.usage_counts.to_usage(ApiFormat::OpenAi) {
-            taker.push_event(ResponseEvent::Usage(usage));
+            sink.push_event(ResponseEvent::Usage(usage));
         }
-        taker.push_event(ResponseEvent::End);
+        sink.push_event(ResponseEvent::End);
     }
 
-    fn emit_failure(&mut self, error: &[u8], taker: &mut dyn EventSink) {
+    fn emit_failure(&mut self, error: &[u8], sink: &mut dyn EventSink) {
         self.is_ended = true;
         let found = parse_stream_error(error);
         let message = found.message.unwrap_or_else(|| String::from_utf8_lossy(error).into_owned());
-        taker.push_event(ResponseEvent::Failed {
+        sink.push_event(ResponseEvent::Failed {
             kind: found.kind.as_deref(),
             message: &message,
             code: found.code.as_deref(),
@@ -333,22 +338,22 @@ fn is_nonempty(json: &RawValue) -> bool {
 }
 
 /// Emits a generated image, either its bytes or its URL.
-fn emit_image(image: &Value, taker: &mut dyn EventSink) {
+fn emit_image(image: &Value, sink: &mut dyn EventSink) {
     let url = image["image_url"]["url"].as_str().or_else(|| image["url"].as_str()).unwrap_or_default();
     if let Source::Data { mime, data } = Source::from_url(url.to_owned(), None) {
-        taker.push_event(ResponseEvent::Image { mime: &mime, data: &data });
+        sink.push_event(ResponseEvent::Image { mime: &mime, data: &data });
     } else {
         let json = json!([image]).to_string();
-        taker.push_event(ResponseEvent::ExtraField { scope: FieldScope::Message, name: "images", json: &json });
+        sink.push_event(ResponseEvent::ExtraField { scope: FieldScope::Message, name: "images", json: &json });
     }
 }
 
 /// Emits the content of a message: a string, or an array of parts that may contain reasoning.
-fn emit_content(content: &RawValue, spoken: &mut TextIndex, taker: &mut dyn EventSink) {
+fn emit_content(content: &RawValue, text_index: &mut TextIndex, sink: &mut dyn EventSink) {
     if !content.get().contains("\"thinking\"") || content.get().starts_with('"') {
-        if let Some(said) = extract_text(content) {
-            spoken.push_str(&said);
-            taker.push_event(ResponseEvent::Text(&said));
+        if let Some(chunk) = extract_text(content) {
+            text_index.push_str(&chunk);
+            sink.push_event(ResponseEvent::Text(&chunk));
         }
         return;
     }
@@ -359,11 +364,11 @@ fn emit_content(content: &RawValue, spoken: &mut TextIndex, taker: &mut dyn Even
             _ => String::new(),
         };
         if !thought.is_empty() {
-            taker.push_event(ResponseEvent::Thinking(&thought));
+            sink.push_event(ResponseEvent::Thinking(&thought));
         }
-        if let Some(said) = part["text"].as_str().filter(|text| !text.is_empty()) {
-            spoken.push_str(said);
-            taker.push_event(ResponseEvent::Text(said));
+        if let Some(chunk) = part["text"].as_str().filter(|text| !text.is_empty()) {
+            text_index.push_str(chunk);
+            sink.push_event(ResponseEvent::Text(chunk));
         }
     }
 }
@@ -383,9 +388,9 @@ fn extract_text(raw: &RawValue) -> Option<Cow<'_, str>> {
 }
 
 /// Parses the error body of any `OpenAI`-compatible provider; these differ in where they put the fields.
-pub fn parse_error(answer: &[u8]) -> ErrorDetails {
+pub fn parse_error(response: &[u8]) -> ErrorDetails {
     // Some providers wrap the error in an array.
-    let body = match serde_json::from_slice(answer) {
+    let body = match serde_json::from_slice(response) {
         Ok(Value::Array(mut items)) if !items.is_empty() => items.swap_remove(0),
         Ok(Value::String(message)) => return ErrorDetails { message: Some(message), ..ErrorDetails::default() },
         Ok(body) => body,
@@ -456,9 +461,9 @@ fn string_or_number(value: &Value) -> Option<String> {
 
 /// Formats a validation error with its location in the request.
 fn describe_validation_error(item: &Value) -> String {
-    let place: Vec<_> = item["loc"].as_array().into_iter().flatten().filter_map(string_or_number).collect();
+    let location: Vec<_> = item["loc"].as_array().into_iter().flatten().filter_map(string_or_number).collect();
     let message = item["msg"].as_str().unwrap_or_default();
-    if place.is_empty() { message.to_owned() } else { format!("{}: {message}", place.join(".")) }
+    if location.is_empty() { message.to_owned() } else { format!("{}: {message}", location.join(".")) }
 }
 
 #[cfg(test)]
@@ -469,8 +474,8 @@ mod tests {
     struct CallIdSink(Vec<String>);
 
     impl EventSink for CallIdSink {
-        fn push_event(&mut self, piece: ResponseEvent<'_>) {
-            if let ResponseEvent::ToolCall { id, .. } = piece {
+        fn push_event(&mut self, event: ResponseEvent<'_>) {
+            if let ResponseEvent::ToolCall { id, .. } = event {
                 self.0.push(id.to_owned());
             }
         }
@@ -480,9 +485,9 @@ mod tests {
     fn generated_call_ids_are_stable_and_within_the_length_limit() {
         let ids = |id: &str| {
             let calls = json!([{"function": {"name": "f", "arguments": "{}"}}, {"function": {"name": "g"}}]);
-            let answer = json!({"id": id, "choices": [{"message": {"tool_calls": calls}}]});
+            let response = json!({"id": id, "choices": [{"message": {"tool_calls": calls}}]});
             let mut ids = CallIdSink::default();
-            decode_response(answer.to_string().as_bytes(), ReasoningReplay::Dropped, &mut ids).unwrap();
+            decode_response(response.to_string().as_bytes(), ReasoningReplay::Dropped, &mut ids).unwrap();
             ids.0
         };
         assert_eq!(ids("c-1"), ["call_c-1_0", "call_c-1_1"]);
