@@ -10,6 +10,7 @@ import pytest
 
 from penstock import engine
 from penstock.settings import Settings
+from penstock.settings.engine_json import encode_engine_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ def _build_key(number: int) -> dict[str, Any]:
 @pytest.fixture
 def running() -> Iterator[engine.Engine]:
     """Yields an engine that is not started; applying snapshots needs no event loop and no socket."""
-    running_engine = engine.Engine(Settings().engine_settings_json(1))
+    running_engine = engine.Engine(encode_engine_settings(Settings(), 1))
     yield running_engine
     running_engine.close()
 

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock import process
 from penstock.engine import Engine
+from penstock.settings.engine_json import encode_engine_settings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -139,6 +140,6 @@ async def _receive_messages(websocket: WebSocketHandle, receive: Receive, buffer
 
 def create_edge_app(settings: Settings, worker: int, snapshot: bytes) -> EdgeApp:
     """Builds the ASGI application of one edge worker and applies the latest published snapshot."""
-    engine = Engine(settings.engine_settings_json(worker))
+    engine = Engine(encode_engine_settings(settings, worker))
     engine.apply(snapshot)
     return EdgeApp(engine)

@@ -424,7 +424,7 @@ def test_restart_from_saved_snapshot_reads_changes_then_all_rows(settings: Setti
             await first.send_request("DELETE", f"/v1/configs/{gone['slug']}")
             made = await first.send_request("POST", "/v1/configs", config)
             # Prevents a full refresh during the next steps, however long they take.
-            monkeypatch.setattr("penstock.snapshot.publisher.WHOLE_SECONDS", 3600)
+            monkeypatch.setattr("penstock.snapshot.publisher.FULL_READ_DELAY_SECONDS", 3600)
             second = ManagementPlane(app, settings, kept)
             assert await second.publish() == ["configs"]
             assert all("substr" in asked for asked in second.asked if "FROM configs" in asked)
@@ -441,7 +441,7 @@ def test_restart_from_saved_snapshot_reads_changes_then_all_rows(settings: Setti
             async with second._database.write_transaction() as connection:
                 await connection.execute(update(configs).values(name="other", config='{"provider":"groq"}'))
             assert await second.publish() == []
-            monkeypatch.setattr("penstock.snapshot.publisher.WHOLE_SECONDS", 0)
+            monkeypatch.setattr("penstock.snapshot.publisher.FULL_READ_DELAY_SECONDS", 0)
             third = ManagementPlane(app, settings, second.published.stored)
             assert await third.publish() == ["api_keys", "configs"]
             assert snapshot_rows(third.published.stored)["configs"][0]["config"] == {"provider": "groq"}

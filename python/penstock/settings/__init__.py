@@ -369,74 +369,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         path = self.identity.aws_container_path
         return f"http://169.254.170.2{path}" if path else self.identity.aws_container_url or None
 
-    def engine_settings_json(self, worker: int) -> bytes:
-        """Returns the settings that the engine of one edge worker needs, as JSON."""
-        return msgspec.json.encode(
-            {
-                "control_socket": self.control_socket,
-                "worker": worker,
-                "workers": self.server.workers,
-                "port": self.server.port,
-                "header_timeout_ms": self.server.header_timeout_ms,
-                "header_bytes": self.server.header_bytes,
-                "keep_alive_ms": self.server.keep_alive_ms,
-                "request_timeout_ms": self.upstream.request_timeout_ms,
-                "dns_timeout_ms": self.upstream.dns_timeout_ms,
-                "connect_timeout_ms": self.upstream.connect_timeout_ms,
-                "tls_timeout_ms": self.upstream.tls_timeout_ms,
-                "idle_timeout_ms": self.upstream.idle_timeout_ms,
-                "stream_timeout_ms": self.upstream.stream_timeout_ms,
-                "heartbeat_ms": round(self.server.heartbeat_seconds * 1000),
-                "write_stall_ms": self.server.write_stall_ms,
-                "max_body_bytes": self.limits.body_bytes,
-                "buffered_body_bytes": self.limits.buffered_body_bytes,
-                "body_idle_ms": self.limits.body_idle_ms,
-                "body_total_ms": self.limits.body_total_ms,
-                "body_rate": self.limits.body_rate,
-                "body_grace_ms": self.limits.body_grace_ms,
-                "max_in_flight": self.limits.in_flight,
-                **msgspec.structs.asdict(self.routing),
-                "redis_url": _reveal_optional(self.redis.url),
-                "redis_prefix": self.redis.prefix,
-                "redis_wait_ms": self.redis.wait_ms,
-                "redis_answer_bytes": self.redis.response_bytes,
-                "trusted_custom_hosts": self.upstream.trusted_custom_hosts,
-                "header_aliases": [prefix.lower() for prefix in self.security.header_aliases],
-                "require_key": self.require_key,
-                "block_inline_config": self.security.block_inline_config,
-                "records": self.records.enabled,
-                "outbox_bytes": self.records.outbox_bytes,
-                "sensitive_headers": self.records.sensitive_headers,
-                "headers_to_metadata": self.records.headers_to_metadata,
-                "mock_host": self.mock.host or None,
-                "http2": self.upstream.http2,
-                "https_proxy": _reveal_optional(self.upstream.https_proxy),
-                "http_proxy": _reveal_optional(self.upstream.http_proxy),
-                "no_proxy": self.upstream.no_proxy,
-                "tls_ca": self.upstream.tls_ca or None,
-                "identity": {
-                    "allow_provider_use": self.identity.allow_provider_use,
-                    "aws_role_arn": self.identity.aws_role_arn or None,
-                    "aws_sts_endpoint": self.identity.aws_sts_endpoint or None,
-                    "aws_web_identity_token_file": self.identity.aws_web_identity_token_file or None,
-                    "aws_container_url": self.container_credentials_url,
-                    "aws_container_token": _reveal_optional(self.identity.aws_container_token),
-                    "aws_container_token_file": self.identity.aws_container_token_file or None,
-                    "aws_metadata_url": self.identity.aws_metadata_url,
-                    "azure_identity_url": self.identity.azure_identity_url or None,
-                    "azure_identity_header": _reveal_optional(self.identity.azure_identity_header),
-                    "azure_metadata_url": self.identity.azure_metadata_url,
-                    "azure_federated_token_file": self.identity.azure_federated_token_file or None,
-                    "azure_tenant_id": self.identity.azure_tenant_id or None,
-                    "azure_client_id": self.identity.azure_client_id or None,
-                    "azure_authority_host": self.identity.azure_authority_host,
-                    "google_token_file": self.identity.google_token_file or None,
-                    "google_sts_url": self.identity.google_sts_url,
-                    "google_iam_url": self.identity.google_iam_url,
-                },
-            }
-        )
-
 
 class SettingSpec(msgspec.Struct, frozen=True):
     """One setting, as the loader and the reference page describe it."""
@@ -597,10 +529,6 @@ def _convert_value(entry: SettingSpec, given: object) -> object:
     if plain in {bool, bool | None}:
         return msgspec.convert(BOOLEAN_WORDS.get(given.strip().lower(), given), entry.type)
     return msgspec.convert(given.strip(), entry.type, strict=False)
-
-
-def _reveal_optional(secret: Secret | None) -> str | None:
-    return secret.reveal() if secret else None
 
 
 def _lowercase_first(text: str) -> str:

@@ -96,7 +96,7 @@ def validate_jwt(jwt: Jwt, others: Sequence[Issuer]) -> Iterator[Problem]:
         yield from _validate_key_source(f"issuers[{index}]", issuer)
     urls = [issuer.jwks_url for issuer in all_of_them if issuer.jwks_url]
     for url in sorted({url for url in urls if urls.count(url) > 1}):
-        yield Problem("issuers", f"{url!r} is there twice")
+        yield Problem("issuers", f"{url!r} is used twice; each issuer needs its own jwks_url")
 
 
 def _validate_key_source(path: str, source: Jwt | Issuer) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ import pytest
 from penstock import settings as module
 from penstock.errors import SettingsError
 from penstock.settings import Server, Settings, load_settings
+from penstock.settings.engine_json import encode_engine_settings
 from penstock.settings.secret import Secret
 from tests.shape.repository import read_text
 
@@ -123,7 +124,7 @@ def test_key_is_required_off_loopback_even_without_any_keys():
 
 
 def test_engine_receives_its_settings():
-    told = json.loads(load_settings(None, {"PENSTOCK_SERVER_RUN_DIR": "/run/p"}).engine_settings_json(3))
+    told = json.loads(encode_engine_settings(load_settings(None, {"PENSTOCK_SERVER_RUN_DIR": "/run/p"}), 3))
     assert told == {
         "control_socket": "/run/p/control.sock",
         "worker": 3,
@@ -208,19 +209,19 @@ def parse_rust_literal(expression: str) -> object:
 
 def engine_defaults(struct: str) -> dict[str, object]:
     """Returns the engine's default for each field of a settings struct."""
-    source = read_text("rust/core/src/settings.rs")
+    source = read_text("rust/core/src/process/settings.rs")
     (fields,) = re.findall(rf"pub struct {struct} \{{\n(.*?)^\}}", source, re.DOTALL | re.MULTILINE)
     (values,) = re.findall(
         rf"^impl Default for {struct} \{{.*?Self \{{\n(.*?)^        \}}", source, re.DOTALL | re.MULTILINE
     )
     known = dict(re.findall(r"^ {12}(\w+): (.*),$", values, re.MULTILINE))
     assert list(known) == re.findall(r"^    pub (\w+):", fields, re.MULTILINE)
-    return {name: parse_rust_literal(said) for name, said in known.items() if said != "Identity::default()"}
+    return {name: parse_rust_literal(said) for name, said in known.items() if said != "WorkloadIdentity::default()"}
 
 
 def test_engine_settings_are_complete_with_equal_defaults():
-    told = json.loads(Settings().engine_settings_json(1))
-    assert told.pop("identity") == engine_defaults("Identity")
+    told = json.loads(encode_engine_settings(Settings(), 1))
+    assert told.pop("identity") == engine_defaults("WorkloadIdentity")
     # In its own tests, the engine has no network address and no control process.
     own = engine_defaults("Settings") | {"control_socket": told["control_socket"], "port": told["port"]}
     assert told == own
@@ -228,22 +229,18 @@ def test_engine_settings_are_complete_with_equal_defaults():
 
 def test_ecs_container_path_becomes_a_url():
     told = json.loads(
-        load_settings(None, {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/v2/c/1"}).engine_settings_json(1)
+        encode_engine_settings(load_settings(None, {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/v2/c/1"}), 1)
     )
     assert told["identity"]["aws_container_url"] == "http://169.254.170.2/v2/c/1"
 
 
 def test_header_lists_use_their_environment_names():
-    told = json.loads(
-        load_settings(
-            None,
-            {
-                "GATEWAY_HEADER_ALIASES": "X-Portkey-, x-acme-",
-                "HEADERS_TO_METADATA": "X-Team,x-user",
-                "ORGANISATION_HEADERS_TO_MASK": "x-private",
-            },
-        ).engine_settings_json(1)
-    )
+    environ = {
+        "GATEWAY_HEADER_ALIASES": "X-Portkey-, x-acme-",
+        "HEADERS_TO_METADATA": "X-Team,x-user",
+        "ORGANISATION_HEADERS_TO_MASK": "x-private",
+    }
+    told = json.loads(encode_engine_settings(load_settings(None, environ), 1))
     assert told["header_aliases"] == ["x-portkey-", "x-acme-"]
     assert told["headers_to_metadata"] == ["X-Team", "x-user"]
     assert told["sensitive_headers"] == ["x-private"]
@@ -263,7 +260,7 @@ def test_proxy_variables_are_read_in_either_case_and_kept_secret():
         "no_proxy": "a.example, *.b",
     }
     read = load_settings(None, environ)
-    told = json.loads(read.engine_settings_json(1))
+    told = json.loads(encode_engine_settings(read, 1))
     assert (told["https_proxy"], told["http_proxy"]) == ("http://u:sesame@one.example:3128", "two.example")
     assert told["no_proxy"] == ["a.example", "*.b"]
     assert "sesame" not in repr(read)
@@ -288,7 +285,7 @@ def test_proxy_variables_are_read_in_either_case_and_kept_secret():
         ("[jwt]\nenabled = true\n[[issuers]]\norganisations = 'a'", "issuers[0].organisations: expected `array`"),
         (
             "[jwt]\nenabled = true\njwks_url = 'https://a.test'\n[[issuers]]\njwks_url = 'https://a.test'",
-            "issuers: 'https://a.test' is used twice; slugs must be unique within a workspace",
+            "issuers: 'https://a.test' is used twice",
         ),
         ("issuers = 5", "issuers[0]: expected `object`"),
     ],
@@ -327,7 +324,7 @@ def test_secret_is_masked_and_cannot_be_pickled():
 def test_redis_url_is_secret_and_sent_to_the_engine_only():
     read = load_settings(None, {"REDIS_URL": "redis://:hidden@cache.example:6379/1", "PENSTOCK_REDIS_WAIT_MS": "20"})
     assert "hidden" not in repr(read)
-    told = json.loads(read.engine_settings_json(1))
+    told = json.loads(encode_engine_settings(read, 1))
     assert (told["redis_url"], told["redis_wait_ms"]) == ("redis://:hidden@cache.example:6379/1", 20)
 
 
