@@ -7,13 +7,14 @@ use std::{fmt::Write, hint::black_box, sync::Arc};
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
-    gateway::{Gateway, Request},
+    ingress::Request,
     ingress::{
         body::Body,
         headers::{Headers, RequestHead},
     },
     process::settings::Settings,
     response::outgoing::ClientResponseBody,
+    state::gateway_state::GatewayState,
 };
 use penstock_mock::Server;
 use serde_json::json;
@@ -27,7 +28,7 @@ const STREAM_CHUNKS: usize = 100;
 /// Gateway with one API key, and the mock provider that it forwards to.
 struct BenchGateway {
     runtime: Runtime,
-    gateway: Arc<Gateway>,
+    state: Arc<GatewayState>,
     _provider: Server,
 }
 
@@ -42,7 +43,7 @@ impl BenchGateway {
             header_aliases: vec!["x-portkey-".into()],
             ..Settings::default()
         };
-        let gateway = Arc::new(Gateway::new(settings).ok()?);
+        let state = Arc::new(GatewayState::new(settings).ok()?);
         let mut digest = String::new();
         for byte in Sha256::digest(API_KEY) {
             let _ = write!(digest, "{byte:02x}");
@@ -50,15 +51,15 @@ impl BenchGateway {
         let keys = json!([{"id": "k-1", "name": "bench", "sha256": digest}]);
         let management = json!(["/v1/health", "/schema", "/metrics", "/api-keys", "/configs", "/providers", "/logs"]);
         let published = json!({"epoch": "1", "keys": keys, "management": management});
-        gateway.apply_snapshot(published.to_string().as_bytes()).ok()?;
-        Some(Self { runtime, gateway, _provider: provider })
+        state.apply_snapshot(published.to_string().as_bytes()).ok()?;
+        Some(Self { runtime, state, _provider: provider })
     }
 
     /// Builds a request as the server passes it to the core. Drains the waiting records first, as the control process
     /// would.
     fn build_request(&self, body: &Bytes) -> Request {
-        if let Some(lines) = self.gateway.record_sink.outbox.take_pending() {
-            self.gateway.record_sink.outbox.acknowledge(lines);
+        if let Some(lines) = self.state.record_sink.outbox.take_pending() {
+            self.state.record_sink.outbox.acknowledge(lines);
         }
         let mut headers = Headers::with_capacity(6);
         for (name, value) in [
@@ -90,7 +91,7 @@ fn build_body(model: &str, streams: bool, bytes: usize) -> Bytes {
 /// return of this function.
 #[inline(never)]
 fn one_request(bench: &BenchGateway, request: Request) -> usize {
-    match bench.runtime.block_on(bench.gateway.handle(request)).body {
+    match bench.runtime.block_on(penstock_core::gateway::handle(&bench.state, request)).body {
         ClientResponseBody::Complete(bytes) => black_box(bytes).len(),
         ClientResponseBody::Stream(_) => 0,
     }
@@ -100,7 +101,10 @@ fn one_request(bench: &BenchGateway, request: Request) -> usize {
 #[inline(never)]
 fn one_stream(bench: &BenchGateway, request: Request) -> usize {
     bench.runtime.block_on(async {
-        let ClientResponseBody::Stream(mut stream) = bench.gateway.handle(request).await.body else { return 0 };
+        let ClientResponseBody::Stream(mut stream) = penstock_core::gateway::handle(&bench.state, request).await.body
+        else {
+            return 0;
+        };
         let mut chunk_count = 0;
         while let Ok(Some(chunk)) = stream.next().await {
             chunk_count += usize::from(!black_box(chunk).is_empty());

@@ -7,7 +7,7 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
     accounting::record::metadata::Metadata,
     config::{Config, Strictness, TargetLimits},
-    gateway::{Gateway, Request},
+    ingress::Request,
     ingress::{
         body::Body,
         headers::{Headers, RequestHead},
@@ -15,6 +15,7 @@ use penstock_core::{
     process::settings::Settings,
     response::outgoing::ClientResponseBody,
     routing::{Strategy, condition_input::ConditionInput},
+    state::gateway_state::GatewayState,
     state::shared::inline_configs::InlineConfigCache,
 };
 use penstock_mock::Server;
@@ -106,7 +107,7 @@ fn bench_complete_request(c: &mut Criterion) {
         records: true,
         ..Settings::default()
     };
-    let Ok(gateway) = Gateway::new(settings) else { return };
+    let Ok(state) = GatewayState::new(settings) else { return };
     let configs = [
         ("one target", json!({"provider": "mock"})),
         ("5 levels, 100 targets", nested_config(5, 100)),
@@ -117,10 +118,10 @@ fn bench_complete_request(c: &mut Criterion) {
         .enumerate()
         .map(|(index, (_, config))| json!({"slug": format!("pc-{index}"), "config": config}))
         .collect();
-    if gateway.apply_snapshot(json!({"epoch": "1", "configs": rows}).to_string().as_bytes()).is_err() {
+    if state.apply_snapshot(json!({"epoch": "1", "configs": rows}).to_string().as_bytes()).is_err() {
         return;
     }
-    let gateway = Arc::new(gateway);
+    let state = Arc::new(state);
     let mut group = c.benchmark_group("routing/walk");
     for (index, (name, _)) in configs.iter().enumerate() {
         let mut slug = String::new();
@@ -128,13 +129,13 @@ fn bench_complete_request(c: &mut Criterion) {
         group.bench_function(*name, |b| {
             b.iter_batched(
                 || {
-                    if let Some(lines) = gateway.record_sink.outbox.take_pending() {
-                        gateway.record_sink.outbox.acknowledge(lines);
+                    if let Some(lines) = state.record_sink.outbox.take_pending() {
+                        state.record_sink.outbox.acknowledge(lines);
                     }
                     build_request(&slug, "hi")
                 },
                 |request| {
-                    let response = runtime.block_on(gateway.handle(request));
+                    let response = runtime.block_on(penstock_core::gateway::handle(&state, request));
                     assert!(response.head.status == 200 && matches!(response.body, ClientResponseBody::Complete(_)));
                 },
                 BatchSize::SmallInput,
@@ -154,11 +155,11 @@ fn bench_cached_response(c: &mut Criterion) {
         records: true,
         ..Settings::default()
     };
-    let Ok(gateway) = Gateway::new(settings) else { return };
-    if gateway.apply_snapshot(br#"{"epoch":"1"}"#).is_err() {
+    let Ok(state) = GatewayState::new(settings) else { return };
+    if state.apply_snapshot(br#"{"epoch":"1"}"#).is_err() {
         return;
     }
-    let gateway = Arc::new(gateway);
+    let state = Arc::new(state);
     let mut group = c.benchmark_group("routing/kept");
     let prompt = "Tell me more. ".repeat(64);
     for (name, config) in
@@ -166,12 +167,14 @@ fn bench_cached_response(c: &mut Criterion) {
     {
         group.bench_function(name, |b| {
             let setup = || {
-                if let Some(lines) = gateway.record_sink.outbox.take_pending() {
-                    gateway.record_sink.outbox.acknowledge(lines);
+                if let Some(lines) = state.record_sink.outbox.take_pending() {
+                    state.record_sink.outbox.acknowledge(lines);
                 }
                 build_request(config, &prompt)
             };
-            let response = |request| assert_eq!(runtime.block_on(gateway.handle(request)).head.status, 200);
+            let response = |request| {
+                assert_eq!(runtime.block_on(penstock_core::gateway::handle(&state, request)).head.status, 200)
+            };
             b.iter_batched(setup, response, BatchSize::SmallInput);
         });
     }

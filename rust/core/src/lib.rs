@@ -1,5 +1,6 @@
-//! Gateway core: handles a request from its arrival to the delivered response. Reading order: `gateway`, `call`,
-//! `rendering`, `upstream`, `answer`, `record`.
+//! Gateway core: handles a request from its arrival to the delivered response. Reading order: `gateway`,
+//! `gateway::provider_request`, `resolve::target_resolver`, `endpoints::target_endpoint`, `request::send`, `upstream`,
+//! `response::delivery`, `accounting::record`.
 #![forbid(unsafe_code)]
 
 pub mod accounting;

@@ -11,10 +11,10 @@ use std::{
 
 use penstock_core::{
     endpoints::realtime::{self, CloseCode, CloseFrame, Message, UpgradeOutcome, WebSocketSession},
-    gateway::Gateway,
     ingress::headers::{Headers, RequestHead},
     process::edge::{idle_connections::RequestGuard, sock_diag},
     response::outgoing::{ClientResponse, ClientResponseBody},
+    state::gateway_state::GatewayState,
 };
 use pyo3::{
     intern,
@@ -121,7 +121,7 @@ impl WebSocketHandle {
     /// Starts the upstream handshake and then the relay. The client's connection counts as busy until the session ends.
     pub fn start(
         jobs: &JobRunner,
-        gateway: Arc<Gateway>,
+        state: Arc<GatewayState>,
         (head, under_way, addresses): (RequestHead, Option<RequestGuard>, Option<ConnectionAddresses>),
         on_event: Py<PyAny>,
         on_writable: Py<PyAny>,
@@ -139,14 +139,14 @@ impl WebSocketHandle {
             let mut writer = ClientEventSender { mailbox: sender_mailbox, is_accepted: false, is_finished: false };
             let connected = tokio::select! {
                 biased;
-                connected = realtime::handle_upgrade(&gateway, head) => Some(connected),
+                connected = realtime::handle_upgrade(&state, head) => Some(connected),
                 () = wait_for_disconnect(addresses) => None,
             };
             match connected {
                 Some(UpgradeOutcome::Rejected(response)) => {
                     let _taken = writer.mailbox.post_and_wait(ClientEvent::Deny(response)).await;
                 }
-                Some(UpgradeOutcome::Accepted(session)) => writer.relay_session(&gateway, *session, from_caller).await,
+                Some(UpgradeOutcome::Accepted(session)) => writer.relay_session(&state, *session, from_caller).await,
                 // The client has left, so nobody reads this event. It only ends the server's task.
                 None => writer.mailbox.post(ClientEvent::Deny(ClientResponse::internal_error())),
             }
@@ -191,7 +191,7 @@ struct ClientEventSender {
 impl ClientEventSender {
     async fn relay_session(
         &mut self,
-        gateway: &Gateway,
+        state: &GatewayState,
         mut session: WebSocketSession,
         from_caller: mpsc::Receiver<Message>,
     ) {
@@ -207,7 +207,7 @@ impl ClientEventSender {
                 }
             }
         };
-        tokio::join!(session.relay(gateway, from_caller, to_caller), forward_events);
+        tokio::join!(session.relay(state, from_caller, to_caller), forward_events);
     }
 }
 

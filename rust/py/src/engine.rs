@@ -13,9 +13,10 @@ use penstock_core::{
     config::{Config, Strictness, TargetLimits, schema},
     endpoints::batches::line_requests::{self, BatchLine},
     error::Problem,
-    gateway::{Gateway, Request},
+    ingress::Request,
     ingress::body::Body,
     process::{preempt, settings::Settings},
+    state::gateway_state::GatewayState,
     state::snapshot::Snapshot,
 };
 use pyo3::{
@@ -39,7 +40,7 @@ use crate::{
 /// Gateway engine; one per worker process.
 #[pyclass(frozen, module = "penstock._engine")]
 pub struct Engine {
-    gateway: Arc<Gateway>,
+    state: Arc<GatewayState>,
     runtime: OnceLock<Runtime>,
     /// The event loop's original `call_soon_threadsafe`.
     call_soon: OnceLock<Py<PyAny>>,
@@ -54,9 +55,9 @@ impl Engine {
     fn new(py: Python<'_>, settings: &[u8]) -> PyResult<Self> {
         let settings: Settings = serde_json::from_slice(settings)
             .map_err(|error| errors::validation_error(py, &[Problem::new("$", error.to_string())]))?;
-        let gateway = Gateway::new(settings).map_err(|problems| errors::validation_error(py, &problems))?;
+        let state = GatewayState::new(settings).map_err(|problems| errors::validation_error(py, &problems))?;
         Ok(Self {
-            gateway: Arc::new(gateway),
+            state: Arc::new(state),
             runtime: OnceLock::new(),
             call_soon: OnceLock::new(),
             watcher: AtomicUsize::new(0),
@@ -68,19 +69,19 @@ impl Engine {
     fn start(&self, event_loop: &Bound<'_, PyAny>, step_back: Py<PyAny>) -> PyResult<()> {
         let call_soon = event_loop.getattr(intern!(event_loop.py(), "call_soon_threadsafe"))?;
         drop(self.call_soon.set(call_soon.unbind()));
-        let runtime = Runtime::start(Arc::clone(&self.gateway), Arc::new(move || lower_thread_priority(&step_back)))?;
+        let runtime = Runtime::start(Arc::clone(&self.state), Arc::new(move || lower_thread_priority(&step_back)))?;
         self.runtime.set(runtime).map_err(|_| PyRuntimeError::new_err("the engine was started already"))
     }
 
     /// Compiles a snapshot and replaces the current one. Raises `EngineError` with all problems if it is invalid.
     fn apply(&self, py: Python<'_>, snapshot: &[u8]) -> PyResult<()> {
-        py.detach(|| self.gateway.apply_snapshot(snapshot)).map_err(|problems| errors::validation_error(py, &problems))
+        py.detach(|| self.state.apply_snapshot(snapshot)).map_err(|problems| errors::validation_error(py, &problems))
     }
 
     /// Serves a request that came through a task of the server. Calls `done` when the response is finished.
     fn handle_request(&self, scope: &Bound<'_, PyDict>, receive: &Bound<'_, PyAny>, done: Py<PyAny>) -> PyResult<()> {
         let proto = receive.getattr(intern!(scope.py(), "__self__"))?.unbind();
-        self.gateway.record_sink.metrics.asgi_fallback_requests.add(1);
+        self.state.record_sink.metrics.asgi_fallback_requests.add(1);
         self.begin_request(scope, proto, Some(done))
     }
 
@@ -95,7 +96,7 @@ impl Engine {
         let head = scope::parse_websocket_head(scope)?;
         let jobs = self.job_runner()?;
         let about = (head, jobs.track_request(scope), peer::connection_addresses(scope));
-        Ok(WebSocketHandle::start(jobs, Arc::clone(&self.gateway), about, on_event, on_writable))
+        Ok(WebSocketHandle::start(jobs, Arc::clone(&self.state), about, on_event, on_writable))
     }
 
     /// Replaces the event loop's `call_soon_threadsafe`. Serves requests before they become tasks and passes every
@@ -122,14 +123,14 @@ impl Engine {
 
     /// Returns the counters as a JSON object.
     fn metrics<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, self.gateway.record_sink.metrics.to_json().to_string().as_bytes())
+        PyBytes::new(py, self.state.record_sink.metrics.to_json().to_string().as_bytes())
     }
 
     /// Makes `/ready` report that the gateway is draining. Ends streams that are still open after `seconds`.
     fn drain(&self, seconds: f64) {
-        self.gateway.drain();
+        self.state.drain();
         if let (Some(runtime), Ok(patience)) = (self.runtime.get(), Duration::try_from_secs_f64(seconds)) {
-            runtime.end_streams_after(Arc::clone(&self.gateway), patience);
+            runtime.end_streams_after(Arc::clone(&self.state), patience);
         }
     }
 
@@ -169,7 +170,7 @@ impl Engine {
         if begin().is_err() {
             return false;
         }
-        self.gateway.record_sink.metrics.fast_path_requests.add(1);
+        self.state.record_sink.metrics.fast_path_requests.add(1);
         drop(coroutine.call_method0(intern!(py, "close")));
         true
     }
@@ -191,7 +192,7 @@ impl Engine {
 
     fn begin_request(&self, scope: &Bound<'_, PyDict>, proto: Py<PyAny>, done: Option<Py<PyAny>>) -> PyResult<()> {
         let mut head = scope::parse_head(scope)?;
-        if self.gateway.is_management_path(&head.path) {
+        if self.state.is_management_path(&head.path) {
             head.peer_ip = peer::client_address(scope).map(|(address, _)| address.ip());
         }
         let expected = scope::expected_body(scope, &head)?;

@@ -12,12 +12,13 @@ use std::{
 
 use bytes::Bytes;
 use penstock_core::{
-    gateway::Gateway,
+    gateway,
     process::edge::{
         disconnect::Disconnector,
         idle_connections::{ConnectionTracker, ParkedStream, RequestGuard},
     },
     response::outgoing::{BodyTruncated, ClientResponse, ClientResponseBody, ClientResponseHead, ResponseStream},
+    state::gateway_state::GatewayState,
 };
 use pyo3::{
     intern,
@@ -100,19 +101,19 @@ pub struct StreamingResponse {
 /// Serves one request up to its complete response, or until the response begins to stream. A streaming response is
 /// returned, because it needs a third of the memory and lasts long.
 pub async fn serve_request(
-    gateway: &Arc<Gateway>,
+    state: &Arc<GatewayState>,
     callers: &Arc<ConnectionTracker>,
     job: Job,
 ) -> Option<StreamingResponse> {
     let Job { request, mut exchange } = job;
     let mut under_way = None;
     let (response, disconnect_signal) = {
-        let mut handling = pin!(gateway.handle(request));
+        let mut handling = pin!(gateway::handle(state, request));
         // A fast request is not watched for a disconnect, because watching costs more than it saves.
         let quick = tokio::select! {
             biased;
             answer = &mut handling => Some(answer),
-            () = gateway.coarse_timer.wait() => None,
+            () = state.coarse_timer.wait() => None,
         };
         if let Some(response) = quick {
             (response, None)
@@ -154,15 +155,15 @@ pub async fn serve_request(
 
 impl StreamingResponse {
     /// Sends the chunks of the stream up to the last byte.
-    pub async fn send_remaining(self, gateway: Arc<Gateway>, hang_ups: Arc<Disconnector>) {
+    pub async fn send_remaining(self, state: Arc<GatewayState>, hang_ups: Arc<Disconnector>) {
         let Self { mut exchange, stream, disconnect, request_guard: under_way } = self;
-        let stall = Duration::from_millis(gateway.settings.write_stall_ms);
+        let stall = Duration::from_millis(state.settings.write_stall_ms);
         exchange
             .send_stream(
                 stream,
                 StopConditions {
                     disconnect,
-                    shutdown: gateway.wait_for_stream_shutdown(),
+                    shutdown: state.wait_for_stream_shutdown(),
                     write_timeout: stall,
                     disconnector: hang_ups,
                     request_guard: under_way,

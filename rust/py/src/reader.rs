@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use penstock_core::{
-    gateway::Request,
+    ingress::Request,
     ingress::{
         body::{Body, BodyEnd, Feeder, ReaderState, feed_channel},
         headers::RequestHead,

@@ -11,11 +11,12 @@ use std::{
 use async_task::Runnable;
 use penstock_core::{
     endpoints::management_proxy::{self, LowerPriority},
-    gateway::{Gateway, Request},
+    ingress::Request,
     process::edge::{
         disconnect::Disconnector,
         idle_connections::{ConnectionTracker, IdleConnectionReaper, IdleTimeouts, RequestGuard},
     },
+    state::gateway_state::GatewayState,
 };
 use pyo3::{prelude::*, types::PyDict};
 use tokio::{
@@ -43,7 +44,7 @@ pub struct Job {
 pub struct JobRunner(Arc<JobRunnerState>);
 
 pub struct JobRunnerState {
-    gateway: Arc<Gateway>,
+    state: Arc<GatewayState>,
     handle: Handle,
     /// Readers of request bodies that wait for chunks.
     pub body_readers: BodyReaders,
@@ -88,12 +89,12 @@ impl JobRunnerState {
     }
 
     fn create_request_task(&self, job: Job) -> Runnable {
-        let gateway = Arc::clone(&self.gateway);
+        let state = Arc::clone(&self.state);
         let (ready, callers, hang_ups) =
             (self.ready_tasks.clone(), Arc::clone(&self.connections), Arc::clone(&self.disconnector));
         create_task(self.ready_tasks.clone(), async move {
-            if let Some(streaming) = exchange::serve_request(&gateway, &callers, job).await {
-                run_task(create_task(ready, streaming.send_remaining(gateway, hang_ups)));
+            if let Some(streaming) = exchange::serve_request(&state, &callers, job).await {
+                run_task(create_task(ready, streaming.send_remaining(state, hang_ups)));
             }
         })
     }
@@ -130,30 +131,30 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    pub fn start(gateway: Arc<Gateway>, step_back: LowerPriority) -> std::io::Result<Self> {
+    pub fn start(state: Arc<GatewayState>, step_back: LowerPriority) -> std::io::Result<Self> {
         let (ready, queue) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let callers = Arc::<ConnectionTracker>::default();
         let watch = IdleConnectionReaper::new(
-            gateway.settings.port,
-            IdleTimeouts::from_settings(&gateway.settings),
+            state.settings.port,
+            IdleTimeouts::from_settings(&state.settings),
             Arc::clone(&callers),
         );
-        let state = JobRunnerState {
-            gateway: Arc::clone(&gateway),
+        let runner_state = JobRunnerState {
+            state: Arc::clone(&state),
             handle: runtime.handle().clone(),
             body_readers: BodyReaders::default(),
             connections: callers,
             disconnector: Arc::default(),
             ready_tasks: ready,
         };
-        let jobs = JobRunner(Arc::new(state));
+        let jobs = JobRunner(Arc::new(runner_state));
         let bodies = jobs.clone();
         let thread = std::thread::Builder::new().name("penstock-engine".into()).spawn(move || {
             // Attached once for the whole thread, so that later attachments reuse the thread state and are cheap.
             Python::attach(|py| {
-                py.detach(|| runtime.block_on(run_engine(gateway, (bodies, watch, step_back), queue, stopped)));
+                py.detach(|| runtime.block_on(run_engine(state, (bodies, watch, step_back), queue, stopped)));
             });
         })?;
         Ok(Self { job_runner: jobs, stop_sender: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
@@ -163,10 +164,10 @@ impl Runtime {
         &self.job_runner
     }
 
-    pub fn end_streams_after(&self, gateway: Arc<Gateway>, patience: Duration) {
+    pub fn end_streams_after(&self, state: Arc<GatewayState>, patience: Duration) {
         drop(self.job_runner.handle.spawn(async move {
             tokio::time::sleep(patience).await;
-            gateway.end_streams();
+            state.end_streams();
         }));
     }
 
@@ -198,18 +199,18 @@ async fn end_idle_connections(mut watch: IdleConnectionReaper) {
 }
 
 async fn run_engine(
-    gateway: Arc<Gateway>,
+    state: Arc<GatewayState>,
     (bodies, watch, step_back): (JobRunner, IdleConnectionReaper, LowerPriority),
     mut queue: mpsc::UnboundedReceiver<Runnable>,
     mut stopped: oneshot::Receiver<()>,
 ) {
     let (stop_shipping, stop) = oneshot::channel();
-    let shipping = tokio::spawn(management_proxy::ship_records(Arc::clone(&gateway), stop));
+    let shipping = tokio::spawn(management_proxy::ship_records(Arc::clone(&state), stop));
     let hang_ups = Arc::clone(&bodies.disconnector);
     let background = [
-        tokio::spawn(management_proxy::report_metrics(Arc::clone(&gateway))),
-        tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&gateway), step_back)),
-        tokio::spawn(management_proxy::maintain_shared_state(Arc::clone(&gateway))),
+        tokio::spawn(management_proxy::report_metrics(Arc::clone(&state))),
+        tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&state), step_back)),
+        tokio::spawn(management_proxy::maintain_shared_state(Arc::clone(&state))),
         tokio::spawn(end_idle_connections(watch)),
         tokio::spawn(async move { hang_ups.run().await }),
         tokio::spawn(async move { bodies.poll_slow_bodies().await }),
@@ -229,5 +230,5 @@ async fn run_engine(
     }
     stop_shipping.send(()).ok();
     drop(tokio::time::timeout(FLUSH_TIMEOUT, shipping).await);
-    management_proxy::flush_records(&gateway, FLUSH_TIMEOUT).await;
+    management_proxy::flush_records(&state, FLUSH_TIMEOUT).await;
 }

@@ -30,9 +30,9 @@ pub use crate::credentials::payload_hash::PayloadDigest;
 
 use crate::{
     error::{Error, Result},
-    gateway::Gateway,
     ingress::body::Body,
     resolve::target::Target,
+    state::gateway_state::GatewayState,
 };
 
 /// Timeout for fetching a credential.
@@ -52,8 +52,12 @@ pub enum IssuedCredential {
 }
 
 /// Fetches the credential for a target's requests. It is cached until shortly before it expires.
-pub async fn fetch_credential(gateway: &Gateway, target: &Target<'_>, grant: &Grant) -> Result<Arc<IssuedCredential>> {
-    let work = gateway.shared.credential_cache.get_or_fetch(grant, || issue_credential(gateway, grant));
+pub async fn fetch_credential(
+    state: &GatewayState,
+    target: &Target<'_>,
+    grant: &Grant,
+) -> Result<Arc<IssuedCredential>> {
+    let work = state.shared.credential_cache.get_or_fetch(grant, || issue_credential(state, grant));
     let patience = FETCH_TIMEOUT.min(target.timeout);
     let found = tokio::time::timeout(patience, work).await.unwrap_or_else(|_| Err("it takes too long".into()));
     found.map_err(|message| Error::CredentialUnavailable { provider: target.provider.slug(), message })
@@ -72,17 +76,17 @@ impl std::fmt::Debug for IssuedCredential {
 }
 
 async fn issue_credential(
-    gateway: &Gateway,
+    state: &GatewayState,
     grant: &Grant,
 ) -> std::result::Result<(IssuedCredential, Duration), String> {
     match grant {
-        Grant::ServiceAccount { key_file, scope } => google::fetch_token(&gateway.upstream, key_file, scope).await,
+        Grant::ServiceAccount { key_file, scope } => google::fetch_token(&state.upstream, key_file, scope).await,
         Grant::ExternalAccount(account) => {
-            external_account::fetch_token(&gateway.upstream, &gateway.settings.identity, account).await
+            external_account::fetch_token(&state.upstream, &state.settings.identity, account).await
         }
         Grant::EntraApplication { authority, tenant, client_id: client, client_secret: secret, scope } => {
             entra::fetch_token(
-                &gateway.upstream,
+                &state.upstream,
                 (authority, tenant),
                 (client, entra::ClientCredential::Secret(secret)),
                 scope,
@@ -90,32 +94,31 @@ async fn issue_credential(
             .await
         }
         Grant::ManagedIdentity { resource, client_id: client } => {
-            managed_identity::fetch_managed_token(&gateway.settings.identity, resource, client.as_deref()).await
+            managed_identity::fetch_managed_token(&state.settings.identity, resource, client.as_deref()).await
         }
         Grant::FederatedApplication(asked) => {
-            managed_identity::fetch_federated_token(&gateway.upstream, &gateway.settings.identity, asked).await
+            managed_identity::fetch_federated_token(&state.upstream, &state.settings.identity, asked).await
         }
         Grant::AssumeRole(role) => {
-            aws::assume_role(&gateway.upstream, role, &resolve_source_keys(gateway, role).await?).await
+            aws::assume_role(&state.upstream, role, &resolve_source_keys(state, role).await?).await
         }
         Grant::AwsMachineIdentity(asked) => {
-            aws_instance::fetch_machine_keys(&gateway.upstream, &gateway.settings.identity, asked).await
+            aws_instance::fetch_machine_keys(&state.upstream, &state.settings.identity, asked).await
         }
         Grant::EncryptedKey { pem, passphrase } => {
-            encrypted_key::decrypt_key(&gateway.shared.credential_cache, pem.clone(), passphrase.clone()).await
+            encrypted_key::decrypt_key(&state.shared.credential_cache, pem.clone(), passphrase.clone()).await
         }
     }
 }
 
 /// Returns the keys with which a role is assumed.
-async fn resolve_source_keys(gateway: &Gateway, role: &AssumeRole) -> std::result::Result<AwsCredentials, String> {
+async fn resolve_source_keys(state: &GatewayState, role: &AssumeRole) -> std::result::Result<AwsCredentials, String> {
     if let Some(keys) = &role.source_credentials {
         return Ok(keys.clone());
     }
     let (region, endpoint) = (role.region.clone(), role.sts_endpoint.clone());
     let own = Grant::AwsMachineIdentity(AwsMachineIdentity { region, endpoint, service: "sts" });
-    let found =
-        gateway.shared.credential_cache.get_or_fetch(&own, || Box::pin(issue_credential(gateway, &own))).await?;
+    let found = state.shared.credential_cache.get_or_fetch(&own, || Box::pin(issue_credential(state, &own))).await?;
     match &*found {
         IssuedCredential::AccessKeys { id, secret, token } => Ok(AwsCredentials {
             access_key_id: id.clone(),

@@ -11,7 +11,6 @@ use tokio::{sync::oneshot, time::sleep};
 use crate::{
     endpoints::batches,
     error::{Error, Result},
-    gateway::Gateway,
     ingress::{
         body::Body,
         headers::{self, Headers, RequestHead},
@@ -20,7 +19,10 @@ use crate::{
         delivery,
         outgoing::{ClientResponse, ClientResponseHead, ResponseStream},
     },
-    state::shared::{memory_budget::MemoryPermit, node_store::NodeStoreCommand},
+    state::{
+        gateway_state::GatewayState,
+        shared::{memory_budget::MemoryPermit, node_store::NodeStoreCommand},
+    },
     upstream::{self, BodyFraming, IncomingResponse, Origin, OutgoingRequest, RecordFeed},
 };
 
@@ -41,9 +43,9 @@ const MIN_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
 /// Forwards a management request, and returns the response byte for byte.
-pub async fn forward_management_request(gateway: &Gateway, head: RequestHead, body: Body) -> ClientResponse {
-    gateway.record_sink.metrics.management_requests.add(1);
-    let response = match send_management_request(gateway, &head, body).await {
+pub async fn forward_management_request(state: &GatewayState, head: RequestHead, body: Body) -> ClientResponse {
+    state.record_sink.metrics.management_requests.add(1);
+    let response = match send_management_request(state, &head, body).await {
         Ok(IncomingResponse { head: answered, body }) => {
             let mut passed = Headers::with_capacity(answered.headers.len());
             for (name, value) in answered.headers.iter().filter(|(name, _)| !headers::is_hop_by_hop(name)) {
@@ -56,16 +58,16 @@ pub async fn forward_management_request(gateway: &Gateway, head: RequestHead, bo
         }
         Err(error) => ClientResponse::from_error(&error, ApiFormat::OpenAi),
     };
-    delivery::add_request_ids(response, &head, &gateway.settings.header_aliases)
+    delivery::add_request_ids(response, &head, &state.settings.header_aliases)
 }
 
 /// Returns the complete body, with its share of the memory budget.
-async fn collect_body(gateway: &Gateway, head: &RequestHead, body: Body) -> Result<(Bytes, MemoryPermit)> {
-    let mut limits = gateway.body_limits;
+async fn collect_body(state: &GatewayState, head: &RequestHead, body: Body) -> Result<(Bytes, MemoryPermit)> {
+    let mut limits = state.body_limits;
     if !batches::is_files_path(&head.path) {
         limits.max_bytes = limits.max_bytes.min(MAX_BODY_BYTES);
     }
-    let (mut body, mut share) = (body.with_limits(limits)?, gateway.shared.management_memory.new_permit());
+    let (mut body, mut share) = (body.with_limits(limits)?, state.shared.management_memory.new_permit());
     if let Body::Complete(bytes) = body {
         return Ok((bytes, share));
     }
@@ -73,15 +75,15 @@ async fn collect_body(gateway: &Gateway, head: &RequestHead, body: Body) -> Resu
     while let Some(piece) = body.next().await.transpose()? {
         whole.extend_from_slice(&piece);
         if whole.len() > UNMETERED_BODY_BYTES && !share.try_reserve(piece.len()) {
-            gateway.record_sink.metrics.management_rejected.add(1);
+            state.record_sink.metrics.management_rejected.add(1);
             return Err(Error::Overloaded);
         }
     }
     Ok((whole.into(), share))
 }
 
-async fn send_management_request(gateway: &Gateway, head: &RequestHead, body: Body) -> Result<IncomingResponse> {
-    let (body, _share) = collect_body(gateway, head, body).await?;
+async fn send_management_request(state: &GatewayState, head: &RequestHead, body: Body) -> Result<IncomingResponse> {
+    let (body, _share) = collect_body(state, head, body).await?;
     let mut fields = Headers::with_capacity(head.headers.len());
     for (name, value) in head.headers.iter() {
         // Framing and connection headers apply only to the client's connection.
@@ -94,8 +96,7 @@ async fn send_management_request(gateway: &Gateway, head: &RequestHead, body: Bo
     let peer = head.peer_ip.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
     fields.push(b"x-forwarded-for", peer.as_bytes());
     let target = if head.query.is_empty() { head.path.clone() } else { format!("{}?{}", head.path, head.query) };
-    send_control_request(gateway, ControlRequest { method: &head.method, target: &target, headers: &fields, body })
-        .await
+    send_control_request(state, ControlRequest { method: &head.method, target: &target, headers: &fields, body }).await
 }
 
 /// A request to the control process.
@@ -106,9 +107,9 @@ struct ControlRequest<'q> {
     body: Bytes,
 }
 
-async fn send_control_request(gateway: &Gateway, question: ControlRequest<'_>) -> Result<IncomingResponse> {
+async fn send_control_request(state: &GatewayState, question: ControlRequest<'_>) -> Result<IncomingResponse> {
     let ControlRequest { method, target, headers: fields, body } = question;
-    let Some(socket) = &gateway.settings.control_socket else { return Err(Error::ControlUnavailable) };
+    let Some(socket) = &state.settings.control_socket else { return Err(Error::ControlUnavailable) };
     let origin = Origin::Unix(Arc::new(socket.clone()));
     let mut head = format!("{method} {target} HTTP/1.1\r\n").into_bytes();
     if fields.get("host").is_none() {
@@ -122,7 +123,7 @@ async fn send_control_request(gateway: &Gateway, question: ControlRequest<'_>) -
     // Only requests without side effects may be sent twice.
     let replayable = matches!(method, "GET" | "HEAD" | "OPTIONS");
     let outgoing = OutgoingRequest { head, body: Body::Complete(body), body_framing: shape, is_replayable: replayable };
-    match tokio::time::timeout(REQUEST_TIMEOUT, gateway.upstream.send(&origin, outgoing)).await {
+    match tokio::time::timeout(REQUEST_TIMEOUT, state.upstream.send(&origin, outgoing)).await {
         Ok(Ok(incoming)) => Ok(incoming),
         Ok(Err(_)) | Err(_) => Err(Error::ControlUnavailable),
     }
@@ -130,37 +131,37 @@ async fn send_control_request(gateway: &Gateway, question: ControlRequest<'_>) -
 
 /// Delivers records to the control process in batches, until `stop` fires. A batch that is not accepted is retained and
 /// sent again. A delivery in progress is finished even after `stop` fires.
-pub async fn ship_records(gateway: Arc<Gateway>, mut stop: oneshot::Receiver<()>) {
-    let Some(path) = gateway.settings.record_socket() else { return };
+pub async fn ship_records(state: Arc<GatewayState>, mut stop: oneshot::Receiver<()>) {
+    let Some(path) = state.settings.record_socket() else { return };
     let mut feed = RecordFeed::new(path);
     loop {
         let lines = tokio::select! {
             biased;
             _ = &mut stop => return,
-            lines = gateway.record_sink.outbox.next_batch() => lines,
+            lines = state.record_sink.outbox.next_batch() => lines,
         };
         if let Some(lines) = lines {
-            deliver_batch(&gateway, &mut feed, lines).await;
+            deliver_batch(&state, &mut feed, lines).await;
         }
     }
 }
 
 /// Delivers the remaining records and counters within `deadline`, just before the process exits.
-pub async fn flush_records(gateway: &Gateway, deadline: Duration) {
+pub async fn flush_records(state: &GatewayState, deadline: Duration) {
     let rest = async {
-        gateway.record_sink.token_counter.wait_until_idle().await;
-        if let Some(path) = gateway.settings.record_socket() {
+        state.record_sink.token_counter.wait_until_idle().await;
+        if let Some(path) = state.settings.record_socket() {
             let mut feed = RecordFeed::new(path);
-            while let Some(lines) = gateway.record_sink.outbox.take_pending() {
-                deliver_batch(gateway, &mut feed, lines).await;
+            while let Some(lines) = state.record_sink.outbox.take_pending() {
+                deliver_batch(state, &mut feed, lines).await;
             }
         }
-        post_to_control(gateway, "/internal/metrics", collect_counters(gateway)).await;
+        post_to_control(state, "/internal/metrics", collect_counters(state)).await;
     };
     drop(tokio::time::timeout(deadline, rest).await);
 }
 
-async fn deliver_batch(gateway: &Gateway, feed: &mut RecordFeed, lines: Vec<u8>) {
+async fn deliver_batch(state: &GatewayState, feed: &mut RecordFeed, lines: Vec<u8>) {
     let (mut pause, mut again) = (MIN_BACKOFF, false);
     while !matches!(tokio::time::timeout(REQUEST_TIMEOUT, feed.send_batch(&lines, again)).await, Ok(Ok(true))) {
         sleep(pause).await;
@@ -169,35 +170,35 @@ async fn deliver_batch(gateway: &Gateway, feed: &mut RecordFeed, lines: Vec<u8>)
         again = true;
         pause = (pause * 2).min(MAX_BACKOFF);
     }
-    gateway.record_sink.outbox.acknowledge(lines);
+    state.record_sink.outbox.acknowledge(lines);
 }
 
 /// Sends the counters to the control process every second, forever. Also closes upstream connections that were idle for
 /// too long.
-pub async fn report_metrics(gateway: Arc<Gateway>) {
+pub async fn report_metrics(state: Arc<GatewayState>) {
     loop {
         sleep(Duration::from_secs(1)).await;
-        gateway.upstream.close_expired();
-        post_to_control(&gateway, "/internal/metrics", collect_counters(&gateway)).await;
+        state.upstream.close_expired();
+        post_to_control(&state, "/internal/metrics", collect_counters(&state)).await;
     }
 }
 
-fn collect_counters(gateway: &Gateway) -> Bytes {
-    let mut read = gateway.record_sink.metrics.to_json();
-    let outbox = &gateway.record_sink.outbox;
-    read["worker"] = gateway.settings.worker.into();
+fn collect_counters(state: &GatewayState) -> Bytes {
+    let mut read = state.record_sink.metrics.to_json();
+    let outbox = &state.record_sink.outbox;
+    read["worker"] = state.settings.worker.into();
     read["pid"] = std::process::id().into();
     read["records"] = outbox.accepted_lines().into();
     read["records_dropped"] = outbox.dropped_lines().into();
     read["outbox_bytes"] = outbox.unacknowledged_bytes().into();
-    read["idle_connections"] = gateway.upstream.idle_connection_count().into();
-    read["buffered_body_bytes"] = gateway.shared.body_memory.used_bytes().into();
-    read["epoch"] = gateway.snapshot_epoch().into();
-    read["breakers_open"] = gateway.shared.breakers.open_count().into();
-    if let Some(neighbours) = &gateway.shared.node_store {
+    read["idle_connections"] = state.upstream.idle_connection_count().into();
+    read["buffered_body_bytes"] = state.shared.body_memory.used_bytes().into();
+    read["epoch"] = state.snapshot_epoch().into();
+    read["breakers_open"] = state.shared.breakers.open_count().into();
+    if let Some(neighbours) = &state.shared.node_store {
         read["notes_dropped"] = neighbours.dropped_count().into();
     }
-    if let Some(redis) = &gateway.shared.redis {
+    if let Some(redis) = &state.shared.redis {
         let figures = &redis.metrics;
         read["redis_up"] = u64::from(redis.is_available()).into();
         read["redis_lookups"] = figures.lookups.get().into();
@@ -212,62 +213,62 @@ fn collect_counters(gateway: &Gateway) -> Bytes {
 }
 
 /// Maintains the state that is shared with other workers, forever.
-pub async fn maintain_shared_state(gateway: Arc<Gateway>) {
-    tokio::join!(gateway.shared.sync_with_redis(), run_node_store_commands(&gateway));
+pub async fn maintain_shared_state(state: Arc<GatewayState>) {
+    tokio::join!(state.shared.sync_with_redis(), run_node_store_commands(&state));
 }
 
 /// Executes node store commands at the control process, forever.
-async fn run_node_store_commands(gateway: &Gateway) {
-    let errands = gateway.shared.node_store.as_ref().and_then(|neighbours| neighbours.take_command_receiver());
+async fn run_node_store_commands(state: &GatewayState) {
+    let errands = state.shared.node_store.as_ref().and_then(|neighbours| neighbours.take_command_receiver());
     let Some(mut errands) = errands else { return };
     while let Some(errand) = errands.recv().await {
         match errand {
             NodeStoreCommand::Put { key: name, value: said, reply: told } => {
                 let note = serde_json::json!({"name": name, "said": said}).to_string();
-                let before = write_node_value(gateway, note.into()).await;
+                let before = write_node_value(state, note.into()).await;
                 told.map(|told| told.send(before));
             }
             // The requester has stopped waiting, so the lookup is skipped.
             NodeStoreCommand::Get { reply: told, .. } if told.is_closed() => (),
-            NodeStoreCommand::Get { key: name, reply: told } => drop(told.send(read_node_value(gateway, &name).await)),
+            NodeStoreCommand::Get { key: name, reply: told } => drop(told.send(read_node_value(state, &name).await)),
         }
     }
 }
 
-async fn read_node_value(gateway: &Gateway, name: &str) -> Option<String> {
+async fn read_node_value(state: &GatewayState, name: &str) -> Option<String> {
     let target = format!("{NODE_STORE_PATH}?name={}", utf8_percent_encode(name, batches::PATH_SEGMENT_ENCODE_SET));
     send_node_store_request(
-        gateway,
+        state,
         ControlRequest { method: "GET", target: &target, headers: &Headers::default(), body: Bytes::new() },
     )
     .await
 }
 
 /// Writes a value to the node store, and returns the value that it replaces.
-async fn write_node_value(gateway: &Gateway, body: Bytes) -> Option<String> {
+async fn write_node_value(state: &GatewayState, body: Bytes) -> Option<String> {
     send_node_store_request(
-        gateway,
+        state,
         ControlRequest { method: "POST", target: NODE_STORE_PATH, headers: &Headers::default(), body },
     )
     .await
 }
 
-async fn send_node_store_request(gateway: &Gateway, question: ControlRequest<'_>) -> Option<String> {
-    let IncomingResponse { head, mut body } = send_control_request(gateway, question).await.ok()?;
+async fn send_node_store_request(state: &GatewayState, question: ControlRequest<'_>) -> Option<String> {
+    let IncomingResponse { head, mut body } = send_control_request(state, question).await.ok()?;
     let said = upstream::collect(&mut body, MAX_NODE_STORE_VALUE_BYTES).await.ok()??;
     (head.status == 200).then(|| String::from_utf8_lossy(&said).into_owned())
 }
 
 /// Waits for new snapshots and applies them, forever. The last snapshot stays in force while the control process is
 /// down.
-pub async fn follow_snapshots(gateway: Arc<Gateway>, step_back: LowerPriority) {
+pub async fn follow_snapshots(state: Arc<GatewayState>, step_back: LowerPriority) {
     let mut pause = MIN_BACKOFF;
-    let mut known = gateway.snapshot_epoch();
+    let mut known = state.snapshot_epoch();
     loop {
-        match poll_snapshot(&gateway, &known, &step_back).await {
+        match poll_snapshot(&state, &known, &step_back).await {
             Ok(()) => {
                 pause = MIN_BACKOFF;
-                known = gateway.snapshot_epoch();
+                known = state.snapshot_epoch();
                 continue;
             }
             // The changes do not apply to the current snapshot, so the next poll requests a complete one.
@@ -279,10 +280,10 @@ pub async fn follow_snapshots(gateway: Arc<Gateway>, step_back: LowerPriority) {
     }
 }
 
-async fn poll_snapshot(gateway: &Arc<Gateway>, known: &str, step_back: &LowerPriority) -> Result<()> {
-    let target = format!("/internal/snapshot?worker={}&epoch={known}", gateway.settings.worker);
+async fn poll_snapshot(state: &Arc<GatewayState>, known: &str, step_back: &LowerPriority) -> Result<()> {
+    let target = format!("/internal/snapshot?worker={}&epoch={known}", state.settings.worker);
     let IncomingResponse { head, mut body } = send_control_request(
-        gateway,
+        state,
         ControlRequest { method: "GET", target: &target, headers: &Headers::default(), body: Bytes::new() },
     )
     .await?;
@@ -290,30 +291,30 @@ async fn poll_snapshot(gateway: &Arc<Gateway>, known: &str, step_back: &LowerPri
     match head.status {
         // A snapshot that does not compile is rejected as a whole. The publisher validates it first, so this indicates
         // a bug in the gateway.
-        200 => apply_snapshot(gateway, bytes, step_back).await,
+        200 => apply_snapshot(state, bytes, step_back).await,
         204 => Ok(()),
         _ => Err(Error::ControlUnavailable),
     }
 }
 
 /// Compiles a snapshot on its own thread, because compiling here would block the runtime.
-async fn apply_snapshot(gateway: &Arc<Gateway>, bytes: Bytes, step_back: &LowerPriority) -> Result<()> {
-    let (gateway, step_back) = (Arc::clone(gateway), Arc::clone(step_back));
+async fn apply_snapshot(state: &Arc<GatewayState>, bytes: Bytes, step_back: &LowerPriority) -> Result<()> {
+    let (state, step_back) = (Arc::clone(state), Arc::clone(step_back));
     let (done, applied) = oneshot::channel();
     let compiling = std::thread::Builder::new().name("compile".into()).spawn(move || {
         step_back();
-        drop(done.send(gateway.apply_snapshot(&bytes)));
+        drop(done.send(state.apply_snapshot(&bytes)));
     });
     compiling.map_err(|_| Error::Overloaded)?;
     applied.await.map_err(|_| Error::Panicked)?.map_err(Error::ConfigInvalid)
 }
 
 /// Posts a body to the control process. Returns the response status, or `None` without a response.
-async fn post_to_control(gateway: &Gateway, target: &str, body: Bytes) -> Option<u16> {
+async fn post_to_control(state: &GatewayState, target: &str, body: Bytes) -> Option<u16> {
     let mut fields = Headers::with_capacity(1);
     fields.push(b"content-type", b"application/octet-stream");
     let question = ControlRequest { method: "POST", target, headers: &fields, body };
-    let IncomingResponse { head, mut body } = send_control_request(gateway, question).await.ok()?;
+    let IncomingResponse { head, mut body } = send_control_request(state, question).await.ok()?;
     upstream::collect(&mut body, 64 * 1024).await.ok()?;
     Some(head.status)
 }

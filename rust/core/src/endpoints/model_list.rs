@@ -6,12 +6,15 @@ use penstock_llm::translation::Translation;
 use crate::{
     accounting::record::RequestLog,
     error::Result,
-    gateway::Gateway,
     ingress::body::Body,
     process::deadline::Deadline,
-    request::translate::{self, run_offloaded},
+    request::{
+        send::send_to_target,
+        translate::{self, run_offloaded},
+    },
     resolve::{target::Target, target_resolver::Call},
     response::delivery::{self, UpstreamResponse},
+    state::gateway_state::GatewayState,
     upstream::{self, IncomingResponse, ResponseBody},
 };
 
@@ -22,7 +25,7 @@ pub const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 
 /// Returns the complete list in the client's format. If a page fails, returns its error as the response.
 pub async fn fetch_model_list(
-    gateway: &Gateway,
+    state: &GatewayState,
     call: &Call<'_>,
     target: &Target<'_>,
     mut translation: Translation,
@@ -31,8 +34,7 @@ pub async fn fetch_model_list(
     let (mut pages, mut room): (Vec<Bytes>, _) = (Vec::new(), MAX_LIST_BYTES);
     let mut first: Option<Deadline> = None;
     loop {
-        let asked = (Body::empty(), Some(&translation));
-        let asking = gateway.send_to_target(call, target, asked, log);
+        let asking = send_to_target(state, call, target, Body::empty(), Some(&translation), log);
         // All pages share the deadline of one response, because they are one response to the client.
         let (incoming, mut deadline) = match first {
             Some(mut deadline) => (deadline.enforce(asking).await?.0, deadline),

@@ -5,13 +5,22 @@ use std::{net::IpAddr, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{endpoints::batches::BatchOutput, ingress::trace_context::TraceContext};
+use crate::ingress::trace_context::TraceContext;
 
 #[derive(Debug, Clone, Copy)]
 struct FieldSpan {
     name_start: u32,
     value_start: u32,
     end: u32,
+}
+
+/// Location of a batch's output, as the batch object reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BatchOutput {
+    /// The output is in the customer's own storage at this URL.
+    Blob(String),
+    /// The output is a file at the provider, with response lines for this endpoint and model.
+    ProviderFile { endpoint: String, model: String },
 }
 
 /// Number of header fields that the gateway adds to a response at most; used to reserve capacity.

@@ -4,3 +4,13 @@ pub mod body;
 pub mod headers;
 pub mod route;
 pub mod trace_context;
+
+use body::Body;
+use headers::RequestHead;
+
+/// Request as received from the client.
+#[derive(Debug)]
+pub struct Request {
+    pub head: RequestHead,
+    pub body: Body,
+}

@@ -6,13 +6,13 @@ use penstock_llm::{
     operation::Operation,
 };
 
-use crate::request::request_head::{BodyLength, render_internal_head};
 use crate::{
     credentials::{self, PayloadDigest},
     error::Result,
-    gateway::Gateway,
     ingress::body::Body,
+    request::request_head::{BodyLength, render_internal_head},
     resolve::target::Target,
+    state::gateway_state::GatewayState,
     upstream::{BodyFraming, OutgoingRequest},
 };
 
@@ -42,13 +42,13 @@ impl<'q> InternalRequest<'q> {
     /// Fetches the credential, renders the head and signs it. Returns the request that can be sent.
     pub async fn into_outgoing(
         self,
-        gateway: &Gateway,
+        state: &GatewayState,
         target: &Target<'_>,
         operation: Operation,
     ) -> Result<OutgoingRequest> {
         let issued = match &target.grant {
             None => None,
-            Some(grant) => Some(Box::pin(credentials::fetch_credential(gateway, target, grant)).await?),
+            Some(grant) => Some(Box::pin(credentials::fetch_credential(state, target, grant)).await?),
         };
         let issued = issued.as_deref();
         let length = self.body_length();

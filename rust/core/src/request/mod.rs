@@ -1,7 +1,9 @@
 //! Building the upstream request: head, parameter mapping, translation.
 
+pub(crate) mod body_fields;
 pub(crate) mod include_usage;
 pub mod internal_request;
 pub(crate) mod param_map;
 pub mod request_head;
+pub(crate) mod send;
 pub(crate) mod translate;

@@ -12,9 +12,9 @@ use crate::{
     accounting::record::RequestLog,
     credentials::IssuedCredential,
     error::Result,
-    gateway::Gateway,
     request::internal_request::InternalRequest,
     resolve::target::Target,
+    state::gateway_state::GatewayState,
     upstream::{self, BaseUrl},
 };
 
@@ -28,7 +28,7 @@ const MAX_RESPONSE_BYTES: usize = 256 * 1024;
 /// Resolves the backing model and stores it in the target's options. If the lookup fails, the request proceeds without
 /// it.
 pub async fn resolve_backing_model(
-    gateway: &Gateway,
+    state: &GatewayState,
     operation: Operation,
     target: &mut Target<'_>,
     lookup: ModelLookup,
@@ -39,7 +39,7 @@ pub async fn resolve_backing_model(
     }
     let base = lookup_base_url(target, operation, &lookup);
     let own = std::mem::replace(&mut target.base_url, base);
-    let name = find_backing_model(gateway, target, &lookup).await;
+    let name = find_backing_model(state, target, &lookup).await;
     target.base_url = own;
     if let Some(name) = name {
         target.options.insert_if_absent(BACKING_MODEL, name.clone());
@@ -47,15 +47,15 @@ pub async fn resolve_backing_model(
     }
 }
 
-async fn find_backing_model(gateway: &Gateway, target: &Target<'_>, lookup: &ModelLookup) -> Option<String> {
+async fn find_backing_model(state: &GatewayState, target: &Target<'_>, lookup: &ModelLookup) -> Option<String> {
     let Target { credential, authorization, caller, options, provider, base_url: base, .. } = target;
     let own = ["aws_access_key_id", "aws_role_arn"].map(|key| options.get(key).map(ToOwned::to_owned));
     let workspace = caller.key.map(|key| (key.id.clone(), key.workspace.clone()));
     let whose = ((provider.slug(), base.origin.clone(), lookup.path.clone()), (own, workspace));
     let whose = (whose, credential.as_deref().map(ToOwned::to_owned), *authorization);
-    let asking = gateway.shared.credential_cache.get_or_fetch(whose, || async {
+    let asking = state.shared.credential_cache.get_or_fetch(whose, || async {
         let asked =
-            tokio::time::timeout(LOOKUP_TIMEOUT.min(target.timeout), fetch_backing_model(gateway, target, lookup));
+            tokio::time::timeout(LOOKUP_TIMEOUT.min(target.timeout), fetch_backing_model(state, target, lookup));
         Ok(match asked.await {
             Ok(Ok(Some(name))) => (IssuedCredential::ModelName(name), NAME_TTL),
             _ => (IssuedCredential::ModelName(String::new()), RETRY_INTERVAL),
@@ -67,9 +67,13 @@ async fn find_backing_model(gateway: &Gateway, target: &Target<'_>, lookup: &Mod
     }
 }
 
-async fn fetch_backing_model(gateway: &Gateway, target: &Target<'_>, lookup: &ModelLookup) -> Result<Option<String>> {
-    let outgoing = InternalRequest::new("GET", &lookup.path).into_outgoing(gateway, target, Operation::Proxy).await?;
-    let sending = pin!(gateway.upstream.send(&target.base_url.origin, outgoing));
+async fn fetch_backing_model(
+    state: &GatewayState,
+    target: &Target<'_>,
+    lookup: &ModelLookup,
+) -> Result<Option<String>> {
+    let outgoing = InternalRequest::new("GET", &lookup.path).into_outgoing(state, target, Operation::Proxy).await?;
+    let sending = pin!(state.upstream.send(&target.base_url.origin, outgoing));
     let mut incoming = sending.await?;
     let response = upstream::collect(&mut incoming.body, MAX_RESPONSE_BYTES).await?;
     Ok(response.filter(|_| incoming.head.status < 300).and_then(|response| (lookup.parse_model)(&response)))

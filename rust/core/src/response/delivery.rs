@@ -20,7 +20,6 @@ use crate::{
     },
     endpoints::realtime::UpstreamWebSocket,
     error::{Error, Result},
-    gateway::Gateway,
     ingress::{
         headers::{self, CompleteResponse, ControlHeaders, Headers, RequestHead},
         route,
@@ -33,6 +32,7 @@ use crate::{
         pretty_print,
     },
     routing::ResumePoint,
+    state::gateway_state::GatewayState,
     upstream::{self, IncomingResponse, ResponseBody, ResponseHead},
 };
 
@@ -73,7 +73,7 @@ impl UpstreamResponse {
 
 /// Turns the provider's response into the response to the client.
 pub async fn deliver_response(
-    gateway: &Gateway,
+    state: &GatewayState,
     served: UpstreamResponse,
     call: &Call<'_>,
     mut record: Record,
@@ -90,7 +90,7 @@ pub async fn deliver_response(
     if status < 300 && asked.returns_background_response() {
         // Boxed, because it would otherwise enlarge the future of every request.
         record.log.billing.deferred_billing =
-            Box::pin(DeferredBilling::for_call(&gateway.shared.pending_charges, call, record.log.provider)).await;
+            Box::pin(DeferredBilling::for_call(&state.shared.pending_charges, call, record.log.provider)).await;
     }
     let has_cost = status < 300 && (is_plain || is_packed) && is_billable(call, &record);
     let declared = answered.headers.get_str("content-length").and_then(|text| text.parse().ok());
@@ -100,7 +100,7 @@ pub async fn deliver_response(
         // Pinned locally here and below, because an async function stores a future that it takes by value twice.
         let collected = {
             let collecting = pin!(upstream::collect(&mut body, MAX_BUFFERED_RESPONSE_BYTES));
-            run_unless_draining(gateway, pin!(deadline.enforce(collecting))).await
+            run_unless_draining(state, pin!(deadline.enforce(collecting))).await
         };
         match collected {
             Ok(Some(bytes)) => {
@@ -118,11 +118,11 @@ pub async fn deliver_response(
             Err(error) => return respond_with_error(&error, call, record),
         }
     }
-    if !(is_events || is_frames) || is_deadline_before_heartbeat(gateway, &deadline) {
+    if !(is_events || is_frames) || is_deadline_before_heartbeat(state, &deadline) {
         // The status can still be chosen until the first bytes of the body arrive.
         let first = {
             let beginning = pin!(body.wait_for_first_chunk());
-            run_unless_draining(gateway, pin!(deadline.enforce(beginning))).await
+            run_unless_draining(state, pin!(deadline.enforce(beginning))).await
         };
         if let Err(error) = first {
             return respond_with_error(&error, call, record);
@@ -134,10 +134,10 @@ pub async fn deliver_response(
     }
     // An error event may be appended to an event stream, so its length is unknown.
     reply.set_content_length(if is_events { None } else { body.content_length() });
-    gateway.record_sink.metrics.streams.add(1);
+    state.record_sink.metrics.streams.add(1);
     let reading = coded.select_reader(pieces, has_cost, (dialect, asked), &record);
     let ends_with_event = call.route.ends_with_event(&call.head.method) && status < 300;
-    let every = jitter_interval(Duration::from_millis(gateway.settings.heartbeat_ms), record.id);
+    let every = jitter_interval(Duration::from_millis(state.settings.heartbeat_ms), record.id);
     let stream = ResponseStream::new(body, (reading, dialect), ends_with_event, record);
     let beats = is_events && is_plain && allows_heartbeat(call, dialect) && !every.is_zero();
     ClientResponse { head: reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
@@ -155,18 +155,18 @@ fn is_billable(call: &Call<'_>, record: &Record) -> bool {
 
 /// Returns true if the deadline is shorter than the heartbeat interval, or than the idle timeout if heartbeats are off.
 /// Then the stream's first byte must arrive before the response begins.
-fn is_deadline_before_heartbeat(gateway: &Gateway, deadline: &Deadline) -> bool {
-    let settings = &gateway.settings;
+fn is_deadline_before_heartbeat(state: &GatewayState, deadline: &Deadline) -> bool {
+    let settings = &state.settings;
     let silence = if settings.heartbeat_ms == 0 { settings.idle_timeout_ms } else { settings.heartbeat_ms };
     deadline.limit() < Duration::from_millis(silence)
 }
 
 /// Awaits the work; returns `Error::Draining` if the process shuts down first.
-async fn run_unless_draining<T>(gateway: &Gateway, work: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
+async fn run_unless_draining<T>(state: &GatewayState, work: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
     tokio::select! {
         biased;
         done = work => done,
-        () = gateway.wait_for_stream_shutdown() => Err(Error::Draining),
+        () = state.wait_for_stream_shutdown() => Err(Error::Draining),
     }
 }
 

@@ -10,10 +10,12 @@ use super::{
     decision::{CacheStatus, RoutingStep, elapsed_ms},
     explain,
 };
-use crate::routing::{cache_lookup::CacheLookup, executor::RouteExecutor, replay_body::PreparedBody};
 use crate::{
     config::Node,
-    endpoints::{count_tokens, realtime},
+    endpoints::{
+        count_tokens, realtime,
+        target_endpoint::{self, serve_at_target},
+    },
     error::{Error, ErrorOrigin, Result},
     features::{
         circuit_breaker::{Policy, Verdict},
@@ -21,14 +23,14 @@ use crate::{
         recovery::Mode,
         retry::{Backoff, Retry},
     },
-    gateway::{self, Gateway},
     ingress::body::Body,
     resolve::{
         inference_profiles,
         target::{ResponseCoding, StreamUsage, Target},
     },
     response::delivery::{StreamFraming, UpstreamResponse},
-    state::shared::circuit_breakers::BreakerPermit,
+    routing::{cache_lookup::CacheLookup, executor::RouteExecutor, replay_body::PreparedBody},
+    state::{gateway_state::GatewayState, shared::circuit_breakers::BreakerPermit},
 };
 
 /// Parameters and retry policy of a node that sets nothing: no changes, no retries.
@@ -56,13 +58,13 @@ struct RetryState {
 }
 
 impl RetryState {
-    fn new(gateway: &Gateway, retry: &Retry, target: &Target<'_>, is_probe: bool) -> Self {
-        let backoff = Backoff::new(Duration::from_millis(gateway.settings.retry_backoff_ms));
+    fn new(state: &GatewayState, retry: &Retry, target: &Target<'_>, is_probe: bool) -> Self {
+        let backoff = Backoff::new(Duration::from_millis(state.settings.retry_backoff_ms));
         let mut account_hash = 0;
         if retry.max_retries() > 0 {
             let (credential, options) = (target.credential.as_deref(), target.options.canonical_string());
-            account_hash = gateway.shared.keyed_hash_in_config(false, (&target.base_url.origin, credential, options));
-            gateway.shared.retry_budgets.count_request(account_hash, gateway.shared.now());
+            account_hash = state.shared.keyed_hash_in_config(false, (&target.base_url.origin, credential, options));
+            state.shared.retry_budgets.count_request(account_hash, state.shared.now());
         }
         Self { retry_count: 0, backoff, account_hash, is_replayable: false, is_probe }
     }
@@ -96,7 +98,7 @@ impl RetryState {
         if !self.is_replayable {
             return AttemptDecision::Stop("the body was sent as it came and is gone");
         }
-        if guard.is_some_and(|guard| guard.is_open(walk.gateway)) {
+        if guard.is_some_and(|guard| guard.is_open(walk.state)) {
             return AttemptDecision::Stop(BREAKER_OPENED);
         }
         let Some(wait) = self.backoff.next_wait(asked, fastrand::f64()) else {
@@ -105,10 +107,10 @@ impl RetryState {
         if walk.time_left().is_some_and(|left| left <= wait) {
             return AttemptDecision::Stop("the caller waits no longer");
         }
-        let shared = &walk.gateway.shared;
+        let shared = &walk.state.shared;
         let is_within = shared.retry_budgets.admit_retry(self.account_hash, shared.now());
         if !is_within {
-            walk.gateway.record_sink.metrics.retries_denied.add(1);
+            walk.state.record_sink.metrics.retries_denied.add(1);
             return AttemptDecision::Stop("the retry budget is spent");
         }
         AttemptDecision::RetryAfter(wait)
@@ -125,20 +127,20 @@ struct BreakerGuard<'w> {
 
 impl BreakerGuard<'_> {
     /// Records the result of an attempt in the circuit breaker.
-    fn record_result(&mut self, gateway: &Gateway, target: &Target<'_>, result: &Result<UpstreamResponse>) {
+    fn record_result(&mut self, state: &GatewayState, target: &Target<'_>, result: &Result<UpstreamResponse>) {
         let failed = match result {
             Ok(served) => self.policy.is_failure(Some(served.status())),
             // The error is not the target's fault, so it does not count.
             Err(error) if !is_target_fault(error, target) => return,
             Err(_) => self.policy.is_failure(None),
         };
-        if self.permit.record_outcome(self.policy, gateway.shared.now(), failed) {
-            gateway.record_sink.metrics.breakers_opened.add(1);
+        if self.permit.record_outcome(self.policy, state.shared.now(), failed) {
+            state.record_sink.metrics.breakers_opened.add(1);
         }
     }
 
-    fn is_open(&self, gateway: &Gateway) -> bool {
-        self.permit.has_breaker_opened(self.policy, gateway.shared.now())
+    fn is_open(&self, state: &GatewayState) -> bool {
+        self.permit.has_breaker_opened(self.policy, state.shared.now())
     }
 }
 
@@ -235,10 +237,10 @@ impl<'w> RouteExecutor<'w> {
         target.apply_model(self.call, &self.log.model, prepared.body.complete_bytes())?;
         if let (false, Some(lookup)) = (self.is_dry_run, target.provider.model_lookup(&target.options, &self.log.model))
         {
-            Box::pin(inference_profiles::resolve_backing_model(self.gateway, operation, &mut target, lookup, self.log))
+            Box::pin(inference_profiles::resolve_backing_model(self.state, operation, &mut target, lookup, self.log))
                 .await;
         }
-        gateway::reject_untranslated_passthrough(self.call, &target, &self.log.model)?;
+        target_endpoint::reject_untranslated_passthrough(self.call, &target, &self.log.model)?;
         if self.parameters_for(node).overrides_or_drops("stream_options") {
             target.stream_usage = StreamUsage::AsConfigured;
         }
@@ -263,19 +265,19 @@ impl<'w> RouteExecutor<'w> {
         mut body: Body,
         passage: Option<BreakerPermit>,
     ) -> Result<UpstreamResponse> {
-        let gateway = self.gateway;
+        let state = self.state;
         let (timeout, retry) = (target.timeout, self.retry_policy(node));
         let policy = node.features.circuit_breaker.policy();
         let mut guard = policy.zip(passage).map(|(policy, passage)| BreakerGuard { policy, permit: passage });
         let is_probe = guard.as_ref().is_some_and(|guard| guard.permit.is_probe());
-        let mut tries = RetryState::new(gateway, retry, target, is_probe);
+        let mut tries = RetryState::new(state, retry, target, is_probe);
         loop {
             target.timeout = self.time_left().map_or(timeout, |left| left.min(timeout));
             let next = body.try_clone();
             let lent = self.replay_body.check_out(body);
             let result = self.send_once(node, target, lent).await;
             if let Some(guard) = &mut guard {
-                guard.record_result(gateway, target, &result);
+                guard.record_result(state, target, &result);
             }
             tries.is_replayable = next.is_some() || self.replay_body.can_resend();
             let wait = match tries.evaluate(self, retry, guard.as_ref(), &result) {
@@ -288,7 +290,7 @@ impl<'w> RouteExecutor<'w> {
             };
             tokio::time::sleep(wait).await;
             // Other requests may have opened the breaker during the wait. Then this result is final.
-            if guard.as_ref().is_some_and(|guard| guard.is_open(gateway)) {
+            if guard.as_ref().is_some_and(|guard| guard.is_open(state)) {
                 return self.stop_retrying(node, BREAKER_OPENED, result);
             }
             // `evaluate` made sure that a body is available.
@@ -296,7 +298,7 @@ impl<'w> RouteExecutor<'w> {
             if let Ok(served) = result {
                 Box::pin(served.discard()).await;
             }
-            gateway.record_sink.metrics.retries.add(1);
+            state.record_sink.metrics.retries.add(1);
             tries.retry_count += 1;
         }
     }
@@ -318,9 +320,9 @@ impl<'w> RouteExecutor<'w> {
     async fn send_once(&mut self, node: &Node, target: &Target<'_>, body: Body) -> Result<UpstreamResponse> {
         let began = Instant::now();
         let attempted = if self.is_websocket {
-            Box::pin(realtime::upgrade_target(self.gateway, self.call, target, &self.replay_body.model, self.log)).await
+            Box::pin(realtime::upgrade_target(self.state, self.call, target, &self.replay_body.model, self.log)).await
         } else {
-            self.gateway.attempt_target(self.call, target, body, self.log).await
+            serve_at_target(self.state, self.call, target, body, self.log).await
         };
         let result = match attempted {
             Ok(mut served) => self.await_first_chunk(node, &mut served).await.map(|()| served),
@@ -344,7 +346,7 @@ impl<'w> RouteExecutor<'w> {
         }
         // Waits for the first chunk without limit if other targets remain or heartbeats are off. Otherwise the stream
         // starts after one heartbeat interval.
-        let patience = match self.gateway.settings.heartbeat_ms {
+        let patience = match self.state.settings.heartbeat_ms {
             0 => Duration::MAX,
             _ if self.has_alternatives => Duration::MAX,
             beat => Duration::from_millis(beat),
@@ -355,7 +357,7 @@ impl<'w> RouteExecutor<'w> {
     /// Buffers the complete stream, if the memory budget allows it.
     async fn buffer_stream(&mut self, node: &Node, served: &mut UpstreamResponse, pieces: StreamFraming) -> Result<()> {
         let asked = self.call.requested_operation();
-        let share = self.gateway.shared.recovery_memory.new_permit();
+        let share = self.state.shared.recovery_memory.new_permit();
         // The client gets no data meanwhile, so the first chunk may take as long as the deadline allows.
         let holding = async {
             served.await_body_start(asked, Duration::MAX).await?;
@@ -368,7 +370,7 @@ impl<'w> RouteExecutor<'w> {
             }
             None => holding.await?,
         };
-        let metrics = &self.gateway.record_sink.metrics;
+        let metrics = &self.state.record_sink.metrics;
         if is_held {
             metrics.streams_buffered.add(1);
         } else {
@@ -385,7 +387,7 @@ impl<'w> RouteExecutor<'w> {
     }
 
     pub fn set_cache_status(&mut self, status: CacheStatus) {
-        let metrics = &self.gateway.record_sink.metrics;
+        let metrics = &self.state.record_sink.metrics;
         match status {
             CacheStatus::Hit => metrics.cache_hits.add(1),
             CacheStatus::Miss => metrics.cache_misses.add(1),

@@ -5,13 +5,13 @@ use std::{fmt, sync::Arc, time::Duration};
 use penstock_llm::operation::Operation;
 
 use super::decision::CacheStatus;
-use crate::routing::executor::RouteExecutor;
 use crate::{
     config::Node,
     features::cache::{CacheKey, Partition, is_ignored_header},
     ingress::body::Body,
     resolve::target::Target,
     response::delivery::UpstreamResponse,
+    routing::executor::RouteExecutor,
     state::shared::response_cache::PendingCacheEntry,
     upstream::Origin,
 };
@@ -64,7 +64,7 @@ impl CacheLookup {
 
     /// Returns the cache status that the request would have, without changing anything.
     pub async fn cache_status(&self, walk: &RouteExecutor<'_>) -> CacheStatus {
-        match walk.gateway.shared.response_cache.find(&self.cache_key).await {
+        match walk.state.shared.response_cache.find(&self.cache_key).await {
             _ if is_refresh_forced(walk) => CacheStatus::Refresh,
             Some(_) => CacheStatus::Hit,
             None => CacheStatus::Miss,
@@ -78,12 +78,12 @@ impl CacheLookup {
             walk.set_cache_status(CacheStatus::Refresh);
             return None;
         }
-        let Some(kept) = walk.gateway.shared.response_cache.find(&self.cache_key).await else {
+        let Some(kept) = walk.state.shared.response_cache.find(&self.cache_key).await else {
             walk.set_cache_status(CacheStatus::Miss);
             return None;
         };
         walk.set_cache_status(CacheStatus::Hit);
-        Some(UpstreamResponse::from_cache(kept, walk.call, target, &walk.gateway.coarse_timer))
+        Some(UpstreamResponse::from_cache(kept, walk.call, target, &walk.state.coarse_timer))
     }
 
     /// Prepares to cache this response once it is complete. Only status 200 without content encoding is cached.
@@ -91,7 +91,7 @@ impl CacheLookup {
         let headers = served.headers();
         let is_plain = headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
         if let (200, true, Some(kind)) = (served.status(), is_plain, headers.get_str("content-type")) {
-            let responses = Arc::clone(&walk.gateway.shared.response_cache);
+            let responses = Arc::clone(&walk.state.shared.response_cache);
             walk.log.pending_cache_entry = Some(Box::new(PendingCacheEntry::new(
                 responses,
                 (self.cache_key, is_refresh_forced(walk)),

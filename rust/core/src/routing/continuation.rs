@@ -15,14 +15,12 @@ use penstock_llm::{
 };
 
 use super::{Strategy, decision::RoutingStep};
-use crate::routing::{executor::RouteExecutor, replay_body::ReplayBody};
 use crate::{
     accounting::record::{Record, RequestLog},
     auth::caller,
     config::Node,
     error::Error,
     features::recovery::Mode,
-    gateway::Gateway,
     ingress::{
         body::Body,
         headers::{ControlHeaders, RequestHead},
@@ -33,7 +31,8 @@ use crate::{
         delivery::{self, UpstreamResponse},
         outgoing::{ClientResponse, ClientResponseBody},
     },
-    state::{shared::memory_budget::MemoryPermit, snapshot::Snapshot},
+    routing::{executor::RouteExecutor, replay_body::ReplayBody},
+    state::{gateway_state::GatewayState, shared::memory_budget::MemoryPermit, snapshot::Snapshot},
     upstream::ResponseBody,
 };
 
@@ -67,7 +66,7 @@ fn is_readable_stream(served: &UpstreamResponse) -> bool {
 
 /// State needed to ask another target to continue a stream, after routing of the original request has ended.
 pub struct Continuation {
-    gateway: Arc<Gateway>,
+    state: Arc<GatewayState>,
     snapshot: Arc<Snapshot>,
     request_head: Arc<RequestHead>,
     resume_point: Box<ResumePoint>,
@@ -81,18 +80,18 @@ pub struct Continuation {
 impl Continuation {
     /// Attaches a continuation to a streamed response, so that it can resume if it breaks.
     pub fn attach(
-        (gateway, snapshot, head): (&Arc<Gateway>, Arc<Snapshot>, Arc<RequestHead>),
+        (state, snapshot, head): (&Arc<GatewayState>, Arc<Snapshot>, Arc<RequestHead>),
         place: Option<Box<ResumePoint>>,
         mut response: ClientResponse,
     ) -> ClientResponse {
         if let (Some(place), ClientResponseBody::Stream(stream)) = (place, &mut response.body) {
             stream.set_continuation(Box::new(Self {
-                gateway: Arc::clone(gateway),
+                state: Arc::clone(state),
                 snapshot,
                 request_head: head,
                 transcript: place.transcript_format.map(Transcript::new),
                 resume_point: place,
-                memory_permit: gateway.shared.recovery_memory.new_permit(),
+                memory_permit: state.shared.recovery_memory.new_permit(),
                 spent_tokens: PriorUsage::default(),
                 continuation_count: 0,
             }));
@@ -110,7 +109,7 @@ impl Continuation {
 
     /// Returns the silence after which the client receives a heartbeat; `None` if heartbeats are disabled.
     pub fn heartbeat_interval(&self) -> Option<Duration> {
-        Some(Duration::from_millis(self.gateway.settings.heartbeat_ms)).filter(|every| !every.is_zero())
+        Some(Duration::from_millis(self.state.settings.heartbeat_ms)).filter(|every| !every.is_zero())
     }
 
     /// Returns the body with which another target continues the broken stream; `None` if no target can.
@@ -135,8 +134,8 @@ impl Continuation {
         facts.billing.interrupted_searches += searched;
         let operation = Route::parse(&self.request_head.method, &self.request_head.path)?
             .effective_operation(&self.request_head.method);
-        facts.count_input = Some(self.gateway.record_sink.token_counter.retain_body(operation, &asked));
-        self.gateway.record_sink.metrics.streams_resumed.add(1);
+        facts.count_input = Some(self.state.record_sink.token_counter.retain_body(operation, &asked));
+        self.state.record_sink.metrics.streams_resumed.add(1);
         self.resume_point.target_path = at;
         let mut seam = StreamSplicer::new(self.transcript.as_ref()?, self.spent_tokens, repeated);
         Some(served.incoming.body.map_chunks(move |piece| seam.push(piece)))
@@ -152,9 +151,9 @@ impl Continuation {
 
     /// Tries the successor targets in order and returns the first stream that continues the response.
     async fn request_continuation(&self, broke: &'static str, facts: &mut RequestLog) -> Option<ResumedStream> {
-        let Self { gateway, snapshot, request_head: head, resume_point: place, transcript: said, .. } = self;
+        let Self { state, snapshot, request_head: head, resume_point: place, transcript: said, .. } = self;
         let said = said.as_ref()?;
-        let control = ControlHeaders::parse(&head.headers, &gateway.settings.header_aliases);
+        let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
         let call = Call { route: Route::parse(&head.method, &head.path)?, head, control };
         // Authenticate again: a token may have expired since the request arrived.
         let mut refused = |error: Error| {
@@ -163,17 +162,17 @@ impl Continuation {
                 decision.add_step(RoutingStep::Failed { at: place.target_path.clone(), error: error.code() });
             }
         };
-        let require = gateway.settings.require_key;
+        let require = state.settings.require_key;
         let token_identity =
             caller::authenticate_token(snapshot, &head.headers, &call.control).map_err(&mut refused).ok()?;
         let admitted = caller::admit(token_identity.as_ref(), snapshot, require, &head.headers, &call.control);
         let caller = admitted.map_err(&mut refused).ok()?;
-        let resolver = gateway.target_resolver(snapshot, &call, &caller);
+        let resolver = state.target_resolver(snapshot, &call, &caller);
         let plan = resolver.build_plan().map_err(&mut refused).ok()?;
         let mut carried = ReplayBody::new(&call, Body::Complete(place.request_body.clone()), true, facts).await.ok()?;
         (carried.model, carried.is_streaming) = (place.model.clone(), true);
         let (known, decision) = (facts.fork(), facts.decision.take());
-        let mut walk = RouteExecutor::new(gateway, &resolver, &plan, facts, carried);
+        let mut walk = RouteExecutor::new(state, &resolver, &plan, facts, carried);
         // The client's time limit applies to each of its reads, and it is reading now. The gateway's own timeouts bound
         // the continued response.
         (walk.log.decision, walk.client_deadline) = (decision, None);

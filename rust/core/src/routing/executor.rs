@@ -16,22 +16,25 @@ use super::{
     hedge::Hedge,
     loadbalance::{LoadBalancer, StickySession},
 };
-use crate::routing::{condition_input::ConditionInput, replay_body::ReplayBody};
 use crate::{
     accounting::record::RequestLog,
     config::Node,
     error::{Error, Result},
     features::{circuit_breaker::Verdict, timeout},
-    gateway::Gateway,
     ingress::body::Body,
+    request::body_fields::read_body_fields,
     resolve::target_resolver::{Call, ConfigSource, RoutePlan, TargetResolver},
     response::delivery::UpstreamResponse,
-    state::shared::{circuit_breakers::BreakerPermit, sticky_sessions::SessionAssignment},
+    routing::{condition_input::ConditionInput, replay_body::ReplayBody},
+    state::{
+        gateway_state::GatewayState,
+        shared::{circuit_breakers::BreakerPermit, sticky_sessions::SessionAssignment},
+    },
 };
 
 /// Routes a request whose config allows more than one attempt at one target.
 pub(crate) async fn route_request(
-    gateway: &Gateway,
+    state: &GatewayState,
     resolver: &TargetResolver<'_>,
     plan: &RoutePlan<'_>,
     body: Body,
@@ -41,31 +44,33 @@ pub(crate) async fn route_request(
     let until = resolver.call.control.client_timeout.and_then(timeout::client_deadline);
     let is_json = is_json_request(resolver.call);
     // JSON bodies are always buffered: conditions may read them, and an attempt may change or resend them.
-    let body = if is_json { Body::Complete(body.with_limits(gateway.body_limits)?.collect().await?) } else { body };
-    let body = gateway.read_body(resolver.call, body, log).await.map_err(|error| match (&plan.config, error) {
-        // An unreadable body cannot name a provider, so the missing provider is the error to report.
-        (ConfigSource::None, Error::BodyInvalid { .. }) if !plan.has_provider() => Error::ProviderRequired,
-        (_, error) => error,
+    let body = if is_json { Body::Complete(body.with_limits(state.body_limits)?.collect().await?) } else { body };
+    let body = read_body_fields(state.body_limits, resolver.call, body, log).await.map_err(|error| {
+        match (&plan.config, error) {
+            // An unreadable body cannot name a provider, so the missing provider is the error to report.
+            (ConfigSource::None, Error::BodyInvalid { .. }) if !plan.has_provider() => Error::ProviderRequired,
+            (_, error) => error,
+        }
     })?;
     log.metadata.validate()?;
     let asked = resolver.call.requested_operation();
     if let (true, Body::Complete(bytes)) = (asked.has_countable_text(), &body) {
-        log.count_input = Some(gateway.record_sink.token_counter.retain_body(asked, bytes));
+        log.count_input = Some(state.record_sink.token_counter.retain_body(asked, bytes));
     }
     let carried = ReplayBody::new(resolver.call, body, is_json, log).await?;
-    RouteExecutor { client_deadline: until, ..RouteExecutor::new(gateway, resolver, plan, log, carried) }.run().await
+    RouteExecutor { client_deadline: until, ..RouteExecutor::new(state, resolver, plan, log, carried) }.run().await
 }
 
 /// Routes a request whose model may carry a prefix that selects the provider.
 pub(crate) async fn resolve_model_prefix(
-    gateway: &Gateway,
+    state: &GatewayState,
     resolver: &TargetResolver<'_>,
     plan: &RoutePlan<'_>,
     body: Body,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let carried = ReplayBody::new(resolver.call, body, is_json_request(resolver.call), log).await?;
-    RouteExecutor::new(gateway, resolver, plan, log, carried).run().await
+    RouteExecutor::new(state, resolver, plan, log, carried).run().await
 }
 
 fn is_json_request(call: &Call<'_>) -> bool {
@@ -74,13 +79,13 @@ fn is_json_request(call: &Call<'_>) -> bool {
 
 /// Routes a WebSocket request whose config allows more than one attempt at one target.
 pub(crate) async fn open_websocket(
-    gateway: &Gateway,
+    state: &GatewayState,
     resolver: &TargetResolver<'_>,
     plan: &RoutePlan<'_>,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let carried = ReplayBody::new(resolver.call, Body::empty(), false, log).await?;
-    RouteExecutor { is_websocket: true, ..RouteExecutor::new(gateway, resolver, plan, log, carried) }.run().await
+    RouteExecutor { is_websocket: true, ..RouteExecutor::new(state, resolver, plan, log, carried) }.run().await
 }
 
 /// Fallback group on the current path, whose targets are tried one after the other.
@@ -120,7 +125,7 @@ enum FirstAttempt<'w> {
 
 /// Execution state of one request: the current attempt, and what limits further attempts at the targets of its config.
 pub(crate) struct RouteExecutor<'w> {
-    pub gateway: &'w Gateway,
+    pub state: &'w GatewayState,
     pub resolver: &'w TargetResolver<'w>,
     pub plan: &'w RoutePlan<'w>,
     pub call: &'w Call<'w>,
@@ -144,7 +149,7 @@ pub(crate) type RouteFuture<'g, T = Result<UpstreamResponse>> = Pin<Box<dyn Futu
 
 impl<'w> RouteExecutor<'w> {
     pub fn new(
-        gateway: &'w Gateway,
+        state: &'w GatewayState,
         resolver: &'w TargetResolver<'w>,
         plan: &'w RoutePlan<'w>,
         log: &'w mut RequestLog,
@@ -157,7 +162,7 @@ impl<'w> RouteExecutor<'w> {
         let (breaker_permit, config_key) = (None, OnceLock::new());
         let (is_websocket, has_alternatives, is_dry_run) = (false, false, false);
         Self {
-            gateway,
+            state,
             resolver,
             plan,
             call,
@@ -184,7 +189,7 @@ impl<'w> RouteExecutor<'w> {
             has_alternatives: true,
             is_dry_run: self.is_dry_run,
             config_key: self.config_key.clone(),
-            ..RouteExecutor::new(self.gateway, self.resolver, self.plan, log, carried)
+            ..RouteExecutor::new(self.state, self.resolver, self.plan, log, carried)
         }
     }
 
@@ -322,14 +327,14 @@ impl<'w> RouteExecutor<'w> {
         if self.is_dry_run {
             return always || self.is_available(node);
         }
-        let shared = &self.gateway.shared;
+        let shared = &self.state.shared;
         self.breaker_permit = shared.breakers.admit(self.target_key(node), policy, shared.now(), always);
         self.breaker_permit.is_some()
     }
 
     pub fn record_skip(&mut self, node: &Node) {
         if !self.is_dry_run {
-            self.gateway.record_sink.metrics.breaker_skips.add(1);
+            self.state.record_sink.metrics.breaker_skips.add(1);
         }
         let at = node.path.clone();
         self.record_step(|| RoutingStep::Skipped { at, breaker: Verdict::Open.name() });
@@ -370,7 +375,7 @@ impl<'w> RouteExecutor<'w> {
 
     /// Assigns a session to a target. Workers that share a Redis use the assignment that the first of them stored.
     async fn assign_session(&self, node: &Node, balance: &LoadBalancer, session: StickySession) -> StickyAssignment {
-        let shared = &self.gateway.shared;
+        let shared = &self.state.shared;
         if shared.redis.is_none() {
             return StickyAssignment { session, target_index: None };
         }
@@ -383,14 +388,14 @@ impl<'w> RouteExecutor<'w> {
 
     /// Returns the assignment that this worker knows, without creating one. Used by dry runs.
     fn local_assignment(&self, node: &Node, balance: &LoadBalancer, session: StickySession) -> StickyAssignment {
-        let shared = &self.gateway.shared;
+        let shared = &self.state.shared;
         let target = shared.sticky_sessions.cached_target(self.session_key(node, &session), shared.now());
         StickyAssignment { session, target_index: target.and_then(|target| balance.find_target_index(target)) }
     }
 
     /// Returns the key of a session in a group of this config.
     fn session_key(&self, node: &Node, session: &StickySession) -> u64 {
-        self.gateway.shared.keyed_hash((self.config_key(), &node.path, session.hash))
+        self.state.shared.keyed_hash((self.config_key(), &node.path, session.hash))
     }
 
     /// Picks an available target by weight or by session, and acquires its permit. If none is available, picks among
@@ -490,7 +495,7 @@ impl<'w> RouteExecutor<'w> {
     /// Returns the verdict of a target's circuit breaker, if it has one.
     pub fn breaker_verdict(&self, node: &Node) -> Option<Verdict> {
         let policy = node.features.circuit_breaker.policy()?;
-        let (shared, mark) = (&self.gateway.shared, self.target_key(node));
+        let (shared, mark) = (&self.state.shared, self.target_key(node));
         let breakers = &shared.breakers;
         let now = shared.now();
         Some(if self.is_dry_run {
@@ -504,9 +509,7 @@ impl<'w> RouteExecutor<'w> {
     pub fn target_key(&self, node: &Node) -> u64 {
         // A target without a fixed provider has separate state for each provider that requests name.
         let named = if node.provider.is_none() { self.requested_provider() } else { None };
-        self.gateway
-            .shared
-            .keyed_hash_in_config(self.plan.config_slug.is_some(), (self.config_key(), &node.path, named))
+        self.state.shared.keyed_hash_in_config(self.plan.config_slug.is_some(), (self.config_key(), &node.path, named))
     }
 
     /// Returns the provider that the request itself names, in a header or as model prefix.
@@ -521,7 +524,7 @@ impl<'w> RouteExecutor<'w> {
             let caller = self.resolver.caller;
             let text = self.plan.config_slug.or(self.call.control.config);
             let key = caller.key.map(|key| &*key.id).filter(|_| self.plan.config_slug.is_none());
-            self.gateway.shared.keyed_hash((text, caller.workspace(), key))
+            self.state.shared.keyed_hash((text, caller.workspace(), key))
         })
     }
 

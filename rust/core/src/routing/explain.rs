@@ -6,28 +6,29 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::decision::CacheStatus;
-use crate::routing::{
-    cache_lookup::CacheLookup,
-    executor::RouteExecutor,
-    replay_body::{PreparedBody, ReplayBody},
-};
 use crate::{
     accounting::record::RequestLog,
     config::Node,
     endpoints::realtime,
     error::{Error, Problem, Result},
     features::{circuit_breaker::Verdict, recovery::Mode},
-    gateway::Gateway,
     ingress::{
         body::Body,
         headers::{ControlHeaders, Headers, RequestHead},
         route::Route,
     },
+    request::body_fields::read_body_fields,
     resolve::{
         target::Target,
         target_resolver::{Call, TargetResolver},
     },
     response::delivery::UpstreamResponse,
+    routing::{
+        cache_lookup::CacheLookup,
+        executor::RouteExecutor,
+        replay_body::{PreparedBody, ReplayBody},
+    },
+    state::gateway_state::GatewayState,
 };
 
 /// Maximum bytes of all body fields, and of one field, that fit into a response header.
@@ -63,11 +64,11 @@ pub(crate) fn is_explain_request(call: &Call<'_>) -> bool {
 
 /// Answers with all targets that would be tried, in order, and what each of them would be sent.
 pub(crate) async fn explain_routing(
-    gateway: &Gateway,
+    state: &GatewayState,
     resolver: &TargetResolver<'_>,
     body: Body,
 ) -> Result<UpstreamResponse> {
-    let bytes = body.with_limits(gateway.body_limits)?.collect().await?;
+    let bytes = body.with_limits(state.body_limits)?.collect().await?;
     let asked: ExplainRequest<'_> =
         serde_json::from_slice(&bytes).map_err(|error| invalid_request("$", &error.to_string()))?;
     let head = build_head(resolver.call.head, &asked)?;
@@ -76,12 +77,12 @@ pub(crate) async fn explain_routing(
         if asks_for_socket { Route::parse_websocket(&head.path) } else { Route::parse(&head.method, &head.path) };
     let route =
         route.ok_or_else(|| invalid_request("$.path", "must be a path below `/v1` that is routed to a provider"))?;
-    let control = ControlHeaders::parse(&head.headers, &gateway.settings.header_aliases);
+    let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
     let call = Call { route, head: &head, control };
     let resolver = TargetResolver { call: &call, ..*resolver };
     let plan = resolver.build_plan()?;
     let mut facts = RequestLog::default();
-    facts.read_request(&call, &gateway.record_sink);
+    facts.read_request(&call, &state.record_sink);
     facts.set_caller(resolver.caller, resolver.snapshot);
     facts.metadata.validate()?;
     let body = asked.body.map_or_else(Bytes::new, |body| bytes.slice_ref(body.get().as_bytes()));
@@ -92,10 +93,10 @@ pub(crate) async fn explain_routing(
         (facts.model, facts.is_streaming) = (realtime::model_from_query(&head.query), true);
         Body::empty()
     } else {
-        gateway.read_body(&call, Body::Complete(body), &mut facts).await?
+        read_body_fields(state.body_limits, &call, Body::Complete(body), &mut facts).await?
     };
     let carried = ReplayBody::new(&call, body, is_json && !is_socket, &facts).await?;
-    let mut walk = RouteExecutor::new(gateway, &resolver, &plan, &mut facts, carried);
+    let mut walk = RouteExecutor::new(state, &resolver, &plan, &mut facts, carried);
     (walk.is_dry_run, walk.is_websocket) = (true, is_socket);
     let mut targets = Vec::new();
     for node in walk.attempt_order(&plan.config.root)? {
@@ -104,7 +105,7 @@ pub(crate) async fn explain_routing(
     let steps = walk.log.decision.as_ref().map(|decision| json!(decision.steps));
     let told = json!({"object": "explanation", "config": plan.config_slug, "strategy": plan.config.root.strategy.name(),
         "decisions": steps, "targets": targets});
-    Ok(UpstreamResponse::from_gateway(told.to_string().into(), ApiFormat::OpenAi, &gateway.coarse_timer))
+    Ok(UpstreamResponse::from_gateway(told.to_string().into(), ApiFormat::OpenAi, &state.coarse_timer))
 }
 
 fn invalid_request(path: &str, message: &str) -> Error {

@@ -7,12 +7,12 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{decision::RoutingStep, fallback::FallbackPolicy};
-use crate::routing::executor::{RouteExecutor, RouteFuture};
 use crate::{
     accounting::record::RequestLog,
     config::{ConfigReader, Node},
     error::Result,
     response::delivery::UpstreamResponse,
+    routing::executor::{RouteExecutor, RouteFuture},
 };
 
 /// Maximum share of requests that may be hedged, if the config sets none.
@@ -85,7 +85,7 @@ impl<'w> RouteExecutor<'w> {
         Box::pin(async move {
             let (mark, began) = (self.target_key(first), Instant::now());
             self.has_alternatives = true;
-            let paces = &self.gateway.shared.latency_histograms;
+            let paces = &self.state.shared.latency_histograms;
             paces.add_hedge_tokens(mark, hedge.max_ratio);
             let known = hedge.percentile.and_then(|percent| paces.percentile(mark, percent));
             let (Some(wait), Some(carried)) = (known.or(hedge.delay), self.replay_body.try_clone()) else {
@@ -139,7 +139,7 @@ impl<'w> RouteExecutor<'w> {
                 (result, is_seconds, is_other_left)
             }
         };
-        self.gateway.record_sink.metrics.hedged.add(1);
+        self.state.record_sink.metrics.hedged.add(1);
         let (at, after_ms) = (second.path.clone(), wait.as_millis() as u64);
         self.record_step(|| RoutingStep::Hedged { at, after_ms });
         self.merge_hedged_log(log, is_seconds);

@@ -11,8 +11,8 @@ use penstock_llm::{
 };
 
 use crate::{
+    endpoints::target_endpoint,
     error::{Error, Result},
-    gateway,
     ingress::{body::Body, headers::Headers},
     process::{coarse_timer::CoarseTimer, deadline::Deadline},
     resolve::{target::Target, target_resolver::Call},
@@ -174,7 +174,12 @@ impl UpstreamResponse {
 
     /// Creates a response from the cache.
     pub(crate) fn from_cache(kept: CachedResponse, call: &Call<'_>, target: &Target<'_>, grace: &CoarseTimer) -> Self {
-        Self::with_complete_body(&kept.content_type, kept.body, gateway::response_api_format(call, target), grace)
+        Self::with_complete_body(
+            &kept.content_type,
+            kept.body,
+            target_endpoint::response_api_format(call, target),
+            grace,
+        )
     }
 
     /// Creates a JSON response that the gateway itself produced.

@@ -221,7 +221,7 @@ async fn counts_large_batch_once_in_memory_budget() {
     feeder.finish(BodyEnd::Complete);
     for ask in [ask().with_body(Body::Streamed(fed, Some(body.len() as u64))), ask().body(body)] {
         assert_eq!(rig.send(ask).await.status, 200);
-        assert_eq!(rig.gateway.shared.body_memory.used_bytes(), 0);
+        assert_eq!(rig.state.shared.body_memory.used_bytes(), 0);
     }
 }
 

@@ -153,7 +153,7 @@ async fn wrong_content_length_never_desyncs_the_connection() {
         feeder.finish(BodyEnd::Complete);
         let told = with_timeout(rig.send(ask)).await;
         assert_eq!((told.status, told.error_code().as_str()), (400, code));
-        assert_eq!(rig.gateway.upstream.idle_connection_count(), 0);
+        assert_eq!(rig.state.upstream.idle_connection_count(), 0);
     }
     assert!(provider.ledger_entries().iter().all(|seen| seen.path != "/smuggled"));
 }
@@ -299,7 +299,7 @@ async fn returns_response_sent_before_the_body_was_read() {
             (413, Some("mock error: too large")),
             "waiting, closes: {closes}"
         );
-        assert_eq!(rig.gateway.upstream.idle_connection_count(), 0);
+        assert_eq!(rig.state.upstream.idle_connection_count(), 0);
     }
 }
 
@@ -321,8 +321,8 @@ async fn aborts_upload_when_the_client_disconnects() {
     let rig = TestGateway::for_provider(&provider);
     let (feeder, ask) = streamed_request("/v1/files", Some(100));
     feeder.push(Bytes::from_static(b"abc"));
-    let gateway = std::sync::Arc::clone(&rig.gateway);
-    let work = tokio::time::timeout(Duration::from_millis(50), gateway.handle(ask.build()));
+    let state = std::sync::Arc::clone(&rig.state);
+    let work = tokio::time::timeout(Duration::from_millis(50), penstock_core::gateway::handle(&state, ask.build()));
     assert!(work.await.is_err());
     wait_until("the provider sees it", || provider.ledger_entries().len() == 1).await;
     assert_eq!(provider.ledger_entries()[0].outcome, penstock_mock::Outcome::ClientClosed);

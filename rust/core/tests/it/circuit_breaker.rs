@@ -133,11 +133,11 @@ async fn passthrough_target_has_one_breaker_per_provider() {
 async fn prepare_half_open_breaker(rig: &TestGateway, provider: &Server, mut config: Value) -> Value {
     // The request's model sets the target's behaviour, so the config and its breakers stay the same.
     config["targets"][0] = json!({"provider": "mock"});
-    while rig.gateway.shared.breakers.open_count() == 0 {
+    while rig.state.shared.breakers.open_count() == 0 {
         rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock?status=503", false))).await;
     }
-    assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
-    rig.gateway.shared.clock.advance(Duration::from_secs(30));
+    assert_eq!(rig.state.shared.breakers.open_count(), 1);
+    rig.state.shared.clock.advance(Duration::from_secs(30));
     provider.clear_ledger();
     rig.drain_records();
     config
@@ -226,8 +226,8 @@ async fn client_errors_leave_half_open_breaker_unchanged() {
     // Each of these requests tried the target and left its breaker half-open. A failed attempt would open it for
     // another full cooldown.
     assert!(tried > 12, "{tried}");
-    assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
-    assert_eq!(rig.gateway.record_sink.metrics.breakers_opened.get(), 1);
+    assert_eq!(rig.state.shared.breakers.open_count(), 1);
+    assert_eq!(rig.state.record_sink.metrics.breakers_opened.get(), 1);
 }
 
 #[tokio::test]
@@ -239,11 +239,11 @@ async fn slow_target_opens_breaker_but_client_timeout_does_not() {
     let slow = |config: &Value| post_with_config(config, CHAT_PATH, chat_body("mock?first_ms=3000", false));
     for hurry in [("x-gateway-request-timeout", "20"), ("x-stainless-timeout", "0.02")] {
         assert_eq!(rig.send(slow(&config).header(hurry.0, hurry.1)).await.status, 408);
-        assert_eq!(rig.gateway.shared.breakers.open_count(), 0, "{hurry:?}");
+        assert_eq!(rig.state.shared.breakers.open_count(), 0, "{hurry:?}");
     }
     // A client timeout longer than the config's does not prevent the failure from counting.
     assert_eq!(rig.send(slow(&config).header("x-gateway-request-timeout", "80")).await.status, 408);
-    assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
+    assert_eq!(rig.state.shared.breakers.open_count(), 1);
 }
 
 #[tokio::test]
@@ -255,7 +255,7 @@ async fn untranslatable_request_does_not_open_breaker() {
     for _ in 0..3 {
         let told = rig.send(post_with_config(&config, CHAT_PATH, r#"{"model":"claude-x","n":3,"messages":[]}"#)).await;
         assert_eq!((told.status, told.error_code().as_str()), (400, "untranslatable_request"));
-        assert_eq!(rig.gateway.shared.breakers.open_count(), 0);
+        assert_eq!(rig.state.shared.breakers.open_count(), 0);
     }
     assert!(provider.ledger_entries().is_empty());
 }
@@ -302,7 +302,7 @@ async fn opens_within_one_second_and_recovers_within_five() {
     assert!(took < usually + Duration::from_millis(5), "{took:?}, without {usually:?}");
     // The failures stop and the cooldown passes.
     ill.is_failing.store(false, Ordering::Relaxed);
-    rig.gateway.shared.clock.advance(Duration::from_secs(30));
+    rig.state.shared.clock.advance(Duration::from_secs(30));
     let (ended, before) = (Instant::now(), ill.request_times().len());
     let answers = send_at_rate(&rig, &config, 300, 300).await;
     let back =

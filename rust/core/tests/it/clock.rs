@@ -18,16 +18,16 @@ async fn clock_jumps_expire_cache_and_cooldowns_without_errors() {
     let (hour, day) = (Duration::from_hours(1), Duration::from_hours(24));
     for (leap, expected) in [(Duration::ZERO, "MISS"), (hour / 2, "HIT"), (hour, "MISS"), (day, "MISS"), (day, "MISS")]
     {
-        rig.gateway.shared.clock.advance(leap);
+        rig.state.shared.clock.advance(leap);
         assert_eq!(routing_headers(&rig.send(chat_with_config(&kept)).await)[2], expected, "{leap:?}");
         for _ in 0..4 {
             let told = rig.send(chat_with_config(&guarded)).await;
             assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"), "{leap:?}");
         }
-        assert_eq!(rig.gateway.shared.breakers.open_count(), 1);
+        assert_eq!(rig.state.shared.breakers.open_count(), 1);
     }
     // The target fails once and again on its first retry. After each jump the half-open breaker allows one attempt.
-    let metrics = &rig.gateway.record_sink.metrics;
+    let metrics = &rig.state.record_sink.metrics;
     assert_eq!((metrics.retries.get(), metrics.retries_denied.get()), (1, 0));
     assert_eq!(metrics.breakers_opened.get(), 5);
 }

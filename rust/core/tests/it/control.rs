@@ -205,7 +205,7 @@ async fn limits_management_bodies_individually_and_in_total() {
     assert_eq!((told.status, told.error_code().as_str()), (413, "body_too_large"));
     assert_eq!(rig.send(TestRequest::new("POST", "/v1/health").body(" ".repeat(large))).await.status, 413);
     assert_eq!(rig.send(fed("/v1/files", large)).await.status, 200);
-    let room = &rig.gateway.shared.management_memory;
+    let room = &rig.state.shared.management_memory;
     let mut shares = Vec::new();
     loop {
         let mut share = room.new_permit();
@@ -216,7 +216,7 @@ async fn limits_management_bodies_individually_and_in_total() {
     }
     let told = rig.send(fed("/v1/health", 1024 * 1024)).await;
     assert_eq!((told.status, told.error_code().as_str(), told.header("retry-after")), (503, "overloaded", Some("1")));
-    assert_eq!(rig.gateway.record_sink.metrics.management_rejected.get(), 1);
+    assert_eq!(rig.state.record_sink.metrics.management_rejected.get(), 1);
     assert_eq!(rig.send(fed("/v1/health", 1024)).await.status, 200);
     shares.clear();
     assert_eq!(rig.send(fed("/v1/health", 1024 * 1024)).await.status, 200);
@@ -250,7 +250,7 @@ async fn internal_paths_are_never_forwarded() {
     assert!(control.request_lines().is_empty(), "{:?}", control.request_lines());
     for management in ["/internal", "/internal/records", "/", "", "internal"] {
         let snapshot = json!({"epoch": "1", "management": [management]});
-        assert!(rig.gateway.apply_snapshot(snapshot.to_string().as_bytes()).is_err(), "{management}");
+        assert!(rig.state.apply_snapshot(snapshot.to_string().as_bytes()).is_err(), "{management}");
     }
 }
 
@@ -295,7 +295,7 @@ async fn reports_metrics_every_second() {
     let rig = control.rig(&provider.url());
     rig.send(chat_request("mock")).await;
     rig.send(get_request("/v1/health")).await;
-    let telling = tokio::spawn(management_proxy::report_metrics(Arc::clone(&rig.gateway)));
+    let telling = tokio::spawn(management_proxy::report_metrics(Arc::clone(&rig.state)));
     wait_until("it is told", || control.request_lines().contains(&"POST /internal/metrics".to_owned())).await;
     telling.abort();
     let told: Value = serde_json::from_slice(&control.received_requests().last().unwrap().body).unwrap();
@@ -314,18 +314,18 @@ async fn follows_snapshots_and_ignores_invalid_ones() {
         Some(if body.is_empty() { no_content_response() } else { published() })
     });
     let rig = control.rig("http://127.0.0.1:1");
-    let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.gateway), Arc::new(|| {})));
+    let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.state), Arc::new(|| {})));
     let publish = |json: Value| *published.lock().unwrap() = json.to_string().into_bytes();
     publish(json!({"epoch": "1"}));
-    wait_until("the first comes", || rig.gateway.snapshot_epoch() == "1").await;
+    wait_until("the first comes", || rig.state.snapshot_epoch() == "1").await;
     publish(json!({"epoch": "2", "keys": [{"id": "k"}]}));
     wait_until("the bad one is seen", || published.lock().unwrap().is_empty()).await;
     publish(json!({"epoch": "3", "management": ["/v1/health"]}));
-    wait_until("the next comes", || rig.gateway.snapshot_epoch() == "3").await;
+    wait_until("the next comes", || rig.state.snapshot_epoch() == "3").await;
     publish(json!({"epoch": "4", "since": "1"}));
     wait_until("what fits to something else is seen", || published.lock().unwrap().is_empty()).await;
     publish(json!({"epoch": "5", "since": "3"}));
-    wait_until("what fits comes", || rig.gateway.snapshot_epoch() == "5").await;
+    wait_until("what fits comes", || rig.state.snapshot_epoch() == "5").await;
     following.abort();
     let lines = control.request_lines();
     assert_eq!(lines[0], "GET /internal/snapshot?worker=1&epoch=0");
@@ -340,9 +340,9 @@ async fn keeps_last_snapshot_while_control_process_is_down() {
     let provider = Server::start().await;
     let mut control = MockControl::new_stopped();
     let rig = control.rig(&provider.url());
-    let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.gateway), Arc::new(|| {})));
+    let following = tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&rig.state), Arc::new(|| {})));
     tokio::time::sleep(Duration::from_millis(120)).await;
-    assert_eq!((rig.gateway.snapshot_epoch().as_str(), rig.send(chat_request("mock")).await.status), ("0", 200));
+    assert_eq!((rig.state.snapshot_epoch().as_str(), rig.send(chat_request("mock")).await.status), ("0", 200));
     control.listen(|asked| {
         if asked.request_line.ends_with("epoch=0") {
             Some(json_response("200 OK", "", r#"{"epoch":"1"}"#))
@@ -350,7 +350,7 @@ async fn keeps_last_snapshot_while_control_process_is_down() {
             None
         }
     });
-    wait_until("the new one comes", || rig.gateway.snapshot_epoch() == "1").await;
+    wait_until("the new one comes", || rig.state.snapshot_epoch() == "1").await;
     // The gateway waits for changes in one long poll and does not poll repeatedly.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(

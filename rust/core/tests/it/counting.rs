@@ -220,7 +220,7 @@ async fn counts_tokens_before_cut_or_client_disconnect_once() {
         }
         drop(answer);
         assert_eq!(token_counts(&rig.single_record()), json!([asked, 2, asked + 2, true, "aborted"]), "{path}");
-        assert_eq!(rig.gateway.record_sink.metrics.tokens_estimated.get(), 2 * (asked + 2), "{path}");
+        assert_eq!(rig.state.record_sink.metrics.tokens_estimated.get(), 2 * (asked + 2), "{path}");
     }
 }
 

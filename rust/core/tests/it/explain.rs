@@ -174,8 +174,8 @@ async fn does_not_change_breaker_state() {
         let said = breakers().await;
         assert_eq!(said["targets"].as_array().unwrap().len(), 1, "{said}");
     }
-    assert_eq!(rig.gateway.record_sink.metrics.breaker_skips.get(), 0);
-    rig.gateway.shared.clock.advance(std::time::Duration::from_secs(30));
+    assert_eq!(rig.state.record_sink.metrics.breaker_skips.get(), 0);
+    rig.state.shared.clock.advance(std::time::Duration::from_secs(30));
     for _ in 0..3 {
         let said = breakers().await;
         assert_eq!(said["targets"][0]["breaker"], "half_open", "{said}");

@@ -67,9 +67,9 @@ async fn exchanges_platform_token_only_where_operator_allows() {
     told["service_account_impersonation_url"] =
         format!("https://iamcredentials.googleapis.com{IMPERSONATION_PATH}").into();
     told["service_account_impersonation"] = json!({"token_lifetime_seconds": 1200});
-    let gateway = rig_with_identity(&provider, identity.clone(), &told);
+    let state = rig_with_identity(&provider, identity.clone(), &told);
     for _ in 0..2 {
-        let answer = gateway.send(saved_provider_request()).await;
+        let answer = state.send(saved_provider_request()).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     assert_eq!(sent_authorizations(&provider), vec!["Bearer of-the-account"; 2]);
@@ -133,8 +133,8 @@ async fn fetches_subject_token_from_url() {
     );
     assert!(sts.form_fields(0).contains(&("subject_token".to_owned(), "theirs".to_owned())));
     told["service_account_impersonation_url"] = format!("{}{IMPERSONATION_PATH}", iam.server.url()).into();
-    let gateway = rig_with_identity(&provider, WorkloadIdentity::default(), &told);
-    assert_eq!(gateway.send(saved_provider_request()).await.status, 200);
+    let state = rig_with_identity(&provider, WorkloadIdentity::default(), &told);
+    assert_eq!(state.send(saved_provider_request()).await.status, 200);
     assert_eq!(sent_authorizations(&provider)[1], "Bearer of-the-account");
     // A credential file must not make the gateway query the machine's metadata service.
     let metadata = json!({"url": "http://169.254.169.254/latest/token"});

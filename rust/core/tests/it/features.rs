@@ -474,7 +474,7 @@ async fn every_feature_works_on_every_route_and_config_form() {
 /// Opens a session with a config. Returns 101 or the status of the rejection, and the selected option.
 async fn open_session(rig: &TestGateway, ask: TestRequest) -> (u16, String) {
     let head = ask.build().head;
-    match Box::pin(crate::harness::with_timeout(realtime::handle_upgrade(&rig.gateway, head))).await {
+    match Box::pin(crate::harness::with_timeout(realtime::handle_upgrade(&rig.state, head))).await {
         UpgradeOutcome::Accepted(session) => {
             drop(session);
             let record = rig.single_record();

@@ -118,11 +118,11 @@ async fn serve_connection(mut io: UnixStream, script: &[ScriptedReply], batches:
 /// Ships records until the returned sender is dropped or signals a stop.
 fn start_shipping(rig: &TestGateway) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let (tell, stop) = oneshot::channel();
-    (tell, tokio::spawn(management_proxy::ship_records(Arc::clone(&rig.gateway), stop)))
+    (tell, tokio::spawn(management_proxy::ship_records(Arc::clone(&rig.state), stop)))
 }
 
 async fn wait_until_all_shipped(rig: &TestGateway) {
-    wait_until("all are shipped", || rig.gateway.record_sink.outbox.unacknowledged_bytes() == 0).await;
+    wait_until("all are shipped", || rig.state.record_sink.outbox.unacknowledged_bytes() == 0).await;
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn repeats_a_batch_until_accepted_and_marks_retries() {
         rig.send(chat_request("mock")).await;
     }
     tokio::time::sleep(Duration::from_millis(150)).await;
-    assert!(rig.gateway.record_sink.outbox.unacknowledged_bytes() > 0);
+    assert!(rig.state.record_sink.outbox.unacknowledged_bytes() > 0);
     taker.listen(&[ScriptedReply::Reject, ScriptedReply::Disconnect]);
     rig.send(chat_request("mock")).await;
     wait_until_all_shipped(&rig).await;
@@ -169,7 +169,7 @@ async fn repeats_a_batch_until_accepted_and_marks_retries() {
     let total = ids.len();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!((total, ids.len(), rig.gateway.record_sink.outbox.dropped_lines()), (4, 4, 0));
+    assert_eq!((total, ids.len(), rig.state.record_sink.outbox.dropped_lines()), (4, 4, 0));
     shipping.abort();
 }
 
@@ -185,7 +185,7 @@ async fn delivers_current_batch_before_shipping_stops() {
     with_timeout(shipping).await.unwrap();
     let offered: Vec<_> =
         taker.received_batches().iter().map(|batch| (batch.is_retry, parse_json_lines(&batch.lines).len())).collect();
-    assert_eq!((offered, rig.gateway.record_sink.outbox.unacknowledged_bytes()), (vec![(false, 1), (true, 1)], 0));
+    assert_eq!((offered, rig.state.record_sink.outbox.unacknowledged_bytes()), (vec![(false, 1), (true, 1)], 0));
 }
 
 #[tokio::test]
@@ -195,15 +195,15 @@ async fn flushes_last_records_within_a_deadline() {
     let rig = taker.start_gateway(&provider.url());
     rig.send(chat_request("mock")).await;
     drop(rig.handle_request(stream_request(CHAT_PATH, "mock?chunk_ms=50")).await);
-    with_timeout(management_proxy::flush_records(&rig.gateway, Duration::from_secs(5))).await;
+    with_timeout(management_proxy::flush_records(&rig.state, Duration::from_secs(5))).await;
     let outcomes: Vec<_> = taker.received_records().iter().map(|record| record["outcome"].clone()).collect();
     assert_eq!(
-        (json!(outcomes), rig.gateway.record_sink.outbox.unacknowledged_bytes()),
+        (json!(outcomes), rig.state.record_sink.outbox.unacknowledged_bytes()),
         (json!(["complete", "aborted"]), 0)
     );
 
     let absent = RecordReceiver::new_stopped();
     let rig = absent.start_gateway(&provider.url());
     rig.send(chat_request("mock")).await;
-    with_timeout(management_proxy::flush_records(&rig.gateway, Duration::from_millis(120))).await;
+    with_timeout(management_proxy::flush_records(&rig.state, Duration::from_millis(120))).await;
 }

@@ -304,7 +304,7 @@ async fn large_file_parts_count_in_memory_budget() {
     let rig = GoldenProvider::gateway_trusting_loopback();
     let of = |bytes: usize| multipart_form(&[form_field("purpose", "fine-tune"), file_part(&"x".repeat(bytes))]);
     // Uses up all of the memory budget but one mebibyte, which is enough for the form itself.
-    let room = &rig.gateway.shared.body_memory;
+    let room = &rig.state.shared.body_memory;
     let (mut full, mut spare) = (room.new_permit(), room.new_permit());
     assert!(spare.try_reserve(1024 * 1024));
     while full.try_reserve(1024 * 1024) {}

@@ -56,7 +56,7 @@ async fn second_target_wins_and_slow_first_is_closed() {
         assert_eq!(slow.outcome, Outcome::ClientClosed);
         provider.clear_ledger();
     }
-    assert_eq!(rig.gateway.record_sink.metrics.hedged.get(), 2);
+    assert_eq!(rig.state.record_sink.metrics.hedged.get(), 2);
 }
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn does_not_hedge_if_first_responds_or_fails_early() {
         assert_eq!((told.status, routing_headers(&told)[0]), (200, option));
         assert!(!rig.single_record().to_string().contains("hedged"));
     }
-    assert_eq!(rig.gateway.record_sink.metrics.hedged.get(), 0);
+    assert_eq!(rig.state.record_sink.metrics.hedged.get(), 0);
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn max_ratio_bounds_hedged_requests() {
         assert_eq!(rig.send(chat_with_config(&config)).await.status, 200);
     }
     // One hedge is free, and a quarter of twenty requests may be hedged.
-    let made = rig.gateway.record_sink.metrics.hedged.get();
+    let made = rig.state.record_sink.metrics.hedged.get();
     assert!((5..=6).contains(&made), "{made}");
     assert_eq!(wait_for_ledger_entries(&provider, 20 + made as usize).await.len(), 20 + made as usize);
 }
@@ -137,7 +137,7 @@ async fn learns_percentile_from_first_targets_latency() {
     for _ in 0..20 {
         rig.send(ask("mock?chunks=1")).await;
     }
-    assert_eq!(rig.gateway.record_sink.metrics.hedged.get(), 0);
+    assert_eq!(rig.state.record_sink.metrics.hedged.get(), 0);
     let began = Instant::now();
     let told = rig.send(ask(&format!("mock?{SLOW_BEHAVIOUR}"))).await;
     assert_eq!(routing_headers(&told)[0], "config.targets[1]");
@@ -157,7 +157,7 @@ async fn errors_and_cache_hits_do_not_count_as_latency() {
     }
     // A single measured response is not enough for a percentile.
     assert_eq!(routing_headers(&rig.send(ask("mock?first_ms=300")).await)[0], "config.targets[0]");
-    assert_eq!(rig.gateway.record_sink.metrics.hedged.get(), 0);
+    assert_eq!(rig.state.record_sink.metrics.hedged.get(), 0);
 }
 
 #[tokio::test]

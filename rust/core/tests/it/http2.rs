@@ -143,7 +143,7 @@ async fn concurrent_requests_share_one_connection() {
         }
     }
     assert_eq!(connections.load(Ordering::Relaxed), 1);
-    assert_eq!(rig.gateway.upstream.idle_connection_count(), 1);
+    assert_eq!(rig.state.upstream.idle_connection_count(), 1);
 }
 
 #[tokio::test]

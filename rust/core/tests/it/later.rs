@@ -157,9 +157,9 @@ async fn broken_background_stream_is_billed_on_resume() {
 /// Starts one of several gateways that share a Redis.
 async fn start_node(provider_url: &str, redis: &RedisServer) -> TestGateway {
     let rig = TestGateway::with_settings(provider_url, |settings| settings.redis_url = Some(Secret::new(redis.url())));
-    let gateway = Arc::clone(&rig.gateway);
-    tokio::spawn(async move { gateway.shared.sync_with_redis().await });
-    wait_until("Redis is there", || rig.gateway.shared.redis.as_ref().unwrap().is_available()).await;
+    let state = Arc::clone(&rig.state);
+    tokio::spawn(async move { state.shared.sync_with_redis().await });
+    wait_until("Redis is there", || rig.state.shared.redis.as_ref().unwrap().is_available()).await;
     rig
 }
 

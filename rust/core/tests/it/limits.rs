@@ -17,8 +17,10 @@ async fn rejects_requests_above_max_in_flight() {
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.max_in_flight = 2);
     let held: Vec<_> = (0..2)
         .map(|_| {
-            let gateway = Arc::clone(&rig.gateway);
-            tokio::spawn(async move { gateway.handle(chat_request("mock?first_ms=150").build()).await.head.status })
+            let state = Arc::clone(&rig.state);
+            tokio::spawn(async move {
+                penstock_core::gateway::handle(&state, chat_request("mock?first_ms=150").build()).await.head.status
+            })
         })
         .collect();
     wait_until("both are under way", || provider.ledger_entries().len() == 2).await;
@@ -68,9 +70,9 @@ async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
         feeder.finish(BodyEnd::Complete);
         post_request(path, "").with_body(Body::Streamed(feed, Some(body.len() as u64)))
     };
-    let gateway = Arc::clone(&rig.gateway);
+    let state = Arc::clone(&rig.state);
     let first = large("mock?first_ms=300", CHAT_PATH, true).build();
-    let held = tokio::spawn(async move { gateway.handle(first).await.head.status });
+    let held = tokio::spawn(async move { penstock_core::gateway::handle(&state, first).await.head.status });
     wait_until("it is under way", || provider.ledger_entries().len() == 1).await;
     for (path, pieces) in [(CHAT_PATH, true), (CHAT_PATH, false), (MESSAGES_PATH, true)] {
         let told = rig.send(large("mock", path, pieces)).await;
@@ -82,11 +84,11 @@ async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
     // Small bodies, and bodies that are forwarded as they arrive, do not use the memory budget.
     assert_eq!(rig.send(chat_request("mock")).await.status, 200);
     assert_eq!(rig.send(large("mock", "/v1/files", true)).await.status, 200);
-    assert_eq!(rig.gateway.record_sink.metrics.bodies_rejected.get(), 3);
+    assert_eq!(rig.state.record_sink.metrics.bodies_rejected.get(), 3);
     assert_eq!(with_timeout(held).await.unwrap(), 200);
     rig.drain_records();
     assert_eq!((rig.send(large("mock", CHAT_PATH, true)).await.status, rig.drain_records().len()), (200, 1));
-    assert_eq!(rig.gateway.shared.body_memory.used_bytes(), 0);
+    assert_eq!(rig.state.shared.body_memory.used_bytes(), 0);
 }
 
 #[tokio::test]
@@ -107,7 +109,7 @@ async fn records_above_the_outbox_limit_are_dropped_and_counted() {
     for _ in 0..50 {
         assert_eq!(rig.send(chat_request("mock")).await.status, 200);
     }
-    let outbox = &rig.gateway.record_sink.outbox;
+    let outbox = &rig.state.record_sink.outbox;
     assert!(
         outbox.accepted_lines() >= 3 && outbox.dropped_lines() > 0,
         "{} {}",
@@ -134,9 +136,13 @@ async fn two_hundred_concurrent_streams_complete() {
     let rig = TestGateway::for_provider(&provider);
     let streams: Vec<_> = (0..200)
         .map(|_| {
-            let gateway = Arc::clone(&rig.gateway);
+            let state = Arc::clone(&rig.state);
             tokio::spawn(async move {
-                let answer = gateway.handle(stream_request(CHAT_PATH, "mock?chunks=5&chunk_ms=20").build()).await;
+                let answer = penstock_core::gateway::handle(
+                    &state,
+                    stream_request(CHAT_PATH, "mock?chunks=5&chunk_ms=20").build(),
+                )
+                .await;
                 crate::harness::TestResponse::read(answer).await
             })
         })
@@ -147,5 +153,5 @@ async fn two_hundred_concurrent_streams_complete() {
     }
     assert_eq!(rig.drain_records().len(), 200);
     tokio::time::sleep(Duration::from_millis(5)).await;
-    assert_eq!(rig.gateway.record_sink.metrics.in_flight(), 0);
+    assert_eq!(rig.state.record_sink.metrics.in_flight(), 0);
 }

@@ -56,7 +56,7 @@ async fn sticky_user_keeps_its_target_in_every_worker() {
     let mut seen = HashMap::new();
     for round in 0..3 {
         // A session keeps its target when the clock advances.
-        one.gateway.shared.clock.advance(Duration::from_secs(45));
+        one.state.shared.clock.advance(Duration::from_secs(45));
         for user in 0..30 {
             let metadata = json!({"user_id": format!("u{user}")}).to_string();
             let rig = if round % 2 == 0 { &one } else { &other };

@@ -87,7 +87,7 @@ async fn saved_provider_or_config_never_dials_a_forbidden_host() {
     for (index, url) in forbidden_urls(port).iter().enumerate() {
         let (provider, config) = saved_provider_and_config(url, index);
         let snapshot = json!({"epoch": "1", "providers": [provider], "configs": [config]}).to_string();
-        match rig.gateway.apply_snapshot(snapshot.as_bytes()) {
+        match rig.state.apply_snapshot(snapshot.as_bytes()) {
             Ok(()) => {
                 providers.push(provider);
                 configs.push(config);

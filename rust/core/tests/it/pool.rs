@@ -24,7 +24,7 @@ async fn connection_is_reused_after_every_complete_response() {
         for _ in 0..4 {
             assert!(!rig.send(ask("m")).await.is_truncated);
         }
-        assert_eq!((provider.connection_count(), rig.gateway.upstream.idle_connection_count()), (1, 1));
+        assert_eq!((provider.connection_count(), rig.state.upstream.idle_connection_count()), (1, 1));
     }
 }
 
@@ -47,14 +47,16 @@ async fn concurrent_requests_open_connections_that_are_reused_later() {
     for _ in 0..3 {
         let asked: Vec<_> = (0..8)
             .map(|_| {
-                let gateway = std::sync::Arc::clone(&rig.gateway);
-                tokio::spawn(async move { gateway.handle(chat_request("mock?first_ms=30").build()).await.head.status })
+                let state = std::sync::Arc::clone(&rig.state);
+                tokio::spawn(async move {
+                    penstock_core::gateway::handle(&state, chat_request("mock?first_ms=30").build()).await.head.status
+                })
             })
             .collect();
         for answer in asked {
             assert_eq!(with_timeout(answer).await.unwrap(), 200);
         }
-        assert_eq!(rig.gateway.upstream.idle_connection_count(), 8);
+        assert_eq!(rig.state.upstream.idle_connection_count(), 8);
     }
 }
 
@@ -110,7 +112,7 @@ async fn connection_is_not_reused_after_a_broken_response() {
     {
         for ask in [chat_request as fn(&str) -> crate::harness::TestRequest, |model| stream_request(CHAT_PATH, model)] {
             rig.send(ask(&format!("mock?fault={fault}"))).await;
-            assert_eq!(rig.gateway.upstream.idle_connection_count(), 0, "{fault}");
+            assert_eq!(rig.state.upstream.idle_connection_count(), 0, "{fault}");
             assert_eq!(rig.send(chat_request("mock")).await.status, 200, "{fault}");
             // Close the healthy connection, so that the next fault uses a new one.
             rig.send(chat_request("mock?fault=reset")).await;
@@ -131,7 +133,7 @@ async fn connection_is_not_reused_if_the_provider_forbids_it() {
         for _ in 0..3 {
             assert_eq!(rig.send(chat_request("m")).await.status, 200);
         }
-        assert_eq!((provider.connection_count(), rig.gateway.upstream.idle_connection_count()), (3, 0));
+        assert_eq!((provider.connection_count(), rig.state.upstream.idle_connection_count()), (3, 0));
     }
 }
 
@@ -142,7 +144,7 @@ async fn dropped_stream_closes_its_connection() {
     let mut answer = into_stream(rig.handle_request(stream_request(CHAT_PATH, "mock?chunks=50&chunk_ms=20")).await);
     with_timeout(answer.next()).await.unwrap();
     drop(answer);
-    assert_eq!(rig.gateway.upstream.idle_connection_count(), 0);
+    assert_eq!(rig.state.upstream.idle_connection_count(), 0);
     assert_eq!(rig.send(chat_request("mock")).await.json()["object"], "chat.completion");
 }
 
@@ -187,11 +189,11 @@ async fn providers_do_not_share_connections() {
         rig.send(chat_request("mock").header("x-gateway-custom-host", &format!("{}/v1", two.url()))).await;
     }
     assert_eq!((one.ledger_entries().len(), two.ledger_entries().len()), (2, 2));
-    assert_eq!(rig.gateway.upstream.idle_connection_count(), 2);
+    assert_eq!(rig.state.upstream.idle_connection_count(), 2);
     drop(two);
     // The next check of the pool drops a connection that the provider closed. This needs no request.
     wait_until("the closed one is seen", || {
-        rig.gateway.upstream.close_expired();
+        rig.state.upstream.close_expired();
         true
     })
     .await;

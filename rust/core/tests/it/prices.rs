@@ -34,7 +34,7 @@ fn apply_prices(rig: &TestGateway) {
 }
 
 fn read_metric(rig: &TestGateway, name: &str) -> u64 {
-    rig.gateway.record_sink.metrics.to_json()[name].as_u64().unwrap()
+    rig.state.record_sink.metrics.to_json()[name].as_u64().unwrap()
 }
 
 #[tokio::test]

@@ -364,13 +364,13 @@ async fn proxy_failure_is_reported_without_its_password() {
         gateway_with_proxy(&format!("http://u:sesame@{}", silent.addr), |settings| settings.connect_timeout_ms = 100);
     let told = rig.send(request_to_url("https://llm.example")).await;
     assert_eq!((told.status, told.error_code().as_str()), (503, "upstream_connect_timeout"), "{}", told.text());
-    assert!(!format!("{:?}", rig.gateway.settings).contains("sesame"));
+    assert!(!format!("{:?}", rig.state.settings).contains("sesame"));
 }
 
 #[tokio::test]
 async fn rejects_unsupported_proxy_scheme_at_startup() {
     let settings = Settings { https_proxy: Some(Secret::new("socks5://u:sesame@proxy:1080")), ..Settings::default() };
-    let problems = penstock_core::gateway::Gateway::new(settings).err().expect("a problem");
+    let problems = penstock_core::state::gateway_state::GatewayState::new(settings).err().expect("a problem");
     assert_eq!(problems[0].path, "$.https_proxy");
     assert!(!problems[0].message.contains("sesame"), "{problems:?}");
 }

@@ -39,7 +39,7 @@ async fn session_relays_messages_and_writes_one_record_with_usage() {
         json!([2 * (7_000 + 50_000 + 16_000), "v1"])
     );
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::Complete);
-    assert_eq!(rig.gateway.record_sink.metrics.in_flight(), 0);
+    assert_eq!(rig.state.record_sink.metrics.in_flight(), 0);
 }
 
 #[tokio::test]
@@ -336,7 +336,7 @@ async fn slow_client_slows_the_provider() {
         assert_eq!(talk.receive_event().await["at"], at);
     }
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    let passed = rig.gateway.record_sink.metrics.to_json()["pieces"].as_u64().unwrap();
+    let passed = rig.state.record_sink.metrics.to_json()["pieces"].as_u64().unwrap();
     assert!(passed < 12, "{passed} messages went on to a caller who took six");
     for at in 5..400 {
         assert_eq!(talk.receive_event().await["at"], at);
@@ -380,7 +380,7 @@ async fn graceful_shutdown_closes_sessions() {
     let rig = TestGateway::for_provider(&provider);
     let mut talk = open_realtime(&rig, realtime_request(REALTIME_PATH)).await;
     talk.receive_event().await;
-    rig.gateway.drain();
+    rig.state.drain();
     assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1012);
     talk.wait_until_closed().await;
     assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["cut", "draining"]));

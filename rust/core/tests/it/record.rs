@@ -18,7 +18,7 @@ use tokio::{
 
 /// Starts a request and drops it after 40 ms, as a disconnected client would.
 async fn abandon_request(rig: &TestGateway, ask: TestRequest) {
-    let left = timeout(Duration::from_millis(40), rig.gateway.handle(ask.build())).await;
+    let left = timeout(Duration::from_millis(40), penstock_core::gateway::handle(&rig.state, ask.build())).await;
     assert!(left.is_err(), "it was answered");
 }
 
@@ -26,7 +26,7 @@ fn assert_aborted(rig: &TestGateway, status: u16) -> Value {
     let record = rig.single_record();
     let said = pick_fields(&record, ["outcome", "response_status_code", "is_success"]);
     assert_eq!(said, json!(["aborted", status, false]), "{record:#}");
-    assert_eq!(rig.gateway.record_sink.metrics.in_flight(), 0);
+    assert_eq!(rig.state.record_sink.metrics.in_flight(), 0);
     record
 }
 
@@ -176,7 +176,7 @@ async fn refused_request_writes_one_record() {
         assert_eq!(said, json!(["refused", status, error, false, told.body.len()]));
         assert_eq!(told.header("x-gateway-trace-id"), record["id"].as_str());
     }
-    rig.gateway
+    rig.state
         .apply_snapshot(format!(r#"{{"epoch":"1","keys":[{{"id":"k","name":"k","sha256":"{:064x}"}}]}}"#, 1).as_bytes())
         .unwrap();
     rig.send(chat_request("mock")).await;
@@ -279,7 +279,7 @@ async fn hundred_mixed_requests_write_a_hundred_records() {
     let rig = TestGateway::for_provider(&provider);
     let work: Vec<_> = (0..100)
         .map(|index| {
-            let gateway = std::sync::Arc::clone(&rig.gateway);
+            let state = std::sync::Arc::clone(&rig.state);
             tokio::spawn(async move {
                 let trace = format!("t-{index}");
                 let ask = match index % 5 {
@@ -289,7 +289,8 @@ async fn hundred_mixed_requests_write_a_hundred_records() {
                     3 => chat_request("mock?fault=silence"),
                     _ => post_request(CHAT_PATH, "nonsense"),
                 };
-                let answering = gateway.handle(ask.header("x-gateway-trace-id", &trace).build());
+                let answering =
+                    penstock_core::gateway::handle(&state, ask.header("x-gateway-trace-id", &trace).build());
                 if let Ok(answer) = timeout(Duration::from_millis(500), answering).await {
                     crate::harness::TestResponse::read(answer).await;
                 }
@@ -343,7 +344,7 @@ async fn invalid_bytes_in_headers_and_paths_keep_the_record_valid() {
     let rig = TestGateway::for_provider(&provider);
     let mut request = get_request("/v1/files/%00%0a\"\\?q=\u{7f}\"").header("x-gateway-metadata", "{not json").build();
     request.head.headers.push(b"x-odd", b"\xff\xfe\"\\");
-    rig.gateway.handle(request).await;
+    penstock_core::gateway::handle(&rig.state, request).await;
     let record = rig.single_record();
     assert!(record["metadata"].is_null() && record["request_headers"]["x-odd"].is_string());
 }
@@ -385,7 +386,7 @@ async fn metrics_are_counted_with_records_disabled() {
         rig.send(stream_request(CHAT_PATH, "mock?fault=cut")).await;
         rig.send(post_request(CHAT_PATH, "")).await;
         assert!(rig.drain_records().is_empty());
-        let read = rig.gateway.record_sink.metrics.to_json();
+        let read = rig.state.record_sink.metrics.to_json();
         assert_eq!(pick_fields(&read, ["in_flight", "aborted", "cut", "streams"]), json!([0, 1, 1, 2]));
         assert_eq!(pick_fields(&read["requests"], ["2xx", "4xx"]), json!([3, 1]));
     }

@@ -99,9 +99,9 @@ async fn held_stream_that_breaks_off_falls_back_or_retries() {
     let told = rig.send(recovery_request(&recovery_config(&json!("hold"), &[retried]), CHAT_PATH)).await;
     assert_eq!((collect_text(&told), routing_headers(&told)[1]), (canon, "1"));
     // The held stream uses recovery memory until its last byte is dropped.
-    assert!(rig.gateway.shared.recovery_memory.used_bytes() > 0);
+    assert!(rig.state.shared.recovery_memory.used_bytes() > 0);
     drop(told);
-    assert_eq!(rig.gateway.shared.recovery_memory.used_bytes(), 0);
+    assert_eq!(rig.state.shared.recovery_memory.used_bytes(), 0);
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn holds_bedrock_frames_and_gemini_items_like_sse_events() {
             let answer = rig.send(post_with_config(&config, path, asked.clone())).await;
             assert_eq!((answer.status, answer.is_truncated), (200, false), "{operation}: {}", answer.text());
             let record = rig.single_record();
-            assert_eq!(rig.gateway.record_sink.metrics.streams_buffered.get(), 1, "{operation}: {record}");
+            assert_eq!(rig.state.record_sink.metrics.streams_buffered.get(), 1, "{operation}: {record}");
             told.push((routing_headers(&answer)[0].to_owned(), record["outcome"].clone(), answer.body));
         }
         let [(first, outcome, all), others @ ..] = &told[..] else { panic!("three were asked") };
@@ -179,12 +179,12 @@ async fn passes_on_a_stream_that_exceeds_the_recovery_memory() {
         .await;
     assert!(parse_stream_events(&told).pop().unwrap()["error"].is_object());
     assert_eq!(rig.single_record()["outcome"], "cut");
-    let metrics = &rig.gateway.record_sink.metrics;
+    let metrics = &rig.state.record_sink.metrics;
     assert_eq!(
         (
             metrics.streams_buffered.get(),
             metrics.stream_recovery_overflows.get(),
-            rig.gateway.shared.recovery_memory.used_bytes()
+            rig.state.shared.recovery_memory.used_bytes()
         ),
         (0, 2, 0)
     );
@@ -243,7 +243,7 @@ async fn chat_stream_continues_on_another_target_as_one_response() {
         assert!(record["req_units"].as_u64().unwrap() > 12);
     }
     assert_eq!(
-        (rig.gateway.record_sink.metrics.streams_resumed.get(), rig.gateway.shared.recovery_memory.used_bytes()),
+        (rig.state.record_sink.metrics.streams_resumed.get(), rig.state.shared.recovery_memory.used_bytes()),
         (4, 0)
     );
 }
@@ -262,7 +262,7 @@ async fn does_not_cache_a_continued_response() {
         assert_eq!((told.status, told.header("x-gateway-cache-status")), (200, Some("MISS")), "{}", told.text());
         assert!(told.text().ends_with("data: [DONE]\n\n"));
     }
-    assert_eq!(rig.gateway.record_sink.metrics.streams_resumed.get(), 2);
+    assert_eq!(rig.state.record_sink.metrics.streams_resumed.get(), 2);
 }
 
 #[tokio::test]

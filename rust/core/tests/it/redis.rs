@@ -27,18 +27,18 @@ async fn start_node(provider_url: &str, redis_url: &str) -> TestGateway {
         settings.redis_url = Some(Secret::new(redis_url));
         settings.redis_wait_ms = MAX_REDIS_WAIT.as_millis() as u64;
     });
-    let gateway = Arc::clone(&rig.gateway);
-    tokio::spawn(async move { gateway.shared.sync_with_redis().await });
+    let state = Arc::clone(&rig.state);
+    tokio::spawn(async move { state.shared.sync_with_redis().await });
     wait_until("Redis is there", || is_redis_available(&rig)).await;
     rig
 }
 
 fn is_redis_available(rig: &TestGateway) -> bool {
-    rig.gateway.shared.redis.as_ref().unwrap().is_available()
+    rig.state.shared.redis.as_ref().unwrap().is_available()
 }
 
 fn timed_out_lookups(rig: &TestGateway) -> u64 {
-    rig.gateway.shared.redis.as_ref().unwrap().metrics.timed_out_lookups.get()
+    rig.state.shared.redis.as_ref().unwrap().metrics.timed_out_lookups.get()
 }
 
 fn cacheable_request(text: &str) -> TestRequest {
@@ -99,7 +99,7 @@ async fn nodes_share_a_cached_response_until_it_expires() {
     assert!(value.ends_with(&first.body));
     // A local copy expires together with the entry in Redis. The extra second is needed because Redis reports whole
     // milliseconds and was queried slightly later.
-    other.gateway.shared.clock.advance(Duration::from_millis(left.unsigned_abs()) + Duration::from_secs(1));
+    other.state.shared.clock.advance(Duration::from_millis(left.unsigned_abs()) + Duration::from_secs(1));
     drop(redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await);
     assert_eq!(fetch_cache_status(&other, "hi").await, "MISS");
 }
@@ -136,13 +136,13 @@ async fn caches_a_response_too_large_for_redis_in_the_process() {
         settings.redis_url = Some(Secret::new(server.url()));
         settings.redis_answer_bytes = 2_000;
     });
-    let gateway = Arc::clone(&rig.gateway);
-    tokio::spawn(async move { gateway.shared.sync_with_redis().await });
+    let state = Arc::clone(&rig.state);
+    tokio::spawn(async move { state.shared.sync_with_redis().await });
     wait_until("Redis is there", || is_redis_available(&rig)).await;
     let config = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 3600}});
     let ask = || post_with_config(&config, CHAT_PATH, chat_body("mock?response_bytes=10000", false));
     for (minutes, expected) in [(0, "MISS"), (0, "HIT"), (2, "HIT"), (50, "HIT"), (60, "MISS")] {
-        rig.gateway.shared.clock.advance(Duration::from_secs(minutes * 60));
+        rig.state.shared.clock.advance(Duration::from_secs(minutes * 60));
         assert_eq!(routing_headers(&rig.send(ask()).await)[2], expected, "{minutes}");
     }
     let mut connection = server.connect().await;
@@ -158,8 +158,8 @@ async fn connects_to_redis_over_tls_only_with_the_configured_ca() {
             settings.redis_wait_ms = 5_000;
             settings.tls_ca = has_authority.then(|| tls::tls_file("authority.pem"));
         });
-        let gateway = Arc::clone(&rig.gateway);
-        tokio::spawn(async move { gateway.shared.sync_with_redis().await });
+        let state = Arc::clone(&rig.state);
+        tokio::spawn(async move { state.shared.sync_with_redis().await });
         rig
     };
     let (one, other, stranger) = (reached(true), reached(true), reached(false));
@@ -215,14 +215,14 @@ async fn corrupt_entries_or_a_full_redis_fail_no_request() {
     for expected in ["MISS", "HIT"] {
         assert_eq!(fetch_cache_status(&one, "full").await, expected);
     }
-    let refused = || one.gateway.shared.redis.as_ref().unwrap().metrics.rejected_commands.get();
+    let refused = || one.state.shared.redis.as_ref().unwrap().metrics.rejected_commands.get();
     wait_until("the refusal is counted", || refused() > 0).await;
     assert!(is_redis_available(&one));
     // The breaker does not stay open either: if Redis cannot grant the right to probe, every node may probe.
     let config = circuit_breaker_config("status=503", 1);
     one.send(chat_with_config(&config)).await;
-    one.gateway.shared.clock.advance(Duration::from_secs(31));
-    let tried = || one.gateway.record_sink.metrics.breakers_opened.get() == 2;
+    one.state.shared.clock.advance(Duration::from_secs(31));
+    let tried = || one.state.record_sink.metrics.breakers_opened.get() == 2;
     let deadline = Instant::now() + Duration::from_secs(5);
     while !tried() {
         assert!(Instant::now() < deadline, "nobody tries");
@@ -240,7 +240,7 @@ fn circuit_breaker_config(failing: &str, failures: u32) -> Value {
 }
 
 fn open_breaker_count(rig: &TestGateway) -> usize {
-    rig.gateway.shared.breakers.open_count()
+    rig.state.shared.breakers.open_count()
 }
 
 #[tokio::test]
@@ -268,7 +268,7 @@ async fn counts_failures_of_all_nodes_together() {
     let (one, other) =
         (start_node(&provider.url(), &server.url()).await, start_node(&provider.url(), &server.url()).await);
     let config = circuit_breaker_config("status=503", 3);
-    let heard = || other.gateway.shared.redis.as_ref().unwrap().metrics.received_messages.get();
+    let heard = || other.state.shared.redis.as_ref().unwrap().metrics.received_messages.get();
     for failures in [1, 2] {
         one.send(chat_with_config(&config)).await;
         wait_until("the other has heard", || heard() == failures).await;
@@ -292,7 +292,7 @@ async fn one_node_probes_and_all_nodes_learn_the_result() {
     for expected in [2, 3] {
         ill.is_failing.store(expected == 2, Ordering::Relaxed);
         for node in &nodes {
-            node.gateway.shared.clock.advance(Duration::from_secs(31));
+            node.state.shared.clock.advance(Duration::from_secs(31));
         }
         let deadline = Instant::now() + Duration::from_secs(5);
         while count() < expected {
@@ -329,7 +329,7 @@ async fn a_sticky_session_maps_to_the_same_target_on_every_node() {
         let ask = || {
             chat_with_config(&config).header("x-gateway-metadata", &json!({"user": format!("u-{number}")}).to_string())
         };
-        one.gateway.shared.clock.advance(Duration::from_secs(7));
+        one.state.shared.clock.advance(Duration::from_secs(7));
         let (here, there) = (one.send(ask()).await, other.send(ask()).await);
         assert_eq!(routing_headers(&here)[0], routing_headers(&there)[0], "{number}");
         used.insert(routing_headers(&here)[0].to_owned());
@@ -390,11 +390,11 @@ async fn measure_max_latency(rig: &TestGateway, name: &str, rounds: usize) -> Du
     for round in 0..rounds {
         let mut waiting = tokio::task::JoinSet::new();
         for number in 0..10 {
-            let gateway = Arc::clone(&rig.gateway);
+            let state = Arc::clone(&rig.state);
             let ask = cacheable_request(&format!("{name} {round} {number}"));
             waiting.spawn(async move {
                 let began = Instant::now();
-                let answer = with_timeout(gateway.handle(ask.build())).await;
+                let answer = with_timeout(penstock_core::gateway::handle(&state, ask.build())).await;
                 (answer.head.status, began.elapsed())
             });
         }
@@ -435,8 +435,8 @@ async fn redis_outage_fails_no_request_and_delays_only_the_first() {
     wait_until("the loss is seen", || !is_redis_available(&rig)).await;
     let late =
         TestGateway::with_settings(&provider.url(), |settings| settings.redis_url = Some(Secret::new(server.url())));
-    let gateway = Arc::clone(&late.gateway);
-    tokio::spawn(async move { gateway.shared.sync_with_redis().await });
+    let state = Arc::clone(&late.state);
+    tokio::spawn(async move { state.shared.sync_with_redis().await });
     assert_eq!(
         (fetch_cache_status(&late, "late").await, fetch_cache_status(&late, "late").await),
         ("MISS".into(), "HIT".into())

@@ -220,7 +220,7 @@ async fn concurrent_failures_stay_within_the_retry_budget() {
     let requests = answers.iter().filter(|(at, ..)| *at > first).count();
     let most = requests * 12 / 10 + 3 * 10;
     assert!(requests > 500 && attempts > requests && attempts <= most, "{attempts} for {requests}, {most} allowed");
-    assert!(rig.gateway.record_sink.metrics.retries_denied.get() > 0);
+    assert!(rig.state.record_sink.metrics.retries_denied.get() > 0);
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
     let saved = json!({"epoch": "1", "providers": [
         {"slug": "mine", "provider": "openai", "api_key": "sk-1", "custom_host": url}]});
     let rig = GoldenProvider::gateway_trusting_loopback();
-    rig.gateway.apply_snapshot(saved.to_string().as_bytes()).unwrap();
+    rig.state.apply_snapshot(saved.to_string().as_bytes()).unwrap();
     let ask =
         |path: &str| TestRequest::new("POST", path).header("content-type", "application/json").body(asked.clone());
     for path in [
@@ -472,7 +472,7 @@ async fn google_embed_and_count_requests_pass_byte_for_byte() {
     let saved = json!({"epoch": "1", "providers": [
         {"slug": "mine", "provider": "google", "api_key": "sk-1", "custom_host": played.server.url()}]});
     let rig = GoldenProvider::gateway_trusting_loopback();
-    rig.gateway.apply_snapshot(saved.to_string().as_bytes()).unwrap();
+    rig.state.apply_snapshot(saved.to_string().as_bytes()).unwrap();
     let ask = TestRequest::new("POST", "/v1beta/models/@mine/e-1:batchEmbedContents")
         .header("content-type", "application/json");
     assert_eq!(rig.send(ask.body(body.to_vec())).await.status, 200);

@@ -42,23 +42,23 @@ async fn each_request_under_load_uses_a_single_epoch() {
     let rig = gateway_with_epoch_a(&provider);
     let over = Arc::new(AtomicBool::new(false));
     let swapping = {
-        let (gateway, over) = (Arc::clone(&rig.gateway), Arc::clone(&over));
+        let (state, over) = (Arc::clone(&rig.state), Arc::clone(&over));
         let snapshots = ["a", "b"].map(|name| epoch_snapshot(name, &provider).to_string());
         tokio::spawn(async move {
             for snapshot in snapshots.iter().cycle().take_while(|_| !over.load(Ordering::Relaxed)) {
-                gateway.apply_snapshot(snapshot.as_bytes()).unwrap();
+                state.apply_snapshot(snapshot.as_bytes()).unwrap();
                 tokio::task::yield_now().await;
             }
         })
     };
     let callers: Vec<_> = (0..4)
         .map(|caller| {
-            let gateway = Arc::clone(&rig.gateway);
+            let state = Arc::clone(&rig.state);
             tokio::spawn(async move {
                 for index in 0..100 {
                     let ask = keyed_request().header("x-gateway-trace-id", &format!("{caller}-{index}"));
                     let ask = ask.header("openai-organization", &format!("{caller}-{index}"));
-                    assert_eq!(gateway.handle(ask.build()).await.head.status, 200);
+                    assert_eq!(penstock_core::gateway::handle(&state, ask.build()).await.head.status, 200);
                 }
             })
         })
@@ -88,9 +88,12 @@ async fn a_request_in_progress_continues_with_its_snapshot() {
     let provider = Server::start().await;
     let rig = gateway_with_epoch_a(&provider);
     let (feeder, feed) = feed_channel(|| ());
-    let gateway = Arc::clone(&rig.gateway);
+    let state = Arc::clone(&rig.state);
     let asking = tokio::spawn(async move {
-        TestResponse::read(gateway.handle(keyed_request().with_body(Body::Streamed(feed, None)).build()).await).await
+        TestResponse::read(
+            penstock_core::gateway::handle(&state, keyed_request().with_body(Body::Streamed(feed, None)).build()).await,
+        )
+        .await
     });
     tokio::task::yield_now().await;
     rig.apply_snapshot(&epoch_snapshot("b", &provider));
@@ -110,7 +113,7 @@ async fn rejects_all_parts_of_an_invalid_snapshot() {
     bad["keys"] = json!([{"id": "k-b", "name": "dev", "sha256": "short"}]);
     bad["configs"][0]["config"]["retry"] = json!(9);
     bad["management"] = json!(["/v1/health", "v1", "/internal", "/", ""]);
-    let problems = rig.gateway.apply_snapshot(bad.to_string().as_bytes()).unwrap_err();
+    let problems = rig.state.apply_snapshot(bad.to_string().as_bytes()).unwrap_err();
     let paths: Vec<_> = problems.iter().map(|problem| problem.path.as_str()).collect();
     assert_eq!(
         paths,
@@ -124,9 +127,9 @@ async fn rejects_all_parts_of_an_invalid_snapshot() {
         ]
     );
     for json in ["", "null", "[]", "{}", r#"{"epoch":1}"#, r#"{"epoch":"b","odd":1}"#, r#"{"epoch":"b""#] {
-        assert!(rig.gateway.apply_snapshot(json.as_bytes()).is_err(), "{json}");
+        assert!(rig.state.apply_snapshot(json.as_bytes()).is_err(), "{json}");
     }
-    assert_eq!(rig.gateway.snapshot_epoch(), "a");
+    assert_eq!(rig.state.snapshot_epoch(), "a");
     assert_eq!(rig.send(keyed_request()).await.status, 200);
     assert_eq!(provider.ledger_entries()[0].path, "/a/v1/chat/completions");
 }
@@ -193,12 +196,12 @@ async fn a_delta_snapshot_replaces_only_its_parts() {
     assert_eq!(request_statuses(&rig, [1, 2, 3, 4]).await, [200, 401, 200, 200]);
     rig.apply_snapshot(&told("d", Some("c"), json!([{"name": "2", "keys": []}, {"name": "1", "configs": []}])));
     assert_eq!(request_statuses(&rig, [1, 2, 3, 4]).await, [400, 401, 401, 400]);
-    let problems = rig.gateway.apply_snapshot(told("f", Some("c"), json!([])).to_string().as_bytes()).unwrap_err();
+    let problems = rig.state.apply_snapshot(told("f", Some("c"), json!([])).to_string().as_bytes()).unwrap_err();
     assert_eq!(problems[0].path, "$.since");
-    assert_eq!(rig.gateway.snapshot_epoch(), "d");
+    assert_eq!(rig.state.snapshot_epoch(), "d");
     let mut bad = told("e", Some("d"), json!([snapshot_part("1", &[1])]));
     bad["parts"][0]["configs"][0]["config"]["retry"] = json!(9);
-    let problems = rig.gateway.apply_snapshot(bad.to_string().as_bytes()).unwrap_err();
+    let problems = rig.state.apply_snapshot(bad.to_string().as_bytes()).unwrap_err();
     assert_eq!(problems[0].path, "$.parts[0].configs[0].config.retry");
     rig.apply_snapshot(&told("g", None, json!([snapshot_part("1", &[1])])));
     assert_eq!(request_statuses(&rig, [1, 2, 3, 4]).await, [200, 401, 401, 401]);
@@ -241,15 +244,16 @@ async fn a_stream_survives_the_revocation_of_its_key() {
 #[tokio::test]
 async fn is_ready_from_the_first_snapshot_until_drain() {
     let settings = penstock_core::process::settings::Settings::default();
-    let gateway = penstock_core::gateway::Gateway::new(settings).unwrap_or_else(|problems| panic!("{problems:?}"));
-    let rig = TestGateway { gateway: Arc::new(gateway) };
+    let state = penstock_core::state::gateway_state::GatewayState::new(settings)
+        .unwrap_or_else(|problems| panic!("{problems:?}"));
+    let rig = TestGateway { state: Arc::new(state) };
     let status = async |path| rig.send(get_request(path)).await.status;
     assert_eq!((status("/ready").await, status("/live").await), (503, 200));
     rig.apply_snapshot(&json!({"epoch": "1"}));
     assert_eq!((status("/ready").await, status("/live").await), (200, 200));
-    assert!(rig.gateway.apply_snapshot(b"{").is_err());
+    assert!(rig.state.apply_snapshot(b"{").is_err());
     assert_eq!(status("/ready").await, 200);
-    rig.gateway.drain();
+    rig.state.drain();
     assert_eq!((status("/ready").await, status("/live").await), (503, 200));
     // Requests that arrive during the drain are still served.
     assert_ne!(rig.send(chat_request("m")).await.status, 503);

@@ -410,14 +410,14 @@ async fn reports_dropped_response_fields_in_header_and_sse_comment() {
     let told = rig.send(played.build_request("google", CHAT_PATH, read(&case, "asked.json"))).await;
     let named = "image, executableCode, codeExecutionResult, groundingMetadata";
     assert_eq!(told.header("x-gateway-not-translated"), Some(named));
-    assert_eq!(rig.gateway.record_sink.metrics.partly_translated.get(), 1);
+    assert_eq!(rig.state.record_sink.metrics.partly_translated.get(), 1);
     let case = golden_case_dir("google/chatComplete/image_stream");
     let played = GoldenProvider::start(200, "text/event-stream", read(&case, "answered.sse"), 9).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
     let told = rig.send(played.build_request("google", CHAT_PATH, read(&case, "asked.json"))).await;
     assert!(told.text().contains(": not translated: image\n\n") && !told.is_truncated, "{}", told.text());
     assert_eq!(rig.single_record()["outcome"], "complete");
-    assert_eq!(rig.gateway.record_sink.metrics.partly_translated.get(), 1);
+    assert_eq!(rig.state.record_sink.metrics.partly_translated.get(), 1);
 }
 
 #[tokio::test]

@@ -15,10 +15,11 @@ use crate::{
     accounting::record::RequestLog,
     endpoints::batches::PATH_SEGMENT_ENCODE_SET,
     error::{Error, Result},
-    gateway::Gateway,
     ingress::{body::Body, headers::RequestHead, route::Route},
     process::deadline::Deadline,
+    request::send::send_to_target,
     resolve::{models::SavedModels, target::Target, target_resolver::Call},
+    state::gateway_state::GatewayState,
     upstream::IncomingResponse,
 };
 
@@ -70,7 +71,7 @@ impl Target<'_> {
 
 /// Returns the body if all its batch lines name allowed models; otherwise an error with the reason.
 pub async fn check_batch_models(
-    gateway: &Gateway,
+    state: &GatewayState,
     call: &Call<'_>,
     target: &Target<'_>,
     body: Body,
@@ -78,13 +79,13 @@ pub async fn check_batch_models(
 ) -> Result<Body> {
     let Some(models) = target.batch_line_allowlist(call) else { return Ok(body) };
     match call.route.operation {
-        Operation::UploadFile => return check_upload(call, Arc::clone(models), gateway.body_limits.max_bytes, body),
+        Operation::UploadFile => return check_upload(call, Arc::clone(models), state.body_limits.max_bytes, body),
         Operation::Proxy => return check_message_batch(Arc::clone(models), body).await,
         _ => (),
     }
     let head = file_request_head(call, target, body.complete_bytes())?;
-    let (incoming, mut deadline) = fetch_file(gateway, (call, &head), target, log).await?;
-    deadline.enforce(check_lines(incoming, models, gateway.body_limits.max_bytes)).await?;
+    let (incoming, mut deadline) = fetch_file(state, (call, &head), target, log).await?;
+    deadline.enforce(check_lines(incoming, models, state.body_limits.max_bytes)).await?;
     Ok(body)
 }
 
@@ -152,7 +153,7 @@ fn file_request_head(call: &Call<'_>, target: &Target<'_>, made: &[u8]) -> Resul
 
 /// Requests the file from the provider.
 async fn fetch_file(
-    gateway: &Gateway,
+    state: &GatewayState,
     (call, head): (&Call<'_>, &RequestHead),
     target: &Target<'_>,
     log: &mut RequestLog,
@@ -163,7 +164,7 @@ async fn fetch_file(
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() });
     }
     let look = Call { route, head, control: call.control };
-    let (incoming, deadline) = gateway.send_to_target(&look, target, (Body::empty(), None), log).await?;
+    let (incoming, deadline) = send_to_target(state, &look, target, Body::empty(), None, log).await?;
     let is_plain = incoming.head.headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
     if incoming.head.status == 200 && is_plain {
         return Ok((incoming, deadline));

@@ -9,12 +9,12 @@ use crate::{
     accounting::record::RequestLog,
     credentials::{self, IssuedCredential},
     error::{Error, Result},
-    gateway::Gateway,
     ingress::body::Body,
     process::deadline::Deadline,
     request::translate::with_content_type,
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
+    state::gateway_state::GatewayState,
     upstream::{self, BaseUrl, BodyFraming, IncomingResponse, Origin, OutgoingRequest, ResponseBody},
 };
 
@@ -74,7 +74,7 @@ impl<'u> BlobUrl<'u> {
 
 /// Fetches the output that a batch of this target left in the customer's storage. Called once per target.
 pub async fn fetch_output_blob(
-    gateway: &Gateway,
+    state: &GatewayState,
     call: &Call<'_>,
     (target, url): (&Target<'_>, &str),
     log: &mut RequestLog,
@@ -85,16 +85,16 @@ pub async fn fetch_output_blob(
     }
     let blob = BlobUrl::parse(url)
         .map_err(|message| lacks(format!("the output of this batch has no valid address: {message}")))?;
-    if !blob.is_trusted_storage(&gateway.upstream) {
+    if !blob.is_trusted_storage(&state.upstream) {
         let host = blob.base.origin.authority();
         let message = "the output of this batch is at `{host}`, which is not an Azure storage host; list it in TRUSTED_CUSTOM_HOSTS";
         return Err(lacks(message.replace("{host}", &host)));
     }
-    let token = if blob.is_signed() { None } else { Some(storage_token(gateway, target).await?) };
+    let token = if blob.is_signed() { None } else { Some(storage_token(state, target).await?) };
     let outgoing = blob.build_request(&build_header_fields(token.as_deref(), call.head.headers.get_str("range")));
-    let mut deadline = Deadline::new(target.timeout, &outgoing.body, &gateway.coarse_timer);
+    let mut deadline = Deadline::new(target.timeout, &outgoing.body, &state.coarse_timer);
     let sent = Instant::now();
-    let sending = pin!(gateway.upstream.send(&blob.base.origin, outgoing));
+    let sending = pin!(state.upstream.send(&blob.base.origin, outgoing));
     let incoming = deadline.enforce(sending).await?;
     log.upstream_latency = Some(sent.elapsed());
     let incoming =
@@ -103,16 +103,16 @@ pub async fn fetch_output_blob(
 }
 
 /// Returns a storage token: fetched from the issuer of the target's own credential, or sent with the request.
-async fn storage_token(gateway: &Gateway, target: &Target<'_>) -> Result<String> {
+async fn storage_token(state: &GatewayState, target: &Target<'_>) -> Result<String> {
     let given = || target.provider.bearer_token(&target.options).map(ToOwned::to_owned);
     let Some(grant) = target.grant.as_deref().and_then(catalog::Grant::for_azure_storage) else {
         return given().ok_or_else(|| {
             let message = "the output of this batch is in a blob, which an API key cannot read; configure token fetching \
-                (azure_auth_mode) or send a storage token (x-gateway-azure-ad-token)";
+                (azure_auth_mode) or send a storage token (x-state-azure-ad-token)";
             Error::ProviderOptionInvalid { provider: target.provider.slug(), message: message.into() }
         });
     };
-    match &*Box::pin(credentials::fetch_credential(gateway, target, &grant)).await? {
+    match &*Box::pin(credentials::fetch_credential(state, target, &grant)).await? {
         IssuedCredential::Token(token) => Ok(token.clone()),
         IssuedCredential::AccessKeys { .. } | IssuedCredential::PrivateKey(_) | IssuedCredential::ModelName(_) => {
             let message = "the issued credential is not a token".into();

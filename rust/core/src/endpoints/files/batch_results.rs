@@ -9,10 +9,8 @@ use penstock_llm::{
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
-    endpoints::batches::{
-        BatchOutput,
-        line_requests::{self, BatchLine},
-    },
+    endpoints::batches::line_requests::{self, BatchLine},
+    ingress::headers::BatchOutput,
     request::translate::with_content_type,
     resolve::target_resolver::Call,
     upstream::IncomingResponse,

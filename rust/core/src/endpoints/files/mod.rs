@@ -13,14 +13,14 @@ use std::{sync::atomic::AtomicU64, time::Duration};
 
 use penstock_llm::files::FileStore;
 
-use crate::endpoints::files::store_client::{FileStoreClient, FileStoreError};
 use crate::{
     accounting::record::RequestLog,
+    endpoints::files::store_client::{FileStoreClient, FileStoreError},
     error::Result,
-    gateway::Gateway,
     ingress::body::Body,
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
+    state::gateway_state::GatewayState,
 };
 
 /// Default number of files in a list.
@@ -30,14 +30,14 @@ const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 
 /// Handles a file request for one target whose files are kept in a bucket or in datasets.
 pub async fn handle_file_request(
-    gateway: &Gateway,
+    state: &GatewayState,
     call: &Call<'_>,
     (target, keeper): (&Target<'_>, FileStore),
     body: Body,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let operation = call.route.operation;
-    let talk = FileStoreClient { gateway, target, operation, file_store: keeper, upstream_nanos: AtomicU64::new(0) };
+    let talk = FileStoreClient { state, target, operation, file_store: keeper, upstream_nanos: AtomicU64::new(0) };
     let answered = match keeper {
         FileStore::Bucket(bucket) => bucket::handle_request(&talk, (call, bucket), body, log).await,
         FileStore::Datasets(kind) => datasets::handle_request(&talk, (call, kind), body, log).await,

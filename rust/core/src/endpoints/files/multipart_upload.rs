@@ -11,8 +11,8 @@ use super::{
     bucket::check_object_access,
     upload::{self, FileInfo, PART_BYTES, UploadSink},
 };
-use crate::endpoints::files::store_client::{FileStoreClient, FileStoreResult, broken_response};
 use crate::{
+    endpoints::files::store_client::{FileStoreClient, FileStoreResult, broken_response},
     error::Error,
     ingress::body::{self, Body},
     request::internal_request::InternalRequest,
@@ -74,9 +74,9 @@ impl<'p> BucketUpload<'p> {
         if self.memory_permit.is_some() || self.buffer.len() + more <= body::MAX_UNCHARGED_BYTES {
             return Ok(());
         }
-        let gateway = self.client.gateway;
-        let mut share = gateway.shared.body_memory.new_permit();
-        if !share.try_reserve(PART_BYTES.min(gateway.body_limits.max_bytes)) {
+        let state = self.client.state;
+        let mut share = state.shared.body_memory.new_permit();
+        if !share.try_reserve(PART_BYTES.min(state.body_limits.max_bytes)) {
             return Err(Error::MemoryExhausted.into());
         }
         self.memory_permit = Some(share);

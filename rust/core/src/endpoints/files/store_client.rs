@@ -18,12 +18,12 @@ use penstock_llm::{
 use crate::{
     endpoints::batches::azure_blob_output::BlobUrl,
     error::{Error, Result},
-    gateway::Gateway,
     ingress::body::Body,
     process::{coarse_timer::CoarseTimer, deadline::Deadline},
     request::{internal_request::InternalRequest, translate::with_content_type},
     resolve::target::Target,
     response::delivery::UpstreamResponse,
+    state::gateway_state::GatewayState,
     upstream::{self, IncomingResponse, Origin, OutgoingRequest, ResponseBody, Upstream},
 };
 
@@ -48,7 +48,7 @@ pub type FileStoreResult<T = UpstreamResponse> = std::result::Result<T, FileStor
 
 /// Sends requests to the file store of one target.
 pub struct FileStoreClient<'t> {
-    pub gateway: &'t Gateway,
+    pub state: &'t GatewayState,
     pub target: &'t Target<'t>,
     pub operation: Operation,
     pub file_store: FileStore,
@@ -94,11 +94,11 @@ impl FileStoreClient<'_> {
     }
 
     async fn exchange(&self, question: InternalRequest<'_>) -> Result<(IncomingResponse, Deadline)> {
-        let (gateway, target) = (self.gateway, self.target);
-        let outgoing = question.into_outgoing(gateway, target, self.operation).await?;
-        let mut deadline = Deadline::new(target.timeout, &outgoing.body, &gateway.coarse_timer);
+        let (state, target) = (self.state, self.target);
+        let outgoing = question.into_outgoing(state, target, self.operation).await?;
+        let mut deadline = Deadline::new(target.timeout, &outgoing.body, &state.coarse_timer);
         let began = Instant::now();
-        let sending = pin!(gateway.upstream.send(&target.base_url.origin, outgoing));
+        let sending = pin!(state.upstream.send(&target.base_url.origin, outgoing));
         let incoming = deadline.enforce(sending).await?;
         self.upstream_nanos.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
         Ok((incoming, deadline.response_started()))
@@ -120,10 +120,10 @@ impl FileStoreClient<'_> {
             self.option_error(format!("the content of this file is at an address that cannot be read: {why}"))
         };
         let blob = BlobUrl::parse(url).map_err(|why| wrong(&why))?;
-        if !blob.has_trusted_transport(&self.gateway.upstream) {
+        if !blob.has_trusted_transport(&self.state.upstream) {
             return Err(wrong("it is not https"));
         }
-        let (upstream, grace) = (Arc::clone(&self.gateway.upstream), self.gateway.coarse_timer.clone());
+        let (upstream, grace) = (Arc::clone(&self.state.upstream), self.state.coarse_timer.clone());
         Ok(PreparedFetch {
             outgoing: blob.build_request(""),
             origin: blob.base.origin,
@@ -157,7 +157,7 @@ impl FileStoreClient<'_> {
         let mut head = incoming.head;
         head.headers = with_content_type(head.headers, b"application/json");
         let incoming = IncomingResponse { head, body: ResponseBody::from_bytes(json.into()) };
-        let deadline = Deadline::new(self.target.timeout, &Body::empty(), &self.gateway.coarse_timer);
+        let deadline = Deadline::new(self.target.timeout, &Body::empty(), &self.state.coarse_timer);
         UpstreamResponse::new(incoming, ApiFormat::OpenAi, deadline)
     }
 

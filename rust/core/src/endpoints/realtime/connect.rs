@@ -11,14 +11,13 @@ use crate::{
     credentials::{self, IssuedCredential, PayloadDigest},
     error::{Error, Result},
     features::timeout,
-    gateway::Gateway,
     ingress::{body::Body, headers::RequestHead},
     process::deadline::Deadline,
     request::request_head::{self, BodyLength, RenderInput, TransformMode},
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
     routing,
-    state::snapshot::Snapshot,
+    state::{gateway_state::GatewayState, snapshot::Snapshot},
     upstream::{Handshake, ProviderWebSocket, UpgradeResult},
 };
 
@@ -32,26 +31,26 @@ pub struct UpstreamWebSocket {
 /// Admits the request and opens a WebSocket to a target of the config. Returns a 101 response with the socket, or the
 /// provider's rejection.
 pub async fn open_websocket(
-    gateway: &Gateway,
+    state: &GatewayState,
     snapshot: &Snapshot,
     call: &Call<'_>,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    if gateway.is_overloaded() {
+    if state.is_overloaded() {
         return Err(Error::Overloaded);
     }
     let (fields, control) = (&call.head.headers, &call.control);
     let token_identity = caller::authenticate_token(snapshot, fields, control)?;
-    let caller = caller::admit(token_identity.as_ref(), snapshot, gateway.settings.require_key, fields, control)?;
+    let caller = caller::admit(token_identity.as_ref(), snapshot, state.settings.require_key, fields, control)?;
     log.set_caller(&caller, snapshot);
-    let resolver = gateway.target_resolver(snapshot, call, &caller);
+    let resolver = state.target_resolver(snapshot, call, &caller);
     let plan = resolver.build_plan()?;
     log.config_slug = plan.config_slug.map(ToOwned::to_owned);
     log.metadata.validate()?;
     log.is_streaming = true;
     log.model = model_from_query(&call.head.query);
     if !plan.config.is_plain || control.should_explain() {
-        return routing::open_websocket(gateway, &resolver, &plan, log).await;
+        return routing::open_websocket(state, &resolver, &plan, log).await;
     }
     let until = control.client_timeout.and_then(timeout::client_deadline);
     let asked = log.model.clone();
@@ -62,12 +61,12 @@ pub async fn open_websocket(
     }
     target.apply_model(call, &log.model, b"")?;
     target.cap_timeout(until);
-    upgrade_target(gateway, call, &target, &asked, log).await
+    upgrade_target(state, call, &target, &asked, log).await
 }
 
 /// Sends the upgrade request to one target. `asked` is the model as the query names it.
 pub(crate) async fn upgrade_target(
-    gateway: &Gateway,
+    state: &GatewayState,
     call: &Call<'_>,
     target: &Target<'_>,
     asked: &str,
@@ -82,14 +81,14 @@ pub(crate) async fn upgrade_target(
     log.billing.tariff.saved_models = target.saved_provider.and_then(|saved| saved.models.clone());
     let issued = match &target.grant {
         None => None,
-        Some(grant) => Some(Box::pin(credentials::fetch_credential(gateway, target, grant)).await?),
+        Some(grant) => Some(Box::pin(credentials::fetch_credential(state, target, grant)).await?),
     };
     let named = Some(&*log.model).filter(|model| *model != asked);
-    let head = render_upgrade_head(gateway, call, target, named, issued.as_deref())?;
+    let head = render_upgrade_head(state, call, target, named, issued.as_deref())?;
     let handshake = Handshake::new(&offered_protocols(&call.head.headers));
-    let mut deadline = Deadline::new(target.timeout, &Body::empty(), &gateway.coarse_timer);
+    let mut deadline = Deadline::new(target.timeout, &Body::empty(), &state.coarse_timer);
     let sent = Instant::now();
-    let upgraded = deadline.enforce(gateway.upstream.open_websocket(&target.base_url.origin, head, &handshake)).await?;
+    let upgraded = deadline.enforce(state.upstream.open_websocket(&target.base_url.origin, head, &handshake)).await?;
     log.upstream_latency = Some(sent.elapsed());
     match upgraded {
         UpgradeResult::Open(socket, fields) => {
@@ -109,7 +108,7 @@ pub(crate) async fn upgrade_target(
 /// Renders the head of the upgrade request. `named` replaces the model in the query, for example to strip a provider
 /// prefix.
 fn render_upgrade_head(
-    gateway: &Gateway,
+    state: &GatewayState,
     call: &Call<'_>,
     target: &Target<'_>,
     named: Option<&str>,
@@ -134,7 +133,7 @@ fn render_upgrade_head(
         body_length: BodyLength::None,
         issued_credential: issued,
     };
-    let mut bytes = request_head::render_head(&call, target, said, &gateway.settings.header_aliases)?;
+    let mut bytes = request_head::render_head(&call, target, said, &state.settings.header_aliases)?;
     credentials::sign_head(target, call.route.operation, issued, (&mut bytes, &PayloadDigest::compute(b"")))?;
     Ok(bytes)
 }

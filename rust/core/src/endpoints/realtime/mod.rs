@@ -16,8 +16,8 @@ pub use tokio_tungstenite::tungstenite::{
 pub(crate) use crate::endpoints::realtime::connect::{UpstreamWebSocket, model_from_query, upgrade_target};
 use crate::{
     accounting::record::Record,
+    endpoints::builtin::{find_head_error, reject_without_record},
     error::Error,
-    gateway::Gateway,
     ingress::{
         headers::{self, ControlHeaders, Headers, RequestHead},
         route::Route,
@@ -27,6 +27,7 @@ use crate::{
         delivery::{self, UpstreamResponse},
         outgoing::{ClientResponse, ClientResponseBody},
     },
+    state::gateway_state::GatewayState,
 };
 pub use relay::WebSocketSession;
 
@@ -44,28 +45,32 @@ pub enum UpgradeOutcome {
 }
 
 /// Handles one WebSocket upgrade request: validates, admits, routes and opens the upstream connection.
-pub async fn handle_upgrade(gateway: &Gateway, head: RequestHead) -> UpgradeOutcome {
-    let snapshot = gateway.snapshot.load_full();
+pub async fn handle_upgrade(state: &GatewayState, head: RequestHead) -> UpgradeOutcome {
+    let snapshot = state.snapshot.load_full();
     let odd = headers::find_path_error(&head.path);
     let fault = odd.map(|message| Error::HeaderInvalid { name: "path", message: message.into() });
-    let fault = fault.or_else(|| gateway.find_head_error(&head));
+    let fault = fault.or_else(|| find_head_error(&state.settings, &head));
     let head = Arc::new(head);
     let route = Route::parse_websocket(&head.path).filter(|_| !snapshot.is_management_path(&head.path));
     let Some(route) = route else {
-        return UpgradeOutcome::Rejected(gateway.reject_without_record(&fault.unwrap_or(Error::NotFound), &head));
+        return UpgradeOutcome::Rejected(reject_without_record(
+            &state.settings,
+            &fault.unwrap_or(Error::NotFound),
+            &head,
+        ));
     };
     let call =
-        Call { route, head: &head, control: ControlHeaders::parse(&head.headers, &gateway.settings.header_aliases) };
-    let mut record = Record::open(Arc::clone(&head), Arc::clone(&gateway.record_sink));
-    record.log.read_request(&call, &gateway.record_sink);
+        Call { route, head: &head, control: ControlHeaders::parse(&head.headers, &state.settings.header_aliases) };
+    let mut record = Record::open(Arc::clone(&head), Arc::clone(&state.record_sink));
+    record.log.read_request(&call, &state.record_sink);
     record.log.billing.tariff.prices = Arc::clone(&snapshot.prices);
     if let Some(fault) = fault {
         return UpgradeOutcome::Rejected(delivery::respond_with_error(&fault, &call, record));
     }
     let opened = tokio::select! {
         biased;
-        opened = connect::open_websocket(gateway, &snapshot, &call, &mut record.log) => opened,
-        () = gateway.wait_for_drain_start() => Err(Error::Draining),
+        opened = connect::open_websocket(state, &snapshot, &call, &mut record.log) => opened,
+        () = state.wait_for_drain_start() => Err(Error::Draining),
     };
     match opened {
         Ok(UpstreamResponse { upgraded: Some(opened), .. }) => {
@@ -76,7 +81,7 @@ pub async fn handle_upgrade(gateway: &Gateway, head: RequestHead) -> UpgradeOutc
             UpgradeOutcome::Accepted(Box::new(WebSocketSession { protocol, socket, record }))
         }
         Ok(served) => UpgradeOutcome::Rejected(
-            Box::pin(async { buffer_refusal(delivery::deliver_response(gateway, served, &call, record).await).await })
+            Box::pin(async { buffer_refusal(delivery::deliver_response(state, served, &call, record).await).await })
                 .await,
         ),
         Err(error) => UpgradeOutcome::Rejected(delivery::respond_with_error(&error, &call, record)),

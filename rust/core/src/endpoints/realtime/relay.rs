@@ -25,8 +25,8 @@ use super::{CloseCode, CloseFrame, Message};
 use crate::{
     accounting::record::{Outcome, Record, SessionUsage},
     error::{Error, Result},
-    gateway::Gateway,
     resolve::models::SavedModels,
+    state::gateway_state::GatewayState,
     upstream::{MAX_MESSAGE_BYTES, ProviderWebSocket},
 };
 
@@ -143,16 +143,16 @@ impl ActivityTracker {
 impl WebSocketSession {
     /// Relays messages in both directions until one side closes, an error occurs or the gateway drains. Then closes
     /// both sides and finishes the record.
-    pub async fn relay(self, gateway: &Gateway, mut from: Receiver<Message>, to: Sender<Message>) {
+    pub async fn relay(self, state: &GatewayState, mut from: Receiver<Message>, to: Sender<Message>) {
         let Self { socket, mut record, .. } = self;
         let (mut out, mut into) = socket.split();
         let pulse = ActivityTracker { started_at: Instant::now(), last_received_ms: AtomicU64::new(0) };
         let mut meter = Meter::default();
         let ward = ModelGuard::from_record(&record);
         let end = tokio::select! {
-            end = relay_to_provider(gateway, (&mut from, &ward), &mut out, &pulse) => end,
-            end = relay_to_client(gateway, (&mut into, &pulse), &to, (&mut meter, &mut record)) => end,
-            () = gateway.wait_for_drain_start() => SessionEnd::Draining,
+            end = relay_to_provider(state, (&mut from, &ward), &mut out, &pulse) => end,
+            end = relay_to_client(state, (&mut into, &pulse), &to, (&mut meter, &mut record)) => end,
+            () = state.wait_for_drain_start() => SessionEnd::Draining,
         };
         let (told, said) = end.close_frames();
         if let Some(told) = told {
@@ -240,13 +240,13 @@ fn filter_sendable(frame: CloseFrame) -> Option<CloseFrame> {
 
 /// Relays messages from the client to the provider. Pings the provider when it has been idle for a heartbeat.
 async fn relay_to_provider(
-    gateway: &Gateway,
+    state: &GatewayState,
     (from, ward): (&mut Receiver<Message>, &ModelGuard),
     out: &mut SplitSink<Box<ProviderWebSocket>, Message>,
     pulse: &ActivityTracker,
 ) -> SessionEnd {
-    let beat = Duration::from_millis(gateway.settings.heartbeat_ms);
-    let (idle, stall) = (gateway.settings.idle_timeout_ms, gateway.settings.write_stall_ms);
+    let beat = Duration::from_millis(state.settings.heartbeat_ms);
+    let (idle, stall) = (state.settings.idle_timeout_ms, state.settings.write_stall_ms);
     let every = if beat.is_zero() { Duration::from_hours(24 * 365) } else { beat };
     let mut beats = interval_at(Instant::now() + every, every);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -279,12 +279,12 @@ async fn relay_to_provider(
 
 /// Relays messages from the provider to the client and meters their usage.
 async fn relay_to_client(
-    gateway: &Gateway,
+    state: &GatewayState,
     (into, pulse): (&mut SplitStream<Box<ProviderWebSocket>>, &ActivityTracker),
     to: &Sender<Message>,
     (meter, record): (&mut Meter, &mut Record),
 ) -> SessionEnd {
-    let stall = Duration::from_millis(gateway.settings.write_stall_ms);
+    let stall = Duration::from_millis(state.settings.write_stall_ms);
     loop {
         let message = match into.next().await {
             Some(Ok(message)) => message,

@@ -72,10 +72,11 @@ pub async fn send_at_rate(
     let mut asking = JoinSet::new();
     for _ in 0..count {
         ticks.tick().await;
-        let (gateway, ask) = (Arc::clone(&rig.gateway), chat_with_config(config));
+        let (state, ask) = (Arc::clone(&rig.state), chat_with_config(config));
         asking.spawn(async move {
             let began = Instant::now();
-            let told = TestResponse::read(with_timeout(gateway.handle(ask.build())).await).await;
+            let told =
+                TestResponse::read(with_timeout(penstock_core::gateway::handle(&state, ask.build())).await).await;
             (began, began.elapsed(), told)
         });
     }

@@ -20,13 +20,14 @@ use std::{
 
 use bytes::Bytes;
 use penstock_core::{
-    gateway::{Gateway, Request},
+    ingress::Request,
     ingress::{
         body::Body,
         headers::{Headers, RequestHead},
     },
     process::settings::Settings,
     response::outgoing::{ClientResponse, ClientResponseBody, ResponseStream},
+    state::gateway_state::GatewayState,
     upstream::{LookupFn, Upstream},
 };
 use penstock_mock::{Entry, Server};
@@ -58,7 +59,7 @@ pub async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// A gateway whose provider `mock` is at an address that the test chooses.
 pub struct TestGateway {
-    pub gateway: Arc<Gateway>,
+    pub state: Arc<GatewayState>,
 }
 
 impl TestGateway {
@@ -95,22 +96,22 @@ impl TestGateway {
 
     fn build(settings: Settings, look_up: Option<LookupFn>) -> Self {
         let upstream = look_up.map(|look_up| Upstream::with_resolver(&settings, look_up).expect("good settings"));
-        let mut gateway = Gateway::new(settings).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let mut state = GatewayState::new(settings).unwrap_or_else(|problems| panic!("{problems:?}"));
         if let Some(upstream) = upstream {
-            gateway.upstream = upstream.into();
+            state.upstream = upstream.into();
         }
-        let rig = Self { gateway: Arc::new(gateway) };
+        let rig = Self { state: Arc::new(state) };
         rig.apply_snapshot(&json!({"epoch": "0"}));
         rig
     }
 
     pub fn apply_snapshot(&self, snapshot: &Value) {
-        self.gateway.apply_snapshot(snapshot.to_string().as_bytes()).unwrap_or_else(|problems| panic!("{problems:?}"));
+        self.state.apply_snapshot(snapshot.to_string().as_bytes()).unwrap_or_else(|problems| panic!("{problems:?}"));
     }
 
     /// Returns the response as the server receives it; its stream is not read.
     pub async fn handle_request(&self, ask: TestRequest) -> ClientResponse {
-        with_timeout(self.gateway.handle(ask.build())).await
+        with_timeout(penstock_core::gateway::handle(&self.state, ask.build())).await
     }
 
     /// Sends a request and reads the response to its end.
@@ -121,13 +122,13 @@ impl TestGateway {
     /// Returns the records since the last call. Waits until all token counting has finished.
     pub fn drain_records(&self) -> Vec<Value> {
         let deadline = Instant::now() + TEST_TIMEOUT;
-        while self.gateway.record_sink.token_counter.pending_jobs() > 0 {
+        while self.state.record_sink.token_counter.pending_jobs() > 0 {
             assert!(Instant::now() < deadline, "counting never ends");
             std::thread::sleep(Duration::from_millis(1));
         }
-        let Some(taken) = self.gateway.record_sink.outbox.take_pending() else { return Vec::new() };
+        let Some(taken) = self.state.record_sink.outbox.take_pending() else { return Vec::new() };
         let records = parse_json_lines(&taken);
-        self.gateway.record_sink.outbox.acknowledge(taken);
+        self.state.record_sink.outbox.acknowledge(taken);
         records
     }
 

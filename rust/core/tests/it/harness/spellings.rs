@@ -118,7 +118,7 @@ fn ipv6_spellings(address: Ipv4Addr) -> Vec<String> {
 }
 
 const FORBIDDEN_HOSTS: &str = "localhost LOCALHOST localhost. localhost.localdomain a.localhost ip6-localhost.local printer.local \
-    host.docker.internal gateway.docker.internal llm.internal llm.intranet llm.lan llm.home llm.home.arpa llm.corp \
+    host.docker.internal state.docker.internal llm.internal llm.intranet llm.lan llm.home llm.home.arpa llm.corp \
     llm.test llm.invalid llm.onion metadata metadata.google.internal METADATA.google.internal x.metadata.google.internal \
     metadata.goog metadata.azure.com instance-data instance-data.ec2.internal metadata.tencentyun.com kubernetes \
     kubernetes.default kubernetes.default.svc kubernetes.default.svc.cluster.local llm.svc.cluster.local \

@@ -29,7 +29,7 @@ pub fn realtime_request(target: &str) -> TestRequest {
 }
 
 pub async fn connect_realtime(rig: &TestGateway, ask: TestRequest) -> UpgradeOutcome {
-    Box::pin(with_timeout(realtime::handle_upgrade(&rig.gateway, ask.build().head))).await
+    Box::pin(with_timeout(realtime::handle_upgrade(&rig.state, ask.build().head))).await
 }
 
 pub async fn open_realtime(rig: &TestGateway, ask: TestRequest) -> RealtimeClient {
@@ -37,8 +37,8 @@ pub async fn open_realtime(rig: &TestGateway, ask: TestRequest) -> RealtimeClien
         UpgradeOutcome::Accepted(session) => {
             let (says, from_caller) = mpsc::channel(2);
             let (to_caller, hears) = mpsc::channel(2);
-            let (gateway, protocol) = (Arc::clone(&rig.gateway), session.protocol.clone());
-            let relay = tokio::spawn(async move { session.relay(&gateway, from_caller, to_caller).await });
+            let (state, protocol) = (Arc::clone(&rig.state), session.protocol.clone());
+            let relay = tokio::spawn(async move { session.relay(&state, from_caller, to_caller).await });
             RealtimeClient { protocol, sender: Some(says), receiver: hears, relay_task: relay }
         }
         UpgradeOutcome::Rejected(answer) => match answer.body {

@@ -1,0 +1,43 @@
+//! Cancels batches at providers that delete a batch instead.
+
+use penstock_llm::translation::Translation;
+
+use crate::{
+    accounting::record::RequestLog,
+    error::Result,
+    ingress::{body::Body, headers::RequestHead},
+    request::{send::send_to_target, translate},
+    resolve::{target::Target, target_resolver::Call},
+    response::delivery::UpstreamResponse,
+    state::gateway_state::GatewayState,
+};
+
+/// Cancels a batch at a provider that deletes it. Reads the batch first, because its state cannot be read afterwards.
+pub(crate) async fn delete_batch(
+    state: &GatewayState,
+    call: &Call<'_>,
+    target: &Target<'_>,
+    translation: Translation,
+    log: &mut RequestLog,
+) -> Result<UpstreamResponse> {
+    let [status_head, delete_head] =
+        ["GET", "DELETE"].map(|method| RequestHead { method: method.into(), ..call.head.clone() });
+    let (mut batch, mut deadline) = send_to_target(
+        state,
+        &translate::job_status_call(call, &status_head),
+        target,
+        Body::empty(),
+        Some(&translation),
+        log,
+    )
+    .await?;
+    if batch.head.status < 300 {
+        let delete_call = Call { route: call.route, head: &delete_head, control: call.control };
+        let (deleted, _) = deadline
+            .enforce(send_to_target(state, &delete_call, target, Body::empty(), Some(&translation), log))
+            .await?;
+        batch = if deleted.head.status < 300 { batch } else { deleted };
+    }
+    let response = translate::translate_response(call, translation, batch, &mut deadline).await?;
+    Ok(UpstreamResponse::new(response, call.client_api_format(), deadline))
+}

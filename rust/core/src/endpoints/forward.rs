@@ -1,0 +1,54 @@
+//! Forwards a request in the client's own API format, and adapts the little that differs.
+
+use penstock_llm::api_format::ApiFormat;
+
+use crate::{
+    accounting::record::RequestLog,
+    endpoints::{count_tokens, target_endpoint::response_api_format},
+    error::Result,
+    features::inspect_stream,
+    ingress::body::Body,
+    request::{body_fields::MAX_INLINE_PEEK_BYTES, include_usage, param_map, send::send_to_target},
+    resolve::{target::Target, target_resolver::Call},
+    response::{
+        delivery::{self, UpstreamResponse},
+        normalise,
+    },
+    state::gateway_state::GatewayState,
+};
+
+/// Forwards a request and returns the response once its head arrived. Rare steps are boxed, because an inline future
+/// would enlarge the future of every request.
+pub(crate) async fn forward_request(
+    state: &GatewayState,
+    call: &Call<'_>,
+    target: &Target<'_>,
+    body: Body,
+    log: &mut RequestLog,
+) -> Result<UpstreamResponse> {
+    let body = match param_map::param_rules(call, target, &log.model) {
+        Some(rules) => Box::pin(param_map::apply_param_rules(rules, body, log)).await?,
+        None => body,
+    };
+    let body = if body.complete_bytes().len() > MAX_INLINE_PEEK_BYTES {
+        Box::pin(include_usage::request_usage_blocking(call, target, body, log)).await
+    } else {
+        include_usage::request_usage(call, target, body, log)
+    };
+    let countable = count_tokens::retain_for_local_count(call, target, &body);
+    let (mut incoming, mut deadline) = send_to_target(state, call, target, body, None, log).await?;
+    if let Some(body) = countable.filter(|_| count_tokens::is_count_rejected(&incoming)) {
+        let rejected = UpstreamResponse::new(incoming, call.client_api_format(), deadline);
+        return Box::pin(count_tokens::count_after_rejection(call, body, rejected, (log, &state.coarse_timer))).await;
+    }
+    if let Some(normaliser) = normalise::normaliser_for(call, target)
+        .filter(|normaliser| normalise::needs_normalising(*normaliser, &incoming))
+    {
+        incoming = Box::pin(normalise::normalise_response(normaliser, incoming, &mut deadline)).await?;
+    }
+    let format = response_api_format(call, target);
+    if target.inspects_stream && format == ApiFormat::Anthropic && delivery::can_inspect_events(&incoming) {
+        incoming = Box::pin(deadline.enforce(inspect_stream::inspect_first_event(incoming))).await?;
+    }
+    Ok(UpstreamResponse::new(incoming, format, deadline))
+}

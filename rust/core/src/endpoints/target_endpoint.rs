@@ -1,0 +1,108 @@
+//! Chooses how a request is served at its target, and serves it. The one place where target-specific cases branch.
+
+use penstock_llm::{
+    api_format::{ApiFormat, ImageParams},
+    chat::providers::ProviderFormat,
+    files::FileStore,
+    operation::Operation,
+};
+
+use crate::{
+    accounting::record::RequestLog,
+    endpoints::{
+        batches::{allowlist, azure_blob_output},
+        count_tokens, files, forward, translated,
+    },
+    error::{Error, Result},
+    ingress::{body::Body, headers::BatchOutput},
+    resolve::{target::Target, target_resolver::Call},
+    response::delivery::UpstreamResponse,
+    state::gateway_state::GatewayState,
+};
+
+/// How a request is served at its target.
+pub(crate) enum TargetEndpoint<'r> {
+    /// Translates the request to the provider's API format and the response back.
+    Translate(&'static dyn ProviderFormat),
+    /// Files of a provider whose file API differs from `OpenAI`'s.
+    Files(FileStore),
+    /// Output of a batch that lies in the customer's own Azure storage, at this URL.
+    BatchOutput(&'r str),
+    /// Tokens that the gateway counts, because the provider has no such endpoint.
+    CountTokens,
+    /// Forwards the request in the client's own API format.
+    Forward,
+}
+
+impl<'r> TargetEndpoint<'r> {
+    fn choose(call: &Call<'r>, target: &Target<'_>, model: &str) -> Self {
+        if let (Some(format), false) = (target.provider_format(call.route.operation, model), target.is_passthrough) {
+            return Self::Translate(format);
+        }
+        if let (true, Some(store)) = (call.route.operation.is_file_operation(), target.provider.file_store()) {
+            return Self::Files(store);
+        }
+        match call.head.batch_output.as_deref() {
+            Some(BatchOutput::Blob(url)) => Self::BatchOutput(url),
+            _ if count_tokens::should_count_locally(call, target) => Self::CountTokens,
+            _ => Self::Forward,
+        }
+    }
+}
+
+/// Serves a request at one target and waits for the head of the response. Futures other than that of `Forward` are
+/// boxed, because an inline future would enlarge the future of every request.
+pub(crate) async fn serve_at_target(
+    state: &GatewayState,
+    call: &Call<'_>,
+    target: &Target<'_>,
+    body: Body,
+    log: &mut RequestLog,
+) -> Result<UpstreamResponse> {
+    // Clears what a previous target set.
+    (log.dropped_fields, log.hides_usage) = (None, false);
+    if call.route.operation == Operation::ImageGenerate {
+        log.billing.image_params = Some(Box::new(ImageParams::from_json(body.complete_bytes())));
+    }
+    let body = if target.batch_line_allowlist(call).is_some() {
+        Box::pin(allowlist::check_batch_models(state, call, target, body, log)).await?
+    } else {
+        body
+    };
+    match TargetEndpoint::choose(call, target, &log.model) {
+        TargetEndpoint::Translate(format) => {
+            Box::pin(translated::send_translated(state, call, target, format, body, log)).await
+        }
+        TargetEndpoint::Files(store) => {
+            Box::pin(files::handle_file_request(state, call, (target, store), body, log)).await
+        }
+        TargetEndpoint::BatchOutput(url) => {
+            Box::pin(azure_blob_output::fetch_output_blob(state, call, (target, url), log)).await
+        }
+        TargetEndpoint::CountTokens => {
+            Box::pin(count_tokens::count_locally(call, body, &log.model, &state.coarse_timer)).await
+        }
+        TargetEndpoint::Forward => forward::forward_request(state, call, target, body, log).await,
+    }
+}
+
+/// Rejects a passthrough request that would need translation at this provider.
+pub(crate) fn reject_untranslated_passthrough(call: &Call<'_>, target: &Target<'_>, model: &str) -> Result<()> {
+    let (operation, provider) = (call.route.operation, target.provider);
+    // These operations have native paths at the provider, which accept the provider's own format.
+    let has_native_path = matches!(operation, Operation::Models | Operation::Rerank);
+    let needs_translation = || !has_native_path && target.provider_format(operation, model).is_some();
+    let has_file_store = || operation.is_file_operation() && provider.file_store().is_some();
+    if target.is_passthrough && (needs_translation() || has_file_store()) {
+        return Err(Error::UnsupportedOperation { operation: operation.id(), provider: provider.slug() });
+    }
+    Ok(())
+}
+
+/// Returns the API format of a response: the client's if the path determines it, else the provider's.
+pub(crate) fn response_api_format(call: &Call<'_>, target: &Target<'_>) -> ApiFormat {
+    match call.client_api_format() {
+        ApiFormat::OpenAi if call.requested_operation().api_format().is_none() => target.provider.api_format(),
+        format => format,
+    }
+}

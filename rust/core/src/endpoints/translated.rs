@@ -1,0 +1,54 @@
+//! Serves a request at a provider with another API format: translates the request, and the response back.
+
+use penstock_llm::{chat::providers::ProviderFormat, operation::Operation};
+
+use crate::{
+    accounting::record::RequestLog,
+    endpoints::{batches::delete, count_tokens, model_list},
+    error::Result,
+    features::inspect_stream,
+    ingress::body::Body,
+    request::{send::send_to_target, translate},
+    resolve::{target::Target, target_resolver::Call},
+    response::delivery::{self, UpstreamResponse},
+    state::gateway_state::GatewayState,
+};
+
+/// Translates and sends a request, and returns the translated response once its head arrived.
+pub(crate) async fn send_translated(
+    state: &GatewayState,
+    call: &Call<'_>,
+    target: &Target<'_>,
+    format: &'static dyn ProviderFormat,
+    body: Body,
+    log: &mut RequestLog,
+) -> Result<UpstreamResponse> {
+    state.record_sink.metrics.translated.add(1);
+    let countable = count_tokens::retain_for_local_count(call, target, &body);
+    let (body, translation) = translate::translate_request(call, target, body, (format, &state.shared), log).await?;
+    if call.route.operation == Operation::Models {
+        return model_list::fetch_model_list(state, call, target, translation, log).await;
+    }
+    if translation.deletes_batch() {
+        return delete::delete_batch(state, call, target, translation, log).await;
+    }
+    log.hides_usage = translation.should_hide_usage;
+    let (mut incoming, mut deadline) = send_to_target(state, call, target, body, Some(&translation), log).await?;
+    if let Some(body) = countable.filter(|_| count_tokens::is_count_rejected(&incoming)) {
+        let rejected = UpstreamResponse::new(incoming, call.client_api_format(), deadline);
+        return Box::pin(count_tokens::count_after_rejection(call, body, rejected, (log, &state.coarse_timer))).await;
+    }
+    if let (Some(head), true) = (translate::job_status_head(call), incoming.head.status < 300) {
+        let status_call = translate::job_status_call(call, &head);
+        let sending = send_to_target(state, &status_call, target, Body::empty(), Some(&translation), log);
+        // Both upstream requests serve one client request and share its deadline.
+        (incoming, _) = deadline.enforce(sending).await?;
+    }
+    // Applies to every provider: others host Anthropic's models too. For other streams the first event has no effect
+    // here.
+    if target.inspects_stream && delivery::can_inspect_events(&incoming) {
+        incoming = deadline.enforce(inspect_stream::inspect_first_event(incoming)).await?;
+    }
+    let incoming = translate::translate_response(call, translation, incoming, &mut deadline).await?;
+    Ok(UpstreamResponse::new(incoming, call.client_api_format(), deadline))
+}

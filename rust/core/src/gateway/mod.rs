@@ -1,0 +1,90 @@
+//! Request pipeline of the gateway: admit, resolve, choose the endpoint, run it, deliver. Read this file first, then
+//! `provider_request`. Nothing below it imports it.
+
+mod batch_requests;
+mod provider_request;
+
+use std::sync::Arc;
+
+use crate::{
+    endpoints::{
+        batches,
+        builtin::{find_head_error, reject_without_record},
+        management_proxy,
+    },
+    error::Error,
+    ingress::{
+        Request,
+        headers::{self, RequestHead},
+        route,
+    },
+    resolve::models,
+    response::outgoing::ClientResponse,
+    state::{gateway_state::GatewayState, snapshot::Snapshot},
+};
+
+/// Where a request is handled, as far as its head decides.
+enum Destination {
+    /// The control process: management API, model catalogue, the gateway's own files and batches.
+    Management,
+    /// Batches: the body decides whether the gateway or a provider runs them.
+    Batches,
+    /// A provider, or a path that the engine serves itself.
+    Provider,
+}
+
+impl Destination {
+    /// Chooses the destination. Rewrites the path or query of requests that reach it under another name.
+    fn choose(state: &GatewayState, snapshot: &Snapshot, head: &mut RequestHead) -> Self {
+        let aliases = &state.settings.header_aliases;
+        if let Some(query) = models::catalogue_query(snapshot, head, aliases) {
+            head.query = query;
+            return Self::Management;
+        }
+        if snapshot.is_management_path(&head.path)
+            || models::is_catalogue_request(snapshot, head, aliases)
+            || batches::is_for_gateway_store(snapshot, head, aliases)
+        {
+            return Self::Management;
+        }
+        if batches::needs_batch_handler(snapshot, head) {
+            return Self::Batches;
+        }
+        if let Some(path) = route::rewrite_cancel_path(&head.method, &head.path) {
+            head.path = path;
+        }
+        Self::Provider
+    }
+}
+
+/// Handles one client request and returns its response.
+pub async fn handle(state: &Arc<GatewayState>, request: Request) -> ClientResponse {
+    let mut response = dispatch(state, request).await;
+    if state.is_draining() {
+        // Makes the client open a new connection for its next request, to a worker that is not draining.
+        response.head.headers.push(b"connection", b"close");
+    }
+    response
+}
+
+/// Futures of a provider request are boxed, so that their memory is freed when a stream begins: streams last long, and
+/// the future is large.
+async fn dispatch(state: &Arc<GatewayState>, request: Request) -> ClientResponse {
+    let Request { mut head, body } = request;
+    let snapshot = state.load_snapshot();
+    if let Some(message) = headers::find_path_error(&head.path) {
+        // The path is ambiguous, so it must not select a destination. The request is rejected and recorded as a
+        // provider request.
+        let error = Error::HeaderInvalid { name: "path", message: message.into() };
+        return Box::pin(provider_request::handle(state, snapshot, Request { head, body }, Some(error))).await;
+    }
+    let error = find_head_error(&state.settings, &head);
+    match (Destination::choose(state, &snapshot, &mut head), error) {
+        (Destination::Management, Some(error)) => reject_without_record(&state.settings, &error, &head),
+        (Destination::Management, None) => management_proxy::forward_management_request(state, head, body).await,
+        (Destination::Batches, None) => Box::pin(batch_requests::handle(state, snapshot, Request { head, body })).await,
+        (Destination::Batches | Destination::Provider, error) => {
+            Box::pin(provider_request::handle(state, snapshot, Request { head, body }, error)).await
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Requests that go to a provider: opens the record, admits the caller, resolves the target, serves the request there
+//! and delivers the response.
+
+use std::{pin::pin, sync::Arc};
+
+use crate::{
+    accounting::record::{Record, RequestLog},
+    auth::caller,
+    endpoints::{
+        builtin::{builtin_response, reject_without_record},
+        count_tokens,
+        target_endpoint::serve_at_target,
+    },
+    error::{Error, Result},
+    features::timeout,
+    ingress::{
+        Request,
+        body::Body,
+        headers::ControlHeaders,
+        route::{self, Route},
+    },
+    request::body_fields::read_body_fields,
+    resolve::{inference_profiles, target_resolver::Call},
+    response::{
+        delivery::{self, UpstreamResponse},
+        outgoing::ClientResponse,
+    },
+    routing::{self, Continuation},
+    state::{gateway_state::GatewayState, snapshot::Snapshot},
+};
+
+/// Handles a request that goes to a provider. `error` is a fault of its head that was already found: the request is
+/// rejected with it, but leaves a record.
+pub(super) async fn handle(
+    state: &Arc<GatewayState>,
+    snapshot: Arc<Snapshot>,
+    request: Request,
+    error: Option<Error>,
+) -> ClientResponse {
+    let Request { head, body } = request;
+    // The record outlives this function if the response is a stream.
+    let head = Arc::new(head);
+    let Some(route) = Route::parse(&head.method, &head.path) else {
+        return match error {
+            Some(error) => reject_without_record(&state.settings, &error, &head),
+            None => builtin_response(state, &head),
+        };
+    };
+    let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
+    let call = Call { route, head: &head, control };
+    let mut record = Record::open(Arc::clone(&head), Arc::clone(&state.record_sink));
+    record.log.read_request(&call, &state.record_sink);
+    record.log.billing.tariff.prices = Arc::clone(&snapshot.prices);
+    let is_rejected_method = || !route::is_forwarded_method(&call.head.method);
+    if let Some(error) = error.or_else(|| is_rejected_method().then_some(Error::MethodNotAllowed)) {
+        return delivery::respond_with_error(&error, &call, record);
+    }
+    let result = {
+        // Pinned here because `select` would copy a future that it takes by value once more.
+        let serving = pin!(admit_and_serve(state, &snapshot, &call, body, &mut record.log));
+        tokio::select! {
+            biased;
+            result = serving => result,
+            () = state.wait_for_stream_shutdown() => Err(Error::Draining),
+        }
+    };
+    match result {
+        Ok(mut upstream_response) => {
+            let resume_point = upstream_response.resume_point.take();
+            let response = delivery::deliver_response(state, upstream_response, &call, record).await;
+            Continuation::attach((state, snapshot, Arc::clone(&head)), resume_point, response)
+        }
+        Err(error) => delivery::respond_with_error(&error, &call, record),
+    }
+}
+
+/// Admits the caller, resolves the target and serves the request there. Rare steps are boxed, because an inline future
+/// would enlarge the future of every request.
+async fn admit_and_serve(
+    state: &GatewayState,
+    snapshot: &Snapshot,
+    call: &Call<'_>,
+    body: Body,
+    log: &mut RequestLog,
+) -> Result<UpstreamResponse> {
+    if state.is_overloaded() {
+        return Err(Error::Overloaded);
+    }
+    let token_identity = caller::authenticate_token(snapshot, &call.head.headers, &call.control)?;
+    let require_key = state.settings.require_key;
+    let caller = caller::admit(token_identity.as_ref(), snapshot, require_key, &call.head.headers, &call.control)?;
+    log.set_caller(&caller, snapshot);
+    // Counts the body towards the memory budget only after admission, so that rejected clients cannot use it up.
+    let body = body.with_memory_budget(&state.shared.body_memory)?;
+    let resolver = state.target_resolver(snapshot, call, &caller);
+    if routing::is_explain_request(call) {
+        return Box::pin(routing::explain_routing(state, &resolver, body)).await;
+    }
+    let plan = resolver.build_plan()?;
+    log.config_slug = plan.config_slug.map(ToOwned::to_owned);
+    let is_special = call.control.should_explain() || call.control.is_nitro_mode();
+    if !plan.config.is_plain || !plan.has_provider() || is_special {
+        return Box::pin(routing::route_request(state, &resolver, &plan, body, log)).await;
+    }
+    let (mut target, _) = resolver.resolve_target(&plan, &plan.config.root, "")?;
+    let client_deadline = call.control.client_timeout.and_then(timeout::client_deadline);
+    log.metadata.validate()?;
+    log.provider = target.provider.slug();
+    log.provider_source = Some(if plan.config.root.provider.is_some() { "config" } else { "headers" });
+    count_tokens::check_supported(call.route.operation, &target)?;
+    let body = read_body_fields(state.body_limits, call, body, log).await?;
+    if let (true, Body::Complete(bytes)) = (call.requested_operation().has_countable_text(), &body) {
+        log.count_input = Some(state.record_sink.token_counter.retain_body(call.requested_operation(), bytes));
+    }
+    if log.model.starts_with('@') {
+        // The model may carry a provider prefix (`@slug/model`).
+        return Box::pin(routing::resolve_model_prefix(state, &resolver, &plan, body, log)).await;
+    }
+    target.apply_model(call, &log.model, body.complete_bytes())?;
+    target.cap_timeout(client_deadline);
+    if let Some(lookup) = target.provider.model_lookup(&target.options, &log.model) {
+        Box::pin(inference_profiles::resolve_backing_model(state, call.route.operation, &mut target, lookup, log))
+            .await;
+    }
+    serve_at_target(state, call, &target, body, log).await
+}

@@ -1,0 +1,107 @@
+//! Fields of a request body that routing and records need: model, user and stream flag.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use penstock_llm::api_format::{self, FormScanner, Peek, ScanError};
+
+use crate::{
+    accounting::record::RequestLog,
+    error::{Error, Result},
+    ingress::{
+        body::{Body, BodyLimits},
+        headers,
+    },
+    resolve::target_resolver::Call,
+};
+
+/// Largest JSON body that is scanned on the async thread; larger ones go to a blocking thread. Scanning this much takes
+/// less than a millisecond. It is also the most that crosses the Python boundary in one piece.
+pub(crate) const MAX_INLINE_PEEK_BYTES: usize = 1024 * 1024;
+/// Number of bytes of a form to wait for when looking for its model.
+const MAX_FORM_PREFIX_BYTES: usize = 64 * 1024;
+
+/// Reads what must be known about a body before it is forwarded: its model, user and stream flag.
+pub(crate) async fn read_body_fields(
+    limits: BodyLimits,
+    call: &Call<'_>,
+    body: Body,
+    log: &mut RequestLog,
+) -> Result<Body> {
+    let operation = call.route.operation;
+    let mut body = body.with_limits(limits)?;
+    let fields = &call.head.headers;
+    if !operation.has_json_body() {
+        if let (true, Some(kind)) = (operation.has_model_in_form(), fields.get_str("content-type")) {
+            // Boxed because an inline future would enlarge the future of every request.
+            log.model = Box::pin(read_form_model(kind, &mut body)).await?;
+        }
+        return Ok(observe_body(call, body, log));
+    }
+    let bytes = body.collect().await?;
+    let peek = peek_json(&bytes).await.map_err(|found| match fields.get_str("content-encoding") {
+        None | Some("identity") => Error::BodyInvalid { offset: found.offset, message: found.message },
+        Some(coding) => {
+            let message = format!("`{coding}` is not supported; send uncompressed JSON");
+            Error::HeaderInvalid { name: "content-encoding", message }
+        }
+    })?;
+    if let Some(user) = &peek.user {
+        log.metadata.add_user(user);
+    }
+    let streams = peek.is_streaming();
+    (log.model, log.is_streaming) = match call.route.model() {
+        Some(model) => (model.into_owned(), operation.is_always_streaming()),
+        None => (peek.model.unwrap_or_default(), streams),
+    };
+    log.user = peek.user;
+    Ok(Body::Complete(bytes))
+}
+
+/// Returns the model named in the first bytes of a form that is still arriving. The model may carry a provider prefix.
+async fn read_form_model(kind: &str, body: &mut Body) -> Result<String> {
+    let Some(mut form) = FormScanner::from_content_type(kind) else { return Ok(String::new()) };
+    let is_enough = |piece: &[u8]| {
+        form.feed(piece);
+        form.model().is_some() || form.is_finished()
+    };
+    body.wait_for_prefix(MAX_FORM_PREFIX_BYTES, is_enough).await?;
+    Ok(form.model().unwrap_or_default().to_owned())
+}
+
+/// Extracts the routing fields of a JSON body. Scans a large body on a blocking thread, so that other requests do not
+/// wait.
+async fn peek_json(body: &Bytes) -> std::result::Result<Peek, ScanError> {
+    if body.len() <= MAX_INLINE_PEEK_BYTES {
+        return api_format::peek(body);
+    }
+    let body = body.clone();
+    let elsewhere = tokio::task::spawn_blocking(move || api_format::peek(&body)).await;
+    // Scanning neither panics nor is cancelled, unless the process ends.
+    elsewhere.unwrap_or(Err(ScanError { offset: 0, message: "the body could not be scanned" }))
+}
+
+/// Extracts model, user and stream flag from a body that is forwarded as it arrives. Ignores errors, because the
+/// provider validates the body.
+fn observe_body(call: &Call<'_>, body: Body, log: &mut RequestLog) -> Body {
+    let Some(kind) = call.head.headers.get_str("content-type") else { return body };
+    if let Some(form) = FormScanner::from_content_type(kind) {
+        let form = Arc::new(Mutex::new(form));
+        log.form = Some(Arc::clone(&form));
+        let body =
+            body.with_watcher(Box::new(move |bytes| form.lock().unwrap_or_else(PoisonError::into_inner).feed(bytes)));
+        log.apply_form_fields();
+        return body;
+    }
+    if let Body::Complete(bytes) = &body
+        && headers::is_json_media_type(kind.as_bytes())
+        && let Ok(peek) = api_format::peek(bytes)
+    {
+        if let Some(user) = &peek.user {
+            log.metadata.add_user(user);
+        }
+        log.is_streaming = peek.is_streaming();
+        log.model = peek.model.unwrap_or_default();
+    }
+    body
+}

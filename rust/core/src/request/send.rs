@@ -1,0 +1,105 @@
+//! Sends a request to its target: rewrites and signs it, renders its head, and waits for the response head.
+
+use std::{pin::pin, time::Instant};
+
+use penstock_llm::{
+    catalog::PrefillSupport,
+    translation::{Normaliser, Translation},
+};
+
+use crate::{
+    accounting::record::RequestLog,
+    credentials,
+    error::Result,
+    ingress::body::Body,
+    process::deadline::Deadline,
+    request::{
+        param_map,
+        request_head::{self, BodyLength, RenderInput, TransformMode},
+    },
+    resolve::{target::Target, target_resolver::Call},
+    response::normalise,
+    state::gateway_state::GatewayState,
+    upstream::{BodyFraming, IncomingResponse, OutgoingRequest},
+};
+
+/// Sends a body to a target and waits for the response head. The returned deadline bounds the part of the response
+/// that must arrive before delivery.
+pub(crate) async fn send_to_target(
+    state: &GatewayState,
+    call: &Call<'_>,
+    target: &Target<'_>,
+    body: Body,
+    translation: Option<&Translation>,
+    log: &mut RequestLog,
+) -> Result<(IncomingResponse, Deadline)> {
+    let operation = call.route.operation;
+    let body = param_map::set_model_in_body(call, target, body).await?;
+    let body = match target.prefill {
+        Some(how) => mark_prefill(how, body),
+        None => body,
+    };
+    let (body, payload) = if target.signs_requests() {
+        // Boxed because an inline future would enlarge the future of every request.
+        let (body, payload) = Box::pin(credentials::prepare_payload(target, operation, body)).await?;
+        (body, Some(payload))
+    } else {
+        (body, None)
+    };
+    let length = match &body {
+        Body::Complete(bytes) if bytes.is_empty() && !call.head.expects_body() => BodyLength::None,
+        Body::Complete(bytes) => BodyLength::Known(bytes.len() as u64),
+        Body::Streamed(_, Some(length)) => BodyLength::Known(*length),
+        Body::Streamed(_, None) => BodyLength::Chunked,
+    };
+    let issued = match &target.grant {
+        None => None,
+        Some(grant) => Some(Box::pin(credentials::fetch_credential(state, target, grant)).await?),
+    };
+    let mut deadline = Deadline::new(target.timeout, &body, &state.coarse_timer);
+    let issued = issued.as_deref();
+    let mends =
+        translation.is_none() && normalise::normaliser_for(call, target).is_some_and(Normaliser::changes_responses);
+    let content_type = translation.and_then(Translation::request_content_type);
+    let said = RenderInput {
+        model: &log.model,
+        user: log.user.as_deref().unwrap_or_default(),
+        is_streaming: log.is_streaming,
+        mode: TransformMode::from_translation(translation, log.hides_usage || mends),
+        content_type: content_type.as_deref(),
+        anthropic_betas: translation.and_then(|translation| translation.anthropic_betas.as_deref()),
+        anthropic_version: translation.and_then(|translation| translation.anthropic_version.as_deref()),
+        page_token: translation.and_then(|translation| translation.next_page_token.as_deref()),
+        body_length: length,
+        issued_credential: issued,
+    };
+    let mut head = request_head::render_head(call, target, said, &state.settings.header_aliases)?;
+    if let Some(payload) = payload {
+        credentials::sign_head(target, operation, issued, (&mut head, &payload))?;
+    }
+    let outgoing = OutgoingRequest {
+        head,
+        body,
+        body_framing: BodyFraming {
+            is_chunked: length == BodyLength::Chunked,
+            is_bodiless: call.head.method == "HEAD",
+        },
+        is_replayable: call.head.is_replayable(),
+    };
+    log.set_target(target, operation);
+    let sent = Instant::now();
+    // Pinned here because an async function stores its arguments twice, and this is the largest part of a request's
+    // future.
+    let sending = pin!(state.upstream.send(&target.base_url.origin, outgoing));
+    let incoming = deadline.enforce(sending).await?;
+    log.upstream_latency = Some(sent.elapsed());
+    Ok((incoming, deadline.response_started()))
+}
+
+/// Marks the last message of a chat as an assistant prefill, for providers that need an explicit flag.
+fn mark_prefill(how: &PrefillSupport, body: Body) -> Body {
+    match &body {
+        Body::Complete(bytes) => how.mark_prefill(bytes).map_or(body, |marked| Body::Complete(marked.into())),
+        Body::Streamed(..) => body,
+    }
+}
