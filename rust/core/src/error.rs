@@ -255,12 +255,12 @@ impl Error {
             Self::KeyMissing => "no valid gateway key: send it in x-gateway-api-key. Error Code: 03".into(),
             Self::KeyUnknown => "Invalid API Key. Error Code: 03".into(),
             Self::KeyExpired => "API key has expired. Error Code: 03".into(),
-            Self::KeyForbidden { denial: lack } => format!("this key may not call models: {}", lack.reason()),
+            Self::KeyForbidden { denial } => format!("this key may not call models: {}", denial.reason()),
             Self::TokenInvalid => "Invalid token. Error Code: 03".into(),
             Self::TokenExpired => "token has expired or is not valid yet. Error Code: 03".into(),
             Self::TokenVerificationUnavailable => "tokens of this issuer cannot be verified now: its signing keys have not been loaded yet".into(),
             Self::TokenSubjectRemoved => "the subject of this token was removed from the organisation. Error Code: 03".into(),
-            Self::TokenForbidden { claim: what } => format!("the {what} of this token is not allowed here"),
+            Self::TokenForbidden { claim } => format!("the {claim} of this token is not allowed here"),
             Self::ProviderRequired => {
                 "no provider: send x-gateway-provider or x-gateway-config (or a config that names a provider)".into()
             }
@@ -314,7 +314,7 @@ impl Error {
             Self::ConnectTimeout { host, step } => format!("timed out connecting to {host}: its {step} took too long"),
             Self::ConnectFailed { host, cause } => format!("no connection to {host}: {cause}"),
             Self::UpstreamResponseBroken { cause } => format!("the provider's answer broke off: {cause}"),
-            Self::ResponseInvalid { provider, excerpt: said, .. } => format!("{provider} returned an invalid response: {said}"),
+            Self::ResponseInvalid { provider, excerpt, .. } => format!("{provider} returned an invalid response: {excerpt}"),
             Self::ControlUnavailable => "the management service is restarting".into(),
             Self::Overloaded => "too many requests in flight".into(),
             Self::MemoryExhausted => {
@@ -427,8 +427,8 @@ mod tests {
         for error in [Error::KeyMissing, Error::KeyUnknown, Error::KeyExpired] {
             let body: serde_json::Value =
                 serde_json::from_slice(&error.to_response(ApiFormat::OpenAi, None).body).unwrap();
-            let said = serde_json::json!([body["status"], body["message"], body["error"]["code"]]);
-            assert_eq!(said, serde_json::json!(["failure", body["error"]["message"], "03"]));
+            let actual = serde_json::json!([body["status"], body["message"], body["error"]["code"]]);
+            assert_eq!(actual, serde_json::json!(["failure", body["error"]["message"], "03"]));
             assert!(error.message().ends_with("Error Code: 03"));
         }
     }

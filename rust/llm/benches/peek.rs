@@ -58,11 +58,11 @@ fn bench_response_usage(c: &mut Criterion) {
     let mut group = c.benchmark_group("usage of a response");
     for (name, size) in [("1 KB", 600), ("100 KB", 100_000)] {
         let text = r"The quick brown fox jumps over the lazy dog.\n".repeat(size / 46);
-        let answer = format!(
+        let response = format!(
             r#"{{"id":"chatcmpl-1","object":"chat.completion","model":"gpt-4o-mini","choices":[{{"index":0,"message":{{"role":"assistant","content":"{text}"}},"finish_reason":"stop"}}],"usage":{{"prompt_tokens":9,"completion_tokens":12,"total_tokens":21,"prompt_tokens_details":{{"cached_tokens":0,"audio_tokens":0}},"completion_tokens_details":{{"reasoning_tokens":0,"audio_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}},"service_tier":"default","system_fingerprint":"fp_1"}}"#
         );
         group.bench_function(name, |b| {
-            b.iter(|| Usage::from_response(ApiFormat::OpenAi, black_box(answer.as_bytes())).unwrap());
+            b.iter(|| Usage::from_response(ApiFormat::OpenAi, black_box(response.as_bytes())).unwrap());
         });
     }
     group.finish();

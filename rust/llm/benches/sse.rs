@@ -77,13 +77,13 @@ fn bench_meter(c: &mut Criterion) {
 /// Measures the request for usage on behalf of a client, and its removal from the stream.
 fn bench_injected_usage(c: &mut Criterion) {
     let mut group = c.benchmark_group("usage the client did not request");
-    let asked = [
+    let parts = [
         b"{\"model\":\"gpt-4o\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"",
         [b'x'; 1000].as_slice(),
         b"\"}]}",
     ];
-    let asked = asked.concat();
-    group.bench_function("add to the request", |b| b.iter(|| include_usage::request_usage(black_box(&asked))));
+    let request = parts.concat();
+    group.bench_function("add to the request", |b| b.iter(|| include_usage::request_usage(black_box(&request))));
     for (name, chunk) in
         [("delta", OPENAI_DELTA_EVENT), ("delta with null usage", NULL_USAGE_EVENT), ("event with usage", USAGE_EVENT)]
     {

@@ -41,12 +41,12 @@ fn start_translation(provider: &str, operation: Operation, body: &[u8]) -> Optio
 fn bench_format_pair(
     c: &mut Criterion,
     name: &str,
-    asked: (&str, Operation, &[u8]),
+    request: (&str, Operation, &[u8]),
     response: &[u8],
     events: [&'static [u8]; 2],
 ) {
     let mut group = c.benchmark_group(name);
-    let (provider, operation, body) = asked;
+    let (provider, operation, body) = request;
     group.bench_function("request", |b| b.iter(|| start_translation(provider, operation, black_box(body))));
     let Some((translation, _)) = start_translation(provider, operation, body) else { return };
     group.bench_function("whole answer", |b| b.iter(|| translation.translate_response(black_box(response))));

@@ -43,9 +43,9 @@ fn count_lines(encoding: Encoding) -> io::Result<()> {
     count_text(encoding, &"a".repeat(1000));
     for line in io::stdin().lines() {
         let text: String = serde_json::from_str(&line?)?;
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let tokens = count_text(encoding, &text);
-        let took = begun.elapsed().as_nanos();
+        let took = started_at.elapsed().as_nanos();
         writeln!(io::stdout(), "{tokens} {took}")?;
     }
     Ok(())

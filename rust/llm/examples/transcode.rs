@@ -36,14 +36,14 @@ fn run_rounds(rounds: usize) -> io::Result<()> {
     let translation = build_translation().ok_or_else(|| io::Error::other("no translation for anthropic"))?;
     let mut output = io::stdout().lock();
     for round in 0..=rounds {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let mut transcoder = translation.transcoder();
-        let mut told: Vec<Bytes> = events.iter().map(|event| transcoder.push_chunk(event.clone())).collect();
-        told.push(transcoder.finish());
-        let took = begun.elapsed().as_nanos();
+        let mut transcoded: Vec<Bytes> = events.iter().map(|event| transcoder.push_chunk(event.clone())).collect();
+        transcoded.push(transcoder.finish());
+        let took = started_at.elapsed().as_nanos();
         if round == 0 {
-            let told: Vec<_> = told.iter().map(|bytes| String::from_utf8_lossy(bytes)).collect();
-            writeln!(output, "{}", serde_json::to_string(&told.concat())?)?;
+            let texts: Vec<_> = transcoded.iter().map(|bytes| String::from_utf8_lossy(bytes)).collect();
+            writeln!(output, "{}", serde_json::to_string(&texts.concat())?)?;
         } else {
             writeln!(output, "{took}")?;
         }

@@ -66,19 +66,26 @@ async fn fetch_client_assertion(identity: &WorkloadIdentity, voucher: &ClientAss
     }
 }
 
-async fn request_token(own: &WorkloadIdentity, resource: &str, client: Option<&str>) -> Result<bytes::Bytes, String> {
-    let (url, word) = match &own.azure_identity_url {
-        Some(url) => (url, own.azure_identity_header.as_ref()),
-        None => (&own.azure_metadata_url, None),
+async fn request_token(
+    identity: &WorkloadIdentity,
+    resource: &str,
+    client: Option<&str>,
+) -> Result<bytes::Bytes, String> {
+    let (url, secret) = match &identity.azure_identity_url {
+        Some(url) => (url, identity.azure_identity_header.as_ref()),
+        None => (&identity.azure_metadata_url, None),
     };
     let service = MetadataService::parse(url)?;
-    let (below, version) =
-        if own.azure_identity_url.is_some() { ("", APP_SERVICE_API_VERSION) } else { VM_TOKEN_PATH_AND_API_VERSION };
+    let (below, version) = if identity.azure_identity_url.is_some() {
+        ("", APP_SERVICE_API_VERSION)
+    } else {
+        VM_TOKEN_PATH_AND_API_VERSION
+    };
     let mut fields = vec![("api-version", version), ("resource", resource)];
     fields.extend(client.map(|client| ("client_id", client)));
     let path = format!("{}{below}?{}", service.path, token_endpoint::encode_form(&fields));
-    let word = word.map_or(("metadata", "true"), |word| ("x-identity-header", word.expose()));
-    aws_instance::require_ok(service.send_request("GET", &path, &[word]).await?)
+    let header = secret.map_or(("metadata", "true"), |value| ("x-identity-header", value.expose()));
+    aws_instance::require_ok(service.send_request("GET", &path, &[header]).await?)
 }
 
 fn parse_token(json: &[u8]) -> Result<(IssuedCredential, Duration), String> {
@@ -90,16 +97,16 @@ fn parse_token(json: &[u8]) -> Result<(IssuedCredential, Duration), String> {
         #[serde(default)]
         expires_on: Option<serde_json::Value>,
     }
-    let told: TokenResponse = serde_json::from_slice(json).map_err(|_| "the response contains no token")?;
+    let response: TokenResponse = serde_json::from_slice(json).map_err(|_| "the response contains no token")?;
     // Some endpoints write numbers as strings, and some return only the expiry time.
     let number = |value: &serde_json::Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let until = || told.expires_on.as_ref().and_then(number).map(|end| end.saturating_sub(now));
-    let life = told.expires_in.as_ref().and_then(number).or_else(until).ok_or("the token has no expiry time")?;
-    if told.access_token.is_empty() || !told.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
+    let until = || response.expires_on.as_ref().and_then(number).map(|end| end.saturating_sub(now));
+    let life = response.expires_in.as_ref().and_then(number).or_else(until).ok_or("the token has no expiry time")?;
+    if response.access_token.is_empty() || !response.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("the token cannot be sent in a header".into());
     }
-    Ok((IssuedCredential::Token(told.access_token), Duration::from_secs(life)))
+    Ok((IssuedCredential::Token(response.access_token), Duration::from_secs(life)))
 }
 
 #[cfg(test)]
@@ -110,9 +117,9 @@ mod tests {
     fn accepts_lifetime_or_expiry_time_of_a_token() {
         let life = |json: &str| parse_token(json.as_bytes()).map(|(_, life)| life.as_secs());
         assert_eq!(life(r#"{"access_token":"t","expires_in":"3599"}"#), Ok(3599));
-        let soon = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 1000;
-        let told = life(&format!(r#"{{"access_token":"t","expires_on":"{soon}"}}"#)).unwrap();
-        assert!((998..=1000).contains(&told), "{told}");
+        let expiry = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 1000;
+        let remaining = life(&format!(r#"{{"access_token":"t","expires_on":"{expiry}"}}"#)).unwrap();
+        assert!((998..=1000).contains(&remaining), "{remaining}");
         for wrong in ["{}", r#"{"access_token":"t"}"#, r#"{"access_token":"a b","expires_in":1}"#, "x"] {
             assert!(life(wrong).is_err(), "{wrong}");
         }

@@ -57,9 +57,9 @@ pub async fn fetch_credential(
     target: &Target<'_>,
     grant: &Grant,
 ) -> Result<Arc<IssuedCredential>> {
-    let work = state.shared.credential_cache.get_or_fetch(grant, || issue_credential(state, grant));
+    let fetch = state.shared.credential_cache.get_or_fetch(grant, || issue_credential(state, grant));
     let patience = FETCH_TIMEOUT.min(target.timeout);
-    let found = tokio::time::timeout(patience, work).await.unwrap_or_else(|_| Err("it takes too long".into()));
+    let found = tokio::time::timeout(patience, fetch).await.unwrap_or_else(|_| Err("it takes too long".into()));
     found.map_err(|message| Error::CredentialUnavailable { provider: target.provider.slug(), message })
 }
 
@@ -96,14 +96,14 @@ async fn issue_credential(
         Grant::ManagedIdentity { resource, client_id: client } => {
             managed_identity::fetch_managed_token(&state.settings.identity, resource, client.as_deref()).await
         }
-        Grant::FederatedApplication(asked) => {
-            managed_identity::fetch_federated_token(&state.upstream, &state.settings.identity, asked).await
+        Grant::FederatedApplication(application) => {
+            managed_identity::fetch_federated_token(&state.upstream, &state.settings.identity, application).await
         }
         Grant::AssumeRole(role) => {
             aws::assume_role(&state.upstream, role, &resolve_source_keys(state, role).await?).await
         }
-        Grant::AwsMachineIdentity(asked) => {
-            aws_instance::fetch_machine_keys(&state.upstream, &state.settings.identity, asked).await
+        Grant::AwsMachineIdentity(machine_identity) => {
+            aws_instance::fetch_machine_keys(&state.upstream, &state.settings.identity, machine_identity).await
         }
         Grant::EncryptedKey { pem, passphrase } => {
             encrypted_key::decrypt_key(&state.shared.credential_cache, pem.clone(), passphrase.clone()).await
@@ -117,8 +117,9 @@ async fn resolve_source_keys(state: &GatewayState, role: &AssumeRole) -> std::re
         return Ok(keys.clone());
     }
     let (region, endpoint) = (role.region.clone(), role.sts_endpoint.clone());
-    let own = Grant::AwsMachineIdentity(AwsMachineIdentity { region, endpoint, service: "sts" });
-    let found = state.shared.credential_cache.get_or_fetch(&own, || Box::pin(issue_credential(state, &own))).await?;
+    let grant = Grant::AwsMachineIdentity(AwsMachineIdentity { region, endpoint, service: "sts" });
+    let found =
+        state.shared.credential_cache.get_or_fetch(&grant, || Box::pin(issue_credential(state, &grant))).await?;
     match &*found {
         IssuedCredential::AccessKeys { id, secret, token } => Ok(AwsCredentials {
             access_key_id: id.clone(),

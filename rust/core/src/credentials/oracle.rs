@@ -23,8 +23,8 @@ pub fn sign_head(
     let plain = if opened.is_some() { None } else { parse_private_key(with.private_key) };
     let key = opened.or(plain.as_ref()).ok_or("oracle_private_key must be an RSA key in PEM")?;
     let text = std::str::from_utf8(head).map_err(|error| error.to_string())?;
-    let mut words = text.lines().next().unwrap_or_default().split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut parts = text.lines().next().unwrap_or_default().split(' ');
+    let (method, target) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let kind = text.lines().find_map(|line| line.strip_prefix("content-type: "));
     let mut signed = vec![
         ("date", format_http_date(now)),
@@ -36,10 +36,10 @@ pub fn sign_head(
         signed.push(("content-type", kind.unwrap_or("application/json").to_owned()));
         signed.push(("x-content-sha256", BASE64_STANDARD.encode(payload.digest)));
     }
-    let said: Vec<_> = signed.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    let signing_lines: Vec<_> = signed.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     let mut signature = vec![0; key.public_modulus_len()];
     let unusable = "oracle_private_key cannot sign";
-    key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), said.join("\n").as_bytes(), &mut signature)
+    key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signing_lines.join("\n").as_bytes(), &mut signature)
         .map_err(|_| unusable)?;
     let names: Vec<_> = signed.iter().map(|(name, _)| *name).collect();
     let authorization = format!(
@@ -109,11 +109,11 @@ mod tests {
         String::from_utf8(head).unwrap()
     }
 
-    fn verify_signature(key: &KeyPair, head: &str, said: &str) {
+    fn verify_signature(key: &KeyPair, head: &str, message: &str) {
         let (_, rest) = head.split_once("signature=\"").unwrap();
         let signature = BASE64_STANDARD.decode(rest.split('"').next().unwrap()).unwrap();
         let public = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, key.public_key());
-        public.verify(said.as_bytes(), &signature).expect("the key signed these words");
+        public.verify(message.as_bytes(), &signature).expect("the key signed these words");
     }
 
     #[test]

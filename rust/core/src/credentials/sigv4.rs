@@ -41,14 +41,14 @@ pub fn sign_head(
         .into();
     let text = String::from_utf8(head.clone()).map_err(|error| error.to_string())?;
     let mut lines = text.split("\r\n");
-    let mut words = lines.next().unwrap_or_default().split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut parts = lines.next().unwrap_or_default().split(' ');
+    let (method, target) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let uri = format!("https://{authority}{target}");
     let digested = |payload: &PayloadDigest| SignableBody::Precomputed(payload.to_hex());
     let body = payload.map_or(SignableBody::UnsignedPayload, digested);
     // Object stores require their own `x-amz-` fields to be signed.
-    let own = |field: &(&str, &str)| keeps_objects && field.0.starts_with("x-amz-");
-    let fields = lines.filter_map(|line| line.split_once(": ")).filter(own);
+    let must_sign = |field: &(&str, &str)| keeps_objects && field.0.starts_with("x-amz-");
+    let fields = lines.filter_map(|line| line.split_once(": ")).filter(must_sign);
     let request = SignableRequest::new(method, uri, [("host", authority)].into_iter().chain(fields), body);
     let signed =
         sign_request(request.map_err(|error| error.to_string())?, &params).map_err(|error| error.to_string())?;

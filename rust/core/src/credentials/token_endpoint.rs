@@ -34,21 +34,21 @@ pub async fn request_token(upstream: &Upstream, url: &str, form: &str) -> Result
         format!("POST {path} HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\n", base.origin.authority())
     };
     let (status, body) = post_form(upstream, url, form, |base| Ok(head(base).into_bytes())).await?;
-    let told: TokenResponse =
+    let response: TokenResponse =
         serde_json::from_slice(&body).map_err(|_| format!("{url} answered {status} without valid JSON"))?;
-    if status >= 300 || told.access_token.is_empty() {
-        let words = told.error_description.or(told.error).unwrap_or_default();
-        return Err(format!("{url} answered {status}: {}", sanitise_message(&words)));
+    if status >= 300 || response.access_token.is_empty() {
+        let message = response.error_description.or(response.error).unwrap_or_default();
+        return Err(format!("{url} answered {status}: {}", sanitise_message(&message)));
     }
     // Some endpoints write the number as a string.
-    let life = told
+    let life = response
         .expires_in
         .and_then(|life| life.as_u64().or_else(|| life.as_str()?.parse().ok()))
         .unwrap_or(DEFAULT_LIFETIME_SECONDS);
-    if !told.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if !response.access_token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(format!("{url} returned a token that cannot be sent in a header"));
     }
-    Ok((IssuedCredential::Token(told.access_token), Duration::from_secs(life)))
+    Ok((IssuedCredential::Token(response.access_token), Duration::from_secs(life)))
 }
 
 /// Posts a form with a head that lacks its final fields, and reads the complete response.
@@ -84,8 +84,8 @@ pub async fn send_request(
 }
 
 /// Shortens a third party's text to 300 characters on one line, for use in an error message.
-pub fn sanitise_message(words: &str) -> String {
-    words.chars().take(300).map(|one| if one.is_control() { ' ' } else { one }).collect()
+pub fn sanitise_message(message: &str) -> String {
+    message.chars().take(300).map(|one| if one.is_control() { ' ' } else { one }).collect()
 }
 
 /// Encodes form fields.

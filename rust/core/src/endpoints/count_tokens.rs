@@ -55,12 +55,12 @@ pub async fn count_after_rejection(
     (log, grace): (&mut RequestLog, &CoarseTimer),
 ) -> Result<UpstreamResponse> {
     refused.discard().await;
-    let served = count_locally(call, Body::Complete(body), &log.model, grace).await?;
+    let response = count_locally(call, Body::Complete(body), &log.model, grace).await?;
     if log.dropped_fields.is_none() {
         (log.dropped_params, log.dropped_fields) = (DroppedParams::default(), Some(DroppedFields::default()));
     }
     log.dropped_params.add(call.route.operation.id());
-    Ok(served)
+    Ok(response)
 }
 
 /// Counts the request's tokens and returns the response. The count is approximate; it uses the model's vocabulary if
@@ -73,6 +73,6 @@ pub async fn count_locally(call: &Call<'_>, body: Body, model: &str, grace: &Coa
     let counting = tokio::task::spawn_blocking(move || tokens::count_request(dialect, encoding, &body));
     let count = counting.await.map_err(|_| Error::Draining)?;
     let count = count.map_err(|RequestError { path, message }| Error::TokensUncountable { path, message })?;
-    let told = translation::encode_token_count(call.route.operation, count as u64);
-    Ok(UpstreamResponse::from_gateway(told.into(), dialect, grace))
+    let encoded = translation::encode_token_count(call.route.operation, count as u64);
+    Ok(UpstreamResponse::from_gateway(encoded.into(), dialect, grace))
 }

@@ -46,13 +46,13 @@ const MAX_BACKOFF: Duration = Duration::from_secs(2);
 pub async fn forward_management_request(state: &GatewayState, head: RequestHead, body: Body) -> ClientResponse {
     state.record_sink.metrics.management_requests.add(1);
     let response = match send_management_request(state, &head, body).await {
-        Ok(IncomingResponse { head: answered, body }) => {
-            let mut passed = Headers::with_capacity(answered.headers.len());
-            for (name, value) in answered.headers.iter().filter(|(name, _)| !headers::is_hop_by_hop(name)) {
+        Ok(IncomingResponse { head: response_head, body }) => {
+            let mut passed = Headers::with_capacity(response_head.headers.len());
+            for (name, value) in response_head.headers.iter().filter(|(name, _)| !headers::is_hop_by_hop(name)) {
                 passed.push(name, value);
             }
             ClientResponse {
-                head: ClientResponseHead::new(answered.status, passed),
+                head: ClientResponseHead::new(response_head.status, passed),
                 body: ResponseStream::passthrough(body).into(),
             }
         }
@@ -71,15 +71,15 @@ async fn collect_body(state: &GatewayState, head: &RequestHead, body: Body) -> R
     if let Body::Complete(bytes) = body {
         return Ok((bytes, share));
     }
-    let mut whole = Vec::new();
-    while let Some(piece) = body.next().await.transpose()? {
-        whole.extend_from_slice(&piece);
-        if whole.len() > UNMETERED_BODY_BYTES && !share.try_reserve(piece.len()) {
+    let mut buffer = Vec::new();
+    while let Some(chunk) = body.next().await.transpose()? {
+        buffer.extend_from_slice(&chunk);
+        if buffer.len() > UNMETERED_BODY_BYTES && !share.try_reserve(chunk.len()) {
             state.record_sink.metrics.management_rejected.add(1);
             return Err(Error::Overloaded);
         }
     }
-    Ok((whole.into(), share))
+    Ok((buffer.into(), share))
 }
 
 async fn send_management_request(state: &GatewayState, head: &RequestHead, body: Body) -> Result<IncomingResponse> {
@@ -221,16 +221,16 @@ pub async fn maintain_shared_state(state: Arc<GatewayState>) {
 async fn run_node_store_commands(state: &GatewayState) {
     let errands = state.shared.node_store.as_ref().and_then(|neighbours| neighbours.take_command_receiver());
     let Some(mut errands) = errands else { return };
-    while let Some(errand) = errands.recv().await {
-        match errand {
-            NodeStoreCommand::Put { key: name, value: said, reply: told } => {
-                let note = serde_json::json!({"name": name, "said": said}).to_string();
+    while let Some(command) = errands.recv().await {
+        match command {
+            NodeStoreCommand::Put { key: name, value, reply } => {
+                let note = serde_json::json!({"name": name, "said": value}).to_string();
                 let before = write_node_value(state, note.into()).await;
-                told.map(|told| told.send(before));
+                reply.map(|reply| reply.send(before));
             }
             // The requester has stopped waiting, so the lookup is skipped.
-            NodeStoreCommand::Get { reply: told, .. } if told.is_closed() => (),
-            NodeStoreCommand::Get { key: name, reply: told } => drop(told.send(read_node_value(state, &name).await)),
+            NodeStoreCommand::Get { reply, .. } if reply.is_closed() => (),
+            NodeStoreCommand::Get { key: name, reply } => drop(reply.send(read_node_value(state, &name).await)),
         }
     }
 }
@@ -255,24 +255,24 @@ async fn write_node_value(state: &GatewayState, body: Bytes) -> Option<String> {
 
 async fn send_node_store_request(state: &GatewayState, question: ControlRequest<'_>) -> Option<String> {
     let IncomingResponse { head, mut body } = send_control_request(state, question).await.ok()?;
-    let said = upstream::collect(&mut body, MAX_NODE_STORE_VALUE_BYTES).await.ok()??;
-    (head.status == 200).then(|| String::from_utf8_lossy(&said).into_owned())
+    let value = upstream::collect(&mut body, MAX_NODE_STORE_VALUE_BYTES).await.ok()??;
+    (head.status == 200).then(|| String::from_utf8_lossy(&value).into_owned())
 }
 
 /// Waits for new snapshots and applies them, forever. The last snapshot stays in force while the control process is
 /// down.
 pub async fn follow_snapshots(state: Arc<GatewayState>, step_back: LowerPriority) {
     let mut pause = MIN_BACKOFF;
-    let mut known = state.snapshot_epoch();
+    let mut epoch = state.snapshot_epoch();
     loop {
-        match poll_snapshot(&state, &known, &step_back).await {
+        match poll_snapshot(&state, &epoch, &step_back).await {
             Ok(()) => {
                 pause = MIN_BACKOFF;
-                known = state.snapshot_epoch();
+                epoch = state.snapshot_epoch();
                 continue;
             }
             // The changes do not apply to the current snapshot, so the next poll requests a complete one.
-            Err(Error::ConfigInvalid(_)) => known.clear(),
+            Err(Error::ConfigInvalid(_)) => epoch.clear(),
             Err(_) => {}
         }
         sleep(pause).await;
@@ -280,8 +280,8 @@ pub async fn follow_snapshots(state: Arc<GatewayState>, step_back: LowerPriority
     }
 }
 
-async fn poll_snapshot(state: &Arc<GatewayState>, known: &str, step_back: &LowerPriority) -> Result<()> {
-    let target = format!("/internal/snapshot?worker={}&epoch={known}", state.settings.worker);
+async fn poll_snapshot(state: &Arc<GatewayState>, epoch: &str, step_back: &LowerPriority) -> Result<()> {
+    let target = format!("/internal/snapshot?worker={}&epoch={epoch}", state.settings.worker);
     let IncomingResponse { head, mut body } = send_control_request(
         state,
         ControlRequest { method: "GET", target: &target, headers: &Headers::default(), body: Bytes::new() },

@@ -31,7 +31,7 @@ pub async fn fetch_model_list(
     mut translation: Translation,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
-    let (mut pages, mut room): (Vec<Bytes>, _) = (Vec::new(), MAX_LIST_BYTES);
+    let (mut pages, mut remaining): (Vec<Bytes>, _) = (Vec::new(), MAX_LIST_BYTES);
     let mut first: Option<Deadline> = None;
     loop {
         let asking = send_to_target(state, call, target, Body::empty(), Some(&translation), log);
@@ -48,9 +48,9 @@ pub async fn fetch_model_list(
             return Ok(UpstreamResponse::new(incoming, call.client_api_format(), deadline));
         }
         let IncomingResponse { mut head, mut body } = incoming;
-        let read = deadline.enforce(upstream::collect(&mut body, room)).await?;
+        let read = deadline.enforce(upstream::collect(&mut body, remaining)).await?;
         let read = read.ok_or_else(|| translate::unreadable_response_error("the model list is too large"))?;
-        room = room.saturating_sub(read.len());
+        remaining = remaining.saturating_sub(read.len());
         let (page, goes_on);
         (translation, page, goes_on) = run_offloaded(read.len(), move || {
             let goes_on = translation.advance_page(&read);
@@ -62,10 +62,11 @@ pub async fn fetch_model_list(
             return Err(translate::unreadable_response_error("the model list has too many pages"));
         }
         if !goes_on {
-            let told = run_offloaded(MAX_LIST_BYTES - room, move || translation.merge_model_pages(&pages)).await?;
-            let told = told.map_err(|broken| translate::unreadable_response_error(&broken.0))?;
+            let merged =
+                run_offloaded(MAX_LIST_BYTES - remaining, move || translation.merge_model_pages(&pages)).await?;
+            let merged = merged.map_err(|broken| translate::unreadable_response_error(&broken.0))?;
             head.headers = translate::with_content_type(head.headers, b"application/json");
-            let incoming = IncomingResponse { head, body: ResponseBody::from_bytes(told.into()) };
+            let incoming = IncomingResponse { head, body: ResponseBody::from_bytes(merged.into()) };
             return Ok(UpstreamResponse::new(incoming, call.client_api_format(), deadline));
         }
         first = Some(deadline);

@@ -188,7 +188,7 @@ const IDENTITY_HEADER_PREFIXES: [&str; 2] = ["cf-access-", "cf-aig-"];
 /// Returns true if a header identifies neither the request's content nor the caller.
 pub fn is_ignored_header(name: &[u8]) -> bool {
     let begins = |families: &[&str]| families.iter().any(|family| name.starts_with(family.as_bytes()));
-    IGNORED_HEADERS.binary_search_by(|known| known.as_bytes().cmp(name)).is_ok()
+    IGNORED_HEADERS.binary_search_by(|ignored| ignored.as_bytes().cmp(name)).is_ok()
         || begins(&IGNORED_HEADER_PREFIXES) && !begins(&IDENTITY_HEADER_PREFIXES)
 }
 
@@ -251,18 +251,19 @@ impl CacheKey {
         match partition {
             Partition::Namespace(name) => [b"namespace", name.as_bytes()].into_iter().for_each(&mut add),
             Partition::Headers(headers, aliases) => {
-                let said = headers.iter().filter(|(name, _)| !is_ignored_header(name)).filter_map(|(name, value)| {
-                    // An aliased header name counts as the canonical name.
-                    match split_control_name(name, aliases) {
-                        Some((_, rest)) if is_ignored_control_header(rest) => None,
-                        Some((_, rest)) => Some((CONTROL_PREFIX, rest, value)),
-                        None => Some((&b""[..], name, stable_value(name, value))),
-                    }
-                });
-                let mut said: Vec<_> = said.collect();
+                let entries =
+                    headers.iter().filter(|(name, _)| !is_ignored_header(name)).filter_map(|(name, value)| {
+                        // An aliased header name counts as the canonical name.
+                        match split_control_name(name, aliases) {
+                            Some((_, rest)) if is_ignored_control_header(rest) => None,
+                            Some((_, rest)) => Some((CONTROL_PREFIX, rest, value)),
+                            None => Some((&b""[..], name, stable_value(name, value))),
+                        }
+                    });
+                let mut entries: Vec<_> = entries.collect();
                 // Headers with different names may come in any order.
-                said.sort_by_key(|(prefix, name, _)| (*prefix, *name));
-                for (prefix, name, value) in said {
+                entries.sort_by_key(|(prefix, name, _)| (*prefix, *name));
+                for (prefix, name, value) in entries {
                     [prefix, name, value].into_iter().for_each(&mut add);
                 }
             }
@@ -295,19 +296,19 @@ mod tests {
     fn parses_max_age_in_seconds_with_a_default() {
         assert_eq!(max_age_seconds(parse_cache(&json!("simple")).unwrap()), Some(604_800));
         assert_eq!(max_age_seconds(parse_cache(&json!({"mode": "simple", "max_age": 60})).unwrap()), Some(60));
-        for odd in
+        for invalid in
             [json!("semantic"), json!({}), json!({"mode": "simple", "max_age": 59}), json!(true), json!({"mode": 1})]
         {
-            assert_eq!(parse_cache(&odd).unwrap_err().len(), 1, "{odd}");
+            assert_eq!(parse_cache(&invalid).unwrap_err().len(), 1, "{invalid}");
         }
     }
 
     #[test]
     fn caches_only_requests_without_side_effects() {
         let cache = parse_cache(&json!("simple")).unwrap();
-        let kept = |operation, method, path| cache.max_age(operation, method, path).is_some();
+        let is_cached = |operation, method, path| cache.max_age(operation, method, path).is_some();
         for path in ["/chat/completions", "/v2/chat", "/models/m:generateContent", "/some/inference", "/responses/"] {
-            assert!(kept(Operation::Proxy, "POST", path), "{path}");
+            assert!(is_cached(Operation::Proxy, "POST", path), "{path}");
         }
         for path in [
             "/threads",
@@ -328,14 +329,17 @@ mod tests {
             "/batches",
             "/",
         ] {
-            assert!(!kept(Operation::from_method_and_path("POST", path), "POST", path), "{path}");
-            assert!(!kept(Operation::Proxy, "POST", path), "{path}");
+            assert!(!is_cached(Operation::from_method_and_path("POST", path), "POST", path), "{path}");
+            assert!(!is_cached(Operation::Proxy, "POST", path), "{path}");
         }
-        assert!(kept(Operation::ImageGenerate, "POST", "/images/generations"));
-        assert!(kept(Operation::Proxy, "POST", "/some/inference"));
-        assert!(!kept(Operation::CreateBatch, "POST", "/batches") && !kept(Operation::Proxy, "POST", "/files"));
+        assert!(is_cached(Operation::ImageGenerate, "POST", "/images/generations"));
+        assert!(is_cached(Operation::Proxy, "POST", "/some/inference"));
         assert!(
-            !kept(Operation::Proxy, "GET", "/some/inference") && !kept(Operation::ImageEdit, "POST", "/images/edits")
+            !is_cached(Operation::CreateBatch, "POST", "/batches") && !is_cached(Operation::Proxy, "POST", "/files")
+        );
+        assert!(
+            !is_cached(Operation::Proxy, "GET", "/some/inference")
+                && !is_cached(Operation::ImageEdit, "POST", "/images/edits")
         );
     }
 
@@ -381,8 +385,8 @@ mod tests {
         };
         assert_eq!(signed("one", "20261121", "aa"), signed("one", "20261122", "bb"));
         assert_ne!(signed("one", "20261121", "aa"), signed("two", "20261121", "aa"));
-        let odd = |value: &str| cache_key(&[("authorization", value)], b"{}");
-        assert_ne!(odd("AWS4-HMAC-SHA256 Credential=/a"), odd("AWS4-HMAC-SHA256 Credential=/b"));
+        let key_of = |value: &str| cache_key(&[("authorization", value)], b"{}");
+        assert_ne!(key_of("AWS4-HMAC-SHA256 Credential=/a"), key_of("AWS4-HMAC-SHA256 Credential=/b"));
     }
 
     #[test]
@@ -395,8 +399,8 @@ mod tests {
 
     #[test]
     fn different_parts_never_share_a_key() {
-        let of = |parts: &[&[u8]]| CacheKey::compute(Partition::Namespace("n"), parts);
-        assert_ne!(of(&[b"ab", b"c"]), of(&[b"a", b"bc"]));
-        assert_ne!(of(&[b"a"]), CacheKey::compute(Partition::Namespace("m"), &[b"a"]));
+        let key_of = |parts: &[&[u8]]| CacheKey::compute(Partition::Namespace("n"), parts);
+        assert_ne!(key_of(&[b"ab", b"c"]), key_of(&[b"a", b"bc"]));
+        assert_ne!(key_of(&[b"a"]), CacheKey::compute(Partition::Namespace("m"), &[b"a"]));
     }
 }

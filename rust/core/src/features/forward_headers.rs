@@ -92,8 +92,8 @@ mod tests {
     fn parses_json_array() {
         let listed = ForwardHeaders::default().resolve(Some(r#"["X-Team", "x-user"]"#)).unwrap();
         assert_eq!(listed.names(), ["x-team", "x-user"]);
-        for odd in ["[", "[1]", r#"["x-a","#, r#"["x-forward-headers"]"#] {
-            assert!(ForwardHeaders::default().resolve(Some(odd)).is_err(), "{odd}");
+        for invalid in ["[", "[1]", r#"["x-a","#, r#"["x-forward-headers"]"#] {
+            assert!(ForwardHeaders::default().resolve(Some(invalid)).is_err(), "{invalid}");
         }
     }
 

@@ -51,12 +51,12 @@ const MAX_SKIPPED_PINGS: usize = 4;
 /// Reads up to the first event that is not a ping. Anything except an overloaded error is put back unchanged.
 pub async fn inspect_first_event(mut incoming: IncomingResponse) -> Result<IncomingResponse> {
     let mut splitter = Splitter::new(MAX_BUFFERED_BYTES);
-    let mut held = BytesMut::new();
+    let mut buffered = BytesMut::new();
     let mut pings = 0;
     // If the response breaks off here, nothing was sent yet, so the client still gets an error status.
-    while let Some(piece) = incoming.body.next_chunk().await.transpose()? {
-        held.extend_from_slice(&piece);
-        let verdict = splitter.push(piece).find_map(|event| match event {
+    while let Some(chunk) = incoming.body.next_chunk().await.transpose()? {
+        buffered.extend_from_slice(&chunk);
+        let verdict = splitter.push(chunk).find_map(|event| match event {
             Ok(event) if is_ping(&event) && pings < MAX_SKIPPED_PINGS => {
                 pings += 1;
                 None
@@ -72,8 +72,8 @@ pub async fn inspect_first_event(mut incoming: IncomingResponse) -> Result<Incom
     if let Some(error) = splitter.finish().and_then(|event| extract_overloaded_error(&event)) {
         return Ok(build_overloaded_response(incoming, error));
     }
-    if !held.is_empty() {
-        incoming.body.put_back(held.freeze());
+    if !buffered.is_empty() {
+        incoming.body.put_back(buffered.freeze());
     }
     Ok(incoming)
 }

@@ -43,13 +43,13 @@ impl Parameters {
     /// Merges the parent's changes field by field: the nearer value takes precedence, and drops accumulate.
     pub fn inherit(&mut self, parent: &Self) {
         let Some(parent) = &parent.0 else { return };
-        let own = self.0.get_or_insert_default();
+        let changes = self.0.get_or_insert_default();
         let Changes { defaults, overrides, drops } = &**parent;
-        merge_fields(&mut own.defaults, defaults);
-        merge_fields(&mut own.overrides, overrides);
+        merge_fields(&mut changes.defaults, defaults);
+        merge_fields(&mut changes.overrides, overrides);
         for path in drops {
-            if !own.drops.contains(path) {
-                own.drops.push(path.clone());
+            if !changes.drops.contains(path) {
+                changes.drops.push(path.clone());
             }
         }
     }
@@ -68,11 +68,11 @@ impl Parameters {
 
     /// Returns the model that overrides the client's, if the config sets one.
     pub fn model_override(&self) -> Option<String> {
-        let of = |fields: &[JsonField]| {
+        let model_field = |fields: &[JsonField]| {
             let (_, value) = fields.iter().find(|(key, _)| key == "model")?;
             serde_json::from_slice(value).ok()
         };
-        self.0.as_ref().and_then(|changes| of(&changes.overrides))
+        self.0.as_ref().and_then(|changes| model_field(&changes.overrides))
     }
 
     /// Returns true if the config overrides or drops this field, whatever the client sent.
@@ -103,10 +103,10 @@ fn parse_fields(value: &Value, reading: &mut ConfigReader) -> Vec<JsonField> {
     object.into_iter().flatten().map(|(key, value)| edit::json_field(key, value)).collect()
 }
 
-fn merge_fields(own: &mut Vec<JsonField>, parent: &[JsonField]) {
+fn merge_fields(fields: &mut Vec<JsonField>, parent: &[JsonField]) {
     for (key, value) in parent {
-        if !own.iter().any(|(known, _)| known == key) {
-            own.push((key.clone(), value.clone()));
+        if !fields.iter().any(|(existing, _)| existing == key) {
+            fields.push((key.clone(), value.clone()));
         }
     }
 }

@@ -73,12 +73,12 @@ impl Recovery {
     }
 
     /// Returns why this target cannot continue a partial response; `None` if it can. The config takes precedence over
-    /// `known`, which comes from the model's data.
-    pub fn prefill_refusal(self, known: Option<&'static str>) -> Option<&'static str> {
+    /// `model_refusal`, which comes from the model's data.
+    pub fn prefill_refusal(self, model_refusal: Option<&'static str>) -> Option<&'static str> {
         match self.0.and_then(|policy| policy.prefill) {
             Some(true) => None,
             Some(false) => Some("the config says that its model begins anew"),
-            None => known,
+            None => model_refusal,
         }
     }
 }
@@ -107,13 +107,13 @@ mod tests {
 
     #[test]
     fn configured_prefill_overrides_model_data() {
-        let said = |prefill: bool| parse_recovery(&json!({"mode": "continue", "prefill": prefill})).unwrap();
+        let recovery = |prefill: bool| parse_recovery(&json!({"mode": "continue", "prefill": prefill})).unwrap();
         let anew = Some("its model begins anew");
-        assert_eq!((said(true).prefill_refusal(anew), said(true).prefill_refusal(None)), (None, None));
+        assert_eq!((recovery(true).prefill_refusal(anew), recovery(true).prefill_refusal(None)), (None, None));
         assert!(
             [anew, None]
                 .iter()
-                .all(|known| said(false).prefill_refusal(*known).unwrap().starts_with("the config says"))
+                .all(|known| recovery(false).prefill_refusal(*known).unwrap().starts_with("the config says"))
         );
         assert_eq!(
             (Recovery::default().prefill_refusal(anew), Recovery::default().prefill_refusal(None)),

@@ -111,13 +111,13 @@ impl Backoff {
 
     /// Returns the next wait: the requested one, else a fraction `chance` (0 to 1) of an upper bound that doubles each
     /// time. Returns `None` if a wait or their total would exceed `MAX_TOTAL_WAIT`.
-    pub fn next_wait(&mut self, asked: Option<Duration>, chance: f64) -> Option<Duration> {
-        let wait = asked.unwrap_or_else(|| {
+    pub fn next_wait(&mut self, requested: Option<Duration>, chance: f64) -> Option<Duration> {
+        let wait = requested.unwrap_or_else(|| {
             self.base_wait.saturating_mul(1 << self.wait_count.min(16)).min(MAX_TOTAL_WAIT).mul_f64(chance)
         });
         self.wait_count += 1;
         self.total_wait = self.total_wait.saturating_add(wait);
-        let is_asked_too_long = asked.is_some_and(|asked| asked >= MAX_TOTAL_WAIT);
+        let is_asked_too_long = requested.is_some_and(|requested| requested >= MAX_TOTAL_WAIT);
         (!is_asked_too_long && self.total_wait <= MAX_TOTAL_WAIT).then_some(wait)
     }
 }
@@ -185,8 +185,8 @@ mod tests {
         assert_eq!(heeding.requested_wait(429, &build_headers(&[("retry-after", "3")])), Some(Duration::from_secs(3)));
         assert_eq!(heeding.requested_wait(429, &build_headers(&[("retry-after", "1e300")])), Some(Duration::MAX));
         assert_eq!((heeding.requested_wait(503, &all), deaf.requested_wait(429, &all)), (None, None));
-        for odd in ["-1", "soon", "NaN", ""] {
-            assert_eq!(heeding.requested_wait(429, &build_headers(&[("retry-after", odd)])), None, "{odd}");
+        for invalid in ["-1", "soon", "NaN", ""] {
+            assert_eq!(heeding.requested_wait(429, &build_headers(&[("retry-after", invalid)])), None, "{invalid}");
         }
     }
 

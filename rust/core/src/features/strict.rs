@@ -36,8 +36,8 @@ mod tests {
 
     #[test]
     fn nearer_setting_wins() {
-        let mut own = StrictCompliance(Some(true));
-        own.inherit(&StrictCompliance(Some(false)));
-        assert_eq!(own, StrictCompliance(Some(true)));
+        let mut compliance = StrictCompliance(Some(true));
+        compliance.inherit(&StrictCompliance(Some(false)));
+        assert_eq!(compliance, StrictCompliance(Some(true)));
     }
 }

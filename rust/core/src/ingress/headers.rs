@@ -267,7 +267,7 @@ impl<'a> ControlHeaders<'a> {
         for (name, value) in headers.iter() {
             if let Some((prefix, rest)) = split_control_name(name, aliases) {
                 // An alias takes precedence: clients that use it read only aliased headers of the response.
-                if control.prefix.is_none_or(|known| known == CONTROL_PREFIX) {
+                if control.prefix.is_none_or(|current| current == CONTROL_PREFIX) {
                     control.prefix = Some(prefix);
                 }
                 control.set_field(rest, std::str::from_utf8(value).unwrap_or(NON_UTF8_VALUE).trim());
@@ -298,7 +298,7 @@ impl<'a> ControlHeaders<'a> {
 
     /// Returns true if only metrics of the request may be logged, not its content.
     pub fn is_content_logging_disabled(&self) -> bool {
-        self.debug.is_some_and(|said| said.eq_ignore_ascii_case("false"))
+        self.debug.is_some_and(|value| value.eq_ignore_ascii_case("false"))
     }
 
     fn set_field(&mut self, name: &[u8], value: &'a str) {
@@ -357,7 +357,7 @@ pub fn split_control_name<'n>(name: &'n [u8], aliases: &[String]) -> Option<(&'n
 /// Returns the first error in the fields that decide identity and routing; each of them must be unambiguous.
 pub fn find_header_error(headers: &Headers, aliases: &[String]) -> Option<(&'static str, String)> {
     let mut once = [false; 2];
-    for (place, (name, value)) in headers.iter().enumerate() {
+    for (index, (name, value)) in headers.iter().enumerate() {
         let single = match name {
             b"host" if !is_valid_host(value) => {
                 return Some(("host", format!("`{}` is not a valid host", value.escape_ascii())));
@@ -365,7 +365,7 @@ pub fn find_header_error(headers: &Headers, aliases: &[String]) -> Option<(&'sta
             b"host" => 0,
             b"authorization" => 1,
             [b'x', ..] => {
-                if let Some(message) = find_control_header_error(headers, place, aliases) {
+                if let Some(message) = find_control_header_error(headers, index, aliases) {
                     return Some(("header", message));
                 }
                 continue;
@@ -381,8 +381,8 @@ pub fn find_header_error(headers: &Headers, aliases: &[String]) -> Option<(&'sta
 }
 
 /// Returns the error in a field whose name begins with `x`, if it is a control header.
-fn find_control_header_error(headers: &Headers, place: usize, aliases: &[String]) -> Option<String> {
-    let (name, value) = headers.iter().nth(place)?;
+fn find_control_header_error(headers: &Headers, index: usize, aliases: &[String]) -> Option<String> {
+    let (name, value) = headers.iter().nth(index)?;
     let shown = || String::from_utf8_lossy(name).into_owned();
     if name.contains(&b'_') {
         // Some servers treat an underscore as a hyphen, so the name would be ambiguous.
@@ -391,10 +391,10 @@ fn find_control_header_error(headers: &Headers, place: usize, aliases: &[String]
             .map(|_| format!("`{}` is written with hyphens: `{}`", shown(), String::from_utf8_lossy(&plain)));
     }
     let (prefix, rest) = split_control_name(name, aliases)?;
-    headers.iter().skip(place + 1).find_map(|(other, said)| {
+    headers.iter().skip(index + 1).find_map(|(other, other_value)| {
         let (other_prefix, _) =
             other.ends_with(rest).then(|| split_control_name(other, aliases))?.filter(|(_, r)| *r == rest)?;
-        match (prefix == other_prefix, value == said) {
+        match (prefix == other_prefix, value == other_value) {
             (true, _) => Some(format!("`{}` is sent twice", shown())),
             (false, false) => Some(format!("`{}` and `{}` differ", shown(), String::from_utf8_lossy(other))),
             (false, true) => None,
@@ -546,7 +546,7 @@ mod tests {
             let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
             find_header_error(&headers, &aliases).map(|(name, message)| format!("{name} {message}"))
         };
-        for (fields, said) in [
+        for (fields, expected) in [
             (&[("host", "a"), ("Host", "a")][..], "host is sent twice"),
             (&[("authorization", "a"), ("Authorization", "a")], "authorization is sent twice"),
             (&[("x_gateway_api_key", "a")], "`x_gateway_api_key` is written with hyphens"),
@@ -559,7 +559,7 @@ mod tests {
             ),
         ] {
             let found = faults(fields).unwrap();
-            assert!(found.contains(said), "{found}");
+            assert!(found.contains(expected), "{found}");
         }
         for fields in [
             &[("host", "a:80"), ("x_other", "1"), ("x-other", "1"), ("x-other", "2")][..],

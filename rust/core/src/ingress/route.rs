@@ -30,11 +30,11 @@ const GOOGLE_UPLOAD_PATHS: [&str; 2] = ["/upload/v1/files", "/upload/v1beta/file
 
 /// Rewrites the provider's upload URL to the gateway's host, with the same path and query. `None` if it is not an
 /// upload path.
-pub fn rewrite_upload_url(there: &str, scheme: &str, host: &str) -> Option<String> {
-    let (_, rest) = there.split_once("://")?;
-    let asked = &rest[rest.find('/')?..];
-    let path = asked.split('?').next()?;
-    GOOGLE_UPLOAD_PATHS.contains(&path).then(|| format!("{scheme}://{host}{asked}"))
+pub fn rewrite_upload_url(url: &str, scheme: &str, host: &str) -> Option<String> {
+    let (_, rest) = url.split_once("://")?;
+    let path_and_query = &rest[rest.find('/')?..];
+    let path = path_and_query.split('?').next()?;
+    GOOGLE_UPLOAD_PATHS.contains(&path).then(|| format!("{scheme}://{host}{path_and_query}"))
 }
 
 /// Returns true if requests with this method are forwarded. Valid custom methods are, because a provider may support
@@ -144,15 +144,16 @@ impl<'r> Route<'r> {
     fn parse_vertex(method: &str, version: &'r str, rest: &'r str) -> Option<Self> {
         // Checks the prefixes first, because the substring search is the most expensive step.
         let begins = strip_path_prefix(rest, "/publishers").or_else(|| strip_path_prefix(rest, "/projects"));
-        let (place, models) = begins.and_then(|_| rest.split_at_checked(rest.find("/publishers/google/models/")?))?;
-        let is_place = match place.split('/').collect::<Vec<_>>()[..] {
+        let (project_path, models) =
+            begins.and_then(|_| rest.split_at_checked(rest.find("/publishers/google/models/")?))?;
+        let is_place = match project_path.split('/').collect::<Vec<_>>()[..] {
             [""] => true,
             ["", "projects", project, "locations", location] => !project.is_empty() && !location.is_empty(),
             _ => false,
         };
-        let place = place.strip_prefix('/').unwrap_or(place);
+        let project_path = project_path.strip_prefix('/').unwrap_or(project_path);
         let stated = PathOptions {
-            google: Some(GooglePathOptions { version, project_and_location: Some(place) }),
+            google: Some(GooglePathOptions { version, project_and_location: Some(project_path) }),
             ..PathOptions::default()
         };
         let route = Self { path_params: stated, ..Self::from_path(method, models.strip_prefix("/publishers/google")?) };
@@ -185,8 +186,9 @@ impl<'r> Route<'r> {
                 ..Self::from_path(method, path)
             };
         }
-        let named = rest.strip_prefix("/deployments/").and_then(|named| named.split_at_checked(named.find('/')?));
-        let deployed = named.map(|(name, path)| Self {
+        let deployment_path =
+            rest.strip_prefix("/deployments/").and_then(|tail| tail.split_at_checked(tail.find('/')?));
+        let deployed = deployment_path.map(|(name, path)| Self {
             path_params: PathOptions { deployment: Some(name), ..PathOptions::default() },
             ..Self::from_path(method, path)
         });
@@ -224,15 +226,15 @@ mod tests {
             let route = Route::parse("POST", path).unwrap();
             (route.operation.id(), route.path, route.model().map(Cow::into_owned))
         };
-        let named = |model: &str| Some(model.to_owned());
+        let model_name = |model: &str| Some(model.to_owned());
         assert_eq!(
             route("/v1beta/models/gemini:generateContent"),
-            ("generateContent", "/models/gemini:generateContent", named("gemini"))
+            ("generateContent", "/models/gemini:generateContent", model_name("gemini"))
         );
-        assert_eq!(route("/v1/models/@mine/gpt:streamGenerateContent").2, named("@mine/gpt"));
+        assert_eq!(route("/v1/models/@mine/gpt:streamGenerateContent").2, model_name("@mine/gpt"));
         assert_eq!(
             route("/model/%40mine%2Fgpt%3A0/converse-stream"),
-            ("converseStream", "/model/%40mine%2Fgpt%3A0/converse-stream", named("@mine/gpt:0"))
+            ("converseStream", "/model/%40mine%2Fgpt%3A0/converse-stream", model_name("@mine/gpt:0"))
         );
         for raw in [
             "/upload/v1/files",
@@ -276,16 +278,16 @@ mod tests {
             (
                 operation.id(),
                 path,
-                stated.google.map(|GooglePathOptions { version, project_and_location: place }| (version, place)),
+                stated.google.map(|GooglePathOptions { version, project_and_location: location }| (version, location)),
             )
         }
         const GENERATE_PATH: &str = "/models/g:generateContent";
-        let place = "projects/p/locations/global";
+        let location = "projects/p/locations/global";
         for (path, stated) in [
             (format!("/v1beta{GENERATE_PATH}"), ("/v1beta", None)),
             (format!("/v1alpha{GENERATE_PATH}"), ("/v1alpha", None)),
-            (format!("/v1beta1/{place}/publishers/google{GENERATE_PATH}"), ("/v1beta1", Some(place))),
-            (format!("/v1/{place}/publishers/google{GENERATE_PATH}"), ("/v1", Some(place))),
+            (format!("/v1beta1/{location}/publishers/google{GENERATE_PATH}"), ("/v1beta1", Some(location))),
+            (format!("/v1/{location}/publishers/google{GENERATE_PATH}"), ("/v1", Some(location))),
             (format!("/v1beta1/publishers/google{GENERATE_PATH}"), ("/v1beta1", Some(""))),
         ] {
             assert_eq!(parse_route(&path), ("generateContent", GENERATE_PATH, Some(stated)), "{path}");
@@ -302,13 +304,13 @@ mod tests {
 
     #[test]
     fn rewrites_upload_url_to_the_gateway() {
-        let here = |there| rewrite_upload_url(there, "https", "gw.example:8787");
-        let there =
+        let rewrite = |url| rewrite_upload_url(url, "https", "gw.example:8787");
+        let upload_url =
             "https://generativelanguage.googleapis.com/upload/v1beta/files?upload_id=A-b&upload_protocol=resumable";
         let expected = "https://gw.example:8787/upload/v1beta/files?upload_id=A-b&upload_protocol=resumable";
-        assert_eq!(here(there).as_deref(), Some(expected));
+        assert_eq!(rewrite(upload_url).as_deref(), Some(expected));
         for elsewhere in ["https://storage.example/bucket/x?upload_id=A", "/upload/v1/files", "https://x", ""] {
-            assert_eq!(here(elsewhere), None, "{elsewhere}");
+            assert_eq!(rewrite(elsewhere), None, "{elsewhere}");
         }
     }
 

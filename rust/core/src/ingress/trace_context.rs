@@ -24,8 +24,8 @@ impl<'t> TraceContext<'t> {
     /// Parses a `traceparent`. `None` if it is invalid, which is treated as absent.
     pub fn parse(traceparent: &'t [u8]) -> Option<Self> {
         let text = std::str::from_utf8(traceparent).ok()?.trim_matches([' ', '\t']);
-        let (known, rest) = text.split_at_checked(TRACEPARENT_BYTES)?;
-        let mut parts = known.split('-');
+        let (prefix, rest) = text.split_at_checked(TRACEPARENT_BYTES)?;
+        let mut parts = prefix.split('-');
         let mut part = |length| parts.next().filter(|part| part.len() == length && is_lower_hex(part));
         let (version, trace_id, parent_id, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
         // Later versions may append more fields after another dash.
@@ -61,7 +61,7 @@ pub fn merge_tracestate(headers: &Headers) -> Option<String> {
                 continue;
             }
             let (key, value) = member.split_once('=')?;
-            let is_new = !members.iter().any(|(known, _)| *known == key);
+            let is_new = !members.iter().any(|(existing, _)| *existing == key);
             if !is_new
                 || !is_tracestate_key(key)
                 || !is_tracestate_value(value)

@@ -74,8 +74,8 @@ impl TickClock {
     fn advance(&mut self) -> Vec<Waker> {
         self.current_tick += 1;
         let due = |waiter: &Waiter| has_elapsed(waiter.start_tick, self.current_tick);
-        let places: Vec<_> = self.waiters.iter().filter(|(_, waiter)| due(waiter)).map(|(place, _)| place).collect();
-        places.into_iter().map(|place| self.waiters.remove(place).waker).collect()
+        let expired: Vec<_> = self.waiters.iter().filter(|(_, waiter)| due(waiter)).map(|(key, _)| key).collect();
+        expired.into_iter().map(|key| self.waiters.remove(key).waker).collect()
     }
 }
 
@@ -90,15 +90,15 @@ impl Future for CoarseWait<'_> {
         let mut clock = lock_clock(self.clock);
         match self.registration {
             Some((_, since)) if has_elapsed(since, clock.current_tick) => return Poll::Ready(()),
-            Some((place, _)) => clock.waiters[place].waker.clone_from(context.waker()),
+            Some((key, _)) => clock.waiters[key].waker.clone_from(context.waker()),
             None => {
                 let since = clock.current_tick;
-                let place = clock.waiters.insert(Waiter { start_tick: since, waker: context.waker().clone() });
+                let key = clock.waiters.insert(Waiter { start_tick: since, waker: context.waker().clone() });
                 if !clock.is_running {
                     clock.start_running(self.timer);
                 }
                 drop(clock);
-                self.registration = Some((place, since));
+                self.registration = Some((key, since));
             }
         }
         Poll::Pending
@@ -107,10 +107,10 @@ impl Future for CoarseWait<'_> {
 
 impl Drop for CoarseWait<'_> {
     fn drop(&mut self) {
-        let Some((place, since)) = self.registration else { return };
+        let Some((key, since)) = self.registration else { return };
         let mut clock = lock_clock(self.clock);
         if !has_elapsed(since, clock.current_tick) {
-            clock.waiters.remove(place);
+            clock.waiters.remove(key);
         }
     }
 }

@@ -34,10 +34,10 @@ impl Deadline {
     }
 
     /// Runs a part of the exchange with the provider. Returns `Error::Timeout` if the deadline passes first.
-    pub async fn enforce<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
+    pub async fn enforce<T>(&mut self, future: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
-            done = work => done,
+            done = future => done,
             () = self.wait_expired() => Err(Error::Timeout { milliseconds: self.limit.as_millis() as u64 }),
         }
     }
@@ -127,8 +127,8 @@ mod tests {
     async fn waiting_for_the_client_does_not_count() {
         let (feeder, mut feed, mut deadline) = start_upload();
         let sending = async {
-            while let Some(piece) = feed.next().await {
-                piece?;
+            while let Some(chunk) = feed.next().await {
+                chunk?;
             }
             Ok(Instant::now())
         };

@@ -35,15 +35,15 @@ pub fn start_preemption_ticker(turn: Duration) -> io::Result<()> {
 
 /// Returns true if the process was busy while `wait` ran.
 fn is_busy_during(wait: impl FnOnce()) -> bool {
-    let (began, spent) = (Instant::now(), process_cpu_time());
+    let (started_at, spent) = (Instant::now(), process_cpu_time());
     wait();
-    is_busy(process_cpu_time().saturating_sub(spent), began.elapsed())
+    is_busy(process_cpu_time().saturating_sub(spent), started_at.elapsed())
 }
 
 /// Sleeps for `SAMPLE_INTERVAL` in steps of this length.
 fn sleep_in_steps(step: Duration) {
-    let began = Instant::now();
-    while began.elapsed() < SAMPLE_INTERVAL {
+    let started_at = Instant::now();
+    while started_at.elapsed() < SAMPLE_INTERVAL {
         thread::sleep(step);
     }
 }

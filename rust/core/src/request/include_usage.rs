@@ -28,14 +28,14 @@ pub async fn request_usage_blocking(call: &Call<'_>, target: &Target<'_>, body: 
         Body::Complete(bytes) if should_request_usage(call, target, log) => bytes.clone(),
         _ => return body,
     };
-    let asked = tokio::task::spawn_blocking(move || include_usage::request_usage(&bytes)).await;
-    replace_body(asked.ok().flatten(), body, log)
+    let updated = tokio::task::spawn_blocking(move || include_usage::request_usage(&bytes)).await;
+    replace_body(updated.ok().flatten(), body, log)
 }
 
-fn replace_body(asked: Option<Vec<u8>>, body: Body, log: &mut RequestLog) -> Body {
-    let Some(asked) = asked else { return body };
+fn replace_body(updated: Option<Vec<u8>>, body: Body, log: &mut RequestLog) -> Body {
+    let Some(updated) = updated else { return body };
     log.hides_usage = true;
-    Body::Complete(asked.into())
+    Body::Complete(updated.into())
 }
 
 fn should_request_usage(call: &Call<'_>, target: &Target<'_>, log: &RequestLog) -> bool {

@@ -53,7 +53,7 @@ impl<'q> InternalRequest<'q> {
         let issued = issued.as_deref();
         let length = self.body_length();
         let Self { method, path, query, headers: fields, body } = self;
-        let asked = PathInfo {
+        let path_info = PathInfo {
             operation,
             path,
             query,
@@ -64,7 +64,7 @@ impl<'q> InternalRequest<'q> {
             has_prefill: false,
             path_options: PathOptions::default(),
         };
-        let mut head = render_internal_head(target, &asked, (method, fields), (length, issued))?;
+        let mut head = render_internal_head(target, &path_info, (method, fields), (length, issued))?;
         credentials::sign_head(target, operation, issued, (&mut head, &PayloadDigest::compute(body.complete_bytes())))?;
         let shape = BodyFraming { is_chunked: length == BodyLength::Chunked, is_bodiless: method == "HEAD" };
         Ok(OutgoingRequest { head, body, body_framing: shape, is_replayable: method != "POST" })

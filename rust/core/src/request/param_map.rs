@@ -46,16 +46,16 @@ pub fn model_setter(call: &Call<'_>, model: String) -> impl FnOnce(&[u8]) -> Opt
 /// Applies the parameter mapping to a body and records dropped parameters for the client.
 pub async fn apply_param_rules(wording: &'static ParamRules, body: Body, log: &mut RequestLog) -> Result<Body> {
     let Body::Complete(bytes) = &body else { return Ok(body) };
-    let told = if bytes.len() > MAX_INLINE_BYTES {
+    let mapped = if bytes.len() > MAX_INLINE_BYTES {
         let bytes = bytes.clone();
         // The mapping neither panics nor is cancelled, unless the process shuts down.
         tokio::task::spawn_blocking(move || wording.apply(&bytes)).await.map_err(|_| Error::Draining)?
     } else {
         wording.apply(bytes)
     };
-    let Some((told, dropped)) = told else { return Ok(body) };
+    let Some((mapped, dropped)) = mapped else { return Ok(body) };
     if !dropped.is_empty() {
         (log.dropped_params, log.dropped_fields) = (dropped, Some(DroppedFields::default()));
     }
-    Ok(Body::Complete(told.into()))
+    Ok(Body::Complete(mapped.into()))
 }

@@ -77,20 +77,25 @@ pub struct RenderInput<'s> {
 }
 
 /// Renders the head of a client's request to a target.
-pub fn render_head(call: &Call<'_>, target: &Target<'_>, said: RenderInput<'_>, aliases: &[String]) -> Result<Vec<u8>> {
+pub fn render_head(
+    call: &Call<'_>,
+    target: &Target<'_>,
+    input: RenderInput<'_>,
+    aliases: &[String],
+) -> Result<Vec<u8>> {
     let head = call.head;
-    let (mut out, looks) = (Vec::with_capacity(1024), KeyLookupBudget::default());
-    write_request_line(&mut out, call, target, said, &looks)?;
+    let (mut out, key_lookups) = (Vec::with_capacity(1024), KeyLookupBudget::default());
+    write_request_line(&mut out, call, target, input, &key_lookups)?;
     write_host(&mut out, &target.base_url.origin);
     let of_the_connection = head.headers.connection_options();
     let passing =
-        HeaderFilter { call, target, connection_headers: of_the_connection, input: said, key_lookups: &looks };
+        HeaderFilter { call, target, connection_headers: of_the_connection, input, key_lookups: &key_lookups };
     for (name, value) in head.headers.iter() {
         if headers::split_control_name(name, aliases).is_none() && passing.should_forward(name, value) {
             write_header(&mut out, name, value);
         }
     }
-    if looks.is_exhausted() {
+    if key_lookups.is_exhausted() {
         let message = "its query and headers have too many words to check for gateway keys; send fewer or shorter ones";
         return Err(Error::HeaderInvalid { name: "request", message: message.into() });
     }
@@ -104,12 +109,12 @@ pub fn render_head(call: &Call<'_>, target: &Target<'_>, said: RenderInput<'_>, 
         && head.headers.get(name).is_none()
         && !target.overrides_header(name.as_bytes())
     {
-        write_header(&mut out, name.as_bytes(), said.anthropic_version.unwrap_or(value).as_bytes());
+        write_header(&mut out, name.as_bytes(), input.anthropic_version.unwrap_or(value).as_bytes());
     }
-    if let Some(betas) = said.anthropic_betas.filter(|betas| !betas.is_empty()) {
+    if let Some(betas) = input.anthropic_betas.filter(|betas| !betas.is_empty()) {
         write_header(&mut out, b"anthropic-beta", betas.as_bytes());
     }
-    if let Some(kind) = said.content_type.or_else(|| passing.default_content_type()) {
+    if let Some(kind) = input.content_type.or_else(|| passing.default_content_type()) {
         write_header(&mut out, b"content-type", kind.as_bytes());
     }
     if passing.is_translated_image_request() && !target.overrides_header(b"accept") {
@@ -119,9 +124,9 @@ pub fn render_head(call: &Call<'_>, target: &Target<'_>, said: RenderInput<'_>, 
         // A compressed response cannot be edited or read.
         write_header(&mut out, b"accept-encoding", b"identity");
     }
-    write_credential(&mut out, target, said.issued_credential);
+    write_credential(&mut out, target, input.issued_credential);
     write_trace_context(&mut out, call);
-    write_body_framing(&mut out, said.body_length);
+    write_body_framing(&mut out, input.body_length);
     out.extend_from_slice(b"\r\n");
     Ok(out)
 }
@@ -129,7 +134,7 @@ pub fn render_head(call: &Call<'_>, target: &Target<'_>, said: RenderInput<'_>, 
 /// Renders the head of an internal request of the gateway to a target. Nothing of the client's request is forwarded.
 pub(crate) fn render_internal_head(
     target: &Target<'_>,
-    asked: &PathInfo<'_>,
+    path_info: &PathInfo<'_>,
     (method, fields): (&str, &[(String, String)]),
     (length, issued): (BodyLength, Option<&IssuedCredential>),
 ) -> Result<Vec<u8>> {
@@ -138,7 +143,7 @@ pub(crate) fn render_internal_head(
     out.extend_from_slice(method.as_bytes());
     out.push(b' ');
     out.extend_from_slice(base.prefix.as_bytes());
-    let written = provider.write_request_target(asked, options, &mut out);
+    let written = provider.write_request_target(path_info, options, &mut out);
     written.map_err(|message| Error::ProviderOptionInvalid { provider: provider.slug(), message })?;
     out.extend_from_slice(b" HTTP/1.1\r\n");
     write_host(&mut out, &base.origin);
@@ -158,7 +163,7 @@ pub(crate) fn render_internal_head(
 /// Returns the path of the base URL. Strips its version if assistant prefill needs another version of the API.
 fn base_path<'t>(target: &'t Target<'_>) -> &'t str {
     let prefix = &*target.base_url.prefix;
-    let moves = target.prefill.is_some_and(|how| how.version_segment.is_some());
+    let moves = target.prefill.is_some_and(|support| support.version_segment.is_some());
     prefix.strip_suffix(target.provider.version_segment()).filter(|_| moves).unwrap_or(prefix)
 }
 
@@ -166,50 +171,51 @@ fn write_request_line(
     out: &mut Vec<u8>,
     call: &Call<'_>,
     target: &Target<'_>,
-    said: RenderInput<'_>,
-    looks: &KeyLookupBudget,
+    input: RenderInput<'_>,
+    key_lookups: &KeyLookupBudget,
 ) -> Result<()> {
     let Target { provider, options, .. } = target;
     out.extend_from_slice(call.head.method.as_bytes());
     out.push(b' ');
     let prefix = base_path(target);
     out.extend_from_slice(prefix.as_bytes());
-    let query = strip_gateway_keys(&call.head.query, &target.caller, looks);
-    let asked = PathInfo {
+    let query = strip_gateway_keys(&call.head.query, &target.caller, key_lookups);
+    let path_info = PathInfo {
         operation: call.route.operation,
         path: call.route.path,
         // A translated request drops the client's query, which belongs to another API. Model lists in the client's own
         // format keep it.
-        query: match said.mode {
+        query: match input.mode {
             TransformMode::NativeFormat if call.route.operation == Operation::Models => &query,
-            manner if manner.is_translated() => said.page_token.unwrap_or_default(),
+            manner if manner.is_translated() => input.page_token.unwrap_or_default(),
             _ => &query,
         },
         prefix,
-        model: said.model,
-        user: said.user,
-        is_streaming: said.is_streaming,
+        model: input.model,
+        user: input.user,
+        is_streaming: input.is_streaming,
         has_prefill: target.prefill.is_some(),
         path_options: call.route.path_params,
     };
-    let written = provider.write_request_target(&asked, options, out);
+    let written = provider.write_request_target(&path_info, options, out);
     written.map_err(|message| Error::ProviderOptionInvalid { provider: provider.slug(), message })?;
     out.extend_from_slice(b" HTTP/1.1\r\n");
     Ok(())
 }
 
 /// Returns the query without parameters that contain a gateway key.
-fn strip_gateway_keys<'q>(query: &'q str, caller: &Caller<'_>, looks: &KeyLookupBudget) -> Cow<'q, str> {
+fn strip_gateway_keys<'q>(query: &'q str, caller: &Caller<'_>, key_lookups: &KeyLookupBudget) -> Cow<'q, str> {
     let holds = |pair: &str| {
-        caller.contains_gateway_key(pair, looks)
-            || pair.contains('%') && caller.contains_gateway_key(&percent_decode_str(pair).decode_utf8_lossy(), looks)
+        caller.contains_gateway_key(pair, key_lookups)
+            || pair.contains('%')
+                && caller.contains_gateway_key(&percent_decode_str(pair).decode_utf8_lossy(), key_lookups)
     };
     if query.is_empty() {
         return Cow::Borrowed(query);
     }
     let mut pairs = 0;
-    let kept: Vec<_> = query.split('&').inspect(|_| pairs += 1).filter(|pair| !holds(pair)).collect();
-    if kept.len() == pairs { Cow::Borrowed(query) } else { kept.join("&").into() }
+    let remaining: Vec<_> = query.split('&').inspect(|_| pairs += 1).filter(|pair| !holds(pair)).collect();
+    if remaining.len() == pairs { Cow::Borrowed(query) } else { remaining.join("&").into() }
 }
 
 /// Writes the credential of the target once, from its highest-priority source.
@@ -229,8 +235,8 @@ fn write_credential(out: &mut Vec<u8>, target: &Target<'_>, issued: Option<&Issu
             out.extend_from_slice(key.as_bytes());
             out.extend_from_slice(b"\r\n");
         }
-        Some((Credential::Scheme(word), key)) => {
-            write_header(out, b"authorization", format!("{word} {key}").as_bytes());
+        Some((Credential::Scheme(scheme), key)) => {
+            write_header(out, b"authorization", format!("{scheme} {key}").as_bytes());
         }
         Some((Credential::Header(name), key)) => write_header(out, name.as_bytes(), key.as_bytes()),
         None => {
@@ -291,7 +297,8 @@ struct HeaderFilter<'p> {
 
 impl HeaderFilter<'_> {
     fn should_forward(&self, name: &[u8], value: &[u8]) -> bool {
-        if is_never_forwarded(name) || self.connection_headers.iter().any(|named| named == name) {
+        if is_never_forwarded(name) || self.connection_headers.iter().any(|connection_header| connection_header == name)
+        {
             return false;
         }
         let is_wanted = match name {
@@ -427,7 +434,7 @@ mod tests {
         };
         let route = Route { operation, path, path_params: PathOptions::default() };
         let call = Call { route, head: &request, control: ControlHeaders::default() };
-        let said = RenderInput {
+        let input = RenderInput {
             model: "",
             user: "",
             is_streaming: false,
@@ -439,7 +446,7 @@ mod tests {
             body_length: BodyLength::Known(2),
             issued_credential: None,
         };
-        let bytes = render_head(&call, &target, said, &[]).unwrap();
+        let bytes = render_head(&call, &target, input, &[]).unwrap();
         String::from_utf8(bytes).unwrap()
     }
 

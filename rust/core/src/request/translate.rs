@@ -50,23 +50,25 @@ pub async fn translate_request(
     let betas = text("anthropic_beta").or_else(|| call.head.headers.get_str("anthropic-beta").map(ToOwned::to_owned));
     let version = text("anthropic_version");
     let is_anthropics = call.head.headers.get_str("anthropic-version").is_some();
-    let meant =
-        Some(provider.effective_model(&target.options, &model)).filter(|meant| *meant != model).map(ToOwned::to_owned);
+    let effective_model = Some(provider.effective_model(&target.options, &model))
+        .filter(|resolved| *resolved != model)
+        .map(ToOwned::to_owned);
     // Query and options matter only for job operations; other requests have everything in body and path.
     let tuning = operation.is_provider_job().then(|| (call.head.query.clone(), target.options.clone()));
-    let signatures =
-        wire.signs_tool_calls(meant.as_deref().unwrap_or(&model)).then(|| signature_cache(shared, target, &model));
-    let kept = signatures.clone().filter(|_| shared.redis.is_some());
-    let said = move || {
+    let signatures = wire
+        .signs_tool_calls(effective_model.as_deref().unwrap_or(&model))
+        .then(|| signature_cache(shared, target, &model));
+    let retry_signatures = signatures.clone().filter(|_| shared.redis.is_some());
+    let translate = move || {
         let (betas, version) = (betas.as_deref(), version.as_deref());
         let (query, options) = tuning.as_ref().map_or(("", None), |(query, options)| (query.as_str(), Some(options)));
-        let beside = RequestHints {
+        let hints = RequestHints {
             anthropic_betas: betas,
             anthropic_version: version,
             is_anthropic_client: is_anthropics,
             query,
             options,
-            effective_model: meant.as_deref(),
+            effective_model: effective_model.as_deref(),
             signatures: signatures.as_ref(),
         };
         let question = TranslationInput {
@@ -74,26 +76,26 @@ pub async fn translate_request(
             provider,
             body: &body,
             model: &model,
-            hints: beside,
+            hints,
             strict,
             now_ms: unix_time_ms(),
             nonce: fastrand::u32(..),
         };
         Translation::translate_request(&question, wire)
     };
-    let again = kept.map(|kept| (kept, said.clone()));
-    let mut told = run_offloaded(length, said).await?;
-    if let Some((kept, said)) = again
-        && load_shared_signatures(shared, &kept).await
+    let again = retry_signatures.map(|retry_signatures| (retry_signatures, translate.clone()));
+    let mut translated = run_offloaded(length, translate).await?;
+    if let Some((retry_signatures, translate)) = again
+        && load_shared_signatures(shared, &retry_signatures).await
     {
-        told = run_offloaded(length, said).await?;
+        translated = run_offloaded(length, translate).await?;
     }
     let refused = |refusal: penstock_llm::translation::RequestError| Error::Untranslatable {
         provider: provider.slug(),
         path: refusal.path,
         message: refusal.message,
     };
-    let (translation, body) = told.map_err(refused)?;
+    let (translation, body) = translated.map_err(refused)?;
     log.dropped_params.clone_from(&translation.dropped_params);
     log.dropped_fields = Some(translation.response_context.dropped_fields.clone());
     Ok((Body::Complete(body.into()), translation))
@@ -103,19 +105,19 @@ pub async fn translate_request(
 fn signature_cache(shared: &SharedState, target: &Target<'_>, model: &str) -> ScopedSignatures {
     let caller = target.caller.key.map(|key| (&key.id, &key.workspace));
     let Target { provider, base_url: base, credential, authorization, .. } = target;
-    let place = (provider.slug(), &base.origin);
-    let owner = shared.keyed_hash((caller, place, credential, authorization, model));
+    let address = (provider.slug(), &base.origin);
+    let owner = shared.keyed_hash((caller, address, credential, authorization, model));
     ScopedSignatures::new(Arc::clone(&shared.tool_call_signatures), owner, unix_time_ms())
 }
 
 /// Loads missing signatures that another worker stored in Redis. Returns true if there were any.
-async fn load_shared_signatures(shared: &SharedState, kept: &ScopedSignatures) -> bool {
-    let missed = kept.take_missed_calls();
+async fn load_shared_signatures(shared: &SharedState, signatures: &ScopedSignatures) -> bool {
+    let missed = signatures.take_missed_calls();
     let (Some(redis), false) = (&shared.redis, missed.is_empty()) else { return false };
-    let names: Vec<_> = missed.iter().map(|call| shared::signature_key(kept.owner_hash, call)).collect();
+    let names: Vec<_> = missed.iter().map(|call| shared::signature_key(signatures.owner_hash, call)).collect();
     let noted = redis.get_many(&names).await;
     let found = missed.iter().zip(noted).filter_map(|(call, signature)| Some((call, signature?)));
-    found.map(|(call, signature)| kept.insert_shared(call, &signature)).count() > 0
+    found.map(|(call, signature)| signatures.insert_shared(call, &signature)).count() > 0
 }
 
 /// Returns true if the stream must be one JSON array. Google's API sends that unless the client asks for events with
@@ -157,15 +159,15 @@ pub async fn translate_response(
         let kind = if items.is_some() { "application/json" } else { translation.client_stream_type() };
         head.headers = with_content_type(head.headers, kind.as_bytes());
         let mut transcoder = translation.transcoder();
-        let body = body.map_chunks(move |piece| {
-            let is_end = piece.is_none();
-            let told = match piece {
-                Some(piece) => transcoder.push_chunk(piece),
+        let body = body.map_chunks(move |chunk| {
+            let is_end = chunk.is_none();
+            let encoded = match chunk {
+                Some(chunk) => transcoder.push_chunk(chunk),
                 None => transcoder.finish(),
             };
             match &mut items {
-                Some(items) => items.encode_events(&told, is_end).into(),
-                None => told,
+                Some(items) => items.encode_events(&encoded, is_end).into(),
+                None => encoded,
             }
         });
         return Ok(IncomingResponse { head, body });
@@ -177,14 +179,14 @@ pub async fn translate_response(
     if head.status >= 400 {
         normalise::add_request_id_header(&mut head.headers);
     }
-    let told = match response {
+    let translated = match response {
         Some(response) if head.status < 300 && is_image => {
             run_offloaded(response.len(), move || translation.wrap_raw_image(&response)).await?
         }
         Some(response) if head.status < 300 => translate_complete_response(translation, response, head.status).await?,
         Some(response) => {
-            let said = normalise::extract_error_body(&head.headers, response);
-            translation.translate_error(head.status, &said, normalise::provider_request_id(&head.headers))
+            let error_body = normalise::extract_error_body(&head.headers, response);
+            translation.translate_error(head.status, &error_body, normalise::provider_request_id(&head.headers))
         }
         None if head.status < 300 => return Err(unreadable_response_error("it is too large, or compressed")),
         None => translation.translate_error(head.status, b"", normalise::provider_request_id(&head.headers)),
@@ -192,22 +194,22 @@ pub async fn translate_response(
     head.headers = with_content_type(head.headers, b"application/json");
     // Other success codes, such as 201 and 204, become 200, as the client's format has it.
     head.status = if head.status < 300 { 200 } else { head.status };
-    Ok(IncomingResponse { head, body: ResponseBody::from_bytes(told.into()) })
+    Ok(IncomingResponse { head, body: ResponseBody::from_bytes(translated.into()) })
 }
 
 async fn translate_complete_response(translation: Translation, response: Bytes, status: u16) -> Result<Vec<u8>> {
-    let (provider, said) = (translation.response_context.provider, response.clone());
-    let told = run_offloaded(response.len(), move || translation.translate_response(&response)).await?;
-    told.map_err(|_| Error::invalid_response(provider, status, &said))
+    let (provider, original) = (translation.response_context.provider, response.clone());
+    let translated = run_offloaded(response.len(), move || translation.translate_response(&response)).await?;
+    translated.map_err(|_| Error::invalid_response(provider, status, &original))
 }
 
 /// Runs work on a body of this length. Large bodies go to a blocking thread, so that other requests are not delayed.
-pub async fn run_offloaded<T: Send + 'static>(length: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+pub async fn run_offloaded<T: Send + 'static>(length: usize, job: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     if length <= MAX_INLINE_BYTES {
-        return Ok(work());
+        return Ok(job());
     }
     // The task neither panics nor is cancelled, unless the process shuts down.
-    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Draining)
+    tokio::task::spawn_blocking(job).await.map_err(|_| Error::Draining)
 }
 
 pub fn unreadable_response_error(cause: &str) -> Error {

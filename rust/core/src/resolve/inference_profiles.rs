@@ -38,9 +38,9 @@ pub async fn resolve_backing_model(
         return;
     }
     let base = lookup_base_url(target, operation, &lookup);
-    let own = std::mem::replace(&mut target.base_url, base);
+    let original_base = std::mem::replace(&mut target.base_url, base);
     let name = find_backing_model(state, target, &lookup).await;
-    target.base_url = own;
+    target.base_url = original_base;
     if let Some(name) = name {
         target.options.insert_if_absent(BACKING_MODEL, name.clone());
         log.billing.backing_model = Some(name);
@@ -49,14 +49,14 @@ pub async fn resolve_backing_model(
 
 async fn find_backing_model(state: &GatewayState, target: &Target<'_>, lookup: &ModelLookup) -> Option<String> {
     let Target { credential, authorization, caller, options, provider, base_url: base, .. } = target;
-    let own = ["aws_access_key_id", "aws_role_arn"].map(|key| options.get(key).map(ToOwned::to_owned));
+    let credential_options = ["aws_access_key_id", "aws_role_arn"].map(|key| options.get(key).map(ToOwned::to_owned));
     let workspace = caller.key.map(|key| (key.id.clone(), key.workspace.clone()));
-    let whose = ((provider.slug(), base.origin.clone(), lookup.path.clone()), (own, workspace));
-    let whose = (whose, credential.as_deref().map(ToOwned::to_owned), *authorization);
-    let asking = state.shared.credential_cache.get_or_fetch(whose, || async {
-        let asked =
+    let cache_key = ((provider.slug(), base.origin.clone(), lookup.path.clone()), (credential_options, workspace));
+    let cache_key = (cache_key, credential.as_deref().map(ToOwned::to_owned), *authorization);
+    let asking = state.shared.credential_cache.get_or_fetch(cache_key, || async {
+        let fetching =
             tokio::time::timeout(LOOKUP_TIMEOUT.min(target.timeout), fetch_backing_model(state, target, lookup));
-        Ok(match asked.await {
+        Ok(match fetching.await {
             Ok(Ok(Some(name))) => (IssuedCredential::ModelName(name), NAME_TTL),
             _ => (IssuedCredential::ModelName(String::new()), RETRY_INTERVAL),
         })
@@ -83,6 +83,6 @@ async fn fetch_backing_model(
 fn lookup_base_url(target: &Target<'_>, operation: Operation, lookup: &ModelLookup) -> BaseUrl {
     let usual = target.provider.resolve_base_url(operation, &target.options).ok().flatten();
     let is_usual = usual.and_then(|url| BaseUrl::parse(&url).ok()).is_some_and(|usual| usual == target.base_url);
-    let own = is_usual.then(|| BaseUrl::parse(&lookup.base_url).ok()).flatten();
-    own.unwrap_or_else(|| target.base_url.clone())
+    let lookup_base = is_usual.then(|| BaseUrl::parse(&lookup.base_url).ok()).flatten();
+    lookup_base.unwrap_or_else(|| target.base_url.clone())
 }

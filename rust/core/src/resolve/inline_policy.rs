@@ -105,9 +105,9 @@ impl TargetResolver<'_> {
     fn find_host_header(&self) -> Option<&'static str> {
         let aliases = &self.settings.header_aliases;
         let rests = self.call.head.headers.iter().filter_map(|(name, _)| headers::split_control_name(name, aliases));
-        let known = |rest: &[u8]| {
+        let find_field = |rest: &[u8]| {
             HOST_HEADERS.into_iter().find(|field| &field.as_bytes()[headers::CONTROL_PREFIX.len()..] == rest)
         };
-        rests.into_iter().find_map(|(_, rest)| known(rest))
+        rests.into_iter().find_map(|(_, rest)| find_field(rest))
     }
 }

@@ -35,10 +35,10 @@ impl<'c> TargetResolver<'c> {
         &self,
         plan: &RoutePlan<'c>,
         node: &Node,
-        (whom, model): (&NamedProvider<'c>, &str),
+        (named_provider, model): (&NamedProvider<'c>, &str),
         is_callers: bool,
     ) -> Result<TargetAddress> {
-        let NamedProvider { provider, saved, .. } = *whom;
+        let NamedProvider { provider, saved, .. } = *named_provider;
         let mut options = Options::default();
         let has_own = saved.is_some_and(|saved| {
             saved.options.copy_accepted_by(provider, &mut options);
@@ -76,7 +76,7 @@ impl<'c> TargetResolver<'c> {
                 provider,
                 self.call.route.operation,
                 stored.as_ref().unwrap_or(&options),
-                whom.base_url.as_ref(),
+                named_provider.base_url.as_ref(),
             )?,
         };
         let grant = self.resolve_grant(provider, &options, is_bound)?;
@@ -93,8 +93,8 @@ impl<'c> TargetResolver<'c> {
     /// credential is stored.
     fn apply_path_options(&self, provider: &dyn Provider, options: &mut Options, is_bound: bool) -> Result<()> {
         let route = self.call.route;
-        let said = if route.operation == Operation::Proxy { provider.option_in_path(route.path) } else { None };
-        let Some((option, value)) = said else { return Ok(()) };
+        let path_option = if route.operation == Operation::Proxy { provider.option_in_path(route.path) } else { None };
+        let Some((option, value)) = path_option else { return Ok(()) };
         match options.get(option.key) {
             Some(given) if given != value => {
                 let message = format!("{} is `{given}`, and the path says `{value}`", option.key);
@@ -115,8 +115,8 @@ impl<'c> TargetResolver<'c> {
         }
         for (name, value) in self.call.head.headers.iter() {
             let Some((_, rest)) = split_control_name(name, &self.settings.header_aliases) else { continue };
-            let known = provider.options().iter().find(|option| option.header.as_bytes() == rest);
-            if let (Some(option), Ok(value)) = (known, std::str::from_utf8(value))
+            let matched = provider.options().iter().find(|option| option.header.as_bytes() == rest);
+            if let (Some(option), Ok(value)) = (matched, std::str::from_utf8(value))
                 && !value.trim().is_empty()
             {
                 options.insert_if_absent(*option, value.trim().to_owned());
@@ -138,14 +138,14 @@ fn resolve_base_url(
     provider: &dyn Provider,
     operation: Operation,
     options: &Options,
-    own: Option<&BaseUrl>,
+    default_base: Option<&BaseUrl>,
 ) -> Result<BaseUrl> {
     let slug = provider.slug();
     let lacks = |message| Error::ProviderOptionInvalid { provider: slug, message };
     if let Some(url) = provider.resolve_base_url(operation, options).map_err(lacks)? {
         return BaseUrl::parse(&url).map_err(lacks);
     }
-    own.cloned().ok_or_else(|| Error::CustomHostInvalid {
+    default_base.cloned().ok_or_else(|| Error::CustomHostInvalid {
         message: format!("`{slug}` has no default address; send x-gateway-custom-host"),
     })
 }

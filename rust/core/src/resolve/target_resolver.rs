@@ -96,7 +96,7 @@ impl BaseUrls {
     }
 
     fn find(&self, slug: &str) -> Option<(&'static dyn Provider, &Option<BaseUrl>)> {
-        self.0.iter().find(|(known, ..)| *known == slug).map(|(_, provider, base)| (*provider, base))
+        self.0.iter().find(|(candidate, ..)| *candidate == slug).map(|(_, provider, base)| (*provider, base))
     }
 }
 
@@ -184,12 +184,12 @@ impl<'c> TargetResolver<'c> {
         model: &'m str,
     ) -> Result<(Target<'c>, Option<&'m str>)> {
         let control = &self.call.control;
-        let (whom, named) = self.resolve_provider(plan, node, model)?;
+        let (named_provider, model_override) = self.resolve_provider(plan, node, model)?;
         // A credential that the client sends for one provider must not go to another provider that a config names.
         let is_callers = node.provider.is_none() || std::ptr::eq(node, &raw const plan.config.root);
         let TargetAddress { base, options, grant, is_credential_stored: is_bound } =
-            self.resolve_address(plan, node, (&whom, named.unwrap_or(model)), is_callers)?;
-        let NamedProvider { provider, saved, .. } = whom;
+            self.resolve_address(plan, node, (&named_provider, model_override.unwrap_or(model)), is_callers)?;
+        let NamedProvider { provider, saved, .. } = named_provider;
         let features = &node.features;
         let settings = Duration::from_millis(self.settings.request_timeout_ms);
         let timeout = features.request_timeout.resolve(control.request_timeout, settings)?;
@@ -236,7 +236,7 @@ impl<'c> TargetResolver<'c> {
             price_overrides: priced,
             prefill: None,
         };
-        Ok((target, named))
+        Ok((target, model_override))
     }
 
     /// Returns the provider of a node: the one that the node names, the one that the request names, or the one in the
@@ -255,12 +255,12 @@ impl<'c> TargetResolver<'c> {
         };
         let pinned = node.provider.as_deref().map(|name| self.find_provider(name)).transpose()?.or(sent);
         match (pinned, addressed) {
-            (Some(named), Some((slug, rest))) => {
+            (Some(named_provider), Some((slug, rest))) => {
                 // Some providers have models whose own names begin with `@`.
                 let is_slug = self.snapshot.find_provider(self.caller.workspace(), slug).is_some();
-                Ok((named, is_slug.then_some(rest)))
+                Ok((named_provider, is_slug.then_some(rest)))
             }
-            (Some(named), None) => Ok((named, None)),
+            (Some(named_provider), None) => Ok((named_provider, None)),
             (None, Some((slug, rest))) => Ok((self.find_saved_provider(slug)?, Some(rest))),
             (None, None) if node.passthrough => Err(Error::ProviderUnresolved),
             (None, None) => Err(Error::ProviderRequired),
@@ -318,33 +318,33 @@ impl<'c> TargetResolver<'c> {
 
     /// Returns the config that the request sent, or the default config of its API key.
     fn requested_config(&self) -> Result<Option<&'c str>> {
-        let own =
-            self.caller.key.and_then(GatewayKey::default_config).map(|named| self.snapshot.resolve_config_slug(named));
-        let sent = self.call.control.config.map(|named| self.normalise_config_slug(named));
+        let key_config =
+            self.caller.key.and_then(GatewayKey::default_config).map(|slug| self.snapshot.resolve_config_slug(slug));
+        let sent = self.call.control.config.map(|slug| self.normalise_config_slug(slug));
         let is_bound = self.caller.key.is_some_and(GatewayKey::is_config_locked);
         match sent {
-            Some(sent) if is_bound && own != Some(sent) => Err(Error::ConfigOverrideNotAllowed),
+            Some(sent) if is_bound && key_config != Some(sent) => Err(Error::ConfigOverrideNotAllowed),
             // Nitro mode would bypass settings of the config to which the key is bound.
             _ if is_bound && self.call.control.is_nitro_mode() => Err(Error::ConfigOverrideNotAllowed),
-            sent => Ok(sent.or(own)),
+            sent => Ok(sent.or(key_config)),
         }
     }
 
     /// Returns the slug of a saved config in this workspace if it is named by its ID, so that both names compare equal.
-    fn normalise_config_slug(&self, named: &'c str) -> &'c str {
-        if !is_slug(named.as_bytes()) {
-            return named;
+    fn normalise_config_slug(&self, name: &'c str) -> &'c str {
+        if !is_slug(name.as_bytes()) {
+            return name;
         }
-        let slug = self.snapshot.resolve_config_slug(named);
-        if self.snapshot.find_config(self.caller.workspace(), slug).is_some() { slug } else { named }
+        let slug = self.snapshot.resolve_config_slug(name);
+        if self.snapshot.find_config(self.caller.workspace(), slug).is_some() { slug } else { name }
     }
 
     fn find_provider(&self, name: &str) -> Result<NamedProvider<'c>> {
         if let Some(slug) = name.strip_prefix('@') {
             return self.find_saved_provider(slug);
         }
-        let (provider, own) = self.base_urls.find(name).ok_or_else(|| Error::ProviderUnknown(name.to_owned()))?;
-        Ok(NamedProvider { provider, base_url: own, saved: None })
+        let (provider, base_url) = self.base_urls.find(name).ok_or_else(|| Error::ProviderUnknown(name.to_owned()))?;
+        Ok(NamedProvider { provider, base_url, saved: None })
     }
 
     fn find_saved_provider(&self, slug: &str) -> Result<NamedProvider<'c>> {
@@ -391,12 +391,12 @@ mod tests {
         let head = RequestHead { headers, ..RequestHead::default() };
         let control = ControlHeaders::parse(&head.headers, &[]);
         let call = Call { route: Route::parse("POST", "/v1/chat/completions").unwrap(), head: &head, control };
-        let (bases, caller) = (BaseUrls::new(Some("http://127.0.0.1:1")).unwrap(), Caller::default());
+        let (base_urls, caller) = (BaseUrls::new(Some("http://127.0.0.1:1")).unwrap(), Caller::default());
         let snapshot = Snapshot::compile(snapshot.as_bytes()).unwrap();
         let inline_configs = InlineConfigCache::new(1 << 20);
         let resolver = TargetResolver {
             settings,
-            base_urls: &bases,
+            base_urls: &base_urls,
             snapshot: &snapshot,
             inline_configs: &inline_configs,
             call: &call,
@@ -478,9 +478,9 @@ mod tests {
             assert_eq!((found.1.as_str(), found.2.as_deref()), (host, Some("sk-config")), "{fields:?}");
         }
         // A credential that the request itself brings may go to the host that the request names.
-        let own =
+        let request_fields =
             [("x-gateway-config", r#"{"provider":"openai","api_key":"sk-own","custom_host":"https://a.example"}"#)];
-        assert_eq!(resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, &own).unwrap().1, "a.example");
+        assert_eq!(resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, &request_fields).unwrap().1, "a.example");
     }
 
     #[test]

@@ -87,10 +87,10 @@ impl CompressedResponse {
         let mut plain = MultiGzDecoder::new(self.bytes.as_slice()).take(MAX_DECOMPRESSED_BYTES);
         if self.is_event_stream {
             let mut meter = Meter::with_deltas(self.api_format, operation);
-            let mut piece = [0; READ_CHUNK_BYTES];
+            let mut buffer = [0; READ_CHUNK_BYTES];
             // If the data is truncated or not gzip, everything decompressed before that still counts.
-            while let Some(read) = plain.read(&mut piece).ok().filter(|read| *read > 0) {
-                meter.feed(&piece[..read]);
+            while let Some(read) = plain.read(&mut buffer).ok().filter(|read| *read > 0) {
+                meter.feed(&buffer[..read]);
             }
             let metered = meter.finish();
             return (metered.usage, metered.deltas.filter(|deltas| !deltas.is_empty()).map(CountableResponse::Deltas));

@@ -74,28 +74,29 @@ impl UpstreamResponse {
 /// Turns the provider's response into the response to the client.
 pub async fn deliver_response(
     state: &GatewayState,
-    served: UpstreamResponse,
+    response: UpstreamResponse,
     call: &Call<'_>,
     mut record: Record,
 ) -> ClientResponse {
-    let UpstreamResponse { incoming: IncomingResponse { head: answered, mut body }, dialect, mut deadline, .. } =
-        served;
-    let (asked, status) = (call.requested_operation(), answered.status);
+    let UpstreamResponse {
+        incoming: IncomingResponse { head: response_head, mut body }, dialect, mut deadline, ..
+    } = response;
+    let (operation, status) = (call.requested_operation(), response_head.status);
     (record.log.status, record.log.time_to_first_byte) = (status, Some(record.elapsed()));
-    let pieces = StreamFraming::detect(asked, &answered, body.content_length());
-    let (is_events, is_frames) = (pieces == Some(StreamFraming::SseEvents), pieces == Some(StreamFraming::AwsFrames));
-    let is_small = should_buffer(pieces, &answered, body.content_length());
-    let coded = BodyEncoding::from_headers(&answered.headers);
+    let framing = StreamFraming::detect(operation, &response_head, body.content_length());
+    let (is_events, is_frames) = (framing == Some(StreamFraming::SseEvents), framing == Some(StreamFraming::AwsFrames));
+    let is_small = should_buffer(framing, &response_head, body.content_length());
+    let coded = BodyEncoding::from_headers(&response_head.headers);
     let BodyEncoding { is_uncompressed: is_plain, is_gzip: is_packed, is_json } = coded;
-    if status < 300 && asked.returns_background_response() {
+    if status < 300 && operation.returns_background_response() {
         // Boxed, because it would otherwise enlarge the future of every request.
         record.log.billing.deferred_billing =
             Box::pin(DeferredBilling::for_call(&state.shared.pending_charges, call, record.log.provider)).await;
     }
     let has_cost = status < 300 && (is_plain || is_packed) && is_billable(call, &record);
-    let declared = answered.headers.get_str("content-length").and_then(|text| text.parse().ok());
-    let hints = if dialect == ApiFormat::Bedrock { bedrock_header_usage(&answered.headers) } else { None };
-    let mut reply = ClientResponseHead::new(status, build_response_headers(answered.headers, call, &record));
+    let declared = response_head.headers.get_str("content-length").and_then(|text| text.parse().ok());
+    let hints = if dialect == ApiFormat::Bedrock { bedrock_header_usage(&response_head.headers) } else { None };
+    let mut reply = ClientResponseHead::new(status, build_response_headers(response_head.headers, call, &record));
     if is_small {
         // Pinned locally here and below, because an async function stores a future that it takes by value twice.
         let collected = {
@@ -128,14 +129,14 @@ pub async fn deliver_response(
             return respond_with_error(&error, call, record);
         }
     }
-    if is_json && pieces.is_none() {
+    if is_json && framing.is_none() {
         // Too large to buffer, but a complete response all the same, so the deadline applies to its end.
         body.limit_by(&deadline);
     }
     // An error event may be appended to an event stream, so its length is unknown.
     reply.set_content_length(if is_events { None } else { body.content_length() });
     state.record_sink.metrics.streams.add(1);
-    let reading = coded.select_reader(pieces, has_cost, (dialect, asked), &record);
+    let reading = coded.select_reader(framing, has_cost, (dialect, operation), &record);
     let ends_with_event = call.route.ends_with_event(&call.head.method) && status < 300;
     let every = jitter_interval(Duration::from_millis(state.settings.heartbeat_ms), record.id);
     let stream = ResponseStream::new(body, (reading, dialect), ends_with_event, record);
@@ -162,10 +163,10 @@ fn is_deadline_before_heartbeat(state: &GatewayState, deadline: &Deadline) -> bo
 }
 
 /// Awaits the work; returns `Error::Draining` if the process shuts down first.
-async fn run_unless_draining<T>(state: &GatewayState, work: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
+async fn run_unless_draining<T>(state: &GatewayState, future: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
     tokio::select! {
         biased;
-        done = work => done,
+        done = future => done,
         () = state.wait_for_stream_shutdown() => Err(Error::Draining),
     }
 }
@@ -201,25 +202,25 @@ impl BodyEncoding {
     /// Selects how the body is read for usage while it passes through.
     fn select_reader(
         self,
-        pieces: Option<StreamFraming>,
+        framing: Option<StreamFraming>,
         has_cost: bool,
-        (dialect, asked): (ApiFormat, Operation),
+        (dialect, operation): (ApiFormat, Operation),
         record: &Record,
     ) -> ResponseMeter {
-        let is_events = pieces == Some(StreamFraming::SseEvents);
-        match pieces {
+        let is_events = framing == Some(StreamFraming::SseEvents);
+        match framing {
             _ if self.is_gzip && has_cost && (is_events || self.is_json) => {
                 ResponseMeter::Compressed(record.compressed_buffer(dialect, is_events))
             }
             // Any other compressed body can be neither read nor extended; if it breaks off, the connection is cut.
             _ if !self.is_uncompressed => ResponseMeter::Unmetered,
             Some(StreamFraming::SseEvents) if has_cost && record.log.count_input.is_some() => {
-                ResponseMeter::SseEvents(Meter::with_deltas(dialect, asked).into())
+                ResponseMeter::SseEvents(Meter::with_deltas(dialect, operation).into())
             }
-            Some(StreamFraming::SseEvents) => ResponseMeter::SseEvents(Meter::for_operation(dialect, asked).into()),
+            Some(StreamFraming::SseEvents) => ResponseMeter::SseEvents(Meter::for_operation(dialect, operation).into()),
             Some(StreamFraming::AwsFrames) => ResponseMeter::AwsFrames(Box::default()),
             Some(StreamFraming::JsonArrayItems) => ResponseMeter::ArrayItems(Box::default()),
-            None if self.is_json && has_cost => ResponseMeter::LargeBody(ResponseSkimmer::for_operation(asked)),
+            None if self.is_json && has_cost => ResponseMeter::LargeBody(ResponseSkimmer::for_operation(operation)),
             None => ResponseMeter::Unmetered,
         }
     }
@@ -261,8 +262,8 @@ impl StreamFraming {
 
 /// Returns true if the response should be read completely before it is sent. If its length is unknown, JSON is buffered
 /// tentatively.
-pub fn should_buffer(pieces: Option<StreamFraming>, head: &ResponseHead, expected: Option<usize>) -> bool {
-    pieces.is_none() && expected.map_or_else(|| head.headers.is_json(), |length| length <= MAX_BUFFERED_RESPONSE_BYTES)
+pub fn should_buffer(framing: Option<StreamFraming>, head: &ResponseHead, expected: Option<usize>) -> bool {
+    framing.is_none() && expected.map_or_else(|| head.headers.is_json(), |length| length <= MAX_BUFFERED_RESPONSE_BYTES)
 }
 
 pub fn is_event_stream(headers: &Headers) -> bool {
@@ -270,35 +271,39 @@ pub fn is_event_stream(headers: &Headers) -> bool {
 }
 
 /// Returns the provider's header fields that the client gets, with the gateway's own fields.
-fn build_response_headers(mut answered: Headers, call: &Call<'_>, record: &Record) -> Headers {
-    let of_the_connection = answered.connection_options();
-    answered.retain(|name| {
-        let is_the_connections = headers::is_hop_by_hop(name) || of_the_connection.iter().any(|named| named == name);
+fn build_response_headers(mut response_headers: Headers, call: &Call<'_>, record: &Record) -> Headers {
+    let of_the_connection = response_headers.connection_options();
+    response_headers.retain(|name| {
+        let is_the_connections =
+            headers::is_hop_by_hop(name) || of_the_connection.iter().any(|connection_header| connection_header == name);
         let is_ours = name.starts_with(headers::CONTROL_PREFIX)
             || call.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
         !is_the_connections && !matches!(name, b"content-length" | b"x-powered-by") && !is_ours
     });
-    rewrite_upload_url(&mut answered, call);
-    push_gateway_headers(&mut answered, call, record);
-    answered
+    rewrite_upload_url(&mut response_headers, call);
+    push_gateway_headers(&mut response_headers, call, record);
+    response_headers
 }
 
 /// Rewrites a resumable upload URL to the gateway's address, because the client does not have the provider's
 /// credential.
-fn rewrite_upload_url(answered: &mut Headers, call: &Call<'_>) {
-    let Some(there) = answered.get_str(UPLOAD_URL_HEADER) else { return };
+fn rewrite_upload_url(response_headers: &mut Headers, call: &Call<'_>) {
+    let Some(upload_url) = response_headers.get_str(UPLOAD_URL_HEADER) else { return };
     let fields = &call.head.headers;
     let scheme = if fields.get_str("x-forwarded-proto") == Some("https") { "https" } else { "http" };
-    if let Some(here) = fields.get_str("host").and_then(|host| route::rewrite_upload_url(there, scheme, host)) {
-        answered.retain(|name| name != UPLOAD_URL_HEADER.as_bytes());
-        answered.push(UPLOAD_URL_HEADER.as_bytes(), here.as_bytes());
+    if let Some(gateway_url) =
+        fields.get_str("host").and_then(|host| route::rewrite_upload_url(upload_url, scheme, host))
+    {
+        response_headers.retain(|name| name != UPLOAD_URL_HEADER.as_bytes());
+        response_headers.push(UPLOAD_URL_HEADER.as_bytes(), gateway_url.as_bytes());
     }
 }
 
 /// Reads the usage from Bedrock's response headers; models of some vendors do not report it in the body.
 fn bedrock_header_usage(headers: &Headers) -> Option<Usage> {
-    let [asked, answered] = ["input", "output"].map(|of| headers.get_str(&format!("x-amzn-bedrock-{of}-token-count")));
-    Usage::from_headers(asked, answered)
+    let [input, output] =
+        ["input", "output"].map(|direction| headers.get_str(&format!("x-amzn-bedrock-{direction}-token-count")));
+    Usage::from_headers(input, output)
 }
 
 /// Finishes a response that was read completely, and settles its record.
@@ -334,16 +339,16 @@ fn finish_buffered_response(
 pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) -> ClientResponse {
     let mut id = uuid::Uuid::encode_buffer();
     let id = record.id.hyphenated().encode_lower(&mut id);
-    let CompleteResponse { head: mut answered, mut body } = error.to_response(call.client_api_format(), Some(id));
+    let CompleteResponse { head: mut response_head, mut body } = error.to_response(call.client_api_format(), Some(id));
     if pretty_print::is_requested(call) {
         body = pretty_print::pretty_print(body);
     }
-    record.log.status = answered.status;
+    record.log.status = response_head.status;
     record.log.error_code = Some(error.code());
     if matches!(error, Error::MemoryExhausted) {
         record.metrics().bodies_rejected.add(1);
     }
-    push_gateway_headers(&mut answered.headers, call, &record);
+    push_gateway_headers(&mut response_head.headers, call, &record);
     record.log.bytes_out = body.len() as u64;
     if matches!(error, Error::IncompleteBody) {
         // The client disconnected. If it closed only its sending side, it still receives the error.
@@ -352,7 +357,7 @@ pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) ->
     } else {
         record.close(Outcome::Refused);
     }
-    let mut reply = ClientResponseHead::new(answered.status, answered.headers);
+    let mut reply = ClientResponseHead::new(response_head.status, response_head.headers);
     reply.set_content_length(Some(body.len()));
     ClientResponse { head: reply, body: body.into() }
 }

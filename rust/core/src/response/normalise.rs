@@ -92,14 +92,14 @@ async fn normalise_body(
         && let Some(response) = deadline.enforce(upstream::collect(&mut body, most)).await?
     {
         let (status, length) = (head.status, response.len());
-        let work = move || {
+        let job = move || {
             let text = response.strip_prefix(UTF8_BOM).unwrap_or(&response);
             match serde_json::from_slice::<IgnoredAny>(text) {
                 Ok(_) => Ok(mending.normalise_body(response)),
                 Err(_) => Err(Error::invalid_response(mending.provider(), status, &response)),
             }
         };
-        body = ResponseBody::from_bytes(run_offloaded(length, work).await??);
+        body = ResponseBody::from_bytes(run_offloaded(length, job).await??);
     }
     Ok(IncomingResponse { head, body })
 }
@@ -111,9 +111,9 @@ async fn invalid_response_error(
     deadline: &mut Deadline,
 ) -> Result<Error> {
     let IncomingResponse { head, mut body } = incoming;
-    let said = deadline.enforce(upstream::collect(&mut body, MAX_ERROR_BODY_BYTES)).await?.unwrap_or_default();
-    let said = if delivery::is_uncompressed(&head.headers) { said } else { Bytes::new() };
-    Ok(Error::invalid_response(mending.provider(), head.status, &said))
+    let error_body = deadline.enforce(upstream::collect(&mut body, MAX_ERROR_BODY_BYTES)).await?.unwrap_or_default();
+    let error_body = if delivery::is_uncompressed(&head.headers) { error_body } else { Bytes::new() };
+    Ok(Error::invalid_response(mending.provider(), head.status, &error_body))
 }
 
 async fn normalise_error(
@@ -133,15 +133,17 @@ async fn normalise_error(
     add_request_id_header(&mut head.headers);
     let id = provider_request_id(&head.headers).map(ToOwned::to_owned);
     let is_events = delivery::is_event_stream(&head.headers);
-    let told = plain.and_then(|plain| {
-        let said = extract_error_body(&head.headers, plain);
-        mending.normalise_error(head.status, &said, id.as_deref()).or_else(|| is_events.then(|| said.into()))
+    let normalised = plain.and_then(|plain| {
+        let error_body = extract_error_body(&head.headers, plain);
+        mending
+            .normalise_error(head.status, &error_body, id.as_deref())
+            .or_else(|| is_events.then(|| error_body.into()))
     });
-    let response = match told {
+    let response = match normalised {
         None => response,
-        Some(told) => {
+        Some(normalised) => {
             head.headers = with_content_type(head.headers, b"application/json");
-            Bytes::from(told)
+            Bytes::from(normalised)
         }
     };
     Ok(IncomingResponse { head, body: ResponseBody::from_bytes(response) })

@@ -87,8 +87,8 @@ impl ClientResponse {
 
     /// Builds an error response outside request handling; it has no record.
     pub fn from_error(error: &Error, dialect: ApiFormat) -> Self {
-        let CompleteResponse { head: answered, body } = error.to_response(dialect, None);
-        let mut head = ClientResponseHead::new(answered.status, answered.headers);
+        let CompleteResponse { head: response_head, body } = error.to_response(dialect, None);
+        let mut head = ClientResponseHead::new(response_head.status, response_head.headers);
         head.set_content_length(Some(body.len()));
         Self { head, body: body.into() }
     }
@@ -129,10 +129,10 @@ impl MeteredResponse {
     /// Closes the record with the metered values. Defers billing if the response continues in the background without
     /// usage so far.
     fn settle_record(self, mut record: Record, outcome: Outcome) {
-        let Self { usage, countable_content: answered, image_count: drawn, background_response_id: begun, .. } = self;
+        let Self { usage, countable_content, image_count: drawn, background_response_id, .. } = self;
         record.log.billing.image_count = drawn;
-        let goes_on = usage.is_none() && begun.is_some_and(|id| record.log.defer_charge(&id));
-        record.finish(usage, answered.filter(|_| !goes_on), outcome);
+        let goes_on = usage.is_none() && background_response_id.is_some_and(|id| record.log.defer_charge(&id));
+        record.finish(usage, countable_content.filter(|_| !goes_on), outcome);
     }
 }
 
@@ -165,10 +165,11 @@ impl ResponseMeter {
                 ..MeteredResponse::default()
             },
             Self::LargeBody(mut skim) => {
-                let (drawn, answered) = (skim.take_image_count(), Some(CountableResponse::ByteLength(skim.length())));
+                let (drawn, countable_content) =
+                    (skim.take_image_count(), Some(CountableResponse::ByteLength(skim.length())));
                 MeteredResponse {
                     usage: skim.finish(dialect),
-                    countable_content: answered,
+                    countable_content,
                     image_count: drawn,
                     ..MeteredResponse::default()
                 }
@@ -185,12 +186,12 @@ impl ResponseMeter {
             }
             Self::ArrayItems(read) => {
                 let (meter, skim) = *read;
-                let answered = Some(CountableResponse::ByteLength(skim.length()));
-                let (told, failed) = (Some(meter.has_ended()), meter.has_failed());
+                let countable_content = Some(CountableResponse::ByteLength(skim.length()));
+                let (has_end_marker, failed) = (Some(meter.has_ended()), meter.has_failed());
                 MeteredResponse {
                     usage: skim.finish(dialect),
-                    countable_content: answered,
-                    has_end_marker: told,
+                    countable_content,
+                    has_end_marker,
                     has_failed: failed,
                     ..MeteredResponse::default()
                 }
@@ -202,21 +203,21 @@ impl ResponseMeter {
                     has_finish_reasons: finished,
                     has_error_event: failed,
                     deltas,
-                    background_response_id: begun,
+                    background_response_id,
                     ..
                 } = meter.finish();
                 // A response that failed before its first output has cost nothing.
                 let deltas = deltas.filter(|deltas| !deltas.is_empty() || (terminated && !failed));
                 // After the event that ends the response, it does not matter how the connection ends.
-                let told = Some(failed || terminated || (finished && !is_cut));
-                let answered = deltas.map(CountableResponse::Deltas);
+                let has_end_marker = Some(failed || terminated || (finished && !is_cut));
+                let countable_content = deltas.map(CountableResponse::Deltas);
                 MeteredResponse {
                     usage,
-                    countable_content: answered,
+                    countable_content,
                     is_event_stream: true,
-                    has_end_marker: told,
+                    has_end_marker,
                     has_failed: failed,
-                    background_response_id: begun,
+                    background_response_id,
                     ..MeteredResponse::default()
                 }
             }

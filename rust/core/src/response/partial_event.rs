@@ -67,24 +67,24 @@ mod tests {
 
     #[test]
     fn holds_an_incomplete_event_until_its_end() {
-        let mut held = PartialEventBuffer::default();
-        assert_eq!(held.hold_incomplete("data: 1\n\nda".into(), 2), "data: 1\n\n");
-        assert_eq!(held.hold_incomplete("ta: ".into(), 6), "");
-        assert_eq!(held.hold_incomplete("2\n\nd".into(), 1), "data: 2\n\n");
-        assert_eq!(held.hold_incomplete("ata: 3\n\n".into(), 0), "data: 3\n\n");
-        assert!(held.take_held().is_empty() && !held.is_mid_event());
+        let mut buffer = PartialEventBuffer::default();
+        assert_eq!(buffer.hold_incomplete("data: 1\n\nda".into(), 2), "data: 1\n\n");
+        assert_eq!(buffer.hold_incomplete("ta: ".into(), 6), "");
+        assert_eq!(buffer.hold_incomplete("2\n\nd".into(), 1), "data: 2\n\n");
+        assert_eq!(buffer.hold_incomplete("ata: 3\n\n".into(), 0), "data: 3\n\n");
+        assert!(buffer.take_held().is_empty() && !buffer.is_mid_event());
     }
 
     #[test]
     fn passes_a_long_event_through_in_chunks() {
-        let mut held = PartialEventBuffer::default();
-        let piece = Bytes::from(vec![b'x'; MAX_HELD_BYTES]);
-        assert_eq!(held.hold_incomplete(piece.clone(), MAX_HELD_BYTES), "");
-        assert_eq!(held.hold_incomplete(piece.clone(), 2 * MAX_HELD_BYTES).len(), 2 * MAX_HELD_BYTES);
-        assert_eq!(held.hold_incomplete(piece, 3 * MAX_HELD_BYTES).len(), MAX_HELD_BYTES);
-        assert!(held.is_mid_event());
-        assert_eq!(held.hold_incomplete("x\n\nda".into(), 2), "x\n\n");
-        assert!(!held.is_mid_event());
-        assert_eq!(held.take_held(), "da");
+        let mut buffer = PartialEventBuffer::default();
+        let chunk = Bytes::from(vec![b'x'; MAX_HELD_BYTES]);
+        assert_eq!(buffer.hold_incomplete(chunk.clone(), MAX_HELD_BYTES), "");
+        assert_eq!(buffer.hold_incomplete(chunk.clone(), 2 * MAX_HELD_BYTES).len(), 2 * MAX_HELD_BYTES);
+        assert_eq!(buffer.hold_incomplete(chunk, 3 * MAX_HELD_BYTES).len(), MAX_HELD_BYTES);
+        assert!(buffer.is_mid_event());
+        assert_eq!(buffer.hold_incomplete("x\n\nda".into(), 2), "x\n\n");
+        assert!(!buffer.is_mid_event());
+        assert_eq!(buffer.take_held(), "da");
     }
 }

@@ -106,8 +106,8 @@ mod tests {
             json!([[[1.5]], "é\u{1F600}"]),
         ] {
             for text in [value.to_string(), format!(" {value:#} \n")] {
-                let told = pretty_print(text.into());
-                assert_eq!(std::str::from_utf8(&told).unwrap(), serde_json::to_string_pretty(&value).unwrap());
+                let printed = pretty_print(text.into());
+                assert_eq!(std::str::from_utf8(&printed).unwrap(), serde_json::to_string_pretty(&value).unwrap());
             }
         }
     }
@@ -127,8 +127,8 @@ mod tests {
             b"{\n  \"n\": 1.50,\n  \"n\": 1e400,\n  \"s\": \"\\u00e9\\/\"\n}"
         );
         let deep = "[".repeat(70) + "1" + &"]".repeat(70);
-        for odd in ["", "{\"a\"", "{\"a", "[1", "]", &deep] {
-            assert_eq!(pretty_print(Bytes::from(odd.to_owned())), odd, "{odd}");
+        for malformed in ["", "{\"a\"", "{\"a", "[1", "]", &deep] {
+            assert_eq!(pretty_print(Bytes::from(malformed.to_owned())), malformed, "{malformed}");
         }
         assert!(serde_json::from_slice::<Value>(&pretty_print(Bytes::from_static(b"[[1],[2]]"))).is_ok());
     }

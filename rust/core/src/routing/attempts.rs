@@ -76,10 +76,11 @@ impl RetryState {
         guard: Option<&BreakerGuard<'_>>,
         result: &Result<UpstreamResponse>,
     ) -> AttemptDecision {
-        let (is_wanted, asked) = match result {
-            Ok(served) => {
-                (retry.is_retryable_status(served.status()), retry.requested_wait(served.status(), served.headers()))
-            }
+        let (is_wanted, retry_after) = match result {
+            Ok(response) => (
+                retry.is_retryable_status(response.status()),
+                retry.requested_wait(response.status(), response.headers()),
+            ),
             // Errors that the gateway raises itself would only repeat.
             Err(error) => (
                 error.is_network_error() || is_upstream_error(error) && retry.is_retryable_status(error.status()),
@@ -101,7 +102,7 @@ impl RetryState {
         if guard.is_some_and(|guard| guard.is_open(walk.state)) {
             return AttemptDecision::Stop(BREAKER_OPENED);
         }
-        let Some(wait) = self.backoff.next_wait(asked, fastrand::f64()) else {
+        let Some(wait) = self.backoff.next_wait(retry_after, fastrand::f64()) else {
             return AttemptDecision::Stop("the wait would be too long");
         };
         if walk.time_left().is_some_and(|left| left <= wait) {
@@ -129,7 +130,7 @@ impl BreakerGuard<'_> {
     /// Records the result of an attempt in the circuit breaker.
     fn record_result(&mut self, state: &GatewayState, target: &Target<'_>, result: &Result<UpstreamResponse>) {
         let failed = match result {
-            Ok(served) => self.policy.is_failure(Some(served.status())),
+            Ok(response) => self.policy.is_failure(Some(response.status())),
             // The error is not the target's fault, so it does not count.
             Err(error) if !is_target_fault(error, target) => return,
             Err(_) => self.policy.is_failure(None),
@@ -185,26 +186,26 @@ impl<'w> RouteExecutor<'w> {
         if self.call.control.should_explain() {
             let breaker = passage.as_ref().filter(|passage| passage.is_probe()).map(|_| Verdict::HalfOpen);
             let breaker = breaker.or_else(|| self.breaker_verdict(node));
-            let mut told =
+            let mut report =
                 Box::pin(explain::summarise_target(self, node, (&target, &prepared), question.as_ref())).await;
-            told["breaker"] = breaker.map(Verdict::name).into();
-            self.update_decision(|decision| decision.target_report = Some(told));
+            report["breaker"] = breaker.map(Verdict::name).into();
+            self.update_decision(|decision| decision.target_report = Some(report));
         }
         if let Some(question) = &question
-            && let Some(served) = question.find_cached(self, &target).await
+            && let Some(response) = question.find_cached(self, &target).await
         {
             let at = node.path.clone();
             self.record_step(|| RoutingStep::Kept { at });
             self.log.clear_target();
-            return Ok(served);
+            return Ok(response);
         }
-        let mut served =
+        let mut response =
             self.send_with_retries(node, &mut target, prepared.into_body(self.call).await?, passage).await?;
-        served.resume_point = ResumePoint::from_response(self, node, &served);
+        response.resume_point = ResumePoint::from_response(self, node, &response);
         if let Some(question) = question {
-            question.prepare_store(self, &served);
+            question.prepare_store(self, &response);
         }
-        Ok(served)
+        Ok(response)
     }
 
     /// Returns the parameters that the node sets in bodies, or an empty set if the client asked to forward its body
@@ -224,11 +225,11 @@ impl<'w> RouteExecutor<'w> {
             prepared.set_model(self.call, &model).await?;
         }
         let model = std::mem::take(&mut prepared.model);
-        let (mut target, named) = self.resolver.resolve_target(self.plan, node, &model)?;
+        let (mut target, model_override) = self.resolver.resolve_target(self.plan, node, &model)?;
         let operation = self.call.route.operation;
         self.log.provider = target.provider.slug();
         count_tokens::check_supported(operation, &target)?;
-        match named {
+        match model_override {
             Some(model) => prepared.set_model(self.call, model).await?,
             None => prepared.model = model,
         }
@@ -274,8 +275,8 @@ impl<'w> RouteExecutor<'w> {
         loop {
             target.timeout = self.time_left().map_or(timeout, |left| left.min(timeout));
             let next = body.try_clone();
-            let lent = self.replay_body.check_out(body);
-            let result = self.send_once(node, target, lent).await;
+            let sent_body = self.replay_body.check_out(body);
+            let result = self.send_once(node, target, sent_body).await;
             if let Some(guard) = &mut guard {
                 guard.record_result(state, target, &result);
             }
@@ -295,8 +296,8 @@ impl<'w> RouteExecutor<'w> {
             }
             // `evaluate` made sure that a body is available.
             body = next.or_else(|| self.replay_body.reclaim()).unwrap_or_else(Body::empty);
-            if let Ok(served) = result {
-                Box::pin(served.discard()).await;
+            if let Ok(response) = result {
+                Box::pin(response.discard()).await;
             }
             state.record_sink.metrics.retries.add(1);
             tries.retry_count += 1;
@@ -318,31 +319,31 @@ impl<'w> RouteExecutor<'w> {
 
     /// Sends one request. A response that breaks off before anything could be passed on counts as failed.
     async fn send_once(&mut self, node: &Node, target: &Target<'_>, body: Body) -> Result<UpstreamResponse> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         let attempted = if self.is_websocket {
             Box::pin(realtime::upgrade_target(self.state, self.call, target, &self.replay_body.model, self.log)).await
         } else {
             serve_at_target(self.state, self.call, target, body, self.log).await
         };
         let result = match attempted {
-            Ok(mut served) => self.await_first_chunk(node, &mut served).await.map(|()| served),
+            Ok(mut response) => self.await_first_chunk(node, &mut response).await.map(|()| response),
             Err(error) => Err(error),
         };
         let (status, error) = match &result {
-            Ok(served) => (Some(served.status()), None),
+            Ok(response) => (Some(response.status()), None),
             Err(error) => (None, Some(error.code())),
         };
         let (at, provider) = (node.path.clone(), target.provider.slug());
-        self.record_step(|| RoutingStep::Tried { at, provider, status, error, milliseconds: elapsed_ms(began) });
+        self.record_step(|| RoutingStep::Tried { at, provider, status, error, milliseconds: elapsed_ms(started_at) });
         result
     }
 
     /// Waits for the first chunk of the response, or for all of it if streams are buffered.
-    async fn await_first_chunk(&mut self, node: &Node, served: &mut UpstreamResponse) -> Result<()> {
+    async fn await_first_chunk(&mut self, node: &Node, response: &mut UpstreamResponse) -> Result<()> {
         if node.features.recovery.mode() == Mode::Hold
-            && let Some(pieces) = served.chunk_format(self.call.requested_operation())
+            && let Some(framing) = response.chunk_format(self.call.requested_operation())
         {
-            return Box::pin(self.buffer_stream(node, served, pieces)).await;
+            return Box::pin(self.buffer_stream(node, response, framing)).await;
         }
         // Waits for the first chunk without limit if other targets remain or heartbeats are off. Otherwise the stream
         // starts after one heartbeat interval.
@@ -351,17 +352,22 @@ impl<'w> RouteExecutor<'w> {
             _ if self.has_alternatives => Duration::MAX,
             beat => Duration::from_millis(beat),
         };
-        served.await_body_start(self.call.requested_operation(), patience).await
+        response.await_body_start(self.call.requested_operation(), patience).await
     }
 
     /// Buffers the complete stream, if the memory budget allows it.
-    async fn buffer_stream(&mut self, node: &Node, served: &mut UpstreamResponse, pieces: StreamFraming) -> Result<()> {
-        let asked = self.call.requested_operation();
+    async fn buffer_stream(
+        &mut self,
+        node: &Node,
+        response: &mut UpstreamResponse,
+        framing: StreamFraming,
+    ) -> Result<()> {
+        let operation = self.call.requested_operation();
         let share = self.state.shared.recovery_memory.new_permit();
         // The client gets no data meanwhile, so the first chunk may take as long as the deadline allows.
         let holding = async {
-            served.await_body_start(asked, Duration::MAX).await?;
-            served.buffer_stream(pieces, asked, share).await
+            response.await_body_start(operation, Duration::MAX).await?;
+            response.buffer_stream(framing, operation, share).await
         };
         let is_held = match self.time_left() {
             Some(left) => {

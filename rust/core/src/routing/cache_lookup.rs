@@ -43,7 +43,7 @@ impl CacheLookup {
         let manner = [u8::from(target.is_strict), u8::from(target.is_passthrough)];
         let fields: String =
             target.header_fields.iter().map(|(name, value)| [name, ": ", value, "\n"].concat()).collect();
-        let said = walk.cache_key_headers(target);
+        let header_bytes = walk.cache_key_headers(target);
         let parts = [
             tenant.as_bytes(),
             target.provider.slug().as_bytes(),
@@ -55,7 +55,7 @@ impl CacheLookup {
             options.as_bytes(),
             &manner,
             fields.as_bytes(),
-            &said,
+            &header_bytes,
             &age.as_secs().to_le_bytes(),
             bytes,
         ];
@@ -78,19 +78,19 @@ impl CacheLookup {
             walk.set_cache_status(CacheStatus::Refresh);
             return None;
         }
-        let Some(kept) = walk.state.shared.response_cache.find(&self.cache_key).await else {
+        let Some(cached) = walk.state.shared.response_cache.find(&self.cache_key).await else {
             walk.set_cache_status(CacheStatus::Miss);
             return None;
         };
         walk.set_cache_status(CacheStatus::Hit);
-        Some(UpstreamResponse::from_cache(kept, walk.call, target, &walk.state.coarse_timer))
+        Some(UpstreamResponse::from_cache(cached, walk.call, target, &walk.state.coarse_timer))
     }
 
     /// Prepares to cache this response once it is complete. Only status 200 without content encoding is cached.
-    pub fn prepare_store(self, walk: &mut RouteExecutor<'_>, served: &UpstreamResponse) {
-        let headers = served.headers();
+    pub fn prepare_store(self, walk: &mut RouteExecutor<'_>, response: &UpstreamResponse) {
+        let headers = response.headers();
         let is_plain = headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
-        if let (200, true, Some(kind)) = (served.status(), is_plain, headers.get_str("content-type")) {
+        if let (200, true, Some(kind)) = (response.status(), is_plain, headers.get_str("content-type")) {
             let responses = Arc::clone(&walk.state.shared.response_cache);
             walk.log.pending_cache_entry = Some(Box::new(PendingCacheEntry::new(
                 responses,
@@ -112,8 +112,8 @@ impl RouteExecutor<'_> {
             b"accept" | b"accept-language" => is_passed_on || target.forward_headers.contains(name),
             name => target.forward_headers.contains(name) && !is_ignored_header(name),
         };
-        let said = self.call.head.headers.iter().filter(|(name, _)| tells(name));
-        said.flat_map(|(name, value)| [name, b": ", value, b"\n"].concat()).collect()
+        let relevant = self.call.head.headers.iter().filter(|(name, _)| tells(name));
+        relevant.flat_map(|(name, value)| [name, b": ", value, b"\n"].concat()).collect()
     }
 }
 

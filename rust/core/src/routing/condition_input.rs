@@ -48,12 +48,12 @@ impl ValueSource {
         parsed
     }
 
-    pub fn resolve<'a>(&self, asked: &ConditionInput<'a>) -> FieldValue<'a> {
+    pub fn resolve<'a>(&self, input: &ConditionInput<'a>) -> FieldValue<'a> {
         match self {
-            Self::Metadata(key) => asked.metadata.get(key).map_or(FieldValue::Missing, FieldValue::Text),
-            Self::Path => FieldValue::Text(asked.path),
+            Self::Metadata(key) => input.metadata.get(key).map_or(FieldValue::Missing, FieldValue::Text),
+            Self::Path => FieldValue::Text(input.path),
             Self::Param(slot, steps) => {
-                let first = asked.params.get(*slot).and_then(Option::as_ref);
+                let first = input.params.get(*slot).and_then(Option::as_ref);
                 let found = steps.iter().try_fold(first, |value, step| Some(Some(child_value(value?, step)?)));
                 found.flatten().map_or(FieldValue::Missing, FieldValue::Json)
             }

@@ -82,22 +82,22 @@ impl ConditionalDraft {
         names: impl Iterator<Item = Option<&'n str>>,
         reading: &mut ConfigReader,
     ) -> ConditionalRouting {
-        let mut places = HashMap::new();
-        for (place, name) in names.enumerate() {
+        let mut indices = HashMap::new();
+        for (target_index, name) in names.enumerate() {
             if let Some(name) = name {
-                places.entry(name.to_owned()).or_insert(place);
+                indices.entry(name.to_owned()).or_insert(target_index);
             }
         }
         let mut find = |key: &str, name: &str| {
-            if !places.contains_key(name) {
+            if !indices.contains_key(name) {
                 reading.within_key(key, |reading| reading.report_problem(format!("no target is named `{name}`")));
             }
-            places.get(name).copied()
+            indices.get(name).copied()
         };
         let mut conditional = ConditionalRouting::default();
         for (index, (query, then)) in self.conditions.into_iter().enumerate() {
-            if let Some(place) = find(&format!("conditions[{index}].then"), &then) {
-                conditional.push_condition(query, place);
+            if let Some(target_index) = find(&format!("conditions[{index}].then"), &then) {
+                conditional.push_condition(query, target_index);
             }
         }
         conditional.default_target = self.default_target.and_then(|name| find("default", &name));
@@ -114,11 +114,11 @@ impl ConditionalDraft {
 }
 
 impl ConditionalRouting {
-    fn push_condition(&mut self, query: Query, place: usize) {
+    fn push_condition(&mut self, query: Query, target_index: usize) {
         let gate = query
             .required_text()
             .map(|(source, text)| Prefilter { source_index: self.intern_source(source), text_hash: hash_text(text) });
-        self.conditions.push(Condition { prefilter: gate, query, target_index: place });
+        self.conditions.push(Condition { prefilter: gate, query, target_index });
     }
 
     /// Returns the number of parts in all conditions. Each query, each operator and each value of a list counts as one
@@ -133,7 +133,7 @@ impl ConditionalRouting {
     }
 
     fn intern_source(&mut self, source: &ValueSource) -> usize {
-        self.prefilter_sources.iter().position(|known| known == source).unwrap_or_else(|| {
+        self.prefilter_sources.iter().position(|existing| existing == source).unwrap_or_else(|| {
             self.prefilter_sources.push(source.clone());
             self.prefilter_sources.len() - 1
         })
@@ -141,14 +141,14 @@ impl ConditionalRouting {
 
     /// Returns the index of the selected target and the index of the condition that matched (`None` for the default
     /// target).
-    pub fn choose_target(&self, asked: &ConditionInput<'_>) -> Option<(usize, Option<usize>)> {
+    pub fn choose_target(&self, input: &ConditionInput<'_>) -> Option<(usize, Option<usize>)> {
         let found: Vec<_> =
-            self.prefilter_sources.iter().map(|source| source.resolve(asked).as_str().map(hash_text)).collect();
+            self.prefilter_sources.iter().map(|source| source.resolve(input).as_str().map(hash_text)).collect();
         let may_hold = |gate: Prefilter| found[gate.source_index] == Some(gate.text_hash);
-        let held = |condition: &Condition| condition.prefilter.is_none_or(may_hold) && condition.query.matches(asked);
-        match self.conditions.iter().position(held) {
+        let holds = |condition: &Condition| condition.prefilter.is_none_or(may_hold) && condition.query.matches(input);
+        match self.conditions.iter().position(holds) {
             Some(index) => Some((self.conditions[index].target_index, Some(index))),
-            None => self.default_target.map(|place| (place, None)),
+            None => self.default_target.map(|target_index| (target_index, None)),
         }
     }
 }
@@ -208,27 +208,27 @@ impl Query {
     }
 
     fn part_count(&self) -> usize {
-        let of = |term: &Term| match term {
+        let term_parts = |term: &Term| match term {
             Term::All(queries) | Term::Any(queries) => queries.iter().map(Self::part_count).sum(),
             Term::Predicates(_, tests) => tests.iter().map(Predicate::part_count).sum::<usize>(),
         };
-        1 + self.0.iter().map(of).sum::<usize>()
+        1 + self.0.iter().map(term_parts).sum::<usize>()
     }
 
     fn estimated_bytes(&self) -> usize {
-        let of = |term: &Term| match term {
+        let term_bytes = |term: &Term| match term {
             Term::All(queries) | Term::Any(queries) => queries.iter().map(Self::estimated_bytes).sum(),
             Term::Predicates(_, tests) => tests.iter().map(Predicate::estimated_bytes).sum::<usize>(),
         };
-        self.0.iter().map(|term| size_of::<Term>() + of(term)).sum()
+        self.0.iter().map(|term| size_of::<Term>() + term_bytes(term)).sum()
     }
 
-    pub fn matches(&self, asked: &ConditionInput<'_>) -> bool {
+    pub fn matches(&self, input: &ConditionInput<'_>) -> bool {
         self.0.iter().all(|term| match term {
-            Term::All(queries) => queries.iter().all(|query| query.matches(asked)),
-            Term::Any(queries) => queries.iter().any(|query| query.matches(asked)),
+            Term::All(queries) => queries.iter().all(|query| query.matches(input)),
+            Term::Any(queries) => queries.iter().any(|query| query.matches(input)),
             Term::Predicates(source, tests) => {
-                let found = source.resolve(asked);
+                let found = source.resolve(input);
                 tests.iter().all(|test| test.matches(found))
             }
         })
@@ -348,10 +348,10 @@ fn parse_leading_number(text: &str) -> f64 {
     let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     let is_sign = |at: usize| matches!(bytes.get(at), Some(b'+' | b'-'));
     let start = usize::from(is_sign(0));
-    let whole = digits(start);
-    let mut end = start + whole;
+    let integer = digits(start);
+    let mut end = start + integer;
     let fraction = if bytes.get(end) == Some(&b'.') { digits(end + 1) } else { 0 };
-    if whole + fraction == 0 {
+    if integer + fraction == 0 {
         return f64::NAN;
     }
     end += if fraction > 0 { fraction + 1 } else { 0 };
@@ -436,18 +436,18 @@ mod tests {
         for _ in 0..500 {
             let mut reading = ConfigReader::new(Strictness::Strict);
             let mut conditional = ConditionalRouting::default();
-            for place in 0..4 {
-                conditional.push_condition(Query::parse(random.choice(&tests).unwrap(), &mut reading), place);
+            for target_index in 0..4 {
+                conditional.push_condition(Query::parse(random.choice(&tests).unwrap(), &mut reading), target_index);
             }
             reading.finish().unwrap();
             let metadata = Metadata::parse(random.choice([r#"{"plan":"paid"}"#, r#"{"plan":"free"}"#, "{}"]).unwrap());
             let params = [random.choice([None, Some(json!("a")), Some(json!("b")), Some(json!(1))]).unwrap()];
-            let asked = ConditionInput { metadata: &metadata, params: &params, path: "/v1/chat/completions" };
-            let holds = conditional.conditions.iter().position(|condition| condition.query.matches(&asked));
+            let input = ConditionInput { metadata: &metadata, params: &params, path: "/v1/chat/completions" };
+            let holds = conditional.conditions.iter().position(|condition| condition.query.matches(&input));
             assert_eq!(
-                conditional.choose_target(&asked).and_then(|(_, held)| held),
+                conditional.choose_target(&input).and_then(|(_, held)| held),
                 holds,
-                "{conditional:?} {asked:?}"
+                "{conditional:?} {input:?}"
             );
         }
     }

@@ -50,18 +50,18 @@ pub struct ResumePoint {
 
 impl ResumePoint {
     /// Creates the resume point of a stream that may be continued; `None` for any other response.
-    pub fn from_response(walk: &RouteExecutor<'_>, node: &Node, served: &UpstreamResponse) -> Option<Box<Self>> {
-        if node.features.recovery.mode() != Mode::Continue || !is_readable_stream(served) {
+    pub fn from_response(walk: &RouteExecutor<'_>, node: &Node, response: &UpstreamResponse) -> Option<Box<Self>> {
+        if node.features.recovery.mode() != Mode::Continue || !is_readable_stream(response) {
             return None;
         }
         let (body, model) = (walk.replay_body.as_json()?.clone(), walk.replay_body.model.clone());
-        let form = StreamFormat::for_operation(walk.call.requested_operation(), served.dialect);
+        let form = StreamFormat::for_operation(walk.call.requested_operation(), response.dialect);
         Some(Box::new(Self { request_body: body, model, target_path: node.path.clone(), transcript_format: form }))
     }
 }
 
-fn is_readable_stream(served: &UpstreamResponse) -> bool {
-    served.is_event_stream() && delivery::is_uncompressed(served.headers())
+fn is_readable_stream(response: &UpstreamResponse) -> bool {
+    response.is_event_stream() && delivery::is_uncompressed(response.headers())
 }
 
 /// State needed to ask another target to continue a stream, after routing of the original request has ended.
@@ -81,16 +81,16 @@ impl Continuation {
     /// Attaches a continuation to a streamed response, so that it can resume if it breaks.
     pub fn attach(
         (state, snapshot, head): (&Arc<GatewayState>, Arc<Snapshot>, Arc<RequestHead>),
-        place: Option<Box<ResumePoint>>,
+        resume_point: Option<Box<ResumePoint>>,
         mut response: ClientResponse,
     ) -> ClientResponse {
-        if let (Some(place), ClientResponseBody::Stream(stream)) = (place, &mut response.body) {
+        if let (Some(resume_point), ClientResponseBody::Stream(stream)) = (resume_point, &mut response.body) {
             stream.set_continuation(Box::new(Self {
                 state: Arc::clone(state),
                 snapshot,
                 request_head: head,
-                transcript: place.transcript_format.map(Transcript::new),
-                resume_point: place,
+                transcript: resume_point.transcript_format.map(Transcript::new),
+                resume_point,
                 memory_permit: state.shared.recovery_memory.new_permit(),
                 spent_tokens: PriorUsage::default(),
                 continuation_count: 0,
@@ -101,10 +101,10 @@ impl Continuation {
 
     /// Records events that the client receives. Returns false if the memory budget is exhausted.
     pub fn record_events(&mut self, events: &Bytes) -> bool {
-        let Some(said) = &mut self.transcript else { return true };
-        let before = said.buffered_bytes();
-        said.record_events(events.clone());
-        self.memory_permit.try_reserve(said.buffered_bytes() - before)
+        let Some(transcript) = &mut self.transcript else { return true };
+        let before = transcript.buffered_bytes();
+        transcript.record_events(events.clone());
+        self.memory_permit.try_reserve(transcript.buffered_bytes() - before)
     }
 
     /// Returns the silence after which the client receives a heartbeat; `None` if heartbeats are disabled.
@@ -114,52 +114,53 @@ impl Continuation {
 
     /// Returns the body with which another target continues the broken stream; `None` if no target can.
     pub async fn resume(&mut self, error: &'static str, record: &mut Record) -> Option<ResponseBody> {
-        let facts = &mut record.log;
+        let log = &mut record.log;
         if let Some(because) = self.refusal_reason() {
-            if let Some(decision) = &mut facts.decision {
+            if let Some(decision) = &mut log.decision {
                 decision.add_step(RoutingStep::Broke { at: self.resume_point.target_path.clone(), error });
                 decision.add_step(RoutingStep::Stopped { at: self.resume_point.target_path.clone(), because });
             }
             return None;
         }
         // A response that one target begins and another completes must not be cached.
-        facts.pending_cache_entry = None;
+        log.pending_cache_entry = None;
         self.continuation_count += 1;
-        let searched = facts.implicit_searches();
-        let ResumedStream { response: served, request_body: asked, target_path: at, repeated_text: repeated } =
-            self.request_continuation(error, facts).await?;
-        self.count_spent_tokens(facts.model.clone()).await;
+        let searched = log.implicit_searches();
+        let ResumedStream { response, request_body, target_path: at, repeated_text: repeated } =
+            self.request_continuation(error, log).await?;
+        self.count_spent_tokens(log.model.clone()).await;
         let PriorUsage { input, output } = self.spent_tokens;
-        facts.billing.interrupted_usage = Some(Usage { input, output, is_estimated: true, ..Usage::default() });
-        facts.billing.interrupted_searches += searched;
+        log.billing.interrupted_usage = Some(Usage { input, output, is_estimated: true, ..Usage::default() });
+        log.billing.interrupted_searches += searched;
         let operation = Route::parse(&self.request_head.method, &self.request_head.path)?
             .effective_operation(&self.request_head.method);
-        facts.count_input = Some(self.state.record_sink.token_counter.retain_body(operation, &asked));
+        log.count_input = Some(self.state.record_sink.token_counter.retain_body(operation, &request_body));
         self.state.record_sink.metrics.streams_resumed.add(1);
         self.resume_point.target_path = at;
         let mut seam = StreamSplicer::new(self.transcript.as_ref()?, self.spent_tokens, repeated);
-        Some(served.incoming.body.map_chunks(move |piece| seam.push(piece)))
+        Some(response.incoming.body.map_chunks(move |chunk| seam.push(chunk)))
     }
 
     /// Returns why no target may continue the stream, if so.
     fn refusal_reason(&self) -> Option<&'static str> {
-        let Some(said) = &self.transcript else { return Some("answers on this path are not continued") };
-        said.resume_obstacle()
+        let Some(transcript) = &self.transcript else { return Some("answers on this path are not continued") };
+        transcript
+            .resume_obstacle()
             .or((self.continuation_count == MAX_CONTINUATIONS)
                 .then_some("the response reached its limit of continuations"))
     }
 
     /// Tries the successor targets in order and returns the first stream that continues the response.
-    async fn request_continuation(&self, broke: &'static str, facts: &mut RequestLog) -> Option<ResumedStream> {
-        let Self { state, snapshot, request_head: head, resume_point: place, transcript: said, .. } = self;
-        let said = said.as_ref()?;
+    async fn request_continuation(&self, broke: &'static str, log: &mut RequestLog) -> Option<ResumedStream> {
+        let Self { state, snapshot, request_head: head, resume_point, transcript, .. } = self;
+        let transcript = transcript.as_ref()?;
         let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
         let call = Call { route: Route::parse(&head.method, &head.path)?, head, control };
         // Authenticate again: a token may have expired since the request arrived.
         let mut refused = |error: Error| {
-            if let Some(decision) = &mut facts.decision {
-                decision.add_step(RoutingStep::Broke { at: place.target_path.clone(), error: broke });
-                decision.add_step(RoutingStep::Failed { at: place.target_path.clone(), error: error.code() });
+            if let Some(decision) = &mut log.decision {
+                decision.add_step(RoutingStep::Broke { at: resume_point.target_path.clone(), error: broke });
+                decision.add_step(RoutingStep::Failed { at: resume_point.target_path.clone(), error: error.code() });
             }
         };
         let require = state.settings.require_key;
@@ -169,31 +170,32 @@ impl Continuation {
         let caller = admitted.map_err(&mut refused).ok()?;
         let resolver = state.target_resolver(snapshot, &call, &caller);
         let plan = resolver.build_plan().map_err(&mut refused).ok()?;
-        let mut carried = ReplayBody::new(&call, Body::Complete(place.request_body.clone()), true, facts).await.ok()?;
-        (carried.model, carried.is_streaming) = (place.model.clone(), true);
-        let (known, decision) = (facts.fork(), facts.decision.take());
-        let mut walk = RouteExecutor::new(state, &resolver, &plan, facts, carried);
+        let mut carried =
+            ReplayBody::new(&call, Body::Complete(resume_point.request_body.clone()), true, log).await.ok()?;
+        (carried.model, carried.is_streaming) = (resume_point.model.clone(), true);
+        let (baseline, decision) = (log.fork(), log.decision.take());
+        let mut walk = RouteExecutor::new(state, &resolver, &plan, log, carried);
         // The client's time limit applies to each of its reads, and it is reading now. The gateway's own timeouts bound
         // the continued response.
         (walk.log.decision, walk.client_deadline) = (decision, None);
-        let at = place.target_path.clone();
+        let at = resume_point.target_path.clone();
         walk.record_step(|| RoutingStep::Broke { at, error: broke });
         // List the successors as a dry run. Each of them acquires its breaker permit when its turn comes.
         walk.is_dry_run = true;
-        let successors = list_successors(&mut walk, &plan.config.root, &place.target_path);
+        let successors = list_successors(&mut walk, &plan.config.root, &resume_point.target_path);
         walk.is_dry_run = false;
         for node in successors {
-            if let Some(rest) = walk.resume_on_target(node, said).await {
+            if let Some(rest) = walk.resume_on_target(node, transcript).await {
                 return Some(rest);
             }
         }
-        facts.adopt_target(known);
+        log.adopt_target(baseline);
         None
     }
 
     /// Counts the tokens of the streams so far: those of the prompts and those of the generated text.
     async fn count_spent_tokens(&mut self, model: String) {
-        let text = self.transcript.as_ref().map_or_else(String::new, |said| said.text().to_owned());
+        let text = self.transcript.as_ref().map_or_else(String::new, |transcript| transcript.text().to_owned());
         let body = self.resume_point.request_body.clone();
         let counting = tokio::task::spawn_blocking(move || {
             let encoding = tokens::encoding_for_model(&model);
@@ -242,10 +244,10 @@ fn find_node_and_fallbacks<'w>(
     }
     let is_on_way =
         |target: &Node| path.strip_prefix(&*target.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    let place = node.targets.iter().position(is_on_way)?;
-    let found = find_node_and_fallbacks(walk, &node.targets[place], path, after)?;
+    let index = node.targets.iter().position(is_on_way)?;
+    let found = find_node_and_fallbacks(walk, &node.targets[index], path, after)?;
     if matches!(node.strategy, Strategy::Fallback(_)) {
-        for later in &node.targets[place + 1..] {
+        for later in &node.targets[index + 1..] {
             after.extend(walk.attempt_order(later).unwrap_or_default());
         }
     }
@@ -254,7 +256,7 @@ fn find_node_and_fallbacks<'w>(
 
 impl<'w> RouteExecutor<'w> {
     /// Asks one target to continue the response; `None` if it cannot.
-    async fn resume_on_target(&mut self, node: &'w Node, said: &Transcript) -> Option<ResumedStream> {
+    async fn resume_on_target(&mut self, node: &'w Node, transcript: &Transcript) -> Option<ResumedStream> {
         let at = node.path.clone();
         let aimed = match self.replay_body.prepare(self.parameters_for(node)).await {
             Ok(mut prepared) => self.resolve_target(node, &mut prepared).await.map(|target| (target, prepared)),
@@ -268,8 +270,8 @@ impl<'w> RouteExecutor<'w> {
             }
         };
         let Body::Complete(body) = &prepared.body else { return None };
-        let ResumeRequest { body: asked, prefill: beginning } =
-            match self.build_resume_request(node, &target, (said, body)) {
+        let ResumeRequest { body: resume_body, prefill: beginning } =
+            match self.build_resume_request(node, &target, (transcript, body)) {
                 Ok(again) => again,
                 Err(because) => {
                     self.record_step(|| RoutingStep::Unable { at, because });
@@ -281,19 +283,21 @@ impl<'w> RouteExecutor<'w> {
             return None;
         }
         let passage = self.breaker_permit.take();
-        let asked = Bytes::from(asked);
+        let resume_body = Bytes::from(resume_body);
         target.prefill = Some(target.provider.prefill_support()).filter(|_| !beginning.is_empty());
-        let repeated = if target.prefill.is_some_and(|how| how.may_repeat_prefill) { beginning } else { String::new() };
-        let served = self.send_with_retries(node, &mut target, Body::Complete(asked.clone()), passage).await.ok()?;
-        if !is_readable_stream(&served) {
-            served.discard().await;
+        let repeated =
+            if target.prefill.is_some_and(|support| support.may_repeat_prefill) { beginning } else { String::new() };
+        let response =
+            self.send_with_retries(node, &mut target, Body::Complete(resume_body.clone()), passage).await.ok()?;
+        if !is_readable_stream(&response) {
+            response.discard().await;
             self.record_step(|| RoutingStep::Unable { at, because: "it did not answer with a readable stream" });
             return None;
         }
-        let length = said.text().len();
+        let length = transcript.text().len();
         self.record_step(|| RoutingStep::Continued { at: at.clone(), said: length });
         self.update_decision(|decision| decision.selected_target.clone_from(&node.path));
-        Some(ResumedStream { response: served, request_body: asked, target_path: at, repeated_text: repeated })
+        Some(ResumedStream { response, request_body: resume_body, target_path: at, repeated_text: repeated })
     }
 
     /// Builds the request that asks a target to continue. The error says why the target is not asked.
@@ -301,11 +305,11 @@ impl<'w> RouteExecutor<'w> {
         &self,
         node: &Node,
         target: &Target<'_>,
-        (said, body): (&Transcript, &[u8]),
+        (transcript, body): (&Transcript, &[u8]),
     ) -> Result<ResumeRequest, &'static str> {
         match self.continuation_refusal(node, target) {
-            Some(because) if !said.is_blank() => Err(because),
-            _ => said.build_resume_request(body).ok_or("the request has no content that can be continued"),
+            Some(because) if !transcript.is_blank() => Err(because),
+            _ => transcript.build_resume_request(body).ok_or("the request has no content that can be continued"),
         }
     }
 
@@ -314,12 +318,12 @@ impl<'w> RouteExecutor<'w> {
     pub fn continuation_refusal(&self, node: &Node, target: &Target<'_>) -> Option<&'static str> {
         let (provider, model) = (target.provider, &self.log.model);
         let is_its_own = target.provider_format(self.call.route.operation, model).is_none();
-        let known = match self.call.requested_operation() {
+        let model_refusal = match self.call.requested_operation() {
             Operation::Complete if is_its_own => None,
-            asked => provider
+            operation => provider
                 .prefill_support()
-                .unsupported_reason(model, is_its_own && asked == Operation::CreateModelResponse),
+                .unsupported_reason(model, is_its_own && operation == Operation::CreateModelResponse),
         };
-        node.features.recovery.prefill_refusal(known)
+        node.features.recovery.prefill_refusal(model_refusal)
     }
 }

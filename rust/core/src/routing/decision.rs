@@ -215,7 +215,7 @@ mod tests {
         for target in 0..200 {
             decision.add_step(RoutingStep::Chose { at: "config".into(), strategy: "single", target, condition: None });
         }
-        let told: Vec<_> = decision
+        let actual: Vec<_> = decision
             .steps
             .iter()
             .map(|step| match step {
@@ -225,6 +225,6 @@ mod tests {
             })
             .collect();
         let expected: Vec<_> = (0..32).chain([1137]).chain(169..200).collect();
-        assert_eq!(told, expected);
+        assert_eq!(actual, expected);
     }
 }

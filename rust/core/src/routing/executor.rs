@@ -53,9 +53,9 @@ pub(crate) async fn route_request(
         }
     })?;
     log.metadata.validate()?;
-    let asked = resolver.call.requested_operation();
-    if let (true, Body::Complete(bytes)) = (asked.has_countable_text(), &body) {
-        log.count_input = Some(state.record_sink.token_counter.retain_body(asked, bytes));
+    let operation = resolver.call.requested_operation();
+    if let (true, Body::Complete(bytes)) = (operation.has_countable_text(), &body) {
+        log.count_input = Some(state.record_sink.token_counter.retain_body(operation, bytes));
     }
     let carried = ReplayBody::new(resolver.call, body, is_json, log).await?;
     RouteExecutor { client_deadline: until, ..RouteExecutor::new(state, resolver, plan, log, carried) }.run().await
@@ -225,9 +225,9 @@ impl<'w> RouteExecutor<'w> {
                 Err(error) => Err(error),
             };
             let Some(next) = self.next_after(&mut levels, &result) else { return result };
-            if let Ok(served) = result {
+            if let Ok(response) = result {
                 // Boxed, because an inline future would enlarge the future of every request.
-                Box::pin(served.discard()).await;
+                Box::pin(response.discard()).await;
             }
             node = next;
         }
@@ -292,7 +292,7 @@ impl<'w> RouteExecutor<'w> {
     fn next_target(&mut self, level: &mut FallbackLevel<'w>) -> Option<&'w Node> {
         let targets = &level.node.targets;
         if !level.ignores_breakers {
-            let open = (level.next_index..targets.len()).find(|place| self.try_enter(&targets[*place]));
+            let open = (level.next_index..targets.len()).find(|index| self.try_enter(&targets[*index]));
             level.ignores_breakers = open.is_none() && !level.has_tried_any;
             if !level.ignores_breakers {
                 let open = open.unwrap_or(targets.len());
@@ -312,7 +312,7 @@ impl<'w> RouteExecutor<'w> {
     /// Returns the index of the target that would be next.
     fn peek_next_index(&self, level: &FallbackLevel<'w>) -> Option<usize> {
         let targets = &level.node.targets;
-        (level.next_index..targets.len()).find(|place| level.ignores_breakers || self.is_available(&targets[*place]))
+        (level.next_index..targets.len()).find(|index| level.ignores_breakers || self.is_available(&targets[*index]))
     }
 
     /// Returns true if a target, or one below it, accepts this request. For a leaf, also acquires its breaker permit.
@@ -342,22 +342,22 @@ impl<'w> RouteExecutor<'w> {
 
     /// Returns the target of a group to which the request continues.
     fn choose_target(&mut self, node: &'w Node, given: Option<StickyAssignment>) -> Result<&'w Node> {
-        let (place, condition) = match &node.strategy {
+        let (index, condition) = match &node.strategy {
             Strategy::Single | Strategy::Fallback(_) => (0, None),
             Strategy::LoadBalance(balance) => (self.pick_balanced(node, balance, given), None),
             Strategy::Conditional(conditional) => match conditional.choose_target(&self.condition_input()) {
-                Some(chosen) => chosen,
+                Some(selection) => selection,
                 None => return Err(self.record_no_target(node)),
             },
         };
         let (at, strategy) = (node.path.clone(), node.strategy.name());
-        self.record_step(|| RoutingStep::Chose { at, strategy, target: place, condition });
-        let chosen = &node.targets[place];
-        if chosen.targets.is_empty() && !matches!(node.strategy, Strategy::LoadBalance(_)) {
+        self.record_step(|| RoutingStep::Chose { at, strategy, target: index, condition });
+        let target = &node.targets[index];
+        if target.targets.is_empty() && !matches!(node.strategy, Strategy::LoadBalance(_)) {
             // There is no alternative, so an open breaker is ignored.
-            self.acquire_permit(chosen, true);
+            self.acquire_permit(target, true);
         }
-        Ok(chosen)
+        Ok(target)
     }
 
     /// Records that no condition matched and that there is no default target; returns the error.
@@ -403,26 +403,26 @@ impl<'w> RouteExecutor<'w> {
     fn pick_balanced(&mut self, node: &Node, balance: &LoadBalancer, given: Option<StickyAssignment>) -> usize {
         let mut open = self.available_targets(node);
         loop {
-            let is_open = |place: usize| open.as_ref().is_some_and(|open| open[place]);
+            let is_open = |index: usize| open.as_ref().is_some_and(|open| open[index]);
             let is_open: Option<&dyn Fn(usize) -> bool> = if open.is_some() { Some(&is_open) } else { None };
-            let place = match given {
+            let index = match given {
                 None => balance.pick_random(fastrand::f64(), is_open),
-                Some(StickyAssignment { target_index: Some(place), .. })
-                    if is_open.is_none_or(|is_open| is_open(place)) =>
+                Some(StickyAssignment { target_index: Some(index), .. })
+                    if is_open.is_none_or(|is_open| is_open(index)) =>
                 {
-                    place
+                    index
                 }
                 Some(StickyAssignment { session, .. }) => balance.pick_by_hash(session.hash, is_open),
             };
-            let chosen = &node.targets[place];
+            let target = &node.targets[index];
             // An unavailable target is picked only if no available one has a weight.
-            let is_last = open.as_ref().is_none_or(|open| !open[place]);
-            if !chosen.targets.is_empty() || self.acquire_permit(chosen, is_last) {
-                return place;
+            let is_last = open.as_ref().is_none_or(|open| !open[index]);
+            if !target.targets.is_empty() || self.acquire_permit(target, is_last) {
+                return index;
             }
             // Another request has just taken the probe permit of this target.
             if let Some(open) = &mut open {
-                open[place] = false;
+                open[index] = false;
             }
         }
     }
@@ -435,8 +435,8 @@ impl<'w> RouteExecutor<'w> {
         let Strategy::Fallback(fallback) = &node.strategy else {
             let given =
                 self.sticky_session(node).map(|(balance, session)| self.local_assignment(node, balance, session));
-            let chosen = self.choose_target(node, given)?;
-            return self.attempt_order(chosen);
+            let selected = self.choose_target(node, given)?;
+            return self.attempt_order(selected);
         };
         let (mut all, mut refused) = (Vec::new(), None);
         let mut level = FallbackLevel::new(node, fallback);
@@ -508,8 +508,10 @@ impl<'w> RouteExecutor<'w> {
     /// Returns the key of a target of this config in shared state.
     pub fn target_key(&self, node: &Node) -> u64 {
         // A target without a fixed provider has separate state for each provider that requests name.
-        let named = if node.provider.is_none() { self.requested_provider() } else { None };
-        self.state.shared.keyed_hash_in_config(self.plan.config_slug.is_some(), (self.config_key(), &node.path, named))
+        let provider = if node.provider.is_none() { self.requested_provider() } else { None };
+        self.state
+            .shared
+            .keyed_hash_in_config(self.plan.config_slug.is_some(), (self.config_key(), &node.path, provider))
     }
 
     /// Returns the provider that the request itself names, in a header or as model prefix.

@@ -69,9 +69,9 @@ pub(crate) async fn explain_routing(
     body: Body,
 ) -> Result<UpstreamResponse> {
     let bytes = body.with_limits(state.body_limits)?.collect().await?;
-    let asked: ExplainRequest<'_> =
+    let request: ExplainRequest<'_> =
         serde_json::from_slice(&bytes).map_err(|error| invalid_request("$", &error.to_string()))?;
-    let head = build_head(resolver.call.head, &asked)?;
+    let head = build_head(resolver.call.head, &request)?;
     let asks_for_socket = head.headers.get_str("upgrade").is_some_and(|kind| kind.eq_ignore_ascii_case("websocket"));
     let route =
         if asks_for_socket { Route::parse_websocket(&head.path) } else { Route::parse(&head.method, &head.path) };
@@ -81,52 +81,53 @@ pub(crate) async fn explain_routing(
     let call = Call { route, head: &head, control };
     let resolver = TargetResolver { call: &call, ..*resolver };
     let plan = resolver.build_plan()?;
-    let mut facts = RequestLog::default();
-    facts.read_request(&call, &state.record_sink);
-    facts.set_caller(resolver.caller, resolver.snapshot);
-    facts.metadata.validate()?;
-    let body = asked.body.map_or_else(Bytes::new, |body| bytes.slice_ref(body.get().as_bytes()));
+    let mut log = RequestLog::default();
+    log.read_request(&call, &state.record_sink);
+    log.set_caller(resolver.caller, resolver.snapshot);
+    log.metadata.validate()?;
+    let body = request.body.map_or_else(Bytes::new, |body| bytes.slice_ref(body.get().as_bytes()));
     let is_json = !body.is_empty();
     let is_socket = asks_for_socket || route.operation == Operation::Realtime;
     let body = if is_socket {
         // A WebSocket names its model in the query string, before its first message.
-        (facts.model, facts.is_streaming) = (realtime::model_from_query(&head.query), true);
+        (log.model, log.is_streaming) = (realtime::model_from_query(&head.query), true);
         Body::empty()
     } else {
-        read_body_fields(state.body_limits, &call, Body::Complete(body), &mut facts).await?
+        read_body_fields(state.body_limits, &call, Body::Complete(body), &mut log).await?
     };
-    let carried = ReplayBody::new(&call, body, is_json && !is_socket, &facts).await?;
-    let mut walk = RouteExecutor::new(state, &resolver, &plan, &mut facts, carried);
+    let carried = ReplayBody::new(&call, body, is_json && !is_socket, &log).await?;
+    let mut walk = RouteExecutor::new(state, &resolver, &plan, &mut log, carried);
     (walk.is_dry_run, walk.is_websocket) = (true, is_socket);
     let mut targets = Vec::new();
     for node in walk.attempt_order(&plan.config.root)? {
         targets.push(describe_target(&mut walk, node).await);
     }
     let steps = walk.log.decision.as_ref().map(|decision| json!(decision.steps));
-    let told = json!({"object": "explanation", "config": plan.config_slug, "strategy": plan.config.root.strategy.name(),
+    let explanation = json!({"object": "explanation", "config": plan.config_slug, "strategy": plan.config.root.strategy.name(),
         "decisions": steps, "targets": targets});
-    Ok(UpstreamResponse::from_gateway(told.to_string().into(), ApiFormat::OpenAi, &state.coarse_timer))
+    Ok(UpstreamResponse::from_gateway(explanation.to_string().into(), ApiFormat::OpenAi, &state.coarse_timer))
 }
 
 fn invalid_request(path: &str, message: &str) -> Error {
     Error::ExplainRequestInvalid(vec![Problem::new(path, message)])
 }
 
-fn build_head(own: &RequestHead, asked: &ExplainRequest<'_>) -> Result<RequestHead> {
+fn build_head(head: &RequestHead, request: &ExplainRequest<'_>) -> Result<RequestHead> {
     let mut headers = Headers::default();
-    let is_said = |name: &[u8]| asked.headers.keys().any(|said| said.as_bytes().eq_ignore_ascii_case(name));
-    for (name, value) in own.headers.iter().filter(|(name, _)| *name != b"content-length" && !is_said(name)) {
+    let is_said =
+        |name: &[u8]| request.headers.keys().any(|header_name| header_name.as_bytes().eq_ignore_ascii_case(name));
+    for (name, value) in head.headers.iter().filter(|(name, _)| *name != b"content-length" && !is_said(name)) {
         headers.push(name, value);
     }
-    for (name, value) in &asked.headers {
+    for (name, value) in &request.headers {
         let Some(value) = value.as_str() else {
             return Err(invalid_request(&format!("$.headers.{name}"), "must be a string"));
         };
         headers.push(name.as_bytes(), value.as_bytes());
     }
-    let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
+    let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
     Ok(RequestHead {
-        method: asked.method.to_ascii_uppercase(),
+        method: request.method.to_ascii_uppercase(),
         path: path.to_owned(),
         query: query.to_owned(),
         headers,
@@ -146,9 +147,9 @@ async fn describe_target<'w>(walk: &mut RouteExecutor<'w>, node: &'w Node) -> Va
         Err(error) => return refused(&error),
     };
     let question = CacheLookup::for_target(walk, node, &target, &prepared.body);
-    let mut told = build_target_report(walk, node, (&target, &prepared), question.as_ref()).await;
-    told["body"] = parse_body_fields(&prepared.body).map_or(Value::Null, Value::Object);
-    told
+    let mut report = build_target_report(walk, node, (&target, &prepared), question.as_ref()).await;
+    report["body"] = parse_body_fields(&prepared.body).map_or(Value::Null, Value::Object);
+    report
 }
 
 /// Describes a target that is about to be tried, short enough for a response header.
@@ -158,10 +159,10 @@ pub(crate) async fn summarise_target(
     (target, prepared): (&Target<'_>, &PreparedBody),
     question: Option<&CacheLookup>,
 ) -> Value {
-    let mut told = build_target_report(walk, node, (target, prepared), question).await;
-    told["body"] =
+    let mut report = build_target_report(walk, node, (target, prepared), question).await;
+    report["body"] =
         parse_body_fields(&prepared.body).map_or(Value::Null, |fields| Value::Object(shorten_fields(fields)));
-    told
+    report
 }
 
 async fn build_target_report(
@@ -197,11 +198,11 @@ async fn build_target_report(
 /// Describes how a stream of this target would be recovered if it breaks off.
 fn describe_recovery(walk: &RouteExecutor<'_>, node: &Node, target: &Target<'_>) -> Value {
     let (mode, refusal) = (node.features.recovery.mode(), walk.continuation_refusal(node, target));
-    let mut told = json!({"mode": mode.name(), "continues": refusal.is_none()});
+    let mut report = json!({"mode": mode.name(), "continues": refusal.is_none()});
     if let (Mode::Continue, Some(because)) = (mode, refusal) {
-        told["because"] = because.into();
+        report["because"] = because.into();
     }
-    told
+    report
 }
 
 /// Parses the top-level fields of a JSON body.
@@ -215,11 +216,11 @@ fn parse_body_fields(body: &Body) -> Option<Map<String, Value>> {
 /// Replaces long fields by their length and drops fields beyond the total limit, because clients limit the size of a
 /// header.
 fn shorten_fields(fields: Map<String, Value>) -> Map<String, Value> {
-    let mut room = MAX_SUMMARY_BYTES;
+    let mut remaining = MAX_SUMMARY_BYTES;
     let short = fields.into_iter().filter_map(|(key, value)| {
         let length = value.to_string().len();
         let value = if length > MAX_SUMMARY_FIELD_BYTES { json!(format!("({length} bytes)")) } else { value };
-        room = room.checked_sub(key.len() + length.min(MAX_SUMMARY_FIELD_BYTES))?;
+        remaining = remaining.checked_sub(key.len() + length.min(MAX_SUMMARY_FIELD_BYTES))?;
         Some((key, value))
     });
     short.collect()

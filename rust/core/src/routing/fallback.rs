@@ -17,10 +17,10 @@ impl FallbackPolicy {
     /// instead of other targets, unless its status is listed.
     pub(crate) fn is_failure(&self, result: &Result<UpstreamResponse>) -> bool {
         match result {
-            Ok(served) => {
-                let status = served.status();
+            Ok(response) => {
+                let status = response.status();
                 self.should_fall_back(Some(status))
-                    && (self.failure_statuses.contains(&status) || !served.is_policy_refusal())
+                    && (self.failure_statuses.contains(&status) || !response.is_policy_refusal())
             }
             Err(error) => !error.stops_fallback() && self.should_fall_back(None),
         }

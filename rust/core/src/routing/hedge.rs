@@ -83,21 +83,21 @@ impl<'w> RouteExecutor<'w> {
         hedge: &'w Hedge,
     ) -> RouteFuture<'g, (Result<UpstreamResponse>, usize)> {
         Box::pin(async move {
-            let (mark, began) = (self.target_key(first), Instant::now());
+            let (mark, started_at) = (self.target_key(first), Instant::now());
             self.has_alternatives = true;
             let paces = &self.state.shared.latency_histograms;
             paces.add_hedge_tokens(mark, hedge.max_ratio);
-            let known = hedge.percentile.and_then(|percent| paces.percentile(mark, percent));
-            let (Some(wait), Some(carried)) = (known.or(hedge.delay), self.replay_body.try_clone()) else {
+            let observed = hedge.percentile.and_then(|percent| paces.percentile(mark, percent));
+            let (Some(wait), Some(carried)) = (observed.or(hedge.delay), self.replay_body.try_clone()) else {
                 let result = self.run_from(first).await;
                 if !fallback.is_failure(&result) && !self.log.is_from_cache() {
-                    paces.record_latency(mark, began.elapsed());
+                    paces.record_latency(mark, started_at.elapsed());
                 }
                 return (result, 1);
             };
             // Separate request log for the second attempt, until it is known whether its response is used.
-            let mut facts = self.log.fork();
-            let mut twin = self.fork(&mut facts, carried);
+            let mut hedged_log = self.log.fork();
+            let mut twin = self.fork(&mut hedged_log, carried);
             let raced = {
                 let mut one: RouteFuture<'_> = Box::pin(self.run_from(first));
                 let early = tokio::select! {
@@ -119,9 +119,9 @@ impl<'w> RouteExecutor<'w> {
             };
             drop(twin);
             if raced.measures_first_latency(fallback) && !self.log.is_from_cache() {
-                paces.record_latency(mark, began.elapsed());
+                paces.record_latency(mark, started_at.elapsed());
             }
-            self.record_race_outcome(raced, (first, second), wait, facts)
+            self.record_race_outcome(raced, (first, second), wait, hedged_log)
         })
     }
 
@@ -153,19 +153,19 @@ impl<'w> RouteExecutor<'w> {
 
     /// Adds the steps of the second attempt to the decision. If its response is used, adopts the rest of its request
     /// log too.
-    fn merge_hedged_log(&mut self, mut facts: RequestLog, counts: bool) {
-        let Some(other) = facts.decision.take() else { return };
-        self.update_decision(|own| {
+    fn merge_hedged_log(&mut self, mut hedged_log: RequestLog, counts: bool) {
+        let Some(other) = hedged_log.decision.take() else { return };
+        self.update_decision(|decision| {
             if counts {
-                own.selected_target.clone_from(&other.selected_target);
-                (own.retry_count, own.cache_status) = (other.retry_count, other.cache_status);
-                own.target_report.clone_from(&other.target_report);
+                decision.selected_target.clone_from(&other.selected_target);
+                (decision.retry_count, decision.cache_status) = (other.retry_count, other.cache_status);
+                decision.target_report.clone_from(&other.target_report);
             }
-            other.steps.into_iter().for_each(|step| own.add_step(step));
+            other.steps.into_iter().for_each(|step| decision.add_step(step));
         });
         if counts {
-            self.log.pending_cache_entry = facts.pending_cache_entry.take();
-            self.log.adopt_target(facts);
+            self.log.pending_cache_entry = hedged_log.pending_cache_entry.take();
+            self.log.adopt_target(hedged_log);
         }
     }
 }
@@ -209,8 +209,8 @@ async fn await_first_success(
         // Dropping the other attempt also closes its connection.
         return RaceOutcome::Both { result, is_from_second: is_seconds, is_other_cancelled: true };
     }
-    if let Ok(served) = result {
-        served.discard().await;
+    if let Ok(response) = result {
+        response.discard().await;
     }
     let other = if is_seconds { one.await } else { two.await };
     RaceOutcome::Both { result: other, is_from_second: !is_seconds, is_other_cancelled: false }
@@ -231,10 +231,10 @@ mod tests {
 
     #[test]
     fn parses_delay_and_percentile() {
-        let said = |value: Value| parse_hedge(&value).unwrap().unwrap().to_string();
-        assert_eq!(said(json!({"after_ms": 300})), "300 ms");
-        assert_eq!(said(json!({"percentile": 95, "max_ratio": 0.02})), "p95");
-        assert_eq!(said(json!({"percentile": 99.5, "after_ms": 300})), "p99.5, at first 300 ms");
+        let formatted = |value: Value| parse_hedge(&value).unwrap().unwrap().to_string();
+        assert_eq!(formatted(json!({"after_ms": 300})), "300 ms");
+        assert_eq!(formatted(json!({"percentile": 95, "max_ratio": 0.02})), "p95");
+        assert_eq!(formatted(json!({"percentile": 99.5, "after_ms": 300})), "p99.5, at first 300 ms");
     }
 
     #[test]

@@ -68,8 +68,8 @@ impl StickyPolicy {
     }
 
     /// Returns the hash of the sticky fields of a request; `None` if it has none of them.
-    fn hash_request(&self, asked: &ConditionInput<'_>) -> Option<u64> {
-        let found: Vec<_> = self.hash_fields.iter().map(|field| field.resolve(asked).to_scalar_string()).collect();
+    fn hash_request(&self, input: &ConditionInput<'_>) -> Option<u64> {
+        let found: Vec<_> = self.hash_fields.iter().map(|field| field.resolve(input).to_scalar_string()).collect();
         let is_said = found.iter().any(Option::is_some);
         is_said.then(|| stable_hash(found.iter().map(|text| text.as_deref().unwrap_or_default())))
     }
@@ -101,19 +101,19 @@ impl LoadBalancer {
         targets: impl Iterator<Item = (Option<&'t str>, f64)>,
         sticky: Option<StickyPolicy>,
     ) -> Self {
-        let own = stable_hash([path].into_iter());
+        let group_hash = stable_hash([path].into_iter());
         let mut balance =
-            Self { cumulative_weights: Vec::new(), target_hashes: Vec::new(), sticky_policy: sticky, group_hash: own };
+            Self { cumulative_weights: Vec::new(), target_hashes: Vec::new(), sticky_policy: sticky, group_hash };
         let mut sum = 0.0;
-        for (place, (name, weight)) in targets.enumerate() {
+        for (index, (name, weight)) in targets.enumerate() {
             sum += weight;
             balance.cumulative_weights.push(sum);
             // Targets with the same name get different hashes.
-            let mut own = name.map_or(place as u64, |name| stable_hash([name].into_iter()));
-            while balance.target_hashes.contains(&own) {
-                own = mix_hashes(own, 1);
+            let mut target_hash = name.map_or(index as u64, |name| stable_hash([name].into_iter()));
+            while balance.target_hashes.contains(&target_hash) {
+                target_hash = mix_hashes(target_hash, 1);
             }
-            balance.target_hashes.push(own);
+            balance.target_hashes.push(target_hash);
         }
         balance
     }
@@ -124,10 +124,10 @@ impl LoadBalancer {
 
     /// Returns the sticky session of a request; `None` without a sticky policy or if the request has none of the
     /// fields.
-    pub fn sticky_session(&self, asked: &ConditionInput<'_>) -> Option<StickySession> {
+    pub fn sticky_session(&self, input: &ConditionInput<'_>) -> Option<StickySession> {
         let sticky = self.sticky_policy.as_ref()?;
         Some(StickySession {
-            hash: mix_hashes(sticky.hash_request(asked)?, self.group_hash),
+            hash: mix_hashes(sticky.hash_request(input)?, self.group_hash),
             ttl: Duration::from_secs(sticky.ttl_seconds),
         })
     }
@@ -139,7 +139,7 @@ impl LoadBalancer {
 
     /// Returns the index of the target with this hash; `None` if it was removed or its weight is 0.
     pub fn find_target_index(&self, mark: u64) -> Option<usize> {
-        self.target_hashes.iter().position(|own| *own == mark).filter(|place| self.target_weight(*place) > 0.0)
+        self.target_hashes.iter().position(|hash| *hash == mark).filter(|index| self.target_weight(*index) > 0.0)
     }
 
     /// Picks a target at random by weight. `chance` is a random number from 0 to 1.
@@ -148,36 +148,37 @@ impl LoadBalancer {
             let point = chance * self.total_weight();
             return self.cumulative_weights.partition_point(|sum| *sum <= point).min(self.last_weighted_index());
         };
-        let places = || (0..self.cumulative_weights.len()).filter(|place| is_open(*place));
-        let mut point = chance * places().map(|place| self.target_weight(place)).sum::<f64>();
-        for place in places() {
-            if point < self.target_weight(place) {
-                return place;
+        let open_indices = || (0..self.cumulative_weights.len()).filter(|index| is_open(*index));
+        let mut point = chance * open_indices().map(|index| self.target_weight(index)).sum::<f64>();
+        for index in open_indices() {
+            if point < self.target_weight(index) {
+                return index;
             }
-            point -= self.target_weight(place);
+            point -= self.target_weight(index);
         }
         self.last_weighted_index()
     }
 
     /// Picks the target with the best score for a session hash (weighted rendezvous hashing). Each target wins in
     /// proportion to its weight. If a target becomes unavailable or is added, only its own sessions move.
-    pub fn pick_by_hash(&self, of: u64, is_open: Option<&dyn Fn(usize) -> bool>) -> usize {
-        let draw = |place: usize| {
-            let unit = ((mix_hashes(of, self.target_hashes[place]) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-            -unit.ln() / self.target_weight(place)
+    pub fn pick_by_hash(&self, session_hash: u64, is_open: Option<&dyn Fn(usize) -> bool>) -> usize {
+        let draw = |index: usize| {
+            let unit =
+                ((mix_hashes(session_hash, self.target_hashes[index]) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+            -unit.ln() / self.target_weight(index)
         };
-        let places = (0..self.cumulative_weights.len()).filter(|place| self.target_weight(*place) > 0.0);
-        let open = places.filter(|place| is_open.is_none_or(|is_open| is_open(*place)));
+        let weighted = (0..self.cumulative_weights.len()).filter(|index| self.target_weight(*index) > 0.0);
+        let open = weighted.filter(|index| is_open.is_none_or(|is_open| is_open(*index)));
         open.min_by(|one, other| draw(*one).total_cmp(&draw(*other))).unwrap_or_else(|| self.last_weighted_index())
     }
 
-    fn target_weight(&self, place: usize) -> f64 {
-        self.cumulative_weights[place] - if place == 0 { 0.0 } else { self.cumulative_weights[place - 1] }
+    fn target_weight(&self, index: usize) -> f64 {
+        self.cumulative_weights[index] - if index == 0 { 0.0 } else { self.cumulative_weights[index - 1] }
     }
 
     /// Returns the index of the last target with a positive weight.
     fn last_weighted_index(&self) -> usize {
-        (0..self.cumulative_weights.len()).rev().find(|place| self.target_weight(*place) > 0.0).unwrap_or_default()
+        (0..self.cumulative_weights.len()).rev().find(|index| self.target_weight(*index) > 0.0).unwrap_or_default()
     }
 }
 
@@ -232,7 +233,7 @@ mod tests {
     #[test]
     fn skips_unavailable_targets_and_redistributes_by_weight() {
         let balance = build_balancer(&[1.0, 1.0, 2.0], None);
-        let open = |place: usize| place != 1;
+        let open = |index: usize| index != 1;
         assert_eq!([0.0, 0.3, 0.34, 0.99].map(|chance| balance.pick_random(chance, Some(&open))), [0, 0, 2, 2]);
     }
 
@@ -247,9 +248,9 @@ mod tests {
         let mut first = 0;
         for number in 0..20_000 {
             let metadata = user_metadata(number);
-            let place = choose_target(&balance, &metadata, 0.0, None);
-            assert_eq!(choose_target(&again, &metadata, 0.99, None), place);
-            first += u32::from(place == 0);
+            let index = choose_target(&balance, &metadata, 0.0, None);
+            assert_eq!(choose_target(&again, &metadata, 0.99, None), index);
+            first += u32::from(index == 0);
         }
         assert!((f64::from(first) / 20_000.0 - 0.25).abs() < 0.01, "{first}");
     }
@@ -270,16 +271,16 @@ mod tests {
     #[test]
     fn finds_target_by_hash_while_its_weight_is_positive() {
         let sticky = || StickyPolicy { hash_fields: vec![ValueSource::Metadata("user".into())], ttl_seconds: 60 };
-        let of = |targets: &[(Option<&'static str>, f64)]| {
+        let balancer = |targets: &[(Option<&'static str>, f64)]| {
             LoadBalancer::new("config", targets.iter().copied(), Some(sticky()))
         };
-        let (before, after) = (of(&[(Some("a"), 1.0)]), of(&[(Some("b"), 1.0), (Some("a"), 0.5)]));
+        let (before, after) = (balancer(&[(Some("a"), 1.0)]), balancer(&[(Some("b"), 1.0), (Some("a"), 0.5)]));
         let metadata = user_metadata(1);
         let session = before.sticky_session(&ConditionInput { metadata: &metadata, params: &[], path: "/" }).unwrap();
         let given = before.default_target_hash(&session);
         assert_eq!((before.find_target_index(given), after.find_target_index(given)), (Some(0), Some(1)));
-        assert_eq!(of(&[(Some("b"), 1.0), (Some("a"), 0.0)]).find_target_index(given), None);
-        assert_eq!(of(&[(Some("b"), 1.0)]).find_target_index(given), None);
+        assert_eq!(balancer(&[(Some("b"), 1.0), (Some("a"), 0.0)]).find_target_index(given), None);
+        assert_eq!(balancer(&[(Some("b"), 1.0)]).find_target_index(given), None);
     }
 
     #[test]
@@ -294,7 +295,7 @@ mod tests {
     fn only_sessions_of_an_unavailable_target_move() {
         let sticky = json!({"hash_fields": ["metadata.user"]});
         let balance = build_balancer(&[1.0, 1.0, 1.0], Some(&sticky));
-        let open = |place: usize| place != 2;
+        let open = |index: usize| index != 2;
         for number in 0..1_000 {
             let metadata = user_metadata(number);
             let (before, after) =
@@ -306,7 +307,10 @@ mod tests {
     #[test]
     fn requests_without_sticky_fields_are_balanced_at_random() {
         let balance = build_balancer(&[1.0, 1.0], Some(&json!({"hash_fields": ["metadata.user"]})));
-        let nobody = Metadata::default();
-        assert_eq!((choose_target(&balance, &nobody, 0.1, None), choose_target(&balance, &nobody, 0.9, None)), (0, 1));
+        let no_metadata = Metadata::default();
+        assert_eq!(
+            (choose_target(&balance, &no_metadata, 0.1, None), choose_target(&balance, &no_metadata, 0.9, None)),
+            (0, 1)
+        );
     }
 }

@@ -44,8 +44,8 @@ impl PatternCache {
         if self.compiled_bytes > MAX_TOTAL_COMPILED_BYTES {
             return Err(String::new());
         }
-        if let Some(known) = self.compiled.get(text) {
-            return Ok(Pattern(known.clone()));
+        if let Some(cached) = self.compiled.get(text) {
+            return Ok(Pattern(cached.clone()));
         }
         let compiled = compile_regex(text);
         // A rejected pattern counts as the maximum, because compiling it cost as much.
@@ -99,10 +99,10 @@ mod tests {
         assert!(patterns.compile(&"a".repeat(MAX_PATTERN_BYTES + 1)).unwrap_err().contains("2048"));
         assert!(patterns.compile("(?=x)").unwrap_err().contains("linear time"));
         let mut patterns = PatternCache::default();
-        let told: Vec<_> = (0..1000).map(|number| patterns.compile(&format!(r"\w\pL{number}")).map(drop)).collect();
-        let first = told.iter().position(Result::is_err).unwrap();
-        assert!(told[first].as_ref().unwrap_err().contains("4194304"), "{:?}", told[first]);
-        assert!(told[first + 1..].iter().all(|told| *told == Err(String::new())));
+        let results: Vec<_> = (0..1000).map(|number| patterns.compile(&format!(r"\w\pL{number}")).map(drop)).collect();
+        let first = results.iter().position(Result::is_err).unwrap();
+        assert!(results[first].as_ref().unwrap_err().contains("4194304"), "{:?}", results[first]);
+        assert!(results[first + 1..].iter().all(|told| *told == Err(String::new())));
     }
 
     #[test]
@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn stops_compiling_after_many_oversized_patterns() {
-        let (began, mut patterns) = (std::time::Instant::now(), PatternCache::default());
+        let (started_at, mut patterns) = (std::time::Instant::now(), PatternCache::default());
         assert!((0..5000).all(|number| patterns.compile(&format!(r"\w{{99}}{number}")).is_err()));
-        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(started_at.elapsed() < std::time::Duration::from_secs(5), "{:?}", started_at.elapsed());
     }
 }

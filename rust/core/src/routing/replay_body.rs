@@ -62,7 +62,7 @@ impl ReplayBody {
         if is_by_path && matches!(body, Body::Complete(_)) {
             body.rewrite_buffered(param_map::model_setter(call, model.clone())).await?;
         }
-        let (whole, once) = match body {
+        let (buffered, once) = match body {
             Body::Complete(bytes) => (Some(bytes), None),
             fed @ Body::Streamed(..) => (None, Some(fed)),
         };
@@ -72,7 +72,7 @@ impl ReplayBody {
             _ => BodyKind::JsonObject,
         };
         Ok(Self {
-            buffered: whole,
+            buffered,
             unbuffered: once,
             return_handle: None,
             kind: content,
@@ -91,8 +91,8 @@ impl ReplayBody {
 
     /// Prepares the body for sending and keeps a handle to it. If the target reads nothing of it, `reclaim` returns it.
     pub fn check_out(&mut self, body: Body) -> Body {
-        let (body, lent) = body.make_recoverable();
-        self.return_handle = lent;
+        let (body, return_handle) = body.make_recoverable();
+        self.return_handle = return_handle;
         body
     }
 
@@ -110,9 +110,9 @@ impl ReplayBody {
 
     /// Returns a copy if the body is buffered; `None` if it is still arriving.
     pub fn try_clone(&self) -> Option<Self> {
-        let whole = self.buffered.clone()?;
+        let bytes = self.buffered.clone()?;
         Some(Self {
-            buffered: Some(whole),
+            buffered: Some(bytes),
             unbuffered: None,
             return_handle: None,
             kind: self.kind,
@@ -190,9 +190,9 @@ impl PreparedBody {
         if matches!(body, Body::Complete(_)) && (is_batch || call.route.model().is_some()) {
             let change = move |bytes: &[u8]| {
                 let rest = remove_model(bytes);
-                let named =
+                let updated =
                     is_batch.then(|| gemini::replace_batch_model(rest.as_deref().unwrap_or(bytes), &model)).flatten();
-                named.or(rest)
+                updated.or(rest)
             };
             body.rewrite_buffered(change).await?;
         }

@@ -46,8 +46,8 @@ const POLICY_ERROR_CODES: [&str; 4] =
     ["content_policy_violation", "content_filter", "moderation_blocked", "ResponsibleAIPolicyViolation"];
 
 fn has_policy_error_code(body: &[u8]) -> bool {
-    let Ok(said) = serde_json::from_slice::<serde_json::Value>(body) else { return false };
-    let error = &said["error"];
+    let Ok(parsed) = serde_json::from_slice::<serde_json::Value>(body) else { return false };
+    let error = &parsed["error"];
     [&error["code"], &error["type"], &error["innererror"]["code"]]
         .into_iter()
         .filter_map(serde_json::Value::as_str)
@@ -57,8 +57,8 @@ fn has_policy_error_code(body: &[u8]) -> bool {
 /// Rejects a stream that reported a failure, or that ended without its final event.
 fn reject_incomplete_stream(read: &MeteredResponse, ends_with_event: bool, bytes: &[u8]) -> Result<()> {
     if read.has_failed {
-        let told = last_error_message(bytes).unwrap_or_else(|| "it gave no reason".to_owned());
-        return Err(Error::UpstreamResponseBroken { cause: format!("its stream ended in an error: {told}") });
+        let message = last_error_message(bytes).unwrap_or_else(|| "it gave no reason".to_owned());
+        return Err(Error::UpstreamResponseBroken { cause: format!("its stream ended in an error: {message}") });
     }
     if read.has_end_marker == Some(true) || !ends_with_event {
         return Ok(());
@@ -70,10 +70,10 @@ fn reject_incomplete_stream(read: &MeteredResponse, ends_with_event: bool, bytes
 const MAX_ERROR_MESSAGE_CHARS: usize = 300;
 
 fn last_error_message(events: &[u8]) -> Option<String> {
-    let said = |event| serde_json::from_slice::<serde_json::Value>(&sse::event_data(event)?).ok();
-    let message = |said: serde_json::Value| said["error"]["message"].as_str().map(ToOwned::to_owned);
-    let told = sse::split_events(events).filter_map(|event| said(event).and_then(message)).last();
-    told.map(|told| told.chars().take(MAX_ERROR_MESSAGE_CHARS).collect())
+    let parse = |event| serde_json::from_slice::<serde_json::Value>(&sse::event_data(event)?).ok();
+    let message = |data: serde_json::Value| data["error"]["message"].as_str().map(ToOwned::to_owned);
+    let last_message = sse::split_events(events).filter_map(|event| parse(event).and_then(message)).last();
+    last_message.map(|text| text.chars().take(MAX_ERROR_MESSAGE_CHARS).collect())
 }
 
 impl UpstreamResponse {
@@ -95,19 +95,19 @@ impl UpstreamResponse {
             head,
             body.content_length(),
         ) {
-            let whole = {
+            let collected = {
                 let collecting = pin!(upstream::collect(body, delivery::MAX_BUFFERED_RESPONSE_BYTES));
                 deadline.enforce(collecting).await?
             };
-            if let Some(bytes) = whole {
+            if let Some(bytes) = collected {
                 reject_truncated_json(head, &bytes)?;
                 *body = ResponseBody::from_bytes(bytes);
             }
         } else {
             let first = pin!(body.wait_for_first_chunk());
-            let begun = pin!(deadline.enforce(first));
-            if let Ok(begun) = tokio::time::timeout(patience, begun).await {
-                begun?;
+            let started = pin!(deadline.enforce(first));
+            if let Ok(started) = tokio::time::timeout(patience, started).await {
+                started?;
             }
         }
         Ok(())
@@ -128,30 +128,30 @@ impl UpstreamResponse {
     /// stream is then delivered as it arrives.
     pub(crate) async fn buffer_stream(
         &mut self,
-        pieces: StreamFraming,
-        asked: Operation,
+        framing: StreamFraming,
+        operation: Operation,
         mut share: MemoryPermit,
     ) -> Result<bool> {
         let Self { incoming: IncomingResponse { head, body }, dialect, .. } = self;
-        let mut reading = match pieces {
-            StreamFraming::SseEvents => ResponseMeter::SseEvents(Meter::for_operation(*dialect, asked).into()),
+        let mut reading = match framing {
+            StreamFraming::SseEvents => ResponseMeter::SseEvents(Meter::for_operation(*dialect, operation).into()),
             StreamFraming::AwsFrames => ResponseMeter::AwsFrames(Box::default()),
             StreamFraming::JsonArrayItems => ResponseMeter::ArrayItems(Box::default()),
         };
         let is_plain = delivery::is_uncompressed(&head.headers);
         let mut bytes = Vec::new();
-        while let Some(piece) = body.next_chunk().await.transpose()? {
+        while let Some(chunk) = body.next_chunk().await.transpose()? {
             if is_plain {
-                reading.feed(&piece);
+                reading.feed(&chunk);
             }
-            bytes.extend_from_slice(&piece);
-            if !share.try_reserve(piece.len()) {
+            bytes.extend_from_slice(&chunk);
+            if !share.try_reserve(chunk.len()) {
                 body.put_back(bytes.into());
                 return Ok(false);
             }
         }
         if is_plain {
-            reject_incomplete_stream(&reading.finish(*dialect, false), asked.has_terminal_event(), &bytes)?;
+            reject_incomplete_stream(&reading.finish(*dialect, false), operation.has_terminal_event(), &bytes)?;
         }
         *body = ResponseBody::from_bytes(Bytes::from_owner(BudgetedBytes { bytes, permit: share }));
         Ok(true)
@@ -173,10 +173,15 @@ impl UpstreamResponse {
     }
 
     /// Creates a response from the cache.
-    pub(crate) fn from_cache(kept: CachedResponse, call: &Call<'_>, target: &Target<'_>, grace: &CoarseTimer) -> Self {
+    pub(crate) fn from_cache(
+        cached: CachedResponse,
+        call: &Call<'_>,
+        target: &Target<'_>,
+        grace: &CoarseTimer,
+    ) -> Self {
         Self::with_complete_body(
-            &kept.content_type,
-            kept.body,
+            &cached.content_type,
+            cached.body,
             target_endpoint::response_api_format(call, target),
             grace,
         )

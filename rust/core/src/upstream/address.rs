@@ -132,8 +132,8 @@ fn parse_legacy_ipv4(host: &str) -> Option<Ipv4Addr> {
     if first.len() > 3 || first.iter().any(|part| *part > 0xff) {
         return None;
     }
-    let room = 8 * (4 - first.len() as u32);
-    if room < 32 && *last >> room != 0 {
+    let bits = 8 * (4 - first.len() as u32);
+    if bits < 32 && *last >> bits != 0 {
         return None;
     }
     let high = first.iter().enumerate().map(|(index, part)| part << (24 - 8 * index)).sum::<u32>();

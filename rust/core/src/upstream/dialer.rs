@@ -179,19 +179,19 @@ impl Dialer {
         addresses.iter().try_for_each(judge).map_err(|reason| host_refused_error(host, reason))
     }
 
-    async fn resolve_host(&self, origin: &Origin, host: &str, whose: NameTrust) -> Result<Arc<[IpAddr]>> {
-        self.lookup_host(origin, host, whose).await?.map_err(|error| connect_failed_error(origin, &error))
+    async fn resolve_host(&self, origin: &Origin, host: &str, trust: NameTrust) -> Result<Arc<[IpAddr]>> {
+        self.lookup_host(origin, host, trust).await?.map_err(|error| connect_failed_error(origin, &error))
     }
 
     /// Resolves a host within the DNS timeout. The outer result is the timeout or a rejected host, the inner one the
     /// resolver's.
-    async fn lookup_host(&self, origin: &Origin, host: &str, whose: NameTrust) -> Result<io::Result<Arc<[IpAddr]>>> {
+    async fn lookup_host(&self, origin: &Origin, host: &str, trust: NameTrust) -> Result<io::Result<Arc<[IpAddr]>>> {
         let kind = HostKind::classify(host).map_err(|reason| host_refused_error(host, reason))?;
         if let Some(address) = kind.address() {
             return Ok(Ok(Arc::from([address])));
         }
-        let looking = async { Ok(self.resolver.resolve(host, whose).await) };
-        run_step(origin, "name look-up", self.timeouts.dns, looking).await
+        let lookup = async { Ok(self.resolver.resolve(host, trust).await) };
+        run_step(origin, "name look-up", self.timeouts.dns, lookup).await
     }
 
     /// Returns true if the operator listed this host, by name or address.
@@ -277,25 +277,26 @@ async fn run_step<T>(
     origin: &Origin,
     step: &'static str,
     limit: Duration,
-    work: impl Future<Output = io::Result<T>>,
+    future: impl Future<Output = io::Result<T>>,
 ) -> Result<T> {
-    match timeout(limit, work).await {
+    match timeout(limit, future).await {
         Ok(done) => done.map_err(|error| connect_failed_error(origin, &error)),
         Err(_) => Err(Error::ConnectTimeout { host: origin.authority(), step }),
     }
 }
 
 /// Asks a proxy for a tunnel. The provider does not speak first, so no byte may follow the proxy's response.
-async fn open_tunnel(stream: &mut TcpStream, asked: Vec<u8>) -> io::Result<()> {
-    stream.write_all(&asked).await?;
-    let mut answer = Vec::with_capacity(1024);
-    while !answer.ends_with(b"\r\n\r\n") {
-        let is_too_long = answer.len() > MAX_PROXY_HEAD_BYTES || memchr::memmem::find(&answer, b"\r\n\r\n").is_some();
-        if is_too_long || stream.read_buf(&mut answer).await? == 0 {
+async fn open_tunnel(stream: &mut TcpStream, request: Vec<u8>) -> io::Result<()> {
+    stream.write_all(&request).await?;
+    let mut response = Vec::with_capacity(1024);
+    while !response.ends_with(b"\r\n\r\n") {
+        let is_too_long =
+            response.len() > MAX_PROXY_HEAD_BYTES || memchr::memmem::find(&response, b"\r\n\r\n").is_some();
+        if is_too_long || stream.read_buf(&mut response).await? == 0 {
             return Err(io::Error::other("the proxy's response to CONNECT is invalid"));
         }
     }
-    match answer.get(..12) {
+    match response.get(..12) {
         Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', _, b' ', b'2', _, _]) => Ok(()),
         line => {
             let status = line.map(|line| String::from_utf8_lossy(&line[9..]).into_owned()).unwrap_or_default();
@@ -361,9 +362,10 @@ mod tests {
 
     #[test]
     fn interleaves_address_families() {
-        let of = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
-        let turns =
-            |texts: &[&str]| interleave_families(&of(texts)).map(|address| address.to_string()).collect::<Vec<_>>();
+        let parse_all = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let turns = |texts: &[&str]| {
+            interleave_families(&parse_all(texts)).map(|address| address.to_string()).collect::<Vec<_>>()
+        };
         assert_eq!(turns(&["::1", "::2", "::3", "1.1.1.1"]), ["::1", "1.1.1.1", "::2", "::3"]);
         assert_eq!(turns(&["1.1.1.1", "::1", "2.2.2.2"]), ["1.1.1.1", "::1", "2.2.2.2"]);
         assert_eq!(turns(&["1.1.1.1"; 99]).len(), MAX_ATTEMPTS);
@@ -372,12 +374,12 @@ mod tests {
     #[tokio::test]
     async fn skips_a_refused_address_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let there = listener.local_addr().unwrap();
-        let gone = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap();
-        let began = Instant::now();
-        assert_eq!(connect_first(vec![gone, there]).await.unwrap().peer_addr().unwrap(), there);
-        assert!(began.elapsed() < CONNECTION_ATTEMPT_DELAY);
-        assert!(connect_first(vec![gone, gone]).await.is_err());
+        let reachable = listener.local_addr().unwrap();
+        let refused = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap();
+        let started_at = Instant::now();
+        assert_eq!(connect_first(vec![refused, reachable]).await.unwrap().peer_addr().unwrap(), reachable);
+        assert!(started_at.elapsed() < CONNECTION_ATTEMPT_DELAY);
+        assert!(connect_first(vec![refused, refused]).await.is_err());
         assert!(connect_first(Vec::new()).await.is_err());
     }
 
@@ -388,18 +390,18 @@ mod tests {
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let full = socket.listen(1).unwrap();
         let dead = full.local_addr().unwrap();
-        let mut held = Vec::new();
+        let mut connections = Vec::new();
         while let Ok(stream) = timeout(Duration::from_millis(100), TcpStream::connect(dead)).await {
-            held.push(stream);
+            connections.push(stream);
         }
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let there = listener.local_addr().unwrap();
-        let began = Instant::now();
-        assert_eq!(connect_first(vec![dead, there]).await.unwrap().peer_addr().unwrap(), there);
+        let reachable = listener.local_addr().unwrap();
+        let started_at = Instant::now();
+        assert_eq!(connect_first(vec![dead, reachable]).await.unwrap().peer_addr().unwrap(), reachable);
         assert!(
-            (CONNECTION_ATTEMPT_DELAY..CONNECTION_ATTEMPT_DELAY * 3).contains(&began.elapsed()),
+            (CONNECTION_ATTEMPT_DELAY..CONNECTION_ATTEMPT_DELAY * 3).contains(&started_at.elapsed()),
             "{:?}",
-            began.elapsed()
+            started_at.elapsed()
         );
     }
 }

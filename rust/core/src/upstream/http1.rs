@@ -50,8 +50,8 @@ pub async fn exchange(connection: &mut Connection, head: &[u8], body: Body, shap
         Ok(()) => read_head(connection, shape.is_bodiless).await,
         // A provider may respond and close before it has read the whole request; the response contains the reason.
         Err(broken @ Error::UpstreamResponseBroken { .. }) => {
-            let answer = read_head(connection, shape.is_bodiless).await;
-            answer.map(|answer| MessageHead { is_reusable: false, ..answer }).map_err(|_| broken)
+            let response = read_head(connection, shape.is_bodiless).await;
+            response.map(|response| MessageHead { is_reusable: false, ..response }).map_err(|_| broken)
         }
         Err(error) => Err(error),
     }
@@ -66,24 +66,24 @@ async fn send_streamed_body(
     let mut owed = RemainingLength(length.filter(|_| !chunked));
     connection.write(head, &[]).await.map_err(|error| upstream_error(&error))?;
     loop {
-        let piece = tokio::select! {
+        let chunk = tokio::select! {
             biased;
             piece = feed.next() => piece,
             refusal = connection.wait_for_rejection() => return Err(upstream_error(&refusal)),
         };
-        let Some(piece) = piece.transpose()? else { break };
-        if piece.is_empty() {
+        let Some(chunk) = chunk.transpose()? else { break };
+        if chunk.is_empty() {
             continue;
         }
-        owed.subtract(&piece)?;
+        owed.subtract(&chunk)?;
         let sent = if chunked {
-            let size = format!("{:x}\r\n", piece.len());
-            match connection.write(size.as_bytes(), &piece).await {
+            let size = format!("{:x}\r\n", chunk.len());
+            match connection.write(size.as_bytes(), &chunk).await {
                 Ok(()) => connection.write(b"\r\n", &[]).await,
                 refused => refused,
             }
         } else {
-            connection.write(&piece, &[]).await
+            connection.write(&chunk, &[]).await
         };
         sent.map_err(|error| upstream_error(&error))?;
     }
@@ -268,8 +268,8 @@ impl BodyReader {
             let connection = self.connection.as_mut()?;
             if !connection.buffer.is_empty() || self.chunk_state == ChunkState::Invalid {
                 match self.decode() {
-                    Ok(piece) if piece.is_empty() => (),
-                    Ok(piece) => return Some(Ok(piece)),
+                    Ok(chunk) if chunk.is_empty() => (),
+                    Ok(chunk) => return Some(Ok(chunk)),
                     Err(error) => return Some(Err(self.fail(error))),
                 }
                 self.connection.as_ref()?;
@@ -318,18 +318,18 @@ impl BodyReader {
             Framing::Length(_) => {
                 let count = self.remaining.min(buffer.len() as u64);
                 self.remaining -= count;
-                let piece = buffer.split_to(count as usize).freeze();
+                let chunk = buffer.split_to(count as usize).freeze();
                 if self.remaining == 0 {
                     self.finish();
                 }
-                Ok(piece)
+                Ok(chunk)
             }
             Framing::Chunked => {
-                let piece = decode_chunks(buffer, &mut self.chunk_state)?;
+                let chunk = decode_chunks(buffer, &mut self.chunk_state)?;
                 if self.chunk_state == ChunkState::Done {
                     self.finish();
                 }
-                Ok(piece)
+                Ok(chunk)
             }
         }
     }
@@ -428,11 +428,11 @@ mod tests {
 
     const DEFAULT_RULES: HeadRules = HeadRules { is_bodiless: false, is_upgrade: false };
 
-    fn decode_parts(pieces: &[&[u8]]) -> (Vec<u8>, ChunkState) {
+    fn decode_parts(chunks: &[&[u8]]) -> (Vec<u8>, ChunkState) {
         let mut buffer = BytesMut::new();
         let (mut state, mut out) = (ChunkState::Size, Vec::new());
-        for piece in pieces {
-            buffer.extend_from_slice(piece);
+        for chunk in chunks {
+            buffer.extend_from_slice(chunk);
             out.extend_from_slice(&decode_chunks(&mut buffer, &mut state).unwrap());
         }
         (out, state)
@@ -446,9 +446,9 @@ mod tests {
 
     #[test]
     fn decodes_the_same_bytes_at_every_split() {
-        let whole = b"3\r\nabc\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n";
-        for cut in 0..whole.len() {
-            let (out, state) = decode_parts(&[&whole[..cut], &whole[cut..]]);
+        let encoded = b"3\r\nabc\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n";
+        for cut in 0..encoded.len() {
+            let (out, state) = decode_parts(&[&encoded[..cut], &encoded[cut..]]);
             assert_eq!((out.as_slice(), state), (&b"abc0123456789abcdef"[..], ChunkState::Done), "cut at {cut}");
         }
     }

@@ -235,9 +235,9 @@ async fn send_body(mut stream: SendStream<Bytes>, body: Body, shape: BodyFraming
         Body::Complete(bytes) => drop(send_chunk(&mut stream, bytes, true).await),
         Body::Streamed(mut feed, length) => {
             let mut owed = RemainingLength(length.filter(|_| !shape.is_chunked));
-            while let Some(piece) = feed.next().await.transpose()? {
-                owed.subtract(&piece)?;
-                if send_chunk(&mut stream, piece, false).await.is_none() {
+            while let Some(chunk) = feed.next().await.transpose()? {
+                owed.subtract(&chunk)?;
+                if send_chunk(&mut stream, chunk, false).await.is_none() {
                     return Ok(());
                 }
             }
@@ -253,9 +253,9 @@ async fn send_body(mut stream: SendStream<Bytes>, body: Body, shape: BodyFraming
 async fn send_chunk(stream: &mut SendStream<Bytes>, mut rest: Bytes, is_last: bool) -> Option<()> {
     while !rest.is_empty() {
         stream.reserve_capacity(rest.len());
-        let room = poll_fn(|context| stream.poll_capacity(context)).await?.ok()?;
-        let piece = rest.split_to(room.min(rest.len()));
-        stream.send_data(piece, is_last && rest.is_empty()).ok()?;
+        let capacity = poll_fn(|context| stream.poll_capacity(context)).await?.ok()?;
+        let chunk = rest.split_to(capacity.min(rest.len()));
+        stream.send_data(chunk, is_last && rest.is_empty()).ok()?;
     }
     Some(())
 }
@@ -342,14 +342,14 @@ impl BodyReader {
                 Err(silence) => self.fail(silence),
             }
         }
-        let piece = match self.join_ready_frames(most) {
-            piece if !piece.is_empty() => piece,
+        let chunk = match self.join_ready_frames(most) {
+            chunk if !chunk.is_empty() => chunk,
             _ => return self.failure.take().map(Err),
         };
-        if let Err(error) = self.stream.flow_control().release_capacity(piece.len()) {
+        if let Err(error) = self.stream.flow_control().release_capacity(chunk.len()) {
             return Some(Err(upstream_error(&error)));
         }
-        Some(Ok(piece))
+        Some(Ok(chunk))
     }
 
     /// Stores the next data frame in `unread`, or notes the end of the stream.
@@ -375,14 +375,14 @@ impl BodyReader {
         // The next read that waits registers a real waker.
         let mut context = Context::from_waker(Waker::noop());
         let mut more = BytesMut::new();
-        let mut room = most - first.len();
-        while room > 0 && self.poll_frame(&mut context).is_ready() && !self.unread.is_empty() {
+        let mut remaining = most - first.len();
+        while remaining > 0 && self.poll_frame(&mut context).is_ready() && !self.unread.is_empty() {
             if more.is_empty() {
                 more.extend_from_slice(&first);
             }
-            let next = self.unread.split_to(room.min(self.unread.len()));
+            let next = self.unread.split_to(remaining.min(self.unread.len()));
             more.extend_from_slice(&next);
-            room -= next.len();
+            remaining -= next.len();
         }
         if more.is_empty() { first } else { more.freeze() }
     }
@@ -403,9 +403,9 @@ mod tests {
         beat: KeepAlive,
         responses: bool,
     ) -> std::result::Result<IncomingResponse, RequestFailure> {
-        let (here, there) = duplex(64 * 1024);
+        let (client_end, server_end) = duplex(64 * 1024);
         tokio::spawn(async move {
-            let mut connection = h2::server::handshake(there).await.unwrap();
+            let mut connection = h2::server::handshake(server_end).await.unwrap();
             let (_, mut respond) = connection.accept().await.unwrap().unwrap();
             tokio::spawn(async move {
                 sleep(Duration::from_millis(200)).await;
@@ -417,17 +417,17 @@ mod tests {
             // Simulates a cut cable: the connection stays open, but nothing arrives.
             std::future::pending::<()>().await;
         });
-        let (_shared, lease) = handshake(here, beat).await?;
+        let (_shared, lease) = handshake(client_end, beat).await?;
         exchange(lease, HEAD, Body::empty(), BodyFraming::default(), ReadTimeout::new(READ_TIMEOUT, READ_TIMEOUT)).await
     }
 
     #[tokio::test]
     async fn detects_a_dead_connection() {
         assert_eq!(send_to_test_server(SHORT_KEEP_ALIVE, true).await.unwrap().head.status, 200);
-        let began = Instant::now();
+        let started_at = Instant::now();
         let failed = send_to_test_server(SHORT_KEEP_ALIVE, false).await.unwrap_err();
         assert!(matches!(failed.error, Error::UpstreamResponseBroken { .. }) && !failed.is_unprocessed, "{failed:?}");
-        assert!((50..1_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+        assert!((50..1_000).contains(&started_at.elapsed().as_millis()), "{:?}", started_at.elapsed());
     }
 
     #[test]

@@ -44,13 +44,15 @@ impl MetadataService {
         let bare = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 80));
         let address = authority.parse().ok().or_else(|| bare(authority)).ok_or("must contain an IP address")?;
         let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic());
-        let known =
-            CLOUD_ADDRESSES.iter().filter_map(|known| known.parse().ok()).any(|known: IpAddr| known == address.ip());
+        let is_known = CLOUD_ADDRESSES
+            .iter()
+            .filter_map(|text| text.parse().ok())
+            .any(|cloud_address: IpAddr| cloud_address == address.ip());
         let is_near = match address.ip() {
             IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
             IpAddr::V6(ip) => ip.is_loopback(),
         };
-        if !known && !is_near || !is_plain {
+        if !is_known && !is_near || !is_plain {
             return Err(format!("must be a loopback or link-local address, or one of {}", CLOUD_ADDRESSES.join(", ")));
         }
         let path = path.trim_end_matches('/').to_owned();
@@ -76,7 +78,7 @@ impl MetadataService {
         let head = format!("{head}{length}\r\n");
         let failed = |cause: &dyn std::fmt::Display| format!("the request to {} failed: {cause}", self.authority);
         match timeout(REQUEST_TIMEOUT, self.connect_and_exchange(head.as_bytes())).await {
-            Ok(Ok(answer)) => answer.ok_or_else(|| failed(&"its response is too large")),
+            Ok(Ok(response)) => response.ok_or_else(|| failed(&"its response is too large")),
             Ok(Err(cause)) => Err(failed(&cause)),
             Err(_) => Err(failed(&"it does not respond")),
         }
@@ -89,10 +91,10 @@ impl MetadataService {
 
     async fn exchange_over(&self, stream: TcpStream, head: &[u8]) -> Answered<Option<(u16, Bytes)>> {
         let mut connection = Connection::new(Transport::Tcp(stream));
-        let answered = http1::exchange(&mut connection, head, Body::empty(), BodyFraming::default()).await?;
-        let status = answered.response.status;
+        let message_head = http1::exchange(&mut connection, head, Body::empty(), BodyFraming::default()).await?;
+        let status = message_head.response.status;
         let patience = ReadTimeout::new(REQUEST_TIMEOUT, REQUEST_TIMEOUT);
-        let mut body = http1::BodyReader::new(connection, answered.framing, None, patience).into();
+        let mut body = http1::BodyReader::new(connection, message_head.framing, None, patience).into();
         Ok(super::collect(&mut body, MAX_RESPONSE_BYTES).await?.map(|bytes| (status, bytes)))
     }
 }

@@ -150,11 +150,11 @@ impl Upstream {
         // The previous holder of the lock may have found that the origin does not support HTTP/2. Then no request waits
         // for another.
         let mut turn = turn.filter(|_| home.is_shareable());
-        let made = self.open_connection(origin, home).await;
-        if let (Some(turn), Err(error @ Error::ConnectTimeout { .. })) = (&mut turn, &made) {
+        let opened = self.open_connection(origin, home).await;
+        if let (Some(turn), Err(error @ Error::ConnectTimeout { .. })) = (&mut turn, &opened) {
             turn.record_failure(error);
         }
-        made
+        opened
     }
 
     async fn open_connection(&self, origin: &Origin, home: &OriginPool) -> Result<RequestConnection> {
@@ -208,9 +208,9 @@ impl Upstream {
 struct RemainingLength(Option<u64>);
 
 impl RemainingLength {
-    fn subtract(&mut self, piece: &[u8]) -> Result<()> {
+    fn subtract(&mut self, chunk: &[u8]) -> Result<()> {
         let Some(owed) = &mut self.0 else { return Ok(()) };
-        *owed = owed.checked_sub(piece.len() as u64).ok_or(Error::InvalidFraming)?;
+        *owed = owed.checked_sub(chunk.len() as u64).ok_or(Error::InvalidFraming)?;
         Ok(())
     }
 
@@ -240,23 +240,23 @@ pub async fn collect(body: &mut ResponseBody, limit: usize) -> Result<Option<Byt
     if body.is_done() {
         return Ok(Some(first));
     }
-    let mut whole =
+    let mut buffer =
         Vec::with_capacity(body.content_length().unwrap_or(first.len() * 2).min(limit).min(MAX_RESERVED_BYTES));
-    whole.extend_from_slice(&first);
+    buffer.extend_from_slice(&first);
     let mut turn = 0;
-    while let Some(piece) = body.next_chunk().await.transpose()? {
-        whole.extend_from_slice(&piece);
-        if whole.len() - turn > YIELD_INTERVAL_BYTES {
+    while let Some(chunk) = body.next_chunk().await.transpose()? {
+        buffer.extend_from_slice(&chunk);
+        if buffer.len() - turn > YIELD_INTERVAL_BYTES {
             // A snapshot is large and arrives without waits, so other tasks get to run in between.
-            turn = whole.len();
+            turn = buffer.len();
             tokio::task::yield_now().await;
         }
-        if whole.len() > limit {
-            body.put_back(Bytes::from(whole));
+        if buffer.len() > limit {
+            body.put_back(Bytes::from(buffer));
             return Ok(None);
         }
     }
-    Ok(Some(Bytes::from(whole)))
+    Ok(Some(Bytes::from(buffer)))
 }
 
 fn upstream_error(error: &io::Error) -> Error {

@@ -57,10 +57,10 @@ impl BaseUrl {
         if url.len() > MAX_URL_BYTES {
             return Err(format!("must be at most {MAX_URL_BYTES} characters"));
         }
-        if let Some(odd) = url.chars().find(|character| !is_allowed_character(*character)) {
-            return Err(match odd {
+        if let Some(invalid) = url.chars().find(|character| !is_allowed_character(*character)) {
+            return Err(match invalid {
                 '?' | '#' => "must not have a query or a fragment".into(),
-                odd => format!("must not contain {odd:?}"),
+                invalid => format!("must not contain {invalid:?}"),
             });
         }
         let (scheme, rest) = url.split_once("://").ok_or("must be a URL such as `https://llm.example/v1`")?;
@@ -73,8 +73,8 @@ impl BaseUrl {
         if authority.contains('@') {
             return Err("must not contain credentials".into());
         }
-        if let Some(odd) = headers::find_path_error(path) {
-            return Err(odd.into());
+        if let Some(path_error) = headers::find_path_error(path) {
+            return Err(path_error.into());
         }
         let (host, port) = split_port(authority)?;
         let port = port.unwrap_or(default_port(secure));
@@ -112,9 +112,10 @@ fn check_host_name(host: &str) -> Result<(), String> {
     if host.is_empty() {
         return Err("must name a host".into());
     }
-    if let Some(odd) = host.chars().find(|character| !(character.is_ascii_alphanumeric() || "-._".contains(*character)))
+    if let Some(invalid) =
+        host.chars().find(|character| !(character.is_ascii_alphanumeric() || "-._".contains(*character)))
     {
-        return Err(format!("must not contain {odd:?} in its host"));
+        return Err(format!("must not contain {invalid:?} in its host"));
     }
     if host.ends_with('.') {
         return Err("must not end its host with a dot".into());
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn reports_what_is_wrong_with_a_url() {
-        for (url, said) in [
+        for (url, expected) in [
             ("ftp://a", "http or https"),
             ("a", "must be a URL"),
             ("http:/a", "must be a URL"),
@@ -199,7 +200,7 @@ mod tests {
             ("https://a/v1/../x", "dot segments"),
         ] {
             let message = BaseUrl::parse(url).unwrap_err();
-            assert!(message.contains(said), "{url}: {message}");
+            assert!(message.contains(expected), "{url}: {message}");
         }
         assert!(BaseUrl::parse(&format!("https://a/{}", "x".repeat(2048))).unwrap_err().contains("2048"));
     }

@@ -125,8 +125,8 @@ impl Pool {
 
     pub fn origin_pool(&self, origin: &Origin) -> OriginPool {
         let mut shelves = lock(&self.origins);
-        if let Some(known) = shelves.get(origin) {
-            return OriginPool(Arc::clone(known));
+        if let Some(existing) = shelves.get(origin) {
+            return OriginPool(Arc::clone(existing));
         }
         let shares = self.is_http2_enabled && matches!(origin, Origin::Network { is_secure: true, .. });
         let new = OriginConnections { is_shareable: shares.into(), ..OriginConnections::default() };
@@ -134,8 +134,8 @@ impl Pool {
     }
 
     pub fn connection_count(&self) -> usize {
-        let kept = |shelf: &Arc<OriginConnections>| lock(&shelf.idle).len() + lock(&shelf.shared).len();
-        lock(&self.origins).values().map(kept).sum()
+        let pooled = |shelf: &Arc<OriginConnections>| lock(&shelf.idle).len() + lock(&shelf.shared).len();
+        lock(&self.origins).values().map(pooled).sum()
     }
 
     /// Closes expired connections and removes origins that have none left.

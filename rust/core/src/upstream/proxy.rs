@@ -154,9 +154,9 @@ fn encode_base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for three in bytes.chunks(3) {
-        let whole = three.iter().fold(0_u32, |whole, byte| (whole << 8) | u32::from(*byte)) << (8 * (3 - three.len()));
+        let group = three.iter().fold(0_u32, |value, byte| (value << 8) | u32::from(*byte)) << (8 * (3 - three.len()));
         for index in 0..4 {
-            let letter = char::from(ALPHABET[(whole >> (18 - 6 * index)) as usize & 63]);
+            let letter = char::from(ALPHABET[(group >> (18 - 6 * index)) as usize & 63]);
             text.push(if index <= three.len() { letter } else { '=' });
         }
     }
@@ -188,8 +188,8 @@ mod tests {
         let proxies = proxies(&[]);
         assert_eq!(proxy_for(&proxies, "https://api.example").as_deref(), Some("secure.example:3128"));
         assert_eq!(proxy_for(&proxies, "http://api.example").as_deref(), Some("plain.example:3129"));
-        for own in ["http://localhost:8080", "http://127.0.0.1", "http://127.1", "https://[::1]:8443"] {
-            assert_eq!(proxy_for(&proxies, own), None, "{own}");
+        for local_url in ["http://localhost:8080", "http://127.0.0.1", "http://127.1", "https://[::1]:8443"] {
+            assert_eq!(proxy_for(&proxies, local_url), None, "{local_url}");
         }
     }
 
@@ -222,8 +222,8 @@ mod tests {
     #[test]
     fn sends_credentials_only_to_the_proxy() {
         let proxy = Proxy::parse("http://al%40ice:open%20sesame@proxy.example").unwrap();
-        let asked = String::from_utf8(proxy.connect_request("api.example", 443)).unwrap();
-        assert!(asked.contains("\r\nproxy-authorization: Basic YWxAaWNlOm9wZW4gc2VzYW1l\r\n\r\n"), "{asked}");
+        let request = String::from_utf8(proxy.connect_request("api.example", 443)).unwrap();
+        assert!(request.contains("\r\nproxy-authorization: Basic YWxAaWNlOm9wZW4gc2VzYW1l\r\n\r\n"), "{request}");
         assert_eq!(["", "a", "ab", "abc"].map(|text| encode_base64(text.as_bytes())), ["", "YQ==", "YWI=", "YWJj"]);
         for bad in ["https://u:sesame@proxy", "socks5://u:sesame@proxy", "http://", "http://u:sesame@:1:2"] {
             let message = Proxy::parse(bad).err().expect(bad);

@@ -57,9 +57,9 @@ pub fn system_lookup() -> LookupFn {
 const NAME_NOT_FOUND_TEXTS: &[&str] = &["not known", "No address associated", "does not resolve", "no usable address"];
 
 fn classify_error(error: io::Error) -> io::Error {
-    let words = error.to_string();
-    if NAME_NOT_FOUND_TEXTS.iter().any(|known| words.contains(known)) {
-        io::Error::new(io::ErrorKind::NotFound, words)
+    let message = error.to_string();
+    if NAME_NOT_FOUND_TEXTS.iter().any(|known_text| message.contains(known_text)) {
+        io::Error::new(io::ErrorKind::NotFound, message)
     } else {
         error
     }
@@ -77,11 +77,11 @@ impl Resolver {
     }
 
     /// Returns all addresses of a name. Has no timeout of its own.
-    pub async fn resolve(&self, name: &str, whose: NameTrust) -> io::Result<Arc<[IpAddr]>> {
+    pub async fn resolve(&self, name: &str, trust: NameTrust) -> io::Result<Arc<[IpAddr]>> {
         let under_way = self.find_in_flight(name);
         let mut flight = match under_way {
             Some(flight) => flight,
-            None => self.start_lookup(name, whose).await?,
+            None => self.start_lookup(name, trust).await?,
         };
         let landed = flight.result.wait_for(Option::is_some).await.map_err(io::Error::other)?;
         match landed.as_ref() {
@@ -95,9 +95,9 @@ impl Resolver {
         lock(&self.in_flight).get(name).filter(|flight| flight.started_at.elapsed() < MAX_JOIN_AGE).cloned()
     }
 
-    async fn start_lookup(&self, name: &str, whose: NameTrust) -> io::Result<InFlightLookup> {
-        let one = |of: &Arc<Semaphore>| Arc::clone(of).acquire_owned();
-        let share = if whose == NameTrust::Untrusted {
+    async fn start_lookup(&self, name: &str, trust: NameTrust) -> io::Result<InFlightLookup> {
+        let one = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).acquire_owned();
+        let share = if trust == NameTrust::Untrusted {
             Some(one(&self.untrusted_permits).await.map_err(io::Error::other)?)
         } else {
             None
@@ -124,18 +124,18 @@ impl Resolver {
         permits: (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit),
     ) -> io::Result<()> {
         let (look_up, flights) = (Arc::clone(&self.lookup), Arc::clone(&self.in_flight));
-        let work = move || {
+        let job = move || {
             let found = look_up(&name).map(Arc::from).map_err(|error| (error.kind(), error.to_string().into()));
-            let own = response.subscribe();
+            let receiver = response.subscribe();
             let mut flights = lock(&flights);
-            if flights.get(&name).is_some_and(|flight| flight.result.same_channel(&own)) {
+            if flights.get(&name).is_some_and(|flight| flight.result.same_channel(&receiver)) {
                 flights.remove(&name);
             }
             drop(flights);
             response.send_replace(Some(found));
             drop(permits);
         };
-        thread::Builder::new().name("penstock-dns".into()).stack_size(STACK_BYTES).spawn(work).map(drop)
+        thread::Builder::new().name("penstock-dns".into()).stack_size(STACK_BYTES).spawn(job).map(drop)
     }
 }
 
@@ -154,8 +154,8 @@ mod tests {
 
     /// Returns a resolver that counts lookups. Lookups of names that begin with `slow` wait for the gate.
     fn counting_resolver(gate: Arc<(Mutex<bool>, Condvar)>) -> (Resolver, Arc<AtomicUsize>) {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&asked);
+        let query_count = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&query_count);
         let look_up = move |name: &str| {
             count.fetch_add(1, Ordering::Relaxed);
             let mut open = lock(&gate.0);
@@ -168,31 +168,32 @@ mod tests {
                 Ok(vec![[192, 0, 2, 1].into()])
             }
         };
-        (Resolver::new(Arc::new(look_up)), asked)
+        (Resolver::new(Arc::new(look_up)), query_count)
     }
 
-    async fn within_two_seconds<F: Future>(work: F) -> Option<F::Output> {
-        tokio::time::timeout(Duration::from_secs(2), work).await.ok()
+    async fn within_two_seconds<F: Future>(future: F) -> Option<F::Output> {
+        tokio::time::timeout(Duration::from_secs(2), future).await.ok()
     }
 
     #[test]
     fn distinguishes_unknown_names_from_unreachable_servers() {
-        let kind = |words: &str| {
-            classify_error(io::Error::other(format!("failed to lookup address information: {words}"))).kind()
+        let kind = |message: &str| {
+            classify_error(io::Error::other(format!("failed to lookup address information: {message}"))).kind()
         };
-        for words in ["Name or service not known", "No address associated with hostname", "Name does not resolve"] {
-            assert_eq!(kind(words), io::ErrorKind::NotFound, "{words}");
+        for message in ["Name or service not known", "No address associated with hostname", "Name does not resolve"] {
+            assert_eq!(kind(message), io::ErrorKind::NotFound, "{message}");
         }
-        for words in ["Temporary failure in name resolution", "Try again", "Non-recoverable failure in name resolution"]
+        for message in
+            ["Temporary failure in name resolution", "Try again", "Non-recoverable failure in name resolution"]
         {
-            assert_eq!(kind(words), io::ErrorKind::Other, "{words}");
+            assert_eq!(kind(message), io::ErrorKind::Other, "{message}");
         }
     }
 
     #[tokio::test]
     async fn concurrent_lookups_of_a_name_share_one_query() {
         let gate = Arc::default();
-        let (resolver, asked) = counting_resolver(Arc::clone(&gate));
+        let (resolver, query_count) = counting_resolver(Arc::clone(&gate));
         let opened = async {
             tokio::task::yield_now().await;
             *lock(&gate.0) = true;
@@ -204,15 +205,15 @@ mod tests {
             opened
         );
         assert_eq!(one.unwrap(), two.unwrap());
-        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        assert_eq!(query_count.load(Ordering::Relaxed), 1);
         resolver.resolve("slow", NameTrust::Trusted).await.unwrap();
-        assert_eq!(asked.load(Ordering::Relaxed), 2, "an answer is not kept");
+        assert_eq!(query_count.load(Ordering::Relaxed), 2, "an answer is not kept");
     }
 
     #[tokio::test]
     async fn a_hanging_lookup_does_not_block_others() {
         let gate = Arc::default();
-        let (resolver, asked) = counting_resolver(Arc::clone(&gate));
+        let (resolver, query_count) = counting_resolver(Arc::clone(&gate));
         for number in 1..MAX_THREADS {
             // The abandoned lookup still occupies its thread.
             drop(within_one_millisecond(resolver.resolve(&format!("slow-{number}"), NameTrust::Trusted)).await);
@@ -227,24 +228,24 @@ mod tests {
         *lock(&gate.0) = true;
         gate.1.notify_all();
         assert!(resolver.resolve("quick", NameTrust::Trusted).await.is_ok());
-        assert_eq!(asked.load(Ordering::Relaxed), MAX_THREADS + 3);
+        assert_eq!(query_count.load(Ordering::Relaxed), MAX_THREADS + 3);
     }
 
     #[tokio::test]
     async fn untrusted_names_leave_threads_for_trusted_names() {
         let gate = Arc::default();
-        let (resolver, asked) = counting_resolver(Arc::clone(&gate));
+        let (resolver, query_count) = counting_resolver(Arc::clone(&gate));
         for number in 0..MAX_THREADS {
             drop(within_one_millisecond(resolver.resolve(&format!("slow-{number}"), NameTrust::Untrusted)).await);
         }
         // Threads start only when a core is free.
         let all = async {
-            while asked.load(Ordering::Relaxed) < MAX_THREADS / 2 {
+            while query_count.load(Ordering::Relaxed) < MAX_THREADS / 2 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
         within_two_seconds(all).await.unwrap();
-        assert_eq!(asked.load(Ordering::Relaxed), MAX_THREADS / 2);
+        assert_eq!(query_count.load(Ordering::Relaxed), MAX_THREADS / 2);
         assert!(within_two_seconds(resolver.resolve("quick", NameTrust::Trusted)).await.unwrap().is_ok());
         assert!(
             within_two_seconds(resolver.resolve("quick", NameTrust::Untrusted)).await.is_none(),
@@ -254,7 +255,7 @@ mod tests {
         gate.1.notify_all();
     }
 
-    async fn within_one_millisecond<F: Future>(work: F) -> Option<F::Output> {
-        tokio::time::timeout(Duration::from_millis(1), work).await.ok()
+    async fn within_one_millisecond<F: Future>(future: F) -> Option<F::Output> {
+        tokio::time::timeout(Duration::from_millis(1), future).await.ok()
     }
 }

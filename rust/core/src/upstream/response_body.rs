@@ -134,8 +134,8 @@ impl ResponseBody {
     /// Applies a transform to all bytes of the body, including those that were put back.
     #[must_use]
     pub fn map_chunks(mut self, mut make: impl FnMut(Option<Bytes>) -> Bytes + Send + 'static) -> Self {
-        self.unread = self.unread.map(|bytes| make(Some(bytes))).filter(|made| !made.is_empty());
-        self.add_transform(move |piece| Ok(make(piece)))
+        self.unread = self.unread.map(|bytes| make(Some(bytes))).filter(|output| !output.is_empty());
+        self.add_transform(move |chunk| Ok(make(chunk)))
     }
 
     /// Applies a fallible transform to bytes that are still to come. The body fails at the first error.
@@ -148,8 +148,8 @@ impl ResponseBody {
     fn add_transform(mut self, mut make: impl FnMut(Option<Bytes>) -> Result<Bytes> + Send + 'static) -> Self {
         self.transform = Some(ChunkTransform(match self.transform.take() {
             None => Box::new(make),
-            Some(mut first) => Box::new(move |piece| match piece {
-                Some(piece) => make(Some((first.0)(Some(piece))?)),
+            Some(mut first) => Box::new(move |chunk| match chunk {
+                Some(chunk) => make(Some((first.0)(Some(chunk))?)),
                 None => Ok([make(Some((first.0)(None)?))?, make(None)?].concat().into()),
             }),
         }));
@@ -246,7 +246,7 @@ impl ResponseBody {
                 BodySource::Sequence(parts) => parts.next_chunk(self.max_chunk_bytes).await,
             };
             let Some(through) = &mut self.transform else { return read };
-            let made = match read {
+            let transformed = match read {
                 Some(Ok(bytes)) if bytes.is_empty() => return Some(Ok(bytes)),
                 Some(Ok(bytes)) => (through.0)(Some(bytes)),
                 Some(Err(error)) => return Some(Err(error)),
@@ -256,9 +256,9 @@ impl ResponseBody {
                     return last.map(|last| (!last.is_empty()).then(|| self.split_to_max(last))).transpose();
                 }
             };
-            match made {
-                Ok(made) if made.is_empty() => (),
-                Ok(made) => return Some(Ok(self.split_to_max(made))),
+            match transformed {
+                Ok(transformed) if transformed.is_empty() => (),
+                Ok(transformed) => return Some(Ok(self.split_to_max(transformed))),
                 Err(error) => return Some(Err(error)),
             }
         }
@@ -313,12 +313,12 @@ impl ReadTimeout {
         (self.total_timeout_ms, self.deadline) = (deadline.limit().as_millis() as u64, Some(deadline.expires_at()));
     }
 
-    /// Waits for `work`. Returns `None` if only a report interval has passed, and an error after the idle or total
+    /// Waits for `operation`. Returns `None` if only a report interval has passed, and an error after the idle or total
     /// timeout.
-    pub async fn wait_for<F: Future>(&mut self, work: F) -> Result<Option<F::Output>> {
-        let mut work = pin!(work);
+    pub async fn wait_for<F: Future>(&mut self, operation: F) -> Result<Option<F::Output>> {
+        let mut operation = pin!(operation);
         // Checks the clock only if the result is not ready, and every `MAX_UNCHECKED_READS` reads if it always is.
-        let first = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+        let first = std::future::poll_fn(|context| Poll::Ready(operation.as_mut().poll(context))).await;
         if let Poll::Ready(output) = first {
             self.idle_time = Duration::ZERO;
             self.unchecked_reads += 1;
@@ -333,7 +333,7 @@ impl ReadTimeout {
         let end = self.total_deadline(now);
         tokio::select! {
             biased;
-            output = work => {
+            output = operation => {
                 self.idle_time = Duration::ZERO;
                 return Ok(Some(output));
             }
@@ -398,11 +398,11 @@ mod tests {
     #[tokio::test]
     async fn transformed_bytes_are_split_into_small_chunks() {
         let mut body = ResponseBody::from_bytes(Bytes::from_static(b"a"));
-        body = body.map_chunks(|piece| if piece.is_some() { Bytes::new() } else { Bytes::from(vec![7; 20_000]) });
+        body = body.map_chunks(|chunk| if chunk.is_some() { Bytes::new() } else { Bytes::from(vec![7; 20_000]) });
         body.use_small_chunks();
         let mut lengths = Vec::new();
-        while let Some(piece) = body.next_chunk().await {
-            lengths.push(piece.unwrap().len());
+        while let Some(chunk) = body.next_chunk().await {
+            lengths.push(chunk.unwrap().len());
         }
         assert_eq!(lengths, [SMALL_CHUNK_BYTES, SMALL_CHUNK_BYTES, 20_000 - 2 * SMALL_CHUNK_BYTES]);
         assert!(body.is_done());
@@ -419,14 +419,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn reads_bodies_in_order_even_if_the_reader_stops_waiting() {
-        let whole = |text: &'static str| ResponseBody::from_bytes(Bytes::from_static(text.as_bytes()));
+        let complete = |text: &'static str| ResponseBody::from_bytes(Bytes::from_static(text.as_bytes()));
         let broken = Err(Error::UpstreamResponseBroken { cause: "gone".into() });
-        let later_ones = [Ok(whole("b")), Ok(whole("")), Ok(whole("cd")), broken, Ok(whole("e"))];
-        let mut body = ResponseBody::from_sequence(whole("a"), later_ones.into_iter().map(deferred_body).collect());
+        let later_ones = [Ok(complete("b")), Ok(complete("")), Ok(complete("cd")), broken, Ok(complete("e"))];
+        let mut body = ResponseBody::from_sequence(complete("a"), later_ones.into_iter().map(deferred_body).collect());
         let (mut read, mut waits, mut errors) = (Vec::new(), 0, 0);
         while !body.is_done() {
             match tokio::time::timeout(Duration::from_millis(300), body.next_chunk()).await {
-                Ok(Some(Ok(piece))) => read.extend_from_slice(&piece),
+                Ok(Some(Ok(chunk))) => read.extend_from_slice(&chunk),
                 Ok(Some(Err(_))) => errors += 1,
                 Ok(None) => break,
                 Err(_) => waits += 1,
@@ -438,34 +438,34 @@ mod tests {
 
     /// Returns a body that expands one byte to 200 KB in one chunk.
     fn expanding_body() -> (ResponseBody, Vec<u8>) {
-        let made: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
-        let told = Bytes::from(made.clone());
+        let expected: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
+        let output = Bytes::from(expected.clone());
         let body = ResponseBody::from_bytes(Bytes::from_static(b"a"));
-        (body.map_chunks(move |piece| if piece.is_some() { Bytes::new() } else { told.clone() }), made)
+        (body.map_chunks(move |chunk| if chunk.is_some() { Bytes::new() } else { output.clone() }), expected)
     }
 
     #[tokio::test]
     async fn keeps_all_bytes_of_an_expanded_chunk_after_waiting_or_put_back() {
-        let (mut body, made) = expanding_body();
+        let (mut body, expected) = expanding_body();
         body.wait_for_first_chunk().await.unwrap();
         let first = body.next_chunk().await.unwrap().unwrap();
         body.put_back(first);
         let mut read = Vec::new();
-        while let Some(piece) = body.next_chunk().await {
-            read.extend_from_slice(&piece.unwrap());
+        while let Some(chunk) = body.next_chunk().await {
+            read.extend_from_slice(&chunk.unwrap());
         }
-        assert!(read == made, "{} bytes of {}", read.len(), made.len());
+        assert!(read == expected, "{} bytes of {}", read.len(), expected.len());
     }
 
     #[tokio::test]
     async fn collect_respects_the_limit_and_puts_everything_back() {
-        for (mut body, made) in
+        for (mut body, expected) in
             [expanding_body(), (ResponseBody::from_bytes(Bytes::from_static(b"abc")), b"abc".to_vec())]
         {
-            for limit in [0, 1, made.len() - 1] {
+            for limit in [0, 1, expected.len() - 1] {
                 assert_eq!(collect(&mut body, limit).await.unwrap(), None);
             }
-            assert!(collect(&mut body, made.len()).await.unwrap().unwrap() == made);
+            assert!(collect(&mut body, expected.len()).await.unwrap().unwrap() == expected);
         }
     }
 }

@@ -66,10 +66,10 @@ impl Handshake {
     }
 
     /// Checks that a response accepts this handshake (RFC 6455 §4.1).
-    fn check_response(&self, answer: &ResponseHead) -> Result<()> {
-        let fields = &answer.headers;
+    fn check_response(&self, response: &ResponseHead) -> Result<()> {
+        let fields = &response.headers;
         let is_switched = fields.has_token("upgrade", "websocket") && fields.has_token("connection", "upgrade");
-        let chosen = fields.get_str("sec-websocket-protocol").map(str::trim);
+        let subprotocol = fields.get_str("sec-websocket-protocol").map(str::trim);
         let is_offered = |name: &str| {
             self.subprotocols.as_ref().is_some_and(|offered| offered.split(',').any(|one| one.trim() == name))
         };
@@ -80,7 +80,7 @@ impl Handshake {
             "its sec-websocket-accept does not match the handshake"
         } else if fields.get("sec-websocket-extensions").is_some() {
             "it uses an extension that was not offered"
-        } else if !chosen.is_none_or(is_offered) {
+        } else if !subprotocol.is_none_or(is_offered) {
             "it chose a subprotocol that was not offered"
         } else {
             return Ok(());
@@ -103,12 +103,12 @@ impl Upstream {
         }
         let mut connection = self.dialer.connect_http1(origin).await?;
         connection.write(&head, &[]).await.map_err(|error| upstream_error(&error))?;
-        let answer = http1::read_upgrade_response(&mut connection).await?;
-        if answer.response.status != 101 {
-            let body = http1::BodyReader::new(connection, answer.framing, None, self.read_timeout).into();
-            return Ok(UpgradeResult::Rejected(Box::new(IncomingResponse { head: answer.response, body })));
+        let message_head = http1::read_upgrade_response(&mut connection).await?;
+        if message_head.response.status != 101 {
+            let body = http1::BodyReader::new(connection, message_head.framing, None, self.read_timeout).into();
+            return Ok(UpgradeResult::Rejected(Box::new(IncomingResponse { head: message_head.response, body })));
         }
-        handshake.check_response(&answer.response)?;
+        handshake.check_response(&message_head.response)?;
         let config = WebSocketConfig::default()
             .max_message_size(Some(MAX_MESSAGE_BYTES))
             .max_frame_size(Some(MAX_MESSAGE_BYTES))
@@ -116,7 +116,7 @@ impl Upstream {
             .max_write_buffer_size(MAX_MESSAGE_BYTES + WRITE_BUFFER_BYTES);
         let read = connection.buffer.split().to_vec();
         let socket = WebSocketStream::from_partially_read(connection, read, Role::Client, Some(config)).await;
-        Ok(UpgradeResult::Open(Box::new(socket), answer.response.headers))
+        Ok(UpgradeResult::Open(Box::new(socket), message_head.response.headers))
     }
 }
 
@@ -165,11 +165,11 @@ mod tests {
             ("sec-websocket-accept", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
         ];
         assert!(handshake.check_response(&upgrade_response(&good)).is_ok());
-        for (place, field) in
+        for (index, field) in
             [(0, ("connection", "close")), (1, ("upgrade", "h2c")), (2, ("sec-websocket-accept", "x"))]
         {
             let mut bad = good;
-            bad[place] = field;
+            bad[index] = field;
             assert!(handshake.check_response(&upgrade_response(&bad)).is_err(), "{field:?}");
         }
         let more = |field| upgrade_response(&[good[0], good[1], good[2], field]);

@@ -11,9 +11,9 @@ pub fn replace_batch_model(body: &[u8], model: &str) -> Option<Vec<u8>> {
     let name = Value::from(format!("models/{}", model.trim_start_matches("models/")));
     let mut is_same = true;
     for request in batch.get_mut("requests")?.as_array_mut()? {
-        let named = request.get_mut("model")?;
-        is_same &= *named == name;
-        named.clone_from(&name);
+        let model_field = request.get_mut("model")?;
+        is_same &= *model_field == name;
+        model_field.clone_from(&name);
     }
     (!is_same).then(|| batch.to_string().into_bytes())
 }
@@ -76,8 +76,8 @@ mod tests {
         let mut items = JsonArrayStream::default();
         let events: [(&[u8], bool); 4] =
             [(b"", false), (b"data: {\"a\":1}\n\ndata: {\"b\":2}\n\n", false), (b"data: {}\n\n", false), (b"", true)];
-        let told: Vec<_> = events.iter().map(|(came, is_end)| items.encode_events(came, *is_end)).collect();
-        assert_eq!(told.concat(), b"[{\"a\":1},\r\n{\"b\":2},\r\n{}]");
+        let encoded: Vec<_> = events.iter().map(|(came, is_end)| items.encode_events(came, *is_end)).collect();
+        assert_eq!(encoded.concat(), b"[{\"a\":1},\r\n{\"b\":2},\r\n{}]");
         assert_eq!(JsonArrayStream::default().encode_events(b"", true), b"[]");
     }
 }

@@ -30,19 +30,19 @@ impl ImageParams {
         let mut drawing = Self::default();
         let _ = for_each_field(body, |key, at| {
             let value = &body[at];
-            let said = decode_string(value).unwrap_or_else(|| String::from_utf8_lossy(value));
-            drawing.set_field(key, &said);
+            let text = decode_string(value).unwrap_or_else(|| String::from_utf8_lossy(value));
+            drawing.set_field(key, &text);
             Ok(())
         });
         drawing
     }
 
     /// Sets a parameter; ignores other keys.
-    pub(crate) fn set_field(&mut self, key: &[u8], said: &str) {
+    pub(crate) fn set_field(&mut self, key: &[u8], text: &str) {
         match key {
-            b"n" => self.count = said.trim().parse().unwrap_or(1).min(MAX_IMAGES),
-            b"quality" if said != "null" => said.clone_into(&mut self.quality),
-            b"size" if said != "null" => said.clone_into(&mut self.size),
+            b"n" => self.count = text.trim().parse().unwrap_or(1).min(MAX_IMAGES),
+            b"quality" if text != "null" => text.clone_into(&mut self.quality),
+            b"size" if text != "null" => text.clone_into(&mut self.size),
             _ => (),
         }
     }
@@ -78,9 +78,9 @@ impl ImageCounter {
     pub(crate) fn feed(&mut self, chunk: &[u8]) {
         let mut bytes = std::mem::take(&mut self.unscanned);
         bytes.extend_from_slice(chunk);
-        let known = bytes.len().saturating_sub(LOOKAHEAD_BYTES);
-        self.scan(&bytes, known);
-        bytes.drain(..known);
+        let scanned = bytes.len().saturating_sub(LOOKAHEAD_BYTES);
+        self.scan(&bytes, scanned);
+        bytes.drain(..scanned);
         self.unscanned = bytes;
     }
 

@@ -85,9 +85,9 @@ fn collect_from_tool(tool: &[u8], may_be_told: bool, found: &mut Vec<String>) {
     }));
 }
 
-fn for_each_element(json: &[u8], at: usize, mut take: impl FnMut(&[u8])) {
+fn for_each_element(json: &[u8], at: usize, mut visit: impl FnMut(&[u8])) {
     ignore_error(for_each_element_from(json, at, |item| {
-        take(&json[item]);
+        visit(&json[item]);
         Ok(())
     }));
 }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn finds_models_in_tools_sessions_and_fallback_lists() {
-        let of = |request: &str| secondary_models(request.as_bytes()).join(" ");
+        let find_models = |request: &str| secondary_models(request.as_bytes()).join(" ");
         for (request, models) in [
             (
                 r#"{"model":"m","tools":[{"type":"image_generation","model":"a"}, {"model":"b","type":"advisor"}]}"#,
@@ -133,7 +133,7 @@ mod tests {
             (r#"{"session":{"input_audio_transcription":{"model":"a"},"session":{"model":"b"}}}"#, "a"),
             (r#"{"model":"m","input_audio_transcription":{"model":"a"}}"#, "a"),
         ] {
-            assert_eq!(of(request), models, "{request}");
+            assert_eq!(find_models(request), models, "{request}");
         }
         for none in [
             r#"{"model":"m","messages":[{"content":"models tools","tools":[{"model":"a"}]}],"metadata":{"models":["a"]}}"#,
@@ -145,7 +145,7 @@ mod tests {
             "[",
             "",
         ] {
-            assert_eq!(of(none), "", "{none}");
+            assert_eq!(find_models(none), "", "{none}");
         }
     }
 }

@@ -74,9 +74,9 @@ impl Default for AvroDecoder {
 
 impl AvroDecoder {
     /// Decodes the next chunk of the file and returns the records that are now complete, as JSON lines.
-    pub fn decode_chunk(&mut self, piece: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
+    pub fn decode_chunk(&mut self, chunk: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
         let mut out = Vec::new();
-        self.pending_input.extend_from_slice(piece);
+        self.pending_input.extend_from_slice(chunk);
         let raw = std::mem::take(&mut self.pending_input);
         let mut rest = ByteReader::new(&raw);
         let read = self.parse_available(&mut rest, &mut out);
@@ -127,9 +127,9 @@ impl AvroDecoder {
                     if left > 0 && ahead.remaining().is_empty() {
                         return Err(DecodeError::Incomplete);
                     }
-                    let here = usize::try_from(left).unwrap_or(usize::MAX).min(ahead.remaining().len());
-                    let left = left - here as u64;
-                    self.decode_block_data(ahead.read_slice(here)?, left == 0, out)?;
+                    let available = usize::try_from(left).unwrap_or(usize::MAX).min(ahead.remaining().len());
+                    let left = left - available as u64;
+                    self.decode_block_data(ahead.read_slice(available)?, left == 0, out)?;
                     self.state = if left == 0 { ParserState::SyncMarker } else { ParserState::BlockData(left) };
                 }
                 ParserState::SyncMarker => {
@@ -273,8 +273,8 @@ mod tests {
 
     fn decode_file(file: &[u8], step: usize) -> Result<Vec<Value>, String> {
         let (mut records, mut out) = (AvroDecoder::default(), Vec::new());
-        for piece in file.chunks(step) {
-            out.extend(records.decode_chunk(piece).map_err(|broken| broken.0)?);
+        for chunk in file.chunks(step) {
+            out.extend(records.decode_chunk(chunk).map_err(|broken| broken.0)?);
         }
         records.check_complete().map_err(|broken| broken.0)?;
         Ok(out.split_inclusive(|byte| *byte == b'\n').map(|line| serde_json::from_slice(line).unwrap()).collect())
@@ -426,8 +426,8 @@ mod tests {
                     _ => drop(broken.drain(at..rng.usize(at..file.len()))),
                 }
                 let (mut reading, step) = (AvroDecoder::default(), rng.usize(1..4096));
-                for piece in broken.chunks(step) {
-                    let Ok(lines) = reading.decode_chunk(piece) else { break };
+                for chunk in broken.chunks(step) {
+                    let Ok(lines) = reading.decode_chunk(chunk) else { break };
                     let lines = String::from_utf8(lines).unwrap();
                     assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{lines}");
                 }

@@ -56,14 +56,14 @@ struct RecordWriter<'w, 'b> {
 }
 
 impl RecordWriter<'_, '_> {
-    fn write_value(&mut self, place: usize, depth: usize) -> Result<(), DecodeError> {
+    fn write_value(&mut self, type_index: usize, depth: usize) -> Result<(), DecodeError> {
         if depth > MAX_NESTING_DEPTH {
             return Err(DecodeError::invalid("a record is nested too deep"));
         }
         if self.out.len() > self.max_output_len {
             return Err(DecodeError::invalid("a record is too long"));
         }
-        match self.schema.type_at(place) {
+        match self.schema.type_at(type_index) {
             AvroType::Union(branches) => {
                 let at = self.reader.read_long()?;
                 let branch = usize::try_from(at).ok().and_then(|at| branches.get(at));

@@ -46,8 +46,8 @@ impl Schema {
         Ok(schema)
     }
 
-    pub fn type_at(&self, place: usize) -> &AvroType {
-        &self.types[place]
+    pub fn type_at(&self, type_index: usize) -> &AvroType {
+        &self.types[type_index]
     }
 
     fn parse_type(&mut self, value: &Value, space: &str) -> Result<usize, DecodeError> {
@@ -60,11 +60,11 @@ impl Schema {
                 None => self.resolve_name(name, space).ok_or_else(|| unknown_type_error(name)),
             },
             Value::Array(branches) => {
-                let place = self.push_type(AvroType::Null);
+                let type_index = self.push_type(AvroType::Null);
                 let branches =
                     branches.iter().map(|branch| self.parse_type(branch, space)).collect::<Result<_, _>>()?;
-                self.types[place] = AvroType::Union(branches);
-                Ok(place)
+                self.types[type_index] = AvroType::Union(branches);
+                Ok(type_index)
             }
             Value::Object(object) => self.parse_complex_type(object, space),
             other => Err(unknown_type_error(&other.to_string())),
@@ -72,29 +72,29 @@ impl Schema {
     }
 
     fn parse_complex_type(&mut self, object: &Map<String, Value>, space: &str) -> Result<usize, DecodeError> {
-        let lacks = |what: &str| DecodeError::Invalid(format!("its schema lacks {what}"));
-        let named = object.get("type").ok_or_else(|| lacks("a type"))?;
-        let Some(name) = named.as_str().filter(|name| primitive_type(name).is_none()) else {
-            return self.parse_type(named, space);
+        let lacks = |missing: &str| DecodeError::Invalid(format!("its schema lacks {missing}"));
+        let type_value = object.get("type").ok_or_else(|| lacks("a type"))?;
+        let Some(name) = type_value.as_str().filter(|name| primitive_type(name).is_none()) else {
+            return self.parse_type(type_value, space);
         };
         let inner = |key: &str| object.get(key).ok_or_else(|| lacks(key));
         // Reserves the index before the inner types are parsed, because they may refer to this type.
-        let place = self.push_type(AvroType::Null);
-        self.types[place] = match name {
+        let type_index = self.push_type(AvroType::Null);
+        self.types[type_index] = match name {
             "array" => AvroType::Array(self.parse_type(inner("items")?, space)?),
             "map" => AvroType::Map(self.parse_type(inner("values")?, space)?),
             "fixed" => {
-                self.register_name(object, space, place)?;
+                self.register_name(object, space, type_index)?;
                 let size = inner("size")?.as_u64().and_then(|size| usize::try_from(size).ok());
                 AvroType::Fixed(size.ok_or_else(|| lacks("a size"))?)
             }
             "enum" => {
-                self.register_name(object, space, place)?;
+                self.register_name(object, space, type_index)?;
                 let symbols = inner("symbols")?.as_array().into_iter().flatten();
                 AvroType::Enum(symbols.map(|symbol| symbol.as_str().unwrap_or_default().to_owned()).collect())
             }
             "record" | "error" => {
-                let space = self.register_name(object, space, place)?;
+                let space = self.register_name(object, space, type_index)?;
                 let fields = inner("fields")?.as_array().into_iter().flatten();
                 let field = |field: &Value| {
                     let name = field["name"].as_str().ok_or_else(|| lacks("the name of a field"))?;
@@ -104,16 +104,21 @@ impl Schema {
             }
             other => return self.resolve_name(other, space).ok_or_else(|| unknown_type_error(other)),
         };
-        Ok(place)
+        Ok(type_index)
     }
 
     /// Registers the name of a type and returns the namespace for the types inside it.
-    fn register_name(&mut self, object: &Map<String, Value>, space: &str, place: usize) -> Result<String, DecodeError> {
+    fn register_name(
+        &mut self,
+        object: &Map<String, Value>,
+        space: &str,
+        type_index: usize,
+    ) -> Result<String, DecodeError> {
         let name =
             object.get("name").and_then(Value::as_str).ok_or_else(|| DecodeError::invalid("a type has no name"))?;
         let given = object.get("namespace").and_then(Value::as_str).unwrap_or(space);
         let (space, name) = name.rsplit_once('.').unwrap_or((given, name));
-        self.types_by_name.insert(full_name(space, name), place);
+        self.types_by_name.insert(full_name(space, name), type_index);
         Ok(space.to_owned())
     }
 

@@ -44,8 +44,13 @@ impl Provider for Anthropic {
         is_translated_operation(operation).then_some(&anthropic_messages::ANTHROPIC)
     }
 
-    fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        write_target_with_full_list(self, asked, out);
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        _options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        write_target_with_full_list(self, path_info, out);
         Ok(())
     }
 
@@ -67,10 +72,10 @@ impl Provider for Anthropic {
 
 /// Writes the request target. Requests the complete model list if the client sets no limit, because the default page is
 /// short.
-pub(crate) fn write_target_with_full_list(provider: &dyn Provider, asked: &PathInfo<'_>, out: &mut Vec<u8>) {
-    let is_whole = asked.operation == Operation::Models && asked.query.is_empty();
-    let query = if is_whole { "limit=1000" } else { asked.query };
-    write_path(provider, &PathInfo { query, ..*asked }, out);
+pub(crate) fn write_target_with_full_list(provider: &dyn Provider, path_info: &PathInfo<'_>, out: &mut Vec<u8>) {
+    let is_whole = path_info.operation == Operation::Models && path_info.query.is_empty();
+    let query = if is_whole { "limit=1000" } else { path_info.query };
+    write_path(provider, &PathInfo { query, ..*path_info }, out);
 }
 
 /// Returns true for operations of other API formats that must be translated. Anthropic's own requests pass unchanged.

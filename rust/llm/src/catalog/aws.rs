@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn recognises_sts_urls_by_the_exact_host() {
-        for own in [
+        for url in [
             "https://sts.amazonaws.com",
             "https://sts.eu-west-1.amazonaws.com/",
             "https://sts-fips.us-east-1.amazonaws.com",
@@ -173,7 +173,7 @@ mod tests {
             "https://sts.us-east-1.api.aws",
             "https://vpce-0a-1b.sts.eu-west-1.vpce.amazonaws.com",
         ] {
-            assert!(is_sts_url(own), "{own}");
+            assert!(is_sts_url(url), "{url}");
         }
         for other in [
             "http://sts.amazonaws.com",
@@ -216,7 +216,10 @@ mod tests {
         assert!(grant.is_machine_identity());
         let given = build_options(&[REGION, ("aws_auth_type", "serviceRole"), ID, SECRET]);
         assert_eq!(signature_from_options("s", &given).unwrap(), None);
-        let Some(own) = super::grant_from_options("s", &given).unwrap() else { panic!("the machine") };
-        assert_eq!((own.is_machine_identity(), own.aws_signing_scope()), (true, Some(("s", "us-east-1"))));
+        let Some(machine_grant) = super::grant_from_options("s", &given).unwrap() else { panic!("the machine") };
+        assert_eq!(
+            (machine_grant.is_machine_identity(), machine_grant.aws_signing_scope()),
+            (true, Some(("s", "us-east-1")))
+        );
     }
 }

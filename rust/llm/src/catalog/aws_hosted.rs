@@ -61,8 +61,13 @@ impl Provider for ClaudePlatform {
         self.provider_format(operation, "").map(|_| anthropic::translated_path(operation))
     }
 
-    fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        anthropic::write_target_with_full_list(self, asked, out);
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        _options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        anthropic::write_target_with_full_list(self, path_info, out);
         Ok(())
     }
 

@@ -157,30 +157,35 @@ impl Provider for AzureAi {
         self.provider_format(operation, if is_anthropic_path(prefix) { CLAUDE_NAME } else { model })
     }
 
-    fn write_request_target(&self, asked: &PathInfo<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if asked.operation == Operation::Realtime {
-            azure_openai::write_realtime_target(asked, options.get("api_version"), out);
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        if path_info.operation == Operation::Realtime {
+            azure_openai::write_realtime_target(path_info, options.get("api_version"), out);
             return Ok(());
         }
-        let is_claudes = is_claude_model(asked.model) || is_anthropic_path(asked.prefix);
-        let is_list = asked.operation == Operation::Models && asked.prefix == "/openai";
+        let is_claudes = is_claude_model(path_info.model) || is_anthropic_path(path_info.prefix);
+        let is_list = path_info.operation == Operation::Models && path_info.prefix == "/openai";
         if is_list
-            || is_stored_response_operation(asked.operation)
-            || uses_native_responses_api(asked.operation, options) && !is_claudes
+            || is_stored_response_operation(path_info.operation)
+            || uses_native_responses_api(path_info.operation, options) && !is_claudes
         {
             let version = options.get("api_version").filter(|version| *version != "v1");
-            let is_said = version.is_some() || asked.prefix.ends_with("/v1");
+            let is_said = version.is_some() || path_info.prefix.ends_with("/v1");
             out.extend_from_slice(if is_said { b"" } else { b"/v1" });
-            out.extend_from_slice(asked.path.as_bytes());
-            write_query_with_version(asked, version, out);
+            out.extend_from_slice(path_info.path.as_bytes());
+            write_query_with_version(path_info, version, out);
             return Ok(());
         }
-        let path = match asked.operation {
+        let path = match path_info.operation {
             operation if translation::is_chat_operation(operation) && is_claudes => "/v1/messages",
-            operation => self.operation_path(operation).unwrap_or(asked.path),
+            operation => self.operation_path(operation).unwrap_or(path_info.path),
         };
         out.extend_from_slice(path.as_bytes());
-        write_query_with_version(asked, options.get("api_version"), out);
+        write_query_with_version(path_info, options.get("api_version"), out);
         Ok(())
     }
 
@@ -294,10 +299,10 @@ mod tests {
     }
 
     fn request_target(operation: Operation, path: &str, model: &str) -> String {
-        let asked = PathInfo::for_test(operation, path, model);
+        let path_info = PathInfo::for_test(operation, path, model);
         let mut out = Vec::new();
         AzureAi
-            .write_request_target(&asked, &build_options(&[("api_version", "2024-05-01-preview")]), &mut out)
+            .write_request_target(&path_info, &build_options(&[("api_version", "2024-05-01-preview")]), &mut out)
             .unwrap();
         String::from_utf8(out).unwrap()
     }
@@ -354,8 +359,8 @@ mod tests {
         // Base paths that a caller's custom host may have.
         assert_eq!(prefix(Operation::Rerank, "rerank-v3", "/models"), Some("/providers/cohere/v2"));
         assert_eq!(prefix(Operation::Ocr, "mistral-ocr", "/openai/v1"), Some("/providers/mistral/azure"));
-        for own in ["", "/v1", "/cohere/v2", "/providers/cohere/v2"] {
-            assert_eq!(prefix(Operation::Rerank, "rerank-v3", own), None, "{own}");
+        for base_path in ["", "/v1", "/cohere/v2", "/providers/cohere/v2"] {
+            assert_eq!(prefix(Operation::Rerank, "rerank-v3", base_path), None, "{base_path}");
         }
         assert_eq!(prefix(Operation::Messages, "claude-opus-4-5", "/mine"), None);
     }
@@ -364,37 +369,40 @@ mod tests {
     fn uses_the_native_responses_api_if_enabled_and_for_stored_responses() {
         let create = Operation::CreateModelResponse;
         let url = ("azure_foundry_url", "https://res.services.ai.azure.com/models");
-        let own = ("provider_responses_proxy", "true");
+        let proxy_option = ("provider_responses_proxy", "true");
         let dated = ("api_version", "2025-04-01-preview");
-        let asked = |operation, path, model, given: &[(&str, &str)]| {
+        let target_for = |operation, path, model, given: &[(&str, &str)]| {
             let given = build_options(given);
             let base = AzureAi.resolve_base_url(operation, &given).unwrap().unwrap();
-            let asked = PathInfo {
+            let path_info = PathInfo {
                 prefix: &base["https://res.services.ai.azure.com".len()..],
                 ..PathInfo::for_test(operation, path, model)
             };
             let mut out = base.clone().into_bytes();
-            AzureAi.write_request_target(&asked, &given, &mut out).unwrap();
-            let is_told = AzureAi.provider_format_for_target(operation, model, (&given, asked.prefix)).is_some();
+            AzureAi.write_request_target(&path_info, &given, &mut out).unwrap();
+            let is_told = AzureAi.provider_format_for_target(operation, model, (&given, path_info.prefix)).is_some();
             (String::from_utf8(out).unwrap().split_off("https://res.services.ai.azure.com".len()), is_told)
         };
         let found = |path: &str, is_told| (path.to_owned(), is_told);
         let path = "/responses";
-        assert_eq!(asked(create, path, "gpt-5", &[url]), found("/models/chat/completions", true));
-        assert_eq!(asked(create, path, "gpt-5", &[url, own]), found("/openai/v1/responses", false));
+        assert_eq!(target_for(create, path, "gpt-5", &[url]), found("/models/chat/completions", true));
+        assert_eq!(target_for(create, path, "gpt-5", &[url, proxy_option]), found("/openai/v1/responses", false));
         let version = "/openai/responses?api-version=2025-04-01-preview";
-        assert_eq!(asked(create, path, "gpt-5", &[url, own, dated]), found(version, false));
+        assert_eq!(target_for(create, path, "gpt-5", &[url, proxy_option, dated]), found(version, false));
         // Claude has no Responses API on Azure.
-        assert!(asked(create, path, "claude-opus-4-5", &[url, own]).1);
-        let theirs = ("azure_foundry_url", "https://res.services.ai.azure.com/anthropic");
-        assert_eq!(asked(create, path, "our-best", &[theirs, own]), found("/anthropic/v1/messages", true));
-        let items = asked(Operation::ListResponseInputItems, "/responses/r-1/input_items", "", &[url]);
+        assert!(target_for(create, path, "claude-opus-4-5", &[url, proxy_option]).1);
+        let anthropic_url = ("azure_foundry_url", "https://res.services.ai.azure.com/anthropic");
+        assert_eq!(
+            target_for(create, path, "our-best", &[anthropic_url, proxy_option]),
+            found("/anthropic/v1/messages", true)
+        );
+        let items = target_for(Operation::ListResponseInputItems, "/responses/r-1/input_items", "", &[url]);
         assert_eq!(items, found("/openai/v1/responses/r-1/input_items", false));
-        assert_eq!(asked(Operation::Models, "/models", "", &[url]), found("/openai/v1/models", false));
-        let dated_list = asked(Operation::Models, "/models", "", &[url, dated]);
+        assert_eq!(target_for(Operation::Models, "/models", "", &[url]), found("/openai/v1/models", false));
+        let dated_list = target_for(Operation::Models, "/models", "", &[url, dated]);
         assert_eq!(dated_list, found("/openai/models?api-version=2025-04-01-preview", false));
-        let kept = asked(Operation::GetModelResponse, "/responses/r-1", "", &[url, ("api_version", "v1")]);
-        assert_eq!(kept, found("/openai/v1/responses/r-1", false));
+        let stored = target_for(Operation::GetModelResponse, "/responses/r-1", "", &[url, ("api_version", "v1")]);
+        assert_eq!(stored, found("/openai/v1/responses/r-1", false));
     }
 
     #[test]
@@ -402,7 +410,7 @@ mod tests {
         let session = |given: &[(&str, &str)]| {
             let stated = PathOptions::default();
             let (operation, path, query, prefix) = (Operation::Realtime, "/realtime", "model=gpt-realtime", "/openai");
-            let asked = PathInfo {
+            let path_info = PathInfo {
                 operation,
                 path,
                 query,
@@ -414,7 +422,7 @@ mod tests {
                 path_options: stated,
             };
             let mut out = Vec::new();
-            AzureAi.write_request_target(&asked, &build_options(given), &mut out).unwrap();
+            AzureAi.write_request_target(&path_info, &build_options(given), &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(session(&[]), "/v1/realtime?model=gpt-realtime");
@@ -430,18 +438,18 @@ mod tests {
         for operation in [Operation::Realtime, Operation::UploadFile, Operation::ListFinetuneCheckpoints] {
             assert_eq!(base(operation), "https://res.services.ai.azure.com/openai");
         }
-        let named =
+        let for_endpoint =
             |name| AzureAi.resolve_base_url(Operation::ChatComplete, &build_options(&[("azure_endpoint_name", name)]));
-        assert_eq!(named("my-res").unwrap().unwrap(), "https://my-res.services.ai.azure.com/models");
-        assert!(named("evil.example/").unwrap_err().contains("azure_endpoint_name"));
-        let of = |kind| {
+        assert_eq!(for_endpoint("my-res").unwrap().unwrap(), "https://my-res.services.ai.azure.com/models");
+        assert!(for_endpoint("evil.example/").unwrap_err().contains("azure_endpoint_name"));
+        let for_type = |kind| {
             let given = [("azure_endpoint_name", "e"), ("azure_deployment_name", "D"), ("azure_region", "eastus2")];
             let given = [&given[..], &[("azure_deployment_type", kind)]].concat();
             AzureAi.resolve_base_url(Operation::ChatComplete, &build_options(&given)).map(Option::unwrap)
         };
-        assert_eq!(of("serverless").unwrap(), "https://d.eastus2.models.ai.azure.com");
-        assert_eq!(of("managed").unwrap(), "https://e.eastus2.inference.ml.azure.com");
-        assert!(of("other").unwrap_err().contains("serverless or managed"));
+        assert_eq!(for_type("serverless").unwrap(), "https://d.eastus2.models.ai.azure.com");
+        assert_eq!(for_type("managed").unwrap(), "https://e.eastus2.inference.ml.azure.com");
+        assert!(for_type("other").unwrap_err().contains("serverless or managed"));
         assert!(
             AzureAi
                 .resolve_base_url(Operation::Embed, &build_options(&[]))

@@ -65,22 +65,27 @@ impl Provider for AzureOpenAi {
         Ok(Some(format!("https://{name}{HOST_SUFFIX}/openai")))
     }
 
-    fn write_request_target(&self, asked: &PathInfo<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        let version = asked.path_options.version.or_else(|| options.get("api_version"));
-        let asked = &PathInfo { path: strip_resource_host(asked)?, ..*asked };
-        let is_raw = asked.operation == Operation::Proxy && is_complete_path(asked.path);
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let version = path_info.path_options.version.or_else(|| options.get("api_version"));
+        let path_info = &PathInfo { path: strip_resource_host(path_info)?, ..*path_info };
+        let is_raw = path_info.operation == Operation::Proxy && is_complete_path(path_info.path);
         if version == Some(API_VERSION_V1) && !is_raw {
             out.extend_from_slice(b"/v1");
-        } else if self.has_deployment_path(asked.operation) {
+        } else if self.has_deployment_path(path_info.operation) {
             out.extend_from_slice(b"/deployments/");
-            out.extend_from_slice(deployment_segment(asked, options)?.as_bytes());
+            out.extend_from_slice(deployment_segment(path_info, options)?.as_bytes());
         }
-        out.extend_from_slice(self.operation_path(asked.operation).unwrap_or(asked.path).as_bytes());
-        let query = realtime_query(asked, version, options);
-        let asked = &PathInfo { query: query.as_deref().unwrap_or(asked.query), ..*asked };
-        write_query_with_version(asked, version.filter(|version| *version != API_VERSION_V1), out);
+        out.extend_from_slice(self.operation_path(path_info.operation).unwrap_or(path_info.path).as_bytes());
+        let query = realtime_query(path_info, version, options);
+        let path_info = &PathInfo { query: query.as_deref().unwrap_or(path_info.query), ..*path_info };
+        write_query_with_version(path_info, version.filter(|version| *version != API_VERSION_V1), out);
         let has_version =
-            version.is_some() || has_version_parameter(asked.query) || asked.operation == Operation::Proxy;
+            version.is_some() || has_version_parameter(path_info.query) || path_info.operation == Operation::Proxy;
         if has_version { Ok(()) } else { Err("no API version: send x-gateway-azure-api-version".into()) }
     }
 
@@ -123,7 +128,7 @@ impl Provider for AzureOpenAi {
         if is_in_path || !is_asked {
             return None;
         }
-        let stated = || stated.deployment.map(|named| percent_decode_str(named).decode_utf8_lossy());
+        let stated = || stated.deployment.map(|deployment| percent_decode_str(deployment).decode_utf8_lossy());
         options.get("deployment_id").map(Cow::Borrowed).or_else(stated)
     }
 
@@ -151,9 +156,10 @@ fn split_resource_host(path: &str) -> Option<(&str, &str)> {
 
 /// Returns the path below the base URL. Pass-through requests may have the resource's host at the front, which is
 /// removed.
-fn strip_resource_host<'p>(asked: &PathInfo<'p>) -> Result<&'p str, String> {
-    let Some((_, path)) = split_resource_host(asked.path).filter(|_| asked.operation == Operation::Proxy) else {
-        return Ok(asked.path);
+fn strip_resource_host<'p>(path_info: &PathInfo<'p>) -> Result<&'p str, String> {
+    let Some((_, path)) = split_resource_host(path_info.path).filter(|_| path_info.operation == Operation::Proxy)
+    else {
+        return Ok(path_info.path);
     };
     let below = path.strip_prefix("/openai").filter(|rest| rest.starts_with('/'));
     below.ok_or_else(|| "a path that begins with a resource's host must continue with /openai/".into())
@@ -182,22 +188,22 @@ fn is_deployment_operation(operation: Operation) -> bool {
 
 /// Returns the deployment as an escaped path segment. It comes from the options, else from the client's path, else from
 /// the model name.
-fn deployment_segment(asked: &PathInfo<'_>, options: &Options) -> Result<String, String> {
-    let stated = || asked.path_options.deployment.map(ToOwned::to_owned);
-    let named = || Some(asked.model).filter(|model| !model.is_empty()).map(encode_segment);
-    let segment = options.get("deployment_id").map(encode_segment).or_else(stated).or_else(named);
+fn deployment_segment(path_info: &PathInfo<'_>, options: &Options) -> Result<String, String> {
+    let stated = || path_info.path_options.deployment.map(ToOwned::to_owned);
+    let from_model = || Some(path_info.model).filter(|model| !model.is_empty()).map(encode_segment);
+    let segment = options.get("deployment_id").map(encode_segment).or_else(stated).or_else(from_model);
     let segment = segment.ok_or("no deployment: send x-gateway-azure-deployment-id, or name a model")?;
     if segment == "." || segment == ".." { Err("the deployment must not be `.` or `..`".into()) } else { Ok(segment) }
 }
 
-pub(crate) fn write_query_with_version(asked: &PathInfo<'_>, version: Option<&str>, out: &mut Vec<u8>) {
-    let version = version.filter(|_| !has_version_parameter(asked.query));
-    if !asked.query.is_empty() || version.is_some() {
+pub(crate) fn write_query_with_version(path_info: &PathInfo<'_>, version: Option<&str>, out: &mut Vec<u8>) {
+    let version = version.filter(|_| !has_version_parameter(path_info.query));
+    if !path_info.query.is_empty() || version.is_some() {
         out.push(b'?');
     }
-    out.extend_from_slice(asked.query.as_bytes());
+    out.extend_from_slice(path_info.query.as_bytes());
     if let Some(version) = version {
-        if !asked.query.is_empty() {
+        if !path_info.query.is_empty() {
             out.push(b'&');
         }
         out.extend_from_slice(b"api-version=");
@@ -206,11 +212,15 @@ pub(crate) fn write_query_with_version(asked: &PathInfo<'_>, version: Option<&st
 }
 
 /// Writes the target of a realtime session. Uses the v1 path if `version` is `None` or `v1`.
-pub(crate) fn write_realtime_target(asked: &PathInfo<'_>, version: Option<&str>, out: &mut Vec<u8>) {
+pub(crate) fn write_realtime_target(path_info: &PathInfo<'_>, version: Option<&str>, out: &mut Vec<u8>) {
     let version = version.filter(|version| *version != API_VERSION_V1);
-    let renamed = version.map(|_| rename_model_to_deployment(asked.query));
+    let renamed = version.map(|_| rename_model_to_deployment(path_info.query));
     out.extend_from_slice(if version.is_some() { b"/realtime" } else { b"/v1/realtime" });
-    write_query_with_version(&PathInfo { query: renamed.as_deref().unwrap_or(asked.query), ..*asked }, version, out);
+    write_query_with_version(
+        &PathInfo { query: renamed.as_deref().unwrap_or(path_info.query), ..*path_info },
+        version,
+        out,
+    );
 }
 
 /// Renames `model` to `deployment` in a realtime query, as API versions before v1 expect. If both are present, `model`
@@ -227,18 +237,18 @@ fn rename_model_to_deployment(query: &str) -> String {
 
 /// Returns the rewritten query of a realtime session: with the configured deployment, under the name that the API
 /// version expects. `None` if the query stays unchanged.
-fn realtime_query(asked: &PathInfo<'_>, version: Option<&str>, options: &Options) -> Option<String> {
-    if asked.operation != Operation::Realtime {
+fn realtime_query(path_info: &PathInfo<'_>, version: Option<&str>, options: &Options) -> Option<String> {
+    if path_info.operation != Operation::Realtime {
         return None;
     }
-    let named = options.get("deployment_id").map(|deployment| {
-        let others = asked.query.split('&').filter(|pair| !pair.is_empty() && !is_model_or_deployment_pair(pair));
+    let pinned_query = options.get("deployment_id").map(|deployment| {
+        let others = path_info.query.split('&').filter(|pair| !pair.is_empty() && !is_model_or_deployment_pair(pair));
         let all: Vec<_> =
             others.map(ToOwned::to_owned).chain([format!("model={}", encode_segment(deployment))]).collect();
         all.join("&")
     });
-    let query = named.as_deref().unwrap_or(asked.query);
-    if version == Some(API_VERSION_V1) { named } else { Some(rename_model_to_deployment(query)) }
+    let query = pinned_query.as_deref().unwrap_or(path_info.query);
+    if version == Some(API_VERSION_V1) { pinned_query } else { Some(rename_model_to_deployment(query)) }
 }
 
 fn is_model_or_deployment_pair(pair: &str) -> bool {
@@ -261,9 +271,9 @@ mod tests {
     const CHAT_PATH_INFO: PathInfo<'_> =
         PathInfo { prefix: "/openai", ..PathInfo::for_test(Operation::ChatComplete, "/chat/completions", "gpt-4o") };
 
-    fn request_target(asked: &PathInfo<'_>, given: &[(&str, &str)]) -> Result<String, String> {
+    fn request_target(path_info: &PathInfo<'_>, given: &[(&str, &str)]) -> Result<String, String> {
         let mut out = Vec::new();
-        AzureOpenAi.write_request_target(asked, &build_options(given), &mut out)?;
+        AzureOpenAi.write_request_target(path_info, &build_options(given), &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 
@@ -285,15 +295,15 @@ mod tests {
 
     #[test]
     fn pass_through_path_may_begin_with_the_host() {
-        let asked = |path| PathInfo { operation: Operation::Proxy, path, query: "api-version=1", ..CHAT_PATH_INFO };
+        let path_info = |path| PathInfo { operation: Operation::Proxy, path, query: "api-version=1", ..CHAT_PATH_INFO };
         let path = "/my-res.openai.azure.com/openai/deployments/d/chat/completions";
         assert_eq!(AzureOpenAi.option_in_path(path), Some((RESOURCE_OPTION, "my-res")));
-        assert_eq!(request_target(&asked(path), &[]).unwrap(), "/deployments/d/chat/completions?api-version=1");
+        assert_eq!(request_target(&path_info(path), &[]).unwrap(), "/deployments/d/chat/completions?api-version=1");
         for other in ["/files", "/my-res.openai.azure.com", "/my-res.openai.azure.com.evil.example/openai/x"] {
             assert_eq!(AzureOpenAi.option_in_path(other), None, "{other}");
         }
         for elsewhere in ["/my-res.openai.azure.com/x", "/my-res.openai.azure.com/openaix/y"] {
-            assert!(request_target(&asked(elsewhere), &[]).unwrap_err().contains("/openai/"), "{elsewhere}");
+            assert!(request_target(&path_info(elsewhere), &[]).unwrap_err().contains("/openai/"), "{elsewhere}");
         }
     }
 
@@ -394,8 +404,8 @@ mod tests {
         let pinned = request_target(&session, &[("api_version", "2"), ("deployment_id", "d")]).unwrap();
         assert_eq!(pinned, "/realtime?a=1&deployment=d&api-version=2");
         let both = PathInfo { query: "model=seen&deployment=other", ..session };
-        let asked = request_target(&both, &[("api_version", "2025-04-01-preview")]).unwrap();
-        assert_eq!(asked, "/realtime?deployment=seen&api-version=2025-04-01-preview");
+        let target = request_target(&both, &[("api_version", "2025-04-01-preview")]).unwrap();
+        assert_eq!(target, "/realtime?deployment=seen&api-version=2025-04-01-preview");
     }
 
     #[test]

@@ -14,13 +14,13 @@ const OBJECT_FOLDER: &str = "penstock";
 /// Returns the path after the host: a job in the provider's collection, or an object in a bucket. `jobs` is the path of
 /// the collection and the suffix that cancels a job.
 pub(crate) fn request_path(
-    asked: &PathInfo<'_>,
+    path_info: &PathInfo<'_>,
     jobs: (&str, &str),
     bucket: Result<&str, &str>,
 ) -> Result<String, String> {
     let (collection, end) = jobs;
-    let id = asked.path.split('/').nth(2).unwrap_or_default();
-    match asked.operation {
+    let id = path_info.path.split('/').nth(2).unwrap_or_default();
+    match path_info.operation {
         Operation::RetrieveBatchJob => Ok(format!("{collection}/{id}")),
         Operation::CancelBatchJob => Ok(format!("{collection}/{id}{end}")),
         Operation::PutBatchObject | Operation::GetBatchObject => object_path(bucket?, id),
@@ -64,31 +64,38 @@ mod tests {
     use super::*;
 
     fn path_for(operation: Operation, path: &str, bucket: Result<&str, &str>) -> Result<String, String> {
-        let asked = PathInfo::for_test(operation, path, "");
-        super::request_path(&asked, ("/jobs", "/stop"), bucket)
+        let path_info = PathInfo::for_test(operation, path, "");
+        super::request_path(&path_info, ("/jobs", "/stop"), bucket)
     }
 
     #[test]
     fn job_models_come_from_the_field_that_the_provider_reads() {
-        let of = |slug: &str, job: &str| crate::catalog::find_provider(slug).unwrap().job_models(job.as_bytes());
+        let models_of = |slug: &str, job: &str| crate::catalog::find_provider(slug).unwrap().job_models(job.as_bytes());
         let arn = "arn:aws:bedrock:us-east-1::foundation-model/amazon.nova-lite-v1:0";
-        assert_eq!(of("bedrock", r#"{"model":"x","modelId":"amazon.nova-lite-v1:0"}"#), ["amazon.nova-lite-v1:0"]);
-        assert_eq!(of("bedrock", &format!("{{\"modelId\":\"{arn}\"}}")), [arn, "amazon.nova-lite-v1:0"]);
+        assert_eq!(
+            models_of("bedrock", r#"{"model":"x","modelId":"amazon.nova-lite-v1:0"}"#),
+            ["amazon.nova-lite-v1:0"]
+        );
+        assert_eq!(models_of("bedrock", &format!("{{\"modelId\":\"{arn}\"}}")), [arn, "amazon.nova-lite-v1:0"]);
         let google = "publishers/google/models/gemini-2.5-pro";
         assert_eq!(
-            of("vertex-ai", &format!("{{\"model\":\"{google}\"}}")),
+            models_of("vertex-ai", &format!("{{\"model\":\"{google}\"}}")),
             [google, "google.gemini-2.5-pro", "gemini-2.5-pro"]
         );
         let claude = "publishers/anthropic/models/claude-x@1";
         assert_eq!(
-            of("vertex-ai", &format!("{{\"model\":\"{claude}\"}}")),
+            models_of("vertex-ai", &format!("{{\"model\":\"{claude}\"}}")),
             [claude, "anthropic.claude-x@1", "claude-x@1"]
         );
         let meta = "publishers/meta/models/claude-x";
-        assert_eq!(of("vertex-ai", &format!("{{\"model\":\"{meta}\"}}")), [meta, "meta.claude-x"], "not Anthropic's");
+        assert_eq!(
+            models_of("vertex-ai", &format!("{{\"model\":\"{meta}\"}}")),
+            [meta, "meta.claude-x"],
+            "not Anthropic's"
+        );
         let tuned = "projects/p/locations/l/models/gemini-2.5-pro";
-        assert_eq!(of("vertex-ai", &format!("{{\"model\":\"{tuned}\"}}")), [tuned]);
-        assert_eq!(of("fireworks-ai", r#"{"model":"accounts/a/models/m"}"#), ["accounts/a/models/m"]);
+        assert_eq!(models_of("vertex-ai", &format!("{{\"model\":\"{tuned}\"}}")), [tuned]);
+        assert_eq!(models_of("fireworks-ai", r#"{"model":"accounts/a/models/m"}"#), ["accounts/a/models/m"]);
         for job in [
             "{}",
             r#"{"model":""}"#,
@@ -96,7 +103,10 @@ mod tests {
             "[",
             r#"{"modelId":"a","mod\u0065lId":"b","model":"a","model":"b"}"#,
         ] {
-            assert!(["bedrock", "vertex-ai", "fireworks-ai"].iter().all(|slug| of(slug, job).is_empty()), "{job}");
+            assert!(
+                ["bedrock", "vertex-ai", "fireworks-ai"].iter().all(|slug| models_of(slug, job).is_empty()),
+                "{job}"
+            );
         }
     }
 

@@ -69,7 +69,7 @@ impl Provider for Bedrock {
 
     fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
         match operation {
-            own if contains_operation(self.native_operations(), own) => None,
+            native if contains_operation(self.native_operations(), native) => None,
             Operation::ListFinetuneCheckpoints => None,
             _ if operation.is_fine_tuning() => Some(&fine_tuning_providers::BEDROCK),
             _ if operation.is_batch() => Some(&batch_providers::BEDROCK),
@@ -86,43 +86,51 @@ impl Provider for Bedrock {
         }
     }
 
-    fn write_request_target(&self, asked: &PathInfo<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if asked.operation == Operation::Models {
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        if path_info.operation == Operation::Models {
             out.extend_from_slice(b"/foundation-models");
             return Ok(());
         }
-        if asked.operation.is_fine_tuning() {
-            return write_fine_tuning_target(asked, out);
+        if path_info.operation.is_fine_tuning() {
+            return write_fine_tuning_target(path_info, out);
         }
-        if asked.operation.is_batch() {
-            return write_batch_target(asked, out);
+        if path_info.operation.is_batch() {
+            return write_batch_target(path_info, out);
         }
-        if FILES.contains(&asked.operation) {
-            out.extend_from_slice(files::S3.request_target(asked, options)?.as_bytes());
+        if FILES.contains(&path_info.operation) {
+            out.extend_from_slice(files::S3.request_target(path_info, options)?.as_bytes());
             return Ok(());
         }
-        if NATIVE_BATCH_JOBS.contains(&asked.operation) {
+        if NATIVE_BATCH_JOBS.contains(&path_info.operation) {
             let bucket = options.get("aws_s3_bucket").ok_or("no bucket: send x-gateway-aws-s3-bucket");
-            let path = batch_jobs::request_path(asked, ("/model-invocation-job", "/stop"), bucket)?;
+            let path = batch_jobs::request_path(path_info, ("/model-invocation-job", "/stop"), bucket)?;
             out.extend_from_slice(path.as_bytes());
             return Ok(());
         }
-        let own = BEDROCK.contains(&asked.operation).then(|| native_verb(asked.operation));
-        let meant = self.effective_model(options, asked.model);
-        if self.provider_format(asked.operation, meant).is_none() && own.is_none() {
-            if asked.operation != Operation::Proxy {
-                return Err(format!("the model `{meant}` cannot be asked for {} here", asked.operation.id()));
+        let fixed_verb = BEDROCK.contains(&path_info.operation).then(|| native_verb(path_info.operation));
+        let effective_model = self.effective_model(options, path_info.model);
+        if self.provider_format(path_info.operation, effective_model).is_none() && fixed_verb.is_none() {
+            if path_info.operation != Operation::Proxy {
+                return Err(format!(
+                    "the model `{effective_model}` cannot be asked for {} here",
+                    path_info.operation.id()
+                ));
             }
-            super::write_path(self, asked, out);
+            super::write_path(self, path_info, out);
             return Ok(());
         }
-        let model = self.model_from_options(options).unwrap_or(asked.model);
+        let model = self.model_from_options(options).unwrap_or(path_info.model);
         // Bedrock counts tokens per model, and not for the cross-region inference profiles that serve a model.
         let counted = Some(model).filter(|model| has_vendor_name(model)).or_else(|| options.get(BACKING_MODEL.key));
-        let counted = counted.filter(|_| asked.operation.counts_tokens()).map(bedrock_invoke::strip_region);
+        let counted = counted.filter(|_| path_info.operation.counts_tokens()).map(bedrock_invoke::strip_region);
         let model = path_segment::encode_model(counted.unwrap_or(model))?;
-        let is_carried = asked.operation == Operation::Messages && is_claude_model(meant);
-        let verb = own.unwrap_or(match (asked.operation, asked.is_streaming) {
+        let is_carried = path_info.operation == Operation::Messages && is_claude_model(effective_model);
+        let verb = fixed_verb.unwrap_or(match (path_info.operation, path_info.is_streaming) {
             (counting, _) if counting.counts_tokens() => "count-tokens",
             (Operation::ImageGenerate | Operation::Rerank, _) => "invoke",
             (embedding, _) if embedding.is_embedding() => "invoke",
@@ -164,15 +172,15 @@ impl Provider for Bedrock {
 
     /// Some ARNs do not reveal the model's vendor. In that case the looked-up model or the model name of the request
     /// decides.
-    fn effective_model<'o>(&self, options: &'o Options, named: &'o str) -> &'o str {
+    fn effective_model<'o>(&self, options: &'o Options, requested: &'o str) -> &'o str {
         let pinned = self.model_from_options(options).filter(|pinned| has_vendor_name(pinned));
-        pinned.or_else(|| options.get(BACKING_MODEL.key)).unwrap_or(named)
+        pinned.or_else(|| options.get(BACKING_MODEL.key)).unwrap_or(requested)
     }
 
     /// Returns the lookup of an application inference profile, because only Bedrock knows the model behind it.
-    fn model_lookup(&self, options: &Options, named: &str) -> Option<ModelLookup> {
-        let profile = self.model_from_options(options).unwrap_or(named);
-        if !profile.contains(APPLICATION_PROFILE_MARKER) || has_vendor_name(profile) || has_vendor_name(named) {
+    fn model_lookup(&self, options: &Options, requested: &str) -> Option<ModelLookup> {
+        let profile = self.model_from_options(options).unwrap_or(requested);
+        if !profile.contains(APPLICATION_PROFILE_MARKER) || has_vendor_name(profile) || has_vendor_name(requested) {
             return None;
         }
         let base = format!("https://bedrock.{}.amazonaws.com", region_from_options(options).ok()?);
@@ -200,15 +208,15 @@ impl Provider for Bedrock {
 
 /// Writes the path of model customization jobs or of one job. Lists request the maximum page size, because the gateway
 /// does the paging.
-fn write_fine_tuning_target(asked: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+fn write_fine_tuning_target(path_info: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String> {
     out.extend_from_slice(b"/model-customization-jobs");
-    match asked.operation {
+    match path_info.operation {
         Operation::ListFinetunes => {
             out.extend_from_slice(b"?maxResults=1000&sortBy=CreationTime&sortOrder=Descending");
         }
         Operation::CreateFinetune => (),
         operation => {
-            out.extend_from_slice(format!("/{}", super::job_id_in_path(asked.path)?).as_bytes());
+            out.extend_from_slice(format!("/{}", super::job_id_in_path(path_info.path)?).as_bytes());
             if operation == Operation::CancelFinetune {
                 out.extend_from_slice(b"/stop");
             }
@@ -219,14 +227,14 @@ fn write_fine_tuning_target(asked: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(
 
 /// Writes the path of batch inference jobs or of one job. Lists request the maximum page size, because the gateway does
 /// the paging.
-fn write_batch_target(asked: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String> {
-    let path = match asked.operation {
+fn write_batch_target(path_info: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+    let path = match path_info.operation {
         Operation::ListBatches => {
             "/model-invocation-jobs?maxResults=1000&sortBy=CreationTime&sortOrder=Descending".to_owned()
         }
         Operation::CreateBatch => "/model-invocation-job".to_owned(),
-        Operation::CancelBatch => format!("/model-invocation-job/{}/stop", super::job_id_in_path(asked.path)?),
-        _ => format!("/model-invocation-job/{}", super::job_id_in_path(asked.path)?),
+        Operation::CancelBatch => format!("/model-invocation-job/{}/stop", super::job_id_in_path(path_info.path)?),
+        _ => format!("/model-invocation-job/{}", super::job_id_in_path(path_info.path)?),
     };
     out.extend_from_slice(path.as_bytes());
     Ok(())
@@ -282,9 +290,9 @@ mod tests {
     fn an_arn_is_one_path_segment() {
         let model = "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-v1:0";
         let operation = Operation::ChatComplete;
-        let asked = PathInfo { is_streaming: true, ..PathInfo::for_test(operation, "", model) };
+        let path_info = PathInfo { is_streaming: true, ..PathInfo::for_test(operation, "", model) };
         let mut out = Vec::new();
-        Bedrock.write_request_target(&asked, &Options::default(), &mut out).unwrap();
+        Bedrock.write_request_target(&path_info, &Options::default(), &mut out).unwrap();
         let expected = "/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A123456789012%3Ainference-profile%2Fus.anthropic.claude-v1%3A0/converse-stream";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
@@ -317,8 +325,8 @@ mod tests {
     fn looks_up_the_model_behind_an_application_profile() {
         let profile = "arn:aws:bedrock:us-east-1:1:application-inference-profile/a1b2";
         let region = ("aws_region", "us-east-1");
-        let asked = |given: &[(&str, &str)], named| Bedrock.model_lookup(&Options::from_pairs(&OPTIONS, given), named);
-        let found = asked(&[region], profile).unwrap();
+        let lookup = |given: &[(&str, &str)], model| Bedrock.model_lookup(&Options::from_pairs(&OPTIONS, given), model);
+        let found = lookup(&[region], profile).unwrap();
         assert_eq!(found.base_url, "https://bedrock.us-east-1.amazonaws.com");
         assert_eq!(
             found.path,
@@ -329,11 +337,11 @@ mod tests {
         assert_eq!((found.parse_model)(response).as_deref(), Some("anthropic.claude-v9"));
         assert_eq!((found.parse_model)(br#"{"models":[]}"#), None);
         let pinned = ("aws_bedrock_model", profile);
-        assert!(asked(&[region, pinned], "my-word-for-it").is_some());
+        assert!(lookup(&[region, pinned], "my-word-for-it").is_some());
         // A name that contains the vendor needs no lookup.
-        assert!(asked(&[region, pinned], "anthropic.claude-v9").is_none());
-        assert!(asked(&[region], "us.anthropic.claude-v9").is_none());
-        assert!(asked(&[region], "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-v9").is_none());
+        assert!(lookup(&[region, pinned], "anthropic.claude-v9").is_none());
+        assert!(lookup(&[region], "us.anthropic.claude-v9").is_none());
+        assert!(lookup(&[region], "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-v9").is_none());
         let mut options = Options::from_pairs(&OPTIONS, &[region]);
         options.insert_if_absent(BACKING_MODEL, "anthropic.claude-v9".into());
         let target = |operation| {
@@ -347,11 +355,11 @@ mod tests {
 
     #[test]
     fn model_override_decides_the_format_if_it_names_its_vendor() {
-        let target = |pinned: &str, named| {
+        let target = |pinned: &str, model| {
             let options = Options::from_pairs(&OPTIONS, &[("aws_bedrock_model", pinned)]);
             let mut out = Vec::new();
             Bedrock
-                .write_request_target(&PathInfo::for_test(Operation::Messages, "", named), &options, &mut out)
+                .write_request_target(&PathInfo::for_test(Operation::Messages, "", model), &options, &mut out)
                 .unwrap();
             String::from_utf8(out).unwrap()
         };

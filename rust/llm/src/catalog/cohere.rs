@@ -55,46 +55,51 @@ impl Provider for Cohere {
         is_known.then_some(&providers::cohere::CohereFormat)
     }
 
-    fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        match asked.operation {
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        _options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        match path_info.operation {
             // Only API v1 has a model list.
             Operation::Models => {
                 out.extend_from_slice(b"/v1/models?page_size=1000");
-                crate::catalog::model_lists::write_page_token(asked, "page_token", out);
+                crate::catalog::model_lists::write_page_token(path_info, "page_token", out);
             }
             operation if FILES.contains(&operation) => {
                 out.extend_from_slice(b"/v1/");
-                out.extend_from_slice(DatasetStore::Cohere.request_target(asked)?.as_bytes());
+                out.extend_from_slice(DatasetStore::Cohere.request_target(path_info)?.as_bytes());
             }
-            operation if operation.is_batch() => out.extend_from_slice(embed_job_path(asked)?.as_bytes()),
-            operation if NATIVE_BATCHES.contains(&operation) => out.extend_from_slice(batch_path(asked).as_bytes()),
-            _ => write_path(self, asked, out),
+            operation if operation.is_batch() => out.extend_from_slice(embed_job_path(path_info)?.as_bytes()),
+            operation if NATIVE_BATCHES.contains(&operation) => out.extend_from_slice(batch_path(path_info).as_bytes()),
+            _ => write_path(self, path_info, out),
         }
         Ok(())
     }
 }
 
 /// Returns the path of an embed job or of all embed jobs.
-fn embed_job_path(asked: &PathInfo<'_>) -> Result<String, String> {
+fn embed_job_path(path_info: &PathInfo<'_>) -> Result<String, String> {
     let jobs = "/v1/embed-jobs";
-    Ok(match asked.operation {
+    Ok(match path_info.operation {
         Operation::CreateBatch | Operation::ListBatches => jobs.to_owned(),
-        Operation::CancelBatch => format!("{jobs}/{}/cancel", super::job_id_in_path(asked.path)?),
-        _ => format!("{jobs}/{}", super::job_id_in_path(asked.path)?),
+        Operation::CancelBatch => format!("{jobs}/{}/cancel", super::job_id_in_path(path_info.path)?),
+        _ => format!("{jobs}/{}", super::job_id_in_path(path_info.path)?),
     })
 }
 
 /// Returns the path of a batch or of its dataset. Datasets belong to API v1.
-fn batch_path(asked: &PathInfo<'_>) -> String {
-    let id = asked.path.split('/').nth(2).unwrap_or_default();
-    match asked.operation {
+fn batch_path(path_info: &PathInfo<'_>) -> String {
+    let id = path_info.path.split('/').nth(2).unwrap_or_default();
+    match path_info.operation {
         Operation::CreateBatchJob => "/v2/batches".into(),
         Operation::RetrieveBatchJob => format!("/v2/batches/{id}"),
         Operation::CancelBatchJob => format!("/v2/batches/{id}:cancel"),
         Operation::LocateBatchDataset => format!("/v1/datasets/{id}"),
         _ => {
-            let mark = if asked.query.is_empty() { "" } else { "&" };
-            format!("/v1/datasets?name={}{mark}{}", id.replace('&', "%26"), asked.query)
+            let mark = if path_info.query.is_empty() { "" } else { "&" };
+            format!("/v1/datasets?name={}{mark}{}", id.replace('&', "%26"), path_info.query)
         }
     }
 }

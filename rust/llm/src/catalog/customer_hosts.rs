@@ -35,7 +35,7 @@ const AZURE_BLOB_HOST_PATTERNS: &[&str] =
 
 /// Returns true if the host is an Azure Blob Storage account.
 pub fn is_azure_blob_host(host: &str) -> bool {
-    AZURE_BLOB_HOST_PATTERNS.iter().any(|place| matches_host_pattern(host, place))
+    AZURE_BLOB_HOST_PATTERNS.iter().any(|pattern| matches_host_pattern(host, pattern))
 }
 
 /// Returns true if only a cloud provider can have assigned this host name.
@@ -44,15 +44,15 @@ pub fn is_cloud_host(host: &str) -> bool {
         .iter()
         .copied()
         .chain(templated::host_templates())
-        .any(|place| matches_host_pattern(host, place))
+        .any(|pattern| matches_host_pattern(host, pattern))
         || is_azure_blob_host(host)
         || aws::is_sts_url(&format!("https://{host}"))
 }
 
-fn matches_host_pattern(host: &str, place: &str) -> bool {
-    let Some((before, after)) = place.split_once("{}") else { return host == place };
-    let own = host.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
-    own.is_some_and(|own| !own.is_empty() && (before.is_empty() || !own.contains('.')))
+fn matches_host_pattern(host: &str, pattern: &str) -> bool {
+    let Some((before, after)) = pattern.split_once("{}") else { return host == pattern };
+    let label = host.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+    label.is_some_and(|label| !label.is_empty() && (before.is_empty() || !label.contains('.')))
 }
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
         let regions = ["us-east5", "us", "global"].map(|region| [("vertex_region", region)]);
         let kinds = [&[][..], &[("azure_deployment_type", "serverless")], &[("azure_deployment_type", "managed")]];
         let placed = all_providers().filter(|provider| provider.base_url().is_empty());
-        let mut known = 0;
+        let mut checked = 0;
         for provider in placed {
             for (region, kind) in regions.iter().flat_map(|region| kinds.map(|kind| (region, kind))) {
                 let options = Options::from_pairs(provider.options(), &[&given, &region[..], kind].concat());
@@ -94,11 +94,11 @@ mod tests {
                 {
                     let Some(url) = provider.resolve_base_url(operation, &options).unwrap() else { continue };
                     assert!(is_cloud_host(host_of_url(&url)), "{url}");
-                    known += 1;
+                    checked += 1;
                 }
             }
         }
-        assert!(known > 300, "{known}");
+        assert!(checked > 300, "{checked}");
     }
 
     #[test]

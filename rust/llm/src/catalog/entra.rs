@@ -115,10 +115,13 @@ mod tests {
         let (resource, client) = ("https://cognitiveservices.azure.com".to_owned(), Some("m".to_owned()));
         assert_eq!(managed, Ok(Some(Grant::ManagedIdentity { resource, client_id: client })));
         let workload = ("azure_auth_mode", "workload");
-        let Ok(Some(Grant::FederatedApplication(own))) = grant_from_options(&build_options(&[workload])) else {
+        let Ok(Some(Grant::FederatedApplication(application))) = grant_from_options(&build_options(&[workload])) else {
             panic!("a grant")
         };
-        assert_eq!((own.tenant, own.client_id, own.client_assertion), (None, None, ClientAssertion::WorkloadTokenFile));
+        assert_eq!(
+            (application.tenant, application.client_id, application.client_assertion),
+            (None, None, ClientAssertion::WorkloadTokenFile)
+        );
         assert!(
             grant_from_options(&build_options(&[workload, ("azure_workload_tenant_id", "a/b")]))
                 .unwrap_err()

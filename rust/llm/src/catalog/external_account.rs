@@ -70,41 +70,42 @@ pub(crate) fn parse_external_account(file: &str, scope: &'static str) -> Result<
     })
 }
 
-fn parse_source(said: &Map<String, Value>) -> Result<SubjectTokenSource, String> {
-    if let Some(other) = ["executable", "environment_id", "certificate"].iter().find(|name| said.contains_key(**name)) {
+fn parse_source(source: &Map<String, Value>) -> Result<SubjectTokenSource, String> {
+    if let Some(other) = ["executable", "environment_id", "certificate"].iter().find(|name| source.contains_key(**name))
+    {
         return Err(format!("`credential_source.{other}` of {OPTION} is not supported: use file or url"));
     }
-    match (said.get("file").and_then(Value::as_str), said.get("url").and_then(Value::as_str)) {
+    match (source.get("file").and_then(Value::as_str), source.get("url").and_then(Value::as_str)) {
         (Some(file), None) => Ok(SubjectTokenSource::File(file.to_owned())),
         (None, Some(url)) => {
-            Ok(SubjectTokenSource::Url { url: url.to_owned(), headers: parse_headers(said.get("headers"))? })
+            Ok(SubjectTokenSource::Url { url: url.to_owned(), headers: parse_headers(source.get("headers"))? })
         }
         _ => Err(format!("`credential_source` of {OPTION} must name either a file or a url")),
     }
 }
 
-fn parse_headers(said: Option<&Value>) -> Result<Vec<(String, String)>, String> {
-    let odd = || format!("`credential_source.headers` of {OPTION} must map header names to strings");
-    let Some(said) = said.filter(|said| !said.is_null()) else { return Ok(Vec::new()) };
-    let given = BTreeMap::<String, String>::deserialize(said).map_err(|_| odd())?;
+fn parse_headers(value: Option<&Value>) -> Result<Vec<(String, String)>, String> {
+    let invalid = || format!("`credential_source.headers` of {OPTION} must map header names to strings");
+    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(Vec::new()) };
+    let given = BTreeMap::<String, String>::deserialize(value).map_err(|_| invalid())?;
     let is_name =
         |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let is_ours = |name: &str| ["host", "content-length", "transfer-encoding", "connection"].contains(&name);
     let is_text = |text: &str| text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
     let lower: Vec<_> = given.into_iter().map(|(name, text)| (name.to_ascii_lowercase(), text)).collect();
     let is_fit = lower.iter().all(|(name, text)| is_name(name) && !is_ours(name) && is_text(text));
-    if is_fit { Ok(lower) } else { Err(odd()) }
+    if is_fit { Ok(lower) } else { Err(invalid()) }
 }
 
 /// Returns the JSON member that holds the token in the source's response. `None` if the whole response is the token.
-fn parse_token_member(said: &Map<String, Value>) -> Result<Option<String>, String> {
-    let odd =
+fn parse_token_member(source: &Map<String, Value>) -> Result<Option<String>, String> {
+    let invalid =
         || format!("`credential_source.format` of {OPTION} must be text, or json with a subject_token_field_name");
-    let Some(said) = said.get("format").filter(|said| !said.is_null()) else { return Ok(None) };
-    let format = TokenFormat::deserialize(said).map_err(|_| odd())?;
+    let Some(value) = source.get("format").filter(|value| !value.is_null()) else { return Ok(None) };
+    let format = TokenFormat::deserialize(value).map_err(|_| invalid())?;
     match (format.kind.as_deref(), format.subject_token_field_name) {
         (None | Some("text"), _) => Ok(None),
         (Some("json"), Some(name)) => Ok(Some(name)),
-        _ => Err(odd()),
+        _ => Err(invalid()),
     }
 }

@@ -95,16 +95,21 @@ impl Provider for Fireworks {
         }
     }
 
-    fn write_request_target(&self, asked: &PathInfo<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if !is_account_operation(asked.operation) {
-            return INFERENCE_API.write_request_target(asked, options, out);
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        if !is_account_operation(path_info.operation) {
+            return INFERENCE_API.write_request_target(path_info, options, out);
         }
         let account = options.get("fireworks_account_id").ok_or("no account: send x-gateway-fireworks-account-id")?;
-        let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
-        let below = match asked.operation {
-            operation if operation.is_provider_job() => job_path(asked)?,
-            operation if FILES.contains(&operation) => DatasetStore::Fireworks.request_target(asked)?,
-            _ => batch_path(asked),
+        let version = if path_info.prefix.ends_with("/v1") { "" } else { "/v1" };
+        let below = match path_info.operation {
+            operation if operation.is_provider_job() => job_path(path_info)?,
+            operation if FILES.contains(&operation) => DatasetStore::Fireworks.request_target(path_info)?,
+            _ => batch_path(path_info),
         };
         out.extend_from_slice(
             format!("{version}/accounts/{}/{below}", path_segment::encode_segment(account)).as_bytes(),
@@ -119,29 +124,29 @@ fn is_account_operation(operation: Operation) -> bool {
 
 /// Returns the path of a fine-tuning job or a batch, or of all of them. Lists request a fixed page size, because the
 /// gateway does the paging.
-fn job_path(asked: &PathInfo<'_>) -> Result<String, String> {
-    let jobs = if asked.operation.is_fine_tuning() { "supervisedFineTuningJobs" } else { "batchInferenceJobs" };
-    Ok(match asked.operation {
+fn job_path(path_info: &PathInfo<'_>) -> Result<String, String> {
+    let jobs = if path_info.operation.is_fine_tuning() { "supervisedFineTuningJobs" } else { "batchInferenceJobs" };
+    Ok(match path_info.operation {
         Operation::ListFinetunes | Operation::ListBatches => format!("{jobs}?pageSize=200"),
         Operation::CreateFinetune | Operation::CreateBatch => jobs.to_owned(),
         // Only fine-tuning jobs have a cancel call; a batch is cancelled by deleting it.
-        Operation::CancelFinetune => format!("{jobs}/{}:cancel", super::job_id_in_path(asked.path)?),
-        _ => format!("{jobs}/{}", super::job_id_in_path(asked.path)?),
+        Operation::CancelFinetune => format!("{jobs}/{}:cancel", super::job_id_in_path(path_info.path)?),
+        _ => format!("{jobs}/{}", super::job_id_in_path(path_info.path)?),
     })
 }
 
 /// Returns the path of a batch or of its dataset, with the query.
-fn batch_path(asked: &PathInfo<'_>) -> String {
-    let id = asked.path.split('/').nth(2).unwrap_or_default();
-    let below = match asked.operation {
+fn batch_path(path_info: &PathInfo<'_>) -> String {
+    let id = path_info.path.split('/').nth(2).unwrap_or_default();
+    let below = match path_info.operation {
         Operation::CreateBatchDataset => "datasets".into(),
         Operation::UploadBatchDataset => format!("datasets/{id}:upload"),
         Operation::LocateBatchDataset => format!("datasets/{id}:getDownloadEndpoint"),
         Operation::CreateBatchJob => "batchInferenceJobs".into(),
         _ => format!("batchInferenceJobs/{id}"),
     };
-    let mark = if asked.query.is_empty() { "" } else { "?" };
-    format!("{below}{mark}{}", asked.query)
+    let mark = if path_info.query.is_empty() { "" } else { "?" };
+    format!("{below}{mark}{}", path_info.query)
 }
 
 #[cfg(test)]
@@ -154,9 +159,9 @@ mod tests {
         query: &str,
         account: &[(&str, &str)],
     ) -> Result<String, String> {
-        let asked = PathInfo { query, ..PathInfo::for_test(operation, path, "") };
+        let path_info = PathInfo { query, ..PathInfo::for_test(operation, path, "") };
         let mut out = Vec::new();
-        Fireworks.write_request_target(&asked, &Options::from_pairs(&OPTIONS, account), &mut out)?;
+        Fireworks.write_request_target(&path_info, &Options::from_pairs(&OPTIONS, account), &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 
@@ -178,8 +183,9 @@ mod tests {
     #[test]
     fn batches_and_datasets_use_the_account_path() {
         let account = [("fireworks_account_id", "acme")];
-        let made = request_target(Operation::CreateBatchJob, "/batch_jobs", "batchInferenceJobId=b", &account).unwrap();
-        assert_eq!(made, "/v1/accounts/acme/batchInferenceJobs?batchInferenceJobId=b");
+        let created =
+            request_target(Operation::CreateBatchJob, "/batch_jobs", "batchInferenceJobId=b", &account).unwrap();
+        assert_eq!(created, "/v1/accounts/acme/batchInferenceJobs?batchInferenceJobId=b");
         let located = request_target(Operation::LocateBatchDataset, "/batch_datasets/d-1", "", &account).unwrap();
         assert_eq!(located, "/v1/accounts/acme/datasets/d-1:getDownloadEndpoint");
         assert!(request_target(Operation::CreateBatchJob, "/batch_jobs", "", &[]).unwrap_err().contains("no account"));

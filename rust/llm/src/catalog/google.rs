@@ -28,7 +28,7 @@ impl Provider for Google {
 
     fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
         match operation {
-            own if contains_operation(self.native_operations(), own) => None,
+            native if contains_operation(self.native_operations(), native) => None,
             Operation::ImageGenerate => Some(image_format(model)),
             Operation::Embed | Operation::Models => Some(&gemini::AI_STUDIO),
             operation if operation.counts_tokens() => Some(&gemini::AI_STUDIO),
@@ -36,31 +36,36 @@ impl Provider for Google {
         }
     }
 
-    fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        let stated = asked.path_options.google.map_or("/v1beta", |stated| stated.version);
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        _options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let stated = path_info.path_options.google.map_or("/v1beta", |stated| stated.version);
         // Versions of Vertex AI clients, such as `v1beta1`, map to `v1beta`. Experimental thinking models exist in
         // `v1alpha` only.
-        let is_alpha = stated == "/v1alpha" || asked.model.contains("gemini-2.0-flash-thinking-exp");
+        let is_alpha = stated == "/v1alpha" || path_info.model.contains("gemini-2.0-flash-thinking-exp");
         let version = if is_alpha { "/v1alpha" } else { "/v1beta" };
         // The version is omitted if the base URL already ends with one.
-        let is_said = ["/v1beta", "/v1alpha"].iter().any(|version| asked.prefix.ends_with(version));
+        let is_said = ["/v1beta", "/v1alpha"].iter().any(|version| path_info.prefix.ends_with(version));
         let version = if is_said { "" } else { version };
-        if asked.operation == Operation::Models {
+        if path_info.operation == Operation::Models {
             out.extend_from_slice(format!("{version}/models?pageSize=1000").as_bytes());
-            crate::catalog::model_lists::write_page_token(asked, "pageToken", out);
+            crate::catalog::model_lists::write_page_token(path_info, "pageToken", out);
             return Ok(());
         }
-        let is_its_own = contains_operation(self.native_operations(), asked.operation);
-        if self.provider_format(asked.operation, asked.model).is_none() && !is_its_own {
-            super::write_path(self, asked, out);
+        let is_its_own = contains_operation(self.native_operations(), path_info.operation);
+        if self.provider_format(path_info.operation, path_info.model).is_none() && !is_its_own {
+            super::write_path(self, path_info, out);
             return Ok(());
         }
-        let model = path_segment::encode_model(asked.model.strip_prefix("models/").unwrap_or(asked.model))?;
+        let model = path_segment::encode_model(path_info.model.strip_prefix("models/").unwrap_or(path_info.model))?;
         out.extend_from_slice(format!("{version}/models/{model}:").as_bytes());
         if is_its_own {
-            write_native_verb(asked, out);
+            write_native_verb(path_info, out);
         } else {
-            out.extend_from_slice(translated_verb(asked).as_bytes());
+            out.extend_from_slice(translated_verb(path_info).as_bytes());
         }
         Ok(())
     }
@@ -75,8 +80,8 @@ impl Provider for Google {
 }
 
 /// Writes the verb of a request in Gemini's own format, with the client's query.
-pub(crate) fn write_native_verb(asked: &PathInfo<'_>, out: &mut Vec<u8>) {
-    let verb = match asked.operation {
+pub(crate) fn write_native_verb(path_info: &PathInfo<'_>, out: &mut Vec<u8>) {
+    let verb = match path_info.operation {
         Operation::StreamGenerateContent => "streamGenerateContent",
         Operation::EmbedContent => "embedContent",
         Operation::BatchEmbedContents => "batchEmbedContents",
@@ -84,19 +89,19 @@ pub(crate) fn write_native_verb(asked: &PathInfo<'_>, out: &mut Vec<u8>) {
         _ => "generateContent",
     };
     out.extend_from_slice(verb.as_bytes());
-    if !asked.query.is_empty() {
+    if !path_info.query.is_empty() {
         out.push(b'?');
-        out.extend_from_slice(asked.query.as_bytes());
+        out.extend_from_slice(path_info.query.as_bytes());
     }
 }
 
 /// Returns the verb of a translated request, with the stream format in the query.
-pub(crate) fn translated_verb(asked: &PathInfo<'_>) -> &'static str {
-    match asked.operation {
+pub(crate) fn translated_verb(path_info: &PathInfo<'_>) -> &'static str {
+    match path_info.operation {
         Operation::Embed => "batchEmbedContents",
         operation if operation.counts_tokens() => "countTokens",
-        Operation::ImageGenerate if !is_gemini_model(asked.model) => "predict",
-        _ if asked.is_streaming => "streamGenerateContent?alt=sse",
+        Operation::ImageGenerate if !is_gemini_model(path_info.model) => "predict",
+        _ if path_info.is_streaming => "streamGenerateContent?alt=sse",
         _ => "generateContent",
     }
 }
@@ -117,9 +122,9 @@ mod tests {
 
     fn request_target(model: &str, streams: bool) -> Result<String, String> {
         let operation = Operation::ChatComplete;
-        let asked = PathInfo { is_streaming: streams, ..PathInfo::for_test(operation, "/chat/completions", model) };
+        let path_info = PathInfo { is_streaming: streams, ..PathInfo::for_test(operation, "/chat/completions", model) };
         let mut out = Vec::new();
-        Google.write_request_target(&asked, &Options::default(), &mut out)?;
+        Google.write_request_target(&path_info, &Options::default(), &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 
@@ -142,10 +147,11 @@ mod tests {
             ("/v1beta1", "", "/v1beta/models/g:generateContent"),
         ] {
             let google = Some(GooglePathOptions { version, project_and_location: None });
-            let asked = PathInfo::for_test(Operation::GenerateContent, "/models/g:generateContent", "g");
-            let asked = PathInfo { prefix, path_options: PathOptions { google, ..asked.path_options }, ..asked };
+            let path_info = PathInfo::for_test(Operation::GenerateContent, "/models/g:generateContent", "g");
+            let path_info =
+                PathInfo { prefix, path_options: PathOptions { google, ..path_info.path_options }, ..path_info };
             let mut out = Vec::new();
-            Google.write_request_target(&asked, &Options::default(), &mut out).unwrap();
+            Google.write_request_target(&path_info, &Options::default(), &mut out).unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), sent);
         }
     }

@@ -136,8 +136,8 @@ impl Grant {
             Self::ManagedIdentity { client_id: client, .. } => {
                 Some(Self::ManagedIdentity { resource: AZURE_STORAGE_RESOURCE.into(), client_id: client.clone() })
             }
-            Self::FederatedApplication(own) => {
-                Some(Self::FederatedApplication(Box::new(FederatedApplication { scope, ..(**own).clone() })))
+            Self::FederatedApplication(application) => {
+                Some(Self::FederatedApplication(Box::new(FederatedApplication { scope, ..(**application).clone() })))
             }
             _ => None,
         }

@@ -94,11 +94,16 @@ impl Provider for MediaOnlyProvider {
         self.supports_operation(operation).then(|| (self.format_for_model)(model))
     }
 
-    fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if self.supports_operation(asked.operation) {
-            out.extend_from_slice((self.target_for_model)(asked.model)?.as_bytes());
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        _options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        if self.supports_operation(path_info.operation) {
+            out.extend_from_slice((self.target_for_model)(path_info.model)?.as_bytes());
         } else {
-            write_path(self, asked, out);
+            write_path(self, path_info, out);
         }
         Ok(())
     }

@@ -221,8 +221,13 @@ pub trait Provider: Sync {
 
     /// Writes the part of the request target that follows the base URL, query included. An error names the missing
     /// value.
-    fn write_request_target(&self, asked: &PathInfo<'_>, _options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        write_path(self, asked, out);
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        _options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        write_path(self, path_info, out);
         Ok(())
     }
 
@@ -247,8 +252,8 @@ pub trait Provider: Sync {
     }
 
     /// Returns the model that decides the provider format when a request names this model.
-    fn effective_model<'o>(&self, _options: &'o Options, named: &'o str) -> &'o str {
-        named
+    fn effective_model<'o>(&self, _options: &'o Options, requested: &'o str) -> &'o str {
+        requested
     }
 
     /// Returns the lookup for the model behind a name, if neither the request nor an option tells the vendor.
@@ -376,24 +381,24 @@ pub trait Provider: Sync {
 }
 
 /// Writes the part of the request target that follows the base URL, for operations with one fixed path.
-fn write_path<P: Provider + ?Sized>(provider: &P, asked: &PathInfo<'_>, out: &mut Vec<u8>) {
-    let version = match asked.operation {
+fn write_path<P: Provider + ?Sized>(provider: &P, path_info: &PathInfo<'_>, out: &mut Vec<u8>) {
+    let version = match path_info.operation {
         Operation::Proxy => "",
-        _ if asked.has_prefill => {
+        _ if path_info.has_prefill => {
             prefill::find_prefill_support(provider.slug()).version_segment.unwrap_or(provider.version_segment())
         }
         _ => provider.version_segment(),
     };
     // Clients whose base URL has no version segment send the segment in the path.
-    let is_said = asked.prefix.ends_with("/v1");
-    let path = provider.operation_path(asked.operation).unwrap_or(asked.path);
+    let is_said = path_info.prefix.ends_with("/v1");
+    let path = provider.operation_path(path_info.operation).unwrap_or(path_info.path);
     let path = if is_said { path.strip_prefix("/v1").unwrap_or(path) } else { path };
-    let version = if asked.prefix.ends_with(version) { "" } else { version };
+    let version = if path_info.prefix.ends_with(version) { "" } else { version };
     out.extend_from_slice(version.as_bytes());
     out.extend_from_slice(path.as_bytes());
-    if !asked.query.is_empty() {
+    if !path_info.query.is_empty() {
         out.push(b'?');
-        out.extend_from_slice(asked.query.as_bytes());
+        out.extend_from_slice(path_info.query.as_bytes());
     }
 }
 
@@ -495,9 +500,9 @@ mod tests {
     use super::*;
 
     fn request_target(slug: &str, prefix: &str, operation: Operation, path: &str) -> String {
-        let asked = PathInfo { query: "a=1", prefix, ..PathInfo::for_test(operation, path, "") };
+        let path_info = PathInfo { query: "a=1", prefix, ..PathInfo::for_test(operation, path, "") };
         let mut out = Vec::new();
-        find_provider(slug).unwrap().write_request_target(&asked, &Options::default(), &mut out).unwrap();
+        find_provider(slug).unwrap().write_request_target(&path_info, &Options::default(), &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -537,7 +542,7 @@ mod tests {
         }
         // The mock provider leaves token counting to the gateway and has no native batch jobs.
         let is_own = |operation: &Operation| {
-            ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|what| operation.id().ends_with(what))
+            ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|suffix| operation.id().ends_with(suffix))
         };
         let mut others = Operation::ALL.iter().filter(|one| !is_own(one) && !one.counts_tokens());
         assert!(others.all(|operation| serves("mock", *operation)));
@@ -545,7 +550,7 @@ mod tests {
 
     #[test]
     fn model_in_path_knows_the_paths_of_each_provider() {
-        for (slug, path, named) in [
+        for (slug, path, expected) in [
             ("azure-openai", "/openai/deployments/d%201/chat/completions", Some("d%201")),
             ("bedrock", "/model/amazon.nova-lite-v1%3A0/converse", Some("amazon.nova-lite-v1%3A0")),
             ("google", "/v1beta/tunedModels/mine:generateContent", Some("mine:generateContent")),
@@ -562,7 +567,7 @@ mod tests {
             ("openai", "/chat/completions", None),
             ("databricks", "/chat/completions", None),
         ] {
-            assert_eq!(find_provider(slug).unwrap().model_in_path(path), named, "{slug} {path}");
+            assert_eq!(find_provider(slug).unwrap().model_in_path(path), expected, "{slug} {path}");
         }
     }
 
@@ -592,16 +597,17 @@ mod tests {
         assert_eq!(chat("openai", "/v1"), "/chat/completions?a=1");
         assert_eq!(chat("deepseek", ""), "/v1/chat/completions?a=1");
         assert_eq!(chat("ollama", "/v1"), "/chat/completions?a=1");
-        let begun = |slug, operation, path| {
-            let asked = PathInfo { is_streaming: true, has_prefill: true, ..PathInfo::for_test(operation, path, "") };
+        let prefill_target = |slug, operation, path| {
+            let path_info =
+                PathInfo { is_streaming: true, has_prefill: true, ..PathInfo::for_test(operation, path, "") };
             let mut out = Vec::new();
-            find_provider(slug).unwrap().write_request_target(&asked, &Options::default(), &mut out).unwrap();
+            find_provider(slug).unwrap().write_request_target(&path_info, &Options::default(), &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(begun("deepseek", Operation::ChatComplete, "/chat/completions"), "/beta/chat/completions");
-        assert_eq!(begun("deepseek", Operation::Messages, "/messages"), "/beta/chat/completions");
-        assert_eq!(begun("deepseek", Operation::Proxy, "/user/balance"), "/user/balance");
-        assert_eq!(begun("moonshot", Operation::ChatComplete, "/chat/completions"), "/v1/chat/completions");
+        assert_eq!(prefill_target("deepseek", Operation::ChatComplete, "/chat/completions"), "/beta/chat/completions");
+        assert_eq!(prefill_target("deepseek", Operation::Messages, "/messages"), "/beta/chat/completions");
+        assert_eq!(prefill_target("deepseek", Operation::Proxy, "/user/balance"), "/user/balance");
+        assert_eq!(prefill_target("moonshot", Operation::ChatComplete, "/chat/completions"), "/v1/chat/completions");
         let proxy = |slug, prefix, path| request_target(slug, prefix, Operation::Proxy, path);
         assert_eq!(proxy("anthropic", "/v1", "/v1/messages/batches"), "/messages/batches?a=1");
         assert_eq!(proxy("deepseek", "", "/user/balance"), "/user/balance?a=1");

@@ -27,9 +27,9 @@ pub(crate) const WITHOUT_MODEL_LIST: [&str; 18] = [
 ];
 
 /// Appends the page token from the previous page to the query of a model list.
-pub(crate) fn write_page_token(asked: &PathInfo<'_>, name: &str, out: &mut Vec<u8>) {
-    if !asked.query.is_empty() {
-        out.extend_from_slice(format!("&{name}={}", utf8_percent_encode(asked.query, NON_ALPHANUMERIC)).as_bytes());
+pub(crate) fn write_page_token(path_info: &PathInfo<'_>, name: &str, out: &mut Vec<u8>) {
+    if !path_info.query.is_empty() {
+        out.extend_from_slice(format!("&{name}={}", utf8_percent_encode(path_info.query, NON_ALPHANUMERIC)).as_bytes());
     }
 }
 

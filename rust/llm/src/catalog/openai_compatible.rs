@@ -91,8 +91,8 @@ impl Provider for OpenAiCompatible {
     fn operation_path(&self, operation: Operation) -> Option<&'static str> {
         let is_versioned = operation == Operation::CreateModelResponse && self.slug == "perplexity-ai";
         // Perplexity has a version segment for this operation only.
-        let own = is_versioned.then_some("/v1/responses");
-        own.or_else(|| needs_openai_translation(self.offers, operation).then(|| openai_path(operation)))
+        let versioned_path = is_versioned.then_some("/v1/responses");
+        versioned_path.or_else(|| needs_openai_translation(self.offers, operation).then(|| openai_path(operation)))
     }
 
     fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
@@ -130,33 +130,39 @@ impl Provider for OpenAiCompatible {
         if uses_endpoint_completions(operation, options) { None } else { self.provider_format(operation, model) }
     }
 
-    fn write_request_target(&self, asked: &PathInfo<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
         match self.image_api {
-            _ if uses_endpoint_completions(asked.operation, options) => {
-                let version = if asked.prefix.ends_with("/v1") { "" } else { self.version };
+            _ if uses_endpoint_completions(path_info.operation, options) => {
+                let version = if path_info.prefix.ends_with("/v1") { "" } else { self.version };
                 out.extend_from_slice(format!("{version}/completions").as_bytes());
             }
-            Some((_, path)) if asked.operation == Operation::ImageGenerate => {
+            Some((_, path)) if path_info.operation == Operation::ImageGenerate => {
                 // Slashes in model names stay unescaped in this path.
-                let model: Vec<_> = asked.model.split('/').map(path_segment::encode_model).collect::<Result<_, _>>()?;
+                let model: Vec<_> =
+                    path_info.model.split('/').map(path_segment::encode_model).collect::<Result<_, _>>()?;
                 out.extend_from_slice(self.version.as_bytes());
                 out.extend_from_slice(path.replace(MODEL_PLACEHOLDER, &model.join("/")).as_bytes());
             }
-            _ if asked.operation == Operation::Models && self.slug == "bytez" && asked.query.is_empty() => {
+            _ if path_info.operation == Operation::Models && self.slug == "bytez" && path_info.query.is_empty() => {
                 // The complete model list exceeds the body limit, so only models for chat are requested.
-                write_path(self, &PathInfo { query: "task=chat", ..*asked }, out);
+                write_path(self, &PathInfo { query: "task=chat", ..*path_info }, out);
             }
-            _ if asked.operation.is_embedding() && self.is_multimodal_embedding(asked.model) => {
-                let version = if asked.prefix.ends_with("/v1") { "" } else { self.version };
+            _ if path_info.operation.is_embedding() && self.is_multimodal_embedding(path_info.model) => {
+                let version = if path_info.prefix.ends_with("/v1") { "" } else { self.version };
                 out.extend_from_slice(format!("{version}/multimodalembeddings").as_bytes());
             }
-            _ if self.uses_triton_generate(asked.operation) => {
-                out.extend_from_slice(if asked.is_streaming { b"/generate_stream" } else { b"/generate" });
+            _ if self.uses_triton_generate(path_info.operation) => {
+                out.extend_from_slice(if path_info.is_streaming { b"/generate_stream" } else { b"/generate" });
             }
-            _ if asked.operation == Operation::ChatComplete && options.get(FIM_OPTION.key) == Some("true") => {
+            _ if path_info.operation == Operation::ChatComplete && options.get(FIM_OPTION.key) == Some("true") => {
                 out.extend_from_slice(FIM_PATH.as_bytes());
             }
-            _ => write_path(self, asked, out),
+            _ => write_path(self, path_info, out),
         }
         Ok(())
     }
@@ -186,13 +192,13 @@ impl OpenAiCompatible {
     }
 
     /// Returns this row with other parameter rules for completions.
-    pub(crate) const fn with_completion_rules(self, words: &'static ParamRules) -> Self {
-        Self { param_rules: [self.param_rules[0], words, self.param_rules[2]], ..self }
+    pub(crate) const fn with_completion_rules(self, rules: &'static ParamRules) -> Self {
+        Self { param_rules: [self.param_rules[0], rules, self.param_rules[2]], ..self }
     }
 
     /// Returns this row with other parameter rules for embeddings.
-    const fn with_embedding_rules(self, words: &'static ParamRules) -> Self {
-        Self { param_rules: [self.param_rules[0], self.param_rules[1], words], ..self }
+    const fn with_embedding_rules(self, rules: &'static ParamRules) -> Self {
+        Self { param_rules: [self.param_rules[0], self.param_rules[1], rules], ..self }
     }
 
     /// Returns true if a stream reports its usage when `stream_options` ask for it.
@@ -421,10 +427,10 @@ mod tests {
     #[test]
     fn uses_the_fim_endpoint_only_if_the_option_is_set() {
         let row = ROWS.iter().find(|row| row.slug == "mistral-ai").unwrap();
-        let target = |said, operation| {
+        let target = |value, operation| {
             let stated = super::super::PathOptions::default();
             let (path, query, prefix, model, user) = ("/chat/completions", "", "/v1", "codestral-latest", "");
-            let asked = PathInfo {
+            let path_info = PathInfo {
                 operation,
                 path,
                 query,
@@ -436,8 +442,8 @@ mod tests {
                 path_options: stated,
             };
             let mut out = Vec::new();
-            let options = Options::from_pairs(row.options, &[("mistral_fim_completion", said)]);
-            row.write_request_target(&asked, &options, &mut out).unwrap();
+            let options = Options::from_pairs(row.options, &[("mistral_fim_completion", value)]);
+            row.write_request_target(&path_info, &options, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(target("true", Operation::ChatComplete), "/fim/completions");
@@ -448,26 +454,26 @@ mod tests {
     #[test]
     fn custom_endpoint_replaces_the_base_url() {
         let row = ROWS.iter().find(|row| row.slug == "huggingface").unwrap();
-        let base = |own: Option<&str>| {
+        let base = |endpoint: Option<&str>| {
             let mut options = Options::default();
-            if let Some(own) = own {
-                options.insert_if_absent(CUSTOM_ENDPOINT_OPTION, own.into());
+            if let Some(endpoint) = endpoint {
+                options.insert_if_absent(CUSTOM_ENDPOINT_OPTION, endpoint.into());
             }
             row.resolve_base_url(Operation::ChatComplete, &options).unwrap()
         };
         assert_eq!(base(None), None);
         assert_eq!(base(Some("https://mine.example/")).as_deref(), Some("https://mine.example"));
-        let completes = |own: &[(&str, &str)], prefix: &'static str| {
-            let options = Options::from_pairs(row.options, own);
-            let asked = PathInfo { prefix, ..PathInfo::for_test(Operation::Complete, "/completions", "m") };
+        let completes = |given: &[(&str, &str)], prefix: &'static str| {
+            let options = Options::from_pairs(row.options, given);
+            let path_info = PathInfo { prefix, ..PathInfo::for_test(Operation::Complete, "/completions", "m") };
             let mut out = Vec::new();
-            row.write_request_target(&asked, &options, &mut out).unwrap();
+            row.write_request_target(&path_info, &options, &mut out).unwrap();
             let is_told = row.provider_format_for_target(Operation::Complete, "m", (&options, "")).is_some();
             (String::from_utf8(out).unwrap(), is_told)
         };
-        let own = [("huggingface_base_url", "https://mine.example")];
-        assert_eq!(completes(&own, ""), ("/v1/completions".into(), false));
-        assert_eq!(completes(&own, "/v1"), ("/completions".into(), false));
+        let endpoint_option = [("huggingface_base_url", "https://mine.example")];
+        assert_eq!(completes(&endpoint_option, ""), ("/v1/completions".into(), false));
+        assert_eq!(completes(&endpoint_option, "/v1"), ("/completions".into(), false));
         assert_eq!(completes(&[], ""), ("/v1/chat/completions".into(), true));
     }
 }

@@ -76,13 +76,13 @@ pub(crate) const PROVIDER_MODEL: OptionField = gateway_option("provider_model", 
 /// Concatenates the options of a provider family with those of one provider.
 pub(crate) const fn concat_options<const A: usize, const B: usize, const ALL: usize>(
     family: [OptionField; A],
-    own: [OptionField; B],
+    specific: [OptionField; B],
 ) -> [OptionField; ALL] {
     assert!(ALL == A + B, "`ALL` must equal `A + B`");
     let mut all = [gateway_option("", ""); ALL];
     let mut at = 0;
     while at < ALL {
-        all[at] = if at < A { family[at] } else { own[at - A] };
+        all[at] = if at < A { family[at] } else { specific[at - A] };
         at += 1;
     }
     all
@@ -108,36 +108,36 @@ impl Options {
 
     /// Copies the options that a provider accepts, each as that provider defines it.
     pub fn copy_accepted_by(&self, provider: &dyn Provider, options: &mut Self) {
-        for (said, value) in &self.0 {
-            if let Some(own) = provider.options().iter().find(|own| own.key == said.key) {
-                options.insert_if_absent(*own, value.clone());
+        for (option, value) in &self.0 {
+            if let Some(definition) = provider.options().iter().find(|definition| definition.key == option.key) {
+                options.insert_if_absent(*definition, value.clone());
             }
         }
     }
 
     /// Returns true if an option has this value.
     pub fn has_value(&self, value: &str) -> bool {
-        self.0.iter().any(|(_, held)| held == value)
+        self.0.iter().any(|(_, existing)| existing == value)
     }
 
     /// Returns all options as one string that does not depend on their order. It may contain credentials.
     pub fn canonical_string(&self) -> String {
-        let mut said: Vec<_> =
+        let mut entries: Vec<_> =
             self.0.iter().map(|(option, value)| format!("{}={}:{value}\n", option.key, value.len())).collect();
-        said.sort_unstable();
-        said.concat()
+        entries.sort_unstable();
+        entries.concat()
     }
 
     pub fn has_secret(&self) -> bool {
         self.0.iter().any(|(option, _)| option.is_secret())
     }
 
-    /// Builds options from keys and values; ignores keys that are not in `known`.
+    /// Builds options from keys and values; ignores keys that are not in `definitions`.
     #[cfg(test)]
-    pub(crate) fn from_pairs(known: &[OptionField], given: &[(&str, &str)]) -> Self {
+    pub(crate) fn from_pairs(definitions: &[OptionField], given: &[(&str, &str)]) -> Self {
         let mut options = Self::default();
         for (key, value) in given {
-            if let Some(option) = known.iter().find(|option| option.key == *key) {
+            if let Some(option) = definitions.iter().find(|option| option.key == *key) {
                 options.insert_if_absent(*option, (*value).to_owned());
             }
         }
@@ -288,10 +288,10 @@ mod tests {
         for (slugs, headers) in DOCUMENTED_HEADERS {
             for (slug, header) in slugs.iter().flat_map(|slug| headers.iter().map(move |header| (slug, header))) {
                 let provider = crate::catalog::find_provider(slug).unwrap();
-                let known = provider.options().iter().find(|option| option.header == *header);
-                let known = known.unwrap_or_else(|| panic!("{slug} does not know {header}"));
+                let matched = provider.options().iter().find(|option| option.header == *header);
+                let matched = matched.unwrap_or_else(|| panic!("{slug} does not know {header}"));
                 let in_config = crate::catalog::find_option(&header.replace('-', "_"));
-                assert_eq!(in_config.map(|option| option.key), Some(known.key), "{slug} {header}");
+                assert_eq!(in_config.map(|option| option.key), Some(matched.key), "{slug} {header}");
             }
         }
     }

@@ -117,11 +117,13 @@ mod tests {
         assert_eq!(base_path(&options(&[("oracle_api_version", "20260101")])).unwrap(), "/20260101/actions/v1");
         assert!(base_path(&options(&[("oracle_api_version", "../../../a")])).is_err());
         let mode = |mode, model| check_serving_mode(&options(&[("oracle_serving_mode", mode)]), model);
-        let own = "ocid1.generativeaiendpoint.oc1.x";
-        assert!(mode("DEDICATED", own).is_ok() && mode("ON_DEMAND", "xai.grok-4").is_ok());
+        let endpoint_id = "ocid1.generativeaiendpoint.oc1.x";
+        assert!(mode("DEDICATED", endpoint_id).is_ok() && mode("ON_DEMAND", "xai.grok-4").is_ok());
         assert!(mode("DEDICATED", "xai.grok-4").unwrap_err().contains("endpoint"));
-        assert!(mode("ON_DEMAND", own).is_err() && mode("other", own).unwrap_err().contains("DEDICATED"));
-        assert!(check_serving_mode(&options(&[]), own).is_ok());
+        assert!(
+            mode("ON_DEMAND", endpoint_id).is_err() && mode("other", endpoint_id).unwrap_err().contains("DEDICATED")
+        );
+        assert!(check_serving_mode(&options(&[]), endpoint_id).is_ok());
     }
 
     fn options(given: &[(&str, &str)]) -> Options {

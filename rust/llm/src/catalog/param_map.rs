@@ -340,13 +340,13 @@ impl ParamRules {
         if !has_role && self.leaves_fields_unchanged() {
             return None;
         }
-        let (mut said, mut is_due) = (PresentFields::default(), has_role);
+        let (mut present, mut is_due) = (PresentFields::default(), has_role);
         for_each_field(body, |key, at| {
             is_due |= self.affects_field(key) || self.find_exceeded_limit(key, &body[at.clone()]).is_some();
             if body[at] != *b"null" {
                 for (index, (from, to)) in self.renames.iter().enumerate() {
-                    said.openai_names |= u32::from(from.as_bytes() == key) << index;
-                    said.provider_names |= u32::from(top_level_name(to).as_bytes() == key) << index;
+                    present.openai_names |= u32::from(from.as_bytes() == key) << index;
+                    present.provider_names |= u32::from(top_level_name(to).as_bytes() == key) << index;
                 }
             }
             Ok(())
@@ -356,8 +356,8 @@ impl ParamRules {
             return None;
         }
         let mut dropped = DroppedParams::default();
-        let told = edit::map_fields(body, |key, value| self.change_field(key, value, &said, &mut dropped)).ok()?;
-        (told != body).then_some((told, dropped))
+        let mapped = edit::map_fields(body, |key, value| self.change_field(key, value, &present, &mut dropped)).ok()?;
+        (mapped != body).then_some((mapped, dropped))
     }
 
     /// Returns the name of a numeric field and the limit that its value exceeds.
@@ -374,7 +374,13 @@ impl ParamRules {
             || self.dropped_nested_field.is_some() && key == TOOLS_KEY
     }
 
-    fn change_field(&self, key: &[u8], value: &[u8], said: &PresentFields, dropped: &mut DroppedParams) -> FieldChange {
+    fn change_field(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        present: &PresentFields,
+        dropped: &mut DroppedParams,
+    ) -> FieldChange {
         if let Some(name) = self.dropped_fields.iter().find(|name| name.as_bytes() == key) {
             report_dropped(name, value, dropped);
             return FieldChange::Removed;
@@ -388,7 +394,8 @@ impl ParamRules {
             return FieldChange::Replaced { key: None, value: Some(end.as_bytes().to_vec()) };
         }
         for (index, (from, to)) in self.renames.iter().enumerate() {
-            let (is_usual, is_own) = ((said.openai_names >> index) & 1 == 1, (said.provider_names >> index) & 1 == 1);
+            let (is_usual, is_own) =
+                ((present.openai_names >> index) & 1 == 1, (present.provider_names >> index) & 1 == 1);
             if from.as_bytes() == key {
                 if is_own {
                     report_dropped(from, value, dropped);
@@ -406,16 +413,16 @@ impl ParamRules {
             return FieldChange::Replaced { key: None, value: Some(to.as_bytes().to_vec()) };
         }
         if key == TOOLS_KEY
-            && let Some(told) = self.strip_nested_field(value, dropped)
+            && let Some(stripped) = self.strip_nested_field(value, dropped)
         {
-            return FieldChange::Replaced { key: None, value: Some(told) };
+            return FieldChange::Replaced { key: None, value: Some(stripped) };
         }
         if key == MESSAGES_KEY && !(self.role_map.is_empty() && self.leaves_messages_unchanged()) {
-            let heard = edit::map_item_fields(value, |message, key, said| {
-                self.change_message_field(message, key, said, dropped)
+            let changed = edit::map_item_fields(value, |message, key, field_value| {
+                self.change_message_field(message, key, field_value, dropped)
             });
-            let told = edit::replace_values(&heard, "role", self.role_map);
-            return FieldChange::Replaced { key: None, value: Some(self.insert_bridge_messages(told, dropped)) };
+            let with_roles = edit::replace_values(&changed, "role", self.role_map);
+            return FieldChange::Replaced { key: None, value: Some(self.insert_bridge_messages(with_roles, dropped)) };
         }
         FieldChange::Unchanged
     }
@@ -432,13 +439,13 @@ impl ParamRules {
     fn strip_nested_field(&self, items: &[u8], dropped: &mut DroppedParams) -> Option<Vec<u8>> {
         let hint = self.dropped_nested_field?.as_bytes();
         memmem::find(items, hint)?;
-        Some(edit::map_item_fields(items, |_, key, said| {
-            if key == hint { self.drop_nested_field(said, dropped) } else { FieldChange::Unchanged }
+        Some(edit::map_item_fields(items, |_, key, field_value| {
+            if key == hint { self.drop_nested_field(field_value, dropped) } else { FieldChange::Unchanged }
         }))
     }
 
-    fn drop_nested_field(&self, said: &[u8], dropped: &mut DroppedParams) -> FieldChange {
-        if let Some(hint) = self.dropped_nested_field.filter(|_| !is_empty_value(said)) {
+    fn drop_nested_field(&self, value: &[u8], dropped: &mut DroppedParams) -> FieldChange {
+        if let Some(hint) = self.dropped_nested_field.filter(|_| !is_empty_value(value)) {
             dropped.add(hint);
         }
         FieldChange::Removed
@@ -449,23 +456,23 @@ impl ParamRules {
         &self,
         message: &[u8],
         key: &[u8],
-        said: &[u8],
+        value: &[u8],
         dropped: &mut DroppedParams,
     ) -> FieldChange {
-        if self.drops_message_field(message, key, said, dropped) {
+        if self.drops_message_field(message, key, value, dropped) {
             return FieldChange::Removed;
         }
         match (self.call_id_format, key) {
-            (_, b"content") => match self.strip_nested_field(said, dropped) {
-                Some(told) => FieldChange::Replaced { key: None, value: Some(told) },
+            (_, b"content") => match self.strip_nested_field(value, dropped) {
+                Some(stripped) => FieldChange::Replaced { key: None, value: Some(stripped) },
                 None => FieldChange::Unchanged,
             },
             _ if self.dropped_nested_field.is_some_and(|hint| hint.as_bytes() == key) => {
-                self.drop_nested_field(said, dropped)
+                self.drop_nested_field(value, dropped)
             }
-            (Some(form), b"tool_call_id") => fit_call_id(form, said),
+            (Some(form), b"tool_call_id") => fit_call_id(form, value),
             (Some(form), b"tool_calls") => {
-                let calls = edit::map_item_fields(said, |_, key, id| {
+                let calls = edit::map_item_fields(value, |_, key, id| {
                     if key == b"id" { fit_call_id(form, id) } else { FieldChange::Unchanged }
                 });
                 FieldChange::Replaced { key: None, value: Some(calls) }
@@ -487,14 +494,14 @@ impl ParamRules {
     }
 
     /// Returns true if a field of a message is dropped, and reports it unless it is empty.
-    fn drops_message_field(&self, message: &[u8], key: &[u8], said: &[u8], dropped: &mut DroppedParams) -> bool {
+    fn drops_message_field(&self, message: &[u8], key: &[u8], value: &[u8], dropped: &mut DroppedParams) -> bool {
         let Some((name, role)) = self.dropped_message_fields.iter().find(|(name, _)| name.as_bytes() == key) else {
             return false;
         };
         if !role.is_empty() && message_has_role(message, role) {
             return false;
         }
-        if !is_empty_value(said) {
+        if !is_empty_value(value) {
             dropped.add(&format!("messages.{name}"));
         }
         true
@@ -534,11 +541,11 @@ fn is_zero(value: &[u8]) -> bool {
 /// Returns the limit that a number exceeds; `None` if the value is within the range or no number.
 fn exceeded_limit(value: &[u8], least: &'static str, most: &'static str) -> Option<&'static str> {
     let number = |text: &[u8]| serde_json::from_slice::<f64>(text).ok();
-    let said = number(value)?;
-    if said < number(least.as_bytes())? {
+    let parsed = number(value)?;
+    if parsed < number(least.as_bytes())? {
         return Some(least);
     }
-    (said > number(most.as_bytes())?).then_some(most)
+    (parsed > number(most.as_bytes())?).then_some(most)
 }
 
 fn is_empty_value(value: &[u8]) -> bool {
@@ -567,7 +574,9 @@ mod tests {
     use super::*;
 
     fn apply_rules(wording: &ParamRules, body: &str) -> Option<(String, String)> {
-        wording.apply(body.as_bytes()).map(|(told, dropped)| (String::from_utf8(told).unwrap(), dropped.header_value()))
+        wording
+            .apply(body.as_bytes())
+            .map(|(mapped, dropped)| (String::from_utf8(mapped).unwrap(), dropped.header_value()))
     }
 
     #[test]
@@ -591,9 +600,9 @@ mod tests {
         );
         let null = r#"{"max_tokens":null,"max_completion_tokens":1}"#;
         assert_eq!(apply_rules(&LEGACY_MAX_TOKENS, null), Some((r#"{"max_tokens":1}"#.into(), String::new())));
-        let own = r#"{"reasoning":{"max_tokens":9},"reasoning_effort":"low"}"#;
+        let provider_body = r#"{"reasoning":{"max_tokens":9},"reasoning_effort":"low"}"#;
         assert_eq!(
-            apply_rules(&OPENROUTER, own),
+            apply_rules(&OPENROUTER, provider_body),
             Some((r#"{"reasoning":{"max_tokens":9}}"#.into(), "reasoning_effort".into()))
         );
     }

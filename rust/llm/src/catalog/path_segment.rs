@@ -29,8 +29,8 @@ pub(crate) fn encode_model(name: &str) -> Result<String, String> {
 pub(crate) const MODEL_PATH_MARKERS: &[&str] = &["/deployments/", "/endpoints/", "/models/"];
 
 /// Returns the segment after the first marker that the path contains, encoded as received.
-pub(crate) fn segment_after<'p>(path: &'p str, places: &[&str]) -> Option<&'p str> {
-    let rest = places.iter().find_map(|place| path.split_once(place)).map(|(_, rest)| rest)?;
+pub(crate) fn segment_after<'p>(path: &'p str, markers: &[&str]) -> Option<&'p str> {
+    let rest = markers.iter().find_map(|marker| path.split_once(marker)).map(|(_, rest)| rest)?;
     Some(first_segment(rest))
 }
 

@@ -44,15 +44,20 @@ impl Provider for Predibase {
         path_segment::segment_after(path, &["/llms/"])
     }
 
-    fn write_request_target(&self, asked: &PathInfo<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if self.provider_format(asked.operation, asked.model).is_none() {
-            super::write_path(self, asked, out);
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        if self.provider_format(path_info.operation, path_info.model).is_none() {
+            super::write_path(self, path_info, out);
             return Ok(());
         }
-        let tenant = options.get("predibase_tenant").or(Some(asked.user).filter(|user| !user.is_empty()));
+        let tenant = options.get("predibase_tenant").or(Some(path_info.user).filter(|user| !user.is_empty()));
         let tenant = path_segment::encode_model(tenant.ok_or("no tenant: send x-gateway-predibase-tenant or `user`")?)?;
         // The part after the colon names an adapter on top of the deployment.
-        let model = path_segment::encode_model(asked.model.split(':').next().unwrap_or_default())?;
+        let model = path_segment::encode_model(path_info.model.split(':').next().unwrap_or_default())?;
         let path = format!("/{tenant}/deployments/v2/llms/{model}/v1{CHAT_COMPLETIONS_PATH}");
         out.extend_from_slice(path.as_bytes());
         Ok(())
@@ -67,13 +72,13 @@ mod tests {
 
     #[test]
     fn tenant_defaults_to_the_user_and_the_adapter_is_not_in_the_path() {
-        let asked = |user| PathInfo {
+        let path_info = |user| PathInfo {
             user,
             ..PathInfo::for_test(Operation::ChatComplete, CHAT_COMPLETIONS_PATH, "llama-3:my-adapter/1")
         };
         let mut out = Vec::new();
-        Predibase.write_request_target(&asked("acme"), &Options::default(), &mut out).unwrap();
+        Predibase.write_request_target(&path_info("acme"), &Options::default(), &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "/acme/deployments/v2/llms/llama-3/v1/chat/completions");
-        assert!(Predibase.write_request_target(&asked(""), &Options::default(), &mut Vec::new()).is_err());
+        assert!(Predibase.write_request_target(&path_info(""), &Options::default(), &mut Vec::new()).is_err());
     }
 }

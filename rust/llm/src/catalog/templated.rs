@@ -111,41 +111,41 @@ impl Provider for TemplatedProvider {
     fn resolve_base_url(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
         let [option, ..] = self.options else { return Ok(None) };
         let missing = || format!("no {}: send x-gateway-{}", option.key, option.header);
-        let own = options.get(option.key).or(self.default_value).ok_or_else(missing)?;
+        let value = options.get(option.key).or(self.default_value).ok_or_else(missing)?;
         // An account may have a region after a dot.
-        if !own.split('.').all(path_segment::is_host_label) {
+        if !value.split('.').all(path_segment::is_host_label) {
             return Err(format!("{} must be letters, digits, dots and dashes", option.key));
         }
         let version = if self.slug == "oracle" { oracle::base_path(options)? } else { String::new() };
-        Ok(Some(self.base_url_template.replace("{}", own) + &version))
+        Ok(Some(self.base_url_template.replace("{}", value) + &version))
     }
 
     fn write_request_target(
         &self,
-        asked: &super::PathInfo<'_>,
+        path_info: &super::PathInfo<'_>,
         options: &Options,
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
-        if self.is_model_search(asked.operation) {
+        if self.is_model_search(path_info.operation) {
             out.extend_from_slice(b"/models/search?per_page=1000");
             return Ok(());
         }
         if self.slug == "oracle" {
-            oracle::check_serving_mode(options, asked.model)?;
+            oracle::check_serving_mode(options, path_info.model)?;
         }
         if let Some(endpoint) = options.get(DATABRICKS_ENDPOINT.key)
-            && (contains_operation(self.native_operations, asked.operation)
-                || self.provider_format(asked.operation, asked.model).is_some())
+            && (contains_operation(self.native_operations, path_info.operation)
+                || self.provider_format(path_info.operation, path_info.model).is_some())
         {
             out.extend_from_slice(format!("/{}/invocations", path_segment::encode_model(endpoint)?).as_bytes());
             return Ok(());
         }
-        if !self.is_image_generation(asked.operation) {
-            super::write_path(self, asked, out);
+        if !self.is_image_generation(path_info.operation) {
+            super::write_path(self, path_info, out);
             return Ok(());
         }
         // Model names contain slashes, which stay unencoded in the path.
-        let model: Vec<_> = asked.model.split('/').map(path_segment::encode_model).collect::<Result<_, _>>()?;
+        let model: Vec<_> = path_info.model.split('/').map(path_segment::encode_model).collect::<Result<_, _>>()?;
         out.extend_from_slice(format!("/run/{}", model.join("/")).as_bytes());
         Ok(())
     }
@@ -204,9 +204,9 @@ mod tests {
     #[test]
     fn base_url_accepts_only_plain_values_for_the_template() {
         for row in TEMPLATED_PROVIDERS {
-            let base = |own: &str| {
+            let base = |value: &str| {
                 let mut options = Options::default();
-                options.insert_if_absent(row.options[0], own.into());
+                options.insert_if_absent(row.options[0], value.into());
                 row.resolve_base_url(Operation::ChatComplete, &options)
             };
             let url = base("my-own").unwrap().unwrap();
@@ -222,10 +222,10 @@ mod tests {
     #[test]
     fn databricks_endpoint_option_overrides_the_model() {
         let row = TEMPLATED_PROVIDERS.iter().find(|row| row.slug == "databricks").unwrap();
-        let target = |operation, named: &[(&str, &str)]| {
+        let target = |operation, given: &[(&str, &str)]| {
             let stated = super::super::PathOptions::default();
             let (path, query, prefix, model, user) = ("/chat/completions", "", "/serving-endpoints", "m", "");
-            let asked = super::super::PathInfo {
+            let path_info = super::super::PathInfo {
                 operation,
                 path,
                 query,
@@ -237,32 +237,33 @@ mod tests {
                 path_options: stated,
             };
             let mut out = Vec::new();
-            row.write_request_target(&asked, &Options::from_pairs(row.options, named), &mut out)?;
+            row.write_request_target(&path_info, &Options::from_pairs(row.options, given), &mut out)?;
             Ok::<_, String>(String::from_utf8(out).unwrap())
         };
-        let named = [("databricks_serving_endpoint_name", "my/own")];
+        let endpoint_option = [("databricks_serving_endpoint_name", "my/own")];
         for operation in [Operation::ChatComplete, Operation::Messages, Operation::Embed] {
-            assert_eq!(target(operation, &named).unwrap(), "/my%2Fown/invocations");
+            assert_eq!(target(operation, &endpoint_option).unwrap(), "/my%2Fown/invocations");
         }
         assert_eq!(target(Operation::ChatComplete, &[]).unwrap(), "/chat/completions");
-        assert_eq!(target(Operation::Proxy, &named).unwrap(), "/chat/completions");
+        assert_eq!(target(Operation::Proxy, &endpoint_option).unwrap(), "/chat/completions");
         assert!(target(Operation::Embed, &[("databricks_serving_endpoint_name", "..")]).is_err());
     }
 
     #[test]
     fn workers_ai_puts_the_image_model_into_the_path() {
         let row = TEMPLATED_PROVIDERS.iter().find(|row| row.slug == "workers-ai").unwrap();
-        let asked = |operation, model| super::super::PathInfo {
+        let info_for = |operation, model| super::super::PathInfo {
             prefix: "/client/v4/accounts/a/ai",
             ..super::super::PathInfo::for_test(operation, "/chat/completions", model)
         };
-        let target = |asked| {
+        let target = |path_info| {
             let mut out = Vec::new();
-            row.write_request_target(&asked, &Options::default(), &mut out).map(|()| String::from_utf8(out).unwrap())
+            row.write_request_target(&path_info, &Options::default(), &mut out)
+                .map(|()| String::from_utf8(out).unwrap())
         };
-        let drawn = target(asked(Operation::ImageGenerate, "@cf/black-forest-labs/flux-1-schnell"));
+        let drawn = target(info_for(Operation::ImageGenerate, "@cf/black-forest-labs/flux-1-schnell"));
         assert_eq!(drawn.unwrap(), "/run/%40cf/black-forest-labs/flux-1-schnell");
-        assert!(target(asked(Operation::ImageGenerate, "@cf/../x")).is_err());
-        assert_eq!(target(asked(Operation::ChatComplete, "@cf/m")).unwrap(), "/v1/chat/completions");
+        assert!(target(info_for(Operation::ImageGenerate, "@cf/../x")).is_err());
+        assert_eq!(target(info_for(Operation::ChatComplete, "@cf/m")).unwrap(), "/v1/chat/completions");
     }
 }

@@ -113,10 +113,10 @@ impl Provider for VertexAi {
     fn job_models(&self, job: &[u8]) -> Vec<String> {
         let Some(name) = batch_jobs::read_model(job, "model") else { return Vec::new() };
         let found = name.strip_prefix("publishers/").and_then(|rest| rest.split_once("/models/"));
-        let Some((whose, model)) = found else { return vec![name] };
+        let Some((publisher, model)) = found else { return vec![name] };
         // Some names imply their publisher; clients may then also use the bare name.
-        let bare = (split_publisher(model) == (whose, model)).then(|| model.to_owned());
-        let full = format!("{whose}.{model}");
+        let bare = (split_publisher(model) == (publisher, model)).then(|| model.to_owned());
+        let full = format!("{publisher}.{model}");
         [name.clone(), full].into_iter().chain(bare).collect()
     }
 
@@ -145,59 +145,67 @@ impl Provider for VertexAi {
         Some(wire)
     }
 
-    fn write_request_target(&self, asked: &PathInfo<'_>, options: &Options, out: &mut Vec<u8>) -> Result<(), String> {
-        if asked.operation == Operation::Models {
+    fn write_request_target(
+        &self,
+        path_info: &PathInfo<'_>,
+        options: &Options,
+        out: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        if path_info.operation == Operation::Models {
             out.extend_from_slice(b"/v1beta1/publishers/google/models?pageSize=200");
-            crate::catalog::model_lists::write_page_token(asked, "pageToken", out);
+            crate::catalog::model_lists::write_page_token(path_info, "pageToken", out);
             return Ok(());
         }
-        if FILES.contains(&asked.operation) {
-            out.extend_from_slice(files::GCS.request_target(asked, options)?.as_bytes());
+        if FILES.contains(&path_info.operation) {
+            out.extend_from_slice(files::GCS.request_target(path_info, options)?.as_bytes());
             return Ok(());
         }
-        let version = if asked.prefix.ends_with("/v1") { "" } else { "/v1" };
-        if asked.operation == Operation::Rerank {
+        let version = if path_info.prefix.ends_with("/v1") { "" } else { "/v1" };
+        if path_info.operation == Operation::Rerank {
             // Reranking always uses the `global` location and the default ranking config.
             let project = require_project(options)?;
             let configs = format!("{version}/projects/{project}/locations/global/rankingConfigs");
             out.extend_from_slice(format!("{configs}/default_ranking_config:rank").as_bytes());
             return Ok(());
         }
-        if NATIVE_BATCH_JOBS.contains(&asked.operation) {
+        if NATIVE_BATCH_JOBS.contains(&path_info.operation) {
             let jobs = format!("{version}/{}/batchPredictionJobs", location_path(options)?);
             let bucket = options.get("vertex_storage_bucket_name");
             let bucket = bucket.ok_or("no bucket: send x-gateway-vertex-storage-bucket-name");
-            out.extend_from_slice(batch_jobs::request_path(asked, (&jobs, ":cancel"), bucket)?.as_bytes());
+            out.extend_from_slice(batch_jobs::request_path(path_info, (&jobs, ":cancel"), bucket)?.as_bytes());
             return Ok(());
         }
-        let is_its_own =
-            split_publisher(asked.model).0 == "google" && contains_operation(&[GEMINI, GEMINI_COUNT], asked.operation);
-        if self.provider_format(asked.operation, asked.model).is_none() && !is_its_own {
-            if asked.operation == Operation::CountTokens {
-                return Err(format!("the model `{}` does not support countTokens here", asked.model));
+        let is_its_own = split_publisher(path_info.model).0 == "google"
+            && contains_operation(&[GEMINI, GEMINI_COUNT], path_info.operation);
+        if self.provider_format(path_info.operation, path_info.model).is_none() && !is_its_own {
+            if path_info.operation == Operation::CountTokens {
+                return Err(format!("the model `{}` does not support countTokens here", path_info.model));
             }
-            super::write_path(self, asked, out);
+            super::write_path(self, path_info, out);
             return Ok(());
         }
         if is_its_own {
-            return write_gemini_target(asked, version, options, out);
+            return write_gemini_target(path_info, version, options, out);
         }
-        let place = location_path(options)?;
-        if asked.operation.is_provider_job() {
-            let kind = if asked.operation.is_fine_tuning() { "tuningJobs" } else { "batchPredictionJobs" };
-            out.extend_from_slice(format!("{version}/{place}/{kind}").as_bytes());
-            return write_job_path(asked, out);
+        let location = location_path(options)?;
+        if path_info.operation.is_provider_job() {
+            let kind = if path_info.operation.is_fine_tuning() { "tuningJobs" } else { "batchPredictionJobs" };
+            out.extend_from_slice(format!("{version}/{location}/{kind}").as_bytes());
+            return write_job_path(path_info, out);
         }
-        let (publisher, model) = split_publisher(asked.model);
+        let (publisher, model) = split_publisher(path_info.model);
         let escaped = path_segment::encode_model(model)?;
         let path = match publisher {
-            "meta" => format!("/v1beta1/{place}/endpoints/openapi/chat/completions"),
-            "endpoints" => format!("{version}/{place}/endpoints/{escaped}/chat/completions"),
-            _ if asked.operation.counts_tokens() && publisher == "anthropic" => {
-                format!("{version}/{place}/publishers/anthropic/models/count-tokens:rawPredict")
+            "meta" => format!("/v1beta1/{location}/endpoints/openapi/chat/completions"),
+            "endpoints" => format!("{version}/{location}/endpoints/{escaped}/chat/completions"),
+            _ if path_info.operation.counts_tokens() && publisher == "anthropic" => {
+                format!("{version}/{location}/publishers/anthropic/models/count-tokens:rawPredict")
             }
             _ => {
-                format!("{version}/{place}/publishers/{publisher}/models/{escaped}:{}", model_method(asked, publisher))
+                format!(
+                    "{version}/{location}/publishers/{publisher}/models/{escaped}:{}",
+                    model_method(path_info, publisher)
+                )
             }
         };
         out.extend_from_slice(path.as_bytes());
@@ -208,22 +216,22 @@ impl Provider for VertexAi {
 /// Writes the request target for Gemini's own operations. If no option names a project, the one in the client's path
 /// counts. Requests with an API key may have no project.
 fn write_gemini_target(
-    asked: &PathInfo<'_>,
+    path_info: &PathInfo<'_>,
     version: &str,
     options: &Options,
     out: &mut Vec<u8>,
 ) -> Result<(), String> {
-    let stated = asked.path_options.google;
+    let stated = path_info.path_options.google;
     let version = if stated.is_some_and(|stated| stated.version == "/v1beta1") { "/v1beta1" } else { version };
-    let place = match (location_path(options), stated.and_then(|stated| stated.project_and_location)) {
-        (Ok(place), _) => format!("/{place}"),
+    let location = match (location_path(options), stated.and_then(|stated| stated.project_and_location)) {
+        (Ok(location), _) => format!("/{location}"),
         (Err(_), Some("")) => String::new(),
-        (Err(_), Some(place)) => format!("/{place}"),
+        (Err(_), Some(location)) => format!("/{location}"),
         (Err(missing), None) => return Err(missing),
     };
-    let model = path_segment::encode_model(split_publisher(asked.model).1)?;
-    out.extend_from_slice(format!("{version}{place}/publishers/google/models/{model}:").as_bytes());
-    write_native_verb(asked, out);
+    let model = path_segment::encode_model(split_publisher(path_info.model).1)?;
+    out.extend_from_slice(format!("{version}{location}/publishers/google/models/{model}:").as_bytes());
+    write_native_verb(path_info, out);
     Ok(())
 }
 
@@ -239,24 +247,24 @@ fn require_project(options: &Options) -> Result<String, String> {
 }
 
 /// Writes the path of one job or of the job list. The page size of lists is fixed here.
-fn write_job_path(asked: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String> {
-    match asked.operation {
+fn write_job_path(path_info: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+    match path_info.operation {
         Operation::ListFinetunes | Operation::ListBatches => out.extend_from_slice(b"?pageSize=100"),
         Operation::CreateFinetune | Operation::CreateBatch => (),
         operation => {
             let is_end = matches!(operation, Operation::CancelFinetune | Operation::CancelBatch);
             let verb = if is_end { ":cancel" } else { "" };
-            out.extend_from_slice(format!("/{}{verb}", super::job_id_in_path(asked.path)?).as_bytes());
+            out.extend_from_slice(format!("/{}{verb}", super::job_id_in_path(path_info.path)?).as_bytes());
         }
     }
     Ok(())
 }
 
 /// Returns the method that is called on the model.
-fn model_method(asked: &PathInfo<'_>, publisher: &str) -> &'static str {
-    match (publisher, asked.operation, asked.is_streaming) {
+fn model_method(path_info: &PathInfo<'_>, publisher: &str) -> &'static str {
+    match (publisher, path_info.operation, path_info.is_streaming) {
         ("google", operation, _) if operation.is_embedding() => "predict",
-        ("google", ..) => super::google::translated_verb(asked),
+        ("google", ..) => super::google::translated_verb(path_info),
         (_, _, true) => "streamRawPredict",
         (_, _, false) => "rawPredict",
     }
@@ -305,9 +313,9 @@ mod tests {
         options.insert_if_absent(OPTIONS[0], "my-project".into());
         options.insert_if_absent(OPTIONS[1], "europe-west4".into());
         let operation = Operation::ChatComplete;
-        let asked = PathInfo { is_streaming: streams, ..PathInfo::for_test(operation, "/chat/completions", model) };
+        let path_info = PathInfo { is_streaming: streams, ..PathInfo::for_test(operation, "/chat/completions", model) };
         let mut out = Vec::new();
-        VertexAi.write_request_target(&asked, &options, &mut out)?;
+        VertexAi.write_request_target(&path_info, &options, &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 
@@ -322,40 +330,40 @@ mod tests {
             claude.ends_with("/publishers/anthropic/models/claude-sonnet-4-5%4020250929:streamRawPredict"),
             "{claude}"
         );
-        let place = "projects/my-project/locations/europe-west4";
+        let location = "projects/my-project/locations/europe-west4";
         let llama = request_target("meta.llama-4-maverick", false).unwrap();
-        assert_eq!(llama, format!("/v1beta1/{place}/endpoints/openapi/chat/completions"));
+        assert_eq!(llama, format!("/v1beta1/{location}/endpoints/openapi/chat/completions"));
         let mistral = request_target("mistralai.mistral-small-2503", true).unwrap();
-        assert_eq!(mistral, format!("/v1/{place}/publishers/mistralai/models/mistral-small-2503:streamRawPredict"));
+        assert_eq!(mistral, format!("/v1/{location}/publishers/mistralai/models/mistral-small-2503:streamRawPredict"));
         assert_eq!(
             request_target("endpoints.123", false).unwrap(),
-            format!("/v1/{place}/endpoints/123/chat/completions")
+            format!("/v1/{location}/endpoints/123/chat/completions")
         );
     }
 
     #[test]
     fn gemini_clients_keep_their_api_version_and_their_project_if_no_option_names_one() {
         let target = |google, given: &[(&str, &str)]| {
-            let asked = PathInfo::for_test(Operation::GenerateContent, "/models/g:generateContent", "g");
-            let asked = PathInfo { path_options: PathOptions { google, ..asked.path_options }, ..asked };
+            let path_info = PathInfo::for_test(Operation::GenerateContent, "/models/g:generateContent", "g");
+            let path_info = PathInfo { path_options: PathOptions { google, ..path_info.path_options }, ..path_info };
             let mut out = Vec::new();
-            VertexAi.write_request_target(&asked, &Options::from_pairs(OPTIONS, given), &mut out)?;
+            VertexAi.write_request_target(&path_info, &Options::from_pairs(OPTIONS, given), &mut out)?;
             Ok::<_, String>(String::from_utf8(out).unwrap())
         };
-        let stated = |version, place| Some(GooglePathOptions { version, project_and_location: place });
-        let own = [("vertex_project_id", "mine"), ("vertex_region", "global")];
-        let there = "projects/p/locations/eu";
+        let stated = |version, location| Some(GooglePathOptions { version, project_and_location: location });
+        let project_options = [("vertex_project_id", "mine"), ("vertex_region", "global")];
+        let client_location = "projects/p/locations/eu";
         for (google, given, sent) in [
-            (None, &own[..], "/v1/projects/mine/locations/global/"),
-            (stated("/v1beta", None), &own, "/v1/projects/mine/locations/global/"),
-            (stated("/v1beta1", Some(there)), &own, "/v1beta1/projects/mine/locations/global/"),
-            (stated("/v1beta1", Some(there)), &own[1..], "/v1beta1/projects/p/locations/eu/"),
-            (stated("/v1", Some(there)), &own[1..], "/v1/projects/p/locations/eu/"),
-            (stated("/v1beta1", Some("")), &own[1..], "/v1beta1/"),
+            (None, &project_options[..], "/v1/projects/mine/locations/global/"),
+            (stated("/v1beta", None), &project_options, "/v1/projects/mine/locations/global/"),
+            (stated("/v1beta1", Some(client_location)), &project_options, "/v1beta1/projects/mine/locations/global/"),
+            (stated("/v1beta1", Some(client_location)), &project_options[1..], "/v1beta1/projects/p/locations/eu/"),
+            (stated("/v1", Some(client_location)), &project_options[1..], "/v1/projects/p/locations/eu/"),
+            (stated("/v1beta1", Some("")), &project_options[1..], "/v1beta1/"),
         ] {
             assert_eq!(target(google, given).unwrap(), format!("{sent}publishers/google/models/g:generateContent"));
         }
-        assert!(target(stated("/v1beta", None), &own[1..]).unwrap_err().contains("no project"));
+        assert!(target(stated("/v1beta", None), &project_options[1..]).unwrap_err().contains("no project"));
     }
 
     #[test]
@@ -371,8 +379,8 @@ mod tests {
 
     #[test]
     fn validates_the_credential_source_of_an_external_account() {
-        let grant = |file: &str, way| {
-            let given = [("vertex_service_account_json", file), ("vertex_auth_type", way)];
+        let grant = |file: &str, auth_type| {
+            let given = [("vertex_service_account_json", file), ("vertex_auth_type", auth_type)];
             VertexAi.grant(&Options::from_pairs(OPTIONS, &given))
         };
         let file = |source: &str| {
@@ -381,21 +389,23 @@ mod tests {
                 "token_url":"https://sts.googleapis.com/v1/token","credential_source":{source}}}"#
             )
         };
-        for way in ["serviceAccount", FEDERATED_AUTH_TYPE] {
-            let Ok(Some(own)) = grant(&file(r#"{"file":"/run/token"}"#), way) else { panic!("a grant") };
-            assert!(own.is_machine_identity() && !own.requires_signing(), "{way}");
+        for auth_type in ["serviceAccount", FEDERATED_AUTH_TYPE] {
+            let Ok(Some(granted)) = grant(&file(r#"{"file":"/run/token"}"#), auth_type) else { panic!("a grant") };
+            assert!(granted.is_machine_identity() && !granted.requires_signing(), "{auth_type}");
         }
-        let asked = grant(&file(r#"{"url":"https://idp.test/t","headers":{"a":"b"}}"#), FEDERATED_AUTH_TYPE);
-        assert!(matches!(asked, Ok(Some(ref grant)) if !grant.is_machine_identity()));
+        let by_url = grant(&file(r#"{"url":"https://idp.test/t","headers":{"a":"b"}}"#), FEDERATED_AUTH_TYPE);
+        assert!(matches!(by_url, Ok(Some(ref grant)) if !grant.is_machine_identity()));
         let executable = file(r#"{"executable":{"command":"rm"}}"#);
-        for (told, words) in [("{}", "type"), (file("{}").as_str(), "credential_source"), (&executable, "executable")] {
-            assert!(grant(told, FEDERATED_AUTH_TYPE).unwrap_err().contains(words), "{told}");
+        for (account_json, expected) in
+            [("{}", "type"), (file("{}").as_str(), "credential_source"), (&executable, "executable")]
+        {
+            assert!(grant(account_json, FEDERATED_AUTH_TYPE).unwrap_err().contains(expected), "{account_json}");
         }
-        for odd in [
+        for invalid in [
             r#"{"url":"https://i.test","headers":{"a b":"c"}}"#,
             r#"{"url":"https://i.test","headers":{"a":"b\r\nc: d"}}"#,
         ] {
-            assert!(grant(&file(odd), FEDERATED_AUTH_TYPE).unwrap_err().contains("headers"), "{odd}");
+            assert!(grant(&file(invalid), FEDERATED_AUTH_TYPE).unwrap_err().contains("headers"), "{invalid}");
         }
         assert!(grant(r#"{"type":"service_account"}"#, FEDERATED_AUTH_TYPE).unwrap_err().contains("external_account"));
     }

@@ -92,12 +92,12 @@ pub async fn check_batch_models(
 /// Checks a message batch, which carries all its lines in one body.
 async fn check_message_batch(models: Arc<SavedModels>, body: Body) -> Result<Body> {
     let bytes = body.collect().await?;
-    let (looked, whole) = (bytes.clone(), bytes);
-    let look = move || batch_lines::check_message_batch(&looked, &|model| models.is_allowed(model));
+    let (checked, forwarded) = (bytes.clone(), bytes);
+    let check = move || batch_lines::check_message_batch(&checked, &|model| models.is_allowed(model));
     // Runs on a blocking thread, because other requests would wait here. The check neither panics nor is cancelled,
     // unless the process is shutting down.
-    tokio::task::spawn_blocking(look).await.map_err(|_| Error::Draining)?.map_err(fault_to_error)?;
-    Ok(Body::Complete(whole))
+    tokio::task::spawn_blocking(check).await.map_err(|_| Error::Draining)?.map_err(fault_to_error)?;
+    Ok(Body::Complete(forwarded))
 }
 
 /// Checks the lines of an uploaded form as they pass through.
@@ -107,13 +107,13 @@ fn check_upload(call: &Call<'_>, models: Arc<SavedModels>, longest: usize, body:
     let mut form = BatchUploadChecker::from_content_type(kind, longest)
         .ok_or_else(|| unread("a file must be uploaded as a form (multipart/form-data)"))?;
     let mut left = body.length();
-    body.with_guard(Box::new(move |piece| {
-        if let Some(piece) = piece {
-            form.feed(piece, &|model| models.is_allowed(model)).map_err(fault_to_error)?;
-            left = left.map(|left| left.saturating_sub(piece.len() as u64));
+    body.with_guard(Box::new(move |chunk| {
+        if let Some(chunk) = chunk {
+            form.feed(chunk, &|model| models.is_allowed(model)).map_err(fault_to_error)?;
+            left = left.map(|left| left.saturating_sub(chunk.len() as u64));
         }
         // Checks before the last byte is sent, because after it the provider has the complete file.
-        let is_last = piece.is_none() || left == Some(0);
+        let is_last = chunk.is_none() || left == Some(0);
         if is_last && !form.is_finished() {
             Err(unread("the form is incomplete; its closing boundary is missing"))
         } else {
@@ -130,10 +130,10 @@ fn fault_to_error(fault: BatchLineError) -> Error {
 }
 
 /// Builds the head of the request for the file from which a batch is created.
-fn file_request_head(call: &Call<'_>, target: &Target<'_>, made: &[u8]) -> Result<RequestHead> {
+fn file_request_head(call: &Call<'_>, target: &Target<'_>, body: &[u8]) -> Result<RequestHead> {
     let invalid = |message: String| Error::BatchUnreadable { message };
-    let made: CreateBatchBody<'_> = serde_json::from_slice(made).map_err(|error| invalid(error.to_string()))?;
-    let id = &*made.input_file_id;
+    let batch: CreateBatchBody<'_> = serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))?;
+    let id = &*batch.input_file_id;
     if matches!(id, "" | "." | "..") {
         return Err(invalid("input_file_id must name a file".into()));
     }
@@ -163,8 +163,8 @@ async fn fetch_file(
     if target.provider.provider_format(operation, "").is_some() || !target.provider.supports(operation) {
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() });
     }
-    let look = Call { route, head, control: call.control };
-    let (incoming, deadline) = send_to_target(state, &look, target, Body::empty(), None, log).await?;
+    let file_call = Call { route, head, control: call.control };
+    let (incoming, deadline) = send_to_target(state, &file_call, target, Body::empty(), None, log).await?;
     let is_plain = incoming.head.headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
     if incoming.head.status == 200 && is_plain {
         return Ok((incoming, deadline));
@@ -177,13 +177,13 @@ async fn fetch_file(
 async fn check_lines(mut incoming: IncomingResponse, models: &SavedModels, most: usize) -> Result<()> {
     let (mut lines, mut length) = (LineSplitter::new(most), 0);
     let each = |number: usize, line: &[u8]| batch_lines::check_line(number, line, &|model| models.is_allowed(model));
-    while let Some(piece) = incoming.body.next_chunk().await.transpose()? {
-        length += piece.len();
+    while let Some(chunk) = incoming.body.next_chunk().await.transpose()? {
+        length += chunk.len();
         if length > most {
             let message = format!("the file of this batch is larger than {most} bytes");
             return Err(Error::BatchUnreadable { message });
         }
-        lines.feed(&piece, each).map_err(fault_to_error)?;
+        lines.feed(&chunk, each).map_err(fault_to_error)?;
         // Much data may be ready at once; yielding lets other tasks run in between.
         tokio::task::yield_now().await;
     }

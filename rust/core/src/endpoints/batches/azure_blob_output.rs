@@ -134,12 +134,17 @@ async fn translate_error(
     mut incoming: IncomingResponse,
     deadline: &mut Deadline,
 ) -> Result<IncomingResponse> {
-    let said = deadline.enforce(upstream::collect(&mut incoming.body, MAX_ERROR_BODY_BYTES)).await?.unwrap_or_default();
+    let error_body =
+        deadline.enforce(upstream::collect(&mut incoming.body, MAX_ERROR_BODY_BYTES)).await?.unwrap_or_default();
     let mut head = incoming.head;
-    let told =
-        files::translate_error(target.provider.slug(), head.status, &said, head.headers.get_str("x-ms-request-id"));
+    let translated = files::translate_error(
+        target.provider.slug(),
+        head.status,
+        &error_body,
+        head.headers.get_str("x-ms-request-id"),
+    );
     head.headers = with_content_type(head.headers, b"application/json");
-    Ok(IncomingResponse { head, body: ResponseBody::from_bytes(told.into()) })
+    Ok(IncomingResponse { head, body: ResponseBody::from_bytes(translated.into()) })
 }
 
 #[cfg(test)]

@@ -41,13 +41,13 @@ pub fn translate_line(line: BatchLine<'_>) -> Result<TranslatedLine, Problem> {
 }
 
 /// Translates the response to a line, or its error, to the client's format.
-pub fn translate_line_response(line: BatchLine<'_>, status: u16, answer: &[u8]) -> Result<Vec<u8>, Problem> {
+pub fn translate_line_response(line: BatchLine<'_>, status: u16, body: &[u8]) -> Result<Vec<u8>, Problem> {
     let (translation, _) = build_translation(line)?;
     if status >= 300 {
-        return Ok(translation.translate_error(status, answer, None));
+        return Ok(translation.translate_error(status, body, None));
     }
     translation
-        .translate_response(answer)
+        .translate_response(body)
         .map_err(|broken| Problem::new("$", format!("the response cannot be read: {}", broken.0)))
 }
 
@@ -107,11 +107,11 @@ mod tests {
 
     #[test]
     fn reports_the_path_of_untranslatable_fields() {
-        let place = |line| translate_line(line).unwrap_err().path;
+        let error_path = |line| translate_line(line).unwrap_err().path;
         let chat = chat_line(r#"{"model":"m","messages":[]}"#);
-        assert_eq!(place(BatchLine { provider: "nobody", ..chat }), "provider");
-        assert_eq!(place(BatchLine { path: "/v1/embeddings", ..chat }), "url");
-        assert_eq!(place(chat_line("[")), "body");
+        assert_eq!(error_path(BatchLine { provider: "nobody", ..chat }), "provider");
+        assert_eq!(error_path(BatchLine { path: "/v1/embeddings", ..chat }), "url");
+        assert_eq!(error_path(chat_line("[")), "body");
         assert_eq!(translate_line_response(chat, 200, b"no").unwrap_err().path, "$");
         let beta = chat_line(r#"{"model":"m","anthropic_beta":["one"],"messages":[{"role":"user","content":"hi"}]}"#);
         assert_eq!(translate_line(beta).unwrap().dropped_params, "anthropic_beta");

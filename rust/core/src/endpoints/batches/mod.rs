@@ -101,21 +101,24 @@ mod tests {
     #[test]
     fn requests_with_gateway_ids_or_without_a_provider_go_to_the_gateway_store() {
         let snapshot = Snapshot::compile(SNAPSHOT_JSON.as_bytes()).unwrap();
-        let ours =
+        let is_gateway_store =
             |path, fields: &[(&str, &str)]| is_for_gateway_store(&snapshot, &request_head("GET", path, fields), &[]);
         let openai = ("x-gateway-provider", "openai");
         assert!(
-            ours("/v1/files", &[])
-                && ours("/v1/batches/x/cancel", &[])
-                && ours("/v1/files", &[("x-gateway-provider", "gateway")])
+            is_gateway_store("/v1/files", &[])
+                && is_gateway_store("/v1/batches/x/cancel", &[])
+                && is_gateway_store("/v1/files", &[("x-gateway-provider", "gateway")])
         );
-        assert!(ours("/v1/files/gw_file_1/content", &[openai]) && ours("/v1/batches/gw_batch_1", &[openai]));
-        assert!(!ours("/v1/files", &[openai]) && !ours("/v1/files/file-1", &[openai]));
-        for named in [("x-gateway-config", "pc-2"), ("x-gateway-virtual-key", "v"), ("x-gateway-api-key", "abc")] {
-            assert!(!ours("/v1/batches", &[named]), "{named:?}");
+        assert!(
+            is_gateway_store("/v1/files/gw_file_1/content", &[openai])
+                && is_gateway_store("/v1/batches/gw_batch_1", &[openai])
+        );
+        assert!(!is_gateway_store("/v1/files", &[openai]) && !is_gateway_store("/v1/files/file-1", &[openai]));
+        for header in [("x-gateway-config", "pc-2"), ("x-gateway-virtual-key", "v"), ("x-gateway-api-key", "abc")] {
+            assert!(!is_gateway_store("/v1/batches", &[header]), "{header:?}");
         }
-        assert!(!ours("/v1/filesystem", &[]) && !ours("/v1/vector_stores/v/files", &[]));
-        let named = |name: &str, aliases: &[&str]| {
+        assert!(!is_gateway_store("/v1/filesystem", &[]) && !is_gateway_store("/v1/vector_stores/v/files", &[]));
+        let is_gateway_provider = |name: &str, aliases: &[&str]| {
             let aliases: Vec<_> = aliases.iter().map(|&alias| alias.to_owned()).collect();
             is_for_gateway_store(
                 &snapshot,
@@ -123,8 +126,12 @@ mod tests {
                 &aliases,
             )
         };
-        assert!(named("portkey", &["x-portkey-"]) && named("gateway", &[]));
-        assert!(!named("portkey", &[]) && !named("x-portkey-", &["x-portkey-"]) && !named("portkey", &["x-other-"]));
+        assert!(is_gateway_provider("portkey", &["x-portkey-"]) && is_gateway_provider("gateway", &[]));
+        assert!(
+            !is_gateway_provider("portkey", &[])
+                && !is_gateway_provider("x-portkey-", &["x-portkey-"])
+                && !is_gateway_provider("portkey", &["x-other-"])
+        );
         let storeless = Snapshot::compile(br#"{"epoch":"1"}"#).unwrap();
         assert!(!is_for_gateway_store(&storeless, &request_head("GET", "/v1/files", &[]), &[]));
     }
@@ -132,8 +139,8 @@ mod tests {
     #[test]
     fn only_batch_creation_and_output_need_the_batch_handler() {
         let snapshot = Snapshot::compile(SNAPSHOT_JSON.as_bytes()).unwrap();
-        let apart = |method, path| needs_batch_handler(&snapshot, &request_head(method, path, &[]));
-        assert!(apart("POST", "/v1/batches") && apart("GET", "/v1/batches/b/output"));
+        let needs_handler = |method, path| needs_batch_handler(&snapshot, &request_head(method, path, &[]));
+        assert!(needs_handler("POST", "/v1/batches") && needs_handler("GET", "/v1/batches/b/output"));
         for (method, path) in [
             ("GET", "/v1/batches"),
             ("GET", "/v1/batches/b"),
@@ -142,7 +149,7 @@ mod tests {
             ("GET", "/v1/batches/a/b/output"),
             ("POST", "/v1/chat/completions"),
         ] {
-            assert!(!apart(method, path), "{method} {path}");
+            assert!(!needs_handler(method, path), "{method} {path}");
         }
     }
 }

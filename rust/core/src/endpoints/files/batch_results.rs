@@ -35,25 +35,25 @@ pub struct BatchOutputTranslator {
 
 impl BatchOutputTranslator {
     /// Returns `None` if the request is not for the output lines of a batch.
-    pub fn from_call(call: &Call<'_>, provider: &'static str, words: BatchLineFormat) -> Option<Self> {
+    pub fn from_call(call: &Call<'_>, provider: &'static str, line_format: BatchLineFormat) -> Option<Self> {
         let Some(BatchOutput::ProviderFile { endpoint, model }) = call.head.batch_output.as_deref() else {
             return None;
         };
-        Some(Self::new(provider, words, (endpoint, model)))
+        Some(Self::new(provider, line_format, (endpoint, model)))
     }
 
     fn new(provider: &'static str, line_format: BatchLineFormat, (endpoint, model): (&str, &str)) -> Self {
-        let said = match endpoint {
+        let request = match endpoint {
             "/v1/completions" => json!({"model": model, "prompt": "-"}),
             "/v1/embeddings" | "/v1/responses" => json!({"model": model, "input": "-"}),
             _ => json!({"model": model, "messages": [{"role": "user", "content": "-"}]}),
         };
-        let (lines, placeholder_request) = (LineSplitter::new(MAX_LINE_BYTES), said.to_string().into_bytes());
+        let (lines, placeholder_request) = (LineSplitter::new(MAX_LINE_BYTES), request.to_string().into_bytes());
         Self { provider, line_format, endpoint: endpoint.to_owned(), placeholder_request, lines, is_broken: false }
     }
 
     /// Translates the next chunk of the file; `None` marks its end.
-    pub fn translate_chunk(&mut self, piece: Option<&[u8]>) -> Vec<u8> {
+    pub fn translate_chunk(&mut self, chunk: Option<&[u8]>) -> Vec<u8> {
         let mut out = Vec::new();
         if self.is_broken {
             return out;
@@ -66,8 +66,8 @@ impl BatchOutputTranslator {
             }
             Ok::<_, LineTooLong>(())
         };
-        let read = match piece {
-            Some(piece) => lines.feed(piece, each),
+        let read = match chunk {
+            Some(chunk) => lines.feed(chunk, each),
             None => lines.finish(each),
         };
         self.lines = lines;
@@ -81,18 +81,19 @@ impl BatchOutputTranslator {
 
     fn translate_line(&self, number: usize, line: &[u8]) -> Vec<u8> {
         let unread = |id: &str, why: &str| encode_output_line(number, id, Err(why));
-        let answered = match self.line_format.parse_result_line(line) {
-            Ok(answered) => answered,
+        let result = match self.line_format.parse_result_line(line) {
+            Ok(result) => result,
             Err(broken) => return unread("", &broken.0),
         };
-        let (id, status) = (&*answered.custom_id, answered.status);
-        let body: Cow<'_, str> = if answered.is_openai_format {
-            answered.body
+        let (id, status) = (&*result.custom_id, result.status);
+        let body: Cow<'_, str> = if result.is_openai_format {
+            result.body
         } else {
-            let asked = BatchLine { provider: self.provider, path: &self.endpoint, body: &self.placeholder_request };
-            let told = line_requests::translate_line_response(asked, status, answered.body.as_bytes());
-            match told.map(String::from_utf8) {
-                Ok(Ok(told)) => told.into(),
+            let batch_line =
+                BatchLine { provider: self.provider, path: &self.endpoint, body: &self.placeholder_request };
+            let response = line_requests::translate_line_response(batch_line, status, result.body.as_bytes());
+            match response.map(String::from_utf8) {
+                Ok(Ok(text)) => text.into(),
                 Ok(Err(_)) => return unread(id, "it is not UTF-8 text"),
                 Err(problem) => return unread(id, &problem.message),
             }
@@ -105,8 +106,8 @@ impl BatchOutputTranslator {
 }
 
 /// Encodes one line of `OpenAI`'s batch output: the response, or why it could not be read.
-fn encode_output_line(number: usize, custom_id: &str, answered: Result<(u16, &RawValue), &str>) -> Vec<u8> {
-    let (response, error) = match answered {
+fn encode_output_line(number: usize, custom_id: &str, outcome: Result<(u16, &RawValue), &str>) -> Vec<u8> {
+    let (response, error) = match outcome {
         Ok((status, body)) => {
             let request = json!(response_id(body).unwrap_or_default());
             (format!("{{\"status_code\":{status},\"request_id\":{request},\"body\":{}}}", body.get()), Value::Null)
@@ -131,7 +132,7 @@ pub fn translate_output(mut results: BatchOutputTranslator, incoming: IncomingRe
     let IncomingResponse { head, body } = incoming;
     set_file_content_type(IncomingResponse {
         head,
-        body: body.map_chunks(move |piece| results.translate_chunk(piece.as_deref()).into()),
+        body: body.map_chunks(move |chunk| results.translate_chunk(chunk.as_deref()).into()),
     })
 }
 
@@ -148,7 +149,7 @@ mod tests {
 
     fn translate_in_chunks(results: &mut BatchOutputTranslator, file: &str, step: usize) -> Vec<Value> {
         let mut out: Vec<u8> =
-            file.as_bytes().chunks(step).flat_map(|piece| results.translate_chunk(Some(piece))).collect();
+            file.as_bytes().chunks(step).flat_map(|chunk| results.translate_chunk(Some(chunk))).collect();
         out.extend(results.translate_chunk(None));
         String::from_utf8(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }

@@ -61,9 +61,9 @@ impl BatchInputTranslator {
         if self.has_lines { Ok(()) } else { Err(RequestError::new("file", "it has no lines")) }
     }
 
-    fn with_lines<T>(&mut self, work: impl FnOnce(&mut Self, &mut LineSplitter) -> T) -> T {
+    fn with_lines<T>(&mut self, action: impl FnOnce(&mut Self, &mut LineSplitter) -> T) -> T {
         let mut lines = std::mem::replace(&mut self.lines, LineSplitter::new(MAX_LINE_BYTES));
-        let done = work(self, &mut lines);
+        let done = action(self, &mut lines);
         self.lines = lines;
         done
     }
@@ -85,16 +85,16 @@ impl BatchInputTranslator {
             self.check_native_row(&row).map_err(|refusal| line_error(number, &refusal.path, &refusal.message))?;
             self.output.extend_from_slice(line);
         } else {
-            let said =
+            let translated =
                 self.translate_row(&row).map_err(|refusal| line_error(number, &refusal.path, &refusal.message))?;
-            self.output.extend_from_slice(&said);
+            self.output.extend_from_slice(&translated);
         }
         self.output.push(b'\n');
         Ok(())
     }
 
     fn translate_row(&mut self, row: &BatchInputLine<'_>) -> Result<Vec<u8>, RequestError> {
-        let missing = |path: &str, what: &str| RequestError::new(path, format!("it must be {what}"));
+        let missing = |path: &str, expected: &str| RequestError::new(path, format!("it must be {expected}"));
         let custom_id = row.custom_id.as_deref().ok_or_else(|| missing("custom_id", "a string"))?;
         let url = self.overrides.endpoint.clone().or_else(|| row.url.as_deref().map(ToOwned::to_owned));
         let url = &*url.ok_or_else(|| missing("url", "the path of an endpoint"))?;
@@ -110,10 +110,14 @@ impl BatchInputTranslator {
             return self.line_format.encode_line(custom_id, body).map_err(|message| RequestError::new("body", message));
         }
         let line = BatchLine { provider: self.provider, path: url, body };
-        let said =
+        let translated =
             line_requests::translate_line(line).map_err(|problem| RequestError::new(problem.path, problem.message))?;
-        said.dropped_params.split(", ").filter(|name| !name.is_empty()).for_each(|name| self.dropped_params.add(name));
-        self.line_format.encode_line(custom_id, &said.body).map_err(|message| RequestError::new("", message))
+        translated
+            .dropped_params
+            .split(", ")
+            .filter(|name| !name.is_empty())
+            .for_each(|name| self.dropped_params.add(name));
+        self.line_format.encode_line(custom_id, &translated.body).map_err(|message| RequestError::new("", message))
     }
 
     /// Checks a line that is already in the provider's format. It may contain a model name too.
@@ -142,14 +146,14 @@ impl LineOverrides {
     /// Sets the overriding model in a request body, if there is one.
     fn apply_model<'b>(&self, body: &'b [u8]) -> Result<Cow<'b, [u8]>, RequestError> {
         let Some(model) = &self.model else { return Ok(body.into()) };
-        let named = edit::set_fields(body, &[], &[edit::json_field("model", &model.as_str().into())]);
-        named.map(Cow::Owned).map_err(|found| RequestError::new("body", found.message))
+        let updated = edit::set_fields(body, &[], &[edit::json_field("model", &model.as_str().into())]);
+        updated.map(Cow::Owned).map_err(|found| RequestError::new("body", found.message))
     }
 }
 
 fn line_error(number: usize, path: &str, message: &str) -> RequestError {
-    let place = if path.is_empty() { "file".to_owned() } else { format!("file.{path}") };
-    RequestError::new(place, format!("line {number}: {message}"))
+    let location = if path.is_empty() { "file".to_owned() } else { format!("file.{path}") };
+    RequestError::new(location, format!("line {number}: {message}"))
 }
 
 #[cfg(test)]
@@ -165,12 +169,12 @@ mod tests {
 
     fn translate_file(
         provider: &'static str,
-        words: BatchLineFormat,
+        line_format: BatchLineFormat,
         file: &str,
         step: usize,
     ) -> Result<Vec<Value>, RequestError> {
-        let mut rows = BatchInputTranslator::new(provider, words, LineOverrides::default());
-        file.as_bytes().chunks(step).try_for_each(|piece| rows.feed(piece))?;
+        let mut rows = BatchInputTranslator::new(provider, line_format, LineOverrides::default());
+        file.as_bytes().chunks(step).try_for_each(|chunk| rows.feed(chunk))?;
         rows.finish()?;
         let out = String::from_utf8(rows.take_output()).unwrap();
         Ok(out.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
@@ -195,11 +199,14 @@ mod tests {
 
     #[test]
     fn keeps_lines_in_provider_format_unchanged() {
-        let own = r#"{"recordId": "x",  "modelInput": {"any": 1}}"#;
+        let native_line = r#"{"recordId": "x",  "modelInput": {"any": 1}}"#;
         let mut rows = BatchInputTranslator::new("bedrock", BatchLineFormat::Bedrock, LineOverrides::default());
-        rows.feed(own.as_bytes()).unwrap();
+        rows.feed(native_line.as_bytes()).unwrap();
         rows.finish().unwrap();
-        assert_eq!((rows.take_output(), rows.model_and_endpoint.is_none()), (format!("{own}\n").into_bytes(), true));
+        assert_eq!(
+            (rows.take_output(), rows.model_and_endpoint.is_none()),
+            (format!("{native_line}\n").into_bytes(), true)
+        );
     }
 
     #[test]

@@ -38,81 +38,82 @@ const MAX_LISTED_DATASETS: usize = 200;
 const JSON_CONTENT_TYPE: &str = "application/json";
 
 pub async fn handle_request(
-    talk: &FileStoreClient<'_>,
+    client: &FileStoreClient<'_>,
     (call, kind): (&Call<'_>, DatasetStore),
     body: Body,
     log: &mut RequestLog,
 ) -> FileStoreResult {
-    match talk.operation {
-        Operation::UploadFile => upload::upload_file(talk, call, body, log, DatasetUpload::new(talk, kind)).await,
-        Operation::ListFiles => list_files(talk, (call, kind)).await,
+    match client.operation {
+        Operation::UploadFile => upload::upload_file(client, call, body, log, DatasetUpload::new(client, kind)).await,
+        Operation::ListFiles => list_files(client, (call, kind)).await,
         Operation::DeleteFile => {
-            let (incoming, _) = talk.send(InternalRequest::new("DELETE", call.route.path)).await?;
+            let (incoming, _) = client.send(InternalRequest::new("DELETE", call.route.path)).await?;
             let id = call.route.path.rsplit('/').next().unwrap_or_default();
-            Ok(talk.success_response(incoming, files::deletion_body(id)))
+            Ok(client.success_response(incoming, files::deletion_body(id)))
         }
-        Operation::RetrieveFileContent => retrieve_content(talk, (call, kind)).await,
+        Operation::RetrieveFileContent => retrieve_content(client, (call, kind)).await,
         _ => {
-            let (incoming, dataset) = request_json(talk, InternalRequest::new("GET", call.route.path)).await?;
+            let (incoming, dataset) = request_json(client, InternalRequest::new("GET", call.route.path)).await?;
             let file = kind.parse_file(&dataset).ok_or_else(|| broken_response("it has no dataset id"))?;
-            Ok(talk.success_response(incoming, file.to_json_bytes()))
+            Ok(client.success_response(incoming, file.to_json_bytes()))
         }
     }
 }
 
 /// Sends a request and parses the JSON response.
 async fn request_json(
-    talk: &FileStoreClient<'_>,
+    client: &FileStoreClient<'_>,
     question: InternalRequest<'_>,
 ) -> FileStoreResult<(IncomingResponse, serde_json::Value)> {
-    let (mut incoming, mut deadline) = talk.send(question).await?;
-    let response = read_json(talk, &mut incoming, &mut deadline).await?;
+    let (mut incoming, mut deadline) = client.send(question).await?;
+    let response = read_json(client, &mut incoming, &mut deadline).await?;
     Ok((incoming, response))
 }
 
 async fn read_json(
-    talk: &FileStoreClient<'_>,
+    client: &FileStoreClient<'_>,
     incoming: &mut IncomingResponse,
     deadline: &mut Deadline,
 ) -> FileStoreResult<serde_json::Value> {
-    let response = talk.read_text(incoming, deadline, MAX_LIST_BYTES).await?;
+    let response = client.read_text(incoming, deadline, MAX_LIST_BYTES).await?;
     Ok(serde_json::from_str(&response).map_err(|error| broken_response(&format!("it cannot be read: {error}")))?)
 }
 
 /// Lists files. The provider returns all datasets at once; filters and pagination are applied here.
-async fn list_files(talk: &FileStoreClient<'_>, (call, kind): (&Call<'_>, DatasetStore)) -> FileStoreResult {
-    let most = parse_limit(talk, call, MAX_LISTED_DATASETS)?;
+async fn list_files(client: &FileStoreClient<'_>, (call, kind): (&Call<'_>, DatasetStore)) -> FileStoreResult {
+    let most = parse_limit(client, call, MAX_LISTED_DATASETS)?;
     let query = kind.list_query(MAX_LISTED_DATASETS);
     let (incoming, response) =
-        request_json(talk, InternalRequest { query: &query, ..InternalRequest::new("GET", "/files") }).await?;
+        request_json(client, InternalRequest { query: &query, ..InternalRequest::new("GET", "/files") }).await?;
     let is_asked = |file: &FileObject| query_param(call, "purpose").is_none_or(|purpose| purpose == file.purpose);
     let all: Vec<_> = kind.parse_file_list(&response).into_iter().filter(is_asked).collect();
     let after =
         query_param(call, "after").map(|id| all.iter().position(|file| file.id == id).map_or(all.len(), |at| at + 1));
     let rest = &all[after.unwrap_or_default()..];
     let part = &rest[..rest.len().min(most)];
-    Ok(talk.success_response(incoming, files::list_body(part, part.len() < rest.len())))
+    Ok(client.success_response(incoming, files::list_body(part, part.len() < rest.len())))
 }
 
 /// Streams the content of a dataset's files one after the other. Each file is requested when the previous one has
 /// ended.
-async fn retrieve_content(talk: &FileStoreClient<'_>, (call, kind): (&Call<'_>, DatasetStore)) -> FileStoreResult {
-    let (_, response) = request_json(talk, InternalRequest::new("GET", call.route.path)).await?;
+async fn retrieve_content(client: &FileStoreClient<'_>, (call, kind): (&Call<'_>, DatasetStore)) -> FileStoreResult {
+    let (_, response) = request_json(client, InternalRequest::new("GET", call.route.path)).await?;
     let urls = kind.download_urls(&response);
-    let Some((first, others)) = urls.split_first() else { return Err(no_content_error(talk, kind, &response)) };
-    let ask = |url: &&str| {
-        let fetching = talk.prepare_fetch(url)?;
+    let Some((first, others)) = urls.split_first() else { return Err(no_content_error(client, kind, &response)) };
+    let defer_fetch = |url: &&str| {
+        let fetching = client.prepare_fetch(url)?;
         let later: DeferredBody = Box::new(move || Box::pin(fetch_next_file(fetching, kind)));
         Ok(later)
     };
-    let others = others.iter().map(ask).collect::<Result<_>>()?;
-    let (IncomingResponse { head, body }, mut deadline) = talk.fetch(first).await?;
+    let others = others.iter().map(defer_fetch).collect::<Result<_>>()?;
+    let (IncomingResponse { head, body }, mut deadline) = client.fetch(first).await?;
     let mut body = ResponseBody::from_sequence(decode_to_lines(body, kind), others);
     // Read the first chunk before responding, so that an unreadable file yields an error status instead of a broken
     // stream.
     deadline.enforce(pin!(body.wait_for_first_chunk())).await?;
     let incoming = IncomingResponse { head, body };
-    let results = BatchOutputTranslator::from_call(call, talk.target.provider.slug(), talk.file_store.line_format());
+    let results =
+        BatchOutputTranslator::from_call(call, client.target.provider.slug(), client.file_store.line_format());
     let incoming = match results {
         Some(results) => translate_output(results, incoming),
         None => set_file_content_type(incoming),
@@ -140,25 +141,25 @@ fn decode_to_lines(body: ResponseBody, kind: DatasetStore) -> ResponseBody {
         DatasetStore::Cohere => AvroDecoder::default(),
         DatasetStore::Fireworks => return body,
     };
-    body.try_map_chunks(move |piece| {
-        let told = match piece {
-            Some(piece) => records.decode_chunk(&piece),
+    body.try_map_chunks(move |chunk| {
+        let decoded = match chunk {
+            Some(chunk) => records.decode_chunk(&chunk),
             None => records.check_complete().map(|()| Vec::new()),
         };
-        told.map(Bytes::from).map_err(|found| broken_response(&found.0))
+        decoded.map(Bytes::from).map_err(|found| broken_response(&found.0))
     })
 }
 
 /// Returns the error for a dataset without files.
-fn no_content_error(talk: &FileStoreClient<'_>, kind: DatasetStore, response: &serde_json::Value) -> FileStoreError {
+fn no_content_error(client: &FileStoreClient<'_>, kind: DatasetStore, response: &serde_json::Value) -> FileStoreError {
     match kind.parse_file(response).map(|file| file.state) {
-        Some(FileState::Pending) => talk
+        Some(FileState::Pending) => client
             .untranslatable_error(
                 "file_id",
                 "is still being checked by the provider; it can be read once it is `processed`",
             )
             .into(),
-        Some(FileState::Failed(why)) => talk.untranslatable_error("file_id", format!("cannot be read: {why}")).into(),
+        Some(FileState::Failed(why)) => client.untranslatable_error("file_id", format!("cannot be read: {why}")).into(),
         _ => broken_response("it says nowhere what is in it").into(),
     }
 }
@@ -201,8 +202,8 @@ impl<'d> DatasetUpload<'d> {
 
     /// Creates a dataset. Returns the path and the query of the upload, and the form field of the file.
     async fn create_dataset(&mut self, file: &FileInfo) -> FileStoreResult<(String, String, &'static str)> {
-        let talk = self.client;
-        let wrong = |message| talk.untranslatable_error(upload::PURPOSE_FIELD, message);
+        let client = self.client;
+        let wrong = |message| client.untranslatable_error(upload::PURPOSE_FIELD, message);
         if self.kind == DatasetStore::Cohere {
             // Cohere creates the dataset with the upload itself.
             let query = datasets::cohere_dataset_query(file.purpose, &file.name).map_err(wrong)?;
@@ -211,24 +212,25 @@ impl<'d> DatasetUpload<'d> {
         let id = datasets::fireworks_dataset_id(file.purpose, &file.unique_id).map_err(wrong)?;
         let fields = [("content-type".to_owned(), JSON_CONTENT_TYPE.to_owned())];
         let body = Body::Complete(datasets::create_dataset_body(&id, &file.name).into());
-        talk.send(InternalRequest { headers: &fields, body, ..InternalRequest::new("POST", "/files") }).await?;
+        client.send(InternalRequest { headers: &fields, body, ..InternalRequest::new("POST", "/files") }).await?;
         let path = format!("/files/{id}/content");
         self.id = Some(id);
         Ok((path, String::new(), "file"))
     }
 
     fn start_content_upload(&self, (path, query): (String, String), unique: &str) -> ContentUpload<'d> {
-        let (room, talk) = (Arc::new(Notify::new()), self.client);
-        let resumed = Arc::clone(&room);
+        let (capacity, client) = (Arc::new(Notify::new()), self.client);
+        let resumed = Arc::clone(&capacity);
         let (feeder, feed) = body::feed_channel(move || resumed.notify_one());
         let boundary = format!("penstock-{unique}");
         let fields = [("content-type".to_owned(), format!("multipart/form-data; boundary={boundary}"))];
         let asking = Box::pin(async move {
             let body = Body::Streamed(feed, None);
-            talk.send(InternalRequest { query: &query, headers: &fields, body, ..InternalRequest::new("POST", &path) })
+            client
+                .send(InternalRequest { query: &query, headers: &fields, body, ..InternalRequest::new("POST", &path) })
                 .await
         });
-        ContentUpload { feeder, capacity_available: room, boundary, pending_response: asking }
+        ContentUpload { feeder, capacity_available: capacity, boundary, pending_response: asking }
     }
 }
 
@@ -282,8 +284,8 @@ impl UploadSink for DatasetUpload<'_> {
         let id = if let Some(id) = self.id.clone() {
             id
         } else {
-            let made = read_json(self.client, &mut incoming, &mut deadline).await?;
-            made["id"].as_str().ok_or_else(|| broken_response("it has no dataset id"))?.to_owned()
+            let dataset = read_json(self.client, &mut incoming, &mut deadline).await?;
+            dataset["id"].as_str().ok_or_else(|| broken_response("it has no dataset id"))?.to_owned()
         };
         let (name, purpose) = (self.name.clone(), self.purpose.clone());
         let created = upload::unix_time().as_secs();

@@ -37,16 +37,16 @@ pub async fn handle_file_request(
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let operation = call.route.operation;
-    let talk = FileStoreClient { state, target, operation, file_store: keeper, upstream_nanos: AtomicU64::new(0) };
-    let answered = match keeper {
-        FileStore::Bucket(bucket) => bucket::handle_request(&talk, (call, bucket), body, log).await,
-        FileStore::Datasets(kind) => datasets::handle_request(&talk, (call, kind), body, log).await,
+    let client = FileStoreClient { state, target, operation, file_store: keeper, upstream_nanos: AtomicU64::new(0) };
+    let outcome = match keeper {
+        FileStore::Bucket(bucket) => bucket::handle_request(&client, (call, bucket), body, log).await,
+        FileStore::Datasets(kind) => datasets::handle_request(&client, (call, kind), body, log).await,
     };
-    log.upstream_latency = Some(Duration::from_nanos(talk.upstream_nanos.into_inner()));
-    match answered {
-        Ok(served) => Ok(served),
+    log.upstream_latency = Some(Duration::from_nanos(client.upstream_nanos.into_inner()));
+    match outcome {
+        Ok(response) => Ok(response),
         Err(FileStoreError::Gateway(error)) => Err(error),
-        Err(FileStoreError::Upstream(served)) => Ok(*served),
+        Err(FileStoreError::Upstream(response)) => Ok(*response),
     }
 }
 
@@ -57,10 +57,10 @@ fn query_param<'c>(call: &'c Call<'_>, wanted: &str) -> Option<&'c str> {
 }
 
 /// Parses how many files a list may have, capped at `most`.
-fn parse_limit(talk: &FileStoreClient<'_>, call: &Call<'_>, most: usize) -> Result<usize> {
+fn parse_limit(client: &FileStoreClient<'_>, call: &Call<'_>, most: usize) -> Result<usize> {
     match query_param(call, "limit").map(str::parse::<usize>) {
         None => Ok(DEFAULT_LIST_LIMIT),
         Some(Ok(limit)) if limit > 0 => Ok(limit.min(most)),
-        Some(_) => Err(talk.untranslatable_error("limit", "must be a whole number above 0")),
+        Some(_) => Err(client.untranslatable_error("limit", "must be a whole number above 0")),
     }
 }

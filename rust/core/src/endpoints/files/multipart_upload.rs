@@ -91,8 +91,9 @@ impl<'p> BucketUpload<'p> {
     async fn put_object(&mut self) -> FileStoreResult<IncomingResponse> {
         self.sent_bytes = self.buffer.len() as u64;
         let body = Body::Complete(std::mem::take(&mut self.buffer).into());
-        let begun = self.destination()?;
-        let question = InternalRequest { headers: &begun.headers, body, ..InternalRequest::new("PUT", &begun.path) };
+        let destination = self.destination()?;
+        let question =
+            InternalRequest { headers: &destination.headers, body, ..InternalRequest::new("PUT", &destination.path) };
         Ok(self.client.send(question).await?.0)
     }
 
@@ -128,9 +129,12 @@ impl<'p> BucketUpload<'p> {
 
     /// Starts a multipart upload and returns it with its id.
     async fn initiate_multipart(&self) -> FileStoreResult<MultipartUpload> {
-        let begun = self.destination()?;
-        let question =
-            InternalRequest { query: "uploads=", headers: &begun.headers, ..InternalRequest::new("POST", &begun.path) };
+        let destination = self.destination()?;
+        let question = InternalRequest {
+            query: "uploads=",
+            headers: &destination.headers,
+            ..InternalRequest::new("POST", &destination.path)
+        };
         let (mut incoming, mut deadline) = self.client.send(question).await?;
         let response = self.client.read_text(&mut incoming, &mut deadline, MAX_RESPONSE_BYTES).await?;
         let id = xml::element_text(&response, "UploadId").ok_or_else(|| broken_response("it has no upload id"))?;
@@ -164,16 +168,16 @@ impl<'p> BucketUpload<'p> {
 
 impl UploadSink for BucketUpload<'_> {
     async fn begin(&mut self, file: &FileInfo) -> FileStoreResult<()> {
-        let (talk, bucket) = (self.client, self.bucket);
-        let lacks = |message| talk.option_error(message);
-        let options = &talk.target.options;
-        let place = bucket.new_object_address(options, (file.purpose, &file.name), &file.unique_id).map_err(lacks)?;
-        check_object_access(talk, bucket, &place)?;
+        let (client, bucket) = (self.client, self.bucket);
+        let lacks = |message| client.option_error(message);
+        let options = &client.target.options;
+        let object = bucket.new_object_address(options, (file.purpose, &file.name), &file.unique_id).map_err(lacks)?;
+        check_object_access(client, bucket, &object)?;
         let is_plain = |kind: &&str| kind.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
         let kind = file.content_type.as_deref().filter(is_plain).unwrap_or(DEFAULT_CONTENT_TYPE);
         let headers = bucket.upload_headers(options, file.purpose, kind).map_err(lacks)?;
         self.destination =
-            Some(UploadDestination { path: bucket.file_path(&place), object: place, purpose: file.purpose, headers });
+            Some(UploadDestination { path: bucket.file_path(&object), object, purpose: file.purpose, headers });
         Ok(())
     }
 
@@ -189,10 +193,10 @@ impl UploadSink for BucketUpload<'_> {
     async fn finish(&mut self) -> FileStoreResult {
         let incoming =
             if self.multipart.is_some() { self.complete_multipart().await? } else { self.put_object().await? };
-        let begun = self.destination()?;
+        let destination = self.destination()?;
         let file = self.bucket.build_file(
-            &begun.object,
-            Some(begun.purpose),
+            &destination.object,
+            Some(destination.purpose),
             (self.sent_bytes, upload::unix_time().as_secs()),
         );
         Ok(self.client.success_response(incoming, file.to_json_bytes()))
@@ -200,12 +204,12 @@ impl UploadSink for BucketUpload<'_> {
 
     /// Aborts a multipart upload. The bucket would otherwise store its parts and charge for them.
     async fn abort(&mut self) {
-        if let (Some(begun), Some(upload)) = (&self.destination, self.multipart.take()) {
+        if let (Some(destination), Some(upload)) = (&self.destination, self.multipart.take()) {
             let query = format!("uploadId={}", upload.id);
             // A failed cleanup is ignored: it says nothing that the client needs to know.
             let _ = self
                 .client
-                .send(InternalRequest { query: &query, ..InternalRequest::new("DELETE", &begun.path) })
+                .send(InternalRequest { query: &query, ..InternalRequest::new("DELETE", &destination.path) })
                 .await;
         }
     }

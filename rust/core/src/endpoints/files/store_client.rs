@@ -89,18 +89,18 @@ impl FileStoreClient<'_> {
     pub fn upstream_error(&self, incoming: IncomingResponse, response: &str) -> FileStoreError {
         let IncomingResponse { head, .. } = &incoming;
         let request_id = head.headers.get_str(self.file_store.request_id_header());
-        let told = files::translate_error(self.target.provider.slug(), head.status, response.as_bytes(), request_id);
-        FileStoreError::Upstream(Box::new(self.json_response(incoming, told)))
+        let body = files::translate_error(self.target.provider.slug(), head.status, response.as_bytes(), request_id);
+        FileStoreError::Upstream(Box::new(self.json_response(incoming, body)))
     }
 
     async fn exchange(&self, question: InternalRequest<'_>) -> Result<(IncomingResponse, Deadline)> {
         let (state, target) = (self.state, self.target);
         let outgoing = question.into_outgoing(state, target, self.operation).await?;
         let mut deadline = Deadline::new(target.timeout, &outgoing.body, &state.coarse_timer);
-        let began = Instant::now();
+        let started_at = Instant::now();
         let sending = pin!(state.upstream.send(&target.base_url.origin, outgoing));
         let incoming = deadline.enforce(sending).await?;
-        self.upstream_nanos.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.upstream_nanos.fetch_add(started_at.elapsed().as_nanos() as u64, Ordering::Relaxed);
         Ok((incoming, deadline.response_started()))
     }
 

@@ -52,7 +52,7 @@ pub trait UploadSink {
 
 /// Streams the file of a multipart form to a sink, which is aborted if anything fails.
 pub async fn upload_file<S: UploadSink>(
-    talk: &FileStoreClient<'_>,
+    client: &FileStoreClient<'_>,
     call: &Call<'_>,
     body: Body,
     log: &mut RequestLog,
@@ -64,7 +64,7 @@ pub async fn upload_file<S: UploadSink>(
         message: "uploadFile requires multipart/form-data".into(),
     })?;
     let mut arriving =
-        FormUpload { client: talk, form, pending: Vec::new(), received_bytes: 0, is_started: false, translator: None };
+        FormUpload { client, form, pending: Vec::new(), received_bytes: 0, is_started: false, translator: None };
     let sent = arriving.forward_form(body, &mut sink).await;
     if sent.is_err() {
         sink.abort().await;
@@ -89,8 +89,8 @@ struct FormUpload<'a> {
 
 impl FormUpload<'_> {
     async fn forward_form(&mut self, mut body: Body, sink: &mut impl UploadSink) -> FileStoreResult {
-        while let Some(piece) = body.next().await {
-            self.form.feed(&piece?).map_err(|message| self.client.untranslatable_error("$", message))?;
+        while let Some(chunk) = body.next().await {
+            self.form.feed(&chunk?).map_err(|message| self.client.untranslatable_error("$", message))?;
             self.forward_received(sink).await?;
         }
         let wrong = |path: &str, message: &str| FileStoreError::from(self.client.untranslatable_error(path, message));
@@ -117,14 +117,14 @@ impl FormUpload<'_> {
         {
             self.translator = (file.purpose == BATCH_PURPOSE).then(|| self.new_translator());
             // Translate first, so that nothing is started for invalid lines.
-            let said = self.translate_pending().await?;
+            let translated = self.translate_pending().await?;
             sink.begin(&file).await?;
             self.is_started = true;
-            return sink.write(said).await;
+            return sink.write(translated).await;
         }
         if self.is_started {
-            let said = self.translate_pending().await?;
-            return sink.write(said).await;
+            let translated = self.translate_pending().await?;
+            return sink.write(translated).await;
         }
         if self.pending.len() > PART_BYTES {
             let message = "must stand before the file in the form where that is larger than 8 MiB";
@@ -135,9 +135,10 @@ impl FormUpload<'_> {
 
     /// Rejects a file whose length differs from the option `file_upload_size`.
     fn check_declared_size(&self) -> Result<()> {
-        let Some(said) = self.client.target.options.get("file_upload_size") else { return Ok(()) };
-        let size: u64 =
-            said.parse().map_err(|_| self.client.option_error(format!("file_upload_size `{said}` is no number")))?;
+        let Some(declared) = self.client.target.options.get("file_upload_size") else { return Ok(()) };
+        let size: u64 = declared
+            .parse()
+            .map_err(|_| self.client.option_error(format!("file_upload_size `{declared}` is no number")))?;
         if size == self.received_bytes {
             return Ok(());
         }
@@ -178,14 +179,17 @@ impl FormUpload<'_> {
         let content = std::mem::take(&mut self.pending);
         let Some(mut rows) = self.translator.take() else { return Ok(content) };
         let (is_large, is_last) = (content.len() > MAX_INLINE_TRANSLATION_BYTES, self.form.is_finished());
-        let work = move || {
+        let translate = move || {
             let fed = rows.feed(&content);
             let fed = if is_last { fed.and_then(|()| rows.finish()) } else { fed };
             (rows, fed)
         };
         // The task neither panics nor is cancelled, unless the process ends.
-        let done =
-            if is_large { tokio::task::spawn_blocking(work).await.map_err(|_| Error::Draining)? } else { work() };
+        let done = if is_large {
+            tokio::task::spawn_blocking(translate).await.map_err(|_| Error::Draining)?
+        } else {
+            translate()
+        };
         let (rows, fed) = done;
         self.check_translated(rows, fed)
     }

@@ -53,38 +53,38 @@ pub async fn open_websocket(
         return routing::open_websocket(state, &resolver, &plan, log).await;
     }
     let until = control.client_timeout.and_then(timeout::client_deadline);
-    let asked = log.model.clone();
-    let (mut target, named) = resolver.resolve_target(&plan, &plan.config.root, &asked)?;
+    let requested_model = log.model.clone();
+    let (mut target, model_override) = resolver.resolve_target(&plan, &plan.config.root, &requested_model)?;
     log.provider = target.provider.slug();
-    if let Some(model) = named {
+    if let Some(model) = model_override {
         model.clone_into(&mut log.model);
     }
     target.apply_model(call, &log.model, b"")?;
     target.cap_timeout(until);
-    upgrade_target(state, call, &target, &asked, log).await
+    upgrade_target(state, call, &target, &requested_model, log).await
 }
 
-/// Sends the upgrade request to one target. `asked` is the model as the query names it.
+/// Sends the upgrade request to one target. `requested_model` is the model as the query names it.
 pub(crate) async fn upgrade_target(
     state: &GatewayState,
     call: &Call<'_>,
     target: &Target<'_>,
-    asked: &str,
+    requested_model: &str,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let operation = call.route.operation;
     if !target.provider.supports(operation) || target.provider.provider_format(operation, &log.model).is_some() {
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() });
     }
-    check_query_models(target, &call.head.query, asked)?;
+    check_query_models(target, &call.head.query, requested_model)?;
     log.billing.tariff.provider_pricing.clone_from(&target.price_overrides);
     log.billing.tariff.saved_models = target.saved_provider.and_then(|saved| saved.models.clone());
     let issued = match &target.grant {
         None => None,
         Some(grant) => Some(Box::pin(credentials::fetch_credential(state, target, grant)).await?),
     };
-    let named = Some(&*log.model).filter(|model| *model != asked);
-    let head = render_upgrade_head(state, call, target, named, issued.as_deref())?;
+    let model_override = Some(&*log.model).filter(|model| *model != requested_model);
+    let head = render_upgrade_head(state, call, target, model_override, issued.as_deref())?;
     let handshake = Handshake::new(&offered_protocols(&call.head.headers));
     let mut deadline = Deadline::new(target.timeout, &Body::empty(), &state.coarse_timer);
     let sent = Instant::now();
@@ -105,23 +105,23 @@ pub(crate) async fn upgrade_target(
     }
 }
 
-/// Renders the head of the upgrade request. `named` replaces the model in the query, for example to strip a provider
+/// Renders the head of the upgrade request. `model_override` replaces the model in the query, for example to strip a provider
 /// prefix.
 fn render_upgrade_head(
     state: &GatewayState,
     call: &Call<'_>,
     target: &Target<'_>,
-    named: Option<&str>,
+    model_override: Option<&str>,
     issued: Option<&IssuedCredential>,
 ) -> Result<Vec<u8>> {
-    let query = match named {
+    let query = match model_override {
         Some(model) => replace_query_model(&call.head.query, model),
         None => call.head.query.clone(),
     };
-    let model = named.map_or_else(|| model_from_query(&query), ToOwned::to_owned);
+    let model = model_override.map_or_else(|| model_from_query(&query), ToOwned::to_owned);
     let head = RequestHead { query, ..call.head.clone() };
     let call = Call { route: call.route, head: &head, control: call.control };
-    let said = RenderInput {
+    let input = RenderInput {
         model: &model,
         user: "",
         is_streaming: true,
@@ -133,7 +133,7 @@ fn render_upgrade_head(
         body_length: BodyLength::None,
         issued_credential: issued,
     };
-    let mut bytes = request_head::render_head(&call, target, said, &state.settings.header_aliases)?;
+    let mut bytes = request_head::render_head(&call, target, input, &state.settings.header_aliases)?;
     credentials::sign_head(target, call.route.operation, issued, (&mut bytes, &PayloadDigest::compute(b"")))?;
     Ok(bytes)
 }
@@ -151,9 +151,9 @@ fn query_values<'q>(query: &'q str, wanted: &'q str) -> impl Iterator<Item = Str
 
 /// Checks every `model` and `deployment` in the query. A provider may read another duplicate than the gateway does, so
 /// each must be allowed.
-fn check_query_models(target: &Target<'_>, query: &str, asked: &str) -> Result<()> {
+fn check_query_models(target: &Target<'_>, query: &str, requested_model: &str) -> Result<()> {
     let mut all = query_values(query, "model").chain(query_values(query, "deployment"));
-    all.try_for_each(|name| if name == asked { Ok(()) } else { target.check_line_model(&name) })
+    all.try_for_each(|name| if name == requested_model { Ok(()) } else { target.check_line_model(&name) })
 }
 
 /// Replaces the model or deployment in a query and leaves all other parameters unchanged.

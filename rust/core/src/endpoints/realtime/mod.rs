@@ -47,8 +47,8 @@ pub enum UpgradeOutcome {
 /// Handles one WebSocket upgrade request: validates, admits, routes and opens the upstream connection.
 pub async fn handle_upgrade(state: &GatewayState, head: RequestHead) -> UpgradeOutcome {
     let snapshot = state.snapshot.load_full();
-    let odd = headers::find_path_error(&head.path);
-    let fault = odd.map(|message| Error::HeaderInvalid { name: "path", message: message.into() });
+    let path_error = headers::find_path_error(&head.path);
+    let fault = path_error.map(|message| Error::HeaderInvalid { name: "path", message: message.into() });
     let fault = fault.or_else(|| find_head_error(&state.settings, &head));
     let head = Arc::new(head);
     let route = Route::parse_websocket(&head.path).filter(|_| !snapshot.is_management_path(&head.path));
@@ -80,8 +80,8 @@ pub async fn handle_upgrade(state: &GatewayState, head: RequestHead) -> UpgradeO
             let protocol = protocol.or_else(|| offered_protocols(&head.headers).first().map(|name| (*name).to_owned()));
             UpgradeOutcome::Accepted(Box::new(WebSocketSession { protocol, socket, record }))
         }
-        Ok(served) => UpgradeOutcome::Rejected(
-            Box::pin(async { buffer_refusal(delivery::deliver_response(state, served, &call, record).await).await })
+        Ok(response) => UpgradeOutcome::Rejected(
+            Box::pin(async { buffer_refusal(delivery::deliver_response(state, response, &call, record).await).await })
                 .await,
         ),
         Err(error) => UpgradeOutcome::Rejected(delivery::respond_with_error(&error, &call, record)),
@@ -95,9 +95,9 @@ async fn buffer_refusal(response: ClientResponse) -> ClientResponse {
     let mut bytes = Vec::new();
     let reading = async {
         while bytes.len() < MAX_REFUSAL_BYTES
-            && let Ok(Some(piece)) = stream.next().await
+            && let Ok(Some(chunk)) = stream.next().await
         {
-            bytes.extend_from_slice(&piece);
+            bytes.extend_from_slice(&chunk);
         }
     };
     // A timeout is not an error: the bytes received so far are returned.

@@ -80,27 +80,27 @@ impl ModelGuard {
     }
 
     fn check_message(&self, message: &Message) -> Result<()> {
-        let (said, models): (&[u8], _) = match (message, &self.allowed_models) {
+        let (payload, models): (&[u8], _) = match (message, &self.allowed_models) {
             (Message::Text(text), Some(models)) => (text.as_bytes(), models),
             (Message::Binary(bytes), Some(models)) => (bytes, models),
             _ => return Ok(()),
         };
         if self.requires_model_per_message {
-            check_message_models(models, said)?;
+            check_message_models(models, payload)?;
         }
-        models.check_secondary_models(said)
+        models.check_secondary_models(payload)
     }
 }
 
-fn check_message_models(models: &SavedModels, said: &[u8]) -> Result<()> {
-    let ModelFields { kind, model, response } = serde_json::from_slice(said)
+fn check_message_models(models: &SavedModels, payload: &[u8]) -> Result<()> {
+    let ModelFields { kind, model, response } = serde_json::from_slice(payload)
         .map_err(|error| Error::BodyInvalid { offset: error.column(), message: "a message must be one JSON object" })?;
-    let mut named = model.into_iter().chain(response.and_then(|within| within.model)).peekable();
-    if named.peek().is_none() && kind.is_some_and(|kind| kind == RESPONSE_CREATE) {
+    let mut requested = model.into_iter().chain(response.and_then(|within| within.model)).peekable();
+    if requested.peek().is_none() && kind.is_some_and(|kind| kind == RESPONSE_CREATE) {
         // Without a model the provider may select one itself, for example from a stored prompt.
         return Err(Error::ModelNotAllowed { model: String::new() });
     }
-    let refused = named.find(|model| !models.is_allowed(model));
+    let refused = requested.find(|model| !models.is_allowed(model));
     refused.map_or(Ok(()), |model| Err(Error::ModelNotAllowed { model: model.into_owned() }))
 }
 
@@ -154,16 +154,16 @@ impl WebSocketSession {
             end = relay_to_client(state, (&mut into, &pulse), &to, (&mut meter, &mut record)) => end,
             () = state.wait_for_drain_start() => SessionEnd::Draining,
         };
-        let (told, said) = end.close_frames();
-        if let Some(told) = told {
+        let (client_close, provider_close) = end.close_frames();
+        if let Some(frame) = client_close {
             // If the client no longer reads, the close frame is dropped after the timeout.
-            drop(timeout(CLOSE_TIMEOUT, to.send(Message::Close(Some(told)))).await);
+            drop(timeout(CLOSE_TIMEOUT, to.send(Message::Close(Some(frame)))).await);
         } else if matches!(end, SessionEnd::ClosedByProvider(None)) {
             drop(timeout(CLOSE_TIMEOUT, to.send(Message::Close(None))).await);
         }
         drop((to, from));
-        let farewell = async {
-            drop(out.send(Message::Close(said)).await);
+        let closing = async {
+            drop(out.send(Message::Close(provider_close)).await);
             // The provider may report usage in messages that it sends before it closes.
             while let Some(Ok(message)) = into.next().await {
                 if let Message::Text(text) = &message {
@@ -171,7 +171,7 @@ impl WebSocketSession {
                 }
             }
         };
-        drop(timeout(CLOSE_TIMEOUT, farewell).await);
+        drop(timeout(CLOSE_TIMEOUT, closing).await);
         let (outcome, error) = end.outcome();
         record.log.error_code = error;
         if let (true, Some(model)) = (record.log.model.is_empty(), meter.model.take()) {

@@ -14,17 +14,17 @@ pub const MAX_UNCHARGED_BYTES: usize = 256 * 1024;
 
 impl Body {
     /// Charges the body to the memory budget: now if it is complete, otherwise when it is collected.
-    pub fn with_memory_budget(mut self, room: &MemoryBudget) -> Result<Self> {
+    pub fn with_memory_budget(mut self, budget: &MemoryBudget) -> Result<Self> {
         match &mut self {
             Self::Complete(bytes) if bytes.len() > MAX_UNCHARGED_BYTES => {
-                let mut share = room.new_permit();
+                let mut share = budget.new_permit();
                 if !share.try_reserve(bytes.len()) {
                     return Err(Error::MemoryExhausted);
                 }
                 *bytes = Bytes::from_owner(BudgetedBytes { bytes: std::mem::take(bytes), permit: share });
             }
             Self::Complete(_) => (),
-            Self::Streamed(feed, _) => feed.memory_permit = Some(room.new_permit()),
+            Self::Streamed(feed, _) => feed.memory_permit = Some(budget.new_permit()),
         }
         Ok(self)
     }
@@ -52,8 +52,8 @@ impl Body {
             charged_capacity: MAX_UNCHARGED_BYTES,
             memory_permit: feed.memory_permit.take(),
         };
-        while let Some(piece) = feed.next().await {
-            gathered.append(&piece?)?;
+        while let Some(chunk) = feed.next().await {
+            gathered.append(&chunk?)?;
         }
         Ok(gathered.finish())
     }
@@ -68,8 +68,8 @@ struct BodyCollector {
 }
 
 impl BodyCollector {
-    fn append(&mut self, piece: &[u8]) -> Result<()> {
-        let needed = self.bytes.len() + piece.len();
+    fn append(&mut self, chunk: &[u8]) -> Result<()> {
+        let needed = self.bytes.len() + chunk.len();
         if needed > self.bytes.capacity() {
             // Doubles the capacity so that the bytes are seldom moved, but not beyond the declared length.
             let doubled = self.bytes.capacity() * 2;
@@ -83,7 +83,7 @@ impl BodyCollector {
             }
             self.bytes.reserve_exact(next - self.bytes.len());
         }
-        self.bytes.extend_from_slice(piece);
+        self.bytes.extend_from_slice(chunk);
         Ok(())
     }
 
@@ -99,51 +99,51 @@ mod tests {
 
     const CHUNK_BYTES: usize = 100 * 1024;
 
-    /// Collects a body of `pieces` chunks with this declared length against the memory budget.
-    async fn collect_chunks(room: &MemoryBudget, pieces: usize, declared: Option<u64>) -> Result<Bytes> {
+    /// Collects a body of `chunk_count` chunks with this declared length against the memory budget.
+    async fn collect_chunks(budget: &MemoryBudget, chunk_count: usize, declared: Option<u64>) -> Result<Bytes> {
         let (feeder, feed) = feed_channel(|| ());
-        for _ in 0..pieces {
+        for _ in 0..chunk_count {
             feeder.push(vec![7; CHUNK_BYTES].into());
         }
         feeder.finish(BodyEnd::Complete);
-        Body::Streamed(feed, declared).with_memory_budget(room)?.collect().await
+        Body::Streamed(feed, declared).with_memory_budget(budget)?.collect().await
     }
 
     #[tokio::test]
     async fn small_bodies_are_not_charged_and_large_ones_release_memory_with_their_last_byte() {
-        let room = MemoryBudget::new(3 * MAX_UNCHARGED_BYTES, usize::MAX);
-        assert_eq!((collect_chunks(&room, 2, None).await.unwrap().len(), room.used_bytes()), (2 * CHUNK_BYTES, 0));
+        let budget = MemoryBudget::new(3 * MAX_UNCHARGED_BYTES, usize::MAX);
+        assert_eq!((collect_chunks(&budget, 2, None).await.unwrap().len(), budget.used_bytes()), (2 * CHUNK_BYTES, 0));
         let length = 4 * CHUNK_BYTES;
-        let one = collect_chunks(&room, 4, Some(length as u64)).await.unwrap();
-        assert_eq!((one.len(), room.used_bytes()), (length, length - MAX_UNCHARGED_BYTES));
-        let whole = Body::Complete(vec![7; 2 * MAX_UNCHARGED_BYTES].into()).with_memory_budget(&room).unwrap();
-        assert_eq!(room.used_bytes(), length + MAX_UNCHARGED_BYTES);
-        assert!(matches!(collect_chunks(&room, 20, None).await, Err(Error::MemoryExhausted)));
+        let one = collect_chunks(&budget, 4, Some(length as u64)).await.unwrap();
+        assert_eq!((one.len(), budget.used_bytes()), (length, length - MAX_UNCHARGED_BYTES));
+        let large = Body::Complete(vec![7; 2 * MAX_UNCHARGED_BYTES].into()).with_memory_budget(&budget).unwrap();
+        assert_eq!(budget.used_bytes(), length + MAX_UNCHARGED_BYTES);
+        assert!(matches!(collect_chunks(&budget, 20, None).await, Err(Error::MemoryExhausted)));
         assert!(matches!(
-            Body::Complete(vec![7; 2 * MAX_UNCHARGED_BYTES].into()).with_memory_budget(&room),
+            Body::Complete(vec![7; 2 * MAX_UNCHARGED_BYTES].into()).with_memory_budget(&budget),
             Err(Error::MemoryExhausted)
         ));
         let part = one.slice(1..2);
-        drop((one, whole));
-        assert_eq!((&part[..], room.used_bytes()), (&[7][..], length - MAX_UNCHARGED_BYTES));
+        drop((one, large));
+        assert_eq!((&part[..], budget.used_bytes()), (&[7][..], length - MAX_UNCHARGED_BYTES));
         drop(part);
-        assert_eq!(room.used_bytes(), 0);
+        assert_eq!(budget.used_bytes(), 0);
     }
 
     #[tokio::test]
     async fn declared_length_alone_is_not_charged() {
-        let room = MemoryBudget::new(MAX_UNCHARGED_BYTES, usize::MAX);
-        let bytes = collect_chunks(&room, 1, Some(u64::MAX)).await.unwrap();
-        assert_eq!((bytes.len(), room.used_bytes()), (CHUNK_BYTES, 0));
+        let budget = MemoryBudget::new(MAX_UNCHARGED_BYTES, usize::MAX);
+        let bytes = collect_chunks(&budget, 1, Some(u64::MAX)).await.unwrap();
+        assert_eq!((bytes.len(), budget.used_bytes()), (CHUNK_BYTES, 0));
         let (feeder, feed) = feed_channel(|| ());
-        let body = Body::Streamed(feed, None).with_memory_budget(&room).unwrap();
-        let (lent, home) = body.make_recoverable();
-        drop(lent);
+        let body = Body::Streamed(feed, None).with_memory_budget(&budget).unwrap();
+        let (borrowed, home) = body.make_recoverable();
+        drop(borrowed);
         for _ in 0..8 {
             feeder.push(vec![7; CHUNK_BYTES].into());
         }
         let back = home.unwrap().recover().unwrap();
         assert!(matches!(back.collect().await, Err(Error::MemoryExhausted)));
-        assert_eq!(room.used_bytes(), 0);
+        assert_eq!(budget.used_bytes(), 0);
     }
 }

@@ -81,8 +81,8 @@ impl Body {
         let Self::Streamed(feed, length) = &mut self else { return (self, None) };
         let home = ReturnSlot::default();
         (feed.return_slot, feed.baseline_bytes_read) = (Some(Arc::clone(&home)), feed.bytes_read);
-        let lent = BodyRecovery { return_slot: home, length: *length };
-        (self, Some(lent))
+        let recovery = BodyRecovery { return_slot: home, length: *length };
+        (self, Some(recovery))
     }
 
     /// Applies limits. Rejects a body whose declared length is too large; a streamed body that exceeds a limit fails
@@ -124,10 +124,10 @@ impl Body {
         let Self::Streamed(feed, _) = self else { return Ok(()) };
         let mut beginning = Vec::new();
         while beginning.len() < most {
-            let Some(piece) = feed.next().await else { break };
-            let piece = piece?;
-            beginning.extend_from_slice(&piece);
-            if is_enough(&piece) {
+            let Some(chunk) = feed.next().await else { break };
+            let chunk = chunk?;
+            beginning.extend_from_slice(&chunk);
+            if is_enough(&chunk) {
                 break;
             }
         }
@@ -302,13 +302,13 @@ fn lock_state(state: &Mutex<FeedState>) -> MutexGuard<'_, FeedState> {
 
 impl Feeder {
     /// Adds a chunk. Returns false if the feeder must pause until `resume` is called.
-    pub fn push(&self, piece: Bytes) -> bool {
+    pub fn push(&self, chunk: Bytes) -> bool {
         let mut state = lock_state(&self.0);
         if state.reader_state != ReaderState::Reading {
             return true;
         }
-        state.buffered_bytes += piece.len();
-        state.chunks.push_back(piece);
+        state.buffered_bytes += chunk.len();
+        state.chunks.push_back(chunk);
         state.is_paused = state.buffered_bytes >= HIGH_WATER_BYTES;
         let more = !state.is_paused;
         wake_reader(state);
@@ -349,8 +349,8 @@ impl Feed {
     /// Returns the next chunk; `None` at the end. Fails if the client disconnected early, sent too much or was too
     /// slow.
     pub async fn next(&mut self) -> Option<Result<Bytes>> {
-        let piece = poll_fn(|context| self.poll_next(context)).await;
-        if let Some(Ok(bytes)) = &piece {
+        let chunk = poll_fn(|context| self.poll_next(context)).await;
+        if let Some(Ok(bytes)) = &chunk {
             self.bytes_read += bytes.len();
             if let Some(limits) = self.limits.filter(|limits| self.bytes_read > limits.max_bytes) {
                 return Some(Err(limits.too_large_error()));
@@ -359,10 +359,10 @@ impl Feed {
                 watcher(bytes);
             }
         }
-        match (&mut self.guard, &piece) {
+        match (&mut self.guard, &chunk) {
             (Some(guard), None) => guard(None).err().map(Err),
-            (Some(guard), Some(Ok(bytes))) => guard(Some(bytes)).err().map(Err).or(piece),
-            _ => piece,
+            (Some(guard), Some(Ok(bytes))) => guard(Some(bytes)).err().map(Err).or(chunk),
+            _ => chunk,
         }
     }
 
@@ -382,9 +382,9 @@ impl Feed {
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
-        if let Poll::Ready(piece) = poll_chunk(&self.state, context) {
+        if let Poll::Ready(chunk) = poll_chunk(&self.state, context) {
             self.clock.stop_waiting();
-            return Poll::Ready(piece);
+            return Poll::Ready(chunk);
         }
         let Some(limits) = self.limits else { return Poll::Pending };
         let (patience, limit) = limits.remaining_wait(self.bytes_read, self.clock.total_wait);
@@ -397,16 +397,16 @@ impl Feed {
 fn poll_chunk(shared: &Mutex<FeedState>, context: &Context<'_>) -> Poll<Option<Result<Bytes>>> {
     let mut state = lock_state(shared);
     state.last_read_at = Some(Instant::now());
-    let piece = state.chunks.pop_front();
-    state.buffered_bytes -= piece.as_ref().map_or(0, Bytes::len);
+    let chunk = state.chunks.pop_front();
+    state.buffered_bytes -= chunk.as_ref().map_or(0, Bytes::len);
     let resume = if state.is_paused && state.buffered_bytes < HIGH_WATER_BYTES / 2 {
         state.is_paused = false;
         state.resume_callback.clone()
     } else {
         None
     };
-    let polled = match (piece, state.end) {
-        (Some(piece), _) => Poll::Ready(Some(Ok(piece))),
+    let polled = match (chunk, state.end) {
+        (Some(chunk), _) => Poll::Ready(Some(Ok(chunk))),
         (None, Some(BodyEnd::Complete)) => Poll::Ready(None),
         (None, Some(BodyEnd::Disconnected)) => Poll::Ready(Some(Err(Error::IncompleteBody))),
         (None, Some(BodyEnd::Malformed)) => Poll::Ready(Some(Err(Error::InvalidFraming))),

@@ -30,8 +30,8 @@ impl Disconnector {
     /// the server would end a chunked body as if it were complete. Every client treats the closed connection as an
     /// error.
     pub async fn disconnect_client(&self, caller: SocketAddr) {
-        let (tell, done) = oneshot::channel();
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).push((caller, tell));
+        let (sender, done) = oneshot::channel();
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).push((caller, sender));
         self.pending_signal.notify_one();
         drop(done.await);
     }
@@ -41,11 +41,11 @@ impl Disconnector {
     pub async fn run(&self) {
         loop {
             self.pending_signal.notified().await;
-            let asked = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
-            let (callers, tell): (HashSet<_>, Vec<_>) = asked.into_iter().unzip();
+            let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+            let (callers, senders): (HashSet<_>, Vec<_>) = pending.into_iter().unzip();
             drop(tokio::task::spawn_blocking(move || close_connections(&callers)).await);
-            for tell in tell {
-                tell.send(()).ok();
+            for sender in senders {
+                sender.send(()).ok();
             }
         }
     }

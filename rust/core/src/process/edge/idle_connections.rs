@@ -166,9 +166,9 @@ impl IdleConnectionReaper {
     fn find_expired_inodes(&mut self, open: &[TcpConnection], now: Instant) -> HashSet<u32> {
         let callers = Arc::clone(&self.tracker);
         let mut callers = callers.lock();
-        let (known, there): (HashSet<_>, HashSet<_>) = open.iter().map(|one| (one.inode, one.remote)).unzip();
-        self.activity_by_inode.retain(|inode, _| known.contains(inode));
-        callers.retain(|caller, entry| entry.active_requests > 0 || there.contains(caller));
+        let (inodes, remotes): (HashSet<_>, HashSet<_>) = open.iter().map(|one| (one.inode, one.remote)).unzip();
+        self.activity_by_inode.retain(|inode, _| inodes.contains(inode));
+        callers.retain(|caller, entry| entry.active_requests > 0 || remotes.contains(caller));
         open.iter().filter(|one| self.is_expired(one, callers.get(&one.remote), now)).map(|one| one.inode).collect()
     }
 
@@ -188,8 +188,8 @@ impl IdleConnectionReaper {
         }
         // Over HTTP/2, many frames arrive that do not belong to a request.
         if open.received_bytes > seen.received_bytes && !caller.is_some_and(|caller| caller.is_http2) {
-            let begun = *seen.head_started.get_or_insert(now);
-            return now - begun > self.timeouts.head;
+            let started = *seen.head_started.get_or_insert(now);
+            return now - started > self.timeouts.head;
         }
         open.since_last_received > self.timeouts.idle
             && seen.last_active.is_none_or(|used| now - used > self.timeouts.idle)
@@ -249,51 +249,51 @@ mod tests {
     #[test]
     fn closes_connection_whose_head_arrives_too_slowly() {
         let (mut watch, start) = (new_reaper(1, TIMEOUTS), Instant::now());
-        let mut look = |seconds, one: TcpConnection| {
+        let mut expires = |seconds, one: TcpConnection| {
             !watch.find_expired_inodes(&[one], start + Duration::from_secs(seconds)).is_empty()
         };
-        assert!(!look(0, tcp_connection(100, 0, 0)));
-        assert!(!look(9, tcp_connection(109, 0, 0)));
-        assert!(look(11, tcp_connection(111, 0, 0)));
+        assert!(!expires(0, tcp_connection(100, 0, 0)));
+        assert!(!expires(9, tcp_connection(109, 0, 0)));
+        assert!(expires(11, tcp_connection(111, 0, 0)));
     }
 
     #[test]
     fn applies_idle_or_head_timeout_after_a_response() {
         let (mut watch, start) = (new_reaper(1, TIMEOUTS), Instant::now());
-        let mut look = |seconds, one: TcpConnection| {
+        let mut expires = |seconds, one: TcpConnection| {
             !watch.find_expired_inodes(&[one], start + Duration::from_secs(seconds)).is_empty()
         };
-        assert!(!look(0, tcp_connection(100, 0, 0)) && !look(5, tcp_connection(100, 500, 5)));
-        assert!(!look(79, tcp_connection(100, 500, 79)));
-        assert!(look(81, tcp_connection(100, 500, 81)));
-        assert!(!look(82, tcp_connection(110, 500, 0)));
-        assert!(look(93, tcp_connection(120, 500, 1)));
+        assert!(!expires(0, tcp_connection(100, 0, 0)) && !expires(5, tcp_connection(100, 500, 5)));
+        assert!(!expires(79, tcp_connection(100, 500, 79)));
+        assert!(expires(81, tcp_connection(100, 500, 81)));
+        assert!(!expires(82, tcp_connection(110, 500, 0)));
+        assert!(expires(93, tcp_connection(120, 500, 1)));
     }
 
     #[test]
     fn parks_a_limited_number_of_streams_per_http2_connection() {
         let (callers, caller) = (Arc::<ConnectionTracker>::default(), tcp_connection(0, 0, 0).remote);
         assert!(callers.begin_request(caller, false).park().is_none());
-        let mut aside: Vec<_> =
+        let mut parked: Vec<_> =
             (0..MAX_PARKED_STREAMS).map(|_| callers.begin_request(caller, true).park().unwrap()).collect();
         assert!(callers.begin_request(caller, true).park().is_none());
-        aside.pop();
-        aside.push(callers.begin_request(caller, true).park().unwrap());
+        parked.pop();
+        parked.push(callers.begin_request(caller, true).park().unwrap());
         assert_eq!(callers.lock()[&caller].active_requests, 0);
-        drop(aside);
+        drop(parked);
         assert_eq!(callers.lock()[&caller].parked_streams, 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn parked_stream_waits_until_other_requests_end() {
         let (callers, caller) = (Arc::<ConnectionTracker>::default(), tcp_connection(0, 0, 0).remote);
-        let aside = callers.begin_request(caller, true).park().unwrap();
+        let parked = callers.begin_request(caller, true).park().unwrap();
         let _another = callers.begin_request(caller, true).park().unwrap();
-        aside.wait_for_other_requests().await;
+        parked.wait_for_other_requests().await;
         let hints = callers.begin_request(caller, true);
-        assert!(tokio::time::timeout(PARKED_POLL_INTERVAL * 9, aside.wait_for_other_requests()).await.is_err());
+        assert!(tokio::time::timeout(PARKED_POLL_INTERVAL * 9, parked.wait_for_other_requests()).await.is_err());
         drop(hints);
-        tokio::time::timeout(PARKED_POLL_INTERVAL * 2, aside.wait_for_other_requests()).await.unwrap();
+        tokio::time::timeout(PARKED_POLL_INTERVAL * 2, parked.wait_for_other_requests()).await.unwrap();
     }
 
     #[test]

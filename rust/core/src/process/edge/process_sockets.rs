@@ -6,8 +6,11 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_op
 use socket2::Socket;
 
 /// Shuts down the matching sockets of this process and returns how many there were. Scans all open files: `may_be`
-/// filters by link text (`socket:[inode]`), then `look` decides on the socket itself.
-pub fn shut_down_matching(may_be: impl Fn(&str) -> bool, look: impl Fn(&Socket) -> bool) -> io::Result<usize> {
+/// filters by link text (`socket:[inode]`), then `should_shut_down` decides on the socket itself.
+pub fn shut_down_matching(
+    may_be: impl Fn(&str) -> bool,
+    should_shut_down: impl Fn(&Socket) -> bool,
+) -> io::Result<usize> {
     let myself = pidfd_open(getpid(), PidfdFlags::empty())?;
     let mut ended = 0;
     for file in fs::read_dir("/proc/self/fd")?.filter_map(Result::ok) {
@@ -18,7 +21,7 @@ pub fn shut_down_matching(may_be: impl Fn(&str) -> bool, look: impl Fn(&Socket) 
             && let Ok(descriptor) = pidfd_getfd(&myself, number, PidfdGetfdFlags::empty())
         {
             let socket = Socket::from(descriptor);
-            if look(&socket) {
+            if should_shut_down(&socket) {
                 // The socket may have been closed in the meantime; then nothing is left to shut down.
                 drop(socket.shutdown(Shutdown::Both));
                 ended += 1;

@@ -190,8 +190,8 @@ mod tests {
     fn connection_is_open_until_peer_shuts_down() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (here, remote) = listener.accept().unwrap();
-        let local = here.local_addr().unwrap();
+        let (accepted, remote) = listener.accept().unwrap();
+        let local = accepted.local_addr().unwrap();
         assert!(is_connection_open(local, remote).unwrap());
         assert!(!is_connection_open(local, SocketAddr::new(remote.ip(), 1)).unwrap_or_default());
         caller.shutdown(Shutdown::Write).unwrap();
@@ -208,8 +208,8 @@ mod tests {
         std::thread::sleep(Duration::from_millis(50));
         let open = list_open_connections(address.port()).unwrap();
         assert_eq!(open.len(), accepted.len());
-        let said: Vec<_> = open.iter().map(|one| one.received_bytes).filter(|bytes| *bytes > 0).collect();
-        assert_eq!(said, [3]);
+        let received: Vec<_> = open.iter().map(|one| one.received_bytes).filter(|bytes| *bytes > 0).collect();
+        assert_eq!(received, [3]);
         let remotes: Vec<_> = callers.iter().map(|caller| caller.local_addr().unwrap()).collect();
         assert!(open.iter().all(|one| remotes.contains(&one.remote)));
         assert!(open.iter().all(|one| one.since_last_received >= Duration::from_millis(20)

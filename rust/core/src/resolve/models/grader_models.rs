@@ -98,16 +98,16 @@ mod tests {
 
     #[test]
     fn finds_grader_models_at_any_depth() {
-        let of = |job: &str| parse_grader_models(job.as_bytes()).map(|found| found.join(" "));
+        let parse = |job: &str| parse_grader_models(job.as_bytes()).map(|found| found.join(" "));
         let grader =
             r#"{"type":"score_model","model":"a","mod\u0065l":"b","input":[{"model":"c"},1,1.5,-1,true,null]}"#;
         let multi = format!(r#"{{"type":"multi","graders":{{"one":{grader}}}}}"#);
         let job =
             format!(r#"{{"model":"x","metadata":{{"model":"y"}},"method":{{"reinforcement":{{"grader":{multi}}}}}}}"#);
-        assert_eq!(of(&job).as_deref(), Some("a b c"));
+        assert_eq!(parse(&job).as_deref(), Some("a b c"));
         for none in [r#"{"model":"x"}"#, r#"{"method":null}"#, r#"{"method":{"type":"supervised"}}"#] {
-            assert_eq!(of(none).as_deref(), Some(""), "{none}");
+            assert_eq!(parse(none).as_deref(), Some(""), "{none}");
         }
-        assert_eq!((of("["), of(r#"{"method":{},"method":{"model":"a"}}"#)), (None, None));
+        assert_eq!((parse("["), parse(r#"{"method":{},"method":{"model":"a"}}"#)), (None, None));
     }
 }

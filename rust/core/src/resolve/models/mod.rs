@@ -89,12 +89,12 @@ impl SavedModels {
 
     /// Returns true if this model may be used.
     pub fn is_allowed(&self, model: &str) -> bool {
-        self.by_slug.get(model).map_or(self.allow_all, |said| said.is_enabled)
+        self.by_slug.get(model).map_or(self.allow_all, |saved| saved.is_enabled)
     }
 
     /// Returns the saved prices of a model.
     pub fn model_prices(&self, model: &str) -> Option<ModelPrices> {
-        self.by_slug.get(model).and_then(|said| said.prices.clone())
+        self.by_slug.get(model).and_then(|saved| saved.prices.clone())
     }
 
     /// Rejects a request that uses a forbidden model in addition to its main model.
@@ -109,9 +109,9 @@ impl SavedModels {
     /// Rejects a job for a model that may not be used. `names` are the names under which callers may know the job's
     /// model.
     fn check_job_model(&self, names: &[String]) -> Result<()> {
-        let mut said = names.iter().filter_map(|name| self.by_slug.get(name)).peekable();
-        let is_fine = match said.peek() {
-            Some(_) => said.all(|model| model.is_enabled),
+        let mut listed = names.iter().filter_map(|name| self.by_slug.get(name)).peekable();
+        let is_fine = match listed.peek() {
+            Some(_) => listed.all(|model| model.is_enabled),
             None if names.is_empty() => !self.is_restricted(),
             None => self.allow_all,
         };
@@ -206,11 +206,12 @@ impl<'s> Target<'s> {
         self.header_fields = saved.header_fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let Some(models) = &saved.models else { return Ok(()) };
         self.price_overrides.adjustment.clone_from(&models.price_adjustment);
-        let said = models.by_slug.get(model);
+        let saved_model = models.by_slug.get(model);
         if call.route.operation == Operation::CreateBatchJob {
             models.check_job_model(&self.provider.job_models(body))?;
-        } else if let Some(said) = said {
-            self.apply_saved_model(call, said).ok_or_else(|| Error::ModelNotAllowed { model: model.to_owned() })?;
+        } else if let Some(saved_model) = saved_model {
+            self.apply_saved_model(call, saved_model)
+                .ok_or_else(|| Error::ModelNotAllowed { model: model.to_owned() })?;
         } else if !self.may_use_unlisted_model(call, models, model) {
             return Err(Error::ModelNotAllowed { model: model.to_owned() });
         }
@@ -222,7 +223,7 @@ impl<'s> Target<'s> {
             }
         }
         models.check_secondary_models(body)?;
-        self.check_model_override(call, saved, said)
+        self.check_model_override(call, saved, saved_model)
     }
 
     /// Returns true if a model that is not listed may be used.
@@ -248,7 +249,7 @@ impl<'s> Target<'s> {
         &mut self,
         call: &Call<'_>,
         saved: &SavedProvider,
-        said: Option<&SavedModel>,
+        saved_model: Option<&SavedModel>,
     ) -> Result<()> {
         if let (Operation::Proxy, Some(models), true) = (call.route.operation, &saved.models, call.head.expects_body())
             && let Some(segment) = self.provider.model_in_path(call.route.path)
@@ -256,8 +257,8 @@ impl<'s> Target<'s> {
             models.check_job_model(&candidate_model_names(segment))?;
         }
         let Some(pinned) = self.provider.model_override(&self.options, call.route.path_params) else { return Ok(()) };
-        let is_own = |said: &SavedModel| said.options.iter().any(|(_, value)| value == pinned);
-        if saved.options.has_value(pinned) || said.is_some_and(is_own) {
+        let is_own = |saved_model: &SavedModel| saved_model.options.iter().any(|(_, value)| value == pinned);
+        if saved.options.has_value(pinned) || saved_model.is_some_and(is_own) {
             return Ok(());
         }
         self.check_line_model(pinned)?;
@@ -268,21 +269,23 @@ impl<'s> Target<'s> {
     }
 
     /// Applies the saved header fields, prices, options and host of a model; `None` if the model is disabled.
-    fn apply_saved_model(&mut self, call: &Call<'_>, said: &'s SavedModel) -> Option<()> {
-        if !said.is_enabled {
+    fn apply_saved_model(&mut self, call: &Call<'_>, saved_model: &'s SavedModel) -> Option<()> {
+        if !saved_model.is_enabled {
             return None;
         }
-        self.header_fields.retain(|(name, _)| said.header_fields.iter().all(|(own, _)| own != name));
-        self.header_fields.extend(said.header_fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        self.price_overrides.model_prices.clone_from(&said.prices);
-        for (option, value) in &said.options {
+        self.header_fields
+            .retain(|(name, _)| saved_model.header_fields.iter().all(|(overridden, _)| overridden != name));
+        self.header_fields
+            .extend(saved_model.header_fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        self.price_overrides.model_prices.clone_from(&saved_model.prices);
+        for (option, value) in &saved_model.options {
             // Providers may define the same option differently: some take it as a header, others do not.
-            let own = self.provider.options().iter().find(|own| own.key == option.key);
-            if let Some(own) = own {
-                self.options.replace(*own, value.clone());
+            let definition = self.provider.options().iter().find(|definition| definition.key == option.key);
+            if let Some(definition) = definition {
+                self.options.replace(*definition, value.clone());
             }
         }
-        if let (Some(base), None) = (&said.custom_host, call.control.custom_host) {
+        if let (Some(base), None) = (&saved_model.custom_host, call.control.custom_host) {
             self.base_url = base.clone();
         }
         Some(())
@@ -355,7 +358,7 @@ pub fn catalogue_query(snapshot: &Snapshot, head: &RequestHead, aliases: &[Strin
         config.root.provider.as_deref().filter(|name| name.starts_with('@'))
     };
     let saved = |slug: &str| snapshot.find_provider(caller.workspace(), slug).map(|saved| saved.provider.clone());
-    let (kind, asked) = match (control.provider.or_else(by_config), control.virtual_key) {
+    let (kind, catalogue_filter) = match (control.provider.or_else(by_config), control.virtual_key) {
         (Some(name), _) => match name.strip_prefix('@') {
             Some(slug) => (saved(slug)?, format!("provider={slug}")),
             None => (name.to_owned(), format!("ai_service={name}")),
@@ -365,7 +368,7 @@ pub fn catalogue_query(snapshot: &Snapshot, head: &RequestHead, aliases: &[Strin
     };
     let is_listless = catalog::find_provider(&kind).is_some_and(|provider| !provider.has_model_list());
     let mark = if head.query.is_empty() { "" } else { "&" };
-    is_listless.then(|| format!("{}{mark}{asked}", head.query))
+    is_listless.then(|| format!("{}{mark}{catalogue_filter}", head.query))
 }
 
 /// Returns the value of a control header, found by its name without the prefix.
@@ -399,10 +402,10 @@ mod tests {
 
     #[test]
     fn yields_model_name_with_and_without_verb() {
-        let named = |segment: &str| candidate_model_names(segment).join(" ");
-        assert_eq!(named("d%201"), "d 1");
-        assert_eq!(named("amazon.nova-lite-v1%3A0"), "amazon.nova-lite-v1:0 amazon.nova-lite-v1");
-        assert_eq!(named("gemini:generateContent"), "gemini:generateContent gemini");
+        let candidates = |segment: &str| candidate_model_names(segment).join(" ");
+        assert_eq!(candidates("d%201"), "d 1");
+        assert_eq!(candidates("amazon.nova-lite-v1%3A0"), "amazon.nova-lite-v1:0 amazon.nova-lite-v1");
+        assert_eq!(candidates("gemini:generateContent"), "gemini:generateContent gemini");
     }
 
     const SNAPSHOT_JSON: &str = r#"{"epoch":"1","catalogue":true,
@@ -444,15 +447,15 @@ mod tests {
                 "providers":[{"slug":"px","provider":"perplexity-ai","workspace":"a"},"#,
             );
         let snapshot = Snapshot::compile(saved.as_bytes()).unwrap();
-        let asked = |fields: &[(&str, &str)], query: &str| {
+        let query_for = |fields: &[(&str, &str)], query: &str| {
             let headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
             let (method, path, query) = ("GET".into(), "/v1/models".into(), query.into());
             catalogue_query(&snapshot, &RequestHead { method, path, query, headers, ..RequestHead::default() }, &[])
         };
         let key = ("x-gateway-api-key", "abc");
-        assert_eq!(asked(&[key, ("x-gateway-provider", "@px")], "limit=5").as_deref(), Some("limit=5&provider=px"));
-        assert_eq!(asked(&[key, ("x-gateway-virtual-key", "px")], "").as_deref(), Some("provider=px"));
-        assert_eq!(asked(&[key, ("x-gateway-provider", "voyage")], "").as_deref(), Some("ai_service=voyage"));
+        assert_eq!(query_for(&[key, ("x-gateway-provider", "@px")], "limit=5").as_deref(), Some("limit=5&provider=px"));
+        assert_eq!(query_for(&[key, ("x-gateway-virtual-key", "px")], "").as_deref(), Some("provider=px"));
+        assert_eq!(query_for(&[key, ("x-gateway-provider", "voyage")], "").as_deref(), Some("ai_service=voyage"));
         for fields in [
             &[("x-gateway-provider", "voyage")][..],
             &[key],
@@ -460,7 +463,7 @@ mod tests {
             &[key, ("x-gateway-provider", "@theirs")],
             &[key, ("x-gateway-provider", "nobody")],
         ] {
-            assert_eq!(asked(fields, ""), None, "{fields:?}");
+            assert_eq!(query_for(fields, ""), None, "{fields:?}");
         }
     }
 

@@ -98,10 +98,10 @@ impl CircuitBreakers {
     /// Returns the verdict for a request that may be sent. If a probe is due, claims it in Redis.
     pub fn verdict_and_claim(&self, target: u64, policy: &Policy, now: Duration) -> Verdict {
         let redis = self.connected_redis();
-        let look = |state: &mut BreakerState| {
+        let check = |state: &mut BreakerState| {
             (state.verdict(policy, now, redis.is_some()), state.start_claim_if_due(policy, now))
         };
-        let (verdict, asks) = self.states.with_existing(target, look).unwrap_or((Verdict::Closed, false));
+        let (verdict, asks) = self.states.with_existing(target, check).unwrap_or((Verdict::Closed, false));
         self.request_claim(asks, target, policy);
         verdict
     }
@@ -170,8 +170,8 @@ impl CircuitBreakers {
     /// Removes and returns the results that this worker has not published yet.
     pub fn drain_deltas(&self) -> Vec<BreakerDelta> {
         let targets = mem::take(&mut *self.unsent_targets.lock().unwrap_or_else(PoisonError::into_inner));
-        let take = |target: u64| self.states.with_existing(target, |state| mem::take(&mut state.unsent_delta));
-        targets.into_iter().filter_map(take).filter(|seen| seen.requests > 0).collect()
+        let take_delta = |target: u64| self.states.with_existing(target, |state| mem::take(&mut state.unsent_delta));
+        targets.into_iter().filter_map(take_delta).filter(|seen| seen.requests > 0).collect()
     }
 
     /// Adds results that another worker published.

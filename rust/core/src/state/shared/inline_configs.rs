@@ -29,13 +29,13 @@ impl InlineConfigCache {
     pub fn get_or_compile(&self, text: &str, limits: TargetLimits) -> Result<Arc<Config>, Vec<Problem>> {
         let key = Sha256::digest(text).into();
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().get(&key) {
-            return Ok(known);
+        if let Some(cached) = lock().get(&key) {
+            return Ok(cached);
         }
         // Compiles without holding the lock, so that other requests do not wait for a large config.
         let config = Arc::new(Config::parse_with_limits(Some(limits), text.as_bytes(), Strictness::Lenient)?);
-        let held = config.estimated_bytes() + text.len() * TEXT_COPIES + ENTRY_OVERHEAD_BYTES;
-        lock().put(key, Arc::clone(&config), held);
+        let size = config.estimated_bytes() + text.len() * TEXT_COPIES + ENTRY_OVERHEAD_BYTES;
+        lock().put(key, Arc::clone(&config), size);
         Ok(config)
     }
 }

@@ -95,8 +95,8 @@ impl LatencyTracker {
         self.with_histogram(target, LatencyHistogram::try_spend_hedge_token)
     }
 
-    fn with_histogram<R>(&self, target: u64, work: impl FnOnce(&mut LatencyHistogram) -> R) -> R {
-        self.0.with_entry(target, |pace| pace.sample_count == 0, work)
+    fn with_histogram<R>(&self, target: u64, action: impl FnOnce(&mut LatencyHistogram) -> R) -> R {
+        self.0.with_entry(target, |pace| pace.sample_count == 0, action)
     }
 }
 
@@ -141,11 +141,11 @@ mod tests {
     #[test]
     fn hedged_requests_stay_within_their_share() {
         let paces = LatencyTracker::default();
-        let made = (0..1000).filter(|_| {
+        let hedged = (0..1000).filter(|_| {
             paces.add_hedge_tokens(1, 0.05);
             paces.try_spend_hedge_token(1)
         });
-        assert!((50..=52).contains(&made.count()));
+        assert!((50..=52).contains(&hedged.count()));
         (0..10_000).for_each(|_| paces.add_hedge_tokens(1, 1.0));
         assert_eq!((0..100).filter(|_| paces.try_spend_hedge_token(1)).count(), 10);
     }

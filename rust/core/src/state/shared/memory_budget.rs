@@ -75,16 +75,16 @@ mod tests {
 
     #[test]
     fn enforces_both_limits_and_releases_bytes_on_drop() {
-        let room = MemoryBudget::new(10, 6);
-        let (mut one, mut other) = (room.new_permit(), room.new_permit());
+        let budget = MemoryBudget::new(10, 6);
+        let (mut one, mut other) = (budget.new_permit(), budget.new_permit());
         assert!(one.try_reserve(6) && !one.try_reserve(1) && other.try_reserve(4) && !other.try_reserve(1));
         drop(one);
-        assert!(other.try_reserve(2) && room.used_bytes() == 6);
+        assert!(other.try_reserve(2) && budget.used_bytes() == 6);
         let bytes = Bytes::from_owner(BudgetedBytes { bytes: b"abc".to_vec(), permit: other });
         let slice = bytes.slice(1..);
         drop(bytes);
-        assert_eq!((&slice[..], room.used_bytes()), (&b"bc"[..], 6));
+        assert_eq!((&slice[..], budget.used_bytes()), (&b"bc"[..], 6));
         drop(slice);
-        assert_eq!(room.used_bytes(), 0);
+        assert_eq!(budget.used_bytes(), 0);
     }
 }

@@ -118,27 +118,27 @@ impl SharedState {
     /// Keeps state that is shared through Redis up to date; runs until the worker ends.
     pub async fn sync_with_redis(&self) {
         let (responses, breakers, clock) = (&self.response_cache, &self.breakers, &self.clock);
-        let ears = PubSubHandler {
+        let handler = PubSubHandler {
             response_cache: Arc::clone(responses),
             breakers: Arc::clone(breakers),
             clock: Arc::clone(clock),
         };
         if let Some(redis) = &self.redis {
-            redis.run(&ears).await;
+            redis.run(&handler).await;
         }
     }
 
     /// Returns the keyed hash of something in a config. Its lowest bit tells saved configs from inline configs.
-    pub fn keyed_hash_in_config(&self, is_saved: bool, of: impl Hash) -> u64 {
-        let mark = self.keyed_hash(of);
+    pub fn keyed_hash_in_config(&self, is_saved: bool, value: impl Hash) -> u64 {
+        let mark = self.keyed_hash(value);
         if is_saved { mark | SAVED_CONFIG_BIT } else { mark & !SAVED_CONFIG_BIT }
     }
 
     /// Returns a hash that is equal among workers that share state. The secret seed keeps clients from choosing values
     /// that collide.
-    pub fn keyed_hash(&self, of: impl Hash) -> u64 {
+    pub fn keyed_hash(&self, value: impl Hash) -> u64 {
         let mut hasher = self.hash_seed.clone();
-        of.hash(&mut hasher);
+        value.hash(&mut hasher);
         hasher.finish()
     }
 }
@@ -155,8 +155,8 @@ fn select_charge_store(redis: Option<&Arc<RedisClient>>, neighbours: Option<&Arc
 /// Creates the store of tool call signatures. With Redis, new signatures are also stored there for other workers.
 fn build_signatures(redis: Option<Arc<RedisClient>>) -> SignatureCache {
     let Some(redis) = redis else { return SignatureCache::new(MAX_SIGNATURES_BYTES) };
-    let hear = move |owner, call: &str, signature: &str| redis.put(signature_key(owner, call), signature);
-    SignatureCache::with_callback(MAX_SIGNATURES_BYTES, Box::new(hear))
+    let store = move |owner, call: &str, signature: &str| redis.put(signature_key(owner, call), signature);
+    SignatureCache::with_callback(MAX_SIGNATURES_BYTES, Box::new(store))
 }
 
 /// Returns the Redis key of a tool call's signature.
@@ -211,7 +211,7 @@ impl<T> StateMap<T> {
 impl<T: Default> TargetStates<T> {
     /// Runs a function on the state of a target, which is created if missing. Evicts half of the entries first if the
     /// map is full.
-    fn with_entry<R>(&self, target: u64, is_idle: impl Fn(&T) -> bool, work: impl FnOnce(&mut T) -> R) -> R {
+    fn with_entry<R>(&self, target: u64, is_idle: impl Fn(&T) -> bool, action: impl FnOnce(&mut T) -> R) -> R {
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if states.entries.len() >= MAX_TARGET_STATES && !states.entries.contains_key(&target) {
             states.evict_half(is_idle);
@@ -220,13 +220,13 @@ impl<T: Default> TargetStates<T> {
         let touched = states.access_count;
         let state = states.entries.entry(target).or_default();
         state.last_access = touched;
-        work(&mut state.value)
+        action(&mut state.value)
     }
 
     /// Runs a function on the state of a target if it exists; `None` otherwise.
-    fn with_existing<R>(&self, target: u64, work: impl FnOnce(&mut T) -> R) -> Option<R> {
+    fn with_existing<R>(&self, target: u64, action: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        states.entries.get_mut(&target).map(|state| work(&mut state.value))
+        states.entries.get_mut(&target).map(|state| action(&mut state.value))
     }
 
     fn count_matching(&self, is_counted: impl Fn(&T) -> bool) -> usize {

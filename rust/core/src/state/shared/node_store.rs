@@ -50,35 +50,35 @@ impl Default for NodeStoreClient {
 
 impl NodeStoreClient {
     /// Stores a value without waiting for the control process.
-    pub fn put(&self, name: String, said: String) {
-        self.try_send(NodeStoreCommand::Put { key: name, value: said, reply: None });
+    pub fn put(&self, name: String, value: String) {
+        self.try_send(NodeStoreCommand::Put { key: name, value, reply: None });
     }
 
     /// Stores a value and returns the one that it replaces; `None` if there was none or no reply came within
     /// `REPLY_TIMEOUT`. A request waits for this.
-    pub async fn swap(&self, name: String, said: String) -> Option<String> {
-        self.send_and_wait(|told| NodeStoreCommand::Put { key: name, value: said, reply: Some(told) }).await
+    pub async fn swap(&self, name: String, value: String) -> Option<String> {
+        self.send_and_wait(|reply| NodeStoreCommand::Put { key: name, value, reply: Some(reply) }).await
     }
 
     /// Returns the value stored under this key; `None` if there is none or no reply came within `REPLY_TIMEOUT`. A
     /// request waits for this.
     pub async fn get(&self, name: String) -> Option<String> {
-        self.send_and_wait(|told| NodeStoreCommand::Get { key: name, reply: told }).await
+        self.send_and_wait(|reply| NodeStoreCommand::Get { key: name, reply }).await
     }
 
     async fn send_and_wait(
         &self,
-        errand: impl FnOnce(oneshot::Sender<Option<String>>) -> NodeStoreCommand,
+        build_command: impl FnOnce(oneshot::Sender<Option<String>>) -> NodeStoreCommand,
     ) -> Option<String> {
-        let (told, hears) = oneshot::channel();
-        if !self.try_send(errand(told)) {
+        let (reply, hears) = oneshot::channel();
+        if !self.try_send(build_command(reply)) {
             return None;
         }
         timeout(REPLY_TIMEOUT, hears).await.ok()?.ok()?
     }
 
-    fn try_send(&self, errand: NodeStoreCommand) -> bool {
-        let is_taken = self.commands.try_send(errand).is_ok();
+    fn try_send(&self, command: NodeStoreCommand) -> bool {
+        let is_taken = self.commands.try_send(command).is_ok();
         if !is_taken {
             self.dropped_count.fetch_add(1, Ordering::Relaxed);
         }

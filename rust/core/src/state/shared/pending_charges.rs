@@ -30,20 +30,20 @@ pub enum SharedStore {
 }
 
 impl SharedStore {
-    fn put(&self, name: String, said: &str) {
+    fn put(&self, name: String, value: &str) {
         match self {
             Self::None => (),
-            Self::Redis(redis) => redis.put(name, said),
-            Self::NodeStore(neighbours) => neighbours.put(name, said.to_owned()),
+            Self::Redis(redis) => redis.put(name, value),
+            Self::NodeStore(neighbours) => neighbours.put(name, value.to_owned()),
         }
     }
 
     /// Stores a value and returns the previous one.
-    async fn swap(&self, name: String, said: &str) -> Option<String> {
+    async fn swap(&self, name: String, value: &str) -> Option<String> {
         match self {
             Self::None => None,
-            Self::Redis(redis) => redis.swap(&name, said).await,
-            Self::NodeStore(neighbours) => neighbours.swap(name, said.to_owned()).await,
+            Self::Redis(redis) => redis.swap(&name, value).await,
+            Self::NodeStore(neighbours) => neighbours.swap(name, value.to_owned()).await,
         }
     }
 
@@ -63,13 +63,13 @@ impl PendingCharges {
     }
 
     /// Adds the charge of a background response whose usage is not known yet.
-    pub fn add(&self, provider: &str, id: &str, (model, own): (&str, Option<&str>)) {
+    pub fn add(&self, provider: &str, id: &str, (model, provider_model): (&str, Option<&str>)) {
         if id.len() > MAX_ID_BYTES {
             return;
         }
-        let (key, said) = (format!("{provider}/{id}"), format!("{model}\n{}", own.unwrap_or_default()));
-        self.shared_store.put(store_key(&key), &said);
-        self.put_local(key.into(), said.into());
+        let (key, value) = (format!("{provider}/{id}"), format!("{model}\n{}", provider_model.unwrap_or_default()));
+        self.shared_store.put(store_key(&key), &value);
+        self.put_local(key.into(), value.into());
     }
 
     /// Returns the pending charge of a response; `None` if there is none or it is already paid.
@@ -80,8 +80,8 @@ impl PendingCharges {
         let key: Box<str> = format!("{provider}/{id}").into();
         match self.shared_store.get(store_key(&key)).await {
             // Another worker, or this one, has already charged it.
-            Some(said) if said == PAID_MARKER => self.lock_entries().remove(&key),
-            Some(said) => self.put_local(key.clone(), said.into()),
+            Some(value) if value == PAID_MARKER => self.lock_entries().remove(&key),
+            Some(value) => self.put_local(key.clone(), value.into()),
             None => (),
         }
         let is_owed = self.lock_entries().get(&key).is_some();
@@ -92,9 +92,9 @@ impl PendingCharges {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put_local(&self, key: Box<str>, said: Box<str>) {
-        let bytes = key.len() + said.len() + ENTRY_OVERHEAD_BYTES;
-        self.lock_entries().put(key, said, bytes);
+    fn put_local(&self, key: Box<str>, value: Box<str>) {
+        let bytes = key.len() + value.len() + ENTRY_OVERHEAD_BYTES;
+        self.lock_entries().put(key, value, bytes);
     }
 }
 
@@ -128,16 +128,16 @@ impl PendingCharge {
     /// Removes the charge. Returns the requested model, and the provider's own model name if it differs; `None` if
     /// another request settled it first.
     pub fn settle(self) -> Option<(String, Option<String>)> {
-        let Self { charges: dues, key } = self;
-        let said = {
-            let mut owed = dues.lock_entries();
-            let said = owed.get(&key)?;
+        let Self { charges, key } = self;
+        let value = {
+            let mut owed = charges.lock_entries();
+            let value = owed.get(&key)?;
             owed.remove(&key);
-            said
+            value
         };
-        dues.shared_store.put(store_key(&key), PAID_MARKER);
-        let (model, own) = said.split_once('\n')?;
-        Some((model.to_owned(), (!own.is_empty()).then(|| own.to_owned())))
+        charges.shared_store.put(store_key(&key), PAID_MARKER);
+        let (model, provider_model) = value.split_once('\n')?;
+        Some((model.to_owned(), (!provider_model.is_empty()).then(|| provider_model.to_owned())))
     }
 }
 

@@ -47,12 +47,12 @@ pub struct PubSubHandler {
 }
 
 impl PubSubHandler {
-    pub fn apply(&self, news: &PubSubMessage) {
+    pub fn apply(&self, message: &PubSubMessage) {
         let now = self.clock.now();
-        news.seen.iter().for_each(|seen| self.breakers.apply_delta(seen, now));
-        news.opened.iter().for_each(|target| self.breakers.open(*target, now));
-        news.closed.iter().for_each(|target| self.breakers.close(*target, now));
-        news.refreshed.iter().for_each(|key| self.response_cache.invalidate(key));
+        message.seen.iter().for_each(|seen| self.breakers.apply_delta(seen, now));
+        message.opened.iter().for_each(|target| self.breakers.open(*target, now));
+        message.closed.iter().for_each(|target| self.breakers.close(*target, now));
+        message.refreshed.iter().for_each(|key| self.response_cache.invalidate(key));
     }
 
     /// Opens breakers that other workers opened before this worker connected, each with the time since it was opened.

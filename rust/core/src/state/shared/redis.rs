@@ -89,7 +89,7 @@ impl RedisCommand {
     fn size_bytes(&self) -> usize {
         match self {
             Self::StoreResponse { body, .. } => body.len(),
-            Self::Put { key: name, value: said } => name.len() + said.len(),
+            Self::Put { key: name, value } => name.len() + value.len(),
             _ => 0,
         }
     }
@@ -153,8 +153,8 @@ impl RedisClient {
         let Some(url) = &settings.redis_url else { return Ok(None) };
         let refused = |_| Problem::new("$.redis_url", "must be an address such as `redis://host:6379`");
         let info = url.expose().into_connection_info().map_err(refused)?;
-        let spoken = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let info = info.set_redis_settings(spoken);
+        let connection_settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let info = info.set_redis_settings(connection_settings);
         let client = match &settings.tls_ca {
             Some(path) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => {
                 let unread = |error: io::Error| Problem::new("$.tls_ca", error.to_string());
@@ -215,9 +215,9 @@ impl RedisClient {
             return CachedLookup::Unavailable;
         }
         self.metrics.lookups.add(1);
-        let (name, mut asked) = (self.response_key(key), pipe());
-        asked.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
-        match self.query::<(Option<Vec<u8>>, i64)>(&asked).await {
+        let (name, mut pipeline) = (self.response_key(key), pipe());
+        pipeline.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
+        match self.query::<(Option<Vec<u8>>, i64)>(&pipeline).await {
             Some((Some(value), left)) => {
                 self.metrics.hits.add(1);
                 decode_response(value, Duration::from_millis(left.try_into().unwrap_or(0)))
@@ -230,30 +230,30 @@ impl RedisClient {
     /// Returns the target of a sticky session and how long the assignment is still valid. Assigns `wanted.target` if
     /// the session has no target, or if `replaces` is set. Times out like a lookup.
     pub async fn assign_session(&self, wanted: SessionAssignment, replaces: bool) -> Option<(u64, Duration)> {
-        let (name, mut asked) = (format!("{}session:{}", self.key_prefix, wanted.key), pipe());
+        let (name, mut pipeline) = (format!("{}session:{}", self.key_prefix, wanted.key), pipe());
         let ttl = wanted.ttl.min(MAX_SESSION_TTL).as_millis() as u64;
-        let given = asked.cmd("SET").arg(&name).arg(wanted.target).arg("PX").arg(ttl);
+        let given = pipeline.cmd("SET").arg(&name).arg(wanted.target).arg("PX").arg(ttl);
         if replaces { given } else { given.arg("NX") }.ignore();
-        asked.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
-        let (target, left) = self.query::<(Option<u64>, i64)>(&asked).await?;
+        pipeline.cmd("GET").arg(&name).cmd("PTTL").arg(&name);
+        let (target, left) = self.query::<(Option<u64>, i64)>(&pipeline).await?;
         Some((target?, Duration::from_millis(left.try_into().unwrap_or(0))))
     }
 
     /// Stores a value for other workers without waiting.
-    pub fn put(&self, name: String, said: impl Into<String>) {
-        self.enqueue(RedisCommand::Put { key: name, value: said.into() });
+    pub fn put(&self, name: String, value: impl Into<String>) {
+        self.enqueue(RedisCommand::Put { key: name, value: value.into() });
     }
 
     /// Stores a value and returns the one that it replaces; `None` if there was none or Redis did not reply in time. A
     /// request waits for this.
-    pub async fn swap(&self, name: &str, said: &str) -> Option<String> {
+    pub async fn swap(&self, name: &str, value: &str) -> Option<String> {
         if !self.is_available() {
             return None;
         }
-        let mut asked = pipe();
+        let mut pipeline = pipe();
         let age = VALUE_TTL.as_millis() as u64;
-        asked.cmd("SET").arg(self.prefixed_key(name)).arg(said).arg("PX").arg(age).arg("GET");
-        self.query::<(Option<String>,)>(&asked).await?.0
+        pipeline.cmd("SET").arg(self.prefixed_key(name)).arg(value).arg("PX").arg(age).arg("GET");
+        self.query::<(Option<String>,)>(&pipeline).await?.0
     }
 
     /// Returns the values stored under these names; empty if Redis did not reply in time. A request waits for this.
@@ -261,24 +261,24 @@ impl RedisClient {
         if !self.is_available() || names.is_empty() {
             return Vec::new();
         }
-        let mut asked = pipe();
-        asked.cmd("MGET").arg(names.iter().map(|name| self.prefixed_key(name)).collect::<Vec<_>>());
-        self.query::<(Vec<Option<String>>,)>(&asked).await.map(|(said,)| said).unwrap_or_default()
+        let mut pipeline = pipe();
+        pipeline.cmd("MGET").arg(names.iter().map(|name| self.prefixed_key(name)).collect::<Vec<_>>());
+        self.query::<(Vec<Option<String>>,)>(&pipeline).await.map(|(values,)| values).unwrap_or_default()
     }
 
     /// Runs a pipeline; `None` if it fails or Redis does not reply within `request_timeout`. A request waits for this.
-    async fn query<T: FromRedisValue>(&self, asked: &Pipeline) -> Option<T> {
+    async fn query<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Option<T> {
         // Registered before the connection is loaded, so that no notification in between is missed.
         let left = self.became_unavailable.notified();
         let mut near = MultiplexedConnection::clone(&*self.healthy_connection.load_full()?);
-        let asking = timeout(self.request_timeout, asked.query_async::<T>(&mut near));
-        let told = tokio::select! {
+        let asking = timeout(self.request_timeout, pipeline.query_async::<T>(&mut near));
+        let outcome = tokio::select! {
             biased;
             () = left => return None,
             told = asking => told,
         };
-        match told {
-            Ok(Ok(told)) => Some(told),
+        match outcome {
+            Ok(Ok(reply)) => Some(reply),
             Ok(Err(_)) => {
                 self.metrics.rejected_commands.add(1);
                 None
@@ -293,13 +293,14 @@ impl RedisClient {
     }
 
     /// Keeps a connection open and sends queued commands. Never returns.
-    pub async fn run(&self, ears: &PubSubHandler) {
+    pub async fn run(&self, handler: &PubSubHandler) {
         let taken = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut orders) = taken else { return };
         loop {
-            if let Ok(Ok((connection, ahead))) = timeout(BACKGROUND_TIMEOUT, self.connect(ears)).await {
+            if let Ok(Ok((connection, ahead))) = timeout(BACKGROUND_TIMEOUT, self.connect(handler)).await {
                 self.healthy_connection.store(Some(Arc::new(connection.clone())));
-                self.serve_connection(ActiveConnection { connection, clock_offset_ms: ahead }, &mut orders, ears).await;
+                self.serve_connection(ActiveConnection { connection, clock_offset_ms: ahead }, &mut orders, handler)
+                    .await;
                 self.mark_unavailable();
                 self.metrics.lost_connections.add(1);
             }
@@ -308,42 +309,42 @@ impl RedisClient {
                 self.queued_bytes.fetch_sub(order.size_bytes(), Ordering::Relaxed);
                 self.metrics.dropped_commands.add(1);
             }
-            ears.breakers.drain_deltas();
+            handler.breakers.drain_deltas();
             sleep(FLUSH_INTERVAL).await;
         }
     }
 
     /// Returns a connection that is subscribed to pub/sub messages, and the offset of Redis's clock to this worker's in
     /// milliseconds.
-    async fn connect(&self, ears: &PubSubHandler) -> RedisResult<(MultiplexedConnection, i64)> {
-        let (from, hearing, figures) = (self.worker_id, ears.clone(), Arc::clone(&self.metrics));
-        let hear = move |push: PushInfo| {
-            if let Some(news) = parse_message(&push).filter(|news| news.from != from) {
+    async fn connect(&self, handler: &PubSubHandler) -> RedisResult<(MultiplexedConnection, i64)> {
+        let (from, push_handler, figures) = (self.worker_id, handler.clone(), Arc::clone(&self.metrics));
+        let on_push = move |push: PushInfo| {
+            if let Some(message) = parse_message(&push).filter(|message| message.from != from) {
                 figures.received_messages.add(1);
-                hearing.apply(&news);
+                push_handler.apply(&message);
             }
             Ok::<(), ()>(())
         };
         // No timeouts here: every request to Redis sets its own.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let config = config.set_push_sender(hear).set_pipeline_buffer_size(1024);
+        let config = config.set_push_sender(on_push).set_pipeline_buffer_size(1024);
         let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
         connection.subscribe(self.prefixed_key("news")).await?;
         let (seconds, micros): (i64, i64) = redis::cmd("TIME").query_async(&mut connection).await?;
         let now = seconds * 1000 + micros / 1000;
-        let mut asked = pipe();
-        asked
+        let mut pipeline = pipe();
+        pipeline
             .cmd("ZREMRANGEBYSCORE")
             .arg(self.prefixed_key("breakers"))
             .arg("-inf")
             .arg(now - BREAKER_EXPIRY_MS)
             .ignore();
-        asked.cmd("ZRANGEBYSCORE").arg(self.prefixed_key("breakers")).arg("-inf").arg("+inf").arg("WITHSCORES");
-        asked.arg("LIMIT").arg(0).arg(MAX_LOADED_BREAKERS);
-        let (opened,): (Vec<(u64, f64)>,) = asked.query_async(&mut connection).await?;
+        pipeline.cmd("ZRANGEBYSCORE").arg(self.prefixed_key("breakers")).arg("-inf").arg("+inf").arg("WITHSCORES");
+        pipeline.arg("LIMIT").arg(0).arg(MAX_LOADED_BREAKERS);
+        let (opened,): (Vec<(u64, f64)>,) = pipeline.query_async(&mut connection).await?;
         let age = |at: f64| Duration::from_millis(u64::try_from(now - at as i64).unwrap_or(0));
-        ears.restore_open_breakers(opened.into_iter().map(|(target, at)| (target, age(at))));
-        Ok((connection, now - ears.clock.now().as_millis() as i64))
+        handler.restore_open_breakers(opened.into_iter().map(|(target, at)| (target, age(at))));
+        Ok((connection, now - handler.clock.now().as_millis() as i64))
     }
 
     /// Sends batches and pings Redis until the connection fails.
@@ -351,23 +352,23 @@ impl RedisClient {
         &self,
         mut link: ActiveConnection,
         orders: &mut mpsc::Receiver<RedisCommand>,
-        ears: &PubSubHandler,
+        handler: &PubSubHandler,
     ) {
-        let (mut batch, mut looked) = (Vec::new(), Instant::now());
+        let (mut batch, mut last_ping) = (Vec::new(), Instant::now());
         loop {
             self.collect_batch(orders, &mut batch).await;
-            if !self.send_batch(&mut link, &mut batch, ears).await {
+            if !self.send_batch(&mut link, &mut batch, handler).await {
                 return;
             }
             let is_near = self.is_available();
-            if looked.elapsed() < if is_near { PING_INTERVAL } else { UNAVAILABLE_PING_INTERVAL } {
+            if last_ping.elapsed() < if is_near { PING_INTERVAL } else { UNAVAILABLE_PING_INTERVAL } {
                 continue;
             }
-            looked = Instant::now();
+            last_ping = Instant::now();
             if !matches!(timeout(BACKGROUND_TIMEOUT, ping(&mut link.connection)).await, Ok(Ok(()))) {
                 return;
             }
-            match (is_near, looked.elapsed() <= self.request_timeout) {
+            match (is_near, last_ping.elapsed() <= self.request_timeout) {
                 (false, true) => self.healthy_connection.store(Some(Arc::new(link.connection.clone()))),
                 (true, false) => self.mark_unavailable(),
                 _ => (),
@@ -392,30 +393,30 @@ impl RedisClient {
         &self,
         link: &mut ActiveConnection,
         batch: &mut Vec<RedisCommand>,
-        ears: &PubSubHandler,
+        handler: &PubSubHandler,
     ) -> bool {
-        let mut news =
-            PubSubMessage { from: self.worker_id, seen: ears.breakers.drain_deltas(), ..PubSubMessage::default() };
-        let (mut asked, mut claims) = (pipe(), Vec::new());
-        asked.ignore_errors();
+        let mut message =
+            PubSubMessage { from: self.worker_id, seen: handler.breakers.drain_deltas(), ..PubSubMessage::default() };
+        let (mut pipeline, mut claims) = (pipe(), Vec::new());
+        pipeline.ignore_errors();
         for order in batch.drain(..) {
-            self.append_command(order, &mut asked, &mut news, (&mut claims, link.clock_offset_ms));
+            self.append_command(order, &mut pipeline, &mut message, (&mut claims, link.clock_offset_ms));
         }
-        if !news.is_empty()
-            && let Ok(text) = serde_json::to_vec(&news)
+        if !message.is_empty()
+            && let Ok(text) = serde_json::to_vec(&message)
         {
-            asked.cmd("PUBLISH").arg(self.prefixed_key("news")).arg(text);
+            pipeline.cmd("PUBLISH").arg(self.prefixed_key("news")).arg(text);
         }
-        if asked.is_empty() {
+        if pipeline.is_empty() {
             return true;
         }
-        let sent = asked.query_async::<Vec<RedisResult<Value>>>(&mut link.connection);
-        let Ok(Ok(told)) = timeout(BACKGROUND_TIMEOUT, sent).await else { return false };
-        self.metrics.rejected_commands.add(told.iter().filter(|result| result.is_err()).count() as u64);
-        for (place, target) in claims {
+        let sent = pipeline.query_async::<Vec<RedisResult<Value>>>(&mut link.connection);
+        let Ok(Ok(replies)) = timeout(BACKGROUND_TIMEOUT, sent).await else { return false };
+        self.metrics.rejected_commands.add(replies.iter().filter(|result| result.is_err()).count() as u64);
+        for (index, target) in claims {
             // If Redis accepts no writes, every worker probes for itself.
-            let is_ours = !matches!(told.get(place), Some(Ok(Value::Nil)));
-            ears.breakers.apply_claim_reply(target, ears.clock.now(), is_ours);
+            let is_ours = !matches!(replies.get(index), Some(Ok(Value::Nil)));
+            handler.breakers.apply_claim_reply(target, handler.clock.now(), is_ours);
         }
         true
     }
@@ -423,8 +424,8 @@ impl RedisClient {
     fn append_command(
         &self,
         order: RedisCommand,
-        asked: &mut Pipeline,
-        news: &mut PubSubMessage,
+        pipeline: &mut Pipeline,
+        message: &mut PubSubMessage,
         (claims, ahead): (&mut Vec<(usize, u64)>, i64),
     ) {
         let breakers = self.prefixed_key("breakers");
@@ -432,37 +433,37 @@ impl RedisClient {
             RedisCommand::StoreResponse { key, content_type: kind, body, ttl: age, is_refresh: refreshes } => {
                 let Some(value) = encode_response(&kind, &body) else { return };
                 let age = age.as_millis().min(i64::MAX as u128) as i64;
-                asked.cmd("SET").arg(self.response_key(&key)).arg(value).arg("PX").arg(age);
+                pipeline.cmd("SET").arg(self.response_key(&key)).arg(value).arg("PX").arg(age);
                 if refreshes {
-                    news.refreshed.push(key);
+                    message.refreshed.push(key);
                 }
             }
-            RedisCommand::Put { key: name, value: said } => {
+            RedisCommand::Put { key: name, value: text } => {
                 let age = VALUE_TTL.as_millis() as u64;
-                asked.cmd("SET").arg(self.prefixed_key(&name)).arg(said).arg("PX").arg(age);
+                pipeline.cmd("SET").arg(self.prefixed_key(&name)).arg(text).arg("PX").arg(age);
             }
             // Nothing to send: queueing the command has already woken the sender.
             RedisCommand::Flush => (),
             RedisCommand::ClaimProbe { target, cooldown } => {
-                claims.push((asked.len(), target));
+                claims.push((pipeline.len(), target));
                 let age = cooldown.as_millis() as u64;
-                asked.cmd("SET").arg(self.claim_key(target)).arg(self.worker_id).arg("NX").arg("PX").arg(age);
+                pipeline.cmd("SET").arg(self.claim_key(target)).arg(self.worker_id).arg("NX").arg("PX").arg(age);
             }
             RedisCommand::BreakerOpened { target, opened_at: at } => {
-                asked.cmd("ZADD").arg(breakers).arg(ahead + at.as_millis() as i64).arg(target);
-                asked.cmd("DEL").arg(self.claim_key(target));
-                news.opened.push(target);
+                pipeline.cmd("ZADD").arg(breakers).arg(ahead + at.as_millis() as i64).arg(target);
+                pipeline.cmd("DEL").arg(self.claim_key(target));
+                message.opened.push(target);
             }
             RedisCommand::BreakerClosed { target } => {
-                asked.cmd("ZREM").arg(breakers).arg(target);
-                asked.cmd("DEL").arg(self.claim_key(target));
-                news.closed.push(target);
+                pipeline.cmd("ZREM").arg(breakers).arg(target);
+                pipeline.cmd("DEL").arg(self.claim_key(target));
+                message.closed.push(target);
             }
         }
     }
 
-    fn prefixed_key(&self, of: &str) -> String {
-        format!("{}{of}", self.key_prefix)
+    fn prefixed_key(&self, suffix: &str) -> String {
+        format!("{}{suffix}", self.key_prefix)
     }
 
     fn response_key(&self, key: &CacheKey) -> String {
@@ -520,8 +521,8 @@ mod tests {
             panic!()
         };
         assert_eq!((&*kind, &body[..], found), ("text/plain", &b"words"[..], left));
-        for odd in [&b""[..], b"\x01", b"\x02\x01\0ab", b"\x01\x09\0ab", b"\x01\x01\0\xff"] {
-            assert!(matches!(decode_response(odd.to_vec(), left), CachedLookup::Miss), "{odd:?}");
+        for malformed in [&b""[..], b"\x01", b"\x02\x01\0ab", b"\x01\x09\0ab", b"\x01\x01\0\xff"] {
+            assert!(matches!(decode_response(malformed.to_vec(), left), CachedLookup::Miss), "{malformed:?}");
         }
     }
 

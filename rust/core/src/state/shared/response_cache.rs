@@ -43,45 +43,45 @@ impl ResponseCache {
 
     /// Returns the cached response for a key: from this worker, or from Redis if that answers in time.
     pub async fn find(&self, key: &CacheKey) -> Option<CachedResponse> {
-        let here = self.find_local(key);
-        let Some(redis) = self.redis.as_ref().filter(|redis| redis.is_available()) else { return here };
+        let local = self.find_local(key);
+        let Some(redis) = self.redis.as_ref().filter(|redis| redis.is_available()) else { return local };
         let now = self.clock.now();
-        if here.as_ref().is_some_and(|kept| kept.recheck_at > now) {
-            return here;
+        if local.as_ref().is_some_and(|cached| cached.recheck_at > now) {
+            return local;
         }
         // Boxed, because few requests wait here and an inline future would enlarge the future of every request.
         match Box::pin(redis.find_response(key)).await {
             CachedLookup::Hit { content_type: kind, body, remaining_ttl: left } => {
-                let kept = CachedResponse {
+                let cached = CachedResponse {
                     content_type: kind,
                     body,
                     expires_at: now.saturating_add(left),
                     recheck_at: now + REDIS_RECHECK_INTERVAL,
                 };
-                self.put_local(*key, kept.clone());
-                Some(kept)
+                self.put_local(*key, cached.clone());
+                Some(cached)
             }
             CachedLookup::Miss => {
                 self.invalidate(key);
                 None
             }
-            CachedLookup::Unavailable => here,
+            CachedLookup::Unavailable => local,
         }
     }
 
     fn find_local(&self, key: &CacheKey) -> Option<CachedResponse> {
-        let mut kept = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = kept.get(key)?;
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = entries.get(key)?;
         if found.expires_at <= self.clock.now() {
-            kept.remove(key);
+            entries.remove(key);
             return None;
         }
         Some(found)
     }
 
-    fn put_local(&self, key: CacheKey, kept: CachedResponse) {
-        let bytes = kept.body.len() + kept.content_type.len() + ENTRY_OVERHEAD_BYTES;
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).put(key, kept, bytes);
+    fn put_local(&self, key: CacheKey, response: CachedResponse) {
+        let bytes = response.body.len() + response.content_type.len() + ENTRY_OVERHEAD_BYTES;
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).put(key, response, bytes);
     }
 
     /// Removes a local entry, because another worker has stored a newer response.
@@ -109,12 +109,12 @@ impl PendingCacheEntry {
     }
 
     /// Appends a chunk of the response; drops the content if it exceeds the size limit.
-    pub fn append(&mut self, piece: &[u8]) {
-        self.is_too_large |= self.body.len() + piece.len() > self.cache.max_response_bytes;
+    pub fn append(&mut self, chunk: &[u8]) {
+        self.is_too_large |= self.body.len() + chunk.len() > self.cache.max_response_bytes;
         if self.is_too_large {
             self.body = Vec::new();
         } else {
-            self.body.extend_from_slice(piece);
+            self.body.extend_from_slice(chunk);
         }
     }
 
@@ -149,7 +149,7 @@ mod tests {
 
     fn store_response(responses: &Arc<ResponseCache>, key: CacheKey, age: Duration, body: &[u8]) {
         let mut filling = PendingCacheEntry::new(Arc::clone(responses), (key, false), age, "text/plain");
-        body.chunks(3).for_each(|piece| filling.append(piece));
+        body.chunks(3).for_each(|chunk| filling.append(chunk));
         filling.store();
     }
 
@@ -162,8 +162,8 @@ mod tests {
         store_response(&responses, key("long"), Duration::from_mins(2), b"answer");
         store_response(&responses, key("ever"), Duration::MAX, b"answer");
         store_response(&responses, key("large"), Duration::from_mins(1), &[0; 9000]);
-        let kept = responses.find_local(&key("a")).unwrap();
-        assert_eq!((&*kept.content_type, &kept.body[..]), ("text/plain", &b"answer"[..]));
+        let cached = responses.find_local(&key("a")).unwrap();
+        assert_eq!((&*cached.content_type, &cached.body[..]), ("text/plain", &b"answer"[..]));
         assert!(responses.find_local(&key("large")).is_none());
         clock.advance(Duration::from_mins(1));
         assert!(responses.find_local(&key("a")).is_none() && responses.find_local(&key("long")).is_some());

@@ -45,11 +45,11 @@ impl StickySessionStore {
         if let Some(target) = self.cached_target(wanted.key, now).filter(|target| is_there(*target)) {
             return Some(target);
         }
-        let mut told = redis.assign_session(wanted, false).await;
-        if told.is_some_and(|(target, _)| !is_there(target)) {
-            told = redis.assign_session(wanted, true).await;
+        let mut assignment = redis.assign_session(wanted, false).await;
+        if assignment.is_some_and(|(target, _)| !is_there(target)) {
+            assignment = redis.assign_session(wanted, true).await;
         }
-        let (target, left) = told?;
+        let (target, left) = assignment?;
         let until = now.saturating_add(left);
         self.assignments.lock().unwrap_or_else(PoisonError::into_inner).put(wanted.key, (target, until), ENTRY_BYTES);
         Some(target)

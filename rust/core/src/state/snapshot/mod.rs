@@ -226,10 +226,10 @@ impl Snapshot {
         self.tables_by_precedence().find_map(|tables| tables.find_config(workspace, slug))
     }
 
-    /// Returns the slug of a config that may be given by id. An unknown or inactive config yields `named` unchanged, so
+    /// Returns the slug of a config that may be given by id. An unknown or inactive config yields `name` unchanged, so
     /// that the error message contains it.
-    pub fn resolve_config_slug<'s>(&'s self, named: &'s str) -> &'s str {
-        self.tables_by_precedence().find_map(|tables| tables.find_config_slug(named)).unwrap_or(named)
+    pub fn resolve_config_slug<'s>(&'s self, name: &'s str) -> &'s str {
+        self.tables_by_precedence().find_map(|tables| tables.find_config_slug(name)).unwrap_or(name)
     }
 
     /// Returns the tables in lookup order: stored entries take precedence over the settings file.
@@ -239,9 +239,9 @@ impl Snapshot {
 
     /// Returns the metadata that the key and its workspace add to a request. The workspace's values take precedence.
     pub fn default_metadata<'s>(&'s self, key: &'s GatewayKey) -> [&'s [(String, String)]; 2] {
-        let own = key.metadata();
+        let key_metadata = key.metadata();
         let shared = key.workspace.as_ref().and_then(|workspace| self.workspace_metadata.get(&**workspace));
-        [own, shared.map_or(&[], Vec::as_slice)]
+        [key_metadata, shared.map_or(&[], Vec::as_slice)]
     }
 
     /// Returns true if the control process serves this path. Prefixes match whole path segments.
@@ -273,7 +273,7 @@ pub fn drop_in_background(mut old: Arc<Snapshot>) {
         for _ in 0..MAX_DROP_POLLS {
             match Arc::try_unwrap(old) {
                 Ok(last) => return drop(last),
-                Err(held) => old = held,
+                Err(returned) => old = returned,
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -330,8 +330,8 @@ mod tests {
             r#"{{"epoch":"1","keys":[{{"id":"k","sha256":"{SHA256_OF_ABC}","defaults":{{"metadata":{{"a":{deep},"b":"\u00e9"}}}}}}]}}"#
         );
         let snapshot = Snapshot::compile(json.as_bytes()).unwrap();
-        let told = [("a".to_owned(), deep), ("b".to_owned(), "\u{e9}".to_owned())];
-        assert_eq!(snapshot.find_key("abc").unwrap().metadata(), told);
+        let expected = [("a".to_owned(), deep), ("b".to_owned(), "\u{e9}".to_owned())];
+        assert_eq!(snapshot.find_key("abc").unwrap().metadata(), expected);
     }
 
     #[test]
@@ -349,9 +349,9 @@ mod tests {
             (Some("pc-1"), true)
         );
         assert_eq!(snapshot.resolve_config_slug("c-2"), "c-2");
-        let [own, shared] = snapshot.default_metadata(key);
+        let [key_metadata, shared] = snapshot.default_metadata(key);
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        assert_eq!((own, shared), (&[pair("team", "red"), pair("n", "1")][..], &[pair("team", "blue")][..]));
+        assert_eq!((key_metadata, shared), (&[pair("team", "red"), pair("n", "1")][..], &[pair("team", "blue")][..]));
         assert!(snapshot.find_config(Some("w"), "c-1").is_some() && snapshot.find_config(None, "c-1").is_none());
     }
 

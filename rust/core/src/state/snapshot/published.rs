@@ -208,26 +208,26 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Res
         None => {}
     }
     let mut problems = Vec::new();
-    let mut own = LookupTables::default();
-    add_keys(&mut own, &RowLocation::root(), published.keys, &mut problems);
+    let mut settings_tables = LookupTables::default();
+    add_keys(&mut settings_tables, &RowLocation::root(), published.keys, &mut problems);
     let models = compile_models(published.models, &mut problems);
     let providers = compile_providers(published.providers, &models, &mut problems);
-    add_configs(&mut own, &RowLocation::root(), published.configs, &mut problems);
+    add_configs(&mut settings_tables, &RowLocation::root(), published.configs, &mut problems);
     replace_parts(&mut stored, published.parts, &mut problems);
     if let Some(published) = published.prices {
         prices = Arc::new(Prices::compile(published, &mut problems));
     }
-    let those = |is_one: fn(&PublishedWorkspace) -> bool| {
+    let workspace_ids = |is_one: fn(&PublishedWorkspace) -> bool| {
         published.workspaces.iter().filter(|row| is_one(row)).map(|row| row.id.clone()).collect()
     };
     let snapshot = Snapshot {
         epoch: published.epoch,
-        settings_tables: own,
+        settings_tables,
         stored_tables: stored,
         prices,
         providers,
-        inline_blocking_workspaces: those(|row| row.block_inline_config),
-        metrics_only_workspaces: those(|row| row.figures_alone),
+        inline_blocking_workspaces: workspace_ids(|row| row.block_inline_config),
+        metrics_only_workspaces: workspace_ids(|row| row.figures_alone),
         workspaces: published.workspaces.iter().map(PublishedWorkspace::to_workspace).collect(),
         token_verifier: published.jwt.map(|jwt| TokenAuthenticator::compile(jwt, published.departed, &mut problems)),
         workspace_metadata: published.workspaces.into_iter().map(|row| (row.id, row.metadata.0)).collect(),
@@ -245,9 +245,9 @@ fn replace_parts(tables: &mut LookupTables, parts: Vec<PublishedPart<'_>>, probl
     tables.remove_configs(&names(|part| part.configs.is_some()));
     tables.reserve_keys(parts.iter().map(|part| part.keys.as_ref().map_or(0, Vec::len)).sum());
     for (index, part) in parts.into_iter().enumerate() {
-        let place = RowLocation { part: part.name.into(), path: format!("$.parts[{index}]") };
-        add_keys(tables, &place, part.keys.unwrap_or_default(), problems);
-        add_configs(tables, &place, part.configs.unwrap_or_default(), problems);
+        let location = RowLocation { part: part.name.into(), path: format!("$.parts[{index}]") };
+        add_keys(tables, &location, part.keys.unwrap_or_default(), problems);
+        add_configs(tables, &location, part.configs.unwrap_or_default(), problems);
     }
 }
 
@@ -263,48 +263,53 @@ impl RowLocation {
     }
 }
 
-fn add_keys(tables: &mut LookupTables, place: &RowLocation, keys: Vec<PublishedKey<'_>>, problems: &mut Vec<Problem>) {
+fn add_keys(
+    tables: &mut LookupTables,
+    location: &RowLocation,
+    keys: Vec<PublishedKey<'_>>,
+    problems: &mut Vec<Problem>,
+) {
     // Many keys belong to the same workspace, so its id is stored once.
     let mut workspaces: HashSet<Arc<str>> = HashSet::new();
     for (index, row) in keys.into_iter().enumerate() {
         let Some(digest) = parse_digest(&row.sha256) else {
-            let path = format!("{}.keys[{index}].sha256", place.path);
+            let path = format!("{}.keys[{index}].sha256", location.path);
             problems.push(Problem::new(path, "must be 64 hexadecimal digits"));
             continue;
         };
-        if let Some(lack) = row.lacks {
-            tables.add_denied_key(&place.part, digest, lack);
+        if let Some(denial) = row.lacks {
+            tables.add_denied_key(&location.part, digest, denial);
             continue;
         }
         let workspace = row.workspace.map(|id| intern(&mut workspaces, &id));
         let defaults = row.defaults.and_then(compile_defaults);
         let key = GatewayKey { id: row.id, name: row.name, expires_at: row.expires_at, workspace, defaults };
-        tables.add_key(&place.part, digest, key);
+        tables.add_key(&location.part, digest, key);
     }
 }
 
 fn add_configs(
     tables: &mut LookupTables,
-    place: &RowLocation,
+    location: &RowLocation,
     saved: Vec<PublishedConfig<'_>>,
     problems: &mut Vec<Problem>,
 ) {
     for (index, row) in saved.into_iter().enumerate() {
-        let named = ConfigNames { id: row.id, slug: row.slug, workspace: row.workspace };
+        let names = ConfigNames { id: row.id, slug: row.slug, workspace: row.workspace };
         match Config::parse(row.config.get().as_bytes(), Strictness::Strict) {
-            Ok(config) => tables.add_config(&place.part, named, config),
+            Ok(config) => tables.add_config(&location.part, names, config),
             Err(found) => problems.extend(found.into_iter().map(|problem| {
                 let rest = problem.path.trim_start_matches('$');
-                Problem::new(format!("{}.configs[{index}].config{rest}", place.path), problem.message)
+                Problem::new(format!("{}.configs[{index}].config{rest}", location.path), problem.message)
             })),
         }
     }
 }
 
-fn compile_defaults(said: PublishedDefaults) -> Option<Box<KeyDefaults>> {
-    let config = said.config_id.map(Into::into);
-    let is_bound = config.is_some() && said.allow_config_override == Some(false);
-    let metadata = said.metadata.unwrap_or_default().0;
+fn compile_defaults(defaults: PublishedDefaults) -> Option<Box<KeyDefaults>> {
+    let config = defaults.config_id.map(Into::into);
+    let is_bound = config.is_some() && defaults.allow_config_override == Some(false);
+    let metadata = defaults.metadata.unwrap_or_default().0;
     (config.is_some() || !metadata.is_empty())
         .then(|| Box::new(KeyDefaults { config, is_config_locked: is_bound, metadata }))
 }
@@ -315,12 +320,12 @@ pub(crate) fn parse_defaults(json: &str) -> serde_json::Result<Option<Box<KeyDef
 }
 
 /// Returns the shared copy of a string.
-fn intern(known: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
-    if let Some(found) = known.get(text) {
+fn intern(interned: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
+    if let Some(found) = interned.get(text) {
         return Arc::clone(found);
     }
     let text: Arc<str> = text.into();
-    known.insert(Arc::clone(&text));
+    interned.insert(Arc::clone(&text));
     text
 }
 
@@ -357,16 +362,16 @@ fn compile_providers(
         if row.api_key.as_ref().is_some_and(|key| key.expose().chars().any(char::is_control)) {
             problems.push(Problem::new(path("api_key"), "must not contain control characters"));
         }
-        let own = format!("$.providers[{index}]");
-        let custom_host = models::parse_custom_host(row.custom_host.as_deref(), &own, problems);
-        let fields = models::compile_header_fields(row.headers, &own, problems);
-        let said = row.models.as_ref().and_then(|id| models.get(id)).map(Arc::clone);
-        if row.models.is_some() && said.is_none() {
+        let row_path = format!("$.providers[{index}]");
+        let custom_host = models::parse_custom_host(row.custom_host.as_deref(), &row_path, problems);
+        let fields = models::compile_header_fields(row.headers, &row_path, problems);
+        let row_models = row.models.as_ref().and_then(|id| models.get(id)).map(Arc::clone);
+        if row.models.is_some() && row_models.is_none() {
             problems.push(Problem::new(path("models"), "is not among the published models"));
         }
         let inspect_stream = row.anthropic_inspect_stream_for_overloaded_error.into();
         let mut options = Options::default();
-        for (option, value) in models::compile_options(row.options, &own, problems) {
+        for (option, value) in models::compile_options(row.options, &row_path, problems) {
             options.insert_if_absent(option, value);
         }
         let provider = SavedProvider {
@@ -376,7 +381,7 @@ fn compile_providers(
             inspect_stream,
             options,
             header_fields: fields,
-            models: said,
+            models: row_models,
             expires_at: row.expires_at,
         };
         if compiled.insert(row.workspace, row.slug, provider).is_some() {

@@ -34,8 +34,8 @@ impl<T> WorkspaceScoped<T> {
 
     /// Returns the value of the workspace, else the global one. Values of other workspaces are invisible.
     pub fn get(&self, workspace: Option<&str>, slug: &str) -> Option<&T> {
-        let own = workspace.and_then(|workspace| self.by_workspace.get(workspace)?.get(slug));
-        own.or_else(|| self.global.get(slug))
+        let scoped = workspace.and_then(|workspace| self.by_workspace.get(workspace)?.get(slug));
+        scoped.or_else(|| self.global.get(slug))
     }
 
     fn retain(&mut self, is_kept: impl Fn(&T) -> bool) {
@@ -55,8 +55,8 @@ pub(super) struct Row<T> {
 }
 
 impl<T> Row<T> {
-    pub fn new(part: &Arc<str>, what: T) -> Self {
-        Self { part: Arc::clone(part), value: Arc::new(what) }
+    pub fn new(part: &Arc<str>, value: T) -> Self {
+        Self { part: Arc::clone(part), value: Arc::new(value) }
     }
 }
 
@@ -122,13 +122,13 @@ impl LookupTables {
     }
 
     pub fn key_denial(&self, digest: &[u8; 32]) -> Option<KeyDenial> {
-        self.denied.get(digest).map(|(_, lack)| *lack)
+        self.denied.get(digest).map(|(_, denial)| *denial)
     }
 
-    pub fn find_config(&self, workspace: Option<&str>, named: &str) -> Option<&Config> {
+    pub fn find_config(&self, workspace: Option<&str>, name: &str) -> Option<&Config> {
         let saved = &self.configs.by_slug;
-        let by_id = || saved.get(workspace, self.find_config_slug(named)?);
-        saved.get(workspace, named).or_else(by_id).map(|row| &*row.value)
+        let by_id = || saved.get(workspace, self.find_config_slug(name)?);
+        saved.get(workspace, name).or_else(by_id).map(|row| &*row.value)
     }
 
     pub fn find_config_slug(&self, id: &str) -> Option<&str> {
@@ -165,16 +165,16 @@ impl LookupTables {
         Arc::make_mut(&mut self.keys).insert(digest, Row::new(part, key));
     }
 
-    pub fn add_denied_key(&mut self, part: &Arc<str>, digest: [u8; 32], lack: KeyDenial) {
-        Arc::make_mut(&mut self.denied).insert(digest, (Arc::clone(part), lack));
+    pub fn add_denied_key(&mut self, part: &Arc<str>, digest: [u8; 32], denial: KeyDenial) {
+        Arc::make_mut(&mut self.denied).insert(digest, (Arc::clone(part), denial));
     }
 
-    pub fn add_config(&mut self, part: &Arc<str>, named: ConfigNames, config: Config) {
+    pub fn add_config(&mut self, part: &Arc<str>, names: ConfigNames, config: Config) {
         let configs = Arc::make_mut(&mut self.configs);
-        if let Some(id) = named.id {
-            configs.slug_by_id.insert(id, Row::new(part, named.slug.as_str().into()));
+        if let Some(id) = names.id {
+            configs.slug_by_id.insert(id, Row::new(part, names.slug.as_str().into()));
         }
-        configs.by_slug.insert(named.workspace, named.slug, Row::new(part, config));
+        configs.by_slug.insert(names.workspace, names.slug, Row::new(part, config));
     }
 }
 

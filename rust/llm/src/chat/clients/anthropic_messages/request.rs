@@ -16,27 +16,27 @@ pub(crate) const TEXT_SIGNATURE_PREFIX: &str = "seal:";
 
 pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     let mut fields = parse_body(json)?;
-    let mut asked = ChatRequest {
+    let mut request = ChatRequest {
         model: take_string(&mut fields, "model").unwrap_or_default(),
         stream: fields.shift_remove("stream") == Some(Value::Bool(true)),
         ..ChatRequest::default()
     };
-    let system = parse_parts(fields.shift_remove("system"), "system", &mut asked.dropped_params)?;
+    let system = parse_parts(fields.shift_remove("system"), "system", &mut request.dropped_params)?;
     if !system.is_empty() {
-        asked.messages.push(Message { role: Role::System, parts: system });
+        request.messages.push(Message { role: Role::System, parts: system });
     }
     for (at, value) in into_array(fields.shift_remove("messages"), "messages")?.into_iter().enumerate() {
-        asked.messages.push(parse_message(value, &format!("messages[{at}]"), &mut asked.dropped_params)?);
+        request.messages.push(parse_message(value, &format!("messages[{at}]"), &mut request.dropped_params)?);
     }
     for (at, value) in into_array(fields.shift_remove("tools"), "tools")?.into_iter().enumerate() {
-        asked.tools.push(parse_tool(value, &format!("tools[{at}]"))?);
+        request.tools.push(parse_tool(value, &format!("tools[{at}]"))?);
     }
     if let Some(resolver) = fields.shift_remove("tool_choice").filter(|resolver| !resolver.is_null()) {
-        parse_tool_choice(resolver, &mut asked, &mut fields)?;
+        parse_tool_choice(resolver, &mut request, &mut fields)?;
     }
-    rename_params(&mut fields, &mut asked.dropped_params);
-    asked.fields = fields;
-    Ok(asked)
+    rename_params(&mut fields, &mut request.dropped_params);
+    request.fields = fields;
+    Ok(request)
 }
 
 /// Renames parameters to their names in chat completions.
