@@ -103,8 +103,8 @@ CREATE_ROUTES = [
     ("/v1/api-keys/{kind}/{sub_kind}", "/v1/api-keys/workspace/user", "/v1/api-keys/{id}"),
     ("/v1/configs", "/v1/configs", "/v1/configs/{id}"),
     ("/v1/integrations", "/v1/integrations", "/v1/integrations/{id}"),
-    ("/v1/providers", "/v1/providers", "/v1/providers/{id}?workspace_id={place}"),
-    ("/v1/virtual-keys", "/v1/virtual-keys", "/v1/virtual-keys/{id}?workspace_id={place}"),
+    ("/v1/providers", "/v1/providers", "/v1/providers/{id}?workspace_id={workspace_id}"),
+    ("/v1/virtual-keys", "/v1/virtual-keys", "/v1/virtual-keys/{id}?workspace_id={workspace_id}"),
     ("/v1/admin/workspaces", "/v1/admin/workspaces", "/v1/admin/workspaces/{id}"),
     ("/v1/secret-references", "/v1/secret-references", "/v1/secret-references/{id}"),
     ("/v1/admin/users/invites", "/v1/admin/users/invites", "/v1/admin/users/invites/{id}"),
@@ -118,22 +118,22 @@ def test_each_create_field_is_read_back(scene: SampleObjects, described: str, pa
     assert fields == set(given), "each field has its sample"
     given = {field: sample for field, sample in given.items() if sample is not None}
     made = scene.admin.create(path, to_request_body(given))
-    assert not find_mismatches(scene.admin.read(reading.format(id=made["id"], place=scene.workspace_id)), given)
+    assert not find_mismatches(scene.admin.read(reading.format(id=made["id"], workspace_id=scene.workspace_id)), given)
 
 
 # Path in the OpenAPI description, and path to update and read.
 UPDATE_ROUTES = [
     ("/v1/api-keys/{key_id}", "/v1/api-keys/{key}"),
-    ("/v1/configs/{key}", "/v1/configs/{lone_config}"),
+    ("/v1/configs/{key}", "/v1/configs/{unused_config}"),
     ("/v1/integrations/{key}", "/v1/integrations/{integration}"),
-    ("/v1/providers/{key}", "/v1/providers/{provider}?workspace_id={place}"),
-    ("/v1/virtual-keys/{key}", "/v1/virtual-keys/{virtual_key}?workspace_id={place}"),
-    ("/v1/admin/workspaces/{workspace}", "/v1/admin/workspaces/{place}"),
-    ("/v2/workspaces/{workspace}", "/v2/workspaces/{place}"),
-    ("/v1/secret-references/{key}", "/v1/secret-references/{lone_reference}"),
+    ("/v1/providers/{key}", "/v1/providers/{provider}?workspace_id={workspace_id}"),
+    ("/v1/virtual-keys/{key}", "/v1/virtual-keys/{virtual_key}?workspace_id={workspace_id}"),
+    ("/v1/admin/workspaces/{workspace}", "/v1/admin/workspaces/{workspace_id}"),
+    ("/v2/workspaces/{workspace}", "/v2/workspaces/{workspace_id}"),
+    ("/v1/secret-references/{key}", "/v1/secret-references/{unused_reference}"),
     ("/v1/admin/organisation/settings", "/v1/admin/organisation/settings"),
     ("/v1/admin/organisation/defaults", "/v1/admin/organisation/defaults"),
-    ("/v1/admin/workspaces/{workspace}/users/{user_id}", "/v1/admin/workspaces/{place}/users/{user}"),
+    ("/v1/admin/workspaces/{workspace}/users/{user_id}", "/v1/admin/workspaces/{workspace_id}/users/{user}"),
 ]
 
 

@@ -381,7 +381,7 @@ def test_workspace_key_manages_only_its_own_integrations(
     own = inside.create("/v1/integrations", {**body, "slug": "of-inside"})
     shown = inside.read(f"/v1/integrations/{own['slug']}")
     assert shown["workspace_id"] == workspace["id"]
-    expect_error(inside.put("/v1/integrations/of-inside/workspaces", {"workspaces": []}), 400, "AB01", "own")
+    expect_error(inside.put("/v1/integrations/of-inside/workspaces", {"workspaces": []}), 400, "AB01", "one workspace")
     stranger = admin.with_new_key(workspace_id=other["id"], scopes=verbs)
     expect_error(stranger.get("/v1/integrations/of-inside"), 404, "AB08")
     expect_error(stranger.delete("/v1/integrations/of-inside"), 404, "AB08")

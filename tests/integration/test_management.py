@@ -126,7 +126,7 @@ def test_metrics_are_valid_for_prometheus(provider: Mock, tmp_path: Path):
     requests = {sample.labels["status"]: sample.value for sample in families["penstock_requests"].samples}
     assert (requests["2xx"], requests["4xx"], requests["5xx"]) == (8, 1, 0)
     assert all(family.documentation and family.type != "unknown" for family in families.values()), families
-    assert all(sample.labels.get("worker") == "1" for sample in families["penstock_answers_cut"].samples)
+    assert all(sample.labels.get("worker") == "1" for sample in families["penstock_responses_truncated"].samples)
     duration = families["penstock_request_duration_seconds"]
     buckets = [sample.value for sample in duration.samples if sample.name.endswith("_bucket")]
     assert (duration.type, buckets, buckets[-1]) == ("histogram", sorted(buckets), 9)

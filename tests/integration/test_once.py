@@ -132,7 +132,7 @@ def create_invited_user(admin: Client) -> str:
     return row["id"]
 
 
-WORKSPACE_FIELD = {"workspace_id": "{place}"}
+WORKSPACE_FIELD = {"workspace_id": "{workspace_id}"}
 KEY_BODY = {"name": "n", "scopes": ["completions.write"], **WORKSPACE_FIELD}
 AWS_AUTH_CONFIG = {
     "aws_auth_type": "accessKey",
@@ -227,9 +227,9 @@ UPDATE_CASES: dict[str, UpdateCase] = {
     "/v1/admin/organisation/defaults": UpdateCase({"input_guardrails": ["a"]}, {"input_guardrails": ["b"]}),
     "/v1/admin/organisation/settings": UpdateCase({"block_inline_config": True}, {"block_inline_config": False}),
     "/v1/admin/users/{user_id}": UpdateCase({"role": "admin"}, {"role": "member"}, "/v1/admin/users/{person}"),
-    "/v1/workspaces/{workspace}": UpdateCase(NAMED, LOST, "/v1/workspaces/{place}"),
+    "/v1/workspaces/{workspace}": UpdateCase(NAMED, LOST, "/v1/workspaces/{workspace_id}"),
     "/v1/workspaces/{workspace}/users/{user_id}": UpdateCase(
-        {"role": "admin"}, {"role": "member"}, "/v1/workspaces/{place}/users/{user}"
+        {"role": "admin"}, {"role": "member"}, "/v1/workspaces/{workspace_id}/users/{user}"
     ),
     "/v1/api-keys/{key_id}": UpdateCase(NAMED, LOST, "/v1/api-keys/{key}"),
     "/v1/configs/{key}": UpdateCase(NAMED, LOST, "/v1/configs/{config}"),
@@ -239,11 +239,11 @@ UPDATE_CASES: dict[str, UpdateCase] = {
         *MODEL_UPDATES, "/v1/integrations/{integration}/integration-models"
     ),
     "/v1/integrations/{key}/workspaces": UpdateCase(
-        {"workspaces": [{"id": "{place}", "enabled": False}]},
-        {"workspaces": [{"id": "{place}", "enabled": True}]},
+        {"workspaces": [{"id": "{workspace_id}", "enabled": False}]},
+        {"workspaces": [{"id": "{workspace_id}", "enabled": True}]},
         "/v1/integrations/{integration}/workspaces",
     ),
-    "/v1/providers/{key}": UpdateCase(NAMED, LOST, "/v1/providers/{provider}?workspace_id={place}"),
+    "/v1/providers/{key}": UpdateCase(NAMED, LOST, "/v1/providers/{provider}?workspace_id={workspace_id}"),
     "/v1/virtual-keys/{key}": UpdateCase({**NAMED, "key": "another"}, LOST, "/v1/virtual-keys/{virtual_key}"),
     "/v1/secret-references/{key}": UpdateCase(NAMED, LOST, "/v1/secret-references/{reference}"),
     "/v1/batches/{batch_id}": UpdateCase(
@@ -299,15 +299,17 @@ DELETE_CASES: dict[str, UpdateCase] = {
     ),
     "/v1/files/{file_id}": UpdateCase(None, None, "/v1/files/{spare}"),
     "/v1/api-keys/{key_id}": UpdateCase(None, None, "/v1/api-keys/{key}"),
-    "/v1/providers/{key}": UpdateCase(None, None, "/v1/providers/{provider}?workspace_id={place}"),
+    "/v1/providers/{key}": UpdateCase(None, None, "/v1/providers/{provider}?workspace_id={workspace_id}"),
     "/v1/virtual-keys/{key}": UpdateCase(None, None, "/v1/virtual-keys/{virtual_key}"),
     "/v1/configs/{key}": UpdateCase(None, None, "/v1/configs/{config}"),
-    "/v1/workspaces/{workspace}/users/{user_id}": UpdateCase(None, None, "/v1/workspaces/{place}/users/{user}"),
+    "/v1/workspaces/{workspace}/users/{user_id}": UpdateCase(None, None, "/v1/workspaces/{workspace_id}/users/{user}"),
     "/v1/admin/users/invites/{invite_id}": UpdateCase(None, None, f"{INVITES}/{{invite}}"),
     "/v1/admin/users/{user_id}": UpdateCase(None, None, "/v1/admin/users/{person}"),
     "/v1/integrations/{key}": UpdateCase(None, None, INTEGRATION_PATH),
     "/v1/secret-references/{key}": UpdateCase(None, None, "/v1/secret-references/{reference}"),
-    "/v1/workspaces/{workspace}": UpdateCase({"name": "lost", "force_delete": True}, None, "/v1/workspaces/{place}"),
+    "/v1/workspaces/{workspace}": UpdateCase(
+        {"name": "lost", "force_delete": True}, None, "/v1/workspaces/{workspace_id}"
+    ),
 }
 
 
