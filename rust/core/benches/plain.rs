@@ -7,14 +7,14 @@ use std::{fmt::Write, hint::black_box, sync::Arc};
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
-    ingress::Request,
+    gateway_state::GatewayState,
     ingress::{
+        Request,
         body::Body,
         headers::{Headers, RequestHead},
     },
     process::settings::Settings,
     response::outgoing::ClientResponseBody,
-    state::gateway_state::GatewayState,
 };
 use penstock_mock::Server;
 use serde_json::json;

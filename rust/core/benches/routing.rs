@@ -7,16 +7,17 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
     accounting::record::metadata::Metadata,
     config::{Config, Strictness, TargetLimits},
-    ingress::Request,
+    gateway_state::GatewayState,
     ingress::{
+        Request,
         body::Body,
         headers::{Headers, RequestHead},
     },
     process::settings::Settings,
     response::outgoing::ClientResponseBody,
-    routing::{Strategy, condition_input::ConditionInput},
-    state::gateway_state::GatewayState,
     state::shared::inline_configs::InlineConfigCache,
+    strategies::Strategy,
+    strategies::condition_input::ConditionInput,
 };
 use penstock_mock::Server;
 use serde_json::{Value, json};

@@ -11,13 +11,16 @@ pub mod endpoints;
 pub mod error;
 pub mod features;
 pub mod gateway;
+pub mod gateway_state;
 pub mod ingress;
+pub mod parse;
 pub mod process;
 pub mod request;
 pub mod resolve;
 pub mod response;
 pub mod routing;
 pub mod state;
+pub mod strategies;
 pub mod upstream;
 
 pub use penstock_llm::catalog::providers_json;

@@ -11,10 +11,10 @@ use std::{
 
 use penstock_core::{
     endpoints::realtime::{self, CloseCode, CloseFrame, Message, UpgradeOutcome, WebSocketSession},
+    gateway_state::GatewayState,
     ingress::headers::{Headers, RequestHead},
     process::edge::{idle_connections::RequestGuard, sock_diag},
     response::outgoing::{ClientResponse, ClientResponseBody},
-    state::gateway_state::GatewayState,
 };
 use pyo3::{
     intern,

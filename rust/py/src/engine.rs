@@ -13,10 +13,9 @@ use penstock_core::{
     config::{Config, Strictness, TargetLimits, schema},
     endpoints::batches::line_requests::{self, BatchLine},
     error::Problem,
-    ingress::Request,
-    ingress::body::Body,
+    gateway_state::GatewayState,
+    ingress::{Request, body::Body},
     process::{preempt, settings::Settings},
-    state::gateway_state::GatewayState,
     state::snapshot::Snapshot,
 };
 use pyo3::{

@@ -13,12 +13,12 @@ use std::{
 use bytes::Bytes;
 use penstock_core::{
     gateway,
+    gateway_state::GatewayState,
     process::edge::{
         disconnect::Disconnector,
         idle_connections::{ConnectionTracker, ParkedStream, RequestGuard},
     },
     response::outgoing::{BodyTruncated, ClientResponse, ClientResponseBody, ClientResponseHead, ResponseStream},
-    state::gateway_state::GatewayState,
 };
 use pyo3::{
     intern,

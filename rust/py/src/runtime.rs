@@ -11,12 +11,12 @@ use std::{
 use async_task::Runnable;
 use penstock_core::{
     endpoints::management_proxy::{self, LowerPriority},
+    gateway_state::GatewayState,
     ingress::Request,
     process::edge::{
         disconnect::Disconnector,
         idle_connections::{ConnectionTracker, IdleConnectionReaper, IdleTimeouts, RequestGuard},
     },
-    state::gateway_state::GatewayState,
 };
 use pyo3::{prelude::*, types::PyDict};
 use tokio::{

@@ -1,5 +1,7 @@
 //! Usage, cost and the record that each request leaves.
 
+pub mod compressed_response;
 pub mod prices;
 pub mod record;
+pub mod routing_decision;
 pub mod token_counting;

@@ -18,9 +18,9 @@ use penstock_llm::{
     usage::{DeltaText, Usage},
 };
 
-use crate::{
-    accounting::record::{Billing, Record},
-    response::compressed::CompressedResponse,
+use crate::accounting::{
+    compressed_response::CompressedResponse,
+    record::{Billing, Record},
 };
 
 /// Responses that may be queued for counting; for any beyond this, usage is estimated from the length.

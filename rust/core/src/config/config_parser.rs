@@ -11,7 +11,7 @@ use crate::{
         timeout::RequestTimeout,
     },
     process::secret::Secret,
-    routing::{
+    strategies::{
         Strategy,
         conditional::{self, ConditionalRouting},
         fallback::FallbackPolicy,

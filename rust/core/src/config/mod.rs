@@ -2,7 +2,6 @@
 
 pub(crate) mod config_parser;
 mod deployments;
-pub(crate) mod document_reader;
 pub mod schema;
 
 use std::sync::Arc;
@@ -10,11 +9,9 @@ use std::sync::Arc;
 use penstock_llm::catalog::Options;
 use serde_json::Value;
 
-use crate::config::config_parser::ConfigDraft;
-pub use crate::config::document_reader::{ConfigReader, Strictness};
-use deployments::Deployments;
-
+pub use crate::parse::document_reader::{ConfigReader, Strictness};
 use crate::{
+    config::config_parser::ConfigDraft,
     error::Problem,
     features::{
         cache::{self, CachePolicy},
@@ -30,8 +27,9 @@ use crate::{
     },
     ingress::route::Route,
     process::secret::Secret,
-    routing::Strategy,
+    strategies::Strategy,
 };
+use deployments::Deployments;
 
 /// Compiled routing config.
 #[derive(Debug, Clone)]

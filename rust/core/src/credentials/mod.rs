@@ -30,9 +30,9 @@ pub use crate::credentials::payload_hash::PayloadDigest;
 
 use crate::{
     error::{Error, Result},
+    gateway_state::GatewayState,
     ingress::body::Body,
     resolve::target::Target,
-    state::gateway_state::GatewayState,
 };
 
 /// Timeout for fetching a credential.

@@ -4,10 +4,10 @@ use penstock_llm::api_format::ApiFormat;
 
 use crate::{
     error::Error,
+    gateway_state::GatewayState,
     ingress::headers::{self, RequestHead},
     process::settings::Settings,
     response::{delivery, outgoing::ClientResponse},
-    state::gateway_state::GatewayState,
 };
 
 /// Returns the response for a path that the gateway serves itself, else 404.

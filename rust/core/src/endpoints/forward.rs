@@ -7,6 +7,7 @@ use crate::{
     endpoints::{count_tokens, target_endpoint::response_api_format},
     error::Result,
     features::inspect_stream,
+    gateway_state::GatewayState,
     ingress::body::Body,
     request::{body_fields::MAX_INLINE_PEEK_BYTES, include_usage, param_map, send::send_to_target},
     resolve::{target::Target, target_resolver::Call},
@@ -14,7 +15,6 @@ use crate::{
         delivery::{self, UpstreamResponse},
         normalise,
     },
-    state::gateway_state::GatewayState,
 };
 
 /// Forwards a request and returns the response once its head arrived. Rare steps are boxed, because an inline future

@@ -11,18 +11,17 @@ use tokio::{sync::oneshot, time::sleep};
 use crate::{
     endpoints::batches,
     error::{Error, Result},
+    gateway_state::GatewayState,
     ingress::{
         body::Body,
         headers::{self, Headers, RequestHead},
     },
+    process::memory_budget::MemoryPermit,
     response::{
         delivery,
         outgoing::{ClientResponse, ClientResponseHead, ResponseStream},
     },
-    state::{
-        gateway_state::GatewayState,
-        shared::{memory_budget::MemoryPermit, node_store::NodeStoreCommand},
-    },
+    state::shared::node_store::NodeStoreCommand,
     upstream::{self, BodyFraming, IncomingResponse, Origin, OutgoingRequest, RecordFeed},
 };
 

@@ -6,16 +6,15 @@ use penstock_llm::translation::Translation;
 use crate::{
     accounting::record::RequestLog,
     error::Result,
+    gateway_state::GatewayState,
     ingress::body::Body,
-    process::deadline::Deadline,
     request::{
         send::send_to_target,
         translate::{self, run_offloaded},
     },
     resolve::{target::Target, target_resolver::Call},
     response::delivery::{self, UpstreamResponse},
-    state::gateway_state::GatewayState,
-    upstream::{self, IncomingResponse, ResponseBody},
+    upstream::{self, IncomingResponse, ResponseBody, deadline::Deadline},
 };
 
 /// Page limit that stops an endless list.

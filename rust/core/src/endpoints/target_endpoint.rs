@@ -14,10 +14,10 @@ use crate::{
         count_tokens, files, forward, translated,
     },
     error::{Error, Result},
+    gateway_state::GatewayState,
     ingress::{body::Body, headers::BatchOutput},
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
-    state::gateway_state::GatewayState,
 };
 
 /// How a request is served at its target.

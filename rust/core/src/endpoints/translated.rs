@@ -7,11 +7,11 @@ use crate::{
     endpoints::{batches::delete, count_tokens, model_list},
     error::Result,
     features::inspect_stream,
+    gateway_state::GatewayState,
     ingress::body::Body,
     request::{send::send_to_target, translate},
     resolve::{target::Target, target_resolver::Call},
     response::delivery::{self, UpstreamResponse},
-    state::gateway_state::GatewayState,
 };
 
 /// Translates and sends a request, and returns the translated response once its head arrived.

@@ -8,8 +8,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    config::ConfigReader,
     ingress::headers::{CONTROL_PREFIX, Headers, split_control_name},
+    parse::document_reader::ConfigReader,
 };
 
 const DEFAULT_MAX_AGE_SECONDS: u64 = 604_800;
@@ -280,7 +280,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Strictness;
+    use crate::parse::document_reader::Strictness;
 
     fn parse_cache(value: &Value) -> Result<CachePolicy, Vec<crate::error::Problem>> {
         let mut reading = ConfigReader::new(Strictness::Strict);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config::ConfigReader;
+use crate::parse::document_reader::ConfigReader;
 
 /// Statuses above this count as provider failures if the config lists none.
 const FAILURE_STATUS_THRESHOLD: u16 = 500;
@@ -227,7 +227,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Strictness;
+    use crate::parse::document_reader::Strictness;
 
     fn parse_policy(more: &Value) -> Policy {
         let mut value = json!({"failure_threshold": 2, "cooldown_interval": 30_000});

@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use crate::{
-    config::ConfigReader,
     error::{Error, Result},
+    parse::document_reader::ConfigReader,
     upstream::BaseUrl,
 };
 
@@ -44,7 +44,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Strictness;
+    use crate::parse::document_reader::Strictness;
 
     #[test]
     fn header_overrides_config() {

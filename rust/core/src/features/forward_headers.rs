@@ -4,9 +4,9 @@
 use serde_json::Value;
 
 use crate::{
-    config::ConfigReader,
     error::{Error, Result},
     ingress::headers,
+    parse::document_reader::ConfigReader,
 };
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,7 +74,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Strictness;
+    use crate::parse::document_reader::Strictness;
 
     fn is_rejected(value: &Value) -> bool {
         let mut reading = ConfigReader::new(Strictness::Strict);

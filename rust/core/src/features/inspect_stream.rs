@@ -9,8 +9,8 @@ use penstock_llm::{
 use serde_json::Value;
 
 use crate::{
-    config::ConfigReader,
     error::Result,
+    parse::document_reader::ConfigReader,
     upstream::{IncomingResponse, ResponseBody},
 };
 
@@ -101,7 +101,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Strictness;
+    use crate::parse::document_reader::Strictness;
 
     #[test]
     fn config_overrides_saved_provider() {

@@ -7,7 +7,7 @@ use penstock_llm::{
 };
 use serde_json::Value;
 
-use crate::config::ConfigReader;
+use crate::parse::document_reader::ConfigReader;
 
 /// Estimated heap size of the segments of a path, in bytes.
 const ESTIMATED_PATH_BYTES: usize = 128;
@@ -116,7 +116,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Strictness;
+    use crate::parse::document_reader::Strictness;
 
     fn parse_parameters(defaults: &Value, overrides: &Value, drops: &Value) -> Parameters {
         let mut reading = ConfigReader::new(Strictness::Strict);

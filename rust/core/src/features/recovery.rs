@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::config::ConfigReader;
+use crate::parse::document_reader::ConfigReader;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -88,7 +88,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Strictness;
+    use crate::parse::document_reader::Strictness;
 
     fn parse_recovery(value: &Value) -> Result<Recovery, usize> {
         let mut reading = ConfigReader::new(Strictness::Strict);

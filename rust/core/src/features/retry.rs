@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{config::ConfigReader, ingress::headers::Headers};
+use crate::{ingress::headers::Headers, parse::document_reader::ConfigReader};
 
 /// Statuses that are retried if the config lists none.
 const DEFAULT_RETRY_STATUSES: [u16; 6] = [429, 500, 502, 503, 504, 529];
@@ -127,7 +127,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Strictness;
+    use crate::parse::document_reader::Strictness;
 
     fn parse_retry(value: &Value) -> Retry {
         let mut reading = ConfigReader::new(Strictness::Strict);

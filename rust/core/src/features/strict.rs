@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::config::ConfigReader;
+use crate::parse::document_reader::ConfigReader;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StrictCompliance(Option<bool>);

@@ -7,8 +7,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    config::ConfigReader,
     error::{Error, Result},
+    parse::document_reader::ConfigReader,
 };
 
 /// Fraction of the client's own timeout that is reserved for sending the response to it.
@@ -56,7 +56,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Strictness;
+    use crate::parse::document_reader::Strictness;
 
     #[test]
     fn header_overrides_config_and_config_overrides_settings() {

@@ -16,13 +16,15 @@ use crate::{
         management_proxy,
     },
     error::Error,
+    gateway_state::GatewayState,
     ingress::{
         Request,
         body::Body,
         headers::{BatchOutput, ControlHeaders, RequestHead},
     },
+    process::memory_budget::MemoryPermit,
     response::outgoing::{ClientResponse, ClientResponseBody},
-    state::{gateway_state::GatewayState, shared::memory_budget::MemoryPermit, snapshot::Snapshot},
+    state::snapshot::Snapshot,
 };
 
 /// Maximum size of a batch object; real ones are far smaller.

@@ -13,6 +13,7 @@ use crate::{
         management_proxy,
     },
     error::Error,
+    gateway_state::GatewayState,
     ingress::{
         Request,
         headers::{self, RequestHead},
@@ -20,7 +21,7 @@ use crate::{
     },
     resolve::models,
     response::outgoing::ClientResponse,
-    state::{gateway_state::GatewayState, snapshot::Snapshot},
+    state::snapshot::Snapshot,
 };
 
 /// Where a request is handled, as far as its head decides.

@@ -13,20 +13,21 @@ use crate::{
     },
     error::{Error, Result},
     features::timeout,
+    gateway_state::GatewayState,
     ingress::{
         Request,
         body::Body,
         headers::ControlHeaders,
         route::{self, Route},
     },
-    request::body_fields::read_body_fields,
-    resolve::{inference_profiles, target_resolver::Call},
+    request::{body_fields::read_body_fields, inference_profiles},
+    resolve::target_resolver::Call,
     response::{
         delivery::{self, UpstreamResponse},
         outgoing::ClientResponse,
     },
     routing::{self, Continuation},
-    state::{gateway_state::GatewayState, snapshot::Snapshot},
+    state::snapshot::Snapshot,
 };
 
 /// Handles a request that goes to a provider. `error` is a fault of its head that was already found: the request is

@@ -9,10 +9,10 @@ use penstock_llm::{
 use crate::{
     credentials::{self, PayloadDigest},
     error::Result,
+    gateway_state::GatewayState,
     ingress::body::Body,
     request::request_head::{BodyLength, render_internal_head},
     resolve::target::Target,
-    state::gateway_state::GatewayState,
     upstream::{BodyFraming, OutgoingRequest},
 };
 

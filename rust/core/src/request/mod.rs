@@ -2,6 +2,7 @@
 
 pub(crate) mod body_fields;
 pub(crate) mod include_usage;
+pub(crate) mod inference_profiles;
 pub mod internal_request;
 pub(crate) mod param_map;
 pub mod request_head;

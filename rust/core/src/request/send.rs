@@ -11,16 +11,15 @@ use crate::{
     accounting::record::RequestLog,
     credentials,
     error::Result,
+    gateway_state::GatewayState,
     ingress::body::Body,
-    process::deadline::Deadline,
     request::{
         param_map,
         request_head::{self, BodyLength, RenderInput, TransformMode},
     },
     resolve::{target::Target, target_resolver::Call},
     response::normalise,
-    state::gateway_state::GatewayState,
-    upstream::{BodyFraming, IncomingResponse, OutgoingRequest},
+    upstream::{BodyFraming, IncomingResponse, OutgoingRequest, deadline::Deadline},
 };
 
 /// Sends a body to a target and waits for the response head. The returned deadline bounds the part of the response

@@ -22,11 +22,10 @@ use crate::{
         headers::{Headers, RequestHead},
         route::Route,
     },
-    process::deadline::Deadline,
     resolve::{target::Target, target_resolver::Call},
     response::normalise::{self, MAX_ERROR_BODY_BYTES},
     state::shared::{self, SharedState},
-    upstream::{self, IncomingResponse, ResponseBody},
+    upstream::{self, IncomingResponse, ResponseBody, deadline::Deadline},
 };
 
 /// Largest complete response that is translated.

@@ -1,6 +1,5 @@
 //! Target resolution: config, provider, model, address and credential of a request.
 
-pub(crate) mod inference_profiles;
 pub(crate) mod inline_policy;
 pub mod models;
 pub mod target;

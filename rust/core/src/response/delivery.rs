@@ -15,25 +15,24 @@ use penstock_llm::{
 
 use crate::{
     accounting::{
+        compressed_response,
         record::{self, DeferredBilling, Outcome, Record},
         token_counting::CountableResponse,
     },
     endpoints::realtime::UpstreamWebSocket,
     error::{Error, Result},
+    gateway_state::GatewayState,
     ingress::{
         headers::{self, CompleteResponse, ControlHeaders, Headers, RequestHead},
         route,
     },
-    process::deadline::Deadline,
     resolve::target_resolver::Call,
     response::{
-        compressed,
         outgoing::{ClientResponse, ClientResponseHead, ResponseMeter, ResponseStream},
         pretty_print,
     },
     routing::ResumePoint,
-    state::gateway_state::GatewayState,
-    upstream::{self, IncomingResponse, ResponseBody, ResponseHead},
+    upstream::{self, IncomingResponse, ResponseBody, ResponseHead, deadline::Deadline},
 };
 
 /// Content types of streams.
@@ -194,7 +193,7 @@ impl BodyEncoding {
     fn from_headers(headers: &Headers) -> Self {
         Self {
             is_uncompressed: is_uncompressed(headers),
-            is_gzip: compressed::is_gzip(headers),
+            is_gzip: compressed_response::is_gzip(headers),
             is_json: headers.is_json(),
         }
     }

@@ -1,6 +1,5 @@
 //! Delivering the upstream response to the client, whole or streamed.
 
-pub mod compressed;
 pub(crate) mod delivery;
 pub(crate) mod normalise;
 pub mod outgoing;

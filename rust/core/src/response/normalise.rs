@@ -8,14 +8,14 @@ use penstock_llm::{operation::Operation, stream::sse, translation::Normaliser};
 use serde::de::IgnoredAny;
 
 use crate::{
+    accounting::compressed_response,
     endpoints::model_list,
     error::{Error, Result},
     ingress::headers::Headers,
-    process::deadline::Deadline,
     request::translate::{run_offloaded, with_content_type},
     resolve::{target::Target, target_resolver::Call},
-    response::{compressed, delivery},
-    upstream::{self, IncomingResponse, ResponseBody, ResponseHead},
+    response::delivery,
+    upstream::{self, IncomingResponse, ResponseBody, ResponseHead, deadline::Deadline},
 };
 
 /// Header fields in which providers return the ID of a request.
@@ -68,7 +68,7 @@ pub async fn normalise_response(
     match head.status {
         // The body of a budget error is passed through unchanged.
         BUDGET_EXHAUSTED_STATUS => Ok(with_request_id(incoming)),
-        400.. if is_plain || compressed::is_gzip(&head.headers) => {
+        400.. if is_plain || compressed_response::is_gzip(&head.headers) => {
             Box::pin(normalise_error(mending, incoming, deadline)).await
         }
         200 if is_html_page(mending, head) => Err(invalid_response_error(mending, incoming, deadline).await?),
@@ -128,7 +128,7 @@ async fn normalise_error(
     let plain = if delivery::is_uncompressed(&head.headers) {
         Some(response.clone())
     } else {
-        compressed::decompress(&response, MAX_ERROR_BODY_BYTES)
+        compressed_response::decompress(&response, MAX_ERROR_BODY_BYTES)
     };
     add_request_id_header(&mut head.headers);
     let id = provider_request_id(&head.headers).map(ToOwned::to_owned);

@@ -10,17 +10,15 @@ use penstock_llm::{
 };
 use tokio::time::{Instant, sleep_until};
 
-use crate::response::compressed::CompressedResponse;
-use crate::response::partial_event::PartialEventBuffer;
-
 use crate::{
     accounting::{
+        compressed_response::CompressedResponse,
         record::{Outcome, Record},
         token_counting::CountableResponse,
     },
     error::Error,
     ingress::headers::{CompleteResponse, Headers},
-    response::delivery,
+    response::{delivery, partial_event::PartialEventBuffer},
     routing::Continuation,
     upstream::ResponseBody,
 };

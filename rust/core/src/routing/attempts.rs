@@ -5,12 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    ResumePoint,
-    decision::{CacheStatus, RoutingStep, elapsed_ms},
-    explain,
-};
+use super::{ResumePoint, explain};
 use crate::{
+    accounting::routing_decision::{CacheStatus, RoutingStep, elapsed_ms},
     config::Node,
     endpoints::{
         count_tokens, realtime,
@@ -23,14 +20,13 @@ use crate::{
         recovery::Mode,
         retry::{Backoff, Retry},
     },
+    gateway_state::GatewayState,
     ingress::body::Body,
-    resolve::{
-        inference_profiles,
-        target::{ResponseCoding, StreamUsage, Target},
-    },
+    request::inference_profiles,
+    resolve::target::{ResponseCoding, StreamUsage, Target},
     response::delivery::{StreamFraming, UpstreamResponse},
     routing::{cache_lookup::CacheLookup, executor::RouteExecutor, replay_body::PreparedBody},
-    state::{gateway_state::GatewayState, shared::circuit_breakers::BreakerPermit},
+    state::shared::circuit_breakers::BreakerPermit,
 };
 
 /// Parameters and retry policy of a node that sets nothing: no changes, no retries.

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use penstock_llm::operation::Operation;
 
-use super::decision::CacheStatus;
 use crate::{
+    accounting::routing_decision::CacheStatus,
     config::Node,
     features::cache::{CacheKey, Partition, is_ignored_header},
     ingress::body::Body,

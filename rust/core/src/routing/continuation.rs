@@ -14,25 +14,30 @@ use penstock_llm::{
     usage::Usage,
 };
 
-use super::{Strategy, decision::RoutingStep};
 use crate::{
-    accounting::record::{Record, RequestLog},
+    accounting::{
+        record::{Record, RequestLog},
+        routing_decision::RoutingStep,
+    },
     auth::caller,
     config::Node,
     error::Error,
     features::recovery::Mode,
+    gateway_state::GatewayState,
     ingress::{
         body::Body,
         headers::{ControlHeaders, RequestHead},
         route::Route,
     },
+    process::memory_budget::MemoryPermit,
     resolve::{target::Target, target_resolver::Call},
     response::{
         delivery::{self, UpstreamResponse},
         outgoing::{ClientResponse, ClientResponseBody},
     },
     routing::{executor::RouteExecutor, replay_body::ReplayBody},
-    state::{gateway_state::GatewayState, shared::memory_budget::MemoryPermit, snapshot::Snapshot},
+    state::snapshot::Snapshot,
+    strategies::Strategy,
     upstream::ResponseBody,
 };
 

@@ -9,26 +9,27 @@ use std::{
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{
-    Strategy,
-    decision::{RoutingDecision, RoutingStep},
-    fallback::FallbackPolicy,
-    hedge::Hedge,
-    loadbalance::{LoadBalancer, StickySession},
-};
 use crate::{
-    accounting::record::RequestLog,
+    accounting::{
+        record::RequestLog,
+        routing_decision::{RoutingDecision, RoutingStep},
+    },
     config::Node,
     error::{Error, Result},
     features::{circuit_breaker::Verdict, timeout},
+    gateway_state::GatewayState,
     ingress::body::Body,
     request::body_fields::read_body_fields,
     resolve::target_resolver::{Call, ConfigSource, RoutePlan, TargetResolver},
     response::delivery::UpstreamResponse,
-    routing::{condition_input::ConditionInput, replay_body::ReplayBody},
-    state::{
-        gateway_state::GatewayState,
-        shared::{circuit_breakers::BreakerPermit, sticky_sessions::SessionAssignment},
+    routing::{replay_body::ReplayBody, upstream_response::triggers_fallback},
+    state::shared::{circuit_breakers::BreakerPermit, sticky_sessions::SessionAssignment},
+    strategies::{
+        Strategy,
+        condition_input::ConditionInput,
+        fallback::FallbackPolicy,
+        hedge::Hedge,
+        loadbalance::{LoadBalancer, StickySession},
     },
 };
 
@@ -272,7 +273,7 @@ impl<'w> RouteExecutor<'w> {
         result: &Result<UpstreamResponse>,
     ) -> Option<&'w Node> {
         while let Some(level) = levels.last_mut() {
-            if level.policy.is_failure(result) && level.has_next() {
+            if triggers_fallback(level.policy, result) && level.has_next() {
                 let because = self.stop_reason();
                 if let (None, Some(next)) = (because, self.next_target(level)) {
                     return Some(next);

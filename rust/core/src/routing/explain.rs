@@ -5,13 +5,13 @@ use penstock_llm::{api_format::ApiFormat, operation::Operation};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::decision::CacheStatus;
 use crate::{
-    accounting::record::RequestLog,
+    accounting::{record::RequestLog, routing_decision::CacheStatus},
     config::Node,
     endpoints::realtime,
     error::{Error, Problem, Result},
     features::{circuit_breaker::Verdict, recovery::Mode},
+    gateway_state::GatewayState,
     ingress::{
         body::Body,
         headers::{ControlHeaders, Headers, RequestHead},
@@ -28,7 +28,6 @@ use crate::{
         executor::RouteExecutor,
         replay_body::{PreparedBody, ReplayBody},
     },
-    state::gateway_state::GatewayState,
 };
 
 /// Maximum bytes of all body fields, and of one field, that fit into a response header.

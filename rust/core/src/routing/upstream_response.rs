@@ -14,17 +14,18 @@ use crate::{
     endpoints::target_endpoint,
     error::{Error, Result},
     ingress::{body::Body, headers::Headers},
-    process::{coarse_timer::CoarseTimer, deadline::Deadline},
+    process::{
+        coarse_timer::CoarseTimer,
+        memory_budget::{BudgetedBytes, MemoryPermit},
+    },
     resolve::{target::Target, target_resolver::Call},
     response::{
         delivery::{self, StreamFraming, UpstreamResponse},
         outgoing::{MeteredResponse, ResponseMeter},
     },
-    state::shared::{
-        memory_budget::{BudgetedBytes, MemoryPermit},
-        response_cache::CachedResponse,
-    },
-    upstream::{self, IncomingResponse, ResponseBody, ResponseHead},
+    state::shared::response_cache::CachedResponse,
+    strategies::fallback::FallbackPolicy,
+    upstream::{self, IncomingResponse, ResponseBody, ResponseHead, deadline::Deadline},
 };
 
 /// Maximum bytes to read from a discarded response so that its connection can be reused.
@@ -199,5 +200,18 @@ impl UpstreamResponse {
             IncomingResponse { head: ResponseHead { status: 200, headers }, body: ResponseBody::from_bytes(body) };
         // No deadline: the body is complete.
         Self::new(incoming, dialect, Deadline::new(Duration::MAX, &Body::empty(), grace))
+    }
+}
+
+/// Returns true if the next target should be tried after this result. A content policy refusal goes to the client
+/// instead of other targets, unless its status is listed.
+pub(crate) fn triggers_fallback(policy: &FallbackPolicy, result: &Result<UpstreamResponse>) -> bool {
+    match result {
+        Ok(response) => {
+            let status = response.status();
+            policy.should_fall_back(Some(status))
+                && (policy.failure_statuses.contains(&status) || !response.is_policy_refusal())
+        }
+        Err(error) => !error.stops_fallback() && policy.should_fall_back(None),
     }
 }

@@ -3,6 +3,7 @@
 
 mod address;
 mod connection;
+pub mod deadline;
 mod dialer;
 mod http1;
 mod http2;
@@ -27,11 +28,11 @@ pub use origin::{BaseUrl, Origin};
 pub use resolver::LookupFn;
 pub use websocket::{Handshake, MAX_MESSAGE_BYTES, ProviderWebSocket, UpgradeResult};
 
-use crate::upstream::response_body::ReadTimeout;
 use crate::{
     error::{Error, Problem, Result},
     ingress::{body::Body, headers::Headers},
     process::settings::Settings,
+    upstream::response_body::ReadTimeout,
 };
 use connection::Connection;
 use dialer::NewConnection;

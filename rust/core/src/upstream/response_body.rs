@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{connection::MAX_READ_BYTES, http1, http2};
 use crate::{
     error::{Error, Result},
-    process::deadline::{self, Deadline},
+    upstream::deadline::{self, Deadline},
 };
 
 /// Largest chunk for slow clients. About ten chunks may be buffered up to the client's socket, and together they must

@@ -370,7 +370,7 @@ async fn proxy_failure_is_reported_without_its_password() {
 #[tokio::test]
 async fn rejects_unsupported_proxy_scheme_at_startup() {
     let settings = Settings { https_proxy: Some(Secret::new("socks5://u:sesame@proxy:1080")), ..Settings::default() };
-    let problems = penstock_core::state::gateway_state::GatewayState::new(settings).err().expect("a problem");
+    let problems = penstock_core::gateway_state::GatewayState::new(settings).err().expect("a problem");
     assert_eq!(problems[0].path, "$.https_proxy");
     assert!(!problems[0].message.contains("sesame"), "{problems:?}");
 }

@@ -244,8 +244,8 @@ async fn a_stream_survives_the_revocation_of_its_key() {
 #[tokio::test]
 async fn is_ready_from_the_first_snapshot_until_drain() {
     let settings = penstock_core::process::settings::Settings::default();
-    let state = penstock_core::state::gateway_state::GatewayState::new(settings)
-        .unwrap_or_else(|problems| panic!("{problems:?}"));
+    let state =
+        penstock_core::gateway_state::GatewayState::new(settings).unwrap_or_else(|problems| panic!("{problems:?}"));
     let rig = TestGateway { state: Arc::new(state) };
     let status = async |path| rig.send(get_request(path)).await.status;
     assert_eq!((status("/ready").await, status("/live").await), (503, 200));

@@ -215,7 +215,7 @@ async fn does_not_reuse_a_connection_with_surplus_tls_data() {
 async fn reports_an_unreadable_ca_file_at_startup() {
     for path in ["/nonexistent.pem", "Cargo.toml"] {
         let settings = penstock_core::process::settings::Settings { tls_ca: Some(path.into()), ..Default::default() };
-        let problems = penstock_core::state::gateway_state::GatewayState::new(settings).err().expect("a problem");
+        let problems = penstock_core::gateway_state::GatewayState::new(settings).err().expect("a problem");
         assert_eq!(problems[0].path, "$.tls_ca", "{problems:?}");
     }
 }

@@ -30,10 +30,12 @@ use masking::is_secret_name;
 use outbox::Outbox;
 
 use crate::{
-    accounting::token_counting::{CountableResponse, TokenCounter},
+    accounting::{
+        compressed_response::CompressedResponse,
+        token_counting::{CountableResponse, TokenCounter},
+    },
     ingress::headers::RequestHead,
     process::{metrics::Metrics, settings::Settings},
-    response::compressed::CompressedResponse,
 };
 
 /// How a request ended.

@@ -18,11 +18,14 @@ use super::{
     metadata::{self, Metadata},
 };
 use crate::{
-    accounting::{prices::Cost, token_counting::CountInput},
+    accounting::{
+        prices::Cost,
+        routing_decision::{CacheStatus, RoutingDecision},
+        token_counting::CountInput,
+    },
     auth::caller::Caller,
     ingress::headers::{ControlHeaders, RequestHead},
     resolve::{target::Target, target_resolver::Call},
-    routing::decision::{CacheStatus, RoutingDecision},
     state::{shared::response_cache::PendingCacheEntry, snapshot::Snapshot},
 };
 

@@ -8,16 +8,14 @@ use penstock_llm::{
 };
 use uuid::Uuid;
 
-use crate::{
-    accounting::{
-        prices::Cost,
-        record::{
-            Detail, Outcome, Record, RequestLog,
-            json_writer::{ObjectWriter, write_object},
-            masking::{mask_url, write_masked_headers},
-        },
+use crate::accounting::{
+    prices::Cost,
+    record::{
+        Detail, Outcome, Record, RequestLog,
+        json_writer::{ObjectWriter, write_object},
+        masking::{mask_url, write_masked_headers},
     },
-    routing::decision::RoutingStep,
+    routing_decision::RoutingStep,
 };
 
 /// Appends the record as one JSON object. All durations are in milliseconds.

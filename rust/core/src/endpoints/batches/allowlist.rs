@@ -15,12 +15,11 @@ use crate::{
     accounting::record::RequestLog,
     endpoints::batches::PATH_SEGMENT_ENCODE_SET,
     error::{Error, Result},
+    gateway_state::GatewayState,
     ingress::{body::Body, headers::RequestHead, route::Route},
-    process::deadline::Deadline,
     request::send::send_to_target,
     resolve::{models::SavedModels, target::Target, target_resolver::Call},
-    state::gateway_state::GatewayState,
-    upstream::IncomingResponse,
+    upstream::{IncomingResponse, deadline::Deadline},
 };
 
 /// Path of Anthropic's message batches.

@@ -9,13 +9,14 @@ use crate::{
     accounting::record::RequestLog,
     credentials::{self, IssuedCredential},
     error::{Error, Result},
+    gateway_state::GatewayState,
     ingress::body::Body,
-    process::deadline::Deadline,
     request::translate::with_content_type,
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
-    state::gateway_state::GatewayState,
-    upstream::{self, BaseUrl, BodyFraming, IncomingResponse, Origin, OutgoingRequest, ResponseBody},
+    upstream::{
+        self, BaseUrl, BodyFraming, IncomingResponse, Origin, OutgoingRequest, ResponseBody, deadline::Deadline,
+    },
 };
 
 /// The earliest versions of the Azure storage API do not accept tokens.

@@ -5,11 +5,11 @@ use penstock_llm::translation::Translation;
 use crate::{
     accounting::record::RequestLog,
     error::Result,
+    gateway_state::GatewayState,
     ingress::{body::Body, headers::RequestHead},
     request::{send::send_to_target, translate},
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
-    state::gateway_state::GatewayState,
 };
 
 /// Cancels a batch at a provider that deletes it. Reads the batch first, because its state cannot be read afterwards.

@@ -18,19 +18,18 @@ use super::{
     MAX_LIST_BYTES, parse_limit, query_param,
     upload::{self, FileInfo, UploadSink},
 };
-use crate::endpoints::files::{
-    batch_results::{BatchOutputTranslator, set_file_content_type, translate_output},
-    store_client::{FileStoreClient, FileStoreError, FileStoreResult, PreparedFetch, broken_response},
-};
 use crate::{
     accounting::record::RequestLog,
+    endpoints::files::{
+        batch_results::{BatchOutputTranslator, set_file_content_type, translate_output},
+        store_client::{FileStoreClient, FileStoreError, FileStoreResult, PreparedFetch, broken_response},
+    },
     error::Result,
     ingress::body::{self, Body, BodyEnd, Feeder},
-    process::deadline::Deadline,
     request::internal_request::InternalRequest,
     resolve::target_resolver::Call,
     response::delivery::UpstreamResponse,
-    upstream::{DeferredBody, IncomingResponse, ResponseBody},
+    upstream::{DeferredBody, IncomingResponse, ResponseBody, deadline::Deadline},
 };
 
 /// Maximum number of datasets that a provider lists in one response.

@@ -17,10 +17,10 @@ use crate::{
     accounting::record::RequestLog,
     endpoints::files::store_client::{FileStoreClient, FileStoreError},
     error::Result,
+    gateway_state::GatewayState,
     ingress::body::Body,
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
-    state::gateway_state::GatewayState,
 };
 
 /// Default number of files in a list.

@@ -15,8 +15,8 @@ use crate::{
     endpoints::files::store_client::{FileStoreClient, FileStoreResult, broken_response},
     error::Error,
     ingress::body::{self, Body},
+    process::memory_budget::MemoryPermit,
     request::internal_request::InternalRequest,
-    state::shared::memory_budget::MemoryPermit,
     upstream::IncomingResponse,
 };
 

@@ -18,13 +18,13 @@ use penstock_llm::{
 use crate::{
     endpoints::batches::azure_blob_output::BlobUrl,
     error::{Error, Result},
+    gateway_state::GatewayState,
     ingress::body::Body,
-    process::{coarse_timer::CoarseTimer, deadline::Deadline},
+    process::coarse_timer::CoarseTimer,
     request::{internal_request::InternalRequest, translate::with_content_type},
     resolve::target::Target,
     response::delivery::UpstreamResponse,
-    state::gateway_state::GatewayState,
-    upstream::{self, IncomingResponse, Origin, OutgoingRequest, ResponseBody, Upstream},
+    upstream::{self, IncomingResponse, Origin, OutgoingRequest, ResponseBody, Upstream, deadline::Deadline},
 };
 
 /// Maximum size of an error body that is read; a larger one is reported by its status alone.

@@ -11,14 +11,14 @@ use crate::{
     credentials::{self, IssuedCredential, PayloadDigest},
     error::{Error, Result},
     features::timeout,
+    gateway_state::GatewayState,
     ingress::{body::Body, headers::RequestHead},
-    process::deadline::Deadline,
     request::request_head::{self, BodyLength, RenderInput, TransformMode},
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
     routing,
-    state::{gateway_state::GatewayState, snapshot::Snapshot},
-    upstream::{Handshake, ProviderWebSocket, UpgradeResult},
+    state::snapshot::Snapshot,
+    upstream::{Handshake, ProviderWebSocket, UpgradeResult, deadline::Deadline},
 };
 
 /// Open WebSocket connection to a provider.

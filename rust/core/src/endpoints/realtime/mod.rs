@@ -18,6 +18,7 @@ use crate::{
     accounting::record::Record,
     endpoints::builtin::{find_head_error, reject_without_record},
     error::Error,
+    gateway_state::GatewayState,
     ingress::{
         headers::{self, ControlHeaders, Headers, RequestHead},
         route::Route,
@@ -27,7 +28,6 @@ use crate::{
         delivery::{self, UpstreamResponse},
         outgoing::{ClientResponse, ClientResponseBody},
     },
-    state::gateway_state::GatewayState,
 };
 pub use relay::WebSocketSession;
 

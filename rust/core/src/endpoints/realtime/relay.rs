@@ -25,8 +25,8 @@ use super::{CloseCode, CloseFrame, Message};
 use crate::{
     accounting::record::{Outcome, Record, SessionUsage},
     error::{Error, Result},
+    gateway_state::GatewayState,
     resolve::models::SavedModels,
-    state::gateway_state::GatewayState,
     upstream::{MAX_MESSAGE_BYTES, ProviderWebSocket},
 };
 

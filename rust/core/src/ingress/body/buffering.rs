@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::Body;
 use crate::{
     error::{Error, Result},
-    state::shared::memory_budget::{BudgetedBytes, MemoryBudget, MemoryPermit},
+    process::memory_budget::{BudgetedBytes, MemoryBudget, MemoryPermit},
 };
 
 /// Bodies up to this size are not charged to the memory budget; most are smaller. A larger body is charged as its bytes

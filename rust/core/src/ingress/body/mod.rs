@@ -16,13 +16,12 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 pub(crate) use crate::ingress::body::buffering::MAX_UNCHARGED_BYTES;
-use crate::ingress::body::read_clock::WaitClock;
-pub use limits::BodyLimits;
-
 use crate::{
     error::{Error, Result},
-    state::shared::memory_budget::MemoryPermit,
+    ingress::body::read_clock::WaitClock,
+    process::memory_budget::MemoryPermit,
 };
+pub use limits::BodyLimits;
 
 /// Number of unread bytes at which the feeder is asked to pause.
 const HIGH_WATER_BYTES: usize = 256 * 1024;

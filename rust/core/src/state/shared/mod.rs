@@ -5,7 +5,6 @@ pub mod bounded_cache;
 pub mod circuit_breakers;
 pub mod inline_configs;
 pub mod latency;
-pub mod memory_budget;
 pub mod monotonic_clock;
 pub mod node_store;
 pub mod pending_charges;
@@ -24,20 +23,24 @@ use std::{
 
 use penstock_llm::translation::SignatureCache;
 
-use crate::state::shared::circuit_breakers::CircuitBreakers;
-use crate::state::shared::latency::LatencyTracker;
-use crate::state::shared::memory_budget::MemoryBudget;
-use crate::state::shared::monotonic_clock::MonotonicClock;
-use crate::state::shared::node_store::NodeStoreClient;
-use crate::state::shared::pending_charges::{PendingCharges, SharedStore};
-use crate::state::shared::pubsub::PubSubHandler;
-use crate::state::shared::response_cache::ResponseCache;
-use crate::state::shared::retry_budgets::{RetryAllowance, RetryBudgets};
-use crate::state::shared::sticky_sessions::StickySessionStore;
+use crate::{
+    credentials::CredentialCache,
+    error::Problem,
+    process::{memory_budget::MemoryBudget, settings::Settings},
+    state::shared::{
+        circuit_breakers::CircuitBreakers,
+        latency::LatencyTracker,
+        monotonic_clock::MonotonicClock,
+        node_store::NodeStoreClient,
+        pending_charges::{PendingCharges, SharedStore},
+        pubsub::PubSubHandler,
+        response_cache::ResponseCache,
+        retry_budgets::{RetryAllowance, RetryBudgets},
+        sticky_sessions::StickySessionStore,
+    },
+};
 use inline_configs::InlineConfigCache;
 use redis::RedisClient;
-
-use crate::{credentials::CredentialCache, error::Problem, process::settings::Settings};
 
 /// Maximum bytes of tool call signatures.
 const MAX_SIGNATURES_BYTES: usize = 16 * 1024 * 1024;

@@ -20,14 +20,14 @@ use std::{
 
 use bytes::Bytes;
 use penstock_core::{
-    ingress::Request,
+    gateway_state::GatewayState,
     ingress::{
+        Request,
         body::Body,
         headers::{Headers, RequestHead},
     },
     process::settings::Settings,
     response::outgoing::{ClientResponse, ClientResponseBody, ResponseStream},
-    state::gateway_state::GatewayState,
     upstream::{LookupFn, Upstream},
 };
 use penstock_mock::{Entry, Server};

@@ -4,11 +4,10 @@ use std::{future::Future, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::process::coarse_timer::CoarseTimer;
-
 use crate::{
     error::{Error, Result},
     ingress::body::{Body, UploadProgress},
+    process::coarse_timer::CoarseTimer,
 };
 
 /// Substitute for a limit so long that the clock cannot represent its end.

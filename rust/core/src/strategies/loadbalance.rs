@@ -6,8 +6,10 @@ use std::time::Duration;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::config::ConfigReader;
-use crate::routing::condition_input::{ConditionInput, ValueSource};
+use crate::{
+    parse::document_reader::ConfigReader,
+    strategies::condition_input::{ConditionInput, ValueSource},
+};
 
 const DEFAULT_TTL_SECONDS: u64 = 3600;
 
@@ -187,7 +189,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{accounting::record::metadata::Metadata, config::Strictness};
+    use crate::{accounting::record::metadata::Metadata, parse::document_reader::Strictness};
 
     fn build_balancer(weights: &[f64], sticky: Option<&Value>) -> LoadBalancer {
         let mut reading = ConfigReader::new(Strictness::Strict);

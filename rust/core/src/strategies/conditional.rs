@@ -8,9 +8,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::pattern::Pattern;
-use crate::config::ConfigReader;
-use crate::routing::condition_input::{ConditionInput, FieldValue, ValueSource};
+use crate::{
+    parse::{document_reader::ConfigReader, pattern::Pattern},
+    strategies::condition_input::{ConditionInput, FieldValue, ValueSource},
+};
 
 /// Conditions in config order, and the index of the target to use when none matches.
 #[derive(Debug, Clone, Default)]
@@ -368,7 +369,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{accounting::record::metadata::Metadata, config::Strictness};
+    use crate::{accounting::record::metadata::Metadata, parse::document_reader::Strictness};
 
     /// Returns true if the query matches a request with these body fields.
     fn query_matches(query: &Value, params: &Value) -> bool {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{accounting::record::metadata::Metadata, config::ConfigReader};
+use crate::{accounting::record::metadata::Metadata, parse::document_reader::ConfigReader};
 
 /// Request data that conditions can read.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! Fallback routing strategy. Tries targets one after the other until one succeeds.
 
-use super::hedge::Hedge;
-use crate::{error::Result, response::delivery::UpstreamResponse};
+use crate::strategies::hedge::Hedge;
 
 /// Failures after which the next target is tried.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -13,19 +12,6 @@ pub struct FallbackPolicy {
 }
 
 impl FallbackPolicy {
-    /// Returns true if the next target should be tried after this result. A content policy refusal goes to the client
-    /// instead of other targets, unless its status is listed.
-    pub(crate) fn is_failure(&self, result: &Result<UpstreamResponse>) -> bool {
-        match result {
-            Ok(response) => {
-                let status = response.status();
-                self.should_fall_back(Some(status))
-                    && (self.failure_statuses.contains(&status) || !response.is_policy_refusal())
-            }
-            Err(error) => !error.stops_fallback() && self.should_fall_back(None),
-        }
-    }
-
     /// Returns true if the next target should be tried after this status, or after no response (`None`). A success is
     /// never a failure, and a 5xx status always is. `failure_statuses` decides about all others.
     pub fn should_fall_back(&self, status: Option<u16>) -> bool {

@@ -12,9 +12,9 @@ use crate::{
     accounting::record::RequestLog,
     credentials::IssuedCredential,
     error::Result,
+    gateway_state::GatewayState,
     request::internal_request::InternalRequest,
     resolve::target::Target,
-    state::gateway_state::GatewayState,
     upstream::{self, BaseUrl},
 };
 
