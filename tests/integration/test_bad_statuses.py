@@ -43,7 +43,7 @@ INVALID_RESPONSES = {
 
 
 def assert_invalid_response_error(answer_json: dict, words: str = "") -> None:
-    assert answer_json["error"]["message"].startswith("the provider's answer broke off: ")
+    assert answer_json["error"]["message"].startswith("the provider's response broke off: ")
     assert words in answer_json["error"]["message"]
     assert answer_json["error"]["type"] == "api_error"
 

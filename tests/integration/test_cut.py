@@ -63,7 +63,7 @@ def test_cut_stream_ends_in_an_error_event(served: Gateway, path: str, fault: st
         assert (answer.status, answer.end_reason) == (200, "chunk")
         error = final_error(path, answer.body)
         assert error["type"] == ("api_error" if path == MESSAGES_PATH else "server_error")
-        assert "the provider's answer broke off" in error["message"]
+        assert "the provider's response broke off" in error["message"]
         # The events before it are the provider's own.
         assert answer.body.count(b"\n\n") >= 5
         assert wire.request(path, chat_body()).status == 200
@@ -74,7 +74,7 @@ def test_missing_last_event_is_an_error_for_messages_only(served: Gateway):
         chat = wire.request(CHAT_PATH, chat_body("mock?chunks=2&fault=no_done", stream=True))
         assert chat.body.rstrip().endswith(b'"finish_reason":"stop"}]}')
         messages = wire.request(MESSAGES_PATH, chat_body("mock?chunks=2&fault=no_done", stream=True))
-        assert "the provider's answer broke off" in final_error(MESSAGES_PATH, messages.body)["message"]
+        assert "the provider's response broke off" in final_error(MESSAGES_PATH, messages.body)["message"]
 
 
 @pytest.mark.parametrize("mode", ["hold", "continue"])
@@ -107,7 +107,7 @@ def test_stream_shorter_than_its_content_length_is_an_error(served: Gateway, pat
         )
     assert answer.body.startswith(event)
     if answer.end_reason != "broken":
-        assert "the provider's answer broke off" in final_error(path, answer.body)["message"]
+        assert "the provider's response broke off" in final_error(path, answer.body)["message"]
 
 
 @pytest.mark.parametrize("path", [CHAT_PATH, MESSAGES_PATH])

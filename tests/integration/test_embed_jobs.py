@@ -201,7 +201,7 @@ def test_rejects_invalid_embedding_line_with_its_number(ai: openai.OpenAI, coher
             upload_file(ai, embedding_line(1), row)
     with pytest.raises(openai.BadRequestError, match="must be batch"):
         ai.files.create(file=("a.jsonl", b"{}"), purpose="fine-tune")
-    with pytest.raises(openai.BadRequestError, match=f"batches of this provider are of {EMBEDDINGS}"):
+    with pytest.raises(openai.BadRequestError, match=f"batches of this provider support only {EMBEDDINGS}"):
         ai.batches.create(input_file_id="a", endpoint=CHAT_PATH, completion_window="24h", extra_body={"model": MODEL})
     assert cohere_provider.asked == []
 

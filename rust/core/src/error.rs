@@ -269,7 +269,7 @@ impl Error {
                     .into()
             }
             Self::NoMatchingTarget => "no condition of the config matches and it has no default target".into(),
-            Self::ProviderUnknown(slug) => format!("invalid provider: `{slug}` is not known"),
+            Self::ProviderUnknown(slug) => format!("invalid provider: unknown provider `{slug}`"),
             Self::NotFoundInWorkspace { kind, slug } => format!("{kind} `{slug}` does not exist"),
             Self::ConfigInvalid(_) => "invalid config".into(),
             Self::ExplainRequestInvalid(_) => "invalid explain request".into(),
@@ -309,11 +309,11 @@ impl Error {
                 format!("the response was not read for {milliseconds} ms (server.write_stall_ms)")
             }
             Self::IdleTimeout { milliseconds } => {
-                format!("the provider's answer broke off: nothing came for {milliseconds} ms")
+                format!("the provider's response broke off: no data for {milliseconds} ms")
             }
             Self::ConnectTimeout { host, step } => format!("timed out connecting to {host}: its {step} took too long"),
             Self::ConnectFailed { host, cause } => format!("no connection to {host}: {cause}"),
-            Self::UpstreamResponseBroken { cause } => format!("the provider's answer broke off: {cause}"),
+            Self::UpstreamResponseBroken { cause } => format!("the provider's response broke off: {cause}"),
             Self::ResponseInvalid { provider, excerpt, .. } => format!("{provider} returned an invalid response: {excerpt}"),
             Self::ControlUnavailable => "the management service is restarting".into(),
             Self::Overloaded => "too many requests in flight".into(),

@@ -248,7 +248,7 @@ def test_fireworks_files_are_datasets(served: Gateway, there: FakeBucketProvider
         assert ai.files.content(large.id).content.split() == [b"one", b"two", b"three"]
         there.objects.pop(there.signed)
         there.objects.pop(f"{there.signed}&errors=1")
-        with pytest.raises(openai.InternalServerError, match="it says nowhere what is in it"):
+        with pytest.raises(openai.InternalServerError, match="the dataset lists no files"):
             ai.files.content(large.id)
         with pytest.raises(openai.BadRequestError, match="purpose: `vision`"):
             ai.files.create(file=b"x", purpose="vision")

@@ -95,7 +95,7 @@ pub fn require_ok((status, body): (u16, Bytes)) -> Result<Bytes, String> {
     if status == 200 {
         Ok(body)
     } else {
-        Err(format!("answered {status}: {}", token_endpoint::sanitise_message(&String::from_utf8_lossy(&body))))
+        Err(format!("returned status {status}: {}", token_endpoint::sanitise_message(&String::from_utf8_lossy(&body))))
     }
 }
 

@@ -38,7 +38,7 @@ pub async fn decrypt_key(
 
 /// Decrypts a PEM key. Error messages reveal nothing of the key.
 fn decrypt_pem(pem: &str, passphrase: &str) -> Result<RsaKeyPair, String> {
-    let unreadable = "it is no sealed key of PKCS #8 in PEM";
+    let unreadable = "it is not an encrypted PKCS #8 key in PEM";
     // Line breaks may be written as `\n`, because a header cannot contain them.
     let text = pem.replace("\\n", "\n");
     let inside = text.split_once(PEM_BEGIN).and_then(|(_, rest)| rest.split_once(PEM_END)).ok_or(unreadable)?.0;
@@ -50,8 +50,8 @@ fn decrypt_pem(pem: &str, passphrase: &str) -> Result<RsaKeyPair, String> {
     };
     match &scheme.kdf {
         Kdf::Pbkdf2(kdf) if kdf.iteration_count <= MAX_PBKDF2_ROUNDS => (),
-        Kdf::Pbkdf2(_) => return Err(format!("its passphrase takes more than {MAX_PBKDF2_ROUNDS} rounds of PBKDF2")),
-        _ => return Err("its passphrase derives the key in another way than by PBKDF2".into()),
+        Kdf::Pbkdf2(_) => return Err(format!("its key derivation uses more than {MAX_PBKDF2_ROUNDS} PBKDF2 rounds")),
+        _ => return Err("its key derivation is not PBKDF2".into()),
     }
     let key = sealed.decrypt(passphrase).map_err(|_| "its passphrase is wrong")?;
     RsaKeyPair::from_pkcs8(key.as_bytes()).map_err(|_| "it contains no RSA key".into())

@@ -83,7 +83,7 @@ async fn read_subject_token(
             };
             let (status, body) = token_endpoint::send_request(upstream, address, ("", ""), head).await?;
             if status != 200 {
-                return Err(format!("{address} answered {status}"));
+                return Err(format!("{address} returned status {status}"));
             }
             String::from_utf8(body.to_vec()).map_err(|_| format!("the response of {address} is not UTF-8 text"))?
         }
@@ -114,7 +114,7 @@ async fn impersonate_service_account(
     if status != 200 {
         let error: Value = serde_json::from_slice(&body).unwrap_or_default();
         let message = error["error"]["message"].as_str().unwrap_or_default();
-        return Err(format!("{url} answered {status}: {}", token_endpoint::sanitise_message(message)));
+        return Err(format!("{url} returned status {status}: {}", token_endpoint::sanitise_message(message)));
     }
     let response: ImpersonationResponse =
         serde_json::from_slice(&body).map_err(|_| format!("{url} returned no token"))?;

@@ -59,7 +59,8 @@ pub async fn fetch_credential(
 ) -> Result<Arc<IssuedCredential>> {
     let fetch = state.shared.credential_cache.get_or_fetch(grant, || issue_credential(state, grant));
     let patience = FETCH_TIMEOUT.min(target.timeout);
-    let found = tokio::time::timeout(patience, fetch).await.unwrap_or_else(|_| Err("it takes too long".into()));
+    let found =
+        tokio::time::timeout(patience, fetch).await.unwrap_or_else(|_| Err("the credential request timed out".into()));
     found.map_err(|message| Error::CredentialUnavailable { provider: target.provider.slug(), message })
 }
 

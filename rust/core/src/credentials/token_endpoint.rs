@@ -35,10 +35,10 @@ pub async fn request_token(upstream: &Upstream, url: &str, form: &str) -> Result
     };
     let (status, body) = post_form(upstream, url, form, |base| Ok(head(base).into_bytes())).await?;
     let response: TokenResponse =
-        serde_json::from_slice(&body).map_err(|_| format!("{url} answered {status} without valid JSON"))?;
+        serde_json::from_slice(&body).map_err(|_| format!("{url} returned status {status} without valid JSON"))?;
     if status >= 300 || response.access_token.is_empty() {
         let message = response.error_description.or(response.error).unwrap_or_default();
-        return Err(format!("{url} answered {status}: {}", sanitise_message(&message)));
+        return Err(format!("{url} returned status {status}: {}", sanitise_message(&message)));
     }
     // Some endpoints write the number as a string.
     let life = response

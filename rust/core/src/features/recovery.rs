@@ -77,7 +77,7 @@ impl Recovery {
     pub fn prefill_refusal(self, model_refusal: Option<&'static str>) -> Option<&'static str> {
         match self.0.and_then(|policy| policy.prefill) {
             Some(true) => None,
-            Some(false) => Some("the config says that its model begins anew"),
+            Some(false) => Some("the config says that its model does not continue a partial response"),
             None => model_refusal,
         }
     }
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn configured_prefill_overrides_model_data() {
         let recovery = |prefill: bool| parse_recovery(&json!({"mode": "continue", "prefill": prefill})).unwrap();
-        let anew = Some("its model begins anew");
+        let anew = Some("its model does not continue a partial response");
         assert_eq!((recovery(true).prefill_refusal(anew), recovery(true).prefill_refusal(None)), (None, None));
         assert!(
             [anew, None]

@@ -97,7 +97,7 @@ impl<'c> TargetResolver<'c> {
         let Some((option, value)) = path_option else { return Ok(()) };
         match options.get(option.key) {
             Some(given) if given != value => {
-                let message = format!("{} is `{given}`, and the path says `{value}`", option.key);
+                let message = format!("{} is `{given}`, but the path has `{value}`", option.key);
                 Err(Error::ProviderOptionInvalid { provider: provider.slug(), message })
             }
             None if !is_bound => {

@@ -87,34 +87,34 @@ impl RetryState {
             return AttemptDecision::Accept;
         }
         if self.is_probe {
-            return AttemptDecision::Stop("the breaker lets it try once");
+            return AttemptDecision::Stop("the half-open circuit breaker allows one attempt");
         }
         if i64::from(self.retry_count) >= i64::from(retry.max_retries()) {
-            return AttemptDecision::Stop("all retries are spent");
+            return AttemptDecision::Stop("all retries are used");
         }
         if !self.is_replayable {
-            return AttemptDecision::Stop("the body was sent as it came and is gone");
+            return AttemptDecision::Stop("the request body was streamed and cannot be sent again");
         }
         if guard.is_some_and(|guard| guard.is_open(walk.state)) {
             return AttemptDecision::Stop(BREAKER_OPENED);
         }
         let Some(wait) = self.backoff.next_wait(retry_after, fastrand::f64()) else {
-            return AttemptDecision::Stop("the wait would be too long");
+            return AttemptDecision::Stop("the retry delay would be too long");
         };
         if walk.time_left().is_some_and(|left| left <= wait) {
-            return AttemptDecision::Stop("the caller waits no longer");
+            return AttemptDecision::Stop("the request timeout would pass first");
         }
         let shared = &walk.state.shared;
         let is_within = shared.retry_budgets.admit_retry(self.account_hash, shared.now());
         if !is_within {
             walk.state.record_sink.metrics.retries_denied.add(1);
-            return AttemptDecision::Stop("the retry budget is spent");
+            return AttemptDecision::Stop("the retry budget is exhausted");
         }
         AttemptDecision::RetryAfter(wait)
     }
 }
 
-const BREAKER_OPENED: &str = "the breaker opened";
+const BREAKER_OPENED: &str = "the circuit breaker opened";
 
 /// Circuit breaker of a target, with this request's permit to send.
 struct BreakerGuard<'w> {

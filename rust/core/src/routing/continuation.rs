@@ -148,7 +148,7 @@ impl Continuation {
 
     /// Returns why no target may continue the stream, if so.
     fn refusal_reason(&self) -> Option<&'static str> {
-        let Some(transcript) = &self.transcript else { return Some("answers on this path are not continued") };
+        let Some(transcript) = &self.transcript else { return Some("responses on this path cannot be continued") };
         transcript
             .resume_obstacle()
             .or((self.continuation_count == MAX_CONTINUATIONS)
@@ -296,7 +296,7 @@ impl<'w> RouteExecutor<'w> {
             self.send_with_retries(node, &mut target, Body::Complete(resume_body.clone()), passage).await.ok()?;
         if !is_readable_stream(&response) {
             response.discard().await;
-            self.record_step(|| RoutingStep::Unable { at, because: "it did not answer with a readable stream" });
+            self.record_step(|| RoutingStep::Unable { at, because: "it did not return a readable stream" });
             return None;
         }
         let length = transcript.text().len();

@@ -460,9 +460,9 @@ impl<'w> RouteExecutor<'w> {
     /// Returns why no further target may be tried, if so.
     pub fn stop_reason(&self) -> Option<&'static str> {
         if !self.replay_body.can_resend() {
-            return Some("the body was sent as it came and is gone");
+            return Some("the request body was streamed and cannot be sent again");
         }
-        self.client_deadline.filter(|until| *until <= Instant::now()).map(|_| "the client's time limit has passed")
+        self.client_deadline.filter(|until| *until <= Instant::now()).map(|_| "the request timeout has passed")
     }
 
     /// Returns the request data that conditions and sticky fields can read.

@@ -318,7 +318,7 @@ fn parse_pattern(value: &Value, reading: &mut ConfigReader) -> Option<Pattern> {
 fn parse_bound(value: &Value, reading: &mut ConfigReader) -> f64 {
     let number = numeric_value(FieldValue::Json(value));
     if number.is_nan() && reading.is_strict() {
-        reading.report_expected("a number, or a text that begins with one", value);
+        reading.report_expected("a number, or a string that begins with one", value);
     }
     number
 }

@@ -35,7 +35,7 @@ const BLOCKED_NAMES: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "its subdomains resolve to whatever address they spell",
+        "its subdomains resolve to any address that they contain",
         &[
             "nip.io",
             "sslip.io",
@@ -96,7 +96,7 @@ impl HostKind {
     pub fn classify(host: &str) -> Result<Self, &'static str> {
         if let Some(inner) = host.strip_prefix('[') {
             let address = inner.strip_suffix(']').and_then(|text| text.parse::<Ipv6Addr>().ok());
-            let address = address.ok_or("is no IPv6 address")?;
+            let address = address.ok_or("is not an IPv6 address")?;
             let is_plain = embedded_ipv4(address).next().is_none();
             return Ok(if is_plain { Self::Address(address.into()) } else { Self::Ambiguous(address.into()) });
         }
@@ -107,7 +107,7 @@ impl HostKind {
         if !is_numeric(last) {
             return Ok(Self::Name);
         }
-        parse_legacy_ipv4(host).map(|address| Self::Ambiguous(address.into())).ok_or("is no IPv4 address")
+        parse_legacy_ipv4(host).map(|address| Self::Ambiguous(address.into())).ok_or("is not an IPv4 address")
     }
 
     pub fn address(self) -> Option<IpAddr> {
@@ -159,7 +159,7 @@ fn parse_ipv4_part(text: &str) -> Option<u32> {
 /// Rejects hosts that cannot be trusted: blocked names, blocked ports and metadata services.
 pub fn reject_blocked(host: &str, port: u16) -> Result<(), &'static str> {
     if BLOCKED_PORTS.contains(&port) {
-        return Err("its port belongs to a service that is no HTTP API");
+        return Err("its port belongs to a service without an HTTP API");
     }
     if let Some((reason, _)) =
         BLOCKED_NAMES.iter().find(|(_, names)| names.iter().any(|name| is_same_or_subdomain(host, name)))

@@ -132,7 +132,9 @@ async fn read_final_head(connection: &mut Connection, last: HeadRules) -> Result
             }
         }
         if connection.read(HEAD_READ_BYTES).await.map_err(|error| upstream_error(&error))? == 0 {
-            return Err(Error::UpstreamResponseBroken { cause: "the connection closed before a response came".into() });
+            return Err(Error::UpstreamResponseBroken {
+                cause: "the connection closed before a response arrived".into(),
+            });
         }
     }
 }

@@ -305,7 +305,7 @@ async fn trace_case(case: &Value) -> Value {
 
 #[tokio::test]
 async fn traces_match_golden_files() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/explained");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/explained");
     let mut count = 0;
     for file in std::fs::read_dir(folder).unwrap() {
         let path = file.unwrap().path();

@@ -253,7 +253,7 @@ async fn streamed_upload_gets_a_single_attempt() {
     assert_eq!((told.status, routing_headers(&told)), (503, ["config.targets[0]", "-1", "DISABLED"]));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await.len(), 1);
     let steps = rig.single_record()["decisions"].clone();
-    assert!(steps.to_string().contains("the body was sent as it came and is gone"), "{steps}");
+    assert!(steps.to_string().contains("the request body was streamed and cannot be sent again"), "{steps}");
 }
 
 #[tokio::test]

@@ -331,7 +331,7 @@ async fn rejects_invalid_forms_and_oversized_files() {
     for (body, why) in [
         (multipart_form(&[purpose()]), "file: must be sent"),
         (multipart_form(&[file_part("x")]), "purpose: must be sent"),
-        (multipart_form(&[form_field("purpose", "other"), file_part("x")]), "purpose: `other` is not known"),
+        (multipart_form(&[form_field("purpose", "other"), file_part("x")]), "purpose: `other` is not a known purpose"),
         ([purpose(), file_part("x")].concat(), "ends before it is complete"),
         (multipart_form(&[purpose(), file_part("\n")]), "it has no lines"),
     ] {

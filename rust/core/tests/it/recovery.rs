@@ -574,9 +574,9 @@ async fn does_not_continue_tool_calls_or_reasoning_and_records_why() {
     for (path, said, because) in [
         (CHAT_PATH, CHAT_TOOL_CALL, "a tool was called"),
         (MESSAGES_PATH, MESSAGES_TOOL_USE, "a tool was called"),
-        (RESPONSES_PATH, RESPONSES_REASONING, "it broke off within a thought"),
+        (RESPONSES_PATH, RESPONSES_REASONING, "it broke off during reasoning"),
         (RESPONSES_PATH, RESPONSES_FUNCTION_CALL, "a tool was called"),
-        ("/v1/some/inference", LEGACY_COMPLETION, "answers on this path are not continued"),
+        ("/v1/some/inference", LEGACY_COMPLETION, "responses on this path cannot be continued"),
     ] {
         let provider = start_breaking_provider(said).await;
         let rig = TestGateway::for_url(&provider.url());

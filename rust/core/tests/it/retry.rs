@@ -157,7 +157,9 @@ async fn sequential_failures_stay_within_the_retry_budget() {
     let attempts = provider.wait_until_settled(requests, Duration::from_secs(5)).await.len();
     assert!(attempts <= requests + requests / 5 + 10 * (seconds + 1), "{attempts} in {seconds} s");
     assert!(
-        rig.drain_records().iter().any(|record| record["decisions"].to_string().contains("the retry budget is spent"))
+        rig.drain_records()
+            .iter()
+            .any(|record| record["decisions"].to_string().contains("the retry budget is exhausted"))
     );
 }
 

@@ -306,7 +306,7 @@ async fn azure_host_in_the_path_must_match_the_resource_name() {
     for ask in hosted("other") {
         let told = rig.send(ask.header("x-gateway-azure-resource-name", "my-res")).await;
         assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_provider_option"));
-        assert!(told.text().contains("resource_name is `my-res`, and the path says `other`"), "{}", told.text());
+        assert!(told.text().contains("resource_name is `my-res`, but the path has `other`"), "{}", told.text());
     }
     // Without a custom host the gateway dials the resource's host. It rejects resource names that would form another
     // address.

@@ -136,7 +136,7 @@ async fn signs_bedrock_requests_and_sends_no_api_key() {
     let role = ask().header("x-gateway-aws-auth-type", "serviceRole");
     let role = GoldenProvider::gateway_trusting_loopback().send(role).await;
     assert_eq!((role.status, role.error_code().as_str()), (400, "invalid_provider_option"), "{}", role.text());
-    assert!(role.text().contains("only a stored provider or config may ask for them"), "{}", role.text());
+    assert!(role.text().contains("only a stored provider or config may use them"), "{}", role.text());
 }
 
 #[tokio::test]

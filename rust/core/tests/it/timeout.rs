@@ -143,7 +143,7 @@ async fn an_idle_stream_ends_in_an_error_event() {
 }
 
 fn idle_timeout_error(milliseconds: u64) -> Value {
-    let message = format!("the provider's answer broke off: nothing came for {milliseconds} ms");
+    let message = format!("the provider's response broke off: no data for {milliseconds} ms");
     json!({"error": {"message": message, "type": "timeout_error", "param": null, "code": "idle_timeout"}})
 }
 

@@ -92,7 +92,7 @@ impl AvroDecoder {
         if matches!(self.state, ParserState::BlockHeader) && self.pending_input.is_empty() {
             Ok(())
         } else {
-            Err(invalid_file_error("it has no end; the file is truncated"))
+            Err(invalid_file_error("the file is truncated"))
         }
     }
 
@@ -104,19 +104,14 @@ impl AvroDecoder {
                 ParserState::Header => {
                     if let Err(fault) = self.parse_header(&mut ahead) {
                         let is_long = bytes.remaining().len() > MAX_HEADER_BYTES;
-                        return Err(if is_long {
-                            DecodeError::invalid("its header has no end within the allowed length")
-                        } else {
-                            fault
-                        });
+                        return Err(if is_long { DecodeError::invalid("its header is too long") } else { fault });
                     }
                 }
                 ParserState::BlockHeader => {
                     let (records, length) = (ahead.read_long()?, ahead.read_long()?);
                     let count = |number: i64| {
-                        u64::try_from(number).map_err(|_| {
-                            DecodeError::invalid("a block counts wrong: its record count or length is negative")
-                        })
+                        u64::try_from(number)
+                            .map_err(|_| DecodeError::invalid("a block has a negative record count or length"))
                     };
                     (self.records_left, self.state) = (count(records)?, ParserState::BlockData(count(length)?));
                     if let Codec::Deflate(packed) = &mut self.codec {
@@ -135,7 +130,7 @@ impl AvroDecoder {
                 ParserState::SyncMarker => {
                     if ahead.read_slice(SYNC_MARKER_BYTES)? != self.sync_marker {
                         return Err(DecodeError::invalid(
-                            "a block ends elsewhere than its header says; the sync marker does not match",
+                            "the sync marker after a block does not match the file header",
                         ));
                     }
                     self.state = ParserState::BlockHeader;
@@ -148,7 +143,7 @@ impl AvroDecoder {
     fn parse_header(&mut self, bytes: &mut ByteReader<'_>) -> Result<(), DecodeError> {
         let magic = bytes.remaining();
         if !magic.starts_with(&MAGIC[..MAGIC.len().min(magic.len())]) {
-            return Err(DecodeError::invalid("it does not begin as Avro files do"));
+            return Err(DecodeError::invalid("it does not begin with the magic bytes of Avro"));
         }
         bytes.read_slice(MAGIC.len())?;
         let (mut schema, mut codec) = (None, &b"null"[..]);
@@ -168,7 +163,7 @@ impl AvroDecoder {
             other => {
                 let name = String::from_utf8_lossy(&other[..other.len().min(40)]);
                 return Err(DecodeError::Invalid(format!(
-                    "it is packed with {name}; only the codecs null and deflate are supported"
+                    "it is compressed with {name}; only the codecs null and deflate are supported"
                 )));
             }
         };
@@ -217,7 +212,7 @@ impl AvroDecoder {
             out,
         )?;
         if is_last && self.records_left > 0 {
-            return Err(DecodeError::invalid("a block has other records than its header says"));
+            return Err(DecodeError::invalid("a block does not have the records that its header announces"));
         }
         Ok(())
     }
@@ -349,7 +344,7 @@ mod tests {
                 assert_eq!(decode_file(&file, step).unwrap(), expected, "{codec} {step}");
             }
             for cut in [0, 3, 30, file.len() - 1] {
-                assert!(decode_file(&file[..cut], 64).is_err_and(|why| why.contains("no end")), "{codec} {cut}");
+                assert!(decode_file(&file[..cut], 64).is_err_and(|why| why.contains("truncated")), "{codec} {cut}");
             }
         }
     }
@@ -360,16 +355,16 @@ mod tests {
         let plain = encode_header(&texts, "null");
         let with = |rest: &[u8]| [&plain[..], rest].concat();
         for (file, expected) in [
-            (b"{\"a\": 1}".to_vec(), "does not begin as Avro"),
-            (encode_header(&texts, "zstandard"), "packed with zstandard"),
-            (encode_header(&json!("nothing"), "null"), "names nothing"),
+            (b"{\"a\": 1}".to_vec(), "does not begin with the magic bytes"),
+            (encode_header(&texts, "zstandard"), "compressed with zstandard"),
+            (encode_header(&json!("nothing"), "null"), "refers to nothing"),
             (encode_header(&json!({"type": "array"}), "null"), "lacks items"),
-            (with(&encode_block(1, &[encode_string("a"), encode_string("b")].concat())), "other records"),
-            (with(&encode_block(3, &[encode_string("a"), encode_string("b")].concat())), "other records"),
+            (with(&encode_block(1, &[encode_string("a"), encode_string("b")].concat())), "does not have the records"),
+            (with(&encode_block(3, &[encode_string("a"), encode_string("b")].concat())), "does not have the records"),
             (with(&encode_block(1, &[encode_long(2), vec![0xff, 0xff]].concat())), "UTF-8"),
-            (with(&[encode_block(1, &encode_string("a")), vec![1; 40]].concat()), "counts wrong"),
-            (with(&[&encode_block(1, &encode_string("a"))[..4], &[8; 30]].concat()), "ends elsewhere"),
-            (with(&[0xff; 30]), "a number has no end"),
+            (with(&[encode_block(1, &encode_string("a")), vec![1; 40]].concat()), "negative record count"),
+            (with(&[&encode_block(1, &encode_string("a"))[..4], &[8; 30]].concat()), "sync marker"),
+            (with(&[0xff; 30]), "a number is too long"),
             ([encode_header(&texts, "deflate"), encode_block(1, &[0xff; 30])].concat(), "cannot be read"),
         ] {
             assert!(decode_file_error(&file).contains(expected), "{expected}: {}", decode_file_error(&file));
@@ -385,7 +380,7 @@ mod tests {
         );
         assert!(
             decode_file_error(&[encode_header(&json!("null"), "null"), encode_block(i64::MAX, b"")].concat())
-                .contains("grows too much")
+                .contains("decoded size is too large")
         );
         let itself = json!({"type": "record", "name": "r", "fields": [{"name": "a", "type": "r"}]});
         assert!(
@@ -399,11 +394,11 @@ mod tests {
         let bomb = deflate(&[encode_long(0), vec![0; 64 * 1024 * 1024]].concat());
         assert!(
             decode_file_error(&[encode_header(&json!("string"), "deflate"), encode_block(1, &bomb)].concat())
-                .contains("other records")
+                .contains("does not have the records")
         );
         assert!(
             decode_file_error(&[encode_header(&json!("string"), "deflate"), encode_block(i64::MAX, &bomb)].concat())
-                .contains("grows too much")
+                .contains("decoded size is too large")
         );
         let wide: Vec<_> = (0..20_000).map(|at| json!({"name": at.to_string(), "type": "long"})).collect();
         let wide = json!({"type": "record", "name": "r", "fields": wide});

@@ -53,7 +53,7 @@ impl<'b> ByteReader<'b> {
                 return Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed());
             }
         }
-        Err(DecodeError::invalid("a number has no end"))
+        Err(DecodeError::invalid("a number is too long"))
     }
 
     pub fn read_bytes(&mut self) -> Result<&'b [u8], DecodeError> {

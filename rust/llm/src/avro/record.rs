@@ -37,11 +37,11 @@ pub fn write_records(
         }
         out.push(b'\n');
         if out.len() > MAX_OUTPUT_BYTES {
-            return Err(DecodeError::invalid("it grows too much when it is decoded"));
+            return Err(DecodeError::invalid("its decoded size is too large"));
         }
     }
     if *left == 0 && !rest.remaining().is_empty() {
-        return Err(DecodeError::invalid("a block has other records than its header says"));
+        return Err(DecodeError::invalid("a block does not have the records that its header announces"));
     }
     let read = plain.len() - rest.remaining().len();
     plain.drain(..read);

@@ -151,5 +151,8 @@ fn primitive_type(name: &str) -> Option<AvroType> {
 }
 
 fn unknown_type_error(name: &str) -> DecodeError {
-    DecodeError::Invalid(format!("its schema names {} without defining it", name.chars().take(60).collect::<String>()))
+    DecodeError::Invalid(format!(
+        "its schema refers to {} without a definition",
+        name.chars().take(60).collect::<String>()
+    ))
 }

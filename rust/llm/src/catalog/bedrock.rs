@@ -117,7 +117,7 @@ impl Provider for Bedrock {
         if self.provider_format(path_info.operation, effective_model).is_none() && fixed_verb.is_none() {
             if path_info.operation != Operation::Proxy {
                 return Err(format!(
-                    "the model `{effective_model}` cannot be asked for {} here",
+                    "the model `{effective_model}` does not support {} here",
                     path_info.operation.id()
                 ));
             }

@@ -289,7 +289,7 @@ mod tests {
             for (slug, header) in slugs.iter().flat_map(|slug| headers.iter().map(move |header| (slug, header))) {
                 let provider = crate::catalog::find_provider(slug).unwrap();
                 let matched = provider.options().iter().find(|option| option.header == *header);
-                let matched = matched.unwrap_or_else(|| panic!("{slug} does not know {header}"));
+                let matched = matched.unwrap_or_else(|| panic!("{slug} does not support {header}"));
                 let in_config = crate::catalog::find_option(&header.replace('-', "_"));
                 assert_eq!(in_config.map(|option| option.key), Some(matched.key), "{slug} {header}");
             }

@@ -95,7 +95,7 @@ impl ChatRequest {
     /// Rejects a request for more than one choice.
     pub fn reject_several_choices(&mut self) -> Result<(), RequestError> {
         match self.take_param("n") {
-            Some(n) if n != 1 => Err(RequestError::new("n", "this provider gives one answer: it must be 1")),
+            Some(n) if n != 1 => Err(RequestError::new("n", "must be 1; this provider returns one choice")),
             _ => Ok(()),
         }
     }

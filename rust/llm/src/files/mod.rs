@@ -118,7 +118,7 @@ pub fn deletion_body(id: &str) -> Vec<u8> {
 /// Parses a file purpose; returns an error that lists the allowed ones if it is unknown.
 pub fn parse_purpose(value: &str) -> Result<&'static str, String> {
     let found = FILE_PURPOSES.iter().find(|purpose| **purpose == value).copied();
-    found.ok_or_else(|| format!("purpose `{value}` is not known; it must be one of {}", FILE_PURPOSES.join(", ")))
+    found.ok_or_else(|| format!("`{value}` is not a known purpose; it must be one of {}", FILE_PURPOSES.join(", ")))
 }
 
 /// Converts an error response of the file store to `OpenAI`'s error format. Keeps the provider's error code, and its

@@ -48,19 +48,19 @@ impl<'a> BatchRequest<'a> {
         if model.is_empty() {
             return Err(RequestError::new(
                 "model",
-                "must be the model of all lines of the file: this provider's jobs name it",
+                "must be the model of all lines of the file; this provider requires it",
             ));
         }
         let file = take_required_string(&mut fields, "input_file_id", "$")?;
         let requested = take_required_string(&mut fields, "endpoint", "$")?;
         let endpoint = ENDPOINTS.into_iter().find(|candidate| *candidate == requested);
         let endpoint = endpoint.ok_or_else(|| {
-            RequestError::new("endpoint", format!("is `{requested}`: it must be {}", ENDPOINTS.join(" or ")))
+            RequestError::new("endpoint", format!("is `{requested}`; it must be {}", ENDPOINTS.join(" or ")))
         })?;
         if take_string(&mut fields, "completion_window").is_some_and(|window| window != DEFAULT_COMPLETION_WINDOW) {
             return Err(RequestError::new(
                 "completion_window",
-                "must be 24h: this provider takes the time that it needs",
+                "must be 24h; this provider has no other completion window",
             ));
         }
         let metadata = take_field(&mut fields, "metadata").map(|found| into_object(found, "metadata")).transpose()?;
@@ -95,7 +95,7 @@ impl<'a> BatchRequest<'a> {
         if self.input_address.starts_with(prefix) {
             return Ok(());
         }
-        let message = format!("this provider reads files of its own: it must be one, or begin with {prefix}");
+        let message = format!("must be a file of this provider, or begin with {prefix}");
         Err(RequestError::new("input_file_id", message))
     }
 
@@ -104,7 +104,8 @@ impl<'a> BatchRequest<'a> {
         if supported.contains(&self.endpoint) {
             return Ok(());
         }
-        let message = format!("is `{}`: batches of this provider are of {}", self.endpoint, supported.join(" and "));
+        let message =
+            format!("is `{}`; batches of this provider support only {}", self.endpoint, supported.join(" and "));
         Err(RequestError::new("endpoint", message))
     }
 

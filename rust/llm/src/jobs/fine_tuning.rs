@@ -92,7 +92,7 @@ impl<'a> FineTuningRequest<'a> {
             if file.is_some_and(|file| !file.starts_with(prefix)) {
                 return Err(RequestError::new(
                     path,
-                    format!("this provider reads files of its own: it must begin with {prefix}"),
+                    format!("must be a file of this provider; it must begin with {prefix}"),
                 ));
             }
         }

@@ -159,8 +159,7 @@ fn maps_reasoning_budget_and_leaves_tokens_for_the_response() {
     {
         let body = chat_body(model, &json!({"reasoning_effort": "turbo"}));
         assert!(
-            translation_error(slug, CHAT_OPERATION, &body)
-                .starts_with("reasoning_effort: unknown provider `turbo` here"),
+            translation_error(slug, CHAT_OPERATION, &body).starts_with("reasoning_effort: `turbo` is not supported"),
             "{slug}"
         );
         let both = json!({"reasoning_effort": "low", "thinking": {"type": "enabled", "budget_tokens": 3000}, "max_tokens": 4000});

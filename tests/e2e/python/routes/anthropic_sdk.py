@@ -33,7 +33,7 @@ def stream_message_cut_within_event(client: anthropic.Anthropic) -> object:
         with client.messages.stream(model=model, max_tokens=9, messages=PROMPT_MESSAGES) as stream:
             stream.until_done()
     except anthropic.APIError as error:
-        return "the provider's answer broke off" in error.message
+        return "the provider's response broke off" in error.message
     return False
 
 

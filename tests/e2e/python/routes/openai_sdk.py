@@ -35,7 +35,7 @@ def stream_chat_cut_within_event(client: openai.OpenAI) -> object:
         model = "mock?chunks=8&after=4&fault=cut_event"
         said.extend(client.chat.completions.create(model=model, messages=PROMPT_MESSAGES, stream=True))
     except openai.APIError as error:
-        return len(said) >= 4 and "the provider's answer broke off" in error.message
+        return len(said) >= 4 and "the provider's response broke off" in error.message
     return False
 
 

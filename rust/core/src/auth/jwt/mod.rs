@@ -467,8 +467,8 @@ mod tests {
             ("scopes", json!(["logs.write"]), "403"),
             ("scopes", json!(["completions.write"]), "somebody"),
             ("email_id", json!("a@b.test"), "a@b.test"),
-            ("email_id", json!("Gone@b.test"), "401 whom"),
-            ("sub", json!("u-1"), "401 whom"),
+            ("email_id", json!("Gone@b.test"), "401 the subject"),
+            ("sub", json!("u-1"), "401 the subject"),
             ("email_id", json!("Left@b.test"), "403 the workspace"),
         ] {
             let mut changed = valid_claims();

@@ -48,7 +48,7 @@ pub fn translate_line_response(line: BatchLine<'_>, status: u16, body: &[u8]) ->
     }
     translation
         .translate_response(body)
-        .map_err(|broken| Problem::new("$", format!("the response cannot be read: {}", broken.0)))
+        .map_err(|broken| Problem::new("$", format!("the response could not be parsed: {}", broken.0)))
 }
 
 fn build_translation(line: BatchLine<'_>) -> Result<(Translation, Vec<u8>), Problem> {

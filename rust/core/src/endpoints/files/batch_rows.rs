@@ -80,7 +80,7 @@ impl BatchInputTranslator {
         }
         self.has_lines = true;
         let row: BatchInputLine<'_> = serde_json::from_slice(line)
-            .map_err(|error| line_error(number, "", &format!("it is no JSON object of a batch: {error}")))?;
+            .map_err(|error| line_error(number, "", &format!("it is not a JSON object of a batch request: {error}")))?;
         if self.line_format.is_native_line(&row) {
             self.check_native_row(&row).map_err(|refusal| line_error(number, &refusal.path, &refusal.message))?;
             self.output.extend_from_slice(line);

@@ -159,7 +159,7 @@ fn no_content_error(client: &FileStoreClient<'_>, kind: DatasetStore, response: 
             )
             .into(),
         Some(FileState::Failed(why)) => client.untranslatable_error("file_id", format!("cannot be read: {why}")).into(),
-        _ => broken_response("it says nowhere what is in it").into(),
+        _ => broken_response("the dataset lists no files").into(),
     }
 }
 
@@ -245,7 +245,7 @@ impl ContentUpload<'_> {
             () = self.capacity_available.notified() => Ok(()),
             answered = &mut self.pending_response => Err(match answered {
                 Err(refused) => refused,
-                Ok(_) => broken_response("it came before the whole file was sent").into(),
+                Ok(_) => broken_response("the provider responded before the whole file was sent").into(),
             }),
         }
     }

@@ -127,7 +127,7 @@ impl FormUpload<'_> {
             return sink.write(translated).await;
         }
         if self.pending.len() > PART_BYTES {
-            let message = "must stand before the file in the form where that is larger than 8 MiB";
+            let message = "must precede the file in the form if the file is larger than 8 MiB";
             return Err(self.client.untranslatable_error(PURPOSE_FIELD, message).into());
         }
         Ok(())
@@ -138,13 +138,14 @@ impl FormUpload<'_> {
         let Some(declared) = self.client.target.options.get("file_upload_size") else { return Ok(()) };
         let size: u64 = declared
             .parse()
-            .map_err(|_| self.client.option_error(format!("file_upload_size `{declared}` is no number")))?;
+            .map_err(|_| self.client.option_error(format!("file_upload_size `{declared}` is not a number")))?;
         if size == self.received_bytes {
             return Ok(());
         }
-        Err(self
-            .client
-            .option_error(format!("file_upload_size is {size}, and {} bytes of the file came", self.received_bytes)))
+        Err(self.client.option_error(format!(
+            "file_upload_size is {size}, but {} bytes of the file were received",
+            self.received_bytes
+        )))
     }
 
     /// Returns the file's metadata; `None` until the form has provided the purpose and the file.

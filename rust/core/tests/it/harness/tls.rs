@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 
 /// Returns the path of a test certificate or key: a leaf, or the authority that signed it.
 pub fn tls_file(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/tls").join(name)
 }
 
 /// Negotiates one of these ALPN protocols, or none if the list is empty.

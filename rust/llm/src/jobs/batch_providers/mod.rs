@@ -91,10 +91,7 @@ fn resolve_output_location(
     match run.take_field(OUTPUT_FIELD) {
         Some(Value::String(stated)) if stated.starts_with(scheme) => Ok(Err(stated)),
         Some(shaped @ Value::Object(_)) => Ok(Ok(shaped)),
-        Some(_) => Err(RequestError::new(
-            OUTPUT_FIELD,
-            format!("this provider writes to buckets of yours: it must begin with {scheme}"),
-        )),
+        Some(_) => Err(RequestError::new(OUTPUT_FIELD, format!("must begin with {scheme}"))),
         None => {
             let hints = run.input_address.strip_prefix(scheme).and_then(|rest| rest.split('/').next());
             let bucket = run.option(option).or(hints).unwrap_or_default();

@@ -58,11 +58,11 @@ fn job_name(tune: &FineTuningRequest<'_>) -> String {
 
 fn output_uri(tune: &mut FineTuningRequest<'_>, name: &str) -> Result<String, RequestError> {
     if let Some(stated) = tune.take_field_or_option("output_file", "") {
-        let message = "this provider writes to buckets of yours: it must begin with s3://";
+        let message = "must begin with s3://";
         return if stated.starts_with("s3://") { Ok(stated) } else { Err(RequestError::new("output_file", message)) };
     }
     let bucket = tune.take_field_or_option("", "aws_s3_bucket").ok_or_else(|| {
-        RequestError::new("output_file", "must say where the results go: s3://… here, or x-gateway-aws-s3-bucket")
+        RequestError::new("output_file", "must be the S3 URI for the results (s3://…), or send x-gateway-aws-s3-bucket")
     })?;
     Ok(format!("s3://{bucket}/{name}/"))
 }

@@ -315,11 +315,11 @@ mod tests {
         };
         for (more, because) in [
             (chunk("{\"tool_calls\":[{\"index\":0}]}"), "a tool was called"),
-            (chunk("{\"reasoning_content\":\"hm\"}"), "it broke off within a thought"),
-            (chunk("{\"content\":\"x\"}").replace("\"index\":0", "\"index\":1"), "it gives several choices"),
-            (chunk("{\"audio\":{\"id\":\"a\"}}"), "it holds more than text"),
+            (chunk("{\"reasoning_content\":\"hm\"}"), "it broke off during reasoning"),
+            (chunk("{\"content\":\"x\"}").replace("\"index\":0", "\"index\":1"), "it has several choices"),
+            (chunk("{\"audio\":{\"id\":\"a\"}}"), "it contains more than text"),
             (chunk("{}").replace("null", "\"length\""), "it has ended"),
-            ("data: {\"error\":{\"message\":\"no\"}}\n\n".to_owned(), "it told of an error"),
+            ("data: {\"error\":{\"message\":\"no\"}}\n\n".to_owned(), "it reported an error"),
         ] {
             assert_eq!(
                 record_transcript(StreamFormat::Chat, &(FIRST_STREAM.to_owned() + &more)).resume_obstacle(),
@@ -331,11 +331,11 @@ mod tests {
             message_event("content_block_start", &format!(",\"index\":1,\"content_block\":{{\"type\":\"{kind}\"}}"))
         };
         for (more, because) in [
-            (block("thinking"), "it broke off within a thought"),
+            (block("thinking"), "it broke off during reasoning"),
             (block("server_tool_use"), "a tool was called"),
-            (block("image"), "it holds more than text"),
+            (block("image"), "it contains more than text"),
             (end_events("{}"), "it has ended"),
-            (message_event("error", ",\"error\":{}"), "it told of an error"),
+            (message_event("error", ",\"error\":{}"), "it reported an error"),
         ] {
             assert_eq!(
                 record_transcript(StreamFormat::Messages, &(first_message_events() + &more)).resume_obstacle(),
@@ -344,12 +344,12 @@ mod tests {
             );
         }
         for (more, because) in [
-            (item_added_event(1, "reasoning"), "it broke off within a thought"),
+            (item_added_event(1, "reasoning"), "it broke off during reasoning"),
             (item_added_event(1, "web_search_call"), "a tool was called"),
-            (item_added_event(1, "compaction"), "it holds more than text"),
-            (response_event("output_text.annotation.added", ""), "it holds more than text"),
+            (item_added_event(1, "compaction"), "it contains more than text"),
+            (response_event("output_text.annotation.added", ""), "it contains more than text"),
             (response_event("incomplete", ",\"response\":{}"), "it has ended"),
-            (response_event("failed", ",\"response\":{}"), "it told of an error"),
+            (response_event("failed", ",\"response\":{}"), "it reported an error"),
         ] {
             assert_eq!(
                 record_transcript(StreamFormat::Responses, &(open_response(0) + &more)).resume_obstacle(),

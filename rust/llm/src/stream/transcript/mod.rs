@@ -53,11 +53,11 @@ pub struct ResumeRequest {
 
 /// Reasons why no other target can resume the stream.
 const TOOL_CALLED: &str = "a tool was called";
-const SEVERAL_CHOICES: &str = "it gives several choices";
+const SEVERAL_CHOICES: &str = "it has several choices";
 const ALREADY_ENDED: &str = "it has ended";
-const ERROR_REPORTED: &str = "it told of an error";
-const NOT_ONLY_TEXT: &str = "it holds more than text";
-const DURING_REASONING: &str = "it broke off within a thought";
+const ERROR_REPORTED: &str = "it reported an error";
+const NOT_ONLY_TEXT: &str = "it contains more than text";
+const DURING_REASONING: &str = "it broke off during reasoning";
 
 /// Records the text of a response. A stream can be resumed only if it is plain text, or text after reasoning that has
 /// ended.

@@ -42,7 +42,7 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
 /// Parses the prompt: one string, or an array of one string. Rejects token arrays, because other providers use other
 /// tokenizers.
 fn parse_prompt(value: Option<Value>) -> Result<String, RequestError> {
-    let wrong = || RequestError::new("prompt", "must be a string; this provider takes one prompt");
+    let wrong = || RequestError::new("prompt", "must be a string; this provider supports one prompt");
     match value.ok_or_else(wrong)? {
         Value::String(text) => Ok(text),
         Value::Array(mut items) if items.len() == 1 => match items.remove(0) {

@@ -105,7 +105,7 @@ fn content_block(part: Part, path: &str, request: &mut ChatRequest) -> Result<Op
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(None),
         Part::Text { text, cache, citations } => (text_block(&text, citations.as_ref(), request), cache),
         Part::Image { source: Source::Data { mime, .. }, .. } if !mime.is_empty() && !mime.starts_with("image/") => {
-            return Err(RequestError::new(path, format!("this provider does not take {mime}")));
+            return Err(RequestError::new(path, format!("this provider does not accept {mime}")));
         }
         Part::Image { source, cache, detail } => {
             request.record_dropped_if_set("image_url.detail", detail.as_ref());
@@ -118,7 +118,7 @@ fn content_block(part: Part, path: &str, request: &mut ChatRequest) -> Result<Op
             block.extend(title.into_iter().chain(*more));
             (block.into(), cache)
         }
-        Part::Audio { .. } => return Err(RequestError::new(path, "this provider does not take audio")),
+        Part::Audio { .. } => return Err(RequestError::new(path, "this provider does not accept audio")),
         Part::Thinking { text, signature: Some(signature) } if !reasoning_details::is_encoded_in(&signature) => {
             (json!({"type": "thinking", "thinking": text, "signature": signature}), None)
         }

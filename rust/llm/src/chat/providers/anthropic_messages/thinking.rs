@@ -198,7 +198,7 @@ pub fn parse_effort(request: &mut ChatRequest) -> Result<Option<(&'static str, u
     let unknown = || {
         let allowed = EFFORT_BUDGETS.map(|(level, _)| level).join(", ");
         let given = effort.as_str().map_or_else(|| effort.to_string(), ToOwned::to_owned);
-        RequestError::new("reasoning_effort", format!("`{given}` is not known here: it must be one of {allowed}"))
+        RequestError::new("reasoning_effort", format!("`{given}` is not supported; must be one of {allowed}"))
     };
     found.map(Some).ok_or_else(unknown)
 }

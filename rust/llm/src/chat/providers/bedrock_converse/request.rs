@@ -110,7 +110,7 @@ fn write_messages(request: &mut ChatRequest, out: &mut Fields) -> Result<(), Req
 }
 
 fn write_part(part: Part, path: &str, request: &mut ChatRequest, out: &mut Vec<Value>) -> Result<(), RequestError> {
-    let refused = |input_kind: &str| RequestError::new(path, format!("this provider does not take {input_kind}"));
+    let refused = |input_kind: &str| RequestError::new(path, format!("this provider does not accept {input_kind}"));
     let (block, cache) = match part {
         // Bedrock rejects text that is only whitespace.
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(()),
@@ -127,7 +127,7 @@ fn write_part(part: Part, path: &str, request: &mut ChatRequest, out: &mut Vec<V
             request.record_dropped_if_set("image_url.detail", detail.as_ref());
             (build_media_block(&mime, &data).ok_or_else(|| refused(&mime))?, cache)
         }
-        Part::Image { .. } => return Err(refused("images by URL: send their bytes")),
+        Part::Image { .. } => return Err(refused("images by URL; send their bytes")),
         Part::Document { source, name, cache, extra: more } => {
             let mut block = build_document(source, name).ok_or_else(|| refused("this document"))?;
             for (key, value) in *more {

@@ -234,7 +234,7 @@ fn retain_tool(name: &str, out: &mut Fields) -> Result<(), RequestError> {
     if left.unwrap_or_default() > 0 {
         return Ok(());
     }
-    Err(RequestError::new("tool_choice", format!("`{name}` is none of the tools")))
+    Err(RequestError::new("tool_choice", format!("`{name}` is not among the tools")))
 }
 
 /// Moves the schema next to the type, where Cohere expects it.

@@ -293,7 +293,7 @@ fn source_part(source: Source, default: &str, path: &str) -> Result<Value, Reque
         }
         Source::Text(text) => json!({"text": text}),
         Source::File(_) => {
-            return Err(RequestError::new(path, "this provider takes files by URL or as data, not by id"));
+            return Err(RequestError::new(path, "this provider accepts files by URL or as data, not by id"));
         }
     })
 }
@@ -344,7 +344,7 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), Reques
             Tool::BuiltIn { kind, .. } if has_date_suffix(&kind) => {
                 return Err(RequestError::new(
                     format!("tools[{at}].type"),
-                    format!("this provider has nothing like `{kind}`"),
+                    format!("`{kind}` is not supported by this provider"),
                 ));
             }
             Tool::BuiltIn { kind, mut fields } => {

@@ -243,7 +243,7 @@ fn build_content(parts: Vec<Part>, path: &str, request: &mut ChatRequest) -> Res
 }
 
 fn build_part(part: Part, path: &str, request: &mut ChatRequest) -> Result<Value, RequestError> {
-    let refused = |input_kind: &str| RequestError::new(path, format!("this provider does not take {input_kind}"));
+    let refused = |input_kind: &str| RequestError::new(path, format!("this provider does not accept {input_kind}"));
     match part {
         Part::Text { text, cache, .. } => {
             drop_cache_hint(cache.as_ref(), request);
@@ -308,7 +308,7 @@ fn build_tool(tool: Tool, at: usize, request: &mut ChatRequest) -> Result<Value,
             Ok(json!({"type": "function", "function": function}))
         }
         Tool::BuiltIn { kind, .. } => {
-            Err(RequestError::new(format!("tools[{at}].type"), format!("this provider has nothing like `{kind}`")))
+            Err(RequestError::new(format!("tools[{at}].type"), format!("`{kind}` is not supported by this provider")))
         }
     }
 }
