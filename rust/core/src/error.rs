@@ -10,10 +10,27 @@ use crate::{
         headers::{CompleteResponse, Headers, ResponseHead},
         route::ALLOWED_METHODS,
     },
-    state::snapshot::KeyDenial,
 };
 
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a known key may not call the data plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyDenial {
+    /// The key belongs to an organisation, not to a workspace.
+    Workspace,
+    Scope,
+}
+
+impl KeyDenial {
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Workspace => "it belongs to an organisation; use a key of a workspace",
+            Self::Scope => "it lacks the scope completions.write",
+        }
+    }
+}
 
 /// The party that caused an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

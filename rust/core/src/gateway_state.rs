@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::{
     accounting::record::RecordSink,
     auth::caller::Caller,
-    credentials,
+    credentials::{self, CredentialCache},
     error::Problem,
     ingress::body::BodyLimits,
     process::{coarse_timer::CoarseTimer, settings::Settings},
@@ -29,6 +29,8 @@ pub struct GatewayState {
     pub record_sink: Arc<RecordSink>,
     pub upstream: Arc<Upstream>,
     pub shared: SharedState,
+    /// Credentials that were fetched for targets, until shortly before they expire.
+    pub credential_cache: CredentialCache,
     pub body_limits: BodyLimits,
     pub coarse_timer: CoarseTimer,
     pub(crate) snapshot: ArcSwap<Snapshot>,
@@ -49,6 +51,7 @@ impl GatewayState {
             upstream: Arc::new(Upstream::new(&settings)?),
             record_sink: Arc::new(RecordSink::new(&settings)),
             shared: SharedState::new(&settings).map_err(|problem| vec![problem])?,
+            credential_cache: CredentialCache::default(),
             snapshot: ArcSwap::default(),
             base_urls: bases,
             body_limits: BodyLimits::from_settings(&settings),

@@ -4,4 +4,5 @@ pub mod compressed_response;
 pub mod prices;
 pub mod record;
 pub mod routing_decision;
+pub mod saved_models;
 pub mod token_counting;

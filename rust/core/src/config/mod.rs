@@ -10,6 +10,7 @@ use penstock_llm::catalog::Options;
 use serde_json::Value;
 
 pub use crate::parse::document_reader::{ConfigReader, Strictness};
+use crate::process::settings::TargetLimits;
 use crate::{
     config::config_parser::ConfigDraft,
     error::Problem,
@@ -146,22 +147,6 @@ impl Features {
             && parameters.is_none()
             && recovery.mode() == recovery::Mode::Off
             && !retry.is_configured()
-    }
-}
-
-/// Maximum numbers of targets in a config.
-#[derive(Debug, Clone, Copy)]
-pub struct TargetLimits {
-    pub max_root: usize,
-    /// At the root of a conditional strategy.
-    pub max_conditional: usize,
-    /// Below each target of the root.
-    pub max_nested: usize,
-}
-
-impl Default for TargetLimits {
-    fn default() -> Self {
-        Self { max_root: 100, max_conditional: 1000, max_nested: 50 }
     }
 }
 

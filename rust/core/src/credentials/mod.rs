@@ -57,7 +57,7 @@ pub async fn fetch_credential(
     target: &Target<'_>,
     grant: &Grant,
 ) -> Result<Arc<IssuedCredential>> {
-    let fetch = state.shared.credential_cache.get_or_fetch(grant, || issue_credential(state, grant));
+    let fetch = state.credential_cache.get_or_fetch(grant, || issue_credential(state, grant));
     let patience = FETCH_TIMEOUT.min(target.timeout);
     let found =
         tokio::time::timeout(patience, fetch).await.unwrap_or_else(|_| Err("the credential request timed out".into()));
@@ -107,7 +107,7 @@ async fn issue_credential(
             aws_instance::fetch_machine_keys(&state.upstream, &state.settings.identity, machine_identity).await
         }
         Grant::EncryptedKey { pem, passphrase } => {
-            encrypted_key::decrypt_key(&state.shared.credential_cache, pem.clone(), passphrase.clone()).await
+            encrypted_key::decrypt_key(&state.credential_cache, pem.clone(), passphrase.clone()).await
         }
     }
 }
@@ -120,7 +120,7 @@ async fn resolve_source_keys(state: &GatewayState, role: &AssumeRole) -> std::re
     let (region, endpoint) = (role.region.clone(), role.sts_endpoint.clone());
     let grant = Grant::AwsMachineIdentity(AwsMachineIdentity { region, endpoint, service: "sts" });
     let found =
-        state.shared.credential_cache.get_or_fetch(&grant, || Box::pin(issue_credential(state, &grant))).await?;
+        state.credential_cache.get_or_fetch(&grant, || Box::pin(issue_credential(state, &grant))).await?;
     match &*found {
         IssuedCredential::AccessKeys { id, secret, token } => Ok(AwsCredentials {
             access_key_id: id.clone(),

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use penstock_llm::translation::Translation;
 
+use crate::response::normalise::MAX_LIST_BYTES;
 use crate::{
     accounting::record::RequestLog,
     error::Result,
@@ -19,8 +20,6 @@ use crate::{
 
 /// Page limit that stops an endless list.
 const MAX_PAGES: usize = 50;
-/// Size limit of all pages together. Parsing a list takes many times its size in memory.
-pub const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 
 /// Returns the complete list in the client's format. If a page fails, returns its error as the response.
 pub async fn fetch_model_list(

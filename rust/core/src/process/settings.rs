@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::{config::TargetLimits, process::secret::Secret};
+use crate::process::secret::Secret;
 
 #[derive(Debug, Clone, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each flag is an independent option")]
@@ -221,5 +221,21 @@ impl Default for Settings {
             tls_ca: None,
             identity: WorkloadIdentity::default(),
         }
+    }
+}
+
+/// Maximum numbers of targets in a config.
+#[derive(Debug, Clone, Copy)]
+pub struct TargetLimits {
+    pub max_root: usize,
+    /// At the root of a conditional strategy.
+    pub max_conditional: usize,
+    /// Below each target of the root.
+    pub max_nested: usize,
+}
+
+impl Default for TargetLimits {
+    fn default() -> Self {
+        Self { max_root: 100, max_conditional: 1000, max_nested: 50 }
     }
 }

@@ -53,7 +53,7 @@ async fn find_backing_model(state: &GatewayState, target: &Target<'_>, lookup: &
     let workspace = caller.key.map(|key| (key.id.clone(), key.workspace.clone()));
     let cache_key = ((provider.slug(), base.origin.clone(), lookup.path.clone()), (credential_options, workspace));
     let cache_key = (cache_key, credential.as_deref().map(ToOwned::to_owned), *authorization);
-    let asking = state.shared.credential_cache.get_or_fetch(cache_key, || async {
+    let asking = state.credential_cache.get_or_fetch(cache_key, || async {
         let fetching =
             tokio::time::timeout(LOOKUP_TIMEOUT.min(target.timeout), fetch_backing_model(state, target, lookup));
         Ok(match fetching.await {

@@ -1,6 +1,7 @@
 //! Target resolution: config, provider, model, address and credential of a request.
 
 pub(crate) mod inline_policy;
+pub(crate) mod log_fields;
 pub mod models;
 pub mod target;
 pub(crate) mod target_address;

@@ -13,13 +13,15 @@ use penstock_llm::{
     usage::{Meter, ResponseSkimmer, Usage},
 };
 
+use std::sync::Arc;
+use penstock_llm::stream::transcript::StreamFormat;
 use crate::{
     accounting::{
         compressed_response,
         record::{self, DeferredBilling, Outcome, Record},
         token_counting::CountableResponse,
     },
-    endpoints::realtime::UpstreamWebSocket,
+    upstream::UpstreamWebSocket,
     error::{Error, Result},
     gateway_state::GatewayState,
     ingress::{
@@ -31,7 +33,6 @@ use crate::{
         outgoing::{ClientResponse, ClientResponseHead, ResponseMeter, ResponseStream},
         pretty_print,
     },
-    routing::ResumePoint,
     upstream::{self, IncomingResponse, ResponseBody, ResponseHead, deadline::Deadline},
 };
 
@@ -44,6 +45,15 @@ const UPLOAD_URL_HEADER: &str = "x-goog-upload-url";
 
 /// Responses up to this size are read completely before they are sent to the client.
 pub const MAX_BUFFERED_RESPONSE_BYTES: usize = 256 * 1024;
+
+/// Request body and answering target of a stream, saved so that another target can continue it.
+pub struct ResumePoint {
+    pub(crate) request_body: Bytes,
+    pub(crate) model: String,
+    pub(crate) target_path: Arc<str>,
+    /// Format from which the text of the stream is read; `None` if that text cannot begin another response.
+    pub(crate) transcript_format: Option<StreamFormat>,
+}
 
 /// Response of a target, before it is delivered to the client.
 pub struct UpstreamResponse {

@@ -9,7 +9,6 @@ use serde::de::IgnoredAny;
 
 use crate::{
     accounting::compressed_response,
-    endpoints::model_list,
     error::{Error, Result},
     ingress::headers::Headers,
     request::translate::{run_offloaded, with_content_type},
@@ -26,6 +25,8 @@ const REQUEST_ID_HEADERS: [&str; 5] =
 /// requests.
 pub const MAX_ERROR_BODY_BYTES: usize = 256 * 1024;
 
+/// Size limit of all pages together. Parsing a list takes many times its size in memory.
+pub(crate) const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 /// Longer successful responses are passed through unchanged.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
@@ -87,7 +88,7 @@ async fn normalise_body(
     deadline: &mut Deadline,
 ) -> Result<IncomingResponse> {
     let IncomingResponse { head, mut body } = incoming;
-    let most = if mending.is_for_model_list() { model_list::MAX_LIST_BYTES } else { MAX_BODY_BYTES };
+    let most = if mending.is_for_model_list() { MAX_LIST_BYTES } else { MAX_BODY_BYTES };
     if body.content_length().is_none_or(|length| length <= most)
         && let Some(response) = deadline.enforce(upstream::collect(&mut body, most)).await?
     {

@@ -10,6 +10,7 @@ use penstock_llm::{
 };
 use tokio::time::{Instant, sleep_until};
 
+use std::pin::Pin;
 use crate::{
     accounting::{
         compressed_response::CompressedResponse,
@@ -19,7 +20,6 @@ use crate::{
     error::Error,
     ingress::headers::{CompleteResponse, Headers},
     response::{delivery, partial_event::PartialEventBuffer},
-    routing::Continuation,
     upstream::ResponseBody,
 };
 
@@ -223,6 +223,22 @@ impl ResponseMeter {
     }
 }
 
+/// Resumes a stream that broke off, at another target.
+pub(crate) trait ResumeStream: Send {
+    /// Records events that the client receives. Returns false if the memory budget is exhausted.
+    fn record_events(&mut self, events: &Bytes) -> bool;
+
+    /// Returns the silence after which the client receives a heartbeat; `None` if heartbeats are disabled.
+    fn heartbeat_interval(&self) -> Option<Duration>;
+
+    /// Returns the body with which another target continues the broken stream; `None` if no target can.
+    fn resume<'r>(
+        &'r mut self,
+        error: &'static str,
+        record: &'r mut Record,
+    ) -> Pin<Box<dyn Future<Output = Option<ResponseBody>> + Send + 'r>>;
+}
+
 /// Rest of a response, metered as the client reads it.
 pub struct ResponseStream {
     body: ResponseBody,
@@ -234,7 +250,7 @@ pub struct ResponseStream {
     coalescer: ChunkCoalescer,
     partial_event: PartialEventBuffer,
     /// Resumes the stream at another target if it breaks off.
-    continuation: Option<Box<Continuation>>,
+    continuation: Option<Box<dyn ResumeStream>>,
     is_finished: bool,
 }
 
@@ -388,7 +404,7 @@ impl ResponseStream {
         hides && matches!(self.meter, ResponseMeter::SseEvents(_))
     }
 
-    pub(crate) fn set_continuation(&mut self, continuation: Box<Continuation>) {
+    pub(crate) fn set_continuation(&mut self, continuation: Box<dyn ResumeStream>) {
         self.continuation = Some(continuation);
     }
 

@@ -5,7 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{ResumePoint, explain};
+use super::explain;
+use crate::response::delivery::ResumePoint;
 use crate::{
     accounting::routing_decision::{CacheStatus, RoutingStep, elapsed_ms},
     config::Node,

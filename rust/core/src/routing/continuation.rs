@@ -14,6 +14,8 @@ use penstock_llm::{
     usage::Usage,
 };
 
+use std::pin::Pin;
+use crate::response::{delivery::ResumePoint, outgoing::ResumeStream};
 use crate::{
     accounting::{
         record::{Record, RequestLog},
@@ -44,15 +46,6 @@ use crate::{
 /// Maximum number of times that one response is continued by another target.
 const MAX_CONTINUATIONS: u8 = 5;
 
-/// Request body and answering target of a stream, saved so that another target can continue it.
-pub struct ResumePoint {
-    request_body: Bytes,
-    model: String,
-    target_path: Arc<str>,
-    /// Format from which the text of the stream is read; `None` if that text cannot begin another response.
-    transcript_format: Option<StreamFormat>,
-}
-
 impl ResumePoint {
     /// Creates the resume point of a stream that may be continued; `None` for any other response.
     pub fn from_response(walk: &RouteExecutor<'_>, node: &Node, response: &UpstreamResponse) -> Option<Box<Self>> {
@@ -82,6 +75,27 @@ pub struct Continuation {
     continuation_count: u8,
 }
 
+impl ResumeStream for Continuation {
+    fn record_events(&mut self, events: &Bytes) -> bool {
+        let Some(transcript) = &mut self.transcript else { return true };
+        let before = transcript.buffered_bytes();
+        transcript.record_events(events.clone());
+        self.memory_permit.try_reserve(transcript.buffered_bytes() - before)
+    }
+
+    fn heartbeat_interval(&self) -> Option<Duration> {
+        Some(Duration::from_millis(self.state.settings.heartbeat_ms)).filter(|every| !every.is_zero())
+    }
+
+    fn resume<'r>(
+        &'r mut self,
+        error: &'static str,
+        record: &'r mut Record,
+    ) -> Pin<Box<dyn Future<Output = Option<ResponseBody>> + Send + 'r>> {
+        Box::pin(self.resume_stream(error, record))
+    }
+}
+
 impl Continuation {
     /// Attaches a continuation to a streamed response, so that it can resume if it breaks.
     pub fn attach(
@@ -104,21 +118,8 @@ impl Continuation {
         response
     }
 
-    /// Records events that the client receives. Returns false if the memory budget is exhausted.
-    pub fn record_events(&mut self, events: &Bytes) -> bool {
-        let Some(transcript) = &mut self.transcript else { return true };
-        let before = transcript.buffered_bytes();
-        transcript.record_events(events.clone());
-        self.memory_permit.try_reserve(transcript.buffered_bytes() - before)
-    }
-
-    /// Returns the silence after which the client receives a heartbeat; `None` if heartbeats are disabled.
-    pub fn heartbeat_interval(&self) -> Option<Duration> {
-        Some(Duration::from_millis(self.state.settings.heartbeat_ms)).filter(|every| !every.is_zero())
-    }
-
     /// Returns the body with which another target continues the broken stream; `None` if no target can.
-    pub async fn resume(&mut self, error: &'static str, record: &mut Record) -> Option<ResponseBody> {
+    async fn resume_stream(&mut self, error: &'static str, record: &mut Record) -> Option<ResponseBody> {
         let log = &mut record.log;
         if let Some(because) = self.refusal_reason() {
             if let Some(decision) = &mut log.decision {

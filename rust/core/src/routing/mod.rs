@@ -10,5 +10,5 @@ pub(crate) mod replay_body;
 pub(crate) mod upstream_response;
 
 pub(crate) use crate::routing::executor::{open_websocket, resolve_model_prefix, route_request};
-pub(crate) use continuation::{Continuation, ResumePoint};
+pub(crate) use continuation::Continuation;
 pub(crate) use explain::{explain_routing, is_explain_request};

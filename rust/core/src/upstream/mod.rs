@@ -26,7 +26,7 @@ pub use crate::upstream::record_feed::RecordFeed;
 pub use crate::upstream::response_body::{DeferredBody, ResponseBody};
 pub use origin::{BaseUrl, Origin};
 pub use resolver::LookupFn;
-pub use websocket::{Handshake, MAX_MESSAGE_BYTES, ProviderWebSocket, UpgradeResult};
+pub use websocket::{Handshake, MAX_MESSAGE_BYTES, ProviderWebSocket, UpgradeResult, UpstreamWebSocket};
 
 use crate::{
     error::{Error, Problem, Result},

@@ -146,6 +146,13 @@ impl AsyncWrite for Connection {
     }
 }
 
+/// Open WebSocket connection to a provider.
+pub struct UpstreamWebSocket {
+    pub socket: Box<ProviderWebSocket>,
+    /// Subprotocol that the provider selected.
+    pub protocol: Option<String>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,7 +21,7 @@ use self::rates::{
     usage_buckets, usage_picodollars,
 };
 use crate::accounting::prices::{image_prices::ImagePrices, model_clauses::NameClause};
-use crate::{error::Problem, resolve::models::SavedModels};
+use crate::{accounting::saved_models::SavedModels, error::Problem};
 
 /// Maximum number of models per provider whose price lookup is cached. Bounded because clients may send any model name.
 const MAX_CACHED_MODELS: usize = 1000;

@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use penstock_llm::{api_format::unfinished_response_id, operation::Operation};
+use penstock_llm::api_format::unfinished_response_id;
 
 use super::RequestLog;
 use crate::{
-    resolve::target_resolver::Call,
     state::shared::pending_charges::{PendingCharge, PendingCharges},
 };
 
@@ -21,18 +20,6 @@ pub enum DeferredBilling {
 }
 
 impl DeferredBilling {
-    /// Returns the billing mode of a request that creates, reads or cancels a response; `None` for other operations.
-    pub async fn for_call(charges: &Arc<PendingCharges>, call: &Call<'_>, provider: &str) -> Option<Self> {
-        match call.requested_operation() {
-            Operation::CreateModelResponse => Some(Self::MayStart(Arc::clone(charges))),
-            Operation::GetModelResponse | Operation::CancelModelResponse => {
-                let id = call.route.path.rsplit_once("/responses/")?.1.split('/').next()?;
-                Some(Self::Existing(charges.find(provider, id).await))
-            }
-            _ => None,
-        }
-    }
-
     /// Returns true if the response was already charged.
     pub fn is_already_charged(&self) -> bool {
         matches!(self, Self::Existing(None))

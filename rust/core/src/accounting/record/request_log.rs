@@ -23,10 +23,8 @@ use crate::{
         routing_decision::{CacheStatus, RoutingDecision},
         token_counting::CountInput,
     },
-    auth::caller::Caller,
     ingress::headers::{ControlHeaders, RequestHead},
-    resolve::{target::Target, target_resolver::Call},
-    state::{shared::response_cache::PendingCacheEntry, snapshot::Snapshot},
+    state::shared::response_cache::PendingCacheEntry,
 };
 
 /// Maximum number of decision steps in the explanation header of a response.
@@ -116,36 +114,6 @@ pub struct RequestLog {
 }
 
 impl RequestLog {
-    /// Fills the fields that the request itself determines: operation, masking, trace and metadata.
-    pub fn read_request(&mut self, call: &Call<'_>, sink: &RecordSink) {
-        let Call { route, control, head } = call;
-        self.operation = Some(route.operation);
-        self.is_proxy = route.operation == Operation::Proxy;
-        self.masked_headers = control
-            .sensitive_headers
-            .map(|names| names.split(',').map(|name| name.trim().to_ascii_lowercase()).collect())
-            .unwrap_or_default();
-        self.detail = if control.is_content_logging_disabled() { Detail::MetricsOnly } else { Detail::Full };
-        self.audio_duration = control
-            .audio_file_duration
-            .filter(|_| call.requested_operation().has_audio_input())
-            .and_then(parse_duration_ms);
-        self.set_trace(control, head);
-        self.set_metadata(control, head, sink);
-    }
-
-    /// Records the authenticated caller and applies the metadata and recording policy of its key and workspace.
-    pub fn set_caller(&mut self, caller: &Caller<'_>, snapshot: &Snapshot) {
-        if let Some(key) = caller.key {
-            self.api_key_id = Some(key.id.to_string());
-            snapshot.default_metadata(key).into_iter().for_each(|pairs| self.metadata.override_with(pairs));
-        }
-        // A request may lower the level of detail that its workspace sets, but not raise it.
-        if snapshot.is_metrics_only(caller.workspace()) {
-            self.detail = Detail::MetricsOnly;
-        }
-    }
-
     /// Returns the initial log of the same request for another target, for example a hedged attempt.
     #[must_use]
     pub fn fork(&self) -> Self {
@@ -184,20 +152,6 @@ impl RequestLog {
         (self.dropped_params, self.dropped_fields, self.hides_usage) = (dropped, omitted_fields, hides_usage);
     }
 
-    /// Records the provider's name of the model and where to look up its price.
-    pub fn set_target(&mut self, target: &Target<'_>, operation: Operation) {
-        self.provider_model = target.provider.model_from_options(&target.options).map(ToOwned::to_owned);
-        if self.provider_model.is_some() && self.billing.backing_model.is_none() {
-            let effective = target.provider.effective_model(&target.options, &self.model);
-            self.billing.backing_model = (effective != self.resolved_model()).then(|| effective.to_owned());
-        }
-        self.billing.tariff.provider_pricing.clone_from(&target.price_overrides);
-        if operation.returns_background_response() {
-            // The charge may be deferred to a later request that names no model.
-            self.billing.tariff.saved_models = target.saved_provider.and_then(|saved| saved.models.clone());
-        }
-    }
-
     /// Clears what was recorded for a target whose response is not used.
     pub fn clear_target(&mut self) {
         (self.provider_model, self.billing.backing_model, self.upstream_latency, self.dropped_fields) =
@@ -212,7 +166,7 @@ impl RequestLog {
     }
 
     /// Sets the trace fields. The gateway's own headers take precedence over W3C `traceparent`.
-    fn set_trace(&mut self, control: &ControlHeaders<'_>, head: &RequestHead) {
+    pub(crate) fn set_trace(&mut self, control: &ControlHeaders<'_>, head: &RequestHead) {
         let copy = |text: Option<&str>| text.map(ToOwned::to_owned);
         self.trace_id = copy(control.trace_id);
         self.span_id = copy(control.span_id);
@@ -226,7 +180,7 @@ impl RequestLog {
         }
     }
 
-    fn set_metadata(&mut self, control: &ControlHeaders<'_>, head: &RequestHead, sink: &RecordSink) {
+    pub(crate) fn set_metadata(&mut self, control: &ControlHeaders<'_>, head: &RequestHead, sink: &RecordSink) {
         if let Some(json) = control.metadata {
             self.metadata = Metadata::parse(json);
         }
@@ -347,7 +301,7 @@ fn escape_non_ascii(json: &str) -> String {
 }
 
 /// Parses a duration in milliseconds, which may have a fraction.
-fn parse_duration_ms(milliseconds: &str) -> Option<Duration> {
+pub(crate) fn parse_duration_ms(milliseconds: &str) -> Option<Duration> {
     let seconds = milliseconds.parse::<f64>().ok()? / 1000.0;
     Duration::try_from_secs_f64(seconds).ok()
 }

@@ -18,7 +18,8 @@ use crate::{
     gateway_state::GatewayState,
     ingress::{body::Body, headers::RequestHead, route::Route},
     request::send::send_to_target,
-    resolve::{models::SavedModels, target::Target, target_resolver::Call},
+    accounting::saved_models::SavedModels,
+    resolve::{target::Target, target_resolver::Call},
     upstream::{IncomingResponse, deadline::Deadline},
 };
 

@@ -18,15 +18,8 @@ use crate::{
     response::delivery::UpstreamResponse,
     routing,
     state::snapshot::Snapshot,
-    upstream::{Handshake, ProviderWebSocket, UpgradeResult, deadline::Deadline},
+    upstream::{Handshake, UpgradeResult, UpstreamWebSocket, deadline::Deadline},
 };
-
-/// Open WebSocket connection to a provider.
-pub struct UpstreamWebSocket {
-    pub socket: Box<ProviderWebSocket>,
-    /// Subprotocol that the provider selected.
-    pub protocol: Option<String>,
-}
 
 /// Admits the request and opens a WebSocket to a target of the config. Returns a 101 response with the socket, or the
 /// provider's rejection.

@@ -13,7 +13,7 @@ pub use tokio_tungstenite::tungstenite::{
     protocol::{CloseFrame, frame::coding::CloseCode},
 };
 
-pub(crate) use crate::endpoints::realtime::connect::{UpstreamWebSocket, model_from_query, upgrade_target};
+pub(crate) use crate::endpoints::realtime::connect::{model_from_query, upgrade_target};
 use crate::{
     accounting::record::Record,
     endpoints::builtin::{find_head_error, reject_without_record},
@@ -76,7 +76,7 @@ pub async fn handle_upgrade(state: &GatewayState, head: RequestHead) -> UpgradeO
         Ok(UpstreamResponse { upgraded: Some(opened), .. }) => {
             record.log.status = 101;
             record.log.time_to_first_byte = Some(record.elapsed());
-            let UpstreamWebSocket { socket, protocol } = *opened;
+            let crate::upstream::UpstreamWebSocket { socket, protocol } = *opened;
             let protocol = protocol.or_else(|| offered_protocols(&head.headers).first().map(|name| (*name).to_owned()));
             UpgradeOutcome::Accepted(Box::new(WebSocketSession { protocol, socket, record }))
         }

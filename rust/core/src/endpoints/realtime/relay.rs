@@ -26,7 +26,7 @@ use crate::{
     accounting::record::{Outcome, Record, SessionUsage},
     error::{Error, Result},
     gateway_state::GatewayState,
-    resolve::models::SavedModels,
+    accounting::saved_models::SavedModels,
     upstream::{MAX_MESSAGE_BYTES, ProviderWebSocket},
 };
 

@@ -6,7 +6,8 @@ use sha2::{Digest, Sha256};
 
 use crate::state::shared::bounded_cache::BoundedCache;
 use crate::{
-    config::{Config, Strictness, TargetLimits},
+    config::{Config, Strictness},
+    process::settings::TargetLimits,
     error::Problem,
 };
 

@@ -24,7 +24,6 @@ use std::{
 use penstock_llm::translation::SignatureCache;
 
 use crate::{
-    credentials::CredentialCache,
     error::Problem,
     process::{memory_budget::MemoryBudget, settings::Settings},
     state::shared::{
@@ -53,7 +52,6 @@ pub struct SharedState {
     pub breakers: Arc<CircuitBreakers>,
     pub retry_budgets: RetryBudgets,
     pub inline_configs: InlineConfigCache,
-    pub credential_cache: CredentialCache,
     pub latency_histograms: LatencyTracker,
     /// Memory budget of buffered streams, and of the transcripts of streams that may be continued.
     pub recovery_memory: MemoryBudget,
@@ -95,7 +93,6 @@ impl SharedState {
             breakers: Arc::new(CircuitBreakers::new(redis.clone())),
             retry_budgets: RetryBudgets::new(allowance),
             inline_configs: InlineConfigCache::new(settings.inline_config_bytes),
-            credential_cache: CredentialCache::default(),
             latency_histograms: LatencyTracker::default(),
             recovery_memory: MemoryBudget::new(settings.recovery_bytes, settings.recovery_stream_bytes),
             management_memory: MemoryBudget::new(

@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use self::published::parse_defaults;
 use self::tables::{LookupTables, WorkspaceScoped};
+use crate::error::KeyDenial;
 use crate::{
     accounting::prices::Prices,
     auth::jwt::{TokenAuthenticator, TokenIdentity},
@@ -22,7 +23,7 @@ use crate::{
     error::{Error, Problem},
     features::inspect_stream::InspectStream,
     process::secret::Secret,
-    resolve::models::{HeaderFields, SavedModels},
+    accounting::saved_models::{HeaderFields, SavedModels},
     upstream::BaseUrl,
 };
 
@@ -42,24 +43,6 @@ pub struct GatewayKey {
     /// The workspace whose saved providers and configs the key may use, besides the global ones.
     pub workspace: Option<Arc<str>>,
     pub(crate) defaults: Option<Box<KeyDefaults>>,
-}
-
-/// Why a known key may not call the data plane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KeyDenial {
-    /// The key belongs to an organisation, not to a workspace.
-    Workspace,
-    Scope,
-}
-
-impl KeyDenial {
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Workspace => "it belongs to an organisation; use a key of a workspace",
-            Self::Scope => "it lacks the scope completions.write",
-        }
-    }
 }
 
 /// Defaults that a key sets for its requests. Most keys set none.

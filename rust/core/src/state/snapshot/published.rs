@@ -24,7 +24,7 @@ use crate::{
     config::{Config, Strictness},
     error::Problem,
     process::secret::Secret,
-    resolve::models::{self, PublishedModels, SavedModels},
+    accounting::saved_models::{self, PublishedModels, SavedModels},
 };
 
 #[derive(Deserialize)]
@@ -363,15 +363,15 @@ fn compile_providers(
             problems.push(Problem::new(path("api_key"), "must not contain control characters"));
         }
         let row_path = format!("$.providers[{index}]");
-        let custom_host = models::parse_custom_host(row.custom_host.as_deref(), &row_path, problems);
-        let fields = models::compile_header_fields(row.headers, &row_path, problems);
+        let custom_host = saved_models::parse_custom_host(row.custom_host.as_deref(), &row_path, problems);
+        let fields = saved_models::compile_header_fields(row.headers, &row_path, problems);
         let row_models = row.models.as_ref().and_then(|id| models.get(id)).map(Arc::clone);
         if row.models.is_some() && row_models.is_none() {
             problems.push(Problem::new(path("models"), "is not among the published models"));
         }
         let inspect_stream = row.anthropic_inspect_stream_for_overloaded_error.into();
         let mut options = Options::default();
-        for (option, value) in models::compile_options(row.options, &row_path, problems) {
+        for (option, value) in saved_models::compile_options(row.options, &row_path, problems) {
             options.insert_if_absent(option, value);
         }
         let provider = SavedProvider {

@@ -7,7 +7,8 @@ use std::{
     sync::Arc,
 };
 
-use super::{GatewayKey, KeyDenial};
+use super::GatewayKey;
+use crate::error::KeyDenial;
 use crate::config::Config;
 
 /// Values by slug: global ones and those of single workspaces.

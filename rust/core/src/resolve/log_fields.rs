@@ -1,0 +1,72 @@
+//! Fields of the request log that the call, the caller and the target determine.
+
+use std::sync::Arc;
+
+use penstock_llm::operation::Operation;
+
+use crate::{
+    accounting::record::{Detail, RecordSink, RequestLog, deferred_billing::DeferredBilling, request_log::parse_duration_ms},
+    auth::caller::Caller,
+    resolve::{target::Target, target_resolver::Call},
+    state::{shared::pending_charges::PendingCharges, snapshot::Snapshot},
+};
+
+impl RequestLog {
+    /// Fills the fields that the request itself determines: operation, masking, trace and metadata.
+    pub fn read_request(&mut self, call: &Call<'_>, sink: &RecordSink) {
+        let Call { route, control, head } = call;
+        self.operation = Some(route.operation);
+        self.is_proxy = route.operation == Operation::Proxy;
+        self.masked_headers = control
+            .sensitive_headers
+            .map(|names| names.split(',').map(|name| name.trim().to_ascii_lowercase()).collect())
+            .unwrap_or_default();
+        self.detail = if control.is_content_logging_disabled() { Detail::MetricsOnly } else { Detail::Full };
+        self.audio_duration = control
+            .audio_file_duration
+            .filter(|_| call.requested_operation().has_audio_input())
+            .and_then(parse_duration_ms);
+        self.set_trace(control, head);
+        self.set_metadata(control, head, sink);
+    }
+
+    /// Records the authenticated caller and applies the metadata and recording policy of its key and workspace.
+    pub fn set_caller(&mut self, caller: &Caller<'_>, snapshot: &Snapshot) {
+        if let Some(key) = caller.key {
+            self.api_key_id = Some(key.id.to_string());
+            snapshot.default_metadata(key).into_iter().for_each(|pairs| self.metadata.override_with(pairs));
+        }
+        // A request may lower the level of detail that its workspace sets, but not raise it.
+        if snapshot.is_metrics_only(caller.workspace()) {
+            self.detail = Detail::MetricsOnly;
+        }
+    }
+
+    /// Records the provider's name of the model and where to look up its price.
+    pub fn set_target(&mut self, target: &Target<'_>, operation: Operation) {
+        self.provider_model = target.provider.model_from_options(&target.options).map(ToOwned::to_owned);
+        if self.provider_model.is_some() && self.billing.backing_model.is_none() {
+            let effective = target.provider.effective_model(&target.options, &self.model);
+            self.billing.backing_model = (effective != self.resolved_model()).then(|| effective.to_owned());
+        }
+        self.billing.tariff.provider_pricing.clone_from(&target.price_overrides);
+        if operation.returns_background_response() {
+            // The charge may be deferred to a later request that names no model.
+            self.billing.tariff.saved_models = target.saved_provider.and_then(|saved| saved.models.clone());
+        }
+    }
+}
+
+impl DeferredBilling {
+    /// Returns the billing mode of a request that creates, reads or cancels a response; `None` for other operations.
+    pub async fn for_call(charges: &Arc<PendingCharges>, call: &Call<'_>, provider: &str) -> Option<Self> {
+        match call.requested_operation() {
+            Operation::CreateModelResponse => Some(Self::MayStart(Arc::clone(charges))),
+            Operation::GetModelResponse | Operation::CancelModelResponse => {
+                let id = call.route.path.rsplit_once("/responses/")?.1.split('/').next()?;
+                Some(Self::Existing(charges.find(provider, id).await))
+            }
+            _ => None,
+        }
+    }
+}
