@@ -85,7 +85,7 @@ def validate_jwt(jwt: Jwt, others: Sequence[Issuer]) -> Iterator[Problem]:
     if jwt.enabled and not all_of_them:
         yield Problem("jwt", "needs jwks_url or jwks, or [[issuers]]")
     if others and not jwt.enabled:
-        yield Problem("issuers", "are for tokens, and none are taken; hint: jwt.enabled")
+        yield Problem("issuers", "have no effect, because tokens are not accepted; hint: jwt.enabled")
     if len(all_of_them) > MAX_ISSUERS:
         yield Problem("issuers", f"are {len(all_of_them)}: at most {MAX_ISSUERS} are allowed")
     if jwt.enabled and not jwt.algorithms:

@@ -276,7 +276,7 @@ def test_proxy_variables_are_read_in_either_case_and_kept_secret():
     ("text", "words"),
     [
         ("[jwt]\nenabled = true", "jwt: needs jwks_url or jwks, or [[issuers]]"),
-        ("[[issuers]]\njwks_url = 'https://a.test'", "issuers: are for tokens, and none are taken"),
+        ("[[issuers]]\njwks_url = 'https://a.test'", "issuers: have no effect, because tokens are not accepted"),
         ("[jwt]\nenabled = true\n[[issuers]]\nissuer = 'a'", "issuers[0]: needs either jwks_url or jwks"),
         ("[jwt]\nenabled = true\n[[issuers]]\njwks_url = 'a.test'", "issuers[0].jwks_url: 'a.test' is not allowed"),
         ("[jwt]\nenabled = true\n[[issuers]]\njwks = '{}x'", "issuers[0].jwks: is not a set of keys"),
