@@ -411,8 +411,9 @@ fn gateway_store_hint(operation: &str) -> &'static str {
     let is_it = |one: &&Operation| one.id() == operation;
     let is_ours = |one: &Operation| one.is_file_operation() || one.is_batch() || *one == Operation::GetBatchOutput;
     if Operation::ALL.iter().find(is_it).is_some_and(is_ours) {
-        "; hint: with a store, the state manages files and batches itself, for any provider: leave out x-state-provider \
-         or set it to `state`, and name this provider in gateway_options of the batch (docs/batches.md)"
+        "; hint: with a store, the gateway manages files and batches itself, for any provider: leave out \
+         x-gateway-provider or set it to `gateway`, and name this provider in gateway_options of the batch \
+         (docs/batches.md)"
     } else {
         ""
     }

@@ -120,7 +120,7 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
     },
     ConfigKey {
         key: "passthrough",
-        schema: r#"{"type":"boolean","description":"the request names the saved provider: `@slug` in x-state-provider, or `@slug/model` as model"}"#,
+        schema: r#"{"type":"boolean","description":"the request names the saved provider: `@slug` in x-gateway-provider, or `@slug/model` as model"}"#,
         parse: |draft, value, reading| draft.target.passthrough = reading.read_boolean(value).unwrap_or_default(),
     },
     ConfigKey {
@@ -134,7 +134,7 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
     },
     ConfigKey {
         key: "fetch_integrated_models",
-        schema: r#"{"type":"boolean","description":"model lists come from the state's catalogue, not from the provider"}"#,
+        schema: r#"{"type":"boolean","description":"model lists come from the gateway's catalogue, not from the provider"}"#,
         parse: |draft, value, reading| {
             draft.target.fetch_integrated_models = reading.read_boolean(value).unwrap_or_default();
         },

@@ -95,14 +95,14 @@ mod tests {
     #[test]
     fn rejects_invalid_keys_and_costly_key_derivation() {
         let message = |pem: &str| decrypt_pem(pem, "p").unwrap_err();
-        assert!(message("s3cret").contains("no sealed key"));
-        assert!(message(&format!("{PEM_BEGIN}\nAAAA\n{PEM_END}")).contains("no sealed key"));
+        assert!(message("s3cret").contains("not an encrypted PKCS #8 key"));
+        assert!(message(&format!("{PEM_BEGIN}\nAAAA\n{PEM_END}")).contains("not an encrypted PKCS #8 key"));
         let (_, pem) = encrypted_key(10);
         let der = BASE64_STANDARD.decode(pem.split("\\n").nth(1).unwrap()).unwrap();
         let mut sealed = EncryptedPrivateKeyInfoRef::try_from(&*der).unwrap();
         let costly = Parameters::generate_pbkdf2_sha256_aes256cbc(MAX_PBKDF2_ROUNDS + 1, &[7; 16], [9; 16]).unwrap();
         let large = Parameters::generate_scrypt_aes256cbc(ScryptParams::RECOMMENDED, &[7; 16], [9; 16]).unwrap();
-        for (scheme, expected) in [(costly, "1000000 rounds"), (large, "another way than by PBKDF2")] {
+        for (scheme, expected) in [(costly, "1000000 PBKDF2 rounds"), (large, "key derivation is not PBKDF2")] {
             sealed.encryption_algorithm = EncryptionScheme::Pbes2(scheme);
             let der = sealed.to_der().unwrap();
             let error = message(&format!("{PEM_BEGIN}\n{}\n{PEM_END}", BASE64_STANDARD.encode(der)));

@@ -190,7 +190,7 @@ mod tests {
             ("https://a:+1", "port"),
             ("https://a:65536", "port"),
             ("https://a:1:2", "port"),
-            ("https://a:6379", "no HTTP API"),
+            ("https://a:6379", "without an HTTP API"),
             ("https://1.2.3.4.5", "no IPv4 address"),
             ("https://300.1.1.1", "no IPv4 address"),
             ("https://169.254.169.254", "metadata"),

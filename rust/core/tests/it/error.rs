@@ -108,7 +108,7 @@ async fn every_response_has_request_ids() {
 
 #[tokio::test]
 async fn keeps_provider_request_ids_and_drops_server_headers() {
-    let more = "x-request-id: theirs\r\nX-Powered-By: Express\r\nx-state-provider: forged\r\n\
+    let more = "x-request-id: theirs\r\nX-Powered-By: Express\r\nx-gateway-provider: forged\r\n\
                 Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\n";
     let provider = ScriptedServer::start_responding(json_response("200 OK", more, "{}")).await;
     let rig = TestGateway::for_url(&provider.url());

@@ -241,7 +241,7 @@ async fn deletes_dataset_if_size_differs_from_header() {
     };
     let told = rig.send(upload("12")).await;
     assert_eq!((told.status, &told.json()["purpose"]), (200, &json!("fine-tune")), "{}", told.text());
-    for (size, words) in [("13", "12 bytes of the file came"), ("many", "is no number")] {
+    for (size, words) in [("13", "12 bytes of the file were received"), ("many", "is not a number")] {
         let told = rig.send(upload(size)).await;
         assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_provider_option"));
         assert!(told.text().contains(words), "{}", told.text());
@@ -292,7 +292,7 @@ async fn uploads_large_file_in_parts_and_aborts_on_failure() {
     let told = GoldenProvider::gateway_trusting_loopback().send(ask(&keeper, false)).await;
     assert_eq!((told.status, told.error_code().as_str()), (400, "untranslatable_request"));
     assert!(
-        told.text().contains("purpose: must stand before the file") && keeper.request_lines().is_empty(),
+        told.text().contains("purpose: must precede the file") && keeper.request_lines().is_empty(),
         "{}",
         told.text()
     );

@@ -105,7 +105,11 @@ async fn request_timeout_bounds_the_credential_fetch() {
         .header("x-gateway-request-timeout", "100");
     let told = start_gateway().send(ask).await;
     assert_eq!((told.status, told.error_code().as_str()), (502, "credential_unavailable"), "{}", told.text());
-    assert!(told.text().contains("takes too long") && provider.ledger_entries().is_empty(), "{}", told.text());
+    assert!(
+        told.text().contains("credential request timed out") && provider.ledger_entries().is_empty(),
+        "{}",
+        told.text()
+    );
 }
 
 /// Private key encrypted by OpenSSL (`openssl genrsa -aes128`), and its public key.

@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(key in any::<Vec<u8>>(), value in any::<Vec<u8>>(), text in any::<String>()) {
+        fn reads_back_written_json(key in any::<Vec<u8>>(), value in any::<Vec<u8>>(), text in any::<String>()) {
             let text_of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let read: Value = serde_json::from_str(&write_to_string(|line| {
                 line.bytes(&key, &value);

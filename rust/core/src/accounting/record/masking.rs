@@ -121,7 +121,7 @@ mod tests {
             assert!(!mask_to_json(&[(name, value)]).contains("sk-1"), "{name}: {value}");
         }
         let plain = [("accept", "*/*"), ("x-gateway-config", "pc-1")];
-        assert_eq!(mask_to_json(&plain), r#"{"accept":"*/*","x-state-config":"pc-1"}"#);
+        assert_eq!(mask_to_json(&plain), r#"{"accept":"*/*","x-gateway-config":"pc-1"}"#);
     }
 
     #[test]

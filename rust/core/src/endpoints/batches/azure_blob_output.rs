@@ -109,7 +109,7 @@ async fn storage_token(state: &GatewayState, target: &Target<'_>) -> Result<Stri
     let Some(grant) = target.grant.as_deref().and_then(catalog::Grant::for_azure_storage) else {
         return given().ok_or_else(|| {
             let message = "the output of this batch is in a blob, which an API key cannot read; configure token fetching \
-                (azure_auth_mode) or send a storage token (x-state-azure-ad-token)";
+                (azure_auth_mode) or send a storage token (x-gateway-azure-ad-token)";
             Error::ProviderOptionInvalid { provider: target.provider.slug(), message: message.into() }
         });
     };

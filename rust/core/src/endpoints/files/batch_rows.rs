@@ -244,7 +244,7 @@ mod tests {
             row.to_string()
         };
         for (second, path, why) in [
-            ("[1]".to_owned(), "file", "line 2: it is no JSON object"),
+            ("[1]".to_owned(), "file", "line 2: it is not a JSON object"),
             (without("custom_id"), "file.custom_id", "line 2: it must be a string"),
             (without("url"), "file.url", "line 2"),
             (without("body"), "file.body", "line 2"),
