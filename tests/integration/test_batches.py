@@ -250,7 +250,7 @@ def test_cancelling_waits_for_running_lines_and_sends_no_more(caller: Client, pr
     batch = create_batch(ai, to_jsonl(*(batch_line(number, model="gpt-mock?first_ms=400") for number in range(60))))
     wait_for("the first lines", lambda: provider.ledger() or None)
     expect_error(caller.put(f"/v2/batches/{batch.id}", {"internal_output_file_id": batch.input_file_id}), 409, "AB07")
-    with pytest.raises(openai.BadRequestError, match="read by a batch"):
+    with pytest.raises(openai.BadRequestError, match="is the input of an unfinished batch"):
         ai.files.delete(batch.input_file_id)
     assert ai.batches.cancel(batch.id).status == "cancelling"
     batch = wait_until_ended(ai, batch.id)
@@ -301,7 +301,7 @@ def completed_counts(mock: Mock) -> Counter[str]:
 def test_batch_resumes_after_kill_9_without_repeating_lines(
     restarted: Callable[..., RestartableGateway], mock: Mock, what: str
 ):
-    here = restarted(requests=2)
+    here = restarted(concurrency=2)
     caller = create_workspace(Client(here.gateway), "w")
     lines = [batch_line(number, model=f"gpt-{number}?first_ms=30") for number in range(40)]
     batch = create_batch(openai_client(caller, provider="@m-w"), to_jsonl(*lines))
@@ -328,7 +328,7 @@ def test_batch_resumes_after_kill_9_without_repeating_lines(
 
 
 def test_lines_that_run_out_of_time_expire(restarted: Callable[..., RestartableGateway], mock: Mock):
-    here = restarted(requests=1, window_seconds=2)
+    here = restarted(concurrency=1, window_seconds=2)
     ai = openai_client(create_workspace(Client(here.gateway), "w"), provider="@m-w")
     batch = wait_until_ended(
         ai, create_batch(ai, to_jsonl(*(batch_line(number, model="gpt?first_ms=300") for number in range(30)))).id
@@ -343,7 +343,7 @@ def test_lines_that_run_out_of_time_expire(restarted: Callable[..., RestartableG
 
 
 def test_deleting_a_key_ends_its_batch_requests(restarted: Callable[..., RestartableGateway], mock: Mock):
-    here = restarted(requests=1)
+    here = restarted(concurrency=1)
     admin = Client(here.gateway)
     caller = create_workspace(admin, "w")
     place = next(row["id"] for row in admin.read("/v1/admin/workspaces")["data"] if row["name"] == "w")

@@ -113,7 +113,7 @@ def test_external_master_key_encrypts_and_is_never_on_disk(
 @pytest.mark.parametrize(
     ("place", "change", "words"),
     [
-        ("aws_sm", {"secret_path": "none"}, "it cannot be had"),
+        ("aws_sm", {"secret_path": "none"}, "it cannot be fetched"),
         ("hashicorp_vault", {"secret_key": "none"}, "no field 'none'"),
         ("hashicorp_vault", {"secret_key": "other"}, "expected 32 bytes as base64"),
         ("hashicorp_vault", {"auth_config": {"vault_auth_type": "none"}}, "auth_config.vault_auth_type"),
