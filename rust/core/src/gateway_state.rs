@@ -88,7 +88,7 @@ impl GatewayState {
         self.drain_notify.notify_waiters();
     }
 
-    /// Resolves when draining starts. WebSockets wait for it, because the server's shutdown does not wait for them.
+    /// Resolves when draining starts. `WebSockets` wait for it, because the server's shutdown does not wait for them.
     pub async fn wait_for_drain_start(&self) {
         // Creates the waiter before checking the flag, so that a concurrent `drain` is not missed.
         let told = self.drain_notify.notified();

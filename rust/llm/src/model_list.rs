@@ -1,4 +1,4 @@
-//! Model lists of all providers in OpenAI's or Anthropic's format, with the owner of each model.
+//! Model lists of all providers in `OpenAI`'s or Anthropic's format, with the owner of each model.
 
 use serde_json::{Value, json};
 

@@ -137,7 +137,7 @@ impl Fault {
             Self::InvalidUtf8 => script.middle_event = corrupt_utf8(shape.chunk_event(context, "~~~").into_bytes()),
             Self::NoDone => script.done_event.clear(),
             Self::DoneThenData => {
-                script.done_event.extend_from_slice(shape.chunk_event(context, "too late").as_bytes())
+                script.done_event.extend_from_slice(shape.chunk_event(context, "too late").as_bytes());
             }
             Self::OverloadedFirst => *script = StreamScript::single_event(shape.error_event()),
             Self::PingsOnly => *script = ping_script(shape, context.behaviour),

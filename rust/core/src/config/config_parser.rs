@@ -267,7 +267,7 @@ impl ConfigDraft {
                 && target.provider.as_ref().is_some_and(|other| other.starts_with('@') && *other != saved)
             {
                 let refuse = |reading: &mut ConfigReader| {
-                    reading.report_problem("names a different saved provider than `provider`")
+                    reading.report_problem("names a different saved provider than `provider`");
                 };
                 reading.within_key("virtual_key", refuse);
             }
@@ -275,7 +275,7 @@ impl ConfigDraft {
         }
         if reading.should_lint() && target.passthrough && !target.targets.is_empty() {
             let refuse = |reading: &mut ConfigReader| {
-                reading.report_problem("must not be combined with `targets`; set it on each target")
+                reading.report_problem("must not be combined with `targets`; set it on each target");
             };
             reading.within_key("passthrough", refuse);
         }
@@ -336,7 +336,7 @@ impl StrategyDraft {
         }
         if self.hedge.is_some() && self.mode != Some(StrategyMode::Fallback) {
             let refuse = |reading: &mut ConfigReader| {
-                reading.report_problem("needs mode `fallback`, which defines the order of the targets")
+                reading.report_problem("needs mode `fallback`, which defines the order of the targets");
             };
             reading.within_key("strategy", |reading| reading.within_key("hedge", refuse));
         }
@@ -375,7 +375,7 @@ impl StrategyDraft {
         for (key, mode) in self.present_mode_keys.iter().filter(|(_, mode)| *mode != active_mode) {
             let name = if *mode == StrategyMode::LoadBalance { "loadbalance" } else { "conditional" };
             reading.within_key(key, |reading| {
-                reading.report_problem(format!("needs mode `{name}`; other modes ignore it"))
+                reading.report_problem(format!("needs mode `{name}`; other modes ignore it"));
             });
         }
         if active_mode == StrategyMode::Conditional && !self.conditional.has_default_target() {

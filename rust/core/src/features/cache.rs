@@ -34,7 +34,7 @@ impl CachePolicy {
                     check_mode(value, reading);
                 }
                 "max_age" => {
-                    age = reading.read_integer(value, &MAX_AGE_RANGE_SECONDS).unwrap_or(DEFAULT_MAX_AGE_SECONDS)
+                    age = reading.read_integer(value, &MAX_AGE_RANGE_SECONDS).unwrap_or(DEFAULT_MAX_AGE_SECONDS);
                 }
                 _ => return false,
             }

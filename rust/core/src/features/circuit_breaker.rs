@@ -34,7 +34,7 @@ impl CircuitBreaker {
                 "failure_threshold" => threshold = reading.read_integer(value, &(1..=u64::MAX)).or(Some(1)),
                 "failure_threshold_percentage" => percentage = parse_percentage(value, reading),
                 "minimum_requests" => {
-                    minimum = reading.read_integer(value, &(0..=u64::MAX)).unwrap_or(DEFAULT_MINIMUM_REQUESTS)
+                    minimum = reading.read_integer(value, &(0..=u64::MAX)).unwrap_or(DEFAULT_MINIMUM_REQUESTS);
                 }
                 "cooldown_interval" => {
                     cooldown = reading.read_integer(value, &(MIN_COOLDOWN_MS..=u64::MAX)).or(Some(MIN_COOLDOWN_MS));

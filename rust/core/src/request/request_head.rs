@@ -266,7 +266,7 @@ fn write_body_framing(out: &mut Vec<u8>, length: BodyLength) {
     match length {
         BodyLength::None => (),
         BodyLength::Known(length) => {
-            write_header(out, b"content-length", itoa::Buffer::new().format(length).as_bytes())
+            write_header(out, b"content-length", itoa::Buffer::new().format(length).as_bytes());
         }
         BodyLength::Chunked => write_header(out, b"transfer-encoding", b"chunked"),
     }

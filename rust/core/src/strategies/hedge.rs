@@ -33,7 +33,7 @@ impl Hedge {
                     hedge.percentile = parse_number_in_range(value, MIN_PERCENTILE..=99.9, reading);
                 }
                 "max_ratio" => {
-                    hedge.max_ratio = parse_number_in_range(value, 0.0..=1.0, reading).unwrap_or(DEFAULT_MAX_RATIO)
+                    hedge.max_ratio = parse_number_in_range(value, 0.0..=1.0, reading).unwrap_or(DEFAULT_MAX_RATIO);
                 }
                 _ => return false,
             }

@@ -46,10 +46,10 @@ fn collect_from_request(request: &[u8], may_be_message: bool, found: &mut Vec<St
                 collect_from_request(&request[at], false, found);
             }
             _ if MODEL_LIST_KEYS.contains(&key) => {
-                for_each_element(request, at.start, |name| found.extend(decode_owned_string(name)))
+                for_each_element(request, at.start, |name| found.extend(decode_owned_string(name)));
             }
             _ if SERVER_TOOL_KEYS.contains(&key) => {
-                for_each_element(request, at.start, |tool| collect_from_tool(tool, true, found))
+                for_each_element(request, at.start, |tool| collect_from_tool(tool, true, found));
             }
             _ => TRANSCRIPTION_PATHS.iter().for_each(|path| collect_at_path(key, &request[at.clone()], path, found)),
         }
@@ -77,7 +77,7 @@ fn collect_from_tool(tool: &[u8], may_be_told: bool, found: &mut Vec<String>) {
             EMBEDDING_KEY => collect_from_tool(&tool[at], false, found),
             _ if MODEL_KEYS.contains(&key) => found.extend(decode_owned_string(&tool[at])),
             _ if MODEL_LIST_KEYS.contains(&key) => {
-                for_each_element(tool, at.start, |name| found.extend(decode_owned_string(name)))
+                for_each_element(tool, at.start, |name| found.extend(decode_owned_string(name)));
             }
             _ => (),
         }

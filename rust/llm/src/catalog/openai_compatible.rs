@@ -393,7 +393,7 @@ pub(crate) static ROWS: &[OpenAiCompatible] = &[
     row("zhipu", "https://open.bigmodel.cn/api/paas/v4", "", &[CHAT, EMBED]).with_chat_rules(&LEGACY_MAX_TOKENS),
 ];
 
-/// Options of OpenAI and Anthropic, which the mock provider accepts as well.
+/// Options of `OpenAI` and Anthropic, which the mock provider accepts as well.
 const MOCK_OPTIONS: &[OptionField] = &[
     forwarded_option("openai_organization", "openai-organization"),
     forwarded_option("openai_project", "openai-project"),

@@ -1,6 +1,6 @@
 //! Finish reasons: maps the value of any provider to the value of each API format.
 
-/// Maps a provider's finish reason to OpenAI's. An unknown reason becomes `stop`.
+/// Maps a provider's finish reason to `OpenAI`'s. An unknown reason becomes `stop`.
 pub fn to_openai(reason: &str) -> &'static str {
     match reason {
         "max_tokens" | "MAX_TOKENS" | "LENGTH" | "length" | "model_length" | "model_context_window_exceeded" => {
@@ -27,7 +27,7 @@ pub fn to_openai(reason: &str) -> &'static str {
     }
 }
 
-/// Returns true if the finish reason is one of OpenAI's.
+/// Returns true if the finish reason is one of `OpenAI`'s.
 pub fn is_openai_reason(reason: &str) -> bool {
     matches!(reason, "stop" | "length" | "tool_calls" | "function_call" | "content_filter")
 }

@@ -33,7 +33,7 @@ impl EventSink for RecordingWriter {
         match (event, &self.signatures) {
             (ResponseEvent::Usage(usage), _) => self.dropped_fields.set_usage(usage),
             (ResponseEvent::ToolCall { id, signature: Some(signature), .. }, Some(signatures)) => {
-                signatures.insert(id, signature)
+                signatures.insert(id, signature);
             }
             _ => (),
         }

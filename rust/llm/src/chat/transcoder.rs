@@ -150,7 +150,7 @@ impl PayloadProcessor {
     fn write_failure(&mut self, message: &str) {
         match self {
             Self::Translate { writer, .. } => {
-                writer.push_event(ResponseEvent::Failed { kind: None, message, code: None })
+                writer.push_event(ResponseEvent::Failed { kind: None, message, code: None });
             }
             Self::PassThrough(out) => write_error_event(None, message, out),
         }

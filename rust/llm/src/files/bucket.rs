@@ -256,7 +256,7 @@ impl ObjectStore {
     }
 }
 
-/// Builds the body that completes a multipart upload from the ETags of its parts, in order.
+/// Builds the body that completes a multipart upload from the `ETags` of its parts, in order.
 pub fn complete_multipart_body(tags: &[String]) -> String {
     let part = |(index, tag): (usize, &String)| {
         format!("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", index + 1, xml::escape(tag))

@@ -1,4 +1,4 @@
-//! Image generation requests in a canonical form, and their responses in OpenAI's format. An image is returned as
+//! Image generation requests in a canonical form, and their responses in `OpenAI`'s format. An image is returned as
 //! base64 or as a URL.
 
 use serde_json::{Value, json};
@@ -156,7 +156,7 @@ impl ImageResponse {
     }
 }
 
-/// Encodes the usage of an image request in OpenAI's format.
+/// Encodes the usage of an image request in `OpenAI`'s format.
 fn encode_usage(usage: &Usage) -> Value {
     let text = usage.total_output().saturating_sub(usage.image_out);
     json!({

@@ -133,7 +133,7 @@ impl SessionMeter {
                             b"status" => parsed.status = parse_status(&inner[at]),
                             b"input_audio_transcription" => *writer = model_at_path(&inner[at], &[]).or(writer.take()),
                             b"audio" => {
-                                *writer = model_at_path(&inner[at], &["input", "transcription"]).or(writer.take())
+                                *writer = model_at_path(&inner[at], &["input", "transcription"]).or(writer.take());
                             }
                             _ => (),
                         }

@@ -127,7 +127,7 @@ pub(crate) fn complete_native_error(
     if is_whole { Ok(None) } else { Err(()) }
 }
 
-/// Adds missing fields to an OpenAI error and names the provider in its message. Returns true if anything changed. All
+/// Adds missing fields to an `OpenAI` error and names the provider in its message. Returns true if anything changed. All
 /// other fields are kept.
 fn complete_openai_error(error_json: &mut Value, origin: ErrorOrigin<'_>) -> Result<bool, ()> {
     let before = error_json.clone();

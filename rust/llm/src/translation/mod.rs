@@ -86,7 +86,7 @@ enum ClientFormat {
     Responses,
     Gemini,
     Converse,
-    /// Body of Claude models in Bedrock's InvokeModel.
+    /// Body of Claude models in Bedrock's `InvokeModel`.
     Invoke,
     Embeddings(EmbeddingFormat),
     Images,

@@ -27,7 +27,7 @@ const MAX_LINE_BYTES: usize = 1024 * 1024;
 pub struct Normaliser {
     provider: &'static str,
     api_format: ApiFormat,
-    /// True if finish reasons are mapped to OpenAI's.
+    /// True if finish reasons are mapped to `OpenAI`'s.
     should_map_finish_reasons: bool,
     /// True if the provider's name is added to responses.
     should_add_provider: bool,
@@ -155,7 +155,7 @@ impl Normaliser {
     }
 }
 
-/// Maps finish reasons in JSON to OpenAI's; `None` if there are no others. Quotes within strings are escaped, so the
+/// Maps finish reasons in JSON to `OpenAI`'s; `None` if there are no others. Quotes within strings are escaped, so the
 /// search never matches inside a text.
 fn map_finish_reasons(json: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();

@@ -373,13 +373,13 @@ impl NestedReader for UsageCounts {
         match (within, key) {
             (None, _) => self.read_usage_field(key, value),
             (Some(UsageObject::CohereTokens), b"input_tokens") => {
-                raise_count(&mut self.input, &mut self.has_counts, value)
+                raise_count(&mut self.input, &mut self.has_counts, value);
             }
             (Some(UsageObject::CohereTokens), b"output_tokens") => {
-                raise_count(&mut self.output, &mut self.has_counts, value)
+                raise_count(&mut self.output, &mut self.has_counts, value);
             }
             (Some(UsageObject::CohereTokens), b"search_units") => {
-                raise_count(&mut self.tools.rankings, &mut self.has_counts, value)
+                raise_count(&mut self.tools.rankings, &mut self.has_counts, value);
             }
             (Some(UsageObject::ServerToolUse), _) => {
                 if let Some(slot) = self.tools.counter_mut(key) {

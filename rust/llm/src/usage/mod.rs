@@ -163,7 +163,7 @@ fn read_invoke_usage(response: &[u8]) -> Option<Usage> {
         let value = &response[at];
         match key {
             b"prompt_token_count" | b"inputTextTokenCount" => {
-                raise_count(&mut counts.input, &mut counts.has_counts, value)
+                raise_count(&mut counts.input, &mut counts.has_counts, value);
             }
             b"generation_token_count" => raise_count(&mut counts.output, &mut counts.has_counts, value),
             b"results" => result_tokens = sum_result_tokens(value),

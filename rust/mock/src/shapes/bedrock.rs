@@ -130,7 +130,7 @@ impl ResponseShape for Converse {
     }
 }
 
-/// Claude messages through InvokeModel: Anthropic's shapes, each event in a frame.
+/// Claude messages through `InvokeModel`: Anthropic's shapes, each event in a frame.
 pub struct InvokeModel;
 
 impl ResponseShape for InvokeModel {

@@ -61,7 +61,7 @@ impl BatchRecorder {
         if problems.is_empty() { Ok(Self { prices, sink: Arc::new(sink) }) } else { Err(problems) }
     }
 
-    /// Returns the record of a batch line as one line of JSON with its line end. `response` is the response in OpenAI
+    /// Returns the record of a batch line as one line of JSON with its line end. `response` is the response in `OpenAI`
     /// format. The output is deterministic.
     pub fn write_record(&self, entry: &[u8], response: &[u8]) -> Result<Vec<u8>, Problem> {
         let invalid = |error: serde_json::Error| Problem::new("$", error.to_string());

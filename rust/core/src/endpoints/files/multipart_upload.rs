@@ -50,7 +50,7 @@ struct UploadDestination {
     headers: Vec<(String, String)>,
 }
 
-/// A multipart upload with the ETags of the parts that were sent.
+/// A multipart upload with the `ETags` of the parts that were sent.
 struct MultipartUpload {
     id: String,
     part_etags: Vec<String>,
@@ -115,7 +115,7 @@ impl<'p> BucketUpload<'p> {
         sent.map(|_| ())
     }
 
-    /// Uploads one part and returns its ETag.
+    /// Uploads one part and returns its `ETag`.
     async fn upload_part(&self, query: &str, body: Vec<u8>) -> FileStoreResult<String> {
         let question = InternalRequest {
             query,

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::process::edge::process_sockets;
 
-/// Added to the connection's TCP_USER_TIMEOUT, so that the kernel keeps unread data of a disconnected client this much
+/// Added to the connection's `TCP_USER_TIMEOUT`, so that the kernel keeps unread data of a disconnected client this much
 /// longer.
 const USER_TIMEOUT_EXTENSION: Duration = Duration::from_secs(3);
 
@@ -63,7 +63,7 @@ fn close_connections(callers: &HashSet<SocketAddr>) {
     drop(process_sockets::shut_down_matching(|link| link.starts_with("socket:"), is_one));
 }
 
-/// Extends TCP_USER_TIMEOUT before the connection is closed. A client that does not read may have exceeded it already,
+/// Extends `TCP_USER_TIMEOUT` before the connection is closed. A client that does not read may have exceeded it already,
 /// and the kernel drops such a connection silently. With the extension, a client that resumes reading still gets the
 /// data in flight and the end.
 fn extend_user_timeout(socket: &Socket) {

@@ -144,14 +144,14 @@ impl EventSink for ResponseBuilder {
             ResponseEvent::Thinking(text) => self.append_block_text("thinking", "thinking", text),
             ResponseEvent::ThinkingSignature(signature) => self.set_thinking_signature(signature),
             ResponseEvent::RedactedThinking(data) => {
-                self.content_blocks.push(json!({"type": "redacted_thinking", "data": data}))
+                self.content_blocks.push(json!({"type": "redacted_thinking", "data": data}));
             }
             ResponseEvent::TextSignature(signature) => {
                 self.content_blocks
                     .push(json!({"type": "redacted_thinking", "data": format!("{TEXT_SIGNATURE_PREFIX}{signature}")}));
             }
             ResponseEvent::Image { mime, data } if self.context.should_show_images => {
-                self.content_blocks.push(image_block(mime, data))
+                self.content_blocks.push(image_block(mime, data));
             }
             ResponseEvent::Image { .. } => self.context.record_dropped("image"),
             ResponseEvent::ExtraField { scope, name, json } => {
@@ -163,7 +163,7 @@ impl EventSink for ResponseBuilder {
             }
             ResponseEvent::Citations(cites) => self.add_citations(&cites),
             ResponseEvent::NativeBlock { kind, json } => {
-                self.content_blocks.extend(self.context.parse_extra(kind, json))
+                self.content_blocks.extend(self.context.parse_extra(kind, json));
             }
             ResponseEvent::ToolCall { id, name, signature } => self.add_tool_call(id, name, signature),
             ResponseEvent::ToolCallArguments { call_index: call, json } => {

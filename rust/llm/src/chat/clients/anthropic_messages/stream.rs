@@ -241,7 +241,7 @@ impl EventSink for StreamWriter {
             ResponseEvent::Thinking(text) => self.write_thinking(text),
             ResponseEvent::ThinkingSignature(signature) => self.write_thinking_signature(signature),
             ResponseEvent::RedactedThinking(data) => {
-                self.write_complete_block(&json!({"type": "redacted_thinking", "data": data}))
+                self.write_complete_block(&json!({"type": "redacted_thinking", "data": data}));
             }
             ResponseEvent::TextSignature(signature) => {
                 self.write_complete_block(
@@ -249,7 +249,7 @@ impl EventSink for StreamWriter {
                 );
             }
             ResponseEvent::Image { mime, data } if self.context.should_show_images => {
-                self.write_complete_block(&image_block(mime, data))
+                self.write_complete_block(&image_block(mime, data));
             }
             ResponseEvent::Image { .. } => self.report_dropped("image"),
             ResponseEvent::ExtraField { scope, name, json } => self.add_extra_field(scope, name, json),

@@ -117,10 +117,10 @@ impl EventSink for ResponseBuilder {
             }
             ResponseEvent::ThinkingSignature(signature) => self.unsigned_reasoning()["signature"] = signature.into(),
             ResponseEvent::RedactedThinking(data) => {
-                self.content_blocks.push(json!({"reasoningContent": {"redactedContent": data}}))
+                self.content_blocks.push(json!({"reasoningContent": {"redactedContent": data}}));
             }
             ResponseEvent::TextSignature(signature) => {
-                self.content_blocks.push(signature_blocks::encode_text_signature(signature))
+                self.content_blocks.push(signature_blocks::encode_text_signature(signature));
             }
             ResponseEvent::Image { mime, data } => {
                 let format = mime.trim_start_matches("image/");

@@ -154,7 +154,7 @@ impl EventSink for StreamWriter {
                 self.write_block_delta(BlockKind::Text, &json!({"text": text}));
             }
             ResponseEvent::Thinking(text) => {
-                self.write_block_delta(BlockKind::Thinking, &json!({"reasoningContent": {"text": text}}))
+                self.write_block_delta(BlockKind::Thinking, &json!({"reasoningContent": {"text": text}}));
             }
             ResponseEvent::ThinkingSignature(text) => {
                 if self.open_block != Some(BlockKind::Thinking) {
@@ -165,10 +165,10 @@ impl EventSink for StreamWriter {
                 self.close_block();
             }
             ResponseEvent::RedactedThinking(data) => {
-                self.write_redacted_block(&json!({"reasoningContent": {"redactedContent": data}}))
+                self.write_redacted_block(&json!({"reasoningContent": {"redactedContent": data}}));
             }
             ResponseEvent::TextSignature(signature) => {
-                self.write_redacted_block(&signature_blocks::encode_text_signature(signature))
+                self.write_redacted_block(&signature_blocks::encode_text_signature(signature));
             }
             // AWS frames cannot carry comments.
             ResponseEvent::Image { .. } => self.context.record_dropped("image"),

@@ -68,13 +68,13 @@ impl EventSink for ResponseBuilder {
             | ResponseEvent::End => (),
             ResponseEvent::Text(text) | ResponseEvent::Refusal(text) => self.append_part(parts::text_part(text)),
             ResponseEvent::Thinking(text) if self.context.should_show_thinking => {
-                self.append_part(parts::thought_part(text))
+                self.append_part(parts::thought_part(text));
             }
             ResponseEvent::ThinkingSignature(text) if self.context.should_show_thinking => {
-                self.append_part(parts::thought_signature_part(text))
+                self.append_part(parts::thought_signature_part(text));
             }
             ResponseEvent::RedactedThinking(data) if self.context.should_show_thinking => {
-                self.parts.push(parts::redacted_part(data))
+                self.parts.push(parts::redacted_part(data));
             }
             ResponseEvent::Thinking(_) | ResponseEvent::ThinkingSignature(_) | ResponseEvent::RedactedThinking(_) => (),
             ResponseEvent::TextSignature(signature) => self.append_part(parts::text_signature_part(signature)),

@@ -93,13 +93,13 @@ impl EventSink for StreamWriter {
             | ResponseEvent::Thinking("") => (),
             ResponseEvent::Text(text) | ResponseEvent::Refusal(text) => self.write_part(parts::text_part(text)),
             ResponseEvent::Thinking(text) if self.context.should_show_thinking => {
-                self.write_part(parts::thought_part(text))
+                self.write_part(parts::thought_part(text));
             }
             ResponseEvent::ThinkingSignature(text) if self.context.should_show_thinking => {
-                self.write_part(parts::thought_signature_part(text))
+                self.write_part(parts::thought_signature_part(text));
             }
             ResponseEvent::RedactedThinking(data) if self.context.should_show_thinking => {
-                self.write_part(parts::redacted_part(data))
+                self.write_part(parts::redacted_part(data));
             }
             ResponseEvent::Thinking(_) | ResponseEvent::ThinkingSignature(_) | ResponseEvent::RedactedThinking(_) => (),
             ResponseEvent::TextSignature(signature) => self.write_part(parts::text_signature_part(signature)),
@@ -111,7 +111,7 @@ impl EventSink for StreamWriter {
                 self.context.record_dropped(name);
             }
             ResponseEvent::ToolCall { id, name, signature } => {
-                self.tool_calls.push(PendingToolCall::new(id, name, signature))
+                self.tool_calls.push(PendingToolCall::new(id, name, signature));
             }
             ResponseEvent::ToolCallArguments { call_index: call, json } => {
                 if let Some(call) = self.tool_calls.get_mut(call) {

@@ -159,7 +159,7 @@ impl StreamWriter {
         }
         match (scope, self.last_block) {
             _ if self.context.is_strict && !(scope == FieldScope::Choice && is_chat_choice_field(name, json)) => {
-                self.report_dropped(name)
+                self.report_dropped(name);
             }
             (FieldScope::Block, Some((at, "text"))) => {
                 self.write_chunk(&delta_chunk_fields(
@@ -177,7 +177,7 @@ impl StreamWriter {
                 self.write_chunk(&chunk);
             }
             (FieldScope::Block | FieldScope::Message, _) => {
-                self.write_chunk(&delta_chunk_fields(&json!({name: value})))
+                self.write_chunk(&delta_chunk_fields(&json!({name: value})));
             }
         }
     }
@@ -238,14 +238,14 @@ impl EventSink for StreamWriter {
             ResponseEvent::Text(text) => self.write_text_run("text", text),
             ResponseEvent::TextBlockStart => self.should_start_block = !self.context.is_strict,
             ResponseEvent::Refusal(text) => {
-                self.write_delta_chunk(json_field_len("refusal", text), |out| write_json_field(out, "refusal", text))
+                self.write_delta_chunk(json_field_len("refusal", text), |out| write_json_field(out, "refusal", text));
             }
             ResponseEvent::Thinking(text) if self.context.should_show_thinking => self.write_text_run("thinking", text),
             ResponseEvent::ThinkingSignature(text) if self.context.should_show_thinking => {
-                self.write_text_run("signature", text)
+                self.write_text_run("signature", text);
             }
             ResponseEvent::RedactedThinking(data) if self.context.should_show_thinking => {
-                self.write_text_run("data", data)
+                self.write_text_run("data", data);
             }
             ResponseEvent::Thinking("") | ResponseEvent::ThinkingSignature(_) => (),
             ResponseEvent::Thinking(_) | ResponseEvent::RedactedThinking(_) => self.report_dropped("thinking"),
@@ -273,7 +273,7 @@ impl EventSink for StreamWriter {
                     let _ = write!(out, "\"tool_calls\":[{{\"index\":{call},\"function\":{{");
                     write_json_field(out, "arguments", json);
                     out.extend_from_slice(b"}}]");
-                })
+                });
             }
             ResponseEvent::Usage(usage) => self.usage = Some(usage),
             ResponseEvent::Finish { reason, .. } => self.finish_reason = Some(reason.to_owned()),

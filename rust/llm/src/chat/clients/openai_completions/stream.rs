@@ -86,7 +86,7 @@ impl EventSink for StreamWriter {
             }
             ResponseEvent::Text("") | ResponseEvent::TextBlockStart | ResponseEvent::Refusal("") => (),
             ResponseEvent::Text(text) | ResponseEvent::Refusal(text) => {
-                self.write_chunk("", Value::Null, &build_choices(text, None))
+                self.write_chunk("", Value::Null, &build_choices(text, None));
             }
             ResponseEvent::ExtraField { name, .. } if self.context.is_strict => self.report_dropped(name),
             ResponseEvent::ExtraField { name, json, .. } => {

@@ -1,4 +1,4 @@
-//! Builder of a complete response of the OpenAI Responses API. A streamed response ends with the same object.
+//! Builder of a complete response of the `OpenAI` Responses API. A streamed response ends with the same object.
 
 use serde_json::{Value, json};
 
@@ -269,13 +269,13 @@ impl EventSink for ResponseBuilder {
             ResponseEvent::Refusal(text) => self.open_item(ItemKind::Refusal).text.push_str(text),
             ResponseEvent::Thinking(text) => self.open_item(ItemKind::Reasoning).text.push_str(text),
             ResponseEvent::ThinkingSignature(signature) => {
-                self.open_item(ItemKind::Reasoning).signature = Some(signature.to_owned())
+                self.open_item(ItemKind::Reasoning).signature = Some(signature.to_owned());
             }
             ResponseEvent::RedactedThinking(data) => {
-                self.push_item(ItemKind::Reasoning).signature = Some(format!("{REDACTED_PREFIX}{data}"))
+                self.push_item(ItemKind::Reasoning).signature = Some(format!("{REDACTED_PREFIX}{data}"));
             }
             ResponseEvent::TextSignature(signature) => {
-                self.push_item(ItemKind::Reasoning).signature = Some(format!("{TEXT_SIGNATURE_PREFIX}{signature}"))
+                self.push_item(ItemKind::Reasoning).signature = Some(format!("{TEXT_SIGNATURE_PREFIX}{signature}"));
             }
             ResponseEvent::Image { mime, data } => {
                 let item = self.push_item(ItemKind::Image);

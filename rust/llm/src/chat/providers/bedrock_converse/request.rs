@@ -332,7 +332,7 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>
             }
             // Converse's tool choice applies to functions only.
             Some(ToolChoice::Any | ToolChoice::Tool(_) | ToolChoice::None) if !native.is_empty() => {
-                request.record_dropped("tool_choice")
+                request.record_dropped("tool_choice");
             }
             _ => (),
         }

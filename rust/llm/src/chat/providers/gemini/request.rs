@@ -13,7 +13,7 @@ use crate::chat::{
     signatures::ScopedSignatures,
 };
 
-/// Names under which clients may pass Google's native tools as functions: Gemini's name and its snake_case form.
+/// Names under which clients may pass Google's native tools as functions: Gemini's name and its `snake_case` form.
 const NATIVE_TOOL_NAMES: &[(&str, &str)] = &[
     ("googleSearch", "google_search"),
     ("googleSearchRetrieval", "google_search_retrieval"),
@@ -167,7 +167,7 @@ fn write_modalities(request: &mut ChatRequest, config: &mut Fields) -> Result<()
     Ok(())
 }
 
-/// Writes `imageConfig`. Accepts its fields in snake_case and camelCase.
+/// Writes `imageConfig`. Accepts its fields in `snake_case` and camelCase.
 fn write_image_config(request: &mut ChatRequest, config: &mut Fields) -> Result<(), RequestError> {
     let Some(wanted) = request.take_param("image_config") else { return Ok(()) };
     let mut wanted = into_object(wanted, "image_config")?;

@@ -109,7 +109,7 @@ impl SchemaSanitizer<'_> {
                 "type" if value.is_array() => convert_type_list(value, &mut out),
                 "const" => self.convert_const(value, &mut out),
                 "format" if !SUPPORTED_FORMATS.iter().any(|supported| value == supported) => {
-                    self.record_dropped(key, value)
+                    self.record_dropped(key, value);
                 }
                 "type" | "format" | "minimum" | "maximum" => drop(out.insert(key.clone(), value.clone())),
                 plain if COPIED_KEYWORDS.contains(&plain) => drop(out.insert(key.clone(), value.clone())),

@@ -46,7 +46,7 @@ fn merge_into_entry(last: &mut Value, more: Value) {
     for (key, value) in more {
         match (last.get_mut(&key), value) {
             (Some(Value::String(text)), Value::String(more)) if TEXT_KEYS.contains(&key.as_str()) => {
-                text.push_str(&more)
+                text.push_str(&more);
             }
             (Some(existing), Value::Null) if !existing.is_null() => (),
             (_, value) => drop(last.insert(key, value)),
