@@ -6,14 +6,14 @@ use std::{fmt::Write, hint::black_box, sync::Arc};
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
     accounting::record::metadata::Metadata,
-    config::{Config, Strictness, TargetLimits},
+    config::{Config, Strictness},
     gateway_state::GatewayState,
     ingress::{
         Request,
         body::Body,
         headers::{Headers, RequestHead},
     },
-    process::settings::Settings,
+    process::settings::{Settings, TargetLimits},
     response::outgoing::ClientResponseBody,
     state::shared::inline_configs::InlineConfigCache,
     strategies::Strategy,

@@ -5,11 +5,9 @@ use penstock_llm::{
     operation::Operation,
 };
 
-use crate::{
-    ingress::{
-        headers::{CompleteResponse, Headers, ResponseHead},
-        route::ALLOWED_METHODS,
-    },
+use crate::ingress::{
+    headers::{CompleteResponse, Headers, ResponseHead},
+    route::ALLOWED_METHODS,
 };
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::{
     accounting::record::RecordSink,
     auth::caller::Caller,
-    credentials::{self, CredentialCache},
+    credentials::{aws_instance::check_identity_urls, credential_cache::CredentialCache},
     error::Problem,
     ingress::body::BodyLimits,
     process::{coarse_timer::CoarseTimer, settings::Settings},
@@ -46,7 +46,7 @@ impl GatewayState {
     pub fn new(settings: Settings) -> std::result::Result<Self, Vec<Problem>> {
         let bases = BaseUrls::new(settings.mock_host.as_deref())
             .map_err(|message| vec![Problem::new("$.mock_host", message)])?;
-        credentials::check_identity_urls(&settings.identity)?;
+        check_identity_urls(&settings.identity)?;
         Ok(Self {
             upstream: Arc::new(Upstream::new(&settings)?),
             record_sink: Arc::new(RecordSink::new(&settings)),

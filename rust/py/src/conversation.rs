@@ -10,7 +10,8 @@ use std::{
 };
 
 use penstock_core::{
-    endpoints::realtime::{self, CloseCode, CloseFrame, Message, UpgradeOutcome, WebSocketSession},
+    endpoints::realtime::{CloseCode, CloseFrame, Message, WebSocketSession},
+    gateway::{self, UpgradeOutcome},
     gateway_state::GatewayState,
     ingress::headers::{Headers, RequestHead},
     process::edge::{idle_connections::RequestGuard, sock_diag},
@@ -139,7 +140,7 @@ impl WebSocketHandle {
             let mut writer = ClientEventSender { mailbox: sender_mailbox, is_accepted: false, is_finished: false };
             let connected = tokio::select! {
                 biased;
-                connected = realtime::handle_upgrade(&state, head) => Some(connected),
+                connected = gateway::handle_upgrade(&state, head) => Some(connected),
                 () = wait_for_disconnect(addresses) => None,
             };
             match connected {

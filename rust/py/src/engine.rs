@@ -10,12 +10,15 @@ use std::{
 
 use penstock_core::{
     accounting::record::{batch_records, masking},
-    config::{Config, Strictness, TargetLimits, schema},
+    config::{Config, Strictness, schema},
     endpoints::batches::line_requests::{self, BatchLine},
     error::Problem,
     gateway_state::GatewayState,
     ingress::{Request, body::Body},
-    process::{preempt, settings::Settings},
+    process::{
+        preempt,
+        settings::{Settings, TargetLimits},
+    },
     state::snapshot::Snapshot,
 };
 use pyo3::{

@@ -8,7 +8,7 @@ use std::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{accounting::record::json_writer::write_object, config::Node};
+use crate::accounting::record::json_writer::write_object;
 
 /// Result of the cache lookup for a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -153,10 +153,10 @@ pub struct RoutingDecision {
 
 impl RoutingDecision {
     /// Creates a decision in which no target is chosen yet.
-    pub fn new(root: &Node) -> Self {
+    pub fn new(strategy: &'static str, root_path: Arc<str>) -> Self {
         Self {
-            strategy: root.strategy.name(),
-            selected_target: Arc::clone(&root.path),
+            strategy,
+            selected_target: root_path,
             retry_count: 0,
             cache_status: CacheStatus::Disabled,
             has_retry_policy: false,
@@ -189,7 +189,6 @@ pub fn elapsed_ms(since: Instant) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
 
     #[test]
     fn hand_written_json_equals_serde_output() {
@@ -211,7 +210,7 @@ mod tests {
 
     #[test]
     fn keeps_first_and_last_steps_and_counts_the_rest() {
-        let mut decision = RoutingDecision::new(&Config::default().root);
+        let mut decision = RoutingDecision::new("single", "config".into());
         for target in 0..200 {
             decision.add_step(RoutingStep::Chose { at: "config".into(), strategy: "single", target, condition: None });
         }

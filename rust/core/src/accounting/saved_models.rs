@@ -5,8 +5,8 @@ use std::{
     sync::Arc,
 };
 
-use penstock_llm::catalog::{self, OptionField};
 use penstock_llm::api_format;
+use penstock_llm::catalog::{self, OptionField};
 use serde::Deserialize;
 
 use crate::{

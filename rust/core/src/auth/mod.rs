@@ -1,4 +1,5 @@
 //! Authentication: gateway keys and tokens of identity providers.
 
 pub mod caller;
+pub mod gateway_key;
 pub mod jwt;

@@ -10,9 +10,11 @@ use penstock_llm::{
     xml,
 };
 
-use super::{IssuedCredential, PayloadDigest, sigv4};
-use crate::credentials::token_endpoint;
-use crate::upstream::{BaseUrl, Upstream};
+use super::sigv4;
+use crate::{
+    credentials::{issued::IssuedCredential, payload_hash::PayloadDigest, token_endpoint},
+    upstream::{BaseUrl, Upstream},
+};
 
 /// Session name for roles that are assumed with a web identity.
 const WEB_IDENTITY_SESSION_NAME: &str = "penstock";

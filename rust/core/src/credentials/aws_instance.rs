@@ -10,9 +10,9 @@ use bytes::Bytes;
 use penstock_llm::catalog::{AwsMachineIdentity, is_sts_url, sts_endpoint};
 use serde::Deserialize;
 
-use super::{IssuedCredential, aws};
-use crate::credentials::token_endpoint;
+use super::aws;
 use crate::{
+    credentials::{issued::IssuedCredential, token_endpoint},
     error::Problem,
     process::settings::WorkloadIdentity,
     upstream::{MetadataService, Upstream},

@@ -11,7 +11,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::IssuedCredential;
+use crate::credentials::issued::IssuedCredential;
 
 /// Largest number of cached credentials.
 const MAX_ENTRIES: usize = 10_000;

@@ -10,7 +10,7 @@ use pkcs8::{
     pkcs5::{EncryptionScheme, pbes2::Kdf},
 };
 
-use super::{CredentialCache, IssuedCredential};
+use crate::credentials::{credential_cache::CredentialCache, issued::IssuedCredential};
 
 /// How long a decrypted key is cached.
 const CACHE_LIFETIME: Duration = Duration::from_hours(24);

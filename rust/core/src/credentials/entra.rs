@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use super::IssuedCredential;
-use crate::credentials::token_endpoint;
-use crate::upstream::Upstream;
+use crate::{
+    credentials::{issued::IssuedCredential, token_endpoint},
+    upstream::Upstream,
+};
 
 /// How an application authenticates to Entra ID.
 #[derive(Clone, Copy)]

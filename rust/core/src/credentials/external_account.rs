@@ -7,9 +7,8 @@ use penstock_llm::catalog::{ExternalAccount, SubjectTokenSource};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::IssuedCredential;
-use crate::credentials::{aws_instance, token_endpoint};
 use crate::{
+    credentials::{aws_instance, issued::IssuedCredential, token_endpoint},
     process::settings::WorkloadIdentity,
     upstream::{BaseUrl, Upstream},
 };

@@ -11,9 +11,10 @@ use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::IssuedCredential;
-use crate::credentials::token_endpoint;
-use crate::upstream::Upstream;
+use crate::{
+    credentials::{issued::IssuedCredential, token_endpoint},
+    upstream::Upstream,
+};
 
 /// Requested token lifetime; Google grants at most this.
 const TOKEN_LIFETIME_SECONDS: u64 = 3600;

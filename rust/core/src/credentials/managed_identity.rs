@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use penstock_llm::catalog::{ClientAssertion, FederatedApplication};
 use serde::Deserialize;
 
-use super::{IssuedCredential, entra};
-use crate::credentials::{aws_instance, token_endpoint};
+use super::entra;
 use crate::{
+    credentials::{aws_instance, issued::IssuedCredential, token_endpoint},
     process::settings::WorkloadIdentity,
     upstream::{MetadataService, Upstream},
 };

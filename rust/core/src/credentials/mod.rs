@@ -7,6 +7,7 @@ pub(crate) mod encrypted_key;
 mod entra;
 mod external_account;
 mod google;
+pub(crate) mod issued;
 pub(crate) mod managed_identity;
 mod oracle;
 pub(crate) mod payload_hash;
@@ -18,7 +19,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use aws_lc_rs::signature::RsaKeyPair;
 use penstock_llm::{
     catalog::{AmazonKeys, AssumeRole, AwsCredentials, AwsMachineIdentity, Grant, SigningKeys},
     operation::Operation,
@@ -26,6 +26,7 @@ use penstock_llm::{
 
 pub use crate::credentials::aws_instance::check_identity_urls;
 pub use crate::credentials::credential_cache::CredentialCache;
+pub use crate::credentials::issued::IssuedCredential;
 pub use crate::credentials::payload_hash::PayloadDigest;
 
 use crate::{
@@ -38,19 +39,6 @@ use crate::{
 /// Timeout for fetching a credential.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A credential that was fetched from an identity provider.
-pub enum IssuedCredential {
-    Token(String),
-    AccessKeys {
-        id: String,
-        secret: String,
-        token: String,
-    },
-    PrivateKey(Box<RsaKeyPair>),
-    /// A model name. It is no credential, but it is fetched with one and cached in the same way.
-    ModelName(String),
-}
-
 /// Fetches the credential for a target's requests. It is cached until shortly before it expires.
 pub async fn fetch_credential(
     state: &GatewayState,
@@ -62,18 +50,6 @@ pub async fn fetch_credential(
     let found =
         tokio::time::timeout(patience, fetch).await.unwrap_or_else(|_| Err("the credential request timed out".into()));
     found.map_err(|message| Error::CredentialUnavailable { provider: target.provider.slug(), message })
-}
-
-/// Prints no secrets.
-impl std::fmt::Debug for IssuedCredential {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(match self {
-            Self::Token(_) => "Token",
-            Self::AccessKeys { .. } => "Keys",
-            Self::PrivateKey(_) => "Key",
-            Self::ModelName(_) => "Name",
-        })
-    }
 }
 
 async fn issue_credential(
@@ -119,8 +95,7 @@ async fn resolve_source_keys(state: &GatewayState, role: &AssumeRole) -> std::re
     }
     let (region, endpoint) = (role.region.clone(), role.sts_endpoint.clone());
     let grant = Grant::AwsMachineIdentity(AwsMachineIdentity { region, endpoint, service: "sts" });
-    let found =
-        state.credential_cache.get_or_fetch(&grant, || Box::pin(issue_credential(state, &grant))).await?;
+    let found = state.credential_cache.get_or_fetch(&grant, || Box::pin(issue_credential(state, &grant))).await?;
     match &*found {
         IssuedCredential::AccessKeys { id, secret, token } => Ok(AwsCredentials {
             access_key_id: id.clone(),

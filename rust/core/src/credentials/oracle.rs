@@ -10,7 +10,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use penstock_llm::catalog::OracleKey;
 use rustls::pki_types::{PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, pem::PemObject};
 
-use super::PayloadDigest;
+use crate::credentials::payload_hash::PayloadDigest;
 
 /// Adds the signature fields to a head. `opened` is the decrypted key if the configured key is encrypted. Returns an
 /// error message if signing is impossible.

@@ -12,7 +12,7 @@ use aws_sigv4::{
 };
 use penstock_llm::catalog::AmazonKeys;
 
-use super::PayloadDigest;
+use crate::credentials::payload_hash::PayloadDigest;
 
 /// Adds the signature fields to a head. Without a payload digest, the body is declared as unsigned, which object stores
 /// accept. Returns an error message if signing is impossible.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::IssuedCredential;
 use crate::{
+    credentials::issued::IssuedCredential,
     ingress::body::Body,
     upstream::{BaseUrl, BodyFraming, OutgoingRequest, Upstream, collect},
 };

@@ -3,18 +3,18 @@
 use bytes::Bytes;
 use penstock_llm::translation::Translation;
 
-use crate::response::normalise::MAX_LIST_BYTES;
 use crate::{
     accounting::record::RequestLog,
     error::Result,
     gateway_state::GatewayState,
     ingress::body::Body,
-    request::{
-        send::send_to_target,
-        translate::{self, run_offloaded},
-    },
+    request::{send::send_to_target, translate},
     resolve::{target::Target, target_resolver::Call},
-    response::delivery::{self, UpstreamResponse},
+    response::{
+        delivery::{self, UpstreamResponse},
+        normalise::MAX_LIST_BYTES,
+        offload::{run_offloaded, with_content_type},
+    },
     upstream::{self, IncomingResponse, ResponseBody, deadline::Deadline},
 };
 
@@ -63,7 +63,7 @@ pub async fn fetch_model_list(
             let merged =
                 run_offloaded(MAX_LIST_BYTES - remaining, move || translation.merge_model_pages(&pages)).await?;
             let merged = merged.map_err(|broken| translate::unreadable_response_error(&broken.0))?;
-            head.headers = translate::with_content_type(head.headers, b"application/json");
+            head.headers = with_content_type(head.headers, b"application/json");
             let incoming = IncomingResponse { head, body: ResponseBody::from_bytes(merged.into()) };
             return Ok(UpstreamResponse::new(incoming, call.client_api_format(), deadline));
         }

@@ -3,6 +3,9 @@
 
 mod batch_requests;
 mod provider_request;
+mod websocket_request;
+
+pub use websocket_request::{UpgradeOutcome, handle_upgrade};
 
 use std::sync::Arc;
 

@@ -17,21 +17,18 @@ use penstock_llm::{
 use crate::{
     accounting::record::RequestLog,
     error::{Error, Result},
-    ingress::{
-        body::Body,
-        headers::{Headers, RequestHead},
-        route::Route,
-    },
+    ingress::{body::Body, headers::RequestHead, route::Route},
     resolve::{target::Target, target_resolver::Call},
-    response::normalise::{self, MAX_ERROR_BODY_BYTES},
+    response::{
+        normalise::{self, MAX_ERROR_BODY_BYTES},
+        offload::{run_offloaded, with_content_type},
+    },
     state::shared::{self, SharedState},
     upstream::{self, IncomingResponse, ResponseBody, deadline::Deadline},
 };
 
 /// Largest complete response that is translated.
 pub const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
-/// Bodies up to this size are processed inline. That takes far less than a millisecond.
-pub const MAX_INLINE_BYTES: usize = 128 * 1024;
 
 /// Translates a request body. Returns the new body and the translation for the response.
 pub async fn translate_request(
@@ -202,25 +199,8 @@ async fn translate_complete_response(translation: Translation, response: Bytes, 
     translated.map_err(|_| Error::invalid_response(provider, status, &original))
 }
 
-/// Runs work on a body of this length. Large bodies go to a blocking thread, so that other requests are not delayed.
-pub async fn run_offloaded<T: Send + 'static>(length: usize, job: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    if length <= MAX_INLINE_BYTES {
-        return Ok(job());
-    }
-    // The task neither panics nor is cancelled, unless the process shuts down.
-    tokio::task::spawn_blocking(job).await.map_err(|_| Error::Draining)
-}
-
 pub fn unreadable_response_error(cause: &str) -> Error {
     Error::UpstreamResponseBroken { cause: format!("it cannot be read: {cause}") }
-}
-
-/// Sets the content type. Removes header fields that describe the provider's bytes, and `location`, which the client
-/// cannot request.
-pub fn with_content_type(mut headers: Headers, kind: &[u8]) -> Headers {
-    headers.retain(|name| !matches!(name, b"content-type" | b"content-length" | b"content-encoding" | b"location"));
-    headers.push(b"content-type", kind);
-    headers
 }
 
 /// Returns the Unix time in milliseconds.

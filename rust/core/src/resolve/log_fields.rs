@@ -5,7 +5,9 @@ use std::sync::Arc;
 use penstock_llm::operation::Operation;
 
 use crate::{
-    accounting::record::{Detail, RecordSink, RequestLog, deferred_billing::DeferredBilling, request_log::parse_duration_ms},
+    accounting::record::{
+        Detail, RecordSink, RequestLog, deferred_billing::DeferredBilling, request_log::parse_duration_ms,
+    },
     auth::caller::Caller,
     resolve::{target::Target, target_resolver::Call},
     state::{shared::pending_charges::PendingCharges, snapshot::Snapshot},

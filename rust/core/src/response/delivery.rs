@@ -13,15 +13,12 @@ use penstock_llm::{
     usage::{Meter, ResponseSkimmer, Usage},
 };
 
-use std::sync::Arc;
-use penstock_llm::stream::transcript::StreamFormat;
 use crate::{
     accounting::{
         compressed_response,
         record::{self, DeferredBilling, Outcome, Record},
         token_counting::CountableResponse,
     },
-    upstream::UpstreamWebSocket,
     error::{Error, Result},
     gateway_state::GatewayState,
     ingress::{
@@ -33,8 +30,10 @@ use crate::{
         outgoing::{ClientResponse, ClientResponseHead, ResponseMeter, ResponseStream},
         pretty_print,
     },
-    upstream::{self, IncomingResponse, ResponseBody, ResponseHead, deadline::Deadline},
+    upstream::{self, IncomingResponse, ResponseBody, ResponseHead, UpstreamWebSocket, deadline::Deadline},
 };
+use penstock_llm::stream::transcript::StreamFormat;
+use std::sync::Arc;
 
 /// Content types of streams.
 const SSE_CONTENT_TYPE: &str = "text/event-stream";

@@ -2,6 +2,7 @@
 
 pub(crate) mod delivery;
 pub(crate) mod normalise;
+pub(crate) mod offload;
 pub mod outgoing;
 pub(crate) mod partial_event;
 pub(crate) mod pretty_print;

@@ -11,9 +11,11 @@ use crate::{
     accounting::compressed_response,
     error::{Error, Result},
     ingress::headers::Headers,
-    request::translate::{run_offloaded, with_content_type},
     resolve::{target::Target, target_resolver::Call},
-    response::delivery,
+    response::{
+        delivery,
+        offload::{run_offloaded, with_content_type},
+    },
     upstream::{self, IncomingResponse, ResponseBody, ResponseHead, deadline::Deadline},
 };
 

@@ -10,7 +10,6 @@ use penstock_llm::{
 };
 use tokio::time::{Instant, sleep_until};
 
-use std::pin::Pin;
 use crate::{
     accounting::{
         compressed_response::CompressedResponse,
@@ -22,6 +21,7 @@ use crate::{
     response::{delivery, partial_event::PartialEventBuffer},
     upstream::ResponseBody,
 };
+use std::pin::Pin;
 
 /// Status and header fields of a client response.
 #[derive(Debug)]

@@ -14,8 +14,6 @@ use penstock_llm::{
     usage::Usage,
 };
 
-use std::pin::Pin;
-use crate::response::{delivery::ResumePoint, outgoing::ResumeStream};
 use crate::{
     accounting::{
         record::{Record, RequestLog},
@@ -34,14 +32,15 @@ use crate::{
     process::memory_budget::MemoryPermit,
     resolve::{target::Target, target_resolver::Call},
     response::{
-        delivery::{self, UpstreamResponse},
-        outgoing::{ClientResponse, ClientResponseBody},
+        delivery::{self, ResumePoint, UpstreamResponse},
+        outgoing::{ClientResponse, ClientResponseBody, ResumeStream},
     },
     routing::{executor::RouteExecutor, replay_body::ReplayBody},
     state::snapshot::Snapshot,
     strategies::Strategy,
     upstream::ResponseBody,
 };
+use std::pin::Pin;
 
 /// Maximum number of times that one response is continued by another target.
 const MAX_CONTINUATIONS: u8 = 5;

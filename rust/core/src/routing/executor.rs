@@ -159,7 +159,8 @@ impl<'w> RouteExecutor<'w> {
         let condition_params = replay_body.json_fields(&plan.config.condition_params);
         let call = resolver.call;
         let client_deadline = call.control.client_timeout.and_then(timeout::client_deadline);
-        log.decision = Some(Box::new(RoutingDecision::new(&plan.config.root)));
+        log.decision =
+            Some(Box::new(RoutingDecision::new(plan.config.root.strategy.name(), Arc::clone(&plan.config.root.path))));
         let (breaker_permit, config_key) = (None, OnceLock::new());
         let (is_websocket, has_alternatives, is_dry_run) = (false, false, false);
         Self {

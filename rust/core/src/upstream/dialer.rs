@@ -19,8 +19,9 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
+use super::origin::BaseUrl;
+use super::origin::Origin;
 use super::{
-    BaseUrl, Origin,
     address::{HostKind, TrustedHosts},
     connection::{Connection, Transport},
     proxy::{Proxies, Proxy},

@@ -5,14 +5,18 @@ use std::mem::MaybeUninit;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::{BodyFraming, RemainingLength, ResponseHead, connection::Connection, pool::OriginPool, upstream_error};
-use crate::upstream::response_body::ReadTimeout;
+use super::message::BodyFraming;
+use super::message::RemainingLength;
+use super::message::ResponseHead;
+use super::message::upstream_error;
+use super::{connection::Connection, pool::OriginPool};
 use crate::{
     error::{Error, Result},
     ingress::{
         body::{Body, Feed},
         headers::Headers,
     },
+    upstream::response_body::ReadTimeout,
 };
 
 const MAX_HEADER_FIELDS: usize = 128;

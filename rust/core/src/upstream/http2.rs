@@ -19,14 +19,18 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{BodyFraming, IncomingResponse, RemainingLength, ResponseHead, pool::MAX_IDLE_TIME};
-use crate::upstream::response_body::ReadTimeout;
+use super::incoming::IncomingResponse;
+use super::message::BodyFraming;
+use super::message::RemainingLength;
+use super::message::ResponseHead;
+use super::pool::MAX_IDLE_TIME;
 use crate::{
     error::{Error, Result},
     ingress::{
         body::Body,
         headers::{Headers, is_hop_by_hop},
     },
+    upstream::response_body::ReadTimeout,
 };
 
 /// Flow-control window of a stream: bytes of one response that the provider may send before they are read.

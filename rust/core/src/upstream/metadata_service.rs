@@ -10,13 +10,12 @@ use std::{
 use bytes::Bytes;
 use tokio::{net::TcpStream, time::timeout};
 
+use super::message::BodyFraming;
 use super::{
-    BodyFraming,
     connection::{Connection, Transport},
     http1,
 };
-use crate::upstream::response_body::ReadTimeout;
-use crate::{error::Result as Answered, ingress::body::Body};
+use crate::{error::Result as Answered, ingress::body::Body, upstream::response_body::ReadTimeout};
 
 /// Short, because these services are on the machine or its link if they exist at all.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -95,7 +94,7 @@ impl MetadataService {
         let status = message_head.response.status;
         let patience = ReadTimeout::new(REQUEST_TIMEOUT, REQUEST_TIMEOUT);
         let mut body = http1::BodyReader::new(connection, message_head.framing, None, patience).into();
-        Ok(super::collect(&mut body, MAX_RESPONSE_BYTES).await?.map(|bytes| (status, bytes)))
+        Ok(super::incoming::collect(&mut body, MAX_RESPONSE_BYTES).await?.map(|bytes| (status, bytes)))
     }
 }
 

@@ -7,6 +7,8 @@ pub mod deadline;
 mod dialer;
 mod http1;
 mod http2;
+mod incoming;
+mod message;
 pub(crate) mod metadata_service;
 mod origin;
 mod pool;
@@ -17,20 +19,19 @@ pub(crate) mod response_body;
 pub(crate) mod tls;
 mod websocket;
 
-use std::{io, time::Duration};
-
-use bytes::Bytes;
+use std::time::Duration;
 
 pub use crate::upstream::metadata_service::MetadataService;
 pub use crate::upstream::record_feed::RecordFeed;
 pub use crate::upstream::response_body::{DeferredBody, ResponseBody};
+pub use incoming::{IncomingResponse, collect};
+pub use message::{BodyFraming, OutgoingRequest, ResponseHead};
 pub use origin::{BaseUrl, Origin};
 pub use resolver::LookupFn;
 pub use websocket::{Handshake, MAX_MESSAGE_BYTES, ProviderWebSocket, UpgradeResult, UpstreamWebSocket};
 
 use crate::{
     error::{Error, Problem, Result},
-    ingress::{body::Body, headers::Headers},
     process::settings::Settings,
     upstream::response_body::ReadTimeout,
 };
@@ -38,40 +39,6 @@ use connection::Connection;
 use dialer::NewConnection;
 use http2::Lease;
 use pool::OriginPool;
-
-/// A request ready to send: its rendered head and its body.
-#[derive(Debug)]
-pub struct OutgoingRequest {
-    /// Request line and header fields, including the blank line.
-    pub head: Vec<u8>,
-    pub body: Body,
-    pub body_framing: BodyFraming,
-    /// True if the request may be sent twice (RFC 9110 §9.2.2, or an idempotency key).
-    pub is_replayable: bool,
-}
-
-/// What the head says about the bodies of request and response.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct BodyFraming {
-    /// True if the length of the request body is unknown, so that it is sent chunked.
-    pub is_chunked: bool,
-    /// True if the response has no body, whatever its header fields say.
-    pub is_bodiless: bool,
-}
-
-/// Status and header fields of a response.
-#[derive(Debug)]
-pub struct ResponseHead {
-    pub status: u16,
-    pub headers: Headers,
-}
-
-/// A response whose head was received.
-#[derive(Debug)]
-pub struct IncomingResponse {
-    pub head: ResponseHead,
-    pub body: ResponseBody,
-}
 
 /// HTTP client for providers and the control process, with a connection pool.
 pub struct Upstream {
@@ -204,62 +171,8 @@ impl Upstream {
     }
 }
 
-/// Bytes that a streamed request body must still send to match its `content-length`. A mismatch would let the next
-/// request on the connection be read as part of the body, or the reverse.
-struct RemainingLength(Option<u64>);
-
-impl RemainingLength {
-    fn subtract(&mut self, chunk: &[u8]) -> Result<()> {
-        let Some(owed) = &mut self.0 else { return Ok(()) };
-        *owed = owed.checked_sub(chunk.len() as u64).ok_or(Error::InvalidFraming)?;
-        Ok(())
-    }
-
-    fn check_complete(&self) -> Result<()> {
-        if self.0.is_none_or(|owed| owed == 0) { Ok(()) } else { Err(Error::IncompleteBody) }
-    }
-}
-
 /// Connection that a request is sent over.
 enum RequestConnection {
     Exclusive(Connection),
     Shared(Lease),
-}
-
-/// Number of bytes after which `collect` yields to other tasks.
-const YIELD_INTERVAL_BYTES: usize = 256 * 1024;
-/// Most memory that is reserved for a declared length, because the provider may not send that much.
-const MAX_RESERVED_BYTES: usize = 1024 * 1024;
-
-/// Reads a body to its end. `None` if it is longer than `limit` bytes; what was read is then put back.
-pub async fn collect(body: &mut ResponseBody, limit: usize) -> Result<Option<Bytes>> {
-    let Some(first) = body.next_chunk().await.transpose()? else { return Ok(Some(Bytes::new())) };
-    if first.len() > limit {
-        body.put_back(first);
-        return Ok(None);
-    }
-    if body.is_done() {
-        return Ok(Some(first));
-    }
-    let mut buffer =
-        Vec::with_capacity(body.content_length().unwrap_or(first.len() * 2).min(limit).min(MAX_RESERVED_BYTES));
-    buffer.extend_from_slice(&first);
-    let mut turn = 0;
-    while let Some(chunk) = body.next_chunk().await.transpose()? {
-        buffer.extend_from_slice(&chunk);
-        if buffer.len() - turn > YIELD_INTERVAL_BYTES {
-            // A snapshot is large and arrives without waits, so other tasks get to run in between.
-            turn = buffer.len();
-            tokio::task::yield_now().await;
-        }
-        if buffer.len() > limit {
-            body.put_back(Bytes::from(buffer));
-            return Ok(None);
-        }
-    }
-    Ok(Some(Bytes::from(buffer)))
-}
-
-fn upstream_error(error: &io::Error) -> Error {
-    Error::UpstreamResponseBroken { cause: error.to_string() }
 }

@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::origin::Origin;
 use super::{
-    Origin,
     connection::Connection,
     http2::{Lease, SharedConnection},
 };

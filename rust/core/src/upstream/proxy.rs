@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use url::Url;
 
-use super::{Origin, address::HostKind};
+use super::address::HostKind;
+use super::origin::Origin;
 use crate::{
     error::Problem,
     process::{secret::Secret, settings::Settings},

@@ -378,7 +378,7 @@ fn coalesce_deadline(end: Instant, limit: Duration) -> Instant {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::collect, *};
+    use super::{super::incoming::collect, *};
 
     #[tokio::test(start_paused = true)]
     async fn total_timeout_applies_to_reads_that_never_wait() {

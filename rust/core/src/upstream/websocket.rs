@@ -18,7 +18,11 @@ use tokio_tungstenite::{
     },
 };
 
-use super::{IncomingResponse, Origin, ResponseHead, Upstream, connection::Connection, http1, upstream_error};
+use super::incoming::IncomingResponse;
+use super::message::ResponseHead;
+use super::message::upstream_error;
+use super::origin::Origin;
+use super::{Upstream, connection::Connection, http1};
 use crate::{
     error::{Error, Result},
     ingress::headers::Headers,

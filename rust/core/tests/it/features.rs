@@ -6,7 +6,7 @@ use crate::harness::{
     scripted::{ScriptedServer, json_response, read_request},
     sensitive_breaker_config, wait_for_ledger_entries,
 };
-use penstock_core::endpoints::realtime::{self, UpgradeOutcome};
+use penstock_core::gateway::UpgradeOutcome;
 use penstock_mock::{Entry, Server};
 use serde_json::{Map, Value, json};
 
@@ -474,7 +474,7 @@ async fn every_feature_works_on_every_route_and_config_form() {
 /// Opens a session with a config. Returns 101 or the status of the rejection, and the selected option.
 async fn open_session(rig: &TestGateway, ask: TestRequest) -> (u16, String) {
     let head = ask.build().head;
-    match Box::pin(crate::harness::with_timeout(realtime::handle_upgrade(&rig.state, head))).await {
+    match Box::pin(crate::harness::with_timeout(penstock_core::gateway::handle_upgrade(&rig.state, head))).await {
         UpgradeOutcome::Accepted(session) => {
             drop(session);
             let record = rig.single_record();

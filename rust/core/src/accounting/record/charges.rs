@@ -5,7 +5,7 @@ use penstock_llm::{
     usage::{ModelUsage, Usage},
 };
 
-use super::DeferredBilling;
+use super::deferred_billing::DeferredBilling;
 use crate::accounting::prices::{Cost, RequestPricing};
 
 /// Usage of a session by model.

@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 
 use self::verifier::{PublishedKey, Verifier, decode_base64url};
 use crate::{
+    auth::gateway_key::{GatewayKey, Workspace, parse_defaults},
     error::{Error, Problem, Result},
-    state::snapshot::{GatewayKey, Workspace, parse_defaults},
 };
 
 /// Scope that a token needs to send requests.

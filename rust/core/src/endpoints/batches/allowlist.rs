@@ -12,13 +12,12 @@ use percent_encoding::utf8_percent_encode;
 use serde::{Deserialize, de::IgnoredAny};
 
 use crate::{
-    accounting::record::RequestLog,
+    accounting::{record::RequestLog, saved_models::SavedModels},
     endpoints::batches::PATH_SEGMENT_ENCODE_SET,
     error::{Error, Result},
     gateway_state::GatewayState,
     ingress::{body::Body, headers::RequestHead, route::Route},
     request::send::send_to_target,
-    accounting::saved_models::SavedModels,
     resolve::{target::Target, target_resolver::Call},
     upstream::{IncomingResponse, deadline::Deadline},
 };

@@ -11,9 +11,8 @@ use crate::{
     error::{Error, Result},
     gateway_state::GatewayState,
     ingress::body::Body,
-    request::translate::with_content_type,
     resolve::{target::Target, target_resolver::Call},
-    response::delivery::UpstreamResponse,
+    response::{delivery::UpstreamResponse, offload::with_content_type},
     upstream::{
         self, BaseUrl, BodyFraming, IncomingResponse, Origin, OutgoingRequest, ResponseBody, deadline::Deadline,
     },

@@ -11,8 +11,8 @@ use serde_json::{Value, json, value::RawValue};
 use crate::{
     endpoints::batches::line_requests::{self, BatchLine},
     ingress::headers::BatchOutput,
-    request::translate::with_content_type,
     resolve::target_resolver::Call,
+    response::offload::with_content_type,
     upstream::IncomingResponse,
 };
 

@@ -21,9 +21,9 @@ use crate::{
     gateway_state::GatewayState,
     ingress::body::Body,
     process::coarse_timer::CoarseTimer,
-    request::{internal_request::InternalRequest, translate::with_content_type},
+    request::internal_request::InternalRequest,
     resolve::target::Target,
-    response::delivery::UpstreamResponse,
+    response::{delivery::UpstreamResponse, offload::with_content_type},
     upstream::{self, IncomingResponse, Origin, OutgoingRequest, ResponseBody, Upstream, deadline::Deadline},
 };
 

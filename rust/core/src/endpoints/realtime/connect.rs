@@ -1,4 +1,4 @@
-//! Upstream WebSocket handshake. Admits the request, resolves its target and upgrades the connection to the provider.
+//! Upstream WebSocket handshake: upgrades a connection to the provider.
 
 use std::{borrow::Cow, time::Instant};
 
@@ -7,55 +7,15 @@ use penstock_llm::api_format::ApiFormat;
 use super::offered_protocols;
 use crate::{
     accounting::record::RequestLog,
-    auth::caller,
     credentials::{self, IssuedCredential, PayloadDigest},
     error::{Error, Result},
-    features::timeout,
     gateway_state::GatewayState,
     ingress::{body::Body, headers::RequestHead},
     request::request_head::{self, BodyLength, RenderInput, TransformMode},
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
-    routing,
-    state::snapshot::Snapshot,
     upstream::{Handshake, UpgradeResult, UpstreamWebSocket, deadline::Deadline},
 };
-
-/// Admits the request and opens a WebSocket to a target of the config. Returns a 101 response with the socket, or the
-/// provider's rejection.
-pub async fn open_websocket(
-    state: &GatewayState,
-    snapshot: &Snapshot,
-    call: &Call<'_>,
-    log: &mut RequestLog,
-) -> Result<UpstreamResponse> {
-    if state.is_overloaded() {
-        return Err(Error::Overloaded);
-    }
-    let (fields, control) = (&call.head.headers, &call.control);
-    let token_identity = caller::authenticate_token(snapshot, fields, control)?;
-    let caller = caller::admit(token_identity.as_ref(), snapshot, state.settings.require_key, fields, control)?;
-    log.set_caller(&caller, snapshot);
-    let resolver = state.target_resolver(snapshot, call, &caller);
-    let plan = resolver.build_plan()?;
-    log.config_slug = plan.config_slug.map(ToOwned::to_owned);
-    log.metadata.validate()?;
-    log.is_streaming = true;
-    log.model = model_from_query(&call.head.query);
-    if !plan.config.is_plain || control.should_explain() {
-        return routing::open_websocket(state, &resolver, &plan, log).await;
-    }
-    let until = control.client_timeout.and_then(timeout::client_deadline);
-    let requested_model = log.model.clone();
-    let (mut target, model_override) = resolver.resolve_target(&plan, &plan.config.root, &requested_model)?;
-    log.provider = target.provider.slug();
-    if let Some(model) = model_override {
-        model.clone_into(&mut log.model);
-    }
-    target.apply_model(call, &log.model, b"")?;
-    target.cap_timeout(until);
-    upgrade_target(state, call, &target, &requested_model, log).await
-}
 
 /// Sends the upgrade request to one target. `requested_model` is the model as the query names it.
 pub(crate) async fn upgrade_target(

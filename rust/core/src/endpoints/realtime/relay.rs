@@ -23,10 +23,12 @@ use tokio_tungstenite::tungstenite::{self, error::CapacityError};
 
 use super::{CloseCode, CloseFrame, Message};
 use crate::{
-    accounting::record::{Outcome, Record, SessionUsage},
+    accounting::{
+        record::{Outcome, Record, SessionUsage},
+        saved_models::SavedModels,
+    },
     error::{Error, Result},
     gateway_state::GatewayState,
-    accounting::saved_models::SavedModels,
     upstream::{MAX_MESSAGE_BYTES, ProviderWebSocket},
 };
 

@@ -7,11 +7,13 @@ use std::{
 };
 
 use super::{
-    TargetStates,
     redis::{RedisClient, RedisCommand},
+    target_states::TargetStates,
 };
-use crate::features::circuit_breaker::{Breaker, Policy, Verdict};
-use crate::state::shared::pubsub::BreakerDelta;
+use crate::{
+    features::circuit_breaker::{Breaker, Policy, Verdict},
+    state::shared::pubsub::BreakerDelta,
+};
 
 /// Time after which an unanswered claim to probe a target is repeated.
 const CLAIM_RETRY_INTERVAL: Duration = Duration::from_secs(1);

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use crate::state::shared::bounded_cache::BoundedCache;
 use crate::{
     config::{Config, Strictness},
-    process::settings::TargetLimits,
     error::Problem,
+    process::settings::TargetLimits,
+    state::shared::bounded_cache::BoundedCache,
 };
 
 /// Approximate number of copies of its text that a compiled config holds.

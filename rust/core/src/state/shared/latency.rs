@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::TargetStates;
+use super::target_states::TargetStates;
 
 /// Number of histogram buckets. Bucket bounds double every four buckets, from one millisecond to about a minute.
 const BUCKET_COUNT: usize = 64;

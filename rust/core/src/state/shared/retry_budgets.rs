@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::TargetStates;
+use super::target_states::TargetStates;
 
 /// Retries that a worker may send to one target.
 #[derive(Debug, Clone, Copy)]

@@ -13,17 +13,18 @@ use std::{
 use penstock_llm::catalog::Options;
 use sha2::{Digest, Sha256};
 
-pub(crate) use self::published::parse_defaults;
 use self::tables::{LookupTables, WorkspaceScoped};
-use crate::error::KeyDenial;
+pub use crate::auth::gateway_key::{GatewayKey, Workspace};
 use crate::{
-    accounting::prices::Prices,
+    accounting::{
+        prices::Prices,
+        saved_models::{HeaderFields, SavedModels},
+    },
     auth::jwt::{TokenAuthenticator, TokenIdentity},
     config::Config,
-    error::{Error, Problem},
+    error::{Error, KeyDenial, Problem},
     features::inspect_stream::InspectStream,
     process::secret::Secret,
-    accounting::saved_models::{HeaderFields, SavedModels},
     upstream::BaseUrl,
 };
 
@@ -32,45 +33,6 @@ const MIN_ENTRIES_FOR_BACKGROUND_DROP: usize = 1000;
 /// Number of polls, 100 ms apart, for the last reference to a snapshot: together longer than a request waits for its
 /// response.
 const MAX_DROP_POLLS: u32 = 3000;
-
-/// A gateway key. Found by the digest of the key that the client sent.
-#[derive(Debug, Clone)]
-pub struct GatewayKey {
-    pub id: Box<str>,
-    pub name: Box<str>,
-    /// Unix seconds.
-    pub expires_at: Option<u64>,
-    /// The workspace whose saved providers and configs the key may use, besides the global ones.
-    pub workspace: Option<Arc<str>>,
-    pub(crate) defaults: Option<Box<KeyDefaults>>,
-}
-
-/// Defaults that a key sets for its requests. Most keys set none.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct KeyDefaults {
-    /// Slug or id of the default config.
-    config: Option<Box<str>>,
-    /// True if a request may not send another config.
-    is_config_locked: bool,
-    metadata: Vec<(String, String)>,
-}
-
-impl GatewayKey {
-    /// Returns the slug or id of the config that applies if the request sends none.
-    pub fn default_config(&self) -> Option<&str> {
-        self.defaults.as_ref()?.config.as_deref()
-    }
-
-    /// Returns the metadata that the key adds to all its requests.
-    pub fn metadata(&self) -> &[(String, String)] {
-        self.defaults.as_ref().map_or(&[], |defaults| &defaults.metadata)
-    }
-
-    /// Returns true if a request may not send another config.
-    pub fn is_config_locked(&self) -> bool {
-        self.defaults.as_ref().is_some_and(|defaults| defaults.is_config_locked)
-    }
-}
 
 /// A saved provider: a slug that stands for a provider and its credential.
 #[derive(Debug, Clone)]
@@ -91,14 +53,6 @@ impl SavedProvider {
     pub fn has_header_fields(&self) -> bool {
         !self.header_fields.is_empty() || self.models.as_ref().is_some_and(|models| models.has_stored_fields)
     }
-}
-
-/// A workspace, with the names by which tokens refer to it.
-#[derive(Debug)]
-pub struct Workspace {
-    pub id: Arc<str>,
-    pub slug: Box<str>,
-    pub organisation_id: Box<str>,
 }
 
 #[derive(Debug, Default)]

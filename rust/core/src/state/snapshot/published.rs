@@ -3,28 +3,29 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet},
-    fmt,
     sync::Arc,
 };
 
 use penstock_llm::catalog::{self, Options};
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
-};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    GatewayKey, KeyDefaults, KeyDenial, SavedProvider, Snapshot, Workspace,
+    GatewayKey, KeyDenial, SavedProvider, Snapshot, Workspace,
     tables::{ConfigNames, LookupTables, WorkspaceScoped},
 };
 use crate::{
-    accounting::prices::{self, Prices},
-    auth::jwt::{self, TokenAuthenticator},
+    accounting::{
+        prices::{self, Prices},
+        saved_models::{self, PublishedModels, SavedModels},
+    },
+    auth::{
+        gateway_key::{PublishedDefaults, StringMap, compile_defaults},
+        jwt::{self, TokenAuthenticator},
+    },
     config::{Config, Strictness},
     error::Problem,
     process::secret::Secret,
-    accounting::saved_models::{self, PublishedModels, SavedModels},
 };
 
 #[derive(Deserialize)]
@@ -89,47 +90,6 @@ struct PublishedKey<'a> {
     /// Why the key may not be used here. Nothing else of such a key is stored.
     #[serde(default)]
     lacks: Option<KeyDenial>,
-}
-
-/// Defaults that a key, or the `defaults` claim of a token, sets for its requests.
-#[derive(Deserialize)]
-struct PublishedDefaults<'a> {
-    #[serde(default, borrow)]
-    config_id: Option<Cow<'a, str>>,
-    #[serde(default)]
-    allow_config_override: Option<bool>,
-    #[serde(default)]
-    metadata: Option<StringMap>,
-}
-
-/// A JSON object whose values are stored as strings. Other values keep their JSON text at any nesting depth: a row that
-/// predates the depth limit must not block publishing.
-#[derive(Default)]
-struct StringMap(Vec<(String, String)>);
-
-impl<'de> Deserialize<'de> for StringMap {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct StringMapVisitor;
-
-        impl<'de> Visitor<'de> for StringMapVisitor {
-            type Value = StringMap;
-
-            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                to.write_str("a table")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<StringMap, A::Error> {
-                let mut texts = Vec::new();
-                while let Some((key, value)) = table.next_entry::<String, &RawValue>()? {
-                    let text = serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned());
-                    texts.push((key, text));
-                }
-                Ok(StringMap(texts))
-            }
-        }
-
-        deserializer.deserialize_map(StringMapVisitor)
-    }
 }
 
 #[derive(Deserialize)]
@@ -304,19 +264,6 @@ fn add_configs(
             })),
         }
     }
-}
-
-fn compile_defaults(defaults: PublishedDefaults) -> Option<Box<KeyDefaults>> {
-    let config = defaults.config_id.map(Into::into);
-    let is_bound = config.is_some() && defaults.allow_config_override == Some(false);
-    let metadata = defaults.metadata.unwrap_or_default().0;
-    (config.is_some() || !metadata.is_empty())
-        .then(|| Box::new(KeyDefaults { config, is_config_locked: is_bound, metadata }))
-}
-
-/// Parses the `defaults` claim of a token.
-pub(crate) fn parse_defaults(json: &str) -> serde_json::Result<Option<Box<KeyDefaults>>> {
-    serde_json::from_str(json).map(compile_defaults)
 }
 
 /// Returns the shared copy of a string.

@@ -8,8 +8,7 @@ use std::{
 };
 
 use super::GatewayKey;
-use crate::error::KeyDenial;
-use crate::config::Config;
+use crate::{config::Config, error::KeyDenial};
 
 /// Values by slug: global ones and those of single workspaces.
 #[derive(Debug, Clone)]

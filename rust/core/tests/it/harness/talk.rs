@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use penstock_core::{
-    endpoints::realtime::{self, CloseCode, CloseFrame, Message, UpgradeOutcome},
+    endpoints::realtime::{CloseCode, CloseFrame, Message},
+    gateway::UpgradeOutcome,
     response::outgoing::{ClientResponse, ClientResponseBody},
 };
 use serde_json::Value;
@@ -29,7 +30,7 @@ pub fn realtime_request(target: &str) -> TestRequest {
 }
 
 pub async fn connect_realtime(rig: &TestGateway, ask: TestRequest) -> UpgradeOutcome {
-    Box::pin(with_timeout(realtime::handle_upgrade(&rig.state, ask.build().head))).await
+    Box::pin(with_timeout(penstock_core::gateway::handle_upgrade(&rig.state, ask.build().head))).await
 }
 
 pub async fn open_realtime(rig: &TestGateway, ask: TestRequest) -> RealtimeClient {

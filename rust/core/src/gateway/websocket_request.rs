@@ -1,0 +1,141 @@
+//! WebSocket requests: admits and routes the upgrade request like any other request, and opens the session.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use tokio::time::timeout as limit_time;
+
+use crate::{
+    accounting::record::{Record, RequestLog},
+    auth::caller,
+    endpoints::{
+        builtin::{find_head_error, reject_without_record},
+        realtime::{WebSocketSession, model_from_query, offered_protocols, upgrade_target},
+    },
+    error::{Error, Result},
+    features::timeout,
+    gateway_state::GatewayState,
+    ingress::{
+        headers::{self, ControlHeaders, RequestHead},
+        route::Route,
+    },
+    resolve::target_resolver::Call,
+    response::{
+        delivery::{self, UpstreamResponse},
+        outgoing::{ClientResponse, ClientResponseBody},
+    },
+    routing,
+    state::snapshot::Snapshot,
+    upstream::UpstreamWebSocket,
+};
+
+/// Limits for the body that a provider sends when it rejects the upgrade: how many bytes are read, and for how long.
+const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+const REFUSAL_READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Outcome of a WebSocket upgrade request.
+pub enum UpgradeOutcome {
+    Rejected(ClientResponse),
+    Accepted(Box<WebSocketSession>),
+}
+
+/// Handles one WebSocket upgrade request: validates, admits, routes and opens the upstream connection.
+pub async fn handle_upgrade(state: &GatewayState, head: RequestHead) -> UpgradeOutcome {
+    let snapshot = state.snapshot.load_full();
+    let path_error = headers::find_path_error(&head.path);
+    let fault = path_error.map(|message| Error::HeaderInvalid { name: "path", message: message.into() });
+    let fault = fault.or_else(|| find_head_error(&state.settings, &head));
+    let head = Arc::new(head);
+    let route = Route::parse_websocket(&head.path).filter(|_| !snapshot.is_management_path(&head.path));
+    let Some(route) = route else {
+        return UpgradeOutcome::Rejected(reject_without_record(
+            &state.settings,
+            &fault.unwrap_or(Error::NotFound),
+            &head,
+        ));
+    };
+    let call =
+        Call { route, head: &head, control: ControlHeaders::parse(&head.headers, &state.settings.header_aliases) };
+    let mut record = Record::open(Arc::clone(&head), Arc::clone(&state.record_sink));
+    record.log.read_request(&call, &state.record_sink);
+    record.log.billing.tariff.prices = Arc::clone(&snapshot.prices);
+    if let Some(fault) = fault {
+        return UpgradeOutcome::Rejected(delivery::respond_with_error(&fault, &call, record));
+    }
+    let opened = tokio::select! {
+        biased;
+        opened = open_websocket(state, &snapshot, &call, &mut record.log) => opened,
+        () = state.wait_for_drain_start() => Err(Error::Draining),
+    };
+    match opened {
+        Ok(UpstreamResponse { upgraded: Some(opened), .. }) => {
+            record.log.status = 101;
+            record.log.time_to_first_byte = Some(record.elapsed());
+            let UpstreamWebSocket { socket, protocol } = *opened;
+            let protocol = protocol.or_else(|| offered_protocols(&head.headers).first().map(|name| (*name).to_owned()));
+            UpgradeOutcome::Accepted(Box::new(WebSocketSession { protocol, socket, record }))
+        }
+        Ok(response) => UpgradeOutcome::Rejected(
+            Box::pin(async { buffer_refusal(delivery::deliver_response(state, response, &call, record).await).await })
+                .await,
+        ),
+        Err(error) => UpgradeOutcome::Rejected(delivery::respond_with_error(&error, &call, record)),
+    }
+}
+
+/// Admits the request and opens a WebSocket to a target of the config. Returns a 101 response with the socket, or the
+/// provider's rejection.
+async fn open_websocket(
+    state: &GatewayState,
+    snapshot: &Snapshot,
+    call: &Call<'_>,
+    log: &mut RequestLog,
+) -> Result<UpstreamResponse> {
+    if state.is_overloaded() {
+        return Err(Error::Overloaded);
+    }
+    let (fields, control) = (&call.head.headers, &call.control);
+    let token_identity = caller::authenticate_token(snapshot, fields, control)?;
+    let caller = caller::admit(token_identity.as_ref(), snapshot, state.settings.require_key, fields, control)?;
+    log.set_caller(&caller, snapshot);
+    let resolver = state.target_resolver(snapshot, call, &caller);
+    let plan = resolver.build_plan()?;
+    log.config_slug = plan.config_slug.map(ToOwned::to_owned);
+    log.metadata.validate()?;
+    log.is_streaming = true;
+    log.model = model_from_query(&call.head.query);
+    if !plan.config.is_plain || control.should_explain() {
+        return routing::open_websocket(state, &resolver, &plan, log).await;
+    }
+    let until = control.client_timeout.and_then(timeout::client_deadline);
+    let requested_model = log.model.clone();
+    let (mut target, model_override) = resolver.resolve_target(&plan, &plan.config.root, &requested_model)?;
+    log.provider = target.provider.slug();
+    if let Some(model) = model_override {
+        model.clone_into(&mut log.model);
+    }
+    target.apply_model(call, &log.model, b"")?;
+    target.cap_timeout(until);
+    upgrade_target(state, call, &target, &requested_model, log).await
+}
+
+/// Reads a rejection that the provider streams into one complete response. Bounded by `MAX_REFUSAL_BYTES` and
+/// `REFUSAL_READ_TIMEOUT`.
+async fn buffer_refusal(response: ClientResponse) -> ClientResponse {
+    let ClientResponseBody::Stream(mut stream) = response.body else { return response };
+    let mut bytes = Vec::new();
+    let reading = async {
+        while bytes.len() < MAX_REFUSAL_BYTES
+            && let Ok(Some(chunk)) = stream.next().await
+        {
+            bytes.extend_from_slice(&chunk);
+        }
+    };
+    // A timeout is not an error: the bytes received so far are returned.
+    drop(limit_time(REFUSAL_READ_TIMEOUT, reading).await);
+    bytes.truncate(MAX_REFUSAL_BYTES);
+    let mut reply = response.head;
+    reply.headers.retain(|name| name != b"content-length");
+    reply.set_content_length(Some(bytes.len()));
+    ClientResponse { head: reply, body: Bytes::from(bytes).into() }
+}
