@@ -99,7 +99,7 @@ async def measure_disconnects(
     for number, (tag, caller) in enumerate(callers.items()):
         await asyncio.sleep(max(0.0, begin + number / crowd.rate - time.perf_counter()))
         moments[tag] = time.perf_counter()
-        caller.leave()
+        caller.cancel()
     await wait_until(lambda: len(provider.left) == crowd.callers, HEAR_SECONDS)
     figures.latencies_ms = [(provider.left[tag] - left) * 1000 for tag, left in moments.items() if tag in provider.left]
     for caller in callers.values():

@@ -182,7 +182,7 @@ def test_integration_models_and_workspaces_are_read_back(scene: SampleObjects):
         "pricing_config": {"pay_as_you_go": {"request_token": {"price": 0.5}}, "currency": "USD"},
     }
     schemas = DESCRIPTION["components"]["schemas"]
-    assert set(schemas["ModelGiven"]["properties"]) == set(model)
+    assert set(schemas["UpsertIntegrationModel"]["properties"]) == set(model)
     path = f"/v1/integrations/{scene.integration}"
     expect_ok(scene.admin.put(f"{path}/models", {"models": [model], "allow_all_models": False}))
     shown = scene.admin.read(f"{path}/models")

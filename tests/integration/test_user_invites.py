@@ -144,8 +144,8 @@ def test_acceptance_requires_a_name_and_a_valid_password(admin: Client, body: di
 
 def test_cannot_grant_more_than_the_inviting_key_has(admin: Client, body: dict[str, Any]):
     inviter = admin.with_new_key(kind="organisation/service", scopes=["organisation_users.create"])
-    expect_error(inviter.post(INVITES_PATH, {**body, "role": "admin"}), 403, "AB03", "does not hold")
-    expect_error(inviter.post(INVITES_PATH, body), 403, "AB03", "does not hold")
+    expect_error(inviter.post(INVITES_PATH, {**body, "role": "admin"}), 403, "AB03", "does not have that scope")
+    expect_error(inviter.post(INVITES_PATH, body), 403, "AB03", "does not have that scope")
     user = admin.read("/v1/admin/users")["data"][0]["id"]
     scopes = ["workspace_users.create", "workspace_users.update"]
     adder = admin.with_new_key(workspace_id=body["workspaces"][0]["id"], scopes=scopes)
@@ -154,7 +154,7 @@ def test_cannot_grant_more_than_the_inviting_key_has(admin: Client, body: dict[s
         adder.post(f"/v1/workspaces/{place}/users", {"users": [{"id": user, "role": "admin"}]}),
         403,
         "AB03",
-        "does not hold",
+        "does not have that scope",
     )
 
 

@@ -174,21 +174,21 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         for name, value in (("apiVersion", "2024-02-01"), ("resourceName", "r"), ("deploymentName", "d"))
     }
     return {
-        "NewKey": {**key, "organisation_id": scene.organisation, "user_id": scene.user},
-        "KeyChange": {**key, "reset_usage": reset},
-        "NewConfig": {
+        "CreateApiKey": {**key, "organisation_id": scene.organisation, "user_id": scene.user},
+        "UpdateApiKey": {**key, "reset_usage": reset},
+        "CreateConfig": {
             "name": "other",
             "workspace_id": scene.workspace_id,
             "config": SampleValue({"provider": "mock"}, lambda shown: json.loads(shown["config"])),
             "isDefault": SampleValue(1, lambda shown: shown["is_default"]),
         },
-        "ConfigChange": {
+        "UpdateConfig": {
             "name": "other",
             "status": "archived",
             "config": SampleValue({"provider": "openai"}, lambda shown: json.loads(shown["config"])),
             "isDefault": SampleValue(1, lambda shown: shown["is_default"]),
         },
-        "NewIntegration": {
+        "CreateIntegration": {
             **integration,
             "slug": own_slug,
             "ai_provider_id": "openai",
@@ -197,15 +197,15 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             "create_default_provider": SampleValue(True, lambda _: True),
             "default_provider_slug": None,
         },
-        "IntegrationChange": integration,
-        "NewProvider": {
+        "UpdateIntegration": integration,
+        "CreateProvider": {
             **provider,
             "slug": own_slug,
             "workspace_id": scene.workspace_id,
             "integration_id": scene.integration,
             "model_config": {},
         },
-        "ProviderChange": {**provider, "reset_usage": reset},
+        "UpdateProvider": {**provider, "reset_usage": reset},
         "NewVirtualKey": {
             **virtual,
             **legacy,
@@ -213,7 +213,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             "workspace_id": scene.workspace_id,
             "provider": "azure-openai",
         },
-        "VirtualKeyChange": {**virtual, "reset_usage": reset},
+        "VirtualKeyUpdate": {**virtual, "reset_usage": reset},
         "NewWorkspace": {
             **place,
             "defaults": ours,
@@ -222,21 +222,21 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
                 lambda shown: [{"id": shown["users"][0]["id"], "role": "manager"}],
             ),
         },
-        "WorkspaceChange": {**place, "defaults": {**ours, "user_api_key_config": scene.config}},
-        "NewReference": {
+        "WorkspaceUpdate": {**place, "defaults": {**ours, "user_api_key_config": scene.config}},
+        "CreateSecretReference": {
             **secret,
             "slug": own_slug,
             "organisation_id": scene.organisation,
             "manager_type": "hashicorp_vault",
         },
-        "ReferenceChange": secret,
+        "UpdateSecretReference": secret,
         "NewInvite": {
             "email": f"invited{next(SAMPLE_NUMBERS)}@example.test",
             "role": "admin",
             "workspaces": [{"id": scene.workspace_id, "role": "manager"}],
             "workspace_api_key_details": {"scopes": ["completions.write", "logs.write"]},
         },
-        "SettingsChange": {
+        "UpdateOrganisationSettings": {
             "user_api_key_rotation_period": 11,
             "block_inline_config": True,
             "session_settings": {"max_session_ttl": 1234},
@@ -253,8 +253,8 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             "data_visibility": {"managersViewAllData": True, "membersViewAllData": False},
             "disable_auto_provision_user": True,
         },
-        "OrganisationDefaults": {"input_guardrails": ["pg-1"], "output_guardrails": ["pg-2"]},
-        "RoleChange": {"role": "admin"},
+        "UpdateOrganisationDefaults": {"input_guardrails": ["pg-1"], "output_guardrails": ["pg-2"]},
+        "UpdateMember": {"role": "admin"},
     }
 
 
