@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from penstock import _engine
 from tests.shape.repository import ROOT, crate_dependencies, files_under, read_text, read_toml, workspace_crates
 
@@ -40,14 +38,6 @@ def test_py_crate_depends_on_core_only():
 
 def test_mock_provider_shares_no_code_with_core():
     assert not crate_dependencies("penstock-mock") & (PYTHON_CRATES | {"penstock-core", "penstock-py"})
-
-
-@pytest.mark.parametrize("room", ["features", "guardrails", "limits", "credentials"])
-def test_core_feature_modules_import_neither_gateway_nor_siblings(room: str):
-    others = {"gateway", "routing", "features", "guardrails", "limits", "credentials"} - {room}
-    pattern = re.compile(rf"crate::({'|'.join(sorted(others))})\b")
-    for path in files_under(f"rust/core/src/{room}", ".rs"):
-        assert not pattern.findall(read_text(path)), path
 
 
 def test_features_do_not_import_each_other():

@@ -34,6 +34,7 @@ ORDINARY_WORDS = {
     "heard",
     "debt",
     "journal",
+    "neighbours",
     "rung",
     "dialect",
     "generations",
