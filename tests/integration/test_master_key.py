@@ -153,7 +153,7 @@ def test_failed_migration_stops_the_start_but_an_outage_does_not(
 
     async def break_migration() -> None:
         database = Database(Store(), Secret(url))
-        await migrate(database, "0005_files")
+        await migrate(database, "0004_files_and_batches")
         async with database.write_transaction() as connection:
             await connection.execute(text("create table changed (x int)"))
         await database.close()
@@ -191,7 +191,7 @@ def test_serve_migrates_a_shared_database_only_on_request(provider: Mock, tmp_pa
         finally:
             await database.close()
 
-    old = asyncio.run(migrate_and_read_revision("0005_files"))
+    old = asyncio.run(migrate_and_read_revision("0004_files_and_batches"))
     for options, expected in (((), old), (("--migrate",), newest_revision())):
         gateway = Gateway(tmp_path, {"mock": {"host": provider.url}}, env, options)
         assert asyncio.run(migrate_and_read_revision()) == expected

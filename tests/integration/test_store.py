@@ -104,7 +104,7 @@ def test_migration_encrypts_plaintext_of_older_releases_reversibly(
         sealing = MigrationSealer.from_key(key)
         await migrate(database, sealing=sealing)
         await bootstrap_organisation(database, Secret(ADMIN_KEY))
-        await migrate(database, "0006_changed", sealing)
+        await migrate(database, "0005_change_log", sealing)
         async with database.write_transaction() as connection:
             await insert_plaintext_config(connection, config)
         await migrate(database, sealing=sealing)
@@ -115,7 +115,7 @@ def test_migration_encrypts_plaintext_of_older_releases_reversibly(
             stored, _ = await SnapshotReader(Vault(key), SecretCache(Settings())).read_snapshot(connection)
         told = [row for piece in stored.pieces.values() for row in json.loads(piece.data).get("configs", ())]
         assert [row["config"] for row in told] == [config]
-        await migrate(database, "0006_changed", sealing)
+        await migrate(database, "0005_change_log", sealing)
         async with database.read_connection() as connection:
             (text_of_config,) = (await connection.scalars(text("select config from configs"))).all()
             (content,) = (await connection.scalars(text("select content from versions"))).all()
@@ -168,13 +168,13 @@ def test_migration_ignores_statement_timeout_and_waits_for_the_lock(postgres: Po
         patient, hurried = Database(Store(), url), Database(Store(statement_ms=100), url)
         await migrate(patient)
         await bootstrap_organisation(patient, Secret(ADMIN_KEY))
-        await migrate(patient, "0006_changed", MigrationSealer.from_key(key))
+        await migrate(patient, "0005_change_log", MigrationSealer.from_key(key))
         async with patient.write_transaction() as connection:
             await insert_plaintext_config(connection, {"provider": "mock"})
         held = asyncio.Event()
         other = asyncio.create_task(hold_migration_lock(patient, held))
         await held.wait()
-        assert await migrate(hurried, sealing=SlowSealer.from_key(key)) == ("0006_changed", newest_revision())
+        assert await migrate(hurried, sealing=SlowSealer.from_key(key)) == ("0005_change_log", newest_revision())
         assert other.done()
         await other
         # The statement timeout still applies to everything else.
@@ -193,12 +193,12 @@ def test_failed_migration_reports_the_error_and_changes_nothing(postgres: Postgr
     async def run_scenario() -> None:
         database = Database(Store(), url)
         await migrate(database)
-        await migrate(database, "0005_files")
+        await migrate(database, "0004_files_and_batches")
         async with database.write_transaction() as connection:
             await connection.execute(text("create table changed (x int)"))
         with pytest.raises(StartupError, match=r"cannot be migrated, and is as it was: .*changed"):
             await migrate(database)
-        assert await current_revision(database) == "0005_files"
+        assert await current_revision(database) == "0004_files_and_batches"
         async with database.write_transaction() as connection:
             await connection.execute(text("update alembic_version set version_num = '9999_later'"))
         with pytest.raises(StartupError, match="newer release"):

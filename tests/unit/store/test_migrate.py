@@ -112,7 +112,7 @@ def test_downgrade_drops_removals_from_single_workspaces(store_url: Secret):
                 insert(removed_members),
                 [{**gone, "id": "1", "workspace_id": None}, {**gone, "id": "2", "workspace_id": "w"}],
             )
-        await migrate(database, "0012_addresses")
+        await migrate(database, "0011_lowercase_emails")
         async with database.read_connection() as connection:
             assert (await connection.scalars(select(removed_members.c.id))).all() == ["1"]
         await database.close()
@@ -134,7 +134,7 @@ def test_migration_lowercases_emails_unless_ambiguous(store_url: Secret):
     async def scenario() -> None:
         database = Database(Store(), store_url)
         await migrate(database)
-        await migrate(database, "0011_departed")
+        await migrate(database, "0010_removed_org_members")
         times = {"created_at": 1, "last_updated_at": 1}
         person = {"organisation_id": "o", "first_name": "", "last_name": "", "role": "owner", **times}
         typed = {"1": "Owner@Example.com", "2": "Twice@example.com", "3": "twice@example.com"}

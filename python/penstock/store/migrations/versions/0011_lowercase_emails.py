@@ -7,8 +7,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0012_addresses"
-down_revision = "0011_departed"
+revision = "0011_lowercase_emails"
+down_revision = "0010_removed_org_members"
 
 USERS = sa.table("users", sa.column("id"), sa.column("organisation_id"), sa.column("email"))
 

@@ -5,8 +5,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0003"
-down_revision = "0001"
+revision = "0002_integrations"
+down_revision = "0001_first_tables"
 
 JSON_DOCUMENT = sa.JSON(none_as_null=True)
 

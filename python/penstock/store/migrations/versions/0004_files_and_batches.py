@@ -5,8 +5,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0005_files"
-down_revision = "0004"
+revision = "0004_files_and_batches"
+down_revision = "0003_users_and_sessions"
 
 
 def _tenant_columns() -> list[sa.Column[Any]]:

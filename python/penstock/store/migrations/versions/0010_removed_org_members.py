@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0011_departed"
-down_revision = "0010_givers"
+revision = "0010_removed_org_members"
+down_revision = "0009_credential_owner"
 
 
 def upgrade() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0008_texts"
-down_revision = "0007_sealed"
+revision = "0007_session_key_digest"
+down_revision = "0006_encrypted_configs"
 
 
 def upgrade() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0009_requests"
-down_revision = "0008_texts"
+revision = "0008_audited_requests"
+down_revision = "0007_session_key_digest"
 
 
 def upgrade() -> None:

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006_changed"
-down_revision = "0005_files"
+revision = "0005_change_log"
+down_revision = "0004_files_and_batches"
 
 
 def upgrade() -> None:

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0004"
-down_revision = "0003"
+revision = "0003_users_and_sessions"
+down_revision = "0002_integrations"
 
 
 def upgrade() -> None:

@@ -10,8 +10,8 @@ from alembic import context, op
 if TYPE_CHECKING:
     from penstock.store.migrate import SyncConfigSealer
 
-revision = "0007_sealed"
-down_revision = "0006_changed"
+revision = "0006_encrypted_configs"
+down_revision = "0005_change_log"
 
 JSON_DOCUMENT = sa.JSON(none_as_null=True)
 CONFIGS = sa.table("configs", sa.column("id"), sa.column("config"), sa.column("sealed"))

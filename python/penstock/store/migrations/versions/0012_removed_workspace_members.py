@@ -7,8 +7,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0013_left"
-down_revision = "0012_addresses"
+revision = "0012_removed_workspace_members"
+down_revision = "0011_lowercase_emails"
 
 
 def upgrade() -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0010_givers"
-down_revision = "0009_requests"
+revision = "0009_credential_owner"
+down_revision = "0008_audited_requests"
 
 COLUMN_NAMES = ("key_given_by", "configurations_given_by")
 
