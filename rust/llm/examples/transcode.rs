@@ -38,11 +38,11 @@ fn run_rounds(rounds: usize) -> io::Result<()> {
     for round in 0..=rounds {
         let started_at = Instant::now();
         let mut transcoder = translation.transcoder();
-        let mut transcoded: Vec<Bytes> = events.iter().map(|event| transcoder.push_chunk(event.clone())).collect();
-        transcoded.push(transcoder.finish());
+        let mut chunks: Vec<Bytes> = events.iter().map(|event| transcoder.push_chunk(event.clone())).collect();
+        chunks.push(transcoder.finish());
         let took = started_at.elapsed().as_nanos();
         if round == 0 {
-            let texts: Vec<_> = transcoded.iter().map(|bytes| String::from_utf8_lossy(bytes)).collect();
+            let texts: Vec<_> = chunks.iter().map(|bytes| String::from_utf8_lossy(bytes)).collect();
             writeln!(output, "{}", serde_json::to_string(&texts.concat())?)?;
         } else {
             writeln!(output, "{took}")?;

@@ -217,7 +217,7 @@ mod tests {
             match event {
                 ResponseEvent::ToolCall { name, .. } => self.0.push_str(name),
                 ResponseEvent::ToolCallArguments { call_index: call, json } => {
-                    self.0.extend([" ", &call.to_string(), ":", json, " "])
+                    self.0.extend([" ", &call.to_string(), ":", json, " "]);
                 }
                 ResponseEvent::Text(text) => self.0.push_str(text),
                 ResponseEvent::Failed { .. } => self.0.push('!'),

@@ -46,8 +46,8 @@ impl ChoiceTracker {
             // Invalid JSON counts up to the error.
             let _ = for_each_field(&data, |key, at| {
                 if key == b"choices" && data[at.start] == b'[' {
-                    for_each_element_from(&data, at.start, |resolver| {
-                        self.read_choice(&data[resolver]);
+                    for_each_element_from(&data, at.start, |choice| {
+                        self.read_choice(&data[choice]);
                         Ok(())
                     })?;
                 }
@@ -56,10 +56,10 @@ impl ChoiceTracker {
         }
     }
 
-    fn read_choice(&mut self, resolver: &[u8]) {
+    fn read_choice(&mut self, choice: &[u8]) {
         let (mut index, mut is_over) = (0, false);
-        let read = for_each_field(resolver, |key, at| {
-            let value = &resolver[at];
+        let read = for_each_field(choice, |key, at| {
+            let value = &choice[at];
             match key {
                 b"index" => index = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or(0),
                 b"finish_reason" => is_over = value.starts_with(b"\""),

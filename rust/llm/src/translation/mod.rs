@@ -4,6 +4,7 @@
 //! Modules for client formats and modules for provider formats each know one side only. Requests that need no
 //! translation do not come here.
 
+mod client_format;
 pub(crate) mod dropped;
 pub(crate) mod errors;
 pub(crate) mod normalise;
@@ -12,6 +13,7 @@ pub use crate::chat::request::RequestError;
 pub use crate::chat::response_context::ResponseContext;
 pub use crate::chat::signatures::{ScopedSignatures, SignatureCache};
 pub use crate::chat::transcoder::Transcoder;
+pub use crate::translation::client_format::is_chat_operation;
 pub use crate::translation::dropped::{DroppedFields, DroppedParams};
 pub use crate::translation::normalise::Normaliser;
 
@@ -29,9 +31,7 @@ use crate::{
         providers::{EventFraming, MalformedResponse, ProviderFormat},
         request::Fields,
         response_writer::{RecordingWriter, ResponseWriter},
-        sequential_tool_calls::SequentialToolCallWriter,
     },
-    citations::BlockCitationWriter,
     embeddings::request::{EmbeddingFormat, EmbeddingRequest},
     images::request::{ImageRequest, ImageResponse},
     jobs::{
@@ -40,7 +40,10 @@ use crate::{
     },
     model_list::ListedModel,
     rerank::request::{DOCUMENTS_KEY, RerankRequest},
-    translation::errors::ErrorOrigin,
+    translation::{
+        client_format::{ChatFormat, ClientFormat, CountFormat},
+        errors::ErrorOrigin,
+    },
 };
 
 /// Request that is to be translated to the provider's API format, with its context.
@@ -67,7 +70,7 @@ pub struct RequestHints<'a> {
     pub anthropic_version: Option<&'a str>,
     /// True if the client uses Anthropic's API and therefore expects model lists in Anthropic's format.
     pub is_anthropic_client: bool,
-    /// Query string without the question mark.
+    /// Query string without the input mark.
     pub query: &'a str,
     /// Provider options other than the credential.
     pub options: Option<&'a Options>,
@@ -75,34 +78,6 @@ pub struct RequestHints<'a> {
     pub effective_model: Option<&'a str>,
     /// Signatures of earlier tool calls for the same caller.
     pub signatures: Option<&'a ScopedSignatures>,
-}
-
-/// Format in which the client sends its request and expects the response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ClientFormat {
-    Chat,
-    Completions,
-    Messages,
-    Responses,
-    Gemini,
-    Converse,
-    /// Body of Claude models in Bedrock's `InvokeModel`.
-    Invoke,
-    Embeddings(EmbeddingFormat),
-    Images,
-    Rerank,
-    CountTokens(CountFormat),
-    ModelList,
-    FineTuning,
-    Batches,
-}
-
-/// Client format of a token count request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CountFormat {
-    Messages,
-    Gemini,
-    Converse,
 }
 
 /// Translated request, with what is needed to translate its response.
@@ -132,196 +107,156 @@ impl Translation {
     /// Translates a request; also returns the body to send. The error states which part of the request this provider
     /// does not support.
     pub fn translate_request(
-        question: &TranslationInput<'_>,
-        wire: &'static dyn ProviderFormat,
+        input: &TranslationInput<'_>,
+        provider_format: &'static dyn ProviderFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
-        let operation = question.operation;
+        let operation = input.operation;
         let unknown =
             || RequestError::new("$", format!("{} cannot be translated to this provider's API", operation.id()));
-        let caller = client_format_of(operation).ok_or_else(unknown)?;
-        if let Some(body) = wire.pass_through_request(question) {
+        let client_format = ClientFormat::from_operation(operation).ok_or_else(unknown)?;
+        if let Some(body) = provider_format.pass_through_request(input) {
             return Ok((
-                Self { is_passthrough: true, ..Self::new(question, (caller, wire), DroppedParams::default()) },
+                Self {
+                    is_passthrough: true,
+                    ..Self::new(input, (client_format, provider_format), DroppedParams::default())
+                },
                 body?,
             ));
         }
-        let (mut request, echo) = match caller {
-            ClientFormat::Chat => (crate::chat::clients::openai_chat::parse_request(question.body)?, Fields::default()),
-            ClientFormat::Messages => {
-                (crate::chat::clients::anthropic_messages::parse_request(question.body)?, Fields::default())
-            }
-            ClientFormat::Responses => crate::chat::clients::openai_responses::parse_request(question.body)?,
-            ClientFormat::Gemini => (
-                crate::chat::clients::gemini::parse_request(
-                    question.body,
-                    question.model,
-                    operation.is_always_streaming(),
-                )?,
-                Fields::default(),
-            ),
-            ClientFormat::Converse => (
-                crate::chat::clients::bedrock_converse::parse_request(
-                    question.body,
-                    question.model,
-                    operation.is_always_streaming(),
-                )?,
-                Fields::default(),
-            ),
-            ClientFormat::Invoke => (
-                crate::chat::clients::bedrock_converse::invoke::parse_request(
-                    question.body,
-                    question.model,
-                    operation.is_always_streaming(),
-                )?,
-                Fields::default(),
-            ),
-            ClientFormat::Embeddings(shape) => return Self::translate_embedding_request(question, wire, shape),
-            ClientFormat::Completions => {
-                (crate::chat::clients::openai_completions::parse_request(question.body)?, Fields::default())
-            }
-            ClientFormat::Images => return Self::translate_image_request(question, wire),
-            ClientFormat::Rerank => return Self::translate_rerank_request(question, wire),
-            ClientFormat::CountTokens(counted) => return Self::translate_count_request(question, wire, counted),
+        let plain = || Self::new(input, (client_format, provider_format), DroppedParams::default());
+        match client_format {
+            ClientFormat::Chat(format) => Self::translate_chat_request(input, provider_format, format),
+            ClientFormat::Embeddings(format) => Self::translate_embedding_request(input, provider_format, format),
+            ClientFormat::Images => Self::translate_image_request(input, provider_format),
+            ClientFormat::Rerank => Self::translate_rerank_request(input, provider_format),
+            ClientFormat::CountTokens(format) => Self::translate_count_request(input, provider_format, format),
             ClientFormat::FineTuning | ClientFormat::Batches => {
-                return Self::translate_job_request(question, (caller, wire));
+                Self::translate_job_request(input, (client_format, provider_format))
             }
-            ClientFormat::ModelList => {
-                return Ok((Self::new(question, (caller, wire), DroppedParams::default()), Vec::new()));
-            }
-        };
-        let images = !question.strict || request.has_image_modality();
-        let shows_thoughts = match caller {
-            ClientFormat::Gemini => crate::chat::clients::gemini::should_show_thinking(&request),
-            _ => request.fields.get("thinking").is_some_and(|thinking| !thinking.is_null()),
-        };
-        let blocks = images || shows_thoughts;
-        let plain = Self::new(question, (caller, wire), DroppedParams::default());
-        let (model, documents) = (request.model.clone(), request.document_names());
+            ClientFormat::ModelList => Ok((plain(), Vec::new())),
+        }
+    }
+
+    fn translate_chat_request(
+        input: &TranslationInput<'_>,
+        provider_format: &'static dyn ProviderFormat,
+        format: ChatFormat,
+    ) -> Result<(Self, Vec<u8>), RequestError> {
+        let plain = Self::new(input, (ClientFormat::Chat(format), provider_format), DroppedParams::default());
+        let (mut request, echoed_fields) = format.parse_request(input)?;
+        let should_show_images = !input.strict || request.has_image_modality();
         let context = ResponseContext {
-            model,
-            should_show_thinking: blocks,
-            should_show_images: images,
-            echoed_fields: echo,
-            document_names: documents,
+            model: request.model.clone(),
+            should_show_thinking: should_show_images || format.should_show_thinking(&request),
+            should_show_images,
+            echoed_fields,
+            document_names: request.document_names(),
             ..plain.response_context
         };
-        if let Some(effective_model) = question.hints.effective_model {
+        if let Some(effective_model) = input.hints.effective_model {
             effective_model.clone_into(&mut request.model);
         }
         request.signatures.clone_from(&context.signatures);
-        if let Some(betas) = question.hints.anthropic_betas
-            && wire.has_betas_in_body(&request.model)
+        if let Some(betas) = input.hints.anthropic_betas
+            && provider_format.has_betas_in_body(&request.model)
             && !request.fields.contains_key("anthropic_beta")
         {
             request.fields.insert("anthropic_beta".into(), betas.into());
         }
-        let hides_usage = matches!(caller, ClientFormat::Chat | ClientFormat::Completions)
-            && request.stream
-            && !requests_usage(question.body);
-        let is_told = question.hints.anthropic_version.is_some() || question.hints.is_anthropic_client;
-        let dropped_version = is_told.then(|| request.take_param("anthropic_version")).flatten();
-        let mut body = wire.write_request(&mut request)?;
+        let should_hide_usage = format.has_optional_stream_usage() && request.stream && !requests_usage(input.body);
+        let has_version = input.hints.anthropic_version.is_some() || input.hints.is_anthropic_client;
+        let dropped_version = has_version.then(|| request.take_param("anthropic_version")).flatten();
+        let body = provider_format.write_request(&mut request)?;
         request.record_dropped_if_set("anthropic_version", dropped_version.as_ref());
-        let (betas, version) = (request.betas.take(), request.api_version.take());
-        let mut dropped = request.into_dropped_params();
-        if let Some((reworded, dropped_fields)) = question.provider.param_rules(Operation::ChatComplete).apply(&body) {
-            dropped.merge(&dropped_fields);
-            body = reworded;
-        }
-        Ok((
-            Self {
-                should_hide_usage: hides_usage,
-                anthropic_betas: betas,
-                anthropic_version: version,
-                response_context: context,
-                dropped_params: dropped,
-                ..plain
-            },
-            body,
-        ))
+        let (anthropic_betas, anthropic_version) = (request.betas.take(), request.api_version.take());
+        let mut dropped_params = request.into_dropped_params();
+        let body = apply_param_rules(input, Operation::ChatComplete, body, &mut dropped_params);
+        let translation = Self {
+            should_hide_usage,
+            anthropic_betas,
+            anthropic_version,
+            response_context: context,
+            dropped_params,
+            ..plain
+        };
+        Ok((translation, body))
     }
 
     fn translate_embedding_request(
-        question: &TranslationInput<'_>,
-        wire: &'static dyn ProviderFormat,
+        input: &TranslationInput<'_>,
+        provider_format: &'static dyn ProviderFormat,
         shape: EmbeddingFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
         let mut texts = match shape {
             EmbeddingFormat::GeminiSingle => {
-                crate::chat::clients::gemini::texts::parse_embed_request(question.body, question.model)?
+                crate::chat::clients::gemini::texts::parse_embed_request(input.body, input.model)?
             }
             EmbeddingFormat::GeminiBatch => {
-                crate::chat::clients::gemini::texts::parse_batch_embed_request(question.body, question.model)?
+                crate::chat::clients::gemini::texts::parse_batch_embed_request(input.body, input.model)?
             }
-            EmbeddingFormat::Floats | EmbeddingFormat::Base64 => EmbeddingRequest::parse(question.body)?,
+            EmbeddingFormat::Floats | EmbeddingFormat::Base64 => EmbeddingRequest::parse(input.body)?,
         };
-        if !texts.multimodal_inputs.is_empty() && !wire.can_embed_images(&texts.model) {
+        if !texts.multimodal_inputs.is_empty() && !provider_format.can_embed_images(&texts.model) {
             return Err(RequestError::new(
                 texts.input_path,
                 "this model embeds only text; it must be a string, or an array of strings",
             ));
         }
-        let film = texts.multimodal_inputs.iter().position(|item| item.video.is_some());
-        if let Some(at) = film.filter(|_| !wire.can_embed_video(&texts.model)) {
+        let first_video = texts.multimodal_inputs.iter().position(|item| item.video.is_some());
+        if let Some(at) = first_video.filter(|_| !provider_format.can_embed_video(&texts.model)) {
             return Err(RequestError::new(
                 format!("{}[{at}].video", texts.input_path),
                 "this model does not embed videos; use `text` or `image`",
             ));
         }
-        let mut body = wire.write_embedding_request(&mut texts)?;
-        let caller = ClientFormat::Embeddings(texts.format);
+        let body = provider_format.write_embedding_request(&mut texts)?;
+        let client_format = ClientFormat::Embeddings(texts.format);
         let mut dropped = texts.into_dropped_params();
-        if let Some((reworded, dropped_fields)) = question.provider.param_rules(Operation::Embed).apply(&body) {
-            dropped.merge(&dropped_fields);
-            body = reworded;
-        }
-        Ok((Self::new(question, (caller, wire), dropped), body))
+        let body = apply_param_rules(input, Operation::Embed, body, &mut dropped);
+        Ok((Self::new(input, (client_format, provider_format), dropped), body))
     }
 
     fn translate_image_request(
-        question: &TranslationInput<'_>,
-        wire: &'static dyn ProviderFormat,
+        input: &TranslationInput<'_>,
+        provider_format: &'static dyn ProviderFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
-        let mut picture = ImageRequest::parse(question.body)?;
-        let body = wire.write_image_request(&mut picture)?;
-        Ok((Self::new(question, (ClientFormat::Images, wire), picture.into_dropped_params()), body))
+        let mut image_request = ImageRequest::parse(input.body)?;
+        let body = provider_format.write_image_request(&mut image_request)?;
+        Ok((Self::new(input, (ClientFormat::Images, provider_format), image_request.into_dropped_params()), body))
     }
 
     fn translate_rerank_request(
-        question: &TranslationInput<'_>,
-        wire: &'static dyn ProviderFormat,
+        input: &TranslationInput<'_>,
+        provider_format: &'static dyn ProviderFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
-        let mut ranking = RerankRequest::parse(question.body)?;
-        let mut echo = Fields::default();
-        if ranking.should_return_documents {
-            echo.insert(DOCUMENTS_KEY.into(), ranking.documents.clone().into());
+        let mut rerank_request = RerankRequest::parse(input.body)?;
+        let mut echoed_fields = Fields::default();
+        if rerank_request.should_return_documents {
+            echoed_fields.insert(DOCUMENTS_KEY.into(), rerank_request.documents.clone().into());
         }
-        let body = wire.write_rerank_request(&mut ranking)?;
-        let plain = Self::new(question, (ClientFormat::Rerank, wire), ranking.into_dropped_params());
-        Ok((
-            Self { response_context: ResponseContext { echoed_fields: echo, ..plain.response_context }, ..plain },
-            body,
-        ))
+        let body = provider_format.write_rerank_request(&mut rerank_request)?;
+        let plain = Self::new(input, (ClientFormat::Rerank, provider_format), rerank_request.into_dropped_params());
+        Ok((Self { response_context: ResponseContext { echoed_fields, ..plain.response_context }, ..plain }, body))
     }
 
     fn translate_count_request(
-        question: &TranslationInput<'_>,
-        wire: &'static dyn ProviderFormat,
-        counted: CountFormat,
+        input: &TranslationInput<'_>,
+        provider_format: &'static dyn ProviderFormat,
+        format: CountFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
-        let mut request = match counted {
-            CountFormat::Messages => crate::chat::clients::anthropic_messages::parse_request(question.body)?,
-            CountFormat::Gemini => crate::chat::clients::gemini::parse_count_request(question.body, question.model)?,
-            CountFormat::Converse => {
-                crate::chat::clients::bedrock_converse::count_tokens::parse_request(question.body, question.model)?
+        let mut request = match format {
+            CountFormat::AnthropicMessages => crate::chat::clients::anthropic_messages::parse_request(input.body)?,
+            CountFormat::Gemini => crate::chat::clients::gemini::parse_count_request(input.body, input.model)?,
+            CountFormat::BedrockConverse => {
+                crate::chat::clients::bedrock_converse::count_tokens::parse_request(input.body, input.model)?
             }
         };
-        let body = wire.write_count_request(&mut request)?;
+        let body = provider_format.write_count_request(&mut request)?;
         let betas = request.betas.take();
         Ok((
             Self {
                 anthropic_betas: betas,
-                ..Self::new(question, (ClientFormat::CountTokens(counted), wire), request.dropped_params)
+                ..Self::new(input, (ClientFormat::CountTokens(format), provider_format), request.dropped_params)
             },
             body,
         ))
@@ -329,60 +264,59 @@ impl Translation {
 
     /// Translates a request for a batch or a fine-tuning job. Only requests that create one have a body.
     fn translate_job_request(
-        question: &TranslationInput<'_>,
-        (caller, wire): (ClientFormat, &'static dyn ProviderFormat),
+        input: &TranslationInput<'_>,
+        (client_format, provider_format): (ClientFormat, &'static dyn ProviderFormat),
     ) -> Result<(Self, Vec<u8>), RequestError> {
-        let page = PageQuery::parse(question.operation, question.hints.query)?;
-        let plain = Self { page, ..Self::new(question, (caller, wire), DroppedParams::default()) };
-        if question.operation == Operation::CreateBatch {
-            let mut run = BatchRequest::parse(question)?;
-            let echo = run.echoed_fields();
-            let body = wire.write_batch_request(&mut run)?;
-            let context = ResponseContext { echoed_fields: echo, ..plain.response_context };
-            return Ok((Self { response_context: context, dropped_params: run.into_dropped_params(), ..plain }, body));
+        let page = PageQuery::parse(input.operation, input.hints.query)?;
+        let plain = Self { page, ..Self::new(input, (client_format, provider_format), DroppedParams::default()) };
+        if input.operation == Operation::CreateBatch {
+            let mut batch = BatchRequest::parse(input)?;
+            let echoed_fields = batch.echoed_fields();
+            let body = provider_format.write_batch_request(&mut batch)?;
+            let context = ResponseContext { echoed_fields, ..plain.response_context };
+            return Ok((
+                Self { response_context: context, dropped_params: batch.into_dropped_params(), ..plain },
+                body,
+            ));
         }
-        if question.operation != Operation::CreateFinetune {
+        if input.operation != Operation::CreateFinetune {
             return Ok((plain, Vec::new()));
         }
-        let mut tune = FineTuningRequest::parse(question)?;
-        let mut echo = tune.echoed_fields();
-        let body = wire.write_tuning_request(&mut tune)?;
-        if let Some(name) = &tune.job_name {
-            echo.insert("id".into(), name.as_str().into());
+        let mut job = FineTuningRequest::parse(input)?;
+        let mut echoed_fields = job.echoed_fields();
+        let body = provider_format.write_tuning_request(&mut job)?;
+        if let Some(name) = &job.job_name {
+            echoed_fields.insert("id".into(), name.as_str().into());
         }
-        let context = ResponseContext { echoed_fields: echo, ..plain.response_context };
-        Ok((Self { response_context: context, dropped_params: tune.into_dropped_params(), ..plain }, body))
+        let context = ResponseContext { echoed_fields, ..plain.response_context };
+        Ok((Self { response_context: context, dropped_params: job.into_dropped_params(), ..plain }, body))
     }
 
     /// Creates a translation with the values that apply to all operations; chat sets more.
     fn new(
-        question: &TranslationInput<'_>,
+        input: &TranslationInput<'_>,
         (client_format, provider_format): (ClientFormat, &'static dyn ProviderFormat),
         dropped_params: DroppedParams,
     ) -> Self {
-        let effective_model = question.hints.effective_model.unwrap_or(question.model);
+        let effective_model = input.hints.effective_model.unwrap_or(input.model);
         let response_context = ResponseContext {
-            provider: question.provider.slug(),
-            model: question.model.to_owned(),
-            created: question.now_ms / 1000,
-            id_suffix: format!("{}-{:x}", question.now_ms, question.nonce),
-            is_strict: question.strict,
+            provider: input.provider.slug(),
+            model: input.model.to_owned(),
+            created: input.now_ms / 1000,
+            id_suffix: format!("{}-{:x}", input.now_ms, input.nonce),
+            is_strict: input.strict,
             should_show_thinking: false,
             should_show_images: false,
             echoed_fields: Fields::default(),
             document_names: Arc::default(),
             dropped_fields: DroppedFields::default(),
-            signatures: question
-                .hints
-                .signatures
-                .filter(|_| provider_format.signs_tool_calls(effective_model))
-                .cloned(),
+            signatures: input.hints.signatures.filter(|_| provider_format.signs_tool_calls(effective_model)).cloned(),
         };
-        let operation = question.operation;
+        let operation = input.operation;
         let page = PageQuery::default();
         let (is_passthrough, should_hide_usage, anthropic_betas, anthropic_version, next_page_token) =
             (false, false, None, None, None);
-        let is_anthropic_client = question.hints.is_anthropic_client;
+        let is_anthropic_client = input.hints.is_anthropic_client;
         Self {
             client_format,
             provider_format,
@@ -406,21 +340,21 @@ impl Translation {
         }
         let lacks = |missing: &str| MalformedResponse(format!("the response has no {missing}"));
         let read = || serde_json::from_slice::<serde_json::Value>(body);
-        let writer: Box<dyn ResponseWriter> = match self.client_format {
+        let writer = match self.client_format {
             ClientFormat::Embeddings(shape) => {
                 let vectors = self.provider_format.read_embeddings(&read()?).ok_or_else(|| lacks("vectors"))?;
                 return vectors.into_client_json(&self.response_context, shape);
             }
             ClientFormat::Images => {
-                let drawn = self.provider_format.read_images(&read()?).ok_or_else(|| lacks("images"))?;
-                if let Some(usage) = drawn.usage {
+                let images = self.provider_format.read_images(&read()?).ok_or_else(|| lacks("images"))?;
+                if let Some(usage) = images.usage {
                     self.response_context.dropped_fields.set_usage(usage);
                 }
-                return Ok(drawn.into_client_json(&self.response_context));
+                return Ok(images.into_client_json(&self.response_context));
             }
             ClientFormat::Rerank => {
-                let ranked = self.provider_format.read_ranking(&read()?).ok_or_else(|| lacks("ranks"))?;
-                return Ok(ranked.into_client_json(&self.response_context));
+                let ranking = self.provider_format.read_ranking(&read()?).ok_or_else(|| lacks("ranks"))?;
+                return Ok(ranking.into_client_json(&self.response_context));
             }
             ClientFormat::CountTokens(_) => {
                 let count = self.provider_format.read_token_count(&read()?).ok_or_else(|| lacks("count"))?;
@@ -447,24 +381,7 @@ impl Translation {
                     (self.operation, &self.page),
                 );
             }
-            ClientFormat::Chat => Box::new(BlockCitationWriter::new(
-                crate::chat::clients::openai_chat::ResponseBuilder::new(self.response_context.clone()),
-            )),
-            ClientFormat::Completions => {
-                Box::new(crate::chat::clients::openai_completions::ResponseBuilder::new(self.response_context.clone()))
-            }
-            ClientFormat::Messages | ClientFormat::Invoke => {
-                Box::new(crate::chat::clients::anthropic_messages::ResponseBuilder::new(self.response_context.clone()))
-            }
-            ClientFormat::Gemini => {
-                Box::new(crate::chat::clients::gemini::ResponseBuilder::new(self.response_context.clone()))
-            }
-            ClientFormat::Converse => {
-                Box::new(crate::chat::clients::bedrock_converse::ResponseBuilder::new(self.response_context.clone()))
-            }
-            ClientFormat::Responses => Box::new(BlockCitationWriter::new(
-                crate::chat::clients::openai_responses::ResponseBuilder::new(self.response_context.clone()),
-            )),
+            ClientFormat::Chat(format) => format.response_builder(self.response_context.clone()),
         };
         let mut writer = RecordingWriter::new(writer, &self.response_context);
         self.provider_format.read_response(body, &mut writer)?;
@@ -516,36 +433,11 @@ impl Translation {
         if self.is_passthrough {
             return Transcoder::passthrough(self.provider_format.event_framing());
         }
-        let writer: Box<dyn ResponseWriter> = match self.client_format {
-            ClientFormat::Completions => {
-                Box::new(crate::chat::clients::openai_completions::StreamWriter::new(self.response_context.clone()))
-            }
-            ClientFormat::Chat
-            | ClientFormat::Embeddings(_)
-            | ClientFormat::Images
-            | ClientFormat::Rerank
-            | ClientFormat::CountTokens(_)
-            | ClientFormat::ModelList
-            | ClientFormat::FineTuning
-            | ClientFormat::Batches => Box::new(BlockCitationWriter::new(
-                crate::chat::clients::openai_chat::StreamWriter::new(self.response_context.clone()),
-            )),
-            ClientFormat::Messages => Box::new(SequentialToolCallWriter::new(
-                crate::chat::clients::anthropic_messages::StreamWriter::new(self.response_context.clone()),
-            )),
-            ClientFormat::Gemini => {
-                Box::new(crate::chat::clients::gemini::StreamWriter::new(self.response_context.clone()))
-            }
-            ClientFormat::Converse => Box::new(SequentialToolCallWriter::new(
-                crate::chat::clients::bedrock_converse::StreamWriter::new(self.response_context.clone()),
-            )),
-            ClientFormat::Invoke => Box::new(SequentialToolCallWriter::new(
-                crate::chat::clients::bedrock_converse::invoke::StreamWriter::new(self.response_context.clone()),
-            )),
-            ClientFormat::Responses => Box::new(BlockCitationWriter::new(
-                crate::chat::clients::openai_responses::StreamWriter::new(self.response_context.clone()),
-            )),
+        let format = match self.client_format {
+            ClientFormat::Chat(format) => format,
+            _ => ChatFormat::OpenAiChat,
         };
+        let writer = format.stream_writer(self.response_context.clone());
         let writer = RecordingWriter::new(writer, &self.response_context);
         Transcoder::new(self.provider_format.event_framing(), self.provider_format.stream_decoder(), writer)
     }
@@ -563,10 +455,12 @@ impl Translation {
 
     /// Returns the content type of streams that are sent to the client.
     pub fn client_stream_type(&self) -> &'static str {
-        match self.client_format {
-            ClientFormat::Converse | ClientFormat::Invoke => EventFraming::AwsEventStream.content_type(),
-            _ => EventFraming::ServerSentEvents.content_type(),
-        }
+        let framing = if self.client_format.has_aws_event_stream() {
+            EventFraming::AwsEventStream
+        } else {
+            EventFraming::ServerSentEvents
+        };
+        framing.content_type()
     }
 
     /// Returns the content type of streams that the provider sends.
@@ -580,46 +474,6 @@ impl Translation {
     }
 }
 
-/// Returns true if the operation generates text and can be translated to another API format.
-pub fn is_chat_operation(operation: Operation) -> bool {
-    !matches!(
-        client_format_of(operation),
-        None | Some(
-            ClientFormat::Embeddings(_)
-                | ClientFormat::Images
-                | ClientFormat::Rerank
-                | ClientFormat::CountTokens(_)
-                | ClientFormat::ModelList
-                | ClientFormat::FineTuning
-                | ClientFormat::Batches
-        )
-    )
-}
-
-fn client_format_of(operation: Operation) -> Option<ClientFormat> {
-    match operation {
-        Operation::ChatComplete => Some(ClientFormat::Chat),
-        Operation::Complete => Some(ClientFormat::Completions),
-        Operation::Messages => Some(ClientFormat::Messages),
-        Operation::CreateModelResponse => Some(ClientFormat::Responses),
-        Operation::GenerateContent | Operation::StreamGenerateContent => Some(ClientFormat::Gemini),
-        Operation::Converse | Operation::ConverseStream => Some(ClientFormat::Converse),
-        Operation::InvokeModel | Operation::InvokeModelStream => Some(ClientFormat::Invoke),
-        Operation::Embed => Some(ClientFormat::Embeddings(EmbeddingFormat::Floats)),
-        Operation::EmbedContent => Some(ClientFormat::Embeddings(EmbeddingFormat::GeminiSingle)),
-        Operation::BatchEmbedContents => Some(ClientFormat::Embeddings(EmbeddingFormat::GeminiBatch)),
-        Operation::ImageGenerate => Some(ClientFormat::Images),
-        Operation::Rerank => Some(ClientFormat::Rerank),
-        Operation::MessagesCountTokens => Some(ClientFormat::CountTokens(CountFormat::Messages)),
-        Operation::CountTokens => Some(ClientFormat::CountTokens(CountFormat::Gemini)),
-        Operation::CountConverse => Some(ClientFormat::CountTokens(CountFormat::Converse)),
-        Operation::Models => Some(ClientFormat::ModelList),
-        _ if operation.is_fine_tuning() => Some(ClientFormat::FineTuning),
-        _ if operation.is_batch() => Some(ClientFormat::Batches),
-        _ => None,
-    }
-}
-
 /// Returns the response to a token count request, in the client's format.
 pub fn encode_token_count(operation: Operation, tokens: u64) -> Vec<u8> {
     let key = match operation {
@@ -630,7 +484,7 @@ pub fn encode_token_count(operation: Operation, tokens: u64) -> Vec<u8> {
     format!("{{\"{key}\":{tokens}}}").into_bytes()
 }
 
-/// Validates a token count request of Bedrock and returns the body of the request that is to be counted.
+/// Validates a token count request of Bedrock and returns the body of the request that is to be format.
 pub(crate) fn extract_counted_body(body: &[u8]) -> Result<Vec<u8>, RequestError> {
     crate::chat::clients::bedrock_converse::count_tokens::parse_request(body, "")?;
     Ok(crate::chat::clients::bedrock_converse::count_tokens::extract_inner_request(body)?.0)
@@ -639,6 +493,18 @@ pub(crate) fn extract_counted_body(body: &[u8]) -> Result<Vec<u8>, RequestError>
 /// Returns true if an error already has Anthropic's format.
 fn is_anthropic_error(response: &[u8]) -> bool {
     serde_json::from_slice::<serde_json::Value>(response).is_ok_and(|response| response["type"] == "error")
+}
+
+/// Applies the provider's parameter rules to a request body. Adds the parameters that they drop to `dropped`.
+fn apply_param_rules(
+    input: &TranslationInput<'_>,
+    operation: Operation,
+    body: Vec<u8>,
+    dropped: &mut DroppedParams,
+) -> Vec<u8> {
+    let Some((changed, dropped_fields)) = input.provider.param_rules(operation).apply(&body) else { return body };
+    dropped.merge(&dropped_fields);
+    changed
 }
 
 fn requests_usage(body: &[u8]) -> bool {

@@ -128,7 +128,7 @@ fn model_lists_have_one_shape_for_every_provider() {
     }
 }
 
-/// Covers all other providers. A model list that passes through has OpenAI's shape, and errors have the common shape.
+/// Covers all other providers. A model list that passes through has `OpenAI`'s shape, and errors have the common shape.
 #[test]
 fn normalises_model_lists_and_moderations_without_own_cases() {
     let list = br#"{"data":[{"id":"m","context_length":9,"pricing":{"prompt":"0"}}]}"#;
@@ -235,7 +235,7 @@ fn required_case(case: &Case) -> &'static str {
     }
 }
 
-/// Audio and image operations. Providers with OpenAI's own API stream them too.
+/// Audio and image operations. Providers with `OpenAI`'s own API stream them too.
 const MEDIA_OPERATIONS: [Operation; 4] =
     [Operation::CreateSpeech, Operation::CreateTranscription, Operation::ImageGenerate, Operation::ImageEdit];
 

@@ -32,10 +32,10 @@ fn requests_and_responses_match_the_golden_files() {
         };
         match case.upstream_body() {
             UpstreamBody::Error(bytes) => {
-                case.expect_json("returned.json", &translation.translate_error(400, &bytes, None))
+                case.expect_json("returned.json", &translation.translate_error(400, &bytes, None));
             }
             UpstreamBody::Complete(bytes) => {
-                case.expect_json("returned.json", &translation.translate_response(&bytes).unwrap())
+                case.expect_json("returned.json", &translation.translate_response(&bytes).unwrap());
             }
             UpstreamBody::Stream(bytes) => {
                 let mut transcoder = translation.transcoder();

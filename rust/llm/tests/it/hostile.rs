@@ -66,7 +66,7 @@ fn translate_changed_response(translation: &Translation, case: &Case, at: usize,
     match case.upstream_body() {
         UpstreamBody::Complete(bytes) => drop(translation.translate_response(&replace_value_in_json(&bytes, at, kind))),
         UpstreamBody::Error(bytes) => {
-            drop(translation.translate_error(500, &replace_value_in_json(&bytes, at, kind), None))
+            drop(translation.translate_error(500, &replace_value_in_json(&bytes, at, kind), None));
         }
         UpstreamBody::Stream(bytes) => {
             let mut transcoder = translation.transcoder();

@@ -151,7 +151,7 @@ fn counts_the_tokens_of_a_request() {
     assert_eq!(count("[]"), None);
 }
 
-/// Example of the OpenAI cookbook for gpt-4, which the provider counts as 129 tokens.
+/// Example of the `OpenAI` cookbook for gpt-4, which the provider counts as 129 tokens.
 #[test]
 fn counts_the_cookbook_example() {
     let body = serde_json::json!({"messages": [

@@ -14,9 +14,9 @@ impl ResponseShape for Messages {
     }
 
     fn complete_body(&self, context: &ResponseContext<'_>, text: &str) -> Value {
-        let mut content = vec![json!({"type": "text", "text": text})];
-        content.extend(context.tool_call_with_input().map(|(name, input)| tool_use_block(name, &input)));
-        message_object(context, &content.into(), &json!(stop_reason(context)), context.behaviour.chunks)
+        let mut blocks = vec![json!({"type": "text", "text": text})];
+        blocks.extend(context.tool_call_with_input().map(|(name, input)| tool_use_block(name, &input)));
+        message_object(context, &blocks.into(), &json!(stop_reason(context)), context.behaviour.chunks)
     }
 
     fn opening_events(&self, context: &ResponseContext<'_>) -> String {
@@ -79,10 +79,10 @@ fn format_event(data: &Value) -> String {
     format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or("message"))
 }
 
-fn message_object(context: &ResponseContext<'_>, content: &Value, stop: &Value, output_tokens: u32) -> Value {
+fn message_object(context: &ResponseContext<'_>, blocks: &Value, stop: &Value, output_tokens: u32) -> Value {
     let mut message = json!({
         "id": "msg_mock", "type": "message", "role": "assistant", "model": context.model,
-        "content": content, "stop_reason": stop, "stop_sequence": null,
+        "content": blocks, "stop_reason": stop, "stop_sequence": null,
     });
     if context.behaviour.usage != Some(false) {
         message["usage"] = usage_object(output_tokens);

@@ -36,11 +36,11 @@ impl ResponseShape for Converse {
     }
 
     fn complete_body(&self, context: &ResponseContext<'_>, text: &str) -> Value {
-        let mut content = vec![json!({"text": text})];
+        let mut blocks = vec![json!({"text": text})];
         if let Some((name, input)) = context.tool_call_with_input() {
-            content.push(json!({"toolUse": {"toolUseId": "tooluse_mock", "name": name, "input": input}}));
+            blocks.push(json!({"toolUse": {"toolUseId": "tooluse_mock", "name": name, "input": input}}));
         }
-        let message = json!({"role": "assistant", "content": content});
+        let message = json!({"role": "assistant", "content": blocks});
         let mut response = json!({"output": {"message": message}, "stopReason": stop_reason(context)});
         if context.behaviour.usage != Some(false) {
             response["usage"] = usage_object(context);

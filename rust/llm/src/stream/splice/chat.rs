@@ -35,10 +35,10 @@ impl EventRewriter for ChatRewriter {
             chunk["id"] = json!(self.id);
         }
         let mut says_something = chunk["choices"].as_array().is_none_or(Vec::is_empty);
-        for resolver in chunk["choices"].as_array_mut().into_iter().flatten() {
-            says_something |= resolver["finish_reason"].is_string();
-            says_something |= resolver["text"].as_str().is_some_and(|text| !text.is_empty());
-            let Some(Value::Object(delta)) = resolver.get_mut("delta") else { continue };
+        for choice in chunk["choices"].as_array_mut().into_iter().flatten() {
+            says_something |= choice["finish_reason"].is_string();
+            says_something |= choice["text"].as_str().is_some_and(|text| !text.is_empty());
+            let Some(Value::Object(delta)) = choice.get_mut("delta") else { continue };
             if self.has_started {
                 delta.remove("role");
             }

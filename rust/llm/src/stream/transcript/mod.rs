@@ -173,16 +173,16 @@ impl Transcript {
         if !chunk["error"].is_null() {
             self.set_obstacle(ERROR_REPORTED);
         }
-        for resolver in chunk["choices"].as_array().into_iter().flatten() {
+        for choice in chunk["choices"].as_array().into_iter().flatten() {
             self.has_started = true;
-            if resolver["index"].as_u64().is_some_and(|index| index > 0) {
+            if choice["index"].as_u64().is_some_and(|index| index > 0) {
                 self.set_obstacle(SEVERAL_CHOICES);
             }
-            self.text += resolver["text"].as_str().unwrap_or_default();
-            for (key, value) in resolver["delta"].as_object().into_iter().flatten() {
+            self.text += choice["text"].as_str().unwrap_or_default();
+            for (key, value) in choice["delta"].as_object().into_iter().flatten() {
                 self.record_delta(key, value);
             }
-            if resolver["finish_reason"].is_string() {
+            if choice["finish_reason"].is_string() {
                 self.set_obstacle(ALREADY_ENDED);
             }
         }

@@ -31,8 +31,8 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     for (at, value) in into_array(fields.shift_remove("tools"), "tools")?.into_iter().enumerate() {
         request.tools.push(parse_tool(value, &format!("tools[{at}]"))?);
     }
-    if let Some(resolver) = fields.shift_remove("tool_choice").filter(|resolver| !resolver.is_null()) {
-        parse_tool_choice(resolver, &mut request, &mut fields)?;
+    if let Some(choice) = fields.shift_remove("tool_choice").filter(|choice| !choice.is_null()) {
+        parse_tool_choice(choice, &mut request, &mut fields)?;
     }
     rename_params(&mut fields, &mut request.dropped_params);
     request.fields = fields;
@@ -181,17 +181,17 @@ fn parse_tool(value: Value, path: &str) -> Result<Tool, RequestError> {
 }
 
 fn parse_tool_choice(value: Value, request: &mut ChatRequest, fields: &mut Fields) -> Result<(), RequestError> {
-    let mut resolver = into_object(value, "tool_choice")?;
-    if let Some(Value::Bool(is_alone)) = resolver.shift_remove("disable_parallel_tool_use") {
+    let mut choice = into_object(value, "tool_choice")?;
+    if let Some(Value::Bool(is_alone)) = choice.shift_remove("disable_parallel_tool_use") {
         fields.insert("parallel_tool_calls".into(), (!is_alone).into());
     }
-    request.tool_choice = Some(match take_required_string(&mut resolver, "type", "tool_choice")?.as_str() {
+    request.tool_choice = Some(match take_required_string(&mut choice, "type", "tool_choice")?.as_str() {
         "auto" => ToolChoice::Auto,
         "none" => ToolChoice::None,
         "any" => ToolChoice::Any,
-        "tool" => ToolChoice::Tool(take_required_string(&mut resolver, "name", "tool_choice")?),
+        "tool" => ToolChoice::Tool(take_required_string(&mut choice, "name", "tool_choice")?),
         _ => return Err(RequestError::new("tool_choice.type", "must be auto, any, tool or none")),
     });
-    request.record_dropped_fields("tool_choice", &resolver);
+    request.record_dropped_fields("tool_choice", &choice);
     Ok(())
 }

@@ -260,10 +260,10 @@ fn parse_tool_config(mut config: Fields, request: &mut ChatRequest) -> Result<()
             _ => request.tools.push(Tool::BuiltIn { kind, fields: value.as_object().cloned().unwrap_or_default() }),
         }
     }
-    let resolver = take_field(&mut config, "toolChoice");
+    let choice = take_field(&mut config, "toolChoice");
     request.record_dropped_fields("toolConfig", &config);
-    let Some(resolver) = resolver else { return Ok(()) };
-    let (kind, mut value) = parse_single_field(resolver, "toolConfig.toolChoice")?;
+    let Some(choice) = choice else { return Ok(()) };
+    let (kind, mut value) = parse_single_field(choice, "toolConfig.toolChoice")?;
     request.tool_choice = Some(match (kind.as_str(), value.get_mut("name").map(Value::take).unwrap_or_default()) {
         ("auto", _) => ToolChoice::Auto,
         ("any", _) => ToolChoice::Any,

@@ -308,8 +308,8 @@ fn parse_tool_choice(value: Option<Value>) -> Result<Option<ToolChoice>, Request
             "required" => Ok(Some(ToolChoice::Any)),
             _ => Err(wrong()),
         },
-        Some(Value::Object(resolver)) => {
-            let name = resolver.get("function").and_then(|function| function.get("name")).and_then(Value::as_str);
+        Some(Value::Object(choice)) => {
+            let name = choice.get("function").and_then(|function| function.get("name")).and_then(Value::as_str);
             Ok(Some(ToolChoice::Tool(name.ok_or_else(wrong)?.to_owned())))
         }
         Some(_) => Err(wrong()),

@@ -66,6 +66,16 @@ impl ResponseBuilder {
         }
     }
 
+    /// Sets the ID and the model that the provider reports; ignores empty values.
+    fn set_identity(&mut self, id: &str, model: &str) {
+        if !id.is_empty() {
+            id.clone_into(&mut self.id);
+        }
+        if !model.is_empty() {
+            model.clone_into(&mut self.model);
+        }
+    }
+
     /// Appends text to the last block if that has this kind; otherwise starts a new block.
     fn append_block_text(&mut self, kind: &'static str, key: &'static str, text: &str) {
         if !self.context.should_show_thinking {
@@ -162,14 +172,7 @@ impl ToolCall {
 impl EventSink for ResponseBuilder {
     fn push_event(&mut self, event: ResponseEvent<'_>) {
         match event {
-            ResponseEvent::Start { id, model } => {
-                if !id.is_empty() {
-                    id.clone_into(&mut self.id);
-                }
-                if !model.is_empty() {
-                    model.clone_into(&mut self.model);
-                }
-            }
+            ResponseEvent::Start { id, model } => self.set_identity(id, model),
             ResponseEvent::Text(text) => {
                 self.text.get_or_insert_default().push_str(text);
                 self.append_block_text("text", "text", text);
@@ -182,11 +185,8 @@ impl EventSink for ResponseBuilder {
             ResponseEvent::Thinking(text) => self.append_block_text("thinking", "thinking", text),
             ResponseEvent::ThinkingSignature(signature) => self.set_thinking_signature(signature),
             ResponseEvent::RedactedThinking(data) => {
-                self.add_block_or_drop(
-                    self.context.should_show_thinking,
-                    "thinking",
-                    json!({"type": "redacted_thinking", "data": data}),
-                );
+                let block = json!({"type": "redacted_thinking", "data": data});
+                self.add_block_or_drop(self.context.should_show_thinking, "thinking", block);
             }
             ResponseEvent::Image { mime, data } => {
                 let url = format!("data:{mime};base64,{data}");
@@ -231,12 +231,12 @@ impl ResponseWriter for ResponseBuilder {
         let message = self.build_message();
         let reason =
             if self.context.is_strict { finish_reason::to_openai(&self.finish_reason) } else { &self.finish_reason };
-        let mut resolver = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": reason});
-        move_fields(&mut resolver, &mut self.extra_fields.choice);
+        let mut choice = json!({"index": 0, "message": message, "logprobs": null, "finish_reason": reason});
+        move_fields(&mut choice, &mut self.extra_fields.choice);
         let mut response = json!({"id": self.id, "object": "chat.completion", "created": self.context.created,
-            "model": self.model, "provider": self.context.provider, "choices": [resolver]});
-        if let Some(cost) = &self.usage {
-            response["usage"] = encode_usage(cost);
+            "model": self.model, "provider": self.context.provider, "choices": [choice]});
+        if let Some(usage) = &self.usage {
+            response["usage"] = encode_usage(usage);
         }
         move_fields(&mut response, &mut self.extra_fields.response);
         response.to_string().into_bytes()

@@ -255,8 +255,8 @@ fn parse_tool_choice(value: Option<Value>) -> Result<Option<ToolChoice>, Request
         Some(Value::String(mode)) if mode == "auto" => Ok(Some(ToolChoice::Auto)),
         Some(Value::String(mode)) if mode == "none" => Ok(Some(ToolChoice::None)),
         Some(Value::String(mode)) if mode == "required" => Ok(Some(ToolChoice::Any)),
-        Some(Value::Object(resolver)) if resolver.get("type") == Some(&json!("function")) => {
-            Ok(Some(ToolChoice::Tool(resolver.get("name").and_then(Value::as_str).ok_or_else(wrong)?.to_owned())))
+        Some(Value::Object(choice)) if choice.get("type") == Some(&json!("function")) => {
+            Ok(Some(ToolChoice::Tool(choice.get("name").and_then(Value::as_str).ok_or_else(wrong)?.to_owned())))
         }
         Some(_) => Err(wrong()),
     }

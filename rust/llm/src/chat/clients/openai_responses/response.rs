@@ -126,6 +126,16 @@ impl ResponseBuilder {
         }
     }
 
+    /// Sets the ID and the model that the provider reports; ignores empty values.
+    fn set_identity(&mut self, id: &str, model: &str) {
+        if !id.is_empty() {
+            self.id = format!("resp_{id}");
+        }
+        if !model.is_empty() {
+            model.clone_into(&mut self.model);
+        }
+    }
+
     fn push_item(&mut self, kind: ItemKind) -> &mut OutputItem {
         let id = format!("{}_{}_{}", kind.id_prefix(), self.id.trim_start_matches("resp_"), self.items.len());
         self.items.push(OutputItem {
@@ -245,17 +255,20 @@ fn usage_json(token_usage: &Usage) -> Value {
     usage
 }
 
+/// Returns the `error` object of a failed response.
+fn stream_error(kind: Option<&str>, message: &str, code: Option<&str>) -> Value {
+    let code = match errors::stream_failure(ApiFormat::OpenAi, kind, message, code).status {
+        429 => "rate_limit_exceeded",
+        // Keeps codes in OpenAI's snake case; AWS exception names are replaced.
+        _ => code.filter(|code| code.contains('_')).unwrap_or("server_error"),
+    };
+    json!({"code": code, "message": message})
+}
+
 impl EventSink for ResponseBuilder {
     fn push_event(&mut self, event: ResponseEvent<'_>) {
         match event {
-            ResponseEvent::Start { id, model } => {
-                if !id.is_empty() {
-                    self.id = format!("resp_{id}");
-                }
-                if !model.is_empty() {
-                    model.clone_into(&mut self.model);
-                }
-            }
+            ResponseEvent::Start { id, model } => self.set_identity(id, model),
             ResponseEvent::Text("")
             | ResponseEvent::TextBlockStart
             | ResponseEvent::Refusal("")
@@ -306,12 +319,7 @@ impl EventSink for ResponseBuilder {
             ResponseEvent::Usage(usage) => self.usage = usage,
             ResponseEvent::Finish { reason, .. } => reason.clone_into(&mut self.finish_reason),
             ResponseEvent::Failed { kind, message, code } => {
-                let code = match errors::stream_failure(ApiFormat::OpenAi, kind, message, code).status {
-                    429 => "rate_limit_exceeded",
-                    // Keeps codes in OpenAI's snake case; AWS exception names are replaced.
-                    _ => code.filter(|code| code.contains('_')).unwrap_or("server_error"),
-                };
-                self.error = Some(json!({"code": code, "message": message}));
+                self.error = Some(stream_error(kind, message, code));
             }
         }
     }

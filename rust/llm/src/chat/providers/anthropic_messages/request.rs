@@ -147,22 +147,25 @@ fn content_block(part: Part, path: &str, request: &mut ChatRequest) -> Result<Op
             (json!({"type": "tool_use", "id": id, "name": call.name, "input": input}), call.cache)
         }
         Part::ToolResult { id, parts, is_error, cache } => {
-            let mut result = json!({"type": "tool_result", "tool_use_id": call_ids::CLAUDE.normalise_id(&id)});
-            let inner = parts.into_iter().filter_map(|part| content_block(part, path, request).transpose());
-            let inner = inner.collect::<Result<Vec<_>, _>>()?;
-            if !inner.is_empty() {
-                result["content"] = inner.into();
-            }
-            if is_error {
-                result["is_error"] = true.into();
-            }
-            (result, cache)
+            let content = parts.into_iter().filter_map(|part| content_block(part, path, request).transpose());
+            (tool_result_block(&id, content.collect::<Result<_, _>>()?, is_error), cache)
         }
     };
     if let Some(cache) = cache {
         block["cache_control"] = cache;
     }
     Ok(Some(block))
+}
+
+fn tool_result_block(call_id: &str, content: Vec<Value>, is_error: bool) -> Value {
+    let mut block = json!({"type": "tool_result", "tool_use_id": call_ids::CLAUDE.normalise_id(call_id)});
+    if !content.is_empty() {
+        block["content"] = content.into();
+    }
+    if is_error {
+        block["is_error"] = true.into();
+    }
+    block
 }
 
 fn text_block(text: &str, citations: Option<&Value>, request: &mut ChatRequest) -> Value {
@@ -194,7 +197,7 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), Reques
         out.insert("tools".into(), tools.into());
     }
     let parallel = request.take_param("parallel_tool_calls");
-    let mut resolver = match request.tool_choice.clone() {
+    let mut choice = match request.tool_choice.clone() {
         None if parallel == Some(Value::Bool(false)) && out.contains_key("tools") => json!({"type": "auto"}),
         None => return Ok(()),
         Some(_) if !out.contains_key("tools") => return Err(RequestError::new("tool_choice", "there are no tools")),
@@ -203,10 +206,10 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), Reques
         Some(ToolChoice::Any) => json!({"type": "any"}),
         Some(ToolChoice::Tool(name)) => json!({"type": "tool", "name": name}),
     };
-    if parallel == Some(Value::Bool(false)) && resolver["type"] != "none" {
-        resolver["disable_parallel_tool_use"] = true.into();
+    if parallel == Some(Value::Bool(false)) && choice["type"] != "none" {
+        choice["disable_parallel_tool_use"] = true.into();
     }
-    out.insert("tool_choice".into(), resolver);
+    out.insert("tool_choice".into(), choice);
     Ok(())
 }
 

@@ -114,15 +114,7 @@ fn write_part(part: Part, path: &str, request: &mut ChatRequest, out: &mut Vec<V
     let (block, cache) = match part {
         // Bedrock rejects text that is only whitespace.
         Part::Text { text, .. } if text.trim().is_empty() => return Ok(()),
-        Part::Text { text, cache, citations } => match citations.as_ref().map(citations::to_converse_request) {
-            Some(Some(converted)) => {
-                (json!({"citationsContent": {"content": [{"text": text}], "citations": converted}}), cache)
-            }
-            unsupported => {
-                request.record_dropped_if_set("citations", unsupported.as_ref());
-                (json!({"text": text}), cache)
-            }
-        },
+        Part::Text { text, cache, citations } => (build_text_block(&text, citations.as_ref(), request), cache),
         Part::Image { source: Source::Data { mime, data }, cache, detail } => {
             request.record_dropped_if_set("image_url.detail", detail.as_ref());
             (build_media_block(&mime, &data).ok_or_else(|| refused(&mime))?, cache)
@@ -173,6 +165,16 @@ fn write_part(part: Part, path: &str, request: &mut ChatRequest, out: &mut Vec<V
     out.push(block);
     write_cache_point(cache.as_ref(), CachePointPosition::Messages, request, out);
     Ok(())
+}
+
+fn build_text_block(text: &str, citations: Option<&Value>, request: &mut ChatRequest) -> Value {
+    match citations.map(citations::to_converse_request) {
+        Some(Some(converted)) => json!({"citationsContent": {"content": [{"text": text}], "citations": converted}}),
+        unsupported => {
+            request.record_dropped_if_set("citations", unsupported.as_ref());
+            json!({"text": text})
+        }
+    }
 }
 
 /// Builds the content of a tool result. Also returns its last cache hint, because a cache point must follow the result,
@@ -323,10 +325,10 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>
     if request.take_param("parallel_tool_calls") == Some(Value::Bool(false)) {
         request.record_dropped("parallel_tool_calls");
     }
-    let resolver = request.tool_choice.take();
+    let choice = request.tool_choice.take();
     if tools.is_empty() {
         declare_called_tools(request, out);
-        match resolver {
+        match choice {
             Some(ToolChoice::Any | ToolChoice::Tool(_)) if native.is_empty() => {
                 return Err(RequestError::new("tool_choice", "there are no tools"));
             }
@@ -339,18 +341,21 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>
         return Ok(native);
     }
     let mut config = json!({"tools": tools});
-    match resolver {
-        None => (),
-        Some(ToolChoice::Auto) => config["toolChoice"] = json!({"auto": {}}),
-        Some(ToolChoice::Any) => config["toolChoice"] = json!({"any": {}}),
-        Some(ToolChoice::Tool(name)) => config["toolChoice"] = json!({"tool": {"name": name}}),
-        Some(ToolChoice::None) => {
-            return Err(RequestError::new(
-                "tool_choice",
-                "`none` is not supported by this provider; leave out the tools instead",
-            ));
-        }
+    if let Some(choice) = choice {
+        config["toolChoice"] = encode_tool_choice(choice)?;
     }
     out.insert("toolConfig".into(), config);
     Ok(native)
+}
+
+fn encode_tool_choice(choice: ToolChoice) -> Result<Value, RequestError> {
+    match choice {
+        ToolChoice::Auto => Ok(json!({"auto": {}})),
+        ToolChoice::Any => Ok(json!({"any": {}})),
+        ToolChoice::Tool(name) => Ok(json!({"tool": {"name": name}})),
+        ToolChoice::None => Err(RequestError::new(
+            "tool_choice",
+            "`none` is not supported by this provider; leave out the tools instead",
+        )),
+    }
 }

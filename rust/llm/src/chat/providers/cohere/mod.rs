@@ -58,7 +58,7 @@ impl ProviderFormat for CohereFormat {
         for key in ["top_k", "k"] {
             chat_request.clamp_param(key, &(0..=500));
         }
-        let resolver = chat_request.tool_choice.take();
+        let choice = chat_request.tool_choice.take();
         let is_strict = take_strict_flags(chat_request);
         convert_reasoning_effort(chat_request)?;
         let chat = request::build_body(chat_request, "max_tokens", openai_chat::ReasoningReplay::Dropped)?;
@@ -79,7 +79,7 @@ impl ProviderFormat for CohereFormat {
         if let Some(thinking) = chat_request.take_param("thinking") {
             out.insert("thinking".into(), build_thinking(&thinking));
         }
-        write_tool_choice(resolver.as_ref(), &mut out)?;
+        write_tool_choice(choice.as_ref(), &mut out)?;
         rewrite_response_format(&mut out);
         if let Some(stop @ Value::String(_)) = out.get_mut("stop_sequences") {
             *stop = json!([stop.take()]);
@@ -209,8 +209,8 @@ fn build_thinking(thinking: &Value) -> Value {
     config
 }
 
-fn write_tool_choice(resolver: Option<&ToolChoice>, out: &mut Fields) -> Result<(), RequestError> {
-    let mode = match resolver {
+fn write_tool_choice(choice: Option<&ToolChoice>, out: &mut Fields) -> Result<(), RequestError> {
+    let mode = match choice {
         None | Some(ToolChoice::Auto) => return Ok(()),
         Some(ToolChoice::None) => "NONE",
         Some(ToolChoice::Any) => "REQUIRED",

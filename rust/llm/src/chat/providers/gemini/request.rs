@@ -363,7 +363,7 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), Reques
     if request.take_param("parallel_tool_calls") == Some(Value::Bool(false)) {
         request.record_dropped("parallel_tool_calls");
     }
-    let calling = request.tool_choice.take().map(|resolver| match resolver {
+    let calling = request.tool_choice.take().map(|choice| match choice {
         ToolChoice::Auto => json!({"mode": "AUTO"}),
         ToolChoice::None => json!({"mode": "NONE"}),
         ToolChoice::Any => json!({"mode": "ANY"}),

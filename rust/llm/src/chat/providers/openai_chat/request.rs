@@ -58,15 +58,15 @@ pub fn build_body(request: &mut ChatRequest, limit: &str, thoughts: ReasoningRep
     if !tools.is_empty() {
         out.insert("tools".into(), tools.into());
     }
-    let resolver = match request.tool_choice.take() {
+    let choice = match request.tool_choice.take() {
         None => None,
         Some(ToolChoice::Auto) => Some("auto".into()),
         Some(ToolChoice::None) => Some("none".into()),
         Some(ToolChoice::Any) => Some("required".into()),
         Some(ToolChoice::Tool(name)) => Some(json!({"type": "function", "function": {"name": name}})),
     };
-    if let Some(resolver) = resolver {
-        out.insert("tool_choice".into(), resolver);
+    if let Some(choice) = choice {
+        out.insert("tool_choice".into(), choice);
     }
     request.move_param("max_tokens", &mut out, limit);
     if let Some(budget) = thinking_budget(request).filter(|_| thoughts == ReasoningReplay::Details) {

@@ -191,18 +191,18 @@ impl ChatDecoder {
             id.clone_into(&mut self.response_id);
             sink.push_event(ResponseEvent::Start { id, model: response.model.as_deref().unwrap_or_default() });
         }
-        if let Some(resolver) = response.choices.iter().find(|resolver| resolver.index == 0) {
-            if let Some(message) = resolver.delta.as_ref().or(resolver.message.as_ref()) {
+        if let Some(choice) = response.choices.iter().find(|choice| choice.index == 0) {
+            if let Some(message) = choice.delta.as_ref().or(choice.message.as_ref()) {
                 self.process_message(message, sink);
             }
-            if let Some(json) = resolver.logprobs.filter(|json| is_nonempty(json)) {
+            if let Some(json) = choice.logprobs.filter(|json| is_nonempty(json)) {
                 sink.push_event(ResponseEvent::ExtraField {
                     scope: FieldScope::Choice,
                     name: "logprobs",
                     json: json.get(),
                 });
             }
-            if let Some(reason) = &resolver.finish_reason {
+            if let Some(reason) = &choice.finish_reason {
                 self.has_finish_reason = true;
                 sink.push_event(ResponseEvent::Finish { reason, stop_sequence: None });
             }
