@@ -56,7 +56,7 @@ fn bench_choose_target(c: &mut Criterion) {
         && let Strategy::Conditional(strategy) = &root.strategy
     {
         group.bench_function("the last of 1,000 conditions", |b| {
-            b.iter(|| strategy.choose_target(black_box(&condition_input)))
+            b.iter(|| strategy.choose_target(black_box(&condition_input)));
         });
     }
     if let Some(Config { root, .. }) = parse_config(&nested_config(1, 100))
@@ -174,7 +174,7 @@ fn bench_cached_response(c: &mut Criterion) {
                 build_request(config, &prompt)
             };
             let response = |request| {
-                assert_eq!(runtime.block_on(penstock_core::gateway::handle(&state, request)).head.status, 200)
+                assert_eq!(runtime.block_on(penstock_core::gateway::handle(&state, request)).head.status, 200);
             };
             b.iter_batched(setup, response, BatchSize::SmallInput);
         });

@@ -238,17 +238,7 @@ impl Exchange {
             request_guard: under_way,
         } = ends;
         let mut closing = std::pin::pin!(closing);
-        let head_result = Python::attach(|py| {
-            let head_matches = |predicate: fn(&ClientResponseHead) -> bool| self.head.as_ref().is_some_and(predicate);
-            let (at_once, declares) = (
-                head_matches(ClientResponseHead::is_event_stream),
-                head_matches(|reply| reply.headers.get("content-length").is_some()),
-            );
-            self.stream_peer = self.scope.take().map(|scope| StreamPeer::from_scope(scope.bind(py), declares));
-            // Any other head is sent together with the first chunk, which is already there.
-            if at_once { self.send_head(py) } else { Ok(()) }
-        });
-        if head_result.is_err() {
+        if Python::attach(|py| self.begin_stream(py)).is_err() {
             return;
         }
         loop {
@@ -302,6 +292,16 @@ impl Exchange {
                 }
             }
         }
+    }
+
+    /// Remembers the client of a stream. Sends the head of an event stream at once; any other head is sent together with
+    /// the first chunk, which is already there.
+    fn begin_stream(&mut self, py: Python<'_>) -> PyResult<()> {
+        let head = self.head.as_ref();
+        let is_event_stream = head.is_some_and(ClientResponseHead::is_event_stream);
+        let has_length = head.is_some_and(|head| head.headers.get("content-length").is_some());
+        self.stream_peer = self.scope.take().map(|scope| StreamPeer::from_scope(scope.bind(py), has_length));
+        if is_event_stream { self.send_head(py) } else { Ok(()) }
     }
 
     /// Parks an HTTP/2 stream whose client does not read, so that the other streams of its connection continue. Returns

@@ -8,7 +8,8 @@ use std::sync::{
 
 #[derive(Debug, Clone)]
 pub struct MemoryBudget {
-    used_bytes: Arc<AtomicUsize>,
+    /// Bytes that all permits have reserved.
+    reserved: Arc<AtomicUsize>,
     max_bytes: usize,
     /// Limit of one permit.
     max_permit_bytes: usize,
@@ -16,7 +17,7 @@ pub struct MemoryBudget {
 
 impl MemoryBudget {
     pub fn new(max_bytes: usize, max_permit_bytes: usize) -> Self {
-        Self { used_bytes: Arc::default(), max_bytes, max_permit_bytes }
+        Self { reserved: Arc::default(), max_bytes, max_permit_bytes }
     }
 
     pub fn new_permit(&self) -> MemoryPermit {
@@ -24,7 +25,7 @@ impl MemoryBudget {
     }
 
     pub fn used_bytes(&self) -> usize {
-        self.used_bytes.load(Ordering::Relaxed)
+        self.reserved.load(Ordering::Relaxed)
     }
 }
 
@@ -38,9 +39,9 @@ pub struct MemoryPermit {
 impl MemoryPermit {
     /// Reserves more bytes. Returns false if that exceeds the limit of the permit or of the budget.
     pub fn try_reserve(&mut self, bytes: usize) -> bool {
-        let used = self.budget.used_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let used = self.budget.reserved.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if used > self.budget.max_bytes || self.reserved_bytes + bytes > self.budget.max_permit_bytes {
-            self.budget.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.budget.reserved.fetch_sub(bytes, Ordering::Relaxed);
             return false;
         }
         self.reserved_bytes += bytes;
@@ -50,7 +51,7 @@ impl MemoryPermit {
 
 impl Drop for MemoryPermit {
     fn drop(&mut self) {
-        self.budget.used_bytes.fetch_sub(self.reserved_bytes, Ordering::Relaxed);
+        self.budget.reserved.fetch_sub(self.reserved_bytes, Ordering::Relaxed);
     }
 }
 

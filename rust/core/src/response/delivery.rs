@@ -106,7 +106,7 @@ pub async fn deliver_response(
     let hints = if dialect == ApiFormat::Bedrock { bedrock_header_usage(&response_head.headers) } else { None };
     let mut reply = ClientResponseHead::new(status, build_response_headers(response_head.headers, call, &record));
     if is_small {
-        // Pinned locally here and below, because an async function stores a future that it takes by value twice.
+        // Pinned locally, because an async function stores a future that it takes by value twice.
         let collected = {
             let collecting = pin!(upstream::collect(&mut body, MAX_BUFFERED_RESPONSE_BYTES));
             run_unless_draining(state, pin!(deadline.enforce(collecting))).await
@@ -127,15 +127,10 @@ pub async fn deliver_response(
             Err(error) => return respond_with_error(&error, call, record),
         }
     }
-    if !(is_events || is_frames) || is_deadline_before_heartbeat(state, &deadline) {
-        // The status can still be chosen until the first bytes of the body arrive.
-        let first = {
-            let beginning = pin!(body.wait_for_first_chunk());
-            run_unless_draining(state, pin!(deadline.enforce(beginning))).await
-        };
-        if let Err(error) = first {
-            return respond_with_error(&error, call, record);
-        }
+    if (!(is_events || is_frames) || is_deadline_before_heartbeat(state, &deadline))
+        && let Err(error) = wait_for_body_start(state, &mut body, &mut deadline).await
+    {
+        return respond_with_error(&error, call, record);
     }
     if is_json && framing.is_none() {
         // Too large to buffer, but a complete response all the same, so the deadline applies to its end.
@@ -150,6 +145,12 @@ pub async fn deliver_response(
     let stream = ResponseStream::new(body, (reading, dialect), ends_with_event, record);
     let beats = is_events && is_plain && allows_heartbeat(call, dialect) && !every.is_zero();
     ClientResponse { head: reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
+}
+
+/// Waits for the first bytes of the body. Until they arrive, the status can still be chosen.
+async fn wait_for_body_start(state: &GatewayState, body: &mut ResponseBody, deadline: &mut Deadline) -> Result<()> {
+    let beginning = pin!(body.wait_for_first_chunk());
+    run_unless_draining(state, pin!(deadline.enforce(beginning))).await
 }
 
 /// Returns true if the response reports usage that is not billed yet. The response to a POST does; a response that is

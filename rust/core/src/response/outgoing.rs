@@ -127,8 +127,8 @@ impl MeteredResponse {
     /// Closes the record with the metered values. Defers billing if the response continues in the background without
     /// usage so far.
     fn settle_record(self, mut record: Record, outcome: Outcome) {
-        let Self { usage, countable_content, image_count: drawn, background_response_id, .. } = self;
-        record.log.billing.image_count = drawn;
+        let Self { usage, countable_content, image_count, background_response_id, .. } = self;
+        record.log.billing.image_count = image_count;
         let goes_on = usage.is_none() && background_response_id.is_some_and(|id| record.log.defer_charge(&id));
         record.finish(usage, countable_content.filter(|_| !goes_on), outcome);
     }
@@ -163,12 +163,12 @@ impl ResponseMeter {
                 ..MeteredResponse::default()
             },
             Self::LargeBody(mut skim) => {
-                let (drawn, countable_content) =
-                    (skim.take_image_count(), Some(CountableResponse::ByteLength(skim.length())));
+                let image_count = skim.take_image_count();
+                let countable_content = Some(CountableResponse::ByteLength(skim.length()));
                 MeteredResponse {
                     usage: skim.finish(dialect),
                     countable_content,
-                    image_count: drawn,
+                    image_count,
                     ..MeteredResponse::default()
                 }
             }
@@ -194,32 +194,28 @@ impl ResponseMeter {
                     ..MeteredResponse::default()
                 }
             }
-            Self::SseEvents(meter) => {
-                let StreamSummary {
-                    usage,
-                    is_terminated: terminated,
-                    has_finish_reasons: finished,
-                    has_error_event: failed,
-                    deltas,
-                    background_response_id,
-                    ..
-                } = meter.finish();
-                // A response that failed before its first output has cost nothing.
-                let deltas = deltas.filter(|deltas| !deltas.is_empty() || (terminated && !failed));
-                // After the event that ends the response, it does not matter how the connection ends.
-                let has_end_marker = Some(failed || terminated || (finished && !is_cut));
-                let countable_content = deltas.map(CountableResponse::Deltas);
-                MeteredResponse {
-                    usage,
-                    countable_content,
-                    is_event_stream: true,
-                    has_end_marker,
-                    has_failed: failed,
-                    background_response_id,
-                    ..MeteredResponse::default()
-                }
-            }
+            Self::SseEvents(meter) => summarise_event_stream(meter.finish(), is_cut),
         }
+    }
+}
+
+/// Returns the metered values of an event stream. `is_cut` is true if the stream was truncated.
+fn summarise_event_stream(summary: StreamSummary, is_cut: bool) -> MeteredResponse {
+    let StreamSummary {
+        usage, is_terminated, has_finish_reasons, has_error_event, deltas, background_response_id, ..
+    } = summary;
+    // A response that failed before its first output has cost nothing.
+    let deltas = deltas.filter(|deltas| !deltas.is_empty() || (is_terminated && !has_error_event));
+    // After the event that ends the response, it does not matter how the connection ends.
+    let has_end_marker = has_error_event || is_terminated || (has_finish_reasons && !is_cut);
+    MeteredResponse {
+        usage,
+        countable_content: deltas.map(CountableResponse::Deltas),
+        is_event_stream: true,
+        has_end_marker: Some(has_end_marker),
+        has_failed: has_error_event,
+        background_response_id,
+        ..MeteredResponse::default()
     }
 }
 

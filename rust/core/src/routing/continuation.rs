@@ -71,7 +71,7 @@ pub struct Continuation {
     transcript: Option<Transcript>,
     memory_permit: MemoryPermit,
     spent_tokens: PriorUsage,
-    continuation_count: u8,
+    resume_count: u8,
 }
 
 impl ResumeStream for Continuation {
@@ -111,7 +111,7 @@ impl Continuation {
                 resume_point,
                 memory_permit: state.shared.recovery_memory.new_permit(),
                 spent_tokens: PriorUsage::default(),
-                continuation_count: 0,
+                resume_count: 0,
             }));
         }
         response
@@ -129,7 +129,7 @@ impl Continuation {
         }
         // A response that one target begins and another completes must not be cached.
         log.pending_cache_entry = None;
-        self.continuation_count += 1;
+        self.resume_count += 1;
         let searched = log.implicit_searches();
         let ResumedStream { response, request_body, target_path: at, repeated_text: repeated } =
             self.request_continuation(error, log).await?;
@@ -151,8 +151,7 @@ impl Continuation {
         let Some(transcript) = &self.transcript else { return Some("responses on this path cannot be continued") };
         transcript
             .resume_obstacle()
-            .or((self.continuation_count == MAX_CONTINUATIONS)
-                .then_some("the response reached its limit of continuations"))
+            .or((self.resume_count == MAX_CONTINUATIONS).then_some("the response reached its limit of continuations"))
     }
 
     /// Tries the successor targets in order and returns the first stream that continues the response.

@@ -203,7 +203,7 @@ async fn counts_large_batch_once_in_memory_budget() {
     let provider = Server::start().await;
     let room = 2 * 1024 * 1024;
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
-        (settings.buffered_body_bytes, settings.max_body_bytes) = (room, room)
+        (settings.buffered_body_bytes, settings.max_body_bytes) = (room, room);
     });
     rig.apply_snapshot(&json!({"epoch": "1", "catalogue": true,
         "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk-1")}]}));

@@ -113,7 +113,7 @@ async fn falls_back_when_target_does_not_respond() {
     }
     let refused = json!({"provider": "mock", "custom_host": "http://127.0.0.1:1/v1"});
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
-        settings.trusted_custom_hosts = vec!["127.0.0.1".into()]
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
     assert_eq!(rig.send(chat_with_config(&fallback_config(&[refused, mock_target("chunks=1")]))).await.status, 200);
 }

@@ -321,66 +321,51 @@ impl UnhealthyProviders {
     /// Cases that apply to any request content. Targets differ by host, because most of these requests have no model
     /// name.
     fn feature_cases(&self) -> Vec<FeatureCase> {
-        let at =
-            |provider: &ScriptedServer| json!({"provider": "mock", "custom_host": format!("{}/v1", provider.url())});
-        let (bad, silent, well) = (at(&self.failing), at(&self.silent), json!({"provider": "mock"}));
-        let with = |target: &Value, key: &str, value: Value| {
-            let mut target = target.clone();
-            target[key] = value;
-            target
-        };
-        let never = with(&bad, "weight", json!(0));
-        let [one, other] = ["a", "b"].map(|name| with(&well, "name", json!(name)));
-        let retry = json!({"attempts": 2, "on_status_codes": [503], "use_retry_after_headers": true});
-        let listed = json!({"mode": "fallback", "on_status_codes": [503]});
-        let hedged = json!({"mode": "fallback", "hedge": {"after_ms": 20}});
-        let guarded = json!({"mode": "fallback", "cb_config": sensitive_breaker_config()});
-        let stuck = json!({"mode": "loadbalance", "sticky": {"hash_fields": ["metadata.plan"], "ttl": 60}});
+        self.strategy_cases().into_iter().chain(self.target_cases()).collect()
+    }
+
+    /// Cases of strategies with two targets.
+    fn strategy_cases(&self) -> Vec<FeatureCase> {
+        let (failing, silent, healthy) =
+            (scripted_target(&self.failing), scripted_target(&self.silent), healthy_target());
+        let unused = with_field(&failing, "weight", json!(0));
+        let [one, other] = ["a", "b"].map(|name| with_field(&healthy, "name", json!(name)));
+        let fallback = json!({"mode": "fallback", "on_status_codes": [503]});
+        let hedge = json!({"mode": "fallback", "hedge": {"after_ms": 20}});
+        let breaker = json!({"mode": "fallback", "cb_config": sensitive_breaker_config()});
+        let sticky = json!({"mode": "loadbalance", "sticky": {"hash_fields": ["metadata.plan"], "ttl": 60}});
         let query = json!({"$and": [{"url.pathname": {"$regex": "^/v1/"}}], "metadata.plan": "paid"});
-        let routed = json!({"mode": "conditional", "conditions": [{"query": query, "then": "b"}], "default": "a"});
+        let conditional = json!({"mode": "conditional", "conditions": [{"query": query, "then": "b"}], "default": "a"});
+        let single = two_target_config(&json!({"mode": "single"}), &[healthy.clone(), failing.clone()]);
         let first =
             |told: &TestResponse, _: &[Entry]| told.status == 200 && routing_headers(told)[0] == "config.targets[0]";
+        let to_second = |name, strategy: &Value, targets: [&Value; 2], counts| {
+            feature_case(name, two_target_config(strategy, &targets.map(Clone::clone)), counts, second_target_responded)
+        };
         vec![
-            feature_case(
-                "single",
-                two_target_config(&json!({"mode": "single"}), &[well.clone(), bad.clone()]),
-                (1, 0),
-                first,
-            ),
-            feature_case(
-                "fallback",
-                two_target_config(&listed, &[bad.clone(), well.clone()]),
-                (1, 1),
-                second_target_responded,
-            ),
-            feature_case(
-                "hedge",
-                two_target_config(&hedged, &[silent.clone(), well.clone()]),
-                (1, 0),
-                second_target_responded,
-            ),
-            feature_case(
-                "cb_config",
-                two_target_config(&guarded, &[bad.clone(), well.clone()]),
-                (2, 1),
-                second_target_responded,
-            ),
-            feature_case(
-                "loadbalance",
-                two_target_config(&json!({"mode": "loadbalance"}), &[never.clone(), well.clone()]),
-                (1, 0),
-                second_target_responded,
-            ),
-            feature_case("sticky", two_target_config(&stuck, &[never, well.clone()]), (1, 0), second_target_responded),
-            feature_case("conditional", two_target_config(&routed, &[one, other]), (1, 0), second_target_responded),
-            feature_case("retry", with(&bad, "retry", retry), (1, 3), |told, entries| {
+            feature_case("single", single, (1, 0), first),
+            to_second("fallback", &fallback, [&failing, &healthy], (1, 1)),
+            to_second("hedge", &hedge, [&silent, &healthy], (1, 0)),
+            to_second("cb_config", &breaker, [&failing, &healthy], (2, 1)),
+            to_second("loadbalance", &json!({"mode": "loadbalance"}), [&unused, &healthy], (1, 0)),
+            to_second("sticky", &sticky, [&unused, &healthy], (1, 0)),
+            to_second("conditional", &conditional, [&one, &other], (1, 0)),
+        ]
+    }
+
+    /// Cases of features that a single target has.
+    fn target_cases(&self) -> Vec<FeatureCase> {
+        let retry = json!({"attempts": 2, "on_status_codes": [503], "use_retry_after_headers": true});
+        let retry = with_field(&scripted_target(&self.failing), "retry", retry);
+        let timeout = with_field(&scripted_target(&self.silent), "request_timeout", json!(40));
+        let forward_headers = with_field(&healthy_target(), "forward_headers", json!(["x-team"]));
+        vec![
+            feature_case("retry", retry, (1, 3), |told, entries| {
                 let spent = routing_headers(told)[1] == "-1" && told.header("x-should-retry") == Some("false");
                 told.status == 503 && spent && entries.is_empty()
             }),
-            feature_case("request_timeout", with(&silent, "request_timeout", json!(40)), (1, 0), |told, _| {
-                told.status == 408
-            }),
-            feature_case("forward_headers", with(&well, "forward_headers", json!(["x-team"])), (1, 0), |_, entries| {
+            feature_case("request_timeout", timeout, (1, 0), |told, _| told.status == 408),
+            feature_case("forward_headers", forward_headers, (1, 0), |_, entries| {
                 entries[0].header("x-team") == Some("blue")
             }),
             feature_case("passthrough", json!({"passthrough": true}), (1, 0), |told, entries| {
@@ -388,6 +373,20 @@ impl UnhealthyProviders {
             }),
         ]
     }
+}
+
+fn scripted_target(provider: &ScriptedServer) -> Value {
+    json!({"provider": "mock", "custom_host": format!("{}/v1", provider.url())})
+}
+
+fn healthy_target() -> Value {
+    json!({"provider": "mock"})
+}
+
+fn with_field(target: &Value, key: &str, value: Value) -> Value {
+    let mut target = target.clone();
+    target[key] = value;
+    target
 }
 
 #[tokio::test]

@@ -56,7 +56,7 @@ async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
     let provider = Server::start().await;
     let room = 2 * 1024 * 1024;
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
-        (settings.buffered_body_bytes, settings.max_body_bytes) = (room, room)
+        (settings.buffered_body_bytes, settings.max_body_bytes) = (room, room);
     });
     let large = |model: &str, path: &str, pieces: bool| {
         let mut body = chat_body(model, false).into_bytes();

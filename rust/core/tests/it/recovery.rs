@@ -68,7 +68,7 @@ fn sixty_chunk_target(more: &str) -> Value {
 async fn held_stream_that_breaks_off_falls_back_or_retries() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
-        (settings.idle_timeout_ms, settings.retry_backoff_ms) = (200, 1)
+        (settings.idle_timeout_ms, settings.retry_backoff_ms) = (200, 1);
     });
     let canon = fetch_expected_text(&rig).await;
     for path in [CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH] {
@@ -369,7 +369,7 @@ async fn responses_stream_continues_within_its_output_message() {
 async fn stream_continues_on_a_target_with_another_api_format() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
-        settings.trusted_custom_hosts = vec!["127.0.0.1".into()]
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
     let canon = fetch_expected_text(&rig).await;
     let other = json!({"provider": "anthropic", "api_key": "k", "custom_host": format!("{}/v1", provider.url()),
@@ -514,7 +514,7 @@ async fn sends_the_prefill_in_the_form_each_provider_expects() {
 async fn record_and_explain_state_why_a_target_cannot_continue() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
-        settings.trusted_custom_hosts = vec!["127.0.0.1".into()]
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
     for (slug, model, recovery, because) in [
         ("openai", "gpt-4o", json!("continue"), "its provider is not known to continue a partial response"),
@@ -616,7 +616,7 @@ async fn preserves_reasoning_and_continues_the_text() {
     let other = Server::start().await;
     let provider = start_breaking_provider(CHAT_REASONING).await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
-        settings.trusted_custom_hosts = vec!["127.0.0.1".into()]
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
     });
     let mut next = sixty_chunk_target("&prefix=on");
     next["custom_host"] = json!(format!("{}/v1", other.url()));

@@ -1,4 +1,4 @@
-//! Non-strict mode. The response keeps provider fields and values that are not part of the OpenAI format.
+//! Non-strict mode. The response keeps provider fields and values that are not part of the `OpenAI` format.
 
 use std::fs;
 

@@ -99,7 +99,7 @@ mod tests {
         let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
         let mut out = Vec::new();
         write_object(&mut out, |fields| {
-            write_masked_headers(fields, &headers, &[&["x-user".into()], &["x-team".into()]])
+            write_masked_headers(fields, &headers, &[&["x-user".into()], &["x-team".into()]]);
         });
         String::from_utf8(out).unwrap()
     }
