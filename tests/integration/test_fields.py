@@ -198,7 +198,7 @@ def test_integration_models_and_workspaces_are_read_back(scene: SampleObjects):
         "create_default_provider": False,
         "default_provider_slug": None,
     }
-    assert set(schemas["AccessGiven"]["properties"]) == set(access)
+    assert set(schemas["WorkspaceAccess"]["properties"]) == set(access)
     everybody = {"enabled": True, "usage_limits": [USAGE_LIMITS], "rate_limits": RATE_LIMITS}
     assert set(schemas["GlobalAccess"]["properties"]) == set(everybody)
     rules = {"global_workspace_access": everybody, "create_default_provider": False}
