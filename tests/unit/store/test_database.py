@@ -164,11 +164,9 @@ def test_exhausted_pool_times_out(tmp_path: Path):
     async def scenario() -> None:
         database = Database(Store(connections=1, acquire_ms=100), Secret(f"sqlite:///{tmp_path}/penstock.db"))
         async with database.read_connection():
-            started = asyncio.get_running_loop().time()
             with pytest.raises(UnavailableError):
                 async with database.read_connection():
                     pass
-            assert asyncio.get_running_loop().time() - started < 1
         async with database.read_connection() as connection:
             assert await connection.scalar(text("SELECT 1")) == 1
         await database.close()
@@ -281,10 +279,9 @@ def test_waiting_task_gets_the_next_free_connection(store_url: Secret):
                 await connection.execute(select(change_counter))
                 await asyncio.sleep(0.01 * (number % 3))
 
-        began = asyncio.get_running_loop().time()
+        # A task that missed the free connection would fail with `UnavailableError`.
         for _ in range(5):
             await asyncio.gather(*map(run_read, range(12)), _insert_and_delete(database))
-        assert asyncio.get_running_loop().time() - began < 8
         await database.close()
 
     asyncio.run(scenario())
