@@ -205,7 +205,7 @@ pub fn get(server: &Server, target: &str, headers: &str) -> Response {
 
 /// Waits for the outcome of the last request and returns its ledger entry.
 pub fn wait_for_last_entry(server: &Server) -> Entry {
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let last = server.ledger_entries().pop();
         match last {
