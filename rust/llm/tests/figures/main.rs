@@ -1,4 +1,5 @@
-//! Time limits of translation: from chat completions to Anthropic and back, and per chunk of a stream.
+//! Time limits of translation (from chat completions to Anthropic and back, and per chunk of a stream) and of token
+//! counts.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends where it fails")]
 
 use std::{
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use penstock_llm::{
     catalog,
     operation::Operation,
+    tokens::{Encoding, count_text},
     translation::{RequestHints, Translation, TranslationInput},
 };
 
@@ -20,6 +22,8 @@ const TEXT_DELTA_EVENT: &[u8] = b"event: content_block_delta\ndata: {\"type\":\"
 
 const MAX_BODY_TIME: Duration = Duration::from_micros(15);
 const MAX_CHUNK_TIME: Duration = Duration::from_micros(2);
+/// Counting the tokens of a hostile text of up to a megabyte.
+const MAX_COUNT_TIME: Duration = Duration::from_secs(10);
 /// Debug builds may take this many times longer.
 const DEBUG_FACTOR: u32 = if cfg!(debug_assertions) { 20 } else { 1 };
 /// The fastest round counts, because other load on the machine slows down the rest.
@@ -66,5 +70,29 @@ fn translation_stays_within_its_time_limits() {
     {
         println!("{what}: {took:?}");
         assert!(took <= most * DEBUG_FACTOR, "{what}: {took:?}");
+    }
+}
+
+#[test]
+fn counting_repetitions_takes_bounded_time() {
+    let hostile = [
+        "a".repeat(100_000),
+        "ab".repeat(50_000),
+        " ".repeat(1_000_000),
+        "\n".repeat(200_000),
+        "^".repeat(200_000),
+        "0".repeat(200_000),
+        "🙂".repeat(50_000),
+        "'s".repeat(50_000),
+        " a".repeat(50_000),
+        "你好".repeat(50_000),
+        format!("a {}", "b".repeat(200_000)),
+    ];
+    for encoding in [Encoding::O200K_BASE, Encoding::CL100K_BASE, Encoding::P50K_BASE, Encoding::R50K_BASE] {
+        for text in &hostile {
+            let start = Instant::now();
+            black_box(count_text(encoding, text));
+            assert!(start.elapsed() < MAX_COUNT_TIME, "{} {:?}", encoding.name(), text.get(..8));
+        }
     }
 }

@@ -1,6 +1,4 @@
-//! Token counts compared with the public cases of tiktoken, and their run time for adversarial texts.
-
-use std::time::{Duration, Instant};
+//! Token counts compared with the public cases of tiktoken.
 
 use penstock_llm::tokens::{Encoding, count_request_body, count_text, encoding_for_model};
 use proptest::prelude::*;
@@ -96,8 +94,9 @@ fn finds_the_encoding_of_a_model() {
     assert_eq!(Encoding::from_name("nothing"), None);
 }
 
+/// The run time of the same texts is measured in `tests/figures`.
 #[test]
-fn repetition_takes_bounded_time() {
+fn counts_long_repetitions() {
     let hostile = [
         "a".repeat(100_000),
         "ab".repeat(50_000),
@@ -113,10 +112,8 @@ fn repetition_takes_bounded_time() {
     ];
     for encoding in ALL_ENCODINGS {
         for text in &hostile {
-            let start = Instant::now();
             let tokens = count_text(encoding, text);
             assert!(tokens > 0 && tokens <= text.len());
-            assert!(start.elapsed() < Duration::from_secs(10), "{} {:?}", encoding.name(), text.get(..8));
         }
     }
 }

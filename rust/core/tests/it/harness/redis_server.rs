@@ -8,18 +8,20 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use penstock_core::process::secret::Secret;
 use redis::aio::MultiplexedConnection;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::sleep,
 };
 
-use super::{tls, wait_until, with_timeout};
+use super::{CHAT_PATH, TestGateway, TestRequest, chat_body, post_with_config, tls, wait_until, with_timeout};
 
 pub struct RedisServer {
     child: Child,
@@ -152,4 +154,55 @@ async fn copy_with_delay(
             return;
         }
     }
+}
+
+/// Maximum time that a request waits for Redis.
+pub const MAX_REDIS_WAIT: Duration = Duration::from_millis(50);
+
+/// Starts one of several gateways that share a Redis server.
+pub async fn start_node(provider_url: &str, redis_url: &str) -> TestGateway {
+    let rig = TestGateway::with_settings(provider_url, |settings| {
+        settings.redis_url = Some(Secret::new(redis_url));
+        settings.redis_wait_ms = MAX_REDIS_WAIT.as_millis() as u64;
+    });
+    let state = Arc::clone(&rig.state);
+    tokio::spawn(async move { state.shared.sync_with_redis().await });
+    wait_until("Redis is there", || is_redis_available(&rig)).await;
+    rig
+}
+
+pub fn is_redis_available(rig: &TestGateway) -> bool {
+    rig.state.shared.redis.as_ref().unwrap().is_available()
+}
+
+pub fn timed_out_lookups(rig: &TestGateway) -> u64 {
+    rig.state.shared.redis.as_ref().unwrap().metrics.timed_out_lookups.get()
+}
+
+pub fn cacheable_request(text: &str) -> TestRequest {
+    let config = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 60}});
+    post_with_config(&config, CHAT_PATH, chat_body("mock?chunks=1", false).replace("hi", text))
+}
+
+/// Sends ten new requests at once per round; returns the longest duration of a request.
+pub async fn send_cacheable_requests(rig: &TestGateway, name: &str, rounds: usize) -> Duration {
+    let mut longest = Duration::ZERO;
+    for round in 0..rounds {
+        let mut waiting = tokio::task::JoinSet::new();
+        for number in 0..10 {
+            let state = Arc::clone(&rig.state);
+            let ask = cacheable_request(&format!("{name} {round} {number}"));
+            waiting.spawn(async move {
+                let began = Instant::now();
+                let answer = with_timeout(penstock_core::gateway::handle(&state, ask.build())).await;
+                (answer.head.status, began.elapsed())
+            });
+        }
+        while let Some(done) = waiting.join_next().await {
+            let (status, took) = done.unwrap();
+            assert_eq!(status, 200, "{name}");
+            longest = longest.max(took);
+        }
+    }
+    longest
 }
