@@ -11,12 +11,12 @@ use penstock_llm::{
     translation::{RequestHints, Translation, TranslationInput},
 };
 
-const CHAT_REQUEST: &[u8] = include_bytes!("../tests/golden/anthropic/chatComplete/tools/asked.json");
-const ANTHROPIC_RESPONSE: &[u8] = include_bytes!("../tests/golden/anthropic/chatComplete/tools/answered.json");
+const CHAT_REQUEST: &[u8] = include_bytes!("../tests/golden/inputs/requests/chatComplete/tools.json");
+const ANTHROPIC_RESPONSE: &[u8] = include_bytes!("../tests/golden/inputs/responses/anthropic/chatComplete/tools.json");
 const ANTHROPIC_DELTA_EVENT: &[u8] = b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" word\"}}\n\n";
 const ANTHROPIC_START_EVENT: &[u8] = b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_01\",\"model\":\"claude-sonnet-4-5\",\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n";
-const MESSAGES_REQUEST: &[u8] = include_bytes!("../tests/golden/openai/messages/tools/asked.json");
-const CHAT_RESPONSE: &[u8] = include_bytes!("../tests/golden/openai/messages/tools/answered.json");
+const MESSAGES_REQUEST: &[u8] = include_bytes!("../tests/golden/inputs/requests/messages/tools.json");
+const CHAT_RESPONSE: &[u8] = include_bytes!("../tests/golden/inputs/responses/openai/messages/tools.json");
 const CHAT_DELTA_EVENT: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
 
 fn start_translation(provider: &str, operation: Operation, body: &[u8]) -> Option<(Translation, Vec<u8>)> {

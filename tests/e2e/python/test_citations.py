@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.python.answering_provider import ScriptedResponse
+from tests.e2e.python.golden_case import GoldenCase
 from tests.e2e.python.packages import KEY
-from tests.gateway import ROOT, Gateway
+from tests.gateway import Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from tests.e2e.python.answering_provider import ScriptedProvider
 
-GOLDEN_DIR = ROOT / "rust" / "llm" / "tests" / "golden"
 QUESTION = "Where is Oslo?"
 USER_MESSAGE: Any = {"role": "user", "content": QUESTION}
 DOCUMENTS = [{"id": "doc:0", "data": {"title": "Oslo"}}, {"id": "d1", "data": {"title": "Map"}}]
@@ -73,10 +73,9 @@ def set_golden_response(there: ScriptedProvider, provider: str, *, streams: bool
     """Sets the provider's golden response with citations for every request. It is the same in the cases of all client
     formats.
     """
-    name = "answered.sse" if streams else "answered.json"
     kind = "text/event-stream" if streams else "application/json"
-    case = GOLDEN_DIR / provider / "messages" / ("cited_stream" if streams else "cited")
-    there.set_responses("POST", "", ScriptedResponse((case / name).read_bytes(), kind))
+    case = GoldenCase(provider, "messages", "cited_stream" if streams else "cited")
+    there.set_responses("POST", "", ScriptedResponse(case.response.read_bytes(), kind))
 
 
 def model_name(provider: str) -> str:

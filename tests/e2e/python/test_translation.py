@@ -11,15 +11,14 @@ import anthropic
 import openai
 import pytest
 
-from tests.gateway import ROOT, Gateway
+from tests.e2e.python.golden_case import GoldenCase
+from tests.gateway import Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from openai.types.chat import ChatCompletionMessage
 
-GOLDEN_DIR = ROOT / "rust" / "llm" / "tests" / "golden"
 CHAT_PROVIDERS = ["anthropic", "google", "vertex-ai", "bedrock", "cohere"]
 MESSAGES_PROVIDERS = ["openai", "groq", "together-ai", "google", "bedrock", "cohere"]
 PROVIDER_HEADERS = {
@@ -32,7 +31,7 @@ PROVIDER_HEADERS = {
 class GoldenProvider:
     """Answers each request with the bytes of a golden case and records the requests."""
 
-    def __init__(self, case: Path, status: int = 200) -> None:
+    def __init__(self, case: GoldenCase, status: int = 200) -> None:
         kind, answer = _load_response(case)
         self.sent: list[dict[str, Any]] = []
         sent = self.sent
@@ -61,22 +60,22 @@ class GoldenProvider:
         self._server.server_close()
 
 
-def _load_response(case: Path) -> tuple[str, bytes]:
-    if (case / "answered.sse").exists():
-        return "text/event-stream", (case / "answered.sse").read_bytes()
-    if (case / "answered.hex").exists():
-        frames = [line for line in (case / "answered.hex").read_text().splitlines() if not line.startswith("#")]
+def _load_response(case: GoldenCase) -> tuple[str, bytes]:
+    if case.response.suffix == ".sse":
+        return "text/event-stream", case.response.read_bytes()
+    if case.response.suffix == ".hex":
+        frames = [line for line in case.response.read_text().splitlines() if not line.startswith("#")]
         return "application/vnd.amazon.eventstream", bytes.fromhex("".join(frames))
-    return "application/json", (case / "answered.json").read_bytes()
+    return "application/json", case.response.read_bytes()
 
 
-def load_request(case: Path) -> dict[str, Any]:
-    request = json.loads((case / "asked.json").read_text())
+def load_request(case: GoldenCase) -> dict[str, Any]:
+    request = json.loads(case.request.read_text())
     request.pop("stream", None)
     return request
 
 
-def load_messages_request(case: Path) -> dict[str, Any]:
+def load_messages_request(case: GoldenCase) -> dict[str, Any]:
     """Returns the request as arguments for the newest Anthropic SDK. Its signature lacks parameters that the newest
     models reject, so these go into `extra_body`.
     """
@@ -137,10 +136,10 @@ WEATHER_CALLS = [("weather", {"city": "Oslo", "unit": "C"}), ("weather", {})]
 
 @pytest.mark.parametrize("provider", CHAT_PROVIDERS)
 def test_openai_sdk_gets_tool_calls_of_every_provider(chat: Callable[..., openai.OpenAI], provider: str):
-    case = GOLDEN_DIR / provider / "chatComplete" / "tools"
+    case = GoldenCase(provider, "chatComplete", "tools")
     with GoldenProvider(case) as upstream:
         answer = chat(provider, upstream.url).chat.completions.create(**load_request(case))
-    assert upstream.sent == [json.loads((case / "sent.json").read_text())]
+    assert upstream.sent == [json.loads(case.path("upstream_request.json").read_text())]
     assert answer.choices[0].finish_reason == "tool_calls"
     assert answer.choices[0].message.content == "I look."
     assert function_calls(answer.choices[0].message) == WEATHER_CALLS
@@ -150,7 +149,7 @@ def test_openai_sdk_gets_tool_calls_of_every_provider(chat: Callable[..., openai
 
 @pytest.mark.parametrize("provider", CHAT_PROVIDERS)
 def test_openai_sdk_streams_tool_calls_of_every_provider(chat: Callable[..., openai.OpenAI], provider: str):
-    case = GOLDEN_DIR / provider / "chatComplete" / "tools_stream"
+    case = GoldenCase(provider, "chatComplete", "tools_stream")
     request = {**load_request(case), "stream_options": {"include_usage": True}}
     with GoldenProvider(case) as upstream, chat(provider, upstream.url).chat.completions.stream(**request) as stream:
         final = stream.get_final_completion()
@@ -165,12 +164,12 @@ def test_openai_sdk_streams_tool_calls_of_every_provider(chat: Callable[..., ope
 def test_anthropic_sdk_gets_equal_complete_and_streamed_messages(
     messages: Callable[..., anthropic.Anthropic], provider: str
 ):
-    case = GOLDEN_DIR / provider / "messages" / "tools"
+    case = GoldenCase(provider, "messages", "tools")
     with GoldenProvider(case) as upstream:
         whole = messages(provider, upstream.url).messages.create(**load_messages_request(case))
-    assert upstream.sent == [json.loads((case / "sent.json").read_text())]
+    assert upstream.sent == [json.loads(case.path("upstream_request.json").read_text())]
     with (
-        GoldenProvider(case.with_name("tools_stream")) as upstream,
+        GoldenProvider(case.sibling("tools_stream")) as upstream,
         messages(provider, upstream.url).messages.stream(**load_messages_request(case)) as stream,
     ):
         streamed = stream.get_final_message()
@@ -183,12 +182,12 @@ def test_anthropic_sdk_gets_equal_complete_and_streamed_messages(
 
 
 def test_anthropic_sdk_gets_each_citation_with_its_text(messages: Callable[..., anthropic.Anthropic]):
-    case = GOLDEN_DIR / "bedrock" / "messages" / "cited"
+    case = GoldenCase("bedrock", "messages", "cited")
     with GoldenProvider(case) as upstream:
         whole = messages("bedrock", upstream.url).messages.create(**load_messages_request(case))
-    assert upstream.sent == [json.loads((case / "sent.json").read_text())]
+    assert upstream.sent == [json.loads(case.path("upstream_request.json").read_text())]
     with (
-        GoldenProvider(case.with_name("cited_stream")) as upstream,
+        GoldenProvider(case.sibling("cited_stream")) as upstream,
         messages("bedrock", upstream.url).messages.stream(**load_messages_request(case)) as stream,
     ):
         streamed = stream.get_final_message()
@@ -202,12 +201,12 @@ def test_anthropic_sdk_gets_each_citation_with_its_text(messages: Callable[..., 
 
 @pytest.mark.parametrize("provider", [*CHAT_PROVIDERS, "deepseek"])
 def test_openai_sdk_gets_equal_complete_and_streamed_responses(chat: Callable[..., openai.OpenAI], provider: str):
-    case = GOLDEN_DIR / provider / "createModelResponse" / "tools"
+    case = GoldenCase(provider, "createModelResponse", "tools")
     with GoldenProvider(case) as upstream:
         whole = chat(provider, upstream.url).responses.create(**load_request(case))
-    assert upstream.sent == [json.loads((case / "sent.json").read_text())]
+    assert upstream.sent == [json.loads(case.path("upstream_request.json").read_text())]
     with (
-        GoldenProvider(case.with_name("tools_stream")) as upstream,
+        GoldenProvider(case.sibling("tools_stream")) as upstream,
         chat(provider, upstream.url).responses.stream(**load_request(case)) as stream,
     ):
         numbers = [event.sequence_number for event in stream]
@@ -222,7 +221,7 @@ def test_openai_sdk_gets_equal_complete_and_streamed_responses(chat: Callable[..
 
 @pytest.mark.parametrize("provider", ["cohere", "google"])
 def test_openai_sdk_gets_embeddings_in_base64_encoding(chat: Callable[..., openai.OpenAI], provider: str):
-    case = GOLDEN_DIR / provider / "embed" / "whole"
+    case = GoldenCase(provider, "embed", "whole")
     request = {key: value for key, value in load_request(case).items() if key != "encoding_format"}
     with GoldenProvider(case) as upstream:
         answer = chat(provider, upstream.url).embeddings.create(**request)
@@ -232,20 +231,20 @@ def test_openai_sdk_gets_embeddings_in_base64_encoding(chat: Callable[..., opena
 def test_errors_of_other_api_formats_raise_the_sdks_own_types(
     chat: Callable[..., openai.OpenAI], messages: Callable[..., anthropic.Anthropic]
 ):
-    case = GOLDEN_DIR / "anthropic" / "chatComplete" / "error"
+    case = GoldenCase("anthropic", "chatComplete", "error")
     with (
         GoldenProvider(case, 429) as upstream,
         pytest.raises(openai.RateLimitError, match="anthropic error: max_tokens"),
     ):
         chat("anthropic", upstream.url).chat.completions.create(**load_request(case))
-    case = GOLDEN_DIR / "openai" / "messages" / "error"
+    case = GoldenCase("openai", "messages", "error")
     with GoldenProvider(case, 529) as upstream, pytest.raises(anthropic.APIStatusError, match="openai error") as caught:
         messages("openai", upstream.url).messages.create(**load_messages_request(case))
     assert caught.value.status_code == 529
 
 
 def test_rejects_untranslatable_and_lists_dropped_parameters(chat: Callable[..., openai.OpenAI]):
-    case = GOLDEN_DIR / "anthropic" / "chatComplete" / "whole"
+    case = GoldenCase("anthropic", "chatComplete", "whole")
     with GoldenProvider(case) as upstream:
         client = chat("anthropic", upstream.url)
         with pytest.raises(openai.BadRequestError, match="n: this provider gives one answer"):

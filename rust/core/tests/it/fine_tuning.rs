@@ -4,7 +4,7 @@ use std::{fs, sync::Arc, time::Duration};
 
 use crate::harness::{
     TestGateway, TestRequest,
-    played::{GoldenProvider, golden_case_dir},
+    played::{GoldenProvider, golden_case},
     scripted::{ScriptedServer, json_response, read_request},
 };
 use penstock_mock::Server;
@@ -65,15 +65,16 @@ fn job_request(played: &GoldenProvider, provider: &str, (method, path): (&str, &
 #[tokio::test]
 async fn creates_shows_lists_and_cancels_translated_jobs() {
     for (named, method, path, lines) in JOB_CASES {
-        let case = golden_case_dir(&format!("{named}/whole"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let case = golden_case(&format!("{named}/whole"));
+        let read = |file: &str| fs::read(case.path(file)).unwrap();
         let provider = named.split('/').next().unwrap();
-        let played = GoldenProvider::start(201, "application/json", read("answered.json"), 90).await;
+        let played = GoldenProvider::start(201, "application/json", read("response.json"), 90).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let body = if path == JOBS_PATH { read("asked.json") } else { Vec::new() };
+        let body = if path == JOBS_PATH { read("request.json") } else { Vec::new() };
         let told = rig.send(job_request(&played, provider, (method, path), body)).await;
         assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
-        let (mut found, mut expected) = (told.json(), serde_json::from_slice::<Value>(&read("returned.json")).unwrap());
+        let (mut found, mut expected) =
+            (told.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap());
         if named == "bedrock/createFinetune" {
             // The gateway generates the name of a job from the current time if the client sends none.
             let id = found["id"].as_str().unwrap().to_owned();
@@ -84,7 +85,7 @@ async fn creates_shows_lists_and_cancels_translated_jobs() {
         } else if method == "POST" && path == JOBS_PATH {
             assert_eq!(
                 played.parse_last_request().1,
-                serde_json::from_slice::<Value>(&read("sent.json")).unwrap(),
+                serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(),
                 "{named}"
             );
         }
@@ -120,9 +121,9 @@ async fn cancel_and_lookup_share_one_request_timeout() {
 
 #[tokio::test]
 async fn reports_unsupported_job_operations_and_provider_errors() {
-    let case = golden_case_dir("bedrock/retrieveFinetune/error");
+    let case = golden_case("bedrock/retrieveFinetune/error");
     let played =
-        GoldenProvider::start(404, "application/json", fs::read(case.join("answered.json")).unwrap(), 90).await;
+        GoldenProvider::start(404, "application/json", fs::read(case.path("response.json")).unwrap(), 90).await;
     for path in [JOB_PATH, CANCEL_PATH] {
         let method = if path == JOB_PATH { "GET" } else { "POST" };
         let told = GoldenProvider::gateway_trusting_loopback()
@@ -152,7 +153,7 @@ async fn reports_unsupported_job_operations_and_provider_errors() {
         );
         assert!(told.text().contains(provider) && told.text().contains("listFinetune"), "{}", told.text());
     }
-    let asked = fs::read(golden_case_dir("bedrock/createFinetune/refused_file/asked.json")).unwrap();
+    let asked = fs::read(golden_case("bedrock/createFinetune/refused_file").path("request.json")).unwrap();
     let told = GoldenProvider::gateway_trusting_loopback()
         .send(job_request(&played, "bedrock", ("POST", JOBS_PATH), asked))
         .await;

@@ -8,7 +8,7 @@ use std::{
 
 use crate::harness::{
     TestRequest,
-    played::{GoldenProvider, golden_case_dir},
+    played::{GoldenProvider, golden_case},
     scripted::{ScriptedServer, json_response, read_request},
 };
 use serde_json::{Value, json};
@@ -168,10 +168,10 @@ async fn all_pages_share_one_request_timeout() {
 
 #[tokio::test]
 async fn anthropic_model_list_follows_the_client_format() {
-    let case = golden_case_dir("anthropic/models/whole");
-    let read = |file: &str| fs::read(case.join(file)).unwrap();
-    for (version, file) in [(None, "returned.json"), (Some("2023-06-01"), "answered.json")] {
-        let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
+    let case = golden_case("anthropic/models/whole");
+    let read = |file: &str| fs::read(case.path(file)).unwrap();
+    for (version, file) in [(None, "client_response.json"), (Some("2023-06-01"), "response.json")] {
+        let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let mut ask = TestRequest::new("GET", "/v1/models")
             .header("x-gateway-provider", "anthropic")
             .header("x-gateway-custom-host", &played.server.url())

@@ -6,7 +6,7 @@ use std::fs;
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, TestResponse, chat_body, chat_request, mock_target,
     pick_fields,
-    played::{GoldenProvider, extract_model, golden_case_dir},
+    played::{GoldenProvider, extract_model, golden_case},
     post_with_config, routing_headers,
     scripted::{SSE_RESPONSE_HEAD, ScriptedServer, encode_chunks},
     wait_for_ledger_entries,
@@ -109,11 +109,11 @@ async fn holds_bedrock_frames_and_gemini_items_like_sse_events() {
     for (operation, path) in
         [("converseStream", "/model/m/converse-stream"), ("streamGenerateContent", GEMINI_STREAM_PATH)]
     {
-        let case = golden_case_dir(&format!("openai/{operation}/stream"));
-        let whole = fs::read(case.join("answered.sse")).unwrap();
+        let case = golden_case(&format!("openai/{operation}/stream"));
+        let whole = fs::read(case.path("response.sse")).unwrap();
         let half = whole[..whole.len() / 2].to_vec();
         let failed = b"data: {\"error\":{\"message\":\"too much\",\"code\":503}}\n\n".to_vec();
-        let asked = extract_model(&fs::read(case.join("asked.json")).unwrap()).1;
+        let asked = extract_model(&fs::read(case.path("request.json")).unwrap()).1;
         let mut told = Vec::new();
         for first in [whole.clone(), half, failed] {
             let first = GoldenProvider::start(200, "text/event-stream", first, 33).await;

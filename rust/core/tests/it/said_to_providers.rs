@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestGateway, TestRequest, chat_body, pick_fields,
-    played::{GoldenProvider, extract_model, golden_case_dir, read_hex_frames, strip_created_time},
+    played::{GoldenProvider, extract_model, golden_case, read_hex_frames, strip_created_time},
     post_with_config,
 };
 use penstock_mock::Server;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 #[tokio::test]
 async fn routes_a_model_in_the_path_like_one_in_the_body() {
-    let case = golden_case_dir("openai/generateContent/whole");
-    let answered = fs::read(case.join("answered.json")).unwrap();
+    let case = golden_case("openai/generateContent/whole");
+    let answered = fs::read(case.path("response.json")).unwrap();
     let played = GoldenProvider::start(200, "application/json", answered, 50).await;
-    let (_, asked) = extract_model(&fs::read(case.join("asked.json")).unwrap());
+    let (_, asked) = extract_model(&fs::read(case.path("request.json")).unwrap());
     let url = played.server.url();
     let saved = json!({"epoch": "1", "providers": [
         {"slug": "mine", "provider": "openai", "api_key": "sk-1", "custom_host": url}]});
@@ -95,7 +95,7 @@ async fn same_api_format_passes_byte_for_byte_both_ways() {
         assert!(played.last_request.lock().unwrap().ends_with(&body));
         assert_eq!(pick_fields(&rig.single_record(), ["req_units", "res_units"]), json!([9, 6]));
     }
-    let stream = read_hex_frames(&golden_case_dir("bedrock/chatComplete/stream/answered.hex"));
+    let stream = read_hex_frames(&golden_case("bedrock/chatComplete/stream").path("response.hex"));
     let played = GoldenProvider::start(200, "application/vnd.amazon.eventstream", stream.clone(), 33).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
     let told = rig.send(played.build_request("bedrock", "/model/m%3A0/converse-stream", b"{ }".to_vec())).await;
@@ -118,7 +118,7 @@ async fn rejects_an_untranslatable_request_before_sending() {
 
 #[tokio::test]
 async fn signs_bedrock_requests_and_sends_no_api_key() {
-    let answered = fs::read(golden_case_dir("bedrock/chatComplete/whole/answered.json")).unwrap();
+    let answered = fs::read(golden_case("bedrock/chatComplete/whole").path("response.json")).unwrap();
     let played = GoldenProvider::start(200, "application/json", answered, 50).await;
     let ask = || {
         played
@@ -141,11 +141,11 @@ async fn signs_bedrock_requests_and_sends_no_api_key() {
 
 #[tokio::test]
 async fn fallback_translates_the_original_request_for_each_target() {
-    let error = fs::read(golden_case_dir("anthropic/chatComplete/error/answered.json")).unwrap();
+    let error = fs::read(golden_case("anthropic/chatComplete/error").path("response.json")).unwrap();
     let first = GoldenProvider::start(529, "application/json", error, 50).await;
-    let case = golden_case_dir("google/chatComplete/tools_stream");
+    let case = golden_case("google/chatComplete/tools_stream");
     let second =
-        GoldenProvider::start(200, "text/event-stream", fs::read(case.join("answered.sse")).unwrap(), 50).await;
+        GoldenProvider::start(200, "text/event-stream", fs::read(case.path("response.sse")).unwrap(), 50).await;
     let target = |provider: &str, played: &GoldenProvider| json!({"provider": provider, "api_key": "sk-1", "custom_host": played.server.url()});
     let targets = [target("anthropic", &first), target("google", &second)];
     let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [529]}, "targets": targets});
@@ -153,14 +153,14 @@ async fn fallback_translates_the_original_request_for_each_target() {
     let ask = TestRequest::new("POST", CHAT_PATH)
         .header("x-gateway-config", &config.to_string())
         .header("content-type", "application/json")
-        .body(fs::read(case.join("asked.json")).unwrap());
+        .body(fs::read(case.path("request.json")).unwrap());
     let told = rig.send(ask).await;
     assert_eq!((told.status, told.is_truncated), (200, false), "{}", told.text());
     assert_eq!(
         strip_created_time(&told.text()),
-        strip_created_time(&fs::read_to_string(case.join("returned.sse")).unwrap())
+        strip_created_time(&fs::read_to_string(case.path("client_response.sse")).unwrap())
     );
-    let sent: Value = serde_json::from_slice(&fs::read(case.join("sent.json")).unwrap()).unwrap();
+    let sent: Value = serde_json::from_slice(&fs::read(case.path("upstream_request.json")).unwrap()).unwrap();
     assert_eq!(second.parse_last_request().1, sent);
     assert_eq!(first.parse_last_request().1["messages"][0]["role"], "user");
     let record = rig.single_record();
@@ -175,7 +175,7 @@ async fn sends_anthropic_headers_only_to_anthropic() {
     let played = GoldenProvider::start(
         200,
         "application/json",
-        fs::read(golden_case_dir("openai/messages/whole/answered.json")).unwrap(),
+        fs::read(golden_case("openai/messages/whole").path("response.json")).unwrap(),
         50,
     )
     .await;
@@ -186,7 +186,7 @@ async fn sends_anthropic_headers_only_to_anthropic() {
     let (head, _) = played.parse_last_request();
     assert!(head.starts_with("POST /chat/completions HTTP/1.1"), "{head}");
     assert!(!head.contains("anthropic-beta"), "{head}");
-    let to_anthropic = fs::read(golden_case_dir("anthropic/chatComplete/whole/answered.json")).unwrap();
+    let to_anthropic = fs::read(golden_case("anthropic/chatComplete/whole").path("response.json")).unwrap();
     let played = GoldenProvider::start(200, "application/json", to_anthropic, 50).await;
     GoldenProvider::gateway_trusting_loopback()
         .send(played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", false).into()))
@@ -244,8 +244,8 @@ async fn all_client_formats_reach_a_provider_that_validates() {
         ("openai/invokeModel", "/model/mock/invoke"),
     ];
     for (asked, path) in callers {
-        let case = golden_case_dir(&format!("{asked}/tools"));
-        let (_, asked) = extract_model(&fs::read(case.join("asked.json")).unwrap());
+        let case = golden_case(&format!("{asked}/tools"));
+        let (_, asked) = extract_model(&fs::read(case.path("request.json")).unwrap());
         let named = path.starts_with("/v1/");
         let asked = if named {
             String::from_utf8(asked).unwrap().replacen('{', "{\"model\":\"mock\",", 1).into()
@@ -302,8 +302,8 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
     for ((provider, label, line, beta), named) in
         HOSTED_CLAUDE_CASES.into_iter().flat_map(|one| named.map(|named| (one, named)))
     {
-        let case = golden_case_dir(&format!("{provider}/messages/{label}"));
-        let (kind, answered) = match [case.join("answered.hex"), case.join("answered.sse"), case.join("answered.json")]
+        let case = golden_case(&format!("{provider}/messages/{label}"));
+        let (kind, answered) = match [case.path("response.hex"), case.path("response.sse"), case.path("response.json")]
         {
             [hex, ..] if hex.exists() => ("application/vnd.amazon.eventstream", read_hex_frames(&hex)),
             [_, sse, _] if sse.exists() => ("text/event-stream; charset=utf-8", fs::read(sse).unwrap()),
@@ -311,7 +311,7 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
         };
         let played = GoldenProvider::start(200, kind, answered.clone(), 11).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let asked = fs::read(case.join("asked.json")).unwrap();
+        let asked = fs::read(case.path("request.json")).unwrap();
         let told = rig
             .send(
                 TestRequest::new("POST", MESSAGES_PATH)
@@ -331,7 +331,7 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
         if kind == "application/vnd.amazon.eventstream" {
             assert_eq!(
                 told.text(),
-                fs::read_to_string(case.join("returned.sse")).unwrap().trim_end().to_owned() + "\n\n"
+                fs::read_to_string(case.path("client_response.sse")).unwrap().trim_end().to_owned() + "\n\n"
             );
         } else {
             assert_eq!(told.text().as_bytes(), answered, "{provider} {label}: byte by byte");
@@ -384,14 +384,15 @@ async fn translates_operations_other_than_chat() {
             "/count-tokens:rawPredict HTTP/1.1",
         ),
     ] {
-        let case = golden_case_dir(&format!("{provider}/{operation}/{label}"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
-        let body = if method == "GET" { Vec::new() } else { read("asked.json") };
+        let case = golden_case(&format!("{provider}/{operation}/{label}"));
+        let read = |file: &str| fs::read(case.path(file)).unwrap();
+        let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
+        let body = if method == "GET" { Vec::new() } else { read("request.json") };
         let ask = played.build_request(provider, path, body).method(method);
         let told = GoldenProvider::gateway_trusting_loopback().send(ask).await;
         assert_eq!(told.status, 200, "{provider} {operation}: {}", told.text());
-        let (mut found, mut expected) = (told.json(), serde_json::from_slice::<Value>(&read("returned.json")).unwrap());
+        let (mut found, mut expected) =
+            (told.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap());
         for answer in [&mut found, &mut expected] {
             answer.as_object_mut().unwrap().retain(|key, _| key != "created");
         }
@@ -420,22 +421,22 @@ const EMBED_AND_COUNT_CASES: [(&str, &str); 8] = [
 #[tokio::test]
 async fn google_client_embeds_and_counts_at_other_providers() {
     for (named, line) in EMBED_AND_COUNT_CASES {
-        let case = golden_case_dir(named);
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
+        let case = golden_case(named);
+        let read = |file: &str| fs::read(case.path(file)).unwrap();
         let [provider, verb, _] = named.split('/').collect::<Vec<_>>()[..] else { panic!("{named}") };
-        let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
-        let (model, asked) = extract_model(&read("asked.json"));
+        let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
+        let (model, asked) = extract_model(&read("request.json"));
         let rig = GoldenProvider::gateway_trusting_loopback();
         let told = rig.send(played.build_request(provider, &format!("/v1beta/models/{model}:{verb}"), asked)).await;
         assert_eq!(
             (told.status, told.json()),
-            (200, serde_json::from_slice(&read("returned.json")).unwrap()),
+            (200, serde_json::from_slice(&read("client_response.json")).unwrap()),
             "{named}"
         );
         let (head, body) = played.parse_last_request();
         assert!(head.contains(line), "{named}: {head}");
-        assert_eq!(body, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{named}");
-        let lost = fs::read_to_string(case.join("lost.txt")).ok();
+        assert_eq!(body, serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(), "{named}");
+        let lost = fs::read_to_string(case.path("dropped_params.txt")).ok();
         assert_eq!(told.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{named}");
         let units =
             if verb == "countTokens" { Value::Null } else { told.json()["usageMetadata"]["promptTokenCount"].clone() };
@@ -481,7 +482,7 @@ async fn google_embed_and_count_requests_pass_byte_for_byte() {
 
 #[tokio::test]
 async fn azure_sends_only_claude_to_the_anthropic_path() {
-    let answer = fs::read(golden_case_dir("azure-ai/chatComplete/claude").join("answered.json")).unwrap();
+    let answer = fs::read(golden_case("azure-ai/chatComplete/claude").path("response.json")).unwrap();
     for (prefix, model, path, expected) in [
         ("/models", "claude-opus-4-5", CHAT_PATH, "POST /anthropic/v1/messages HTTP/1.1"),
         ("/models", "claude-opus-4-5", MESSAGES_PATH, "POST /anthropic/v1/messages HTTP/1.1"),
@@ -579,14 +580,14 @@ async fn accepts_provider_options_from_headers_and_config() {
 
 #[tokio::test]
 async fn anthropic_version_in_body_becomes_a_header_unless_set() {
-    let case = golden_case_dir("anthropic/chatComplete/whole");
-    let mut body: Value = serde_json::from_slice(&fs::read(case.join("asked.json")).unwrap()).unwrap();
+    let case = golden_case("anthropic/chatComplete/whole");
+    let mut body: Value = serde_json::from_slice(&fs::read(case.path("request.json")).unwrap()).unwrap();
     body["anthropic_version"] = "2023-01-01".into();
     for (own, expected, named) in
         [(None, "2023-01-01", false), (Some(("x-gateway-anthropic-version", "2024-02-02")), "2024-02-02", true)]
     {
         let played =
-            GoldenProvider::start(200, "application/json", fs::read(case.join("answered.json")).unwrap(), 50).await;
+            GoldenProvider::start(200, "application/json", fs::read(case.path("response.json")).unwrap(), 50).await;
         let mut asked = played.build_request("anthropic", CHAT_PATH, body.to_string().into_bytes());
         if let Some((name, value)) = own {
             asked = asked.header(name, value);
@@ -604,14 +605,14 @@ async fn anthropic_version_in_body_becomes_a_header_unless_set() {
 
 #[tokio::test]
 async fn moves_anthropic_betas_from_body_to_header() {
-    let case = golden_case_dir("anthropic/chatComplete/asks_for_more");
-    let read = |file: &str| fs::read(case.join(file)).unwrap();
-    let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
+    let case = golden_case("anthropic/chatComplete/asks_for_more");
+    let read = |file: &str| fs::read(case.path(file)).unwrap();
+    let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
     let told = GoldenProvider::gateway_trusting_loopback()
-        .send(played.build_request("anthropic", CHAT_PATH, read("asked.json")))
+        .send(played.build_request("anthropic", CHAT_PATH, read("request.json")))
         .await;
     assert_eq!(told.status, 200, "{}", told.text());
     let (head, body) = played.parse_last_request();
     assert!(head.contains("anthropic-beta: one-1,two-2"), "{head}");
-    assert_eq!(body, serde_json::from_slice::<Value>(&read("sent.json")).unwrap());
+    assert_eq!(body, serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap());
 }

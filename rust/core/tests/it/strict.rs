@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::harness::{
     CHAT_PATH, TestRequest, chat_body,
-    played::{GoldenProvider, golden_case_dir},
+    played::{GoldenProvider, golden_case},
 };
 use serde_json::Value;
 
@@ -38,10 +38,10 @@ async fn non_strict_response_has_provider_and_raw_finish_reason() {
 
 #[tokio::test]
 async fn non_strict_response_has_provider_content_blocks() {
-    let case = golden_case_dir("anthropic/chatComplete/loose_thinking");
-    let read = |file: &str| fs::read(case.join(file)).unwrap();
-    let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
-    let ask = disable_strict_compliance(played.build_request("anthropic", CHAT_PATH, read("asked.json")));
+    let case = golden_case("anthropic/chatComplete/loose_thinking");
+    let read = |file: &str| fs::read(case.path(file)).unwrap();
+    let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
+    let ask = disable_strict_compliance(played.build_request("anthropic", CHAT_PATH, read("request.json")));
     let told = GoldenProvider::gateway_trusting_loopback().send(ask).await.json();
     assert_eq!(told["choices"][0]["finish_reason"], "end_turn");
     assert_eq!(told["choices"][0]["message"]["content_blocks"][0]["type"], "thinking");

@@ -1,11 +1,11 @@
 //! Translation of upstream responses, streams and errors to the client format. Clients see no difference between a
 //! translated and a native provider.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestRequest, chat_body, into_stream, pick_fields,
-    played::{GoldenProvider, extract_model, golden_case_dir, read_hex_frames, strip_created_time},
+    played::{CaseFiles, GoldenProvider, extract_model, golden_case, read_hex_frames, strip_created_time},
     post_with_config, read_stream, routing_headers,
 };
 use penstock_llm::stream::aws_event_stream::FrameDecoder;
@@ -30,24 +30,24 @@ const PROVIDER_CASES: [(&str, &str, &str, &str); 8] = [
 #[tokio::test]
 async fn translates_complete_responses_of_every_provider() {
     for (provider, operation, line, key) in PROVIDER_CASES {
-        let case = golden_case_dir(&format!("{provider}/{operation}/tools"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
+        let case = golden_case(&format!("{provider}/{operation}/tools"));
+        let read = |file: &str| fs::read(case.path(file)).unwrap();
+        let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let told = rig.send(played.build_request(provider, path, read("asked.json"))).await;
+        let told = rig.send(played.build_request(provider, path, read("request.json"))).await;
         assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
         let (head, body) = played.parse_last_request();
         assert!(head.starts_with(line) && head.contains(key), "{head}");
-        assert_eq!(body, serde_json::from_slice::<Value>(&read("sent.json")).unwrap(), "{provider}");
-        let mut expected: Value = serde_json::from_slice(&read("returned.json")).unwrap();
+        assert_eq!(body, serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(), "{provider}");
+        let mut expected: Value = serde_json::from_slice(&read("client_response.json")).unwrap();
         let mut found = told.json();
         // Some IDs contain the time.
         for answer in [&mut expected, &mut found] {
             answer.as_object_mut().unwrap().retain(|key, _| key != "created" && key != "id");
         }
         assert_eq!(found, expected, "{provider}");
-        let lost = fs::read_to_string(case.join("lost.txt")).ok();
+        let lost = fs::read_to_string(case.path("dropped_params.txt")).ok();
         assert_eq!(told.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{provider}");
         let record = rig.single_record();
         assert_eq!(
@@ -62,20 +62,20 @@ async fn translates_complete_responses_of_every_provider() {
 #[tokio::test]
 async fn translates_streams_of_every_provider_at_any_chunk_size() {
     for (provider, operation, ..) in PROVIDER_CASES {
-        let case = golden_case_dir(&format!("{provider}/{operation}/stream"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let (kind, answered) = match case.join("answered.hex") {
+        let case = golden_case(&format!("{provider}/{operation}/stream"));
+        let read = |file: &str| fs::read(case.path(file)).unwrap();
+        let (kind, answered) = match case.path("response.hex") {
             path if path.exists() => ("application/vnd.amazon.eventstream", read_hex_frames(&path)),
-            _ => ("text/event-stream; charset=utf-8", read("answered.sse")),
+            _ => ("text/event-stream; charset=utf-8", read("response.sse")),
         };
         for chunk in [7, 100_000] {
             let played = GoldenProvider::start(200, kind, answered.clone(), chunk).await;
             let rig = GoldenProvider::gateway_trusting_loopback();
             let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
-            let told = rig.send(played.build_request(provider, path, read("asked.json"))).await;
+            let told = rig.send(played.build_request(provider, path, read("request.json"))).await;
             assert_eq!((told.status, told.is_streamed, told.is_truncated), (200, true, false), "{}", told.text());
             assert_eq!(told.header("content-type"), Some("text/event-stream"));
-            let expected = String::from_utf8(read("returned.sse")).unwrap();
+            let expected = String::from_utf8(read("client_response.sse")).unwrap();
             assert_eq!(strip_generated_ids(&told.text()), strip_generated_ids(&expected), "{provider}");
             let record = rig.single_record();
             assert_eq!(record["outcome"], "complete", "{record}");
@@ -87,12 +87,12 @@ async fn translates_streams_of_every_provider_at_any_chunk_size() {
 #[tokio::test]
 async fn records_stream_usage_and_returns_it_only_if_requested() {
     for provider in ["anthropic", "google", "vertex-ai", "bedrock", "cohere"] {
-        let case = golden_case_dir(&format!("{provider}/chatComplete/stream"));
-        let (kind, answered) = match case.join("answered.hex") {
+        let case = golden_case(&format!("{provider}/chatComplete/stream"));
+        let (kind, answered) = match case.path("response.hex") {
             path if path.exists() => ("application/vnd.amazon.eventstream", read_hex_frames(&path)),
-            _ => ("text/event-stream", fs::read(case.join("answered.sse")).unwrap()),
+            _ => ("text/event-stream", fs::read(case.path("response.sse")).unwrap()),
         };
-        let mut asked: Value = serde_json::from_slice(&fs::read(case.join("asked.json")).unwrap()).unwrap();
+        let mut asked: Value = serde_json::from_slice(&fs::read(case.path("request.json")).unwrap()).unwrap();
         for (options, is_shown) in [
             (Value::Null, false),
             (json!({}), false),
@@ -136,15 +136,15 @@ fn strip_generated_ids(text: &str) -> String {
 async fn keeps_error_status_and_translates_error_body() {
     for (provider, operation, ..) in PROVIDER_CASES {
         for status in [400, 429, 529] {
-            let case = golden_case_dir(&format!("{provider}/{operation}/error"));
-            let read = |file: &str| fs::read(case.join(file)).unwrap();
-            let played = GoldenProvider::start(status, "application/json", read("answered.json"), 50).await;
+            let case = golden_case(&format!("{provider}/{operation}/error"));
+            let read = |file: &str| fs::read(case.path(file)).unwrap();
+            let played = GoldenProvider::start(status, "application/json", read("response.json"), 50).await;
             let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
             let told = GoldenProvider::gateway_trusting_loopback()
-                .send(played.build_request(provider, path, read("asked.json")))
+                .send(played.build_request(provider, path, read("request.json")))
                 .await;
             assert_eq!(told.status, status, "{}", told.text());
-            let expected: Value = serde_json::from_slice(&read("returned.json")).unwrap();
+            let expected: Value = serde_json::from_slice(&read("client_response.json")).unwrap();
             assert_eq!(told.json()["error"]["message"], expected["error"]["message"], "{provider}");
             assert_eq!(told.header("x-request-id"), Some("up-1"));
         }
@@ -189,12 +189,12 @@ async fn reports_an_invalid_response_as_a_provider_error() {
 #[tokio::test]
 async fn a_truncated_stream_never_looks_complete() {
     for (provider, operation, ..) in PROVIDER_CASES.into_iter().filter(|pair| pair.0 != "bedrock") {
-        let case = golden_case_dir(&format!("{provider}/{operation}/stream"));
-        let answered = fs::read(case.join("answered.sse")).unwrap();
+        let case = golden_case(&format!("{provider}/{operation}/stream"));
+        let answered = fs::read(case.path("response.sse")).unwrap();
         let played = GoldenProvider::start(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
-        let told = rig.send(played.build_request(provider, path, fs::read(case.join("asked.json")).unwrap())).await;
+        let told = rig.send(played.build_request(provider, path, fs::read(case.path("request.json")).unwrap())).await;
         assert_eq!(rig.single_record()["outcome"], "cut", "{provider}");
         let (_, last) = told.last_event();
         assert!(last["error"].is_object(), "{provider}: {}", told.text());
@@ -223,17 +223,17 @@ const INVOKE_PATHS: PathParts = [("/model/", "/invoke"), ("/model/", "/invoke-wi
 #[tokio::test]
 async fn translates_complete_responses_for_google_and_amazon_clients() {
     for (provider, [operation, _], [(before, after), _]) in VENDOR_CLIENTS {
-        let case = golden_case_dir(&format!("{provider}/{operation}/tools"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
-        let (model, asked) = extract_model(&read("asked.json"));
+        let case = golden_case(&format!("{provider}/{operation}/tools"));
+        let read = |file: &str| fs::read(case.path(file)).unwrap();
+        let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
+        let (model, asked) = extract_model(&read("request.json"));
         let rig = GoldenProvider::gateway_trusting_loopback();
         let told = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), asked)).await;
         assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
-        assert_eq!(told.json(), serde_json::from_slice::<Value>(&read("returned.json")).unwrap(), "{provider}");
+        assert_eq!(told.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap(), "{provider}");
         assert_eq!(
             played.parse_last_request().1,
-            serde_json::from_slice::<Value>(&read("sent.json")).unwrap(),
+            serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(),
             "{provider}"
         );
         let found =
@@ -245,20 +245,20 @@ async fn translates_complete_responses_for_google_and_amazon_clients() {
 #[tokio::test]
 async fn translates_streams_for_google_and_amazon_clients() {
     for (provider, [_, operation], [_, (before, after)]) in VENDOR_CLIENTS {
-        let case = golden_case_dir(&format!("{provider}/{operation}/stream"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let (model, asked) = extract_model(&read("asked.json"));
-        let played = GoldenProvider::start(200, "text/event-stream", read("answered.sse"), 33).await;
+        let case = golden_case(&format!("{provider}/{operation}/stream"));
+        let read = |file: &str| fs::read(case.path(file)).unwrap();
+        let (model, asked) = extract_model(&read("request.json"));
+        let played = GoldenProvider::start(200, "text/event-stream", read("response.sse"), 33).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let told = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), asked)).await;
         assert_eq!((told.status, told.is_streamed, told.is_truncated), (200, true, false), "{}", told.text());
         let kind = told.header("content-type").unwrap();
         if after.starts_with(':') {
             assert_eq!(kind, "text/event-stream");
-            assert_eq!(told.text(), String::from_utf8(read("returned.sse")).unwrap(), "{provider}");
+            assert_eq!(told.text(), String::from_utf8(read("client_response.sse")).unwrap(), "{provider}");
         } else {
             assert_eq!(kind, "application/vnd.amazon.eventstream");
-            let returned = String::from_utf8(read("returned.txt")).unwrap();
+            let returned = String::from_utf8(read("client_response.txt")).unwrap();
             assert_eq!(
                 frame_names(&told.body),
                 returned.lines().map(|line| line.split(' ').next().unwrap()).collect::<Vec<_>>()
@@ -272,16 +272,16 @@ async fn translates_streams_for_google_and_amazon_clients() {
 #[tokio::test]
 async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
     for provider in ["openai", "anthropic"] {
-        let case = golden_case_dir(&format!("{provider}/streamGenerateContent/stream"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let (model, asked) = extract_model(&read("asked.json"));
-        let played = GoldenProvider::start(200, "text/event-stream", read("answered.sse"), 33).await;
+        let case = golden_case(&format!("{provider}/streamGenerateContent/stream"));
+        let read = |file: &str| fs::read(case.path(file)).unwrap();
+        let (model, asked) = extract_model(&read("request.json"));
+        let played = GoldenProvider::start(200, "text/event-stream", read("response.sse"), 33).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let path = format!("/v1beta/models/{model}:streamGenerateContent");
         let told = rig.send(played.build_request(provider, &path, asked.clone())).await;
         assert_eq!((told.status, told.is_streamed, told.is_truncated), (200, true, false), "{}", told.text());
         assert_eq!(told.header("content-type"), Some("application/json"));
-        let events = String::from_utf8(read("returned.sse")).unwrap();
+        let events = String::from_utf8(read("client_response.sse")).unwrap();
         let items: Vec<Value> = events
             .lines()
             .filter_map(|line| line.strip_prefix("data: "))
@@ -298,16 +298,16 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
         }
         // An error has the same form as for other operations.
         let played = GoldenProvider::start(429, "application/json", b"{}".to_vec(), 50).await;
-        let told = rig.send(played.build_request(provider, &path, extract_model(&read("asked.json")).1)).await;
+        let told = rig.send(played.build_request(provider, &path, extract_model(&read("request.json")).1)).await;
         assert_eq!((told.status, &told.json()["error"]["code"]), (429, &json!(429)));
     }
 }
 
 #[tokio::test]
 async fn a_json_array_without_finish_reason_is_cut_and_not_cached() {
-    let case = golden_case_dir("openai/streamGenerateContent/stream");
-    let asked = extract_model(&fs::read(case.join("asked.json")).unwrap()).1;
-    let events = fs::read(case.join("answered.sse")).unwrap();
+    let case = golden_case("openai/streamGenerateContent/stream");
+    let asked = extract_model(&fs::read(case.path("request.json")).unwrap()).1;
+    let events = fs::read(case.path("response.sse")).unwrap();
     let item = r#"{"candidates":[{"content":{"parts":[{"text":"Hi"}]}}]}"#;
     let items = |last: &str| format!("[{item},\n{last}]").into_bytes();
     let json = "application/json";
@@ -344,10 +344,10 @@ fn frame_names(bytes: &[u8]) -> Vec<String> {
 #[tokio::test]
 async fn translates_errors_for_google_and_amazon_clients() {
     for (provider, [operation, _], [(before, after), _]) in VENDOR_CLIENTS {
-        let case = golden_case_dir(&format!("{provider}/{operation}/error"));
-        let read = |file: &str| fs::read(case.join(file)).unwrap();
-        let played = GoldenProvider::start(429, "application/json", read("answered.json"), 50).await;
-        let (model, asked) = extract_model(&read("asked.json"));
+        let case = golden_case(&format!("{provider}/{operation}/error"));
+        let read = |file: &str| fs::read(case.path(file)).unwrap();
+        let played = GoldenProvider::start(429, "application/json", read("response.json"), 50).await;
+        let (model, asked) = extract_model(&read("request.json"));
         let rig = GoldenProvider::gateway_trusting_loopback();
         let path = format!("{before}{model}{after}");
         let told = rig.send(played.build_request(provider, &path, asked)).await;
@@ -361,7 +361,7 @@ async fn translates_errors_for_google_and_amazon_clients() {
         assert!(["INVALID_ARGUMENT", "ValidationException"].contains(&word(&refused).as_str()), "{}", refused.text());
         assert_eq!((told.status, refused.status), (429, 400));
         // A truncated stream ends with an error event if its format has one.
-        let answered = fs::read(golden_case_dir(&format!("{provider}/{operation}Stream/stream/answered.sse")));
+        let answered = fs::read(golden_case(&format!("{provider}/{operation}Stream/stream")).path("response.sse"));
         let Ok(answered) = answered else { continue };
         let played = GoldenProvider::start(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
         let cut = rig.send(played.build_request(
@@ -403,18 +403,18 @@ async fn returns_529_for_an_overloaded_stream_if_configured() {
 
 #[tokio::test]
 async fn reports_dropped_response_fields_in_header_and_sse_comment() {
-    let case = golden_case_dir("google/chatComplete/image");
-    let read = |case: &Path, file: &str| fs::read(case.join(file)).unwrap();
-    let played = GoldenProvider::start(200, "application/json", read(&case, "answered.json"), 50).await;
+    let case = golden_case("google/chatComplete/image");
+    let read = |case: &CaseFiles, file: &str| fs::read(case.path(file)).unwrap();
+    let played = GoldenProvider::start(200, "application/json", read(&case, "response.json"), 50).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let told = rig.send(played.build_request("google", CHAT_PATH, read(&case, "asked.json"))).await;
+    let told = rig.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
     let named = "image, executableCode, codeExecutionResult, groundingMetadata";
     assert_eq!(told.header("x-gateway-not-translated"), Some(named));
     assert_eq!(rig.state.record_sink.metrics.partly_translated.get(), 1);
-    let case = golden_case_dir("google/chatComplete/image_stream");
-    let played = GoldenProvider::start(200, "text/event-stream", read(&case, "answered.sse"), 9).await;
+    let case = golden_case("google/chatComplete/image_stream");
+    let played = GoldenProvider::start(200, "text/event-stream", read(&case, "response.sse"), 9).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let told = rig.send(played.build_request("google", CHAT_PATH, read(&case, "asked.json"))).await;
+    let told = rig.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
     assert!(told.text().contains(": not translated: image\n\n") && !told.is_truncated, "{}", told.text());
     assert_eq!(rig.single_record()["outcome"], "complete");
     assert_eq!(rig.state.record_sink.metrics.partly_translated.get(), 1);
@@ -422,11 +422,11 @@ async fn reports_dropped_response_fields_in_header_and_sse_comment() {
 
 #[tokio::test]
 async fn records_token_kinds_that_the_client_format_lacks() {
-    let case = golden_case_dir("google/messages/kinds_of_tokens");
-    let read = |file: &str| fs::read(case.join(file)).unwrap();
-    let played = GoldenProvider::start(200, "application/json", read("answered.json"), 50).await;
+    let case = golden_case("google/messages/kinds_of_tokens");
+    let read = |file: &str| fs::read(case.path(file)).unwrap();
+    let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let told = rig.send(played.build_request("google", MESSAGES_PATH, read("asked.json"))).await;
+    let told = rig.send(played.build_request("google", MESSAGES_PATH, read("request.json"))).await;
     assert_eq!(told.json()["usage"]["input_tokens"], 200, "{}", told.text());
     let record = rig.single_record();
     let expected = json!({"input": 20, "output": 5, "cache_read": 40, "reasoning": 3, "audio_in": 100, "image_in": 80,
@@ -438,7 +438,7 @@ async fn records_token_kinds_that_the_client_format_lacks() {
 #[tokio::test]
 async fn requests_json_and_converts_raw_image_bytes_to_base64() {
     for (provider, case) in [("stability-ai", "whole"), ("workers-ai", "whole"), ("google", "whole")] {
-        let asked = fs::read(golden_case_dir(&format!("{provider}/imageGenerate/{case}")).join("asked.json")).unwrap();
+        let asked = fs::read(golden_case(&format!("{provider}/imageGenerate/{case}")).path("request.json")).unwrap();
         let played = GoldenProvider::start(200, "image/png", b"\x89PNG\r\n".to_vec(), 50).await;
         let ask = played.build_request(provider, "/v1/images/generations", asked).header("accept", "*/*");
         let told = GoldenProvider::gateway_trusting_loopback().send(ask).await;

@@ -256,7 +256,7 @@ fn corrupted_responses_cause_no_panic_and_bounded_memory() {
     let rounds =
         std::env::var("FUZZ_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS_PER_RESPONSE);
     let mut rng = Rng::with_seed(SEED);
-    let all: Vec<_> = translated_cases().into_iter().filter(|case| !case.has_file("refused.txt")).collect();
+    let all: Vec<_> = translated_cases().into_iter().filter(|case| !case.has_file("rejection.txt")).collect();
     let answers: Vec<_> = all.iter().map(response_bytes).collect();
     let mut read = BTreeMap::<&str, usize>::new();
     for (case, said) in all.iter().zip(&answers) {

@@ -1,11 +1,20 @@
-//! Golden tests of every translation. The files can be checked by eye: `golden/<provider>/<operation>/<case>`.
+//! Golden tests of every translation. The files can be checked by eye.
 //!
-//! `asked` is the client request, `sent` the upstream request, `answered` the upstream response, and `returned` the
-//! client response. `lost` lists the dropped fields. `refused` replaces the others if nothing is sent. Cases that pass
-//! through have `sent` and `returned` only where these differ from the input. `UPDATE_GOLDEN=1` updates the files.
+//! Inputs are stored once, in `golden/inputs`: client requests in `requests/<operation>/` and upstream responses in
+//! `responses/<provider>/<operation>/`, named after the first provider and operation that use them.
+//! `golden/<provider>/<operation>/cases.json` names the inputs of each case.
+//!
+//! Expectations are in `golden/<provider>/<operation>/<case>/`: `upstream_request`, `client_response`, and the list
+//! `dropped_params`. `rejection` replaces them if nothing is sent. Cases that pass through have `upstream_request` and
+//! `client_response` only where these differ from the input. `UPDATE_GOLDEN=1` updates the expectations.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
 use crate::golden_cases::{
-    Case, UpstreamBody, assemble_stream, merge_text_blocks, pass_through_cases, translated_cases,
+    Case, UpstreamBody, assemble_stream, files, merge_text_blocks, pass_through_cases, translated_cases,
 };
 use bytes::Bytes;
 use penstock_llm::stream::include_usage;
@@ -18,24 +27,24 @@ fn requests_and_responses_match_the_golden_files() {
     for case in cases {
         let translation = match case.translate_request() {
             Err(refusal) => {
-                case.expect_file("refused.txt", refusal.to_string().as_bytes());
+                case.expect_file("rejection.txt", refusal.to_string().as_bytes());
                 continue;
             }
             Ok((translation, sent)) => {
                 match sent.first() {
                     None => (),
-                    Some(b'{') => case.expect_json("sent.json", &sent),
-                    Some(_) => case.expect_file("sent.txt", &sent),
+                    Some(b'{') => case.expect_json("upstream_request.json", &sent),
+                    Some(_) => case.expect_file("upstream_request.txt", &sent),
                 }
                 translation
             }
         };
         match case.upstream_body() {
             UpstreamBody::Error(bytes) => {
-                case.expect_json("returned.json", &translation.translate_error(400, &bytes, None));
+                case.expect_json("client_response.json", &translation.translate_error(400, &bytes, None));
             }
             UpstreamBody::Complete(bytes) => {
-                case.expect_json("returned.json", &translation.translate_response(&bytes).unwrap());
+                case.expect_json("client_response.json", &translation.translate_response(&bytes).unwrap())
             }
             UpstreamBody::Stream(bytes) => {
                 let mut transcoder = translation.transcoder();
@@ -49,8 +58,8 @@ fn requests_and_responses_match_the_golden_files() {
             case.expect_file("betas.txt", betas.as_bytes());
         }
         let lost = translation.response_context.dropped_fields.header_value(&translation.dropped_params);
-        if lost.is_some() || case.has_file("lost.txt") {
-            case.expect_file("lost.txt", lost.unwrap_or_default().as_bytes());
+        if lost.is_some() || case.has_file("dropped_params.txt") {
+            case.expect_file("dropped_params.txt", lost.unwrap_or_default().as_bytes());
         }
     }
 }
@@ -61,21 +70,21 @@ fn pass_through_cases_change_only_as_the_golden_files_state() {
     assert!(cases.len() > 20, "the cases are not where they should be");
     for case in cases {
         let (sent, mending, hides) = case.prepare_pass_through();
-        case.expect_if_changed("sent.json", &case.client_request(), &sent);
+        case.expect_if_changed("upstream_request.json", &case.client_request(), &sent);
         let lost = case.map_parameters().1;
-        if !lost.is_empty() || case.has_file("lost.txt") {
-            case.expect_file("lost.txt", lost.header_value().as_bytes());
+        if !lost.is_empty() || case.has_file("dropped_params.txt") {
+            case.expect_file("dropped_params.txt", lost.header_value().as_bytes());
         }
         match case.upstream_body() {
             UpstreamBody::Error(bytes) => {
                 let told = mending.normalise_error(400, &bytes, None);
-                case.expect_if_changed("returned.json", &bytes, told.as_deref().unwrap_or(&bytes));
+                case.expect_if_changed("client_response.json", &bytes, told.as_deref().unwrap_or(&bytes));
             }
             UpstreamBody::Complete(bytes) if mending.changes_responses() => {
-                case.expect_if_changed("returned.json", &bytes, &mending.normalise_body(bytes.clone()));
+                case.expect_if_changed("client_response.json", &bytes, &mending.normalise_body(bytes.clone()));
             }
             // The gateway does not read this response.
-            UpstreamBody::Complete(bytes) => case.expect_if_changed("returned.json", &bytes, &bytes),
+            UpstreamBody::Complete(bytes) => case.expect_if_changed("client_response.json", &bytes, &bytes),
             UpstreamBody::Stream(bytes) => {
                 let mut told = bytes.clone();
                 if mending.changes_responses() {
@@ -83,7 +92,7 @@ fn pass_through_cases_change_only_as_the_golden_files_state() {
                     told = [stream(Some(told)), stream(None)].concat().into();
                 }
                 let told = if hides { include_usage::strip_usage(told) } else { told };
-                case.expect_if_changed("returned.sse", &bytes, &told);
+                case.expect_if_changed("client_response.sse", &bytes, &told);
             }
         }
     }
@@ -257,4 +266,37 @@ fn translates_stream_content_before_the_stream_ends() {
         let begun = transcoder.push_chunk(bytes.slice(..bytes.len() * 3 / 4));
         assert!(!begun.is_empty(), "{} waits for its end", case.name());
     }
+}
+
+/// A file that no case uses would be checked by no test.
+#[test]
+fn every_golden_file_belongs_to_a_case() {
+    let mut used = BTreeSet::new();
+    for provider in files::list_providers() {
+        for operation in files::list_folders(&files::golden_root().join(&provider)) {
+            let manifest = files::read_manifest(&provider, &operation);
+            for row in manifest.values() {
+                used.extend(["request", "response"].iter().filter_map(|key| row[key].as_str().map(ToOwned::to_owned)));
+            }
+            let mut folders = files::list_folders(&files::golden_root().join(&provider).join(&operation));
+            folders.retain(|case| !manifest.contains_key(case));
+            assert_eq!(folders, [""; 0], "{provider}/{operation}/cases.json lacks these cases");
+        }
+    }
+    let (mut found, mut contents) = (BTreeSet::new(), BTreeMap::new());
+    let mut folders = vec![files::inputs_root()];
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(files::inputs_root()).unwrap().to_str().unwrap().to_owned();
+            let kind = (name.split('/').next().unwrap().to_owned(), path.extension().unwrap().to_owned());
+            let twin = contents.insert((kind, fs::read(&path).unwrap()), name.clone());
+            assert_eq!(twin, None, "{name} has the same content");
+            found.insert(name);
+        }
+    }
+    assert_eq!(used, found, "left: inputs that the manifests name; right: files in golden/inputs");
 }

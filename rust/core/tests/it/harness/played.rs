@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex},
 };
 
@@ -14,9 +14,14 @@ use super::{
     scripted::{ScriptedServer, encode_chunks, read_request},
 };
 
-/// Returns the directory of a golden case.
-pub fn golden_case_dir(case: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../llm/tests/golden").join(case)
+#[path = "../../../../llm/tests/it/golden_cases/files.rs"]
+mod golden_files;
+
+pub use golden_files::CaseFiles;
+
+/// Returns the files of the golden case `<provider>/<operation>/<case>`.
+pub fn golden_case(name: &str) -> CaseFiles {
+    golden_files::find_case(name).unwrap_or_else(|| panic!("no golden case {name}"))
 }
 
 /// Replays the provider of a golden case and records the requests.

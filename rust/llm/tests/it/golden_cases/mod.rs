@@ -2,11 +2,9 @@
 // Each test binary uses only some of these helpers, and Clippy does not recognise this module as test code.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::{
-    collections::BTreeMap,
-    env, fs,
-    path::{Path, PathBuf},
-};
+pub mod files;
+
+use std::{collections::BTreeMap, env, fs};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -19,6 +17,8 @@ use penstock_llm::{
 };
 use serde_json::{Value, json};
 
+use files::{CaseFiles, golden_root};
+
 /// Constant for all cases, so that the golden files do not change.
 const NOW_MS: u64 = 1_700_000_000_000;
 
@@ -27,17 +27,13 @@ pub struct Case {
     pub provider: String,
     pub operation: String,
     pub label: String,
-    path: PathBuf,
+    files: CaseFiles,
 }
 
 pub enum UpstreamBody {
     Complete(Bytes),
     Stream(Bytes),
     Error(Bytes),
-}
-
-fn golden_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
 /// Compares `found` with a file in the provider's folder; returns a description of the difference, if any.
@@ -63,28 +59,15 @@ pub fn pass_through_cases() -> Vec<Case> {
 }
 
 pub fn all_cases() -> Vec<Case> {
-    let root = golden_root();
     let mut cases = Vec::new();
-    for provider in list_folders(&root) {
-        for operation in list_folders(&provider) {
-            for path in list_folders(&operation) {
-                let (provider, operation, case) = (file_name(&provider), file_name(&operation), file_name(&path));
-                cases.push(Case { provider, operation, label: case, path });
+    for provider in files::list_providers() {
+        for operation in files::list_folders(&golden_root().join(&provider)) {
+            for (label, files) in files::list_cases(&provider, &operation) {
+                cases.push(Case { provider: provider.clone(), operation: operation.clone(), label, files });
             }
         }
     }
     cases
-}
-
-fn list_folders(path: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
-    found.retain(|path| path.is_dir());
-    found.sort();
-    found
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
 impl Case {
@@ -93,16 +76,16 @@ impl Case {
     }
 
     pub fn has_file(&self, file: &str) -> bool {
-        self.path.join(file).exists()
+        self.files.path(file).exists()
     }
 
     fn read_file(&self, file: &str) -> Vec<u8> {
-        fs::read(self.path.join(file)).unwrap_or_else(|error| panic!("{}/{file}: {error}", self.name()))
+        fs::read(self.files.path(file)).unwrap_or_else(|error| panic!("{}/{file}: {error}", self.name()))
     }
 
     /// Returns the client request; empty if it is not JSON.
     pub fn client_request(&self) -> Vec<u8> {
-        if self.has_file("asked.json") { self.read_file("asked.json") } else { Vec::new() }
+        if self.has_file("request.json") { self.read_file("request.json") } else { Vec::new() }
     }
 
     fn is_translated(&self) -> bool {
@@ -129,7 +112,7 @@ impl Case {
 
     /// Returns the client response if it is complete, not streamed.
     pub fn client_response(&self) -> Option<Vec<u8>> {
-        self.has_file("returned.json").then(|| self.read_file("returned.json"))
+        self.has_file("client_response.json").then(|| self.read_file("client_response.json"))
     }
 
     /// Returns the request of a pass-through case after parameter mapping, and the dropped parameters.
@@ -159,10 +142,17 @@ impl Case {
     /// Compares with a golden file, which must exist only if the bytes differ from the input.
     pub fn expect_if_changed(&self, file: &str, came: &[u8], found: &[u8]) {
         if came != found {
-            return if file == "returned.sse" { self.expect_file(file, found) } else { self.expect_json(file, found) };
+            return if file == "client_response.sse" {
+                self.expect_file(file, found)
+            } else {
+                self.expect_json(file, found)
+            };
         }
         if env::var_os("UPDATE_GOLDEN").is_some() {
-            fs::remove_file(self.path.join(file)).ok();
+            let path = self.files.path(file);
+            fs::remove_file(&path).ok();
+            // Only an empty folder is removed.
+            fs::remove_dir(path.parent().unwrap()).ok();
         }
         assert!(!self.has_file(file), "{}/{file} is there, but nothing is changed", self.name());
     }
@@ -174,7 +164,7 @@ impl Case {
         let model = self.model();
         let betas = self.label.contains("betas").then_some("one-1, two-2");
         let operation = self.operation();
-        let (query, options) = (self.read_text("query.txt"), self.provider_options(provider));
+        let (query, options) = (self.files.query.clone(), self.provider_options(provider));
         let wire = provider
             .provider_format_for_target(operation, &model, (&options, ""))
             .expect("an operation that is translated");
@@ -204,21 +194,11 @@ impl Case {
         )
     }
 
-    /// Returns the content of a file; empty if it does not exist.
-    fn read_text(&self, file: &str) -> String {
-        if self.has_file(file) {
-            String::from_utf8(self.read_file(file)).unwrap().trim_end().to_owned()
-        } else {
-            String::new()
-        }
-    }
-
-    /// Returns the provider options to which `options.json` gives values.
+    /// Returns the provider options to which the manifest gives values.
     fn provider_options(&self, provider: &dyn Provider) -> Options {
-        let given: Value = serde_json::from_str(&self.read_text("options.json")).unwrap_or_default();
         let mut options = Options::default();
         for (option, value) in
-            provider.options().iter().filter_map(|option| Some((option, given[option.key].as_str()?)))
+            provider.options().iter().filter_map(|option| Some((option, self.files.options[option.key].as_str()?)))
         {
             options.insert_if_absent(*option, value.to_owned());
         }
@@ -226,21 +206,21 @@ impl Case {
     }
 
     pub fn upstream_body(&self) -> UpstreamBody {
-        if self.has_file("answered.sse") {
-            return UpstreamBody::Stream(self.read_file("answered.sse").into());
+        if self.has_file("response.sse") {
+            return UpstreamBody::Stream(self.read_file("response.sse").into());
         }
-        if self.has_file("answered.hex") {
-            let text = String::from_utf8(self.read_file("answered.hex")).unwrap();
+        if self.has_file("response.hex") {
+            let text = String::from_utf8(self.read_file("response.hex")).unwrap();
             // A comment line above each frame states its content.
             let frames = text.lines().filter(|line| !line.starts_with('#')).collect::<String>();
             let digits: Vec<_> = frames.bytes().filter(u8::is_ascii_hexdigit).collect();
             let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
             return UpstreamBody::Stream(digits.chunks(2).map(byte).collect::<Vec<_>>().into());
         }
-        if self.has_file("answered.txt") {
-            return UpstreamBody::Complete(self.read_file("answered.txt").into());
+        if self.has_file("response.txt") {
+            return UpstreamBody::Complete(self.read_file("response.txt").into());
         }
-        let bytes = if self.has_file("answered.json") { self.read_file("answered.json") } else { b"{}".to_vec() };
+        let bytes = if self.has_file("response.json") { self.read_file("response.json") } else { b"{}".to_vec() };
         if self.label.starts_with("error") {
             UpstreamBody::Error(bytes.into())
         } else {
@@ -259,14 +239,16 @@ impl Case {
             "invokeModelStream" => "invokeModel",
             same => same,
         };
-        let path = self.path.parent()?.with_file_name(operation).join(&case);
-        path.exists().then(|| Self { label: case, path, operation: operation.to_owned(), ..self.clone() })
+        let files = files::find_case(&format!("{}/{operation}/{case}", self.provider))?;
+        Some(Self { label: case, files, operation: operation.to_owned(), ..self.clone() })
     }
 
     pub fn expect_file(&self, file: &str, found: &[u8]) {
         if env::var_os("UPDATE_GOLDEN").is_some() {
             let end: &[u8] = if found.ends_with(b"\n") { b"" } else { b"\n" };
-            fs::write(self.path.join(file), [found, end].concat()).unwrap();
+            let path = self.files.path(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, [found, end].concat()).unwrap();
             return;
         }
         let expected = String::from_utf8(self.read_file(file)).unwrap();
@@ -277,10 +259,10 @@ impl Case {
     /// Compares SSE streams as they are, and AWS event streams as one line per frame with its name and payload.
     pub fn expect_stream(&self, found: &[u8]) {
         if self.operation().api_format() != Some(ApiFormat::Bedrock) {
-            return self.expect_file("returned.sse", found);
+            return self.expect_file("client_response.sse", found);
         }
         let lines: Vec<_> = decode_frames(found).iter().map(|(name, payload)| format!("{name} {payload}")).collect();
-        self.expect_file("returned.txt", lines.join("\n").as_bytes());
+        self.expect_file("client_response.txt", lines.join("\n").as_bytes());
     }
 
     /// Compared as text, so that the order of keys counts.
