@@ -5,7 +5,9 @@ use std::fs;
 
 use crate::harness::{
     CHAT_PATH, MESSAGES_PATH, TestRequest, chat_body, into_stream, pick_fields,
-    played::{CaseFiles, GoldenProvider, extract_model, golden_case, read_hex_frames, strip_created_time},
+    played::{
+        CaseFiles, GoldenProvider, extract_model, find_golden_case, golden_case, read_hex_frames, strip_created_time,
+    },
     post_with_config, read_stream, routing_headers,
 };
 use penstock_llm::stream::aws_event_stream::FrameDecoder;
@@ -361,8 +363,8 @@ async fn translates_errors_for_google_and_amazon_clients() {
         assert!(["INVALID_ARGUMENT", "ValidationException"].contains(&word(&refused).as_str()), "{}", refused.text());
         assert_eq!((told.status, refused.status), (429, 400));
         // A truncated stream ends with an error event if its format has one.
-        let answered = fs::read(golden_case(&format!("{provider}/{operation}Stream/stream")).path("response.sse"));
-        let Ok(answered) = answered else { continue };
+        let Some(stream) = find_golden_case(&format!("{provider}/{operation}Stream/stream")) else { continue };
+        let answered = fs::read(stream.path("response.sse")).unwrap();
         let played = GoldenProvider::start(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
         let cut = rig.send(played.build_request(
             provider,

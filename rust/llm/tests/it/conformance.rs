@@ -2,7 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::golden_cases::{Case, UpstreamBody, all_cases, assemble_stream, translated_cases};
+use crate::golden_cases::{
+    Case, UpstreamBody, all_cases, assemble_stream,
+    required::{
+        REQUIRED_CASES, file_store_for, is_realtime_or_internal, is_vendor_client_operation, needs_case, required_cases,
+    },
+    translated_cases,
+};
 use penstock_llm::{
     api_format::ApiFormat,
     catalog::{self, Options, PathInfo, PathOptions, Provider},
@@ -13,27 +19,14 @@ use penstock_llm::{
 };
 use serde_json::Value;
 
-/// Golden cases that each translated operation of a provider needs.
-const REQUIRED_CASES: [&str; 3] = ["whole", "stream", "error"];
-
 #[test]
 fn every_operation_of_every_provider_has_golden_cases() {
     let known: BTreeSet<_> = all_cases().iter().map(Case::name).collect();
     let mut missing = Vec::new();
     for provider in catalog::all_providers() {
-        let is_shown = |operation: &&Operation| {
-            let is_told =
-                provider.provider_format(**operation, "").is_some() && !is_vendor_client_operation(**operation);
-            // File operations of providers with a file store take several requests; the `files` tests of the core crate
-            // cover them.
-            let is_passed = provider.supports_natively(**operation) && file_store_for(provider, **operation).is_none();
-            is_told || is_passed && !is_realtime_or_internal(**operation)
-        };
-        for operation in Operation::ALL.iter().filter(is_shown) {
-            let needed = REQUIRED_CASES.iter().filter(|case| needs_case(*operation, case));
-            let names = needed.map(|case| format!("{}/{}/{case}", provider.slug(), operation.id()));
-            missing.extend(names.filter(|name| !known.contains(name)));
-        }
+        let needed = required_cases(provider).into_iter();
+        let names = needed.map(|(operation, case)| format!("{}/{}/{case}", provider.slug(), operation.id()));
+        missing.extend(names.filter(|name| !known.contains(name)));
     }
     assert!(missing.is_empty(), "no golden cases: {missing:#?}");
 }
@@ -83,16 +76,6 @@ fn chat_tools_also_work_for_anthropic_clients() {
         shown += 1;
     }
     assert!(shown > 40, "{shown}");
-}
-
-/// Returns true if the operation needs this case. Only chat operations stream, and some stream under another operation.
-fn needs_case(operation: Operation, case: &str) -> bool {
-    let is_vendors = matches!(operation.api_format(), Some(ApiFormat::Gemini | ApiFormat::Bedrock));
-    match case {
-        "stream" => operation.is_always_streaming() || translation::is_chat_operation(operation) && !is_vendors,
-        "whole" => !operation.is_always_streaming(),
-        _ => true,
-    }
 }
 
 /// Providers whose model lists pass through, each in its own shape until it is normalised.
@@ -169,13 +152,6 @@ fn normalises_model_lists_and_moderations_without_own_cases() {
         }
     }
     assert!(asked > 130, "{asked}");
-}
-
-/// Returns true for realtime sockets, which pass unchanged, and for requests that the gateway itself sends to a
-/// provider's file store.
-fn is_realtime_or_internal(operation: Operation) -> bool {
-    let is_of_jobs = ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|what| operation.id().ends_with(what));
-    is_of_jobs || operation == Operation::Realtime
 }
 
 /// Operations whose provider format depends on the model: one model of each family, and the golden case that covers it.
@@ -260,13 +236,6 @@ fn media_streams_report_usage_and_a_terminal_event() {
     }
 }
 
-/// Returns true for operations of Google and Amazon clients. `callers.rs` tests them against every provider; few golden
-/// files exist.
-fn is_vendor_client_operation(operation: Operation) -> bool {
-    matches!(operation.api_format(), Some(ApiFormat::Gemini | ApiFormat::Bedrock))
-        && operation != Operation::CountTokens
-}
-
 /// Provider options other than the credential, for all providers.
 const OPTION_VALUES: [(&str, &str); 16] = [
     ("api_version", "2025-01-01"),
@@ -318,11 +287,6 @@ fn list_targets(provider: &'static dyn Provider) -> String {
 }
 
 const MODEL_NAME: &str = "model-1";
-
-/// Returns the provider's file store if the operation is about files.
-fn file_store_for(provider: &dyn Provider, operation: Operation) -> Option<FileStore> {
-    provider.file_store().filter(|_| operation.is_file_operation())
-}
 
 fn build_target(provider: &'static dyn Provider, operation: Operation, options: &Options) -> Result<String, String> {
     let (method, path) = operation.route().unwrap_or(("GET", "/v1/anything"));

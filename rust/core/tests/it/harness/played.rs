@@ -17,11 +17,11 @@ use super::{
 #[path = "../../../../llm/tests/it/golden_cases/files.rs"]
 mod golden_files;
 
-pub use golden_files::CaseFiles;
+pub use golden_files::{CaseFiles, find_case as find_golden_case};
 
 /// Returns the files of the golden case `<provider>/<operation>/<case>`.
 pub fn golden_case(name: &str) -> CaseFiles {
-    golden_files::find_case(name).unwrap_or_else(|| panic!("no golden case {name}"))
+    find_golden_case(name).unwrap_or_else(|| panic!("no golden case {name}"))
 }
 
 /// Replays the provider of a golden case and records the requests.
