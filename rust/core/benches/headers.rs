@@ -7,7 +7,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_core::{
     features::forward_headers::ForwardHeaders,
     ingress::{
-        headers::{ControlHeaders, Headers, RequestHead},
+        control_headers::ControlHeaders,
+        headers::{Headers, RequestHead},
         route::Route,
     },
     request::request_head::{self, BodyLength, RenderInput, TransformMode},

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{api_format::ApiFormat, timestamp};
+use crate::{api_format::format::ApiFormat, timestamp};
 
 /// Model in a list, under the ID that requests use.
 pub struct ListedModel {

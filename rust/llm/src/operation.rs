@@ -1,6 +1,6 @@
 //! Operations of an inference API, with the method and path of each.
 
-use crate::api_format::ApiFormat;
+use crate::api_format::format::ApiFormat;
 
 /// Kind of request body that an operation expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

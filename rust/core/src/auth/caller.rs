@@ -8,7 +8,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use crate::{
     auth::jwt::TokenIdentity,
     error::{Error, Result},
-    ingress::headers::{ControlHeaders, Headers},
+    ingress::{control_headers::ControlHeaders, headers::Headers},
     state::snapshot::{GatewayKey, Snapshot, has_expired},
 };
 

@@ -5,7 +5,7 @@ use penstock_llm::api_format::ApiFormat;
 use crate::{
     error::Error,
     gateway_state::GatewayState,
-    ingress::headers::{self, RequestHead},
+    ingress::{head_validation, headers::RequestHead},
     process::settings::Settings,
     response::{delivery, outgoing::ClientResponse},
 };
@@ -28,7 +28,7 @@ pub(crate) fn find_head_error(settings: &Settings, head: &RequestHead) -> Option
     if head.size_bytes() > limit {
         return Some(Error::HeadersTooLarge { limit });
     }
-    let fault = headers::find_header_error(&head.headers, &settings.header_aliases);
+    let fault = head_validation::find_header_error(&head.headers, &settings.header_aliases);
     fault.map(|(name, message)| Error::HeaderInvalid { name, message })
 }
 

@@ -8,7 +8,10 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    ingress::headers::{CONTROL_PREFIX, Headers, split_control_name},
+    ingress::{
+        control_headers::{CONTROL_PREFIX, split_control_name},
+        headers::Headers,
+    },
     parse::document_reader::ConfigReader,
 };
 

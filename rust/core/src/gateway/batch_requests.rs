@@ -20,7 +20,8 @@ use crate::{
     ingress::{
         Request,
         body::Body,
-        headers::{BatchOutput, ControlHeaders, RequestHead},
+        control_headers::ControlHeaders,
+        headers::{BatchOutput, RequestHead},
     },
     process::memory_budget::MemoryPermit,
     response::outgoing::{ClientResponse, ClientResponseBody},

@@ -17,11 +17,7 @@ use crate::{
     },
     error::Error,
     gateway_state::GatewayState,
-    ingress::{
-        Request,
-        headers::{self, RequestHead},
-        route,
-    },
+    ingress::{Request, head_validation, headers::RequestHead, route},
     resolve::models,
     response::outgoing::ClientResponse,
     state::snapshot::Snapshot,
@@ -76,7 +72,7 @@ pub async fn handle(state: &Arc<GatewayState>, request: Request) -> ClientRespon
 async fn dispatch(state: &Arc<GatewayState>, request: Request) -> ClientResponse {
     let Request { mut head, body } = request;
     let snapshot = state.load_snapshot();
-    if let Some(message) = headers::find_path_error(&head.path) {
+    if let Some(message) = head_validation::find_path_error(&head.path) {
         // The path is ambiguous, so it must not select a destination. The request is rejected and recorded as a
         // provider request.
         let error = Error::HeaderInvalid { name: "path", message: message.into() };

@@ -17,7 +17,7 @@ use crate::{
     ingress::{
         Request,
         body::Body,
-        headers::ControlHeaders,
+        control_headers::ControlHeaders,
         route::{self, Route},
     },
     request::{body_fields::read_body_fields, inference_profiles},

@@ -15,10 +15,7 @@ use crate::{
     error::{Error, Result},
     features::timeout,
     gateway_state::GatewayState,
-    ingress::{
-        headers::{self, ControlHeaders, RequestHead},
-        route::Route,
-    },
+    ingress::{control_headers::ControlHeaders, head_validation, headers::RequestHead, route::Route},
     resolve::target_resolver::Call,
     response::{
         delivery::{self, UpstreamResponse},
@@ -42,7 +39,7 @@ pub enum UpgradeOutcome {
 /// Handles one WebSocket upgrade request: validates, admits, routes and opens the upstream connection.
 pub async fn handle_upgrade(state: &GatewayState, head: RequestHead) -> UpgradeOutcome {
     let snapshot = state.snapshot.load_full();
-    let path_error = headers::find_path_error(&head.path);
+    let path_error = head_validation::find_path_error(&head.path);
     let fault = path_error.map(|message| Error::HeaderInvalid { name: "path", message: message.into() });
     let fault = fault.or_else(|| find_head_error(&state.settings, &head));
     let head = Arc::new(head);

@@ -1,6 +1,8 @@
 //! What a request says: route, headers, body, trace context.
 
 pub mod body;
+pub mod control_headers;
+pub mod head_validation;
 pub mod headers;
 pub mod route;
 pub mod trace_context;

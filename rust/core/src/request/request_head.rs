@@ -13,7 +13,7 @@ use crate::{
     auth::caller::{Caller, KeyLookupBudget},
     credentials::IssuedCredential,
     error::{Error, Result},
-    ingress::{headers, trace_context},
+    ingress::{control_headers, headers, trace_context},
     resolve::{
         target::{ResponseCoding, Target},
         target_resolver::Call,
@@ -91,7 +91,7 @@ pub fn render_head(
     let passing =
         HeaderFilter { call, target, connection_headers: of_the_connection, input, key_lookups: &key_lookups };
     for (name, value) in head.headers.iter() {
-        if headers::split_control_name(name, aliases).is_none() && passing.should_forward(name, value) {
+        if control_headers::split_control_name(name, aliases).is_none() && passing.should_forward(name, value) {
             write_header(&mut out, name, value);
         }
     }
@@ -306,7 +306,7 @@ impl HeaderFilter<'_> {
             b"accept" if self.is_translated_image_request() => false,
             b"accept-encoding" if self.requires_identity_encoding() => false,
             _ if self.target.forward_headers.contains(name) => true,
-            headers::SESSION_HEADER => false,
+            control_headers::SESSION_HEADER => false,
             // The gateway does not read these responses, so the client may ask for any form of them.
             _ if matches!(self.call.route.operation.body_kind(), None | Some(BodyKind::Nothing)) => true,
             b"accept" | b"content-type" | b"user-agent" | b"idempotency-key" => true,
@@ -387,10 +387,7 @@ mod tests {
     use super::*;
     use crate::{
         features::forward_headers::ForwardHeaders,
-        ingress::{
-            headers::{ControlHeaders, RequestHead},
-            route::Route,
-        },
+        ingress::{control_headers::ControlHeaders, headers::RequestHead, route::Route},
         upstream::BaseUrl,
     };
 

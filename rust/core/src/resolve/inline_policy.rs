@@ -8,7 +8,7 @@ use crate::{
     config::Node,
     error::{Error, Result},
     features::custom_host::CustomHost,
-    ingress::headers,
+    ingress::control_headers,
     resolve::target_resolver::TargetResolver,
 };
 
@@ -104,9 +104,10 @@ impl TargetResolver<'_> {
     /// Returns the first header that decides a provider's host, under its `x-gateway-` name.
     fn find_host_header(&self) -> Option<&'static str> {
         let aliases = &self.settings.header_aliases;
-        let rests = self.call.head.headers.iter().filter_map(|(name, _)| headers::split_control_name(name, aliases));
+        let rests =
+            self.call.head.headers.iter().filter_map(|(name, _)| control_headers::split_control_name(name, aliases));
         let find_field = |rest: &[u8]| {
-            HOST_HEADERS.into_iter().find(|field| &field.as_bytes()[headers::CONTROL_PREFIX.len()..] == rest)
+            HOST_HEADERS.into_iter().find(|field| &field.as_bytes()[control_headers::CONTROL_PREFIX.len()..] == rest)
         };
         rests.into_iter().find_map(|(_, rest)| find_field(rest))
     }

@@ -10,7 +10,7 @@ use crate::{
     config::Node,
     error::{Error, Result},
     features::custom_host::CustomHost,
-    ingress::headers::split_control_name,
+    ingress::control_headers::split_control_name,
     resolve::{
         inline_policy::CredentialStorage,
         target_resolver::{NamedProvider, RoutePlan, TargetResolver},

@@ -21,7 +21,8 @@ use crate::{
     error::{Error, Result},
     features::custom_host::CustomHost,
     ingress::{
-        headers::{self, ControlHeaders, RequestHead},
+        control_headers::ControlHeaders,
+        headers::{self, RequestHead},
         route::{self, Route},
     },
     process::settings::Settings,

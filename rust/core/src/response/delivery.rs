@@ -22,7 +22,8 @@ use crate::{
     error::{Error, Result},
     gateway_state::GatewayState,
     ingress::{
-        headers::{self, CompleteResponse, ControlHeaders, Headers, RequestHead},
+        control_headers::{self, ControlHeaders},
+        headers::{self, CompleteResponse, Headers, RequestHead},
         route,
     },
     resolve::target_resolver::Call,
@@ -285,7 +286,7 @@ fn build_response_headers(mut response_headers: Headers, call: &Call<'_>, record
     response_headers.retain(|name| {
         let is_the_connections =
             headers::is_hop_by_hop(name) || of_the_connection.iter().any(|connection_header| connection_header == name);
-        let is_ours = name.starts_with(headers::CONTROL_PREFIX)
+        let is_ours = name.starts_with(control_headers::CONTROL_PREFIX)
             || call.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
         !is_the_connections && !matches!(name, b"content-length" | b"x-powered-by") && !is_ours
     });
@@ -375,7 +376,7 @@ pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) ->
 pub fn add_request_ids(mut response: ClientResponse, head: &RequestHead, aliases: &[String]) -> ClientResponse {
     let id = record::new_id(record::unix_time()).to_string();
     let control = ControlHeaders::parse(&head.headers, aliases);
-    let prefix = control.prefix.unwrap_or(headers::CONTROL_PREFIX);
+    let prefix = control.prefix.unwrap_or(control_headers::CONTROL_PREFIX);
     push_id_headers(&mut response.head.headers, prefix, (&id, control.trace_id.unwrap_or(&id)));
     response
 }
@@ -392,7 +393,7 @@ pub fn push_id_headers(headers: &mut Headers, prefix: &[u8], (id, trace_id): (&s
 
 /// Adds the gateway's own header fields, with the prefix that the client used.
 fn push_gateway_headers(headers: &mut Headers, call: &Call<'_>, record: &Record) {
-    let prefix = call.control.prefix.unwrap_or(headers::CONTROL_PREFIX);
+    let prefix = call.control.prefix.unwrap_or(control_headers::CONTROL_PREFIX);
     let mut id = uuid::Uuid::encode_buffer();
     let id: &str = record.id.hyphenated().encode_lower(&mut id);
     let trace_id = record.log.trace_id.as_deref().unwrap_or(id);

@@ -24,11 +24,7 @@ use crate::{
     error::Error,
     features::recovery::Mode,
     gateway_state::GatewayState,
-    ingress::{
-        body::Body,
-        headers::{ControlHeaders, RequestHead},
-        route::Route,
-    },
+    ingress::{body::Body, control_headers::ControlHeaders, headers::RequestHead, route::Route},
     process::memory_budget::MemoryPermit,
     resolve::{target::Target, target_resolver::Call},
     response::{

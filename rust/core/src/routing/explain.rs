@@ -14,7 +14,8 @@ use crate::{
     gateway_state::GatewayState,
     ingress::{
         body::Body,
-        headers::{ControlHeaders, Headers, RequestHead},
+        control_headers::ControlHeaders,
+        headers::{Headers, RequestHead},
         route::Route,
     },
     request::body_fields::read_body_fields,

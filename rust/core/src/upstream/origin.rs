@@ -4,7 +4,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use super::address;
-use crate::ingress::headers;
+use crate::ingress::head_validation;
 
 /// Longest custom host URL, in bytes.
 const MAX_URL_BYTES: usize = 2048;
@@ -73,7 +73,7 @@ impl BaseUrl {
         if authority.contains('@') {
             return Err("must not contain credentials".into());
         }
-        if let Some(path_error) = headers::find_path_error(path) {
+        if let Some(path_error) = head_validation::find_path_error(path) {
             return Err(path_error.into());
         }
         let (host, port) = split_port(authority)?;

@@ -4,11 +4,13 @@
 pub mod anthropic_messages;
 mod background;
 pub mod bedrock;
+pub(crate) mod format;
 pub mod gemini;
 pub(crate) mod image_units;
 pub mod openai_chat;
 pub(crate) mod secondary_models;
 
+pub use crate::api_format::format::ApiFormat;
 pub use crate::api_format::image_units::{ImageCounter, ImageParams};
 pub use crate::api_format::secondary_models::secondary_models;
 pub use crate::http_form::form::FormScanner;
@@ -17,15 +19,6 @@ pub use crate::json::lines::{LineSplitter, LineTooLong};
 pub use crate::json::peek::{Peek, peek};
 pub use crate::json::scan::{MAX_DEPTH, ScanError, is_complete_json};
 pub use background::unfinished_response_id;
-
-/// API format of requests, responses, streams and errors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ApiFormat {
-    OpenAi,
-    Anthropic,
-    Gemini,
-    Bedrock,
-}
 
 /// Error to report in the client's API format.
 #[derive(Debug, Clone, Copy)]

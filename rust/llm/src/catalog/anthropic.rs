@@ -5,7 +5,7 @@ use super::{
     options::forwarded_option, write_path,
 };
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     chat::providers::{ProviderFormat, anthropic_messages},
     operation::Operation,
     translation::{self},

@@ -9,7 +9,7 @@ use super::{
     options::{concat_options, gateway_option},
 };
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     chat::providers::{ProviderFormat, anthropic_messages, openai_chat},
     operation::Operation,
 };

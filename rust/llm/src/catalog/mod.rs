@@ -19,6 +19,7 @@ pub(crate) mod media_only;
 pub(crate) mod model_lists;
 mod openai;
 pub(crate) mod openai_compatible;
+mod operation_groups;
 mod options;
 mod oracle;
 pub(crate) mod param_map;
@@ -26,6 +27,7 @@ pub(crate) mod path_info;
 pub(crate) mod path_segment;
 mod predibase;
 pub(crate) mod prefill;
+mod signing_keys;
 pub(crate) mod templated;
 mod vertex_ai;
 
@@ -40,16 +42,22 @@ pub use grant::{
     SubjectTokenSource,
 };
 pub use options::{OptionField, Options, ValueFormat};
+pub use signing_keys::{AmazonKeys, OracleKey, SigningKeys};
 pub(crate) use vertex_ai::publisher_model_path as vertex_model;
 
 use std::borrow::Cow;
 
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     chat::providers::{self, ProviderFormat},
     files::FileStore,
     operation::Operation,
     translation::{self},
+};
+use operation_groups::{
+    ALWAYS_FORWARDED, BATCHES, BEDROCK, CHAT, COMPLETIONS, CREATE_RESPONSE, EMBED, FILES, FINE_TUNING, GEMINI,
+    GEMINI_COUNT, GEMINI_EMBED, IMAGE_EDIT, IMAGE_GENERATION, MESSAGES, NATIVE_BATCH_JOBS, OCR, OperationGroup,
+    REALTIME, RERANK, RESPONSES, SPEECH, STORED_RESPONSES, TRANSCRIPTION,
 };
 
 /// How a request carries its credential.
@@ -63,52 +71,6 @@ pub enum Credential {
     Scheme(&'static str),
 }
 
-/// Keys that sign a request that carries no API key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SigningKeys<'o> {
-    Amazon(AmazonKeys<'o>),
-    Oracle(OracleKey<'o>),
-}
-
-/// AWS credentials and the scope for Signature Version 4.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct AmazonKeys<'o> {
-    pub service: &'static str,
-    pub region: &'o str,
-    pub access_key_id: &'o str,
-    pub secret_access_key: &'o str,
-    pub session_token: Option<&'o str>,
-}
-
-/// Signing key of an Oracle user, with the tenancy and the compartment to bill.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct OracleKey<'o> {
-    pub tenancy: &'o str,
-    pub user: &'o str,
-    pub fingerprint: &'o str,
-    pub compartment: Option<&'o str>,
-    /// In PEM.
-    pub private_key: &'o str,
-}
-
-/// Omits the secrets.
-impl std::fmt::Debug for AmazonKeys<'_> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("AmazonKeys")
-            .field("service", &self.service)
-            .field("region", &self.region)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Omits the private key.
-impl std::fmt::Debug for OracleKey<'_> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("OracleKey").field("fingerprint", &self.fingerprint).finish_non_exhaustive()
-    }
-}
-
 /// Request that finds out which model is behind a name, needed before the actual request can be built.
 pub struct ModelLookup {
     /// Base URL of the lookup, and the path after it.
@@ -120,73 +82,6 @@ pub struct ModelLookup {
 
 /// Option that holds the result of a `ModelLookup`. Neither a header nor a config can set it.
 pub const BACKING_MODEL: OptionField = options::gateway_option("model_behind", "");
-
-/// Operations that providers offer together.
-type OperationGroup = &'static [Operation];
-
-const CHAT: OperationGroup = &[Operation::ChatComplete];
-const COMPLETIONS: OperationGroup = &[Operation::Complete];
-const EMBED: OperationGroup = &[Operation::Embed];
-const MESSAGES: OperationGroup = &[Operation::Messages, Operation::MessagesCountTokens];
-const IMAGE_GENERATION: OperationGroup = &[Operation::ImageGenerate];
-const IMAGE_EDIT: OperationGroup = &[Operation::ImageEdit];
-const SPEECH: OperationGroup = &[Operation::CreateSpeech];
-const TRANSCRIPTION: OperationGroup = &[Operation::CreateTranscription, Operation::CreateTranslation];
-const REALTIME: OperationGroup = &[Operation::Realtime];
-const OCR: OperationGroup = &[Operation::Ocr];
-const GEMINI: OperationGroup = &[Operation::GenerateContent, Operation::StreamGenerateContent];
-const GEMINI_EMBED: OperationGroup = &[Operation::EmbedContent, Operation::BatchEmbedContents];
-const GEMINI_COUNT: OperationGroup = &[Operation::CountTokens];
-const BEDROCK: OperationGroup = &[
-    Operation::Converse,
-    Operation::ConverseStream,
-    Operation::InvokeModel,
-    Operation::InvokeModelStream,
-    Operation::CountConverse,
-];
-const RERANK: OperationGroup = &[Operation::Rerank];
-const CREATE_RESPONSE: OperationGroup = &[Operation::CreateModelResponse];
-/// Operations on responses that the provider has stored.
-const STORED_RESPONSES: OperationGroup = &[Operation::GetModelResponse, Operation::DeleteModelResponse];
-const RESPONSES: OperationGroup = &[
-    Operation::CreateModelResponse,
-    Operation::GetModelResponse,
-    Operation::DeleteModelResponse,
-    Operation::ListResponseInputItems,
-    Operation::CancelModelResponse,
-];
-const FILES: OperationGroup = &[
-    Operation::ListFiles,
-    Operation::UploadFile,
-    Operation::RetrieveFile,
-    Operation::DeleteFile,
-    Operation::RetrieveFileContent,
-];
-const BATCHES: OperationGroup = &[
-    Operation::ListBatches,
-    Operation::CreateBatch,
-    Operation::RetrieveBatch,
-    Operation::GetBatchOutput,
-    Operation::CancelBatch,
-];
-/// Batch jobs in the provider's native API, and the objects that they read and write.
-const NATIVE_BATCH_JOBS: OperationGroup = &[
-    Operation::CreateBatchJob,
-    Operation::RetrieveBatchJob,
-    Operation::CancelBatchJob,
-    Operation::PutBatchObject,
-    Operation::GetBatchObject,
-];
-const FINE_TUNING: OperationGroup = &[
-    Operation::ListFinetunes,
-    Operation::CreateFinetune,
-    Operation::RetrieveFinetune,
-    Operation::CancelFinetune,
-    Operation::ListFinetuneEvents,
-    Operation::ListFinetuneCheckpoints,
-];
-/// Forwarded to every provider: most support them, and the others return an error themselves.
-const ALWAYS_FORWARDED: OperationGroup = &[Operation::Models, Operation::Moderate, Operation::Proxy];
 
 /// Differences between providers; the defaults are `OpenAI`'s behaviour.
 pub trait Provider: Sync {

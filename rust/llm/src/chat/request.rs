@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
 use super::signatures::ScopedSignatures;
-use crate::translation::dropped::DroppedParams;
+use crate::{json::lines::LineTooLong, translation::dropped::DroppedParams};
 
 pub type Fields = Map<String, Value>;
 
@@ -26,6 +26,12 @@ impl RequestError {
 impl std::fmt::Display for RequestError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}: {}", self.path, self.message)
+    }
+}
+
+impl From<LineTooLong> for RequestError {
+    fn from(fault: LineTooLong) -> Self {
+        Self::new("file", fault.to_string())
     }
 }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use crate::{
-    api_format::{ApiFormat, anthropic_messages},
+    api_format::{anthropic_messages, format::ApiFormat},
     stream::{
         aws_event_stream,
         sse::{self, Event, Splitter},

@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use crate::{
-    api_format::{ApiFormat, Failure, error_body},
+    api_format::{Failure, error_body, format::ApiFormat},
     xml,
 };
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::chat::providers::{ProviderFormat, bedrock_invoke::stable_diffusion_xl_body};
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     chat::request::RequestError,
     images::request::{AspectRatio, ImageRequest, ImageResponse},
     usage::UsageCounts,

@@ -2,8 +2,6 @@
 
 use memchr::memchr;
 
-use crate::translation::RequestError;
-
 /// Error for a line that exceeds the maximum length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineTooLong {
@@ -14,12 +12,6 @@ pub struct LineTooLong {
 impl std::fmt::Display for LineTooLong {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "line {}: it is longer than {} bytes", self.line_number, self.max_bytes)
-    }
-}
-
-impl From<LineTooLong> for RequestError {
-    fn from(fault: LineTooLong) -> Self {
-        Self::new("file", fault.to_string())
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     meter::StreamSummary,
 };
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     json::scan::{for_each_field, unescape},
     usage::UsageCounts,
 };

@@ -6,7 +6,7 @@ use memchr::memmem::Finder;
 
 use super::{choices::ChoiceTracker, deltas::DeltaText, sse};
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     json::scan::{for_each_field, unescape},
     operation::Operation,
     usage::{Usage, UsageCounts, value_start},

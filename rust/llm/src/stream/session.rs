@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     json::scan::{for_each_field, unescape},
     usage::{Usage, UsageCounts},
 };

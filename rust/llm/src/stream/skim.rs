@@ -1,7 +1,7 @@
 //! Usage reader for large JSON responses. Keeps only both ends of the body as it passes through.
 
 use crate::{
-    api_format::{ApiFormat, ImageCounter},
+    api_format::{ImageCounter, format::ApiFormat},
     operation::Operation,
     usage::{SearchCallScanner, Usage, from_response_head, from_response_tail},
 };

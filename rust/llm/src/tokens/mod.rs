@@ -12,7 +12,7 @@ pub(crate) mod request_checks;
 
 pub use crate::tokens::body_text::{count_request_body, count_response_body};
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     translation::{self, RequestError},
 };
 

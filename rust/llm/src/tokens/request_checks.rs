@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::{api_format::ApiFormat, json::scan, translation::RequestError};
+use crate::{api_format::format::ApiFormat, json::scan, translation::RequestError};
 
 type CheckResult = Result<(), RequestError>;
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::api_format::{ApiFormat, Failure, error_body, openai_chat};
+use crate::api_format::{Failure, error_body, format::ApiFormat, openai_chat};
 use crate::chat::providers::ErrorDetails;
 
 /// Origin of an error: provider and HTTP status. Translation changes neither.

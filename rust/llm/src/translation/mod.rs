@@ -22,7 +22,7 @@ use std::sync::Arc;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     catalog::{Options, Provider},
     operation::Operation,
 };

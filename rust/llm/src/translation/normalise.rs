@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use memchr::{memchr, memchr2, memmem::Finder, memrchr2};
 
-use crate::{api_format::ApiFormat, catalog::Provider, json::scan, operation::Operation, usage::value_start};
+use crate::{api_format::format::ApiFormat, catalog::Provider, json::scan, operation::Operation, usage::value_start};
 use crate::{
     chat::{
         finish_reason::{self, to_openai},

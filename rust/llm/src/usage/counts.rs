@@ -6,7 +6,7 @@ use memchr::memmem;
 use super::{SERVICE_TIER_KEY, ServiceTier, Usage, find_last_usage_key, value_start};
 use crate::usage::tool_uses::{self, Grounding, ToolUses};
 use crate::{
-    api_format::{ApiFormat, ScanError},
+    api_format::{ScanError, format::ApiFormat},
     json::scan::{
         NestedReader, for_each_element_from, for_each_field, for_each_field_from, read_nested_from,
         scan_rest_of_object, string_literal_at,

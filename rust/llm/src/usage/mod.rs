@@ -21,7 +21,7 @@ pub use crate::stream::{
 };
 pub(crate) use crate::usage::tool_uses::SearchCallScanner;
 pub use crate::usage::tool_uses::{ToolUses, always_searches};
-use crate::{api_format::ApiFormat, json::scan::for_each_field};
+use crate::{api_format::format::ApiFormat, json::scan::for_each_field};
 
 /// Service tier of a response. Faster tiers and those that wait for capacity have their own prices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

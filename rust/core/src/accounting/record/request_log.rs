@@ -24,7 +24,7 @@ use crate::{
         routing_decision::{CacheStatus, RoutingDecision},
         token_counting::CountInput,
     },
-    ingress::headers::{ControlHeaders, RequestHead},
+    ingress::{control_headers::ControlHeaders, headers::RequestHead},
     state::shared::{pending_charges::PendingCharge, response_cache::PendingCacheEntry},
 };
 

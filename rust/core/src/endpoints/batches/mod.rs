@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 
 use crate::{
     auth::caller::{self, Caller},
-    ingress::headers::{ControlHeaders, RequestHead},
+    ingress::{control_headers::ControlHeaders, headers::RequestHead},
     state::snapshot::{GatewayKey, Snapshot},
 };
 

@@ -17,7 +17,10 @@ use crate::{
     auth::caller::{self, Caller},
     config::{Config, Strictness},
     error::{Error, Result},
-    ingress::headers::{ControlHeaders, Headers, RequestHead, split_control_name},
+    ingress::{
+        control_headers::{ControlHeaders, split_control_name},
+        headers::{Headers, RequestHead},
+    },
     resolve::{target::Target, target_resolver::Call},
     state::snapshot::{SavedProvider, Snapshot},
 };

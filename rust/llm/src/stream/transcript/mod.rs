@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::sse::Splitter;
 pub use crate::stream::transcript::response_output::{OpenMessage, ResponseOutput};
-use crate::{api_format::ApiFormat, json::edit, operation::Operation};
+use crate::{api_format::format::ApiFormat, json::edit, operation::Operation};
 
 /// Maximum size of one event. A stream with a longer event is not resumed.
 const MAX_EVENT_BYTES: usize = 1024 * 1024;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{encode_usage, request::TEXT_SIGNATURE_PREFIX};
 use crate::chat::clients::anthropic_messages::response::{image_block, parse_citations};
 use crate::{
-    api_format::{ApiFormat, anthropic_messages},
+    api_format::{anthropic_messages, format::ApiFormat},
     chat::{
         event::{EventSink, FieldScope, ResponseEvent},
         finish_reason,

@@ -5,7 +5,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
-    api_format::{ApiFormat, bedrock},
+    api_format::{bedrock, format::ApiFormat},
     chat::{
         clients::anthropic_messages,
         event::{EventSink, ResponseEvent},

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::encode_usage;
 use crate::chat::clients::bedrock_converse::{response::parse_citations, signature_blocks};
 use crate::{
-    api_format::{ApiFormat, bedrock},
+    api_format::{bedrock, format::ApiFormat},
     chat::{
         event::{EventSink, ResponseEvent},
         finish_reason,

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::parts::{self, GenerateContentResponse, PendingToolCall};
 use crate::{
-    api_format::{ApiFormat, gemini},
+    api_format::{format::ApiFormat, gemini},
     chat::{
         event::{EventSink, ResponseEvent},
         response_context::ResponseContext,

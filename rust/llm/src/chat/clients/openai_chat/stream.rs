@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::encode_usage;
 use crate::{
-    api_format::{ApiFormat, Failure, openai_chat},
+    api_format::{Failure, format::ApiFormat, openai_chat},
     chat::{
         event::{EventSink, FieldScope, ResponseEvent},
         finish_reason,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::chat::clients::openai_completions::response::{build_choices, dropped_event_name};
 use crate::{
-    api_format::{ApiFormat, openai_chat},
+    api_format::{format::ApiFormat, openai_chat},
     chat::{
         clients::openai_chat::encode_usage,
         event::{EventSink, ResponseEvent},

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     chat::{
         event::{EventSink, ResponseEvent},
         finish_reason,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     chat::{
         event::{EventSink, FieldScope, ResponseEvent},
         providers::{MalformedResponse, StreamDecoder},

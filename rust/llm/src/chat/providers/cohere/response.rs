@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::citations::CitationTracker;
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     chat::{
         event::{EventSink, FieldScope, ResponseEvent},
         providers::{MalformedResponse, StreamDecoder},

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{grounding::GroundingTracker, logprobs, request::NATIVE_PART_KINDS};
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     chat::{
         event::{EventSink, FieldScope, ResponseEvent},
         finish_reason,

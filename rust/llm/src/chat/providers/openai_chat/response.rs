@@ -8,7 +8,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::{ReasoningReplay, citations::CitationTracker};
 use crate::chat::providers::openai_chat::reasoning_details::ReasoningDetails;
 use crate::{
-    api_format::ApiFormat,
+    api_format::format::ApiFormat,
     chat::{
         call_ids,
         event::{EventSink, FieldScope, ResponseEvent},
