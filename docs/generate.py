@@ -417,7 +417,7 @@ def providers_page() -> str:
             "accepts nine letters and digits.",
         ),
         "Dropped parameters and clamped values are listed in `x-gateway-not-translated`. `/v1/proxy` and `passthrough` "
-        "change nothing. The tables are in `rust/llm/src/catalog/param_map.rs`.",
+        "change nothing. The tables are in `rust/llm/src/catalog/param_map/rules.rs`.",
         "## API choices",
         "Where a provider has several APIs, or where more or fewer fields could be sent, the gateway does the following:",
         render_table(["provider", "what", "why"], [list(row) for row in API_CHOICES]),
