@@ -44,7 +44,7 @@ fn requests_and_responses_match_the_golden_files() {
                 case.expect_json("client_response.json", &translation.translate_error(400, &bytes, None));
             }
             UpstreamBody::Complete(bytes) => {
-                case.expect_json("client_response.json", &translation.translate_response(&bytes).unwrap())
+                case.expect_json("client_response.json", &translation.translate_response(&bytes).unwrap());
             }
             UpstreamBody::Stream(bytes) => {
                 let mut transcoder = translation.transcoder();
