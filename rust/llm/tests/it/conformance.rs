@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::golden_cases::{
     Case, UpstreamBody, all_cases, assemble_stream,
-    required::{
-        REQUIRED_CASES, file_store_for, is_realtime_or_internal, is_vendor_client_operation, needs_case, required_cases,
-    },
+    required::{REQUIRED_CASES, file_store_for, needs_case, required_cases},
     translated_cases,
 };
 use penstock_llm::{
@@ -14,7 +12,7 @@ use penstock_llm::{
     catalog::{self, Options, PathInfo, PathOptions, Provider},
     files::{FileStore, ObjectStore},
     operation::Operation,
-    translation::{self, Normaliser},
+    translation::Normaliser,
     usage::Meter,
 };
 use serde_json::Value;

@@ -32,14 +32,14 @@ pub fn needs_case(operation: Operation, case: &str) -> bool {
 
 /// Returns true for realtime sockets, which pass unchanged, and for requests that the gateway itself sends to a
 /// provider's file store.
-pub fn is_realtime_or_internal(operation: Operation) -> bool {
+fn is_realtime_or_internal(operation: Operation) -> bool {
     let is_of_jobs = ["BatchJob", "BatchObject", "BatchDataset"].iter().any(|what| operation.id().ends_with(what));
     is_of_jobs || operation == Operation::Realtime
 }
 
 /// Returns true for operations of Google and Amazon clients. `callers.rs` tests them against every provider; few golden
 /// files exist.
-pub fn is_vendor_client_operation(operation: Operation) -> bool {
+fn is_vendor_client_operation(operation: Operation) -> bool {
     matches!(operation.api_format(), Some(ApiFormat::Gemini | ApiFormat::Bedrock))
         && operation != Operation::CountTokens
 }
