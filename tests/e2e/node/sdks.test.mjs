@@ -75,10 +75,10 @@ test("a stream that is cut within an event is the SDK's error", async () => {
   const read = async () => {
     for await (const chunk of await openai.chat.completions.create({ model, messages, stream: true })) said.push(chunk);
   };
-  await assert.rejects(read, (error) => error instanceof OpenAI.APIError && /answer broke off/.test(error.message));
+  await assert.rejects(read, (error) => error instanceof OpenAI.APIError && /response broke off/.test(error.message));
   assert.ok(said.length >= 4);
   const stream = anthropic.messages.stream({ model, max_tokens: 64, messages });
-  const isSaid = (error) => error instanceof Anthropic.APIError && /answer broke off/.test(error.message);
+  const isSaid = (error) => error instanceof Anthropic.APIError && /response broke off/.test(error.message);
   await assert.rejects(stream.finalMessage(), isSaid);
 });
 

@@ -247,7 +247,7 @@ def test_rejects_untranslatable_and_lists_dropped_parameters(chat: Callable[...,
     case = GoldenCase("anthropic", "chatComplete", "whole")
     with GoldenProvider(case) as upstream:
         client = chat("anthropic", upstream.url)
-        with pytest.raises(openai.BadRequestError, match="n: this provider gives one answer"):
+        with pytest.raises(openai.BadRequestError, match="n: must be 1"):
             client.chat.completions.create(**load_request(case), n=2)
         raw = client.chat.completions.with_raw_response.create(**load_request(case), seed=7)
     assert raw.headers["x-gateway-not-translated"] == "seed"

@@ -51,7 +51,7 @@ pub fn cohere_dataset_query(purpose: &str, name: &str) -> Result<String, String>
 }
 
 fn unsupported_purpose_message(purpose: &str, supported: &str) -> String {
-    format!("purpose `{purpose}` is not supported by this provider; it must be {supported}")
+    format!("`{purpose}` is not supported by this provider; it must be {supported}")
 }
 
 impl DatasetStore {
