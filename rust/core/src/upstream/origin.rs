@@ -196,7 +196,7 @@ mod tests {
             ("https://169.254.169.254", "metadata"),
             ("https://0xa9fea9fe", "metadata"),
             ("https://kubernetes.default.svc", "Kubernetes"),
-            ("https://127.0.0.1.nip.io", "spell"),
+            ("https://127.0.0.1.nip.io", "resolve to any address"),
             ("https://a/v1/../x", "dot segments"),
         ] {
             let message = BaseUrl::parse(url).unwrap_err();
