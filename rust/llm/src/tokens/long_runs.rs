@@ -108,7 +108,7 @@ enum CharClass {
 }
 
 impl CharClass {
-    fn of_char(pattern: &SplitPattern, character: char) -> Option<Self> {
+    fn from_char(pattern: &SplitPattern, character: char) -> Option<Self> {
         let class = match character {
             // Comes first, because most long runs consist of these.
             'a'..='z' | '一'..='龥' => Self::Lowercase,
@@ -161,7 +161,7 @@ fn is_caseless(character: char) -> bool {
 
 /// Returns the next long run of one class.
 fn find_next_run(pattern: &SplitPattern, text: &str, from: usize) -> Option<Range<usize>> {
-    let class_of = |character| CharClass::of_char(pattern, character);
+    let class_of = |character| CharClass::from_char(pattern, character);
     let mut probe = from + PROBE_STRIDE_BYTES;
     while probe < text.len() {
         let at = text.floor_char_boundary(probe);
