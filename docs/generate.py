@@ -589,11 +589,9 @@ def main() -> int:
         if path.exists() and path.read_text() == wanted:
             continue
         stale += 1
-        if checking:
-            print(f"docs/{name} is out of date; run `make docs`")
-        else:
+        if not checking:
             path.write_text(wanted)
-            print(f"docs/{name} written")
+        print(f"docs/{name} is out of date; run `make docs`" if checking else f"docs/{name} written")
     return 1 if checking and stale else 0
 
 

@@ -402,7 +402,7 @@ mod tests {
         let reachable = listener.local_addr().unwrap();
         let started_at = Instant::now();
         assert_eq!(connect_first(vec![dead, reachable]).await.unwrap().peer_addr().unwrap(), reachable);
-        // Without a second attempt, the wait for the first address would last minutes.
+        // If only one address were tried, the wait for the first address would last minutes.
         assert!(started_at.elapsed() >= CONNECTION_ATTEMPT_DELAY, "{:?}", started_at.elapsed());
     }
 }
