@@ -159,7 +159,7 @@ def test_unreadable_output_fails_at_start_or_breaks_the_stream(ai: openai.OpenAI
             list(answer.iter_lines())
     cohere_provider.objects[first] = b"<html>"
     ai.max_retries = 0
-    with pytest.raises(openai.InternalServerError, match="does not begin as Avro"):
+    with pytest.raises(openai.InternalServerError, match="does not begin with the magic bytes of Avro"):
         ai.files.content("d-out")
 
 
