@@ -1,6 +1,6 @@
 //! Connection pool. Connections to a provider are reused, but never one that could deliver a wrong response or none.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::harness::{
     CHAT_PATH, TestGateway, chat_request, get_request, into_stream,
@@ -8,7 +8,7 @@ use crate::harness::{
     stream_request, wait_until, with_timeout,
 };
 use penstock_mock::Server;
-use tokio::{io::AsyncWriteExt, time::sleep};
+use tokio::{io::AsyncWriteExt, sync::Notify, time::sleep};
 
 #[tokio::test]
 async fn connection_is_reused_after_every_complete_response() {
@@ -155,8 +155,10 @@ async fn unsolicited_response_is_never_delivered() {
     // The extra response arrives in the same packet as the good one, or some time after it.
     for pause in [0, 10] {
         let (good, poison) = (good.clone(), poison.clone());
+        let poison_sent = Arc::new(Notify::new());
+        let sent = Arc::clone(&poison_sent);
         let provider = ScriptedServer::start(move |mut io, _| {
-            let (good, poison) = (good.clone(), poison.clone());
+            let (good, poison, sent) = (good.clone(), poison.clone(), Arc::clone(&sent));
             async move {
                 while read_request(&mut io).await.is_some() {
                     if pause == 0 {
@@ -166,6 +168,7 @@ async fn unsolicited_response_is_never_delivered() {
                         sleep(Duration::from_millis(pause)).await;
                         io.write_all(&poison).await.unwrap();
                     }
+                    sent.notify_one();
                 }
             }
         })
@@ -173,7 +176,8 @@ async fn unsolicited_response_is_never_delivered() {
         let rig = TestGateway::for_url(&provider.url());
         for _ in 0..3 {
             assert_eq!(rig.send(chat_request("m")).await.text(), "\"good\"");
-            sleep(Duration::from_millis(pause * 3)).await;
+            with_timeout(poison_sent.notified()).await;
+            sleep(Duration::from_millis(pause)).await;
         }
         assert_eq!(provider.connection_count(), 3);
     }
