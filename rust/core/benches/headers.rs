@@ -6,22 +6,18 @@ use std::{hint::black_box, time::Duration};
 use criterion::{Criterion, criterion_group, criterion_main};
 use penstock_core::{
     features::forward_headers::ForwardHeaders,
-    ingress::{
-        control_headers::ControlHeaders,
-        headers::{Headers, RequestHead},
-        route::Route,
-    },
+    ingress::{control_headers::ControlHeaders, message::RequestHead, route::Route},
     request::request_head::{self, BodyLength, RenderInput, TransformMode},
     resolve::{
         target::{CredentialOrigin, ResponseCoding, StreamUsage, Target},
         target_resolver::Call,
     },
-    upstream::BaseUrl,
 };
 use penstock_llm::{
     catalog::{self, Options, PathOptions},
     operation::Operation,
 };
+use penstock_net::{BaseUrl, headers::Headers};
 
 /// Headers that an official SDK sends, plus the gateway's own.
 const SDK_HEADERS: &[(&str, &str)] = &[
@@ -121,6 +117,7 @@ fn build_target() -> Option<Target<'static>> {
         prefill: None,
         grant: None,
         header_fields: Vec::new(),
+        stored_parameters: penstock_core::features::parameters::Parameters::default(),
     })
 }
 

@@ -8,15 +8,12 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
     gateway_state::GatewayState,
-    ingress::{
-        Request,
-        body::Body,
-        headers::{Headers, RequestHead},
-    },
+    ingress::{Request, message::RequestHead},
     process::settings::Settings,
     response::outgoing::ClientResponseBody,
 };
 use penstock_mock::Server;
+use penstock_net::{body::Body, headers::Headers};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use penstock_core::{
     accounting::record::{Billing, Outcome, Record, RecordSink, RequestLog},
-    ingress::headers::RequestHead,
+    ingress::message::RequestHead,
     process::settings::Settings,
 };
 use penstock_llm::{operation::Operation, usage::Usage};

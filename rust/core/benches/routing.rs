@@ -8,18 +8,14 @@ use penstock_core::{
     accounting::record::metadata::Metadata,
     config::{Config, Strictness},
     gateway_state::GatewayState,
-    ingress::{
-        Request,
-        body::Body,
-        headers::{Headers, RequestHead},
-    },
+    ingress::{Request, message::RequestHead},
     process::settings::{Settings, TargetLimits},
     response::outgoing::ClientResponseBody,
     state::shared::inline_configs::InlineConfigCache,
-    strategies::Strategy,
-    strategies::condition_input::ConditionInput,
+    strategies::{Strategy, condition_input::ConditionInput},
 };
 use penstock_mock::Server;
+use penstock_net::{body::Body, headers::Headers};
 use serde_json::{Value, json};
 
 /// Builds a config with `levels` nested groups and `targets` targets in the innermost one.
@@ -51,7 +47,8 @@ fn bench_choose_target(c: &mut Criterion) {
     let mut group = c.benchmark_group("routing/choose");
     let metadata = Metadata::parse(r#"{"user":"ann"}"#);
     let params = [Some(json!("model"))];
-    let condition_input = ConditionInput { metadata: &metadata, params: &params, path: "/v1/chat/completions" };
+    let condition_input =
+        ConditionInput { metadata: &metadata, params: &params, path: "/v1/chat/completions", pattern_results: None };
     if let Some(Config { root, .. }) = parse_config(&conditional_config(1000))
         && let Strategy::Conditional(strategy) = &root.strategy
     {

@@ -1,14 +1,18 @@
 //! Errors of the data plane: code, HTTP status, origin, and the error response in the client's API format.
 
-use penstock_llm::{
-    api_format::{self, ApiFormat, Failure},
-    operation::Operation,
+mod prompt_error;
+mod store_hint;
+
+use penstock_llm::api_format::{self, ApiFormat, Failure};
+use penstock_net::{ResponseHead, headers::Headers};
+
+use crate::{
+    exceeded_limit::ExceededLimit,
+    ingress::{message::CompleteResponse, route::ALLOWED_METHODS},
 };
 
-use crate::ingress::{
-    headers::{CompleteResponse, Headers, ResponseHead},
-    route::ALLOWED_METHODS,
-};
+pub use prompt_error::PromptError;
+use store_hint::gateway_store_hint;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -54,49 +58,143 @@ impl Problem {
 #[derive(Debug, Clone)]
 pub enum Error {
     NotFound,
+    NotImplemented {
+        feature: &'static str,
+    },
     MethodNotAllowed,
     KeyMissing,
     KeyUnknown,
     KeyExpired,
-    KeyForbidden { denial: KeyDenial },
+    KeyForbidden {
+        denial: KeyDenial,
+    },
     TokenInvalid,
     TokenExpired,
     TokenVerificationUnavailable,
     TokenSubjectRemoved,
-    TokenForbidden { claim: &'static str },
+    TokenForbidden {
+        claim: &'static str,
+    },
     ProviderRequired,
     ProviderUnknown(String),
     ProviderUnresolved,
     NoMatchingTarget,
-    NotFoundInWorkspace { kind: &'static str, slug: String },
+    NotFoundInWorkspace {
+        kind: &'static str,
+        slug: String,
+    },
     ConfigInvalid(Vec<Problem>),
     ExplainRequestInvalid(Vec<Problem>),
-    HeaderInvalid { name: &'static str, message: String },
-    InlineOptionBlocked { code: &'static str, field: &'static str },
-    CustomHostInvalid { message: String },
-    ProviderOptionInvalid { provider: &'static str, message: String },
-    CredentialUnavailable { provider: &'static str, message: String },
-    BodyInvalid { offset: usize, message: &'static str },
-    HeadersTooLarge { limit: usize },
-    BodyTooLarge { limit: usize },
-    BodyTimeout { setting: &'static str, value: u64 },
+    HeaderInvalid {
+        name: &'static str,
+        message: String,
+    },
+    InlineOptionBlocked {
+        code: &'static str,
+        field: &'static str,
+    },
+    CustomHostInvalid {
+        message: String,
+    },
+    ProviderOptionInvalid {
+        provider: &'static str,
+        message: String,
+    },
+    CredentialUnavailable {
+        provider: &'static str,
+        message: String,
+    },
+    BodyInvalid {
+        offset: usize,
+        message: &'static str,
+    },
+    HeadersTooLarge {
+        limit: usize,
+    },
+    BodyTooLarge {
+        limit: usize,
+    },
+    BodyTimeout {
+        setting: &'static str,
+        value: u64,
+    },
     InvalidFraming,
+    /// A `transfer-encoding` other than `chunked`.
+    TransferCodingUnsupported {
+        coding: String,
+    },
     IncompleteBody,
     ConfigOverrideNotAllowed,
-    ModelNotAllowed { model: String },
-    BatchUnreadable { message: String },
-    NoBatchOutput { status: String },
-    UnsupportedOperation { operation: &'static str, provider: &'static str },
-    Untranslatable { provider: &'static str, path: String, message: String },
-    TokensUncountable { path: String, message: String },
-    Timeout { milliseconds: u64 },
-    IdleTimeout { milliseconds: u64 },
-    ClientReadTimeout { milliseconds: u64 },
-    ConnectTimeout { host: String, step: &'static str },
-    ConnectFailed { host: String, cause: String },
-    UpstreamResponseBroken { cause: String },
-    ResponseInvalid { provider: &'static str, status: u16, excerpt: String },
+    /// Matching the regular expressions of a config with this request would take too long.
+    ConditionsTooExpensive {
+        bytes: usize,
+        limit: usize,
+    },
+    /// `field` is where the request names the model; empty for its main model.
+    ModelNotAllowed {
+        model: String,
+        field: String,
+    },
+    BatchUnreadable {
+        message: String,
+    },
+    /// A value whose models cannot be listed, at a provider with restricted models.
+    ModelsUnlistable {
+        field: String,
+    },
+    /// A form whose fields cannot be read reliably, at a provider with restricted models.
+    FormUnreadable {
+        message: String,
+    },
+    NoBatchOutput {
+        status: String,
+    },
+    UnsupportedOperation {
+        operation: &'static str,
+        provider: &'static str,
+    },
+    Untranslatable {
+        provider: &'static str,
+        path: String,
+        message: String,
+    },
+    TokensUncountable {
+        path: String,
+        message: String,
+    },
+    Timeout {
+        milliseconds: u64,
+    },
+    IdleTimeout {
+        milliseconds: u64,
+    },
+    ClientReadTimeout {
+        milliseconds: u64,
+    },
+    ConnectTimeout {
+        host: String,
+        step: &'static str,
+    },
+    ConnectFailed {
+        host: String,
+        cause: String,
+    },
+    UpstreamResponseBroken {
+        cause: String,
+    },
+    ResponseInvalid {
+        provider: &'static str,
+        status: u16,
+        excerpt: String,
+    },
     ControlUnavailable,
+    Prompt(PromptError),
+    /// A rate limit leaves less than the request needs.
+    RateLimited(Box<ExceededLimit>),
+    /// A budget of the API key or token leaves less than the request needs.
+    KeyBudgetSpent(Box<ExceededLimit>),
+    /// Another budget leaves less than the request needs.
+    BudgetSpent(Box<ExceededLimit>),
     Overloaded,
     MemoryExhausted,
     Draining,
@@ -107,16 +205,42 @@ pub enum Error {
 const MAX_RESPONSE_EXCERPT_BYTES: usize = 2048;
 
 impl Error {
+    /// Builds the error for a main model that may not be used. An empty name means that none could be read.
+    pub fn model_not_allowed(model: impl Into<String>) -> Self {
+        Self::ModelNotAllowed { model: model.into(), field: String::new() }
+    }
+
     /// Builds the error for a complete response that is not in this provider's format.
     pub fn invalid_response(provider: &'static str, status: u16, response: &[u8]) -> Self {
         let excerpt = String::from_utf8_lossy(&response[..response.len().min(MAX_RESPONSE_EXCERPT_BYTES)]).into_owned();
         Self::ResponseInvalid { provider, status, excerpt }
     }
 
+    /// Returns true if the error repeats text of a provider's response.
+    pub fn has_upstream_text(&self) -> bool {
+        matches!(self, Self::ResponseInvalid { .. } | Self::UpstreamResponseBroken { .. })
+    }
+
+    /// Returns the limit that rejected the request.
+    pub fn exceeded_limit(&self) -> Option<&ExceededLimit> {
+        match self {
+            Self::RateLimited(limit) | Self::KeyBudgetSpent(limit) | Self::BudgetSpent(limit) => Some(limit),
+            _ => None,
+        }
+    }
+
+    /// Edits the text of a provider's response that the error repeats.
+    pub fn edit_upstream_text(&mut self, edit: impl FnOnce(&mut String)) {
+        if let Self::ResponseInvalid { excerpt: text, .. } | Self::UpstreamResponseBroken { cause: text } = self {
+            edit(text);
+        }
+    }
+
     /// Returns the error code that clients and metrics use.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotFound => "not_found",
+            Self::NotImplemented { .. } => "not_implemented",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::KeyMissing
             | Self::KeyUnknown
@@ -138,15 +262,18 @@ impl Error {
             Self::CustomHostInvalid { .. } => "invalid_custom_host",
             Self::ProviderOptionInvalid { .. } => "invalid_provider_option",
             Self::CredentialUnavailable { .. } => "credential_unavailable",
-            Self::BodyInvalid { .. } => "invalid_json",
+            Self::BodyInvalid { .. } | Self::ModelsUnlistable { .. } => "invalid_json",
             Self::HeadersTooLarge { .. } => "headers_too_large",
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::BodyTimeout { .. } => "body_timeout",
             Self::InvalidFraming => "invalid_framing",
+            Self::TransferCodingUnsupported { .. } => "unsupported_transfer_encoding",
             Self::IncompleteBody => "incomplete_body",
             Self::ConfigOverrideNotAllowed => "config_override_not_allowed",
+            Self::ConditionsTooExpensive { .. } => "conditions_too_expensive",
             Self::ModelNotAllowed { .. } => "model_not_allowed",
             Self::BatchUnreadable { .. } => "invalid_batch",
+            Self::FormUnreadable { .. } => "invalid_form",
             Self::NoBatchOutput { .. } => "no_output",
             Self::UnsupportedOperation { .. } => "unsupported_operation",
             Self::Untranslatable { .. } => "untranslatable_request",
@@ -159,6 +286,10 @@ impl Error {
             Self::UpstreamResponseBroken { .. } => "upstream_disconnected",
             Self::ResponseInvalid { .. } => "invalid_response",
             Self::ControlUnavailable => "management_unavailable",
+            Self::Prompt(error) => error.code(),
+            Self::RateLimited(_) => "rate_limited",
+            Self::KeyBudgetSpent(_) => "04",
+            Self::BudgetSpent(_) => "usage_limit_exceeded",
             Self::Overloaded => "overloaded",
             Self::MemoryExhausted => "memory_exhausted",
             Self::Draining => "draining",
@@ -190,10 +321,16 @@ impl Error {
             | Self::Untranslatable { .. }
             | Self::TokensUncountable { .. }
             | Self::ConfigOverrideNotAllowed
+            | Self::ConditionsTooExpensive { .. }
             | Self::BatchUnreadable { .. }
+            | Self::FormUnreadable { .. }
+            | Self::ModelsUnlistable { .. }
             | Self::InvalidFraming
             | Self::IncompleteBody => 400,
             Self::ResponseInvalid { status, .. } => *status,
+            Self::Prompt(error) => error.status(),
+            Self::KeyBudgetSpent(_) | Self::BudgetSpent(_) => 412,
+            Self::RateLimited(_) => 429,
             Self::ModelNotAllowed { .. } | Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => 403,
             Self::MethodNotAllowed => 405,
             Self::BodyTooLarge { .. } => 413,
@@ -212,6 +349,7 @@ impl Error {
             | Self::MemoryExhausted
             | Self::Draining => 503,
             Self::UnsupportedOperation { .. } | Self::Panicked => 500,
+            Self::TransferCodingUnsupported { .. } | Self::NotImplemented { .. } => 501,
         }
     }
 
@@ -247,18 +385,19 @@ impl Error {
 
     /// Returns true if every other target would fail in the same way, so that fallback stops.
     pub fn stops_fallback(&self) -> bool {
-        matches!(
-            self,
-            Self::BodyInvalid { .. }
-                | Self::BodyTooLarge { .. }
-                | Self::BodyTimeout { .. }
-                | Self::InvalidFraming
-                | Self::IncompleteBody
-                | Self::Overloaded
-                | Self::MemoryExhausted
-                | Self::Draining
-                | Self::Panicked
-        )
+        self.exceeded_limit().is_some_and(|limit| !limit.is_target)
+            || matches!(
+                self,
+                Self::BodyInvalid { .. }
+                    | Self::BodyTooLarge { .. }
+                    | Self::BodyTimeout { .. }
+                    | Self::InvalidFraming
+                    | Self::IncompleteBody
+                    | Self::Overloaded
+                    | Self::MemoryExhausted
+                    | Self::Draining
+                    | Self::Panicked
+            )
     }
 
     /// Returns the message for the client: what was wrong and what is allowed. It never contains a credential.
@@ -266,6 +405,10 @@ impl Error {
     pub fn message(&self) -> String {
         match self {
             Self::NotFound => "Not Found".into(),
+            Self::NotImplemented { feature } => format!(
+                "the management feature `{feature}` is not available in this version; \
+                 hint: a provider's own path of this name is reached below /v1/proxy/"
+            ),
             Self::MethodNotAllowed => "method not allowed; CONNECT, TRACE, TRACK and invalid method names are rejected".into(),
             Self::KeyMissing => "no valid gateway key: send it in x-gateway-api-key. Error Code: 03".into(),
             Self::KeyUnknown => "Invalid API Key. Error Code: 03".into(),
@@ -285,7 +428,7 @@ impl Error {
             }
             Self::NoMatchingTarget => "no condition of the config matches and it has no default target".into(),
             Self::ProviderUnknown(slug) => format!("invalid provider: unknown provider `{slug}`"),
-            Self::NotFoundInWorkspace { kind, slug } => format!("{kind} `{slug}` does not exist"),
+            Self::NotFoundInWorkspace { kind, slug } => format!("{kind} `{slug}` does not exist in this workspace"),
             Self::ConfigInvalid(_) => "invalid config".into(),
             Self::ExplainRequestInvalid(_) => "invalid explain request".into(),
             Self::HeaderInvalid { name, message } => format!("invalid {name}: {message}"),
@@ -299,6 +442,9 @@ impl Error {
             }
             Self::BodyTooLarge { limit } => format!("request body is larger than {limit} bytes"),
             Self::BodyTimeout { setting: limit, value } => format!("request body arrived too slowly: limits.{limit} is {value}"),
+            Self::TransferCodingUnsupported { coding } => {
+                format!("transfer-encoding `{coding}` is not supported; send `chunked` or a content-length")
+            }
             Self::InvalidFraming => "request body framing is not valid HTTP/1.1".into(),
             Self::IncompleteBody => "request body ended before it was complete".into(),
             Self::Untranslatable { provider, path, message } => {
@@ -307,11 +453,26 @@ impl Error {
             Self::TokensUncountable { path, message } => {
                 format!("the tokens of this request cannot be counted: {path}: {message}")
             }
+            Self::ConditionsTooExpensive { bytes, limit } => format!(
+                "the regular expressions of this config would search {bytes} bytes of this request in total; at most {limit} are allowed: send shorter values, or use fewer patterns"
+            ),
             Self::ConfigOverrideNotAllowed => "this key is bound to a config, which a request may not override".into(),
-            Self::ModelNotAllowed { model } if model.is_empty() => {
+            Self::ModelNotAllowed { model, .. } if model.is_empty() => {
                 "only some models are allowed here, and no model name could be read from the request".into()
             }
-            Self::ModelNotAllowed { model } => format!("the model `{model}` may not be used here"),
+            Self::ModelNotAllowed { model, field } if field.is_empty() => {
+                format!("the model `{model}` may not be used here")
+            }
+            Self::ModelNotAllowed { model, field } => {
+                format!("the model `{model}` may not be used here; the request names it in `{field}`")
+            }
+            Self::ModelsUnlistable { field } => format!(
+                "the models in `{field}` cannot be checked: the value is not valid JSON or names more than 1000 models; \
+                 only some models are allowed here"
+            ),
+            Self::FormUnreadable { message } => {
+                format!("cannot read which models this form names: {message}; only some models are allowed here")
+            }
             Self::BatchUnreadable { message } => format!("cannot read which models this batch uses: {message}"),
             Self::NoBatchOutput { status } if status.is_empty() => "this batch has no output".into(),
             Self::NoBatchOutput { status } => format!("this batch has no output: it is {status}"),
@@ -331,6 +492,10 @@ impl Error {
             Self::UpstreamResponseBroken { cause } => format!("the provider's response broke off: {cause}"),
             Self::ResponseInvalid { provider, excerpt, .. } => format!("{provider} returned an invalid response: {excerpt}"),
             Self::ControlUnavailable => "the management service is restarting".into(),
+            Self::Prompt(error) => error.to_string(),
+            Self::RateLimited(limit) => format!("rate limit of {limit}"),
+            Self::KeyBudgetSpent(limit) => format!("usage limit of {limit}. Error Code: 04"),
+            Self::BudgetSpent(limit) => format!("usage limit of {limit}"),
             Self::Overloaded => "too many requests in flight".into(),
             Self::MemoryExhausted => {
                 "not enough memory for this request's body now; limits.buffered_body_bytes bounds the bodies that are buffered at once".into()
@@ -347,6 +512,8 @@ impl Error {
             (408, _) => "timeout_error",
             (404, _) => "not_found_error",
             (413, _) => "request_too_large",
+            (412, _) => "usage_limit_error",
+            (429, _) => "rate_limit_error",
             (_, ErrorOrigin::Client) => "invalid_request_error",
             _ => "api_error",
         }
@@ -358,8 +525,13 @@ impl Error {
         headers.push(b"content-type", b"application/json");
         match self.status() {
             405 => headers.push(b"allow", ALLOWED_METHODS.join(", ").as_bytes()),
+            // Official SDKs repeat requests with a 5xx status, unless this header forbids it.
+            501 => headers.push(b"x-should-retry", b"false"),
             503 => headers.push(b"retry-after", b"1"),
             _ => (),
+        }
+        if let Some(limit) = self.exceeded_limit() {
+            limit.push_headers(&mut headers);
         }
         CompleteResponse {
             head: ResponseHead { status: self.status(), headers },
@@ -374,8 +546,9 @@ impl Error {
                 Failure { status: self.status(), error_type: None, message: &message, code: None, request_id };
             return api_format::error_body(dialect, &failure);
         }
+        let param = self.exceeded_limit().map(|limit| &*limit.param);
         let error =
-            serde_json::json!({"message": message, "type": self.error_type(), "param": null, "code": self.code()});
+            serde_json::json!({"message": message, "type": self.error_type(), "param": param, "code": self.code()});
         let body = match self {
             Self::NotFound => serde_json::json!({"message": message, "ok": false}),
             Self::Timeout { .. } | Self::IdleTimeout { .. } => {
@@ -395,6 +568,10 @@ impl Error {
             Self::KeyForbidden { .. } | Self::TokenForbidden { .. } => {
                 serde_json::json!({"success": false, "data": {"message": message, "errorCode": self.code()}})
             }
+            // Clients of the management API read `data`, SDKs of model providers read `error`.
+            Self::NotImplemented { .. } => serde_json::json!({
+                "success": false, "data": {"message": message, "errorCode": self.code()}, "error": error
+            }),
             Self::InlineOptionBlocked { field, .. } => serde_json::json!({"status": "failure", "message": message,
                 "error": {"code": self.code(), "message": message, "field": field}}),
             _ => serde_json::json!({"status": "failure", "message": message, "error": error}),
@@ -403,49 +580,13 @@ impl Error {
     }
 }
 
-/// Returns the hint that the gateway's own file and batch store works with every provider. Empty for operations that
-/// the store does not serve.
-fn gateway_store_hint(operation: &str) -> &'static str {
-    let is_it = |one: &&Operation| one.id() == operation;
-    let is_ours = |one: &Operation| one.is_file_operation() || one.is_batch() || *one == Operation::GetBatchOutput;
-    if Operation::ALL.iter().find(is_it).is_some_and(is_ours) {
-        "; hint: with a store, the gateway manages files and batches itself, for any provider: leave out \
-         x-gateway-provider or set it to `gateway`, and name this provider in gateway_options of the batch \
-         (docs/batches.md)"
-    } else {
-        ""
+impl std::fmt::Display for Error {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.message())
     }
 }
+
+impl std::error::Error for Error {}
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn timeout_body_has_the_shape_of_the_spec() {
-        let response = Error::Timeout { milliseconds: 50 }.to_response(ApiFormat::OpenAi, None);
-        assert_eq!(response.head.status, 408);
-        let body: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
-        assert_eq!(body["error"]["type"], "timeout_error");
-        assert!(body["error"]["message"].as_str().unwrap().contains("50 ms"));
-    }
-
-    #[test]
-    fn anthropic_client_gets_anthropic_error_shape() {
-        let response = Error::KeyUnknown.to_response(ApiFormat::Anthropic, Some("r-1"));
-        let body: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
-        let error = serde_json::json!({"type": "authentication_error", "message": Error::KeyUnknown.message()});
-        assert_eq!(body, serde_json::json!({"type": "error", "error": error, "request_id": "r-1"}));
-    }
-
-    #[test]
-    fn key_errors_use_the_failure_envelope() {
-        for error in [Error::KeyMissing, Error::KeyUnknown, Error::KeyExpired] {
-            let body: serde_json::Value =
-                serde_json::from_slice(&error.to_response(ApiFormat::OpenAi, None).body).unwrap();
-            let actual = serde_json::json!([body["status"], body["message"], body["error"]["code"]]);
-            assert_eq!(actual, serde_json::json!(["failure", body["error"]["message"], "03"]));
-            assert!(error.message().ends_with("Error Code: 03"));
-        }
-    }
-}
+mod tests;

@@ -1,11 +1,15 @@
 //! State that all requests of a worker share, and the worker's lifecycle: snapshots, draining, ending streams.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
+use penstock_net::{Upstream, body::BodyLimits, coarse_timer::CoarseTimer};
 use tokio::sync::Notify;
 
 use crate::{
@@ -13,14 +17,16 @@ use crate::{
     auth::caller::Caller,
     credentials::{aws_instance::check_identity_urls, credential_cache::CredentialCache},
     error::Problem,
-    ingress::body::BodyLimits,
-    process::{coarse_timer::CoarseTimer, settings::Settings},
-    resolve::target_resolver::{BaseUrls, Call, TargetResolver},
+    limits::{limiter::Limiter, node_counters::NodeCounters},
+    process::{net_settings, settings::Settings},
+    resolve::{
+        base_urls::BaseUrls,
+        target_resolver::{Call, TargetResolver},
+    },
     state::{
         shared::SharedState,
         snapshot::{self, Snapshot},
     },
-    upstream::Upstream,
 };
 
 /// State shared by all requests of a worker.
@@ -33,6 +39,7 @@ pub struct GatewayState {
     pub credential_cache: CredentialCache,
     pub body_limits: BodyLimits,
     pub coarse_timer: CoarseTimer,
+    pub limiter: Arc<Limiter>,
     pub(crate) snapshot: ArcSwap<Snapshot>,
     pub(crate) base_urls: BaseUrls,
     is_ready: AtomicBool,
@@ -47,15 +54,21 @@ impl GatewayState {
         let bases = BaseUrls::new(settings.mock_host.as_deref())
             .map_err(|message| vec![Problem::new("$.mock_host", message)])?;
         check_identity_urls(&settings.identity)?;
+        let upstream = Upstream::new(&net_settings::client_settings(&settings)).map_err(|error| vec![error.into()])?;
         Ok(Self {
-            upstream: Arc::new(Upstream::new(&settings)?),
+            upstream: Arc::new(upstream),
             record_sink: Arc::new(RecordSink::new(&settings)),
             shared: SharedState::new(&settings).map_err(|problem| vec![problem])?,
             credential_cache: CredentialCache::default(),
             snapshot: ArcSwap::default(),
             base_urls: bases,
-            body_limits: BodyLimits::from_settings(&settings),
+            body_limits: net_settings::body_limits(&settings),
             coarse_timer: CoarseTimer::default(),
+            limiter: Arc::new(Limiter::new(
+                NodeCounters::new(settings.limits_path.as_deref().map(Path::new)),
+                fastrand::u64(..),
+                settings.workers.into(),
+            )),
             is_ready: AtomicBool::new(false),
             is_draining: AtomicBool::new(false),
             is_ending_streams: AtomicBool::new(false),
@@ -110,6 +123,11 @@ impl GatewayState {
         if !self.is_ending_streams.load(Ordering::Acquire) {
             told.await;
         }
+    }
+
+    /// Returns true if the address of the connection's peer is needed for a request with this path.
+    pub fn needs_peer(&self, path: &str) -> bool {
+        self.settings.record_peers || self.is_management_path(path)
     }
 
     /// Returns true if the control process serves this path.

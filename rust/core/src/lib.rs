@@ -1,6 +1,6 @@
 //! Gateway core: handles a request from its arrival to the delivered response. Reading order: `gateway`,
-//! `gateway::provider_request`, `resolve::target_resolver`, `endpoints::target_endpoint`, `request::send`, `upstream`,
-//! `response::delivery`, `accounting::record`.
+//! `gateway::provider_request`, `resolve::target_resolver`, `endpoints::target_endpoint`, `request::send`,
+//! `response::delivery`, `accounting::record`. The HTTP client is the crate `penstock-net`.
 #![forbid(unsafe_code)]
 
 pub mod accounting;
@@ -9,18 +9,22 @@ pub mod config;
 pub mod credentials;
 pub mod endpoints;
 pub mod error;
+mod error_conversion;
+pub mod exceeded_limit;
 pub mod features;
 pub mod gateway;
 pub mod gateway_state;
+pub mod guardrails;
 pub mod ingress;
+pub mod limits;
 pub mod parse;
 pub mod process;
+pub mod prompts;
 pub mod request;
 pub mod resolve;
 pub mod response;
 pub mod routing;
 pub mod state;
 pub mod strategies;
-pub mod upstream;
 
 pub use penstock_llm::catalog::providers_json;

@@ -7,8 +7,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use penstock_llm::{
     api_format::ApiFormat,
     operation::Operation,
-    stream::{include_usage, sse::Splitter},
-    usage::Meter,
+    stream::{include_usage, meter::Meter, sse::Splitter},
 };
 
 const OPENAI_DELTA_EVENT: &[u8] = b"data: {\"id\":\"chatcmpl-AbCdEf0123456789\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-mini-2024-07-18\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";

@@ -8,7 +8,8 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use penstock_llm::{
     catalog,
     operation::Operation,
-    translation::{RequestHints, Translation, TranslationInput},
+    translation::Translation,
+    translation_input::{RequestHints, TranslationInput},
 };
 
 const CHAT_REQUEST: &[u8] = include_bytes!("../tests/golden/inputs/requests/chatComplete/tools.json");
@@ -25,7 +26,7 @@ fn start_translation(provider: &str, operation: Operation, body: &[u8]) -> Optio
     Translation::translate_request(
         &TranslationInput {
             operation,
-            provider,
+            provider: provider.row(),
             body,
             model: "",
             hints: RequestHints::default(),

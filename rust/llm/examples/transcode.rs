@@ -12,7 +12,8 @@ use bytes::Bytes;
 use penstock_llm::{
     catalog,
     operation::Operation,
-    translation::{RequestHints, Translation, TranslationInput},
+    translation::Translation,
+    translation_input::{RequestHints, TranslationInput},
 };
 
 const REQUEST_BODY: &[u8] =
@@ -62,7 +63,7 @@ fn build_translation() -> Option<Translation> {
     let wire = provider.provider_format(operation, "claude")?;
     let question = TranslationInput {
         operation,
-        provider,
+        provider: provider.row(),
         body: REQUEST_BODY,
         model: "claude",
         hints: RequestHints::default(),

@@ -1,8 +1,18 @@
-//! Model lists of all providers in `OpenAI`'s or Anthropic's format, with the owner of each model.
+//! Model lists of all providers in the format of the client's API, with the owner of each model.
 
 use serde_json::{Value, json};
 
-use crate::{api_format::format::ApiFormat, timestamp};
+use crate::timestamp;
+
+/// Format of a model list. SDKs read only that of their own API.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum ModelListShape {
+    #[default]
+    OpenAi,
+    Anthropic,
+    Gemini,
+    Cohere,
+}
 
 /// Model in a list, under the ID that requests use.
 pub struct ListedModel {
@@ -12,17 +22,36 @@ pub struct ListedModel {
     pub owner: String,
 }
 
-pub fn encode_openai_list(models: Vec<ListedModel>, provider: &str) -> Vec<u8> {
+/// Encodes all models as a single page.
+pub fn encode_list(shape: ModelListShape, models: Vec<ListedModel>, provider: &str) -> Vec<u8> {
+    match shape {
+        ModelListShape::OpenAi => encode_openai_list(models, provider),
+        ModelListShape::Anthropic => encode_anthropic_list(&models),
+        ModelListShape::Gemini => encode_named_list(
+            &models,
+            |id| json!({"name": format!("models/{}", id.trim_start_matches("models/")), "displayName": id}),
+        ),
+        ModelListShape::Cohere => encode_named_list(&models, |id| json!({"name": id})),
+    }
+}
+
+/// Encodes a list of Google's or Cohere's API, which contain models by name.
+fn encode_named_list(models: &[ListedModel], encode_model: impl Fn(&str) -> Value) -> Vec<u8> {
+    let models: Vec<Value> = models.iter().map(|model| encode_model(&model.id)).collect();
+    json!({"models": models}).to_string().into_bytes()
+}
+
+fn encode_openai_list(models: Vec<ListedModel>, provider: &str) -> Vec<u8> {
     let one = |model: ListedModel| {
         let owner = if model.owner.is_empty() { provider.to_owned() } else { model.owner };
-        json!({"id": model.id, "object": "model", "created": model.created, "owned_by": owner})
+        // Mistral's SDK cannot read models without a type.
+        json!({"id": model.id, "object": "model", "created": model.created, "owned_by": owner, "type": "model"})
     };
     let data: Vec<Value> = models.into_iter().map(one).collect();
     json!({"object": "list", "data": data, "provider": provider}).to_string().into_bytes()
 }
 
-/// Encodes all models as a single page in Anthropic's format.
-pub fn encode_anthropic_list(models: &[ListedModel]) -> Vec<u8> {
+fn encode_anthropic_list(models: &[ListedModel]) -> Vec<u8> {
     let one = |model: &ListedModel| {
         let (id, created_at) = (&model.id, timestamp::format_rfc3339(model.created));
         json!({"type": "model", "id": id, "display_name": id, "created_at": created_at})
@@ -33,15 +62,15 @@ pub fn encode_anthropic_list(models: &[ListedModel]) -> Vec<u8> {
     json!({"data": data, "has_more": false, "first_id": first, "last_id": last}).to_string().into_bytes()
 }
 
-/// Converts a model list to the client's API format and drops additional fields. `None` if it is not a model list, or
-/// is in Anthropic's format already.
-pub fn normalise_list(response: &[u8], provider: &str, dialect: ApiFormat) -> Option<Vec<u8>> {
-    let response = serde_json::from_slice(response).ok()?;
-    if dialect != ApiFormat::Anthropic {
-        return Some(encode_openai_list(parse_models(&response)?, provider));
+/// Converts a model list to the client's format and drops additional fields. `None` if it is not a model list, or is in
+/// Anthropic's format already.
+pub fn normalise_list(response: &[u8], provider: &str, shape: ModelListShape) -> Option<Vec<u8>> {
+    let response: Value = serde_json::from_slice(response).ok()?;
+    let is_anthropics = response.get("has_more").is_some() && response.get("first_id").is_some();
+    if shape == ModelListShape::Anthropic && is_anthropics {
+        return None;
     }
-    let is_same = response.get("has_more").is_some() && response.get("first_id").is_some();
-    if is_same { None } else { Some(encode_anthropic_list(&parse_models(&response)?)) }
+    Some(encode_list(shape, parse_models(&response)?, provider))
 }
 
 /// Parses a model list: an array, an object with one array, or an object with several arrays as Deepgram sends.
@@ -97,16 +126,17 @@ mod tests {
     #[test]
     fn converts_lists_of_every_shape_and_ignores_other_bodies() {
         let normalised = |response: &str| {
-            normalise_list(response.as_bytes(), "p", ApiFormat::OpenAi).map(|bytes| String::from_utf8(bytes).unwrap())
+            normalise_list(response.as_bytes(), "p", ModelListShape::OpenAi)
+                .map(|bytes| String::from_utf8(bytes).unwrap())
         };
         let list = |data: &str| Some(format!(r#"{{"object":"list","data":[{data}],"provider":"p"}}"#));
-        let model = r#"{"id":"m","object":"model","created":5,"owned_by":"o"}"#;
+        let model = r#"{"id":"m","object":"model","created":5,"owned_by":"o","type":"model"}"#;
         assert_eq!(
             normalised(r#"{"data":[{"id":"m","created":5,"owned_by":"o","context_length":9}],"object":"x"}"#),
             list(model)
         );
         assert_eq!(normalised(r#"[{"id":"m","created_at":5,"organization":"o"}]"#), list(model));
-        let bare = r#"{"id":"m","object":"model","created":0,"owned_by":"p"}"#;
+        let bare = r#"{"id":"m","object":"model","created":0,"owned_by":"p","type":"model"}"#;
         assert_eq!(normalised(r#"{"models":[{"name":"m"},{"x":1}]}"#), list(bare));
         assert_eq!(normalised(r#"{"data":[]}"#), list(""));
         for (list, id, owner) in [
@@ -127,7 +157,7 @@ mod tests {
     #[test]
     fn converts_lists_to_the_anthropic_format() {
         let normalised = |response: &str| {
-            let bytes = normalise_list(response.as_bytes(), "p", ApiFormat::Anthropic)?;
+            let bytes = normalise_list(response.as_bytes(), "p", ModelListShape::Anthropic)?;
             serde_json::from_slice::<Value>(&bytes).ok()
         };
         let models = r#"{"object":"list","data":[{"id":"a","created":1700000000},{"id":"b"}]}"#;
@@ -139,5 +169,17 @@ mod tests {
         let none = json!({"data": [], "has_more": false, "first_id": null, "last_id": null});
         assert_eq!(normalised(r#"{"data":[]}"#), Some(none.clone()));
         assert_eq!((normalised(&none.to_string()), normalised("1")), (None, None));
+    }
+
+    #[test]
+    fn converts_lists_to_the_formats_of_google_and_cohere() {
+        let theirs = br#"{"object":"list","data":[{"id":"a","created":5},{"id":"models/b"}]}"#;
+        let normalised = |shape| serde_json::from_slice::<Value>(&normalise_list(theirs, "p", shape).unwrap()).unwrap();
+        assert_eq!(
+            normalised(ModelListShape::Gemini),
+            json!({"models": [{"name": "models/a", "displayName": "a"},
+                {"name": "models/b", "displayName": "models/b"}]})
+        );
+        assert_eq!(normalised(ModelListShape::Cohere), json!({"models": [{"name": "a"}, {"name": "models/b"}]}));
     }
 }

@@ -240,6 +240,23 @@ impl Operation {
         self.is_text_generation() || self.is_embedding()
     }
 
+    /// Returns true if the operation generates text and can be translated to another API format.
+    pub fn is_chat(self) -> bool {
+        matches!(
+            self,
+            Self::ChatComplete
+                | Self::Complete
+                | Self::CreateModelResponse
+                | Self::Messages
+                | Self::GenerateContent
+                | Self::StreamGenerateContent
+                | Self::Converse
+                | Self::ConverseStream
+                | Self::InvokeModel
+                | Self::InvokeModelStream
+        )
+    }
+
     /// Returns true if the response consists of embedding vectors.
     pub fn is_embedding(self) -> bool {
         matches!(self, Self::Embed | Self::EmbedContent | Self::BatchEmbedContents)
@@ -260,6 +277,15 @@ impl Operation {
     /// Returns true if the operation is about batches, except for fetching a batch's output.
     pub fn is_batch(self) -> bool {
         matches!(self, Self::CreateBatch | Self::ListBatches | Self::RetrieveBatch | Self::CancelBatch)
+    }
+
+    /// Returns true if the operation is about files or batches: its bodies are stored data, or descriptions of it that
+    /// may contain signed URLs.
+    pub fn is_about_stored_data(self) -> bool {
+        self.is_file_operation()
+            || self.is_batch()
+            || self == Self::GetBatchOutput
+            || self.table_row().is_some_and(|row| row.path.starts_with("/batch_"))
     }
 
     /// Returns true if the operation is about asynchronous jobs of a provider: batches and fine-tuning.
@@ -376,6 +402,21 @@ mod tests {
             assert_eq!((operation.id(), operation.body_kind()), (row.id, Some(row.body_kind)));
         }
         assert_eq!((Operation::Proxy.id(), Operation::Proxy.body_kind()), ("proxy", None));
+    }
+
+    #[test]
+    fn files_and_batches_are_about_stored_data() {
+        let found = |method, path| Operation::from_method_and_path(method, path).is_about_stored_data();
+        for (method, path) in [
+            ("POST", "/files"),
+            ("GET", "/files/f/content"),
+            ("GET", "/batches/b/output"),
+            ("POST", "/batch_jobs"),
+            ("GET", "/batch_datasets/d"),
+        ] {
+            assert!(found(method, path), "{path}");
+        }
+        assert!(!found("POST", "/chat/completions") && !found("POST", "/fine_tuning/jobs") && !found("GET", "/x"));
     }
 
     #[test]

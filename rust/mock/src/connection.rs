@@ -36,7 +36,7 @@ enum ConnectionState {
     Closed,
 }
 
-struct Connection {
+struct ServerConnection {
     socket: ClientSocket,
     shared: Rc<SharedState>,
     /// Head and body of a request with chunked transfer coding.
@@ -48,7 +48,7 @@ struct Connection {
 /// Serves requests until one side ends the connection.
 pub async fn serve_connection(stream: TcpStream, shared: Rc<SharedState>) {
     let wire = ClientSocket::new(stream);
-    let mut connection = Connection {
+    let mut connection = ServerConnection {
         socket: wire,
         shared,
         chunked_head: Vec::new(),
@@ -65,7 +65,7 @@ pub async fn serve_connection(stream: TcpStream, shared: Rc<SharedState>) {
     }
 }
 
-impl Connection {
+impl ServerConnection {
     /// Reads one request. Returns `None` if the client disconnected or the request is invalid.
     async fn read_request(&mut self) -> Option<RequestHead> {
         let head = self.read_head().await?;

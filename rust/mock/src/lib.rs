@@ -20,4 +20,4 @@ mod wire;
 
 pub use faults::Fault;
 pub use ledger::{Entry, Outcome};
-pub use server::{Options, Server, serve};
+pub use server::{Server, ServerOptions, serve};

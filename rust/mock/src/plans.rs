@@ -18,7 +18,7 @@ use crate::shapes::bedrock::{self, Converse, InvokeModel};
 use crate::shapes::cohere;
 use crate::shapes::gemini::{self, GenerateContent};
 use crate::shapes::objects::{self, ResponseContents, RouteQuery};
-use crate::shapes::openai::{self, Chat, Completion};
+use crate::shapes::openai::{self, Completion, OpenAiChat};
 use crate::shapes::responses::Responses;
 use crate::shapes::{ProviderFamily, ResponseContext, ResponseShape, complete_text};
 use crate::steps::Step;
@@ -78,11 +78,11 @@ impl RawRequest<'_> {
             return None;
         }
         match self.path() {
-            "/v1/chat/completions" => Some(&Chat),
+            "/v1/chat/completions" => Some(&OpenAiChat),
             "/v1/completions" => Some(&Completion),
             "/v1/messages" => Some(&Messages),
             "/v1/responses" => Some(&Responses),
-            "/v2/chat" => Some(&cohere::Chat),
+            "/v2/chat" => Some(&cohere::CohereChat),
             _ => match self.model_and_action()?.1 {
                 "generateContent" | "streamGenerateContent" => Some(&GenerateContent),
                 "converse" | "converse-stream" => Some(&Converse),
@@ -127,14 +127,14 @@ impl PlanCache {
         );
         if is_uncacheable(raw_model) {
             let turn = self.count_request(raw_model);
-            return Rc::new(plan_text_response(shape, question, &question.model_name(raw_model), (marks, turn)));
+            return Rc::new(plan_text_response(shape, question, &question.model_name(raw_model), marks, turn));
         }
         let mut key = self.key_buffer.borrow_mut();
         write_cache_key(&mut key, question, raw_model, marks);
         if let Some(plan) = self.cached_plans.borrow().get(key.as_slice()) {
             return Rc::clone(plan);
         }
-        let plan = Rc::new(plan_text_response(shape, question, &question.model_name(raw_model), (marks, 0)));
+        let plan = Rc::new(plan_text_response(shape, question, &question.model_name(raw_model), marks, 0));
         self.insert(&key, &plan);
         plan
     }
@@ -224,7 +224,8 @@ fn plan_text_response(
     shape: &dyn ResponseShape,
     question: RawRequest<'_>,
     model: &str,
-    (marks, turn): (RequestFlags, u32),
+    marks: RequestFlags,
+    turn: u32,
 ) -> ResponsePlan {
     build_plan(question, model, turn, |behaviour, status| {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

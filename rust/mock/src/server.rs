@@ -20,14 +20,14 @@ const BACKLOG: i32 = 4096;
 
 /// Listening address and ledger switch of a mock provider.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServerOptions {
     pub address: SocketAddr,
     pub ledger_enabled: bool,
     /// Size of the sockets' send buffers in bytes. The kernel's default grows to megabytes.
     pub send_buffer_bytes: Option<usize>,
 }
 
-impl Default for Options {
+impl Default for ServerOptions {
     fn default() -> Self {
         Self { address: SocketAddr::from(([127, 0, 0, 1], 0)), ledger_enabled: true, send_buffer_bytes: None }
     }
@@ -49,10 +49,10 @@ impl Server {
     #[expect(clippy::expect_used, reason = "used in tests, which cannot run without a port")]
     #[expect(clippy::unused_async, reason = "async so that a later version can await without a change to its callers")]
     pub async fn start() -> Self {
-        Self::start_with_options(&Options::default()).expect("a free port on 127.0.0.1")
+        Self::start_with_options(&ServerOptions::default()).expect("a free port on 127.0.0.1")
     }
 
-    pub fn start_with_options(options: &Options) -> io::Result<Self> {
+    pub fn start_with_options(options: &ServerOptions) -> io::Result<Self> {
         let listener = bind_listener(options)?;
         let addr = listener.local_addr()?;
         let ledger = Arc::new(Ledger::new(options.ledger_enabled));
@@ -102,14 +102,14 @@ impl Drop for Server {
 }
 
 /// Serves on this thread until the process ends; calls `ready` with the bound address.
-pub fn serve(options: &Options, ready: impl FnOnce(SocketAddr) -> io::Result<()>) -> io::Result<()> {
+pub fn serve(options: &ServerOptions, ready: impl FnOnce(SocketAddr) -> io::Result<()>) -> io::Result<()> {
     let listener = bind_listener(options)?;
     ready(listener.local_addr()?)?;
     let (_running, stopped) = oneshot::channel();
     run_server(listener, Arc::new(Ledger::new(options.ledger_enabled)), stopped)
 }
 
-fn bind_listener(options: &Options) -> io::Result<TcpListener> {
+fn bind_listener(options: &ServerOptions) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(options.address), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;

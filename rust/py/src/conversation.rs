@@ -13,10 +13,11 @@ use penstock_core::{
     endpoints::realtime::{CloseCode, CloseFrame, Message, WebSocketSession},
     gateway::{self, UpgradeOutcome},
     gateway_state::GatewayState,
-    ingress::headers::{Headers, RequestHead},
+    ingress::message::RequestHead,
     process::edge::{idle_connections::RequestGuard, sock_diag},
     response::outgoing::{ClientResponse, ClientResponseBody},
 };
+use penstock_net::headers::Headers;
 use pyo3::{
     intern,
     prelude::*,
@@ -123,7 +124,9 @@ impl WebSocketHandle {
     pub fn start(
         jobs: &JobRunner,
         state: Arc<GatewayState>,
-        (head, under_way, addresses): (RequestHead, Option<RequestGuard>, Option<ConnectionAddresses>),
+        head: RequestHead,
+        under_way: Option<RequestGuard>,
+        addresses: Option<ConnectionAddresses>,
         on_event: Py<PyAny>,
         on_writable: Py<PyAny>,
     ) -> Self {

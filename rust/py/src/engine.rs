@@ -1,6 +1,8 @@
 //! Engine class and functions that the extension module exports to Python.
 
 use std::{
+    net::IpAddr,
+    path::Path,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
@@ -9,23 +11,27 @@ use std::{
 };
 
 use penstock_core::{
-    accounting::record::{batch_records, masking},
+    accounting::{inline_data, record::batch_records, spool::frame::FrameReader},
     config::{Config, Strictness, schema},
     endpoints::batches::line_requests::{self, BatchLine},
     error::Problem,
     gateway_state::GatewayState,
-    ingress::{Request, body::Body},
+    guardrails,
+    ingress::{Request, message::RequestHead},
+    limits::node_counters::NodeCounters,
     process::{
-        preempt,
+        preempt, secret,
         settings::{Settings, TargetLimits},
     },
+    prompts::prompt::CompiledPrompt,
     state::snapshot::Snapshot,
 };
+use penstock_net::{body::Body, check_destination};
 use pyo3::{
     exceptions::{PyRuntimeError, PyValueError},
     intern,
     prelude::*,
-    types::{PyBytes, PyDict, PyTuple},
+    types::{PyBytes, PyDict, PyList, PyTuple},
 };
 
 use crate::{
@@ -95,10 +101,13 @@ impl Engine {
         on_event: Py<PyAny>,
         on_writable: Py<PyAny>,
     ) -> PyResult<WebSocketHandle> {
-        let head = scope::parse_websocket_head(scope)?;
+        let mut head = scope::parse_websocket_head(scope)?;
+        self.read_peer(scope, &mut head);
         let jobs = self.job_runner()?;
-        let about = (head, jobs.track_request(scope), peer::connection_addresses(scope));
-        Ok(WebSocketHandle::start(jobs, Arc::clone(&self.state), about, on_event, on_writable))
+        let under_way = jobs.track_request(scope);
+        let addresses = peer::connection_addresses(scope);
+        let state = Arc::clone(&self.state);
+        Ok(WebSocketHandle::start(jobs, state, head, under_way, addresses, on_event, on_writable))
     }
 
     /// Replaces the event loop's `call_soon_threadsafe`. Serves requests before they become tasks and passes every
@@ -194,9 +203,7 @@ impl Engine {
 
     fn begin_request(&self, scope: &Bound<'_, PyDict>, proto: Py<PyAny>, done: Option<Py<PyAny>>) -> PyResult<()> {
         let mut head = scope::parse_head(scope)?;
-        if self.state.is_management_path(&head.path) {
-            head.peer_ip = peer::client_address(scope).map(|(address, _)| address.ip());
-        }
+        self.read_peer(scope, &mut head);
         let expected = scope::expected_body(scope, &head)?;
         let jobs = self.job_runner()?;
         let exchange = Exchange::new(proto, scope.clone().unbind(), done);
@@ -206,6 +213,13 @@ impl Engine {
             BodyReader::start(scope, jobs.clone(), head, exchange, expected);
         }
         Ok(())
+    }
+
+    /// Adds the address of the connection's peer if the request needs it.
+    fn read_peer(&self, scope: &Bound<'_, PyDict>, head: &mut RequestHead) {
+        if self.state.needs_peer(&head.path) {
+            head.peer_ip = peer::client_address(scope).map(|(address, _)| address.ip());
+        }
     }
 
     fn job_runner(&self) -> PyResult<&JobRunner> {
@@ -231,28 +245,53 @@ impl Engine {
     }
 }
 
-/// Validates a document with the parser that requests use. `kind` is `config` or `snapshot`. `limits` are the maximum
+/// Maximum numbers of targets of a config, from a Python tuple: at the root, at a conditional root and nested.
+#[derive(FromPyObject)]
+pub struct MaxTargets(usize, usize, usize);
+
+/// Validates a document with the parser that requests use. `kind` is `config`, `guardrail`, `prompt` or `snapshot`. `limits` are the maximum
 /// numbers of targets at the root of a config, at a conditional root, and below each target.
 #[pyfunction]
 #[pyo3(signature = (kind, data, limits = None))]
-pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<(usize, usize, usize)>) -> PyResult<()> {
-    let limits = limits.map(|(root, conditional, nested)| TargetLimits {
-        max_root: root,
-        max_conditional: conditional,
-        max_nested: nested,
+pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<MaxTargets>) -> PyResult<()> {
+    let limits = limits.map(|MaxTargets(max_root, max_conditional, max_nested)| TargetLimits {
+        max_root,
+        max_conditional,
+        max_nested,
     });
-    let problems = match kind {
+    // Other threads run meanwhile, because a large document takes long.
+    let problems = py.detach(|| match kind {
         "config" => Config::parse_with_limits(limits, data, Strictness::StrictWithLints).err(),
         "snapshot" => Snapshot::validate(data).err(),
-        other => Some(vec![Problem::new("kind", format!("must be config or snapshot, not `{other}`"))]),
-    };
+        "prompt" => CompiledPrompt::parse(data).err(),
+        "guardrail" => guardrails::saved::validate(data).err(),
+        other => {
+            let message = format!("must be config, guardrail, prompt or snapshot, not `{other}`");
+            Some(vec![Problem::new("kind", message)])
+        }
+    });
     problems.map_or(Ok(()), |problems| Err(errors::validation_error(py, &problems)))
+}
+
+/// Returns the names of variables, sections and partials in the content of a prompt, as a JSON object.
+#[pyfunction]
+pub fn prompt_variables<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    let names = py.detach(|| CompiledPrompt::parse(data).map(|prompt| prompt.variable_names()));
+    let names = names.map_err(|problems| errors::validation_error(py, &problems))?;
+    let json = serde_json::to_vec(&names).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(PyBytes::new(py, &json))
 }
 
 /// Returns the providers as a JSON array of `{"slug", "base_url", "dialect"}`.
 #[pyfunction]
 pub fn catalogue(py: Python<'_>) -> Bound<'_, PyBytes> {
     PyBytes::new(py, penstock_core::providers_json().to_string().as_bytes())
+}
+
+/// Returns the checks of guardrails as a JSON array of `{"id", "name", "description", "hooks", "parameters", "secrets"}`.
+#[pyfunction]
+pub fn guardrail_checks(py: Python<'_>) -> Bound<'_, PyBytes> {
+    PyBytes::new(py, guardrails::checks::catalogue().to_string().as_bytes())
 }
 
 /// Returns the JSON Schema of a config.
@@ -269,11 +308,29 @@ pub fn start_preemption_ticker(turn: f64) -> PyResult<()> {
     Ok(preempt::start_preemption_ticker(turn)?)
 }
 
-/// Returns true if a field of this name may hold a credential, which records mask. The name is in lower case with
-/// hyphens.
+/// Returns true if a JSON field of this name holds a secret, in any letter case and with any separator.
 #[pyfunction]
-pub fn is_secret_name(name: &str) -> bool {
-    masking::is_secret_name(name)
+pub fn is_secret_field(name: &str) -> bool {
+    secret::is_secret_field(name)
+}
+
+/// Returns why a client outside of the engine may not connect to a destination that a tenant chose; `None` if it may.
+/// `host` is that of a URL, with an IPv6 address in brackets. `addresses` are all addresses of the host; without them
+/// only its name is checked.
+#[pyfunction]
+pub fn refuse_destination(
+    trusted_hosts: &Bound<'_, PyList>,
+    host: &str,
+    port: u16,
+    addresses: &Bound<'_, PyList>,
+) -> PyResult<Option<&'static str>> {
+    let trusted_hosts: Vec<String> = trusted_hosts.extract()?;
+    let mut parsed: Vec<IpAddr> = Vec::with_capacity(addresses.len());
+    for address in addresses {
+        let text: String = address.extract()?;
+        parsed.push(text.parse().map_err(|error| PyValueError::new_err(format!("`{text}` {error}")))?);
+    }
+    Ok(check_destination(&trusted_hosts, host, port, &parsed).err())
 }
 
 /// Translates a batch line to the provider's API. Returns the body, and the dropped parameters separated by commas.
@@ -296,12 +353,50 @@ pub fn translate_batch_result<'py>(
     provider: &str,
     path: &str,
     body: &[u8],
-    response: (u16, Bound<'py, PyBytes>),
+    status: u16,
+    response: &[u8],
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let (status, response) = response;
-    let result =
-        line_requests::translate_line_response(BatchLine { provider, path, body }, status, response.as_bytes());
+    let result = line_requests::translate_line_response(BatchLine { provider, path, body }, status, response);
     result.map(|bytes| PyBytes::new(py, &bytes)).map_err(|problem| errors::validation_error(py, &[problem]))
+}
+
+/// Frame of a spool segment, as Python gets it: kind, flags, record id and payload.
+type SpoolFrame<'py> = (u8, u8, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+
+/// Reads the frames of a spool segment from `offset` on. Returns them as tuples of kind, flags, record id and payload,
+/// and the offset behind the last one. Stops before a frame that is incomplete or damaged.
+#[pyfunction]
+pub fn read_spool_frames<'py>(py: Python<'py>, data: &[u8], offset: usize) -> (Vec<SpoolFrame<'py>>, usize) {
+    let mut reader = FrameReader::new(data, offset);
+    let frames = reader
+        .by_ref()
+        .map(|frame| {
+            let (id, payload) = (PyBytes::new(py, frame.id.as_bytes()), PyBytes::new(py, frame.payload));
+            (frame.kind, frame.flags, id, payload)
+        })
+        .collect();
+    (frames, reader.offset())
+}
+
+/// Replaces long base64 in a recorded body by its size and digest. Returns `None` if there is none.
+#[pyfunction]
+pub fn replace_inline_data<'py>(py: Python<'py>, body: &[u8]) -> Option<Bound<'py, PyBytes>> {
+    // Other threads run meanwhile, because decoding a large body takes long.
+    let replaced = py.detach(|| inline_data::replace_inline_data(body))?;
+    Some(PyBytes::new(py, &replaced))
+}
+
+/// Tells the data plane of this node what the ledger knows of budgets. `usages` are tuples of limit id, group value, start
+/// of the period in milliseconds, amount, and how often operators have set it back. Returns how many could be written.
+#[pyfunction]
+pub fn set_recorded_usage(py: Python<'_>, folder: &str, usages: Vec<(String, String, u64, u64, u64)>) -> usize {
+    py.detach(|| {
+        let counters = NodeCounters::new(Some(Path::new(folder)));
+        let write = |(limit_id, group, start_ms, amount, resets): (String, String, u64, u64, u64)| {
+            counters.set_recorded(&limit_id, &group, start_ms, amount, resets).is_ok()
+        };
+        usages.into_iter().map(write).filter(|is_written| *is_written).count()
+    })
 }
 
 /// Writes request log records for the lines of a batch that ran at a provider.

@@ -254,14 +254,14 @@ impl Exchange {
                     // The end of the stream is there too; both are sent in one call into Python.
                     let Ok(rest) = stream.next().await else {
                         Python::attach(|py| drop(self.send_chunk(py, &bytes, true)));
-                        return self.abort_response((disconnect, closing), (under_way, stall), &hang_ups).await;
+                        return self.abort_response(disconnect, closing, under_way, stall, &hang_ups).await;
                     };
                     self.send_last(&bytes, rest.as_deref())
                 }
                 Ok(Some(bytes)) => Python::attach(|py| self.send_chunk(py, &bytes, true)),
                 Ok(None) => return Python::attach(|py| drop(self.send_chunk(py, &[], false))),
                 Err(BodyTruncated) => {
-                    return self.abort_response((disconnect, closing), (under_way, stall), &hang_ups).await;
+                    return self.abort_response(disconnect, closing, under_way, stall, &hang_ups).await;
                 }
             };
             match sent {
@@ -279,7 +279,7 @@ impl Exchange {
                         let end = stream.stop_unread(stall);
                         drop(stream);
                         // Boxed, because it would enlarge the future of every stream.
-                        Box::pin(self.park_stream(end, (disconnect, writable, closing), parked_stream)).await
+                        Box::pin(self.park_stream(end, disconnect, writable, closing, parked_stream)).await
                     } else {
                         // Dropped now, so that the record does not wait for the end of the connection.
                         drop(stream);
@@ -310,7 +310,9 @@ impl Exchange {
     async fn park_stream(
         &mut self,
         end: Result<Option<Bytes>, BodyTruncated>,
-        (disconnect, writable, closing): (DisconnectSignal, oneshot::Receiver<()>, Pin<&mut impl Future<Output = ()>>),
+        disconnect: DisconnectSignal,
+        writable: oneshot::Receiver<()>,
+        closing: Pin<&mut impl Future<Output = ()>>,
         parked: ParkedStream,
     ) -> bool {
         // Waits for the pending chunk, because the server may send the later of two waiting chunks first.
@@ -341,8 +343,10 @@ impl Exchange {
     /// its other streams may finish first. That wait is bounded like the wait for a client that does not read.
     async fn abort_response(
         &mut self,
-        (disconnect, closing): (DisconnectSignal, Pin<&mut impl Future<Output = ()>>),
-        (under_way, longest): (Option<RequestGuard>, Duration),
+        disconnect: DisconnectSignal,
+        closing: Pin<&mut impl Future<Output = ()>>,
+        under_way: Option<RequestGuard>,
+        longest: Duration,
         hang_ups: &Disconnector,
     ) {
         let Some(client) = self.end_truncated() else { return };

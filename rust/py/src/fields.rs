@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use penstock_core::ingress::headers::Headers;
+use penstock_net::headers::Headers;
 use pyo3::{
     prelude::*,
     types::{PyBytes, PyList, PyTuple},

@@ -25,7 +25,8 @@ mod _engine {
     use super::conversation::WebSocketHandle;
     #[pymodule_export]
     use super::engine::{
-        BatchRecorder, Engine, catalogue, check, config_schema, is_secret_name, start_preemption_ticker,
+        BatchRecorder, Engine, catalogue, check, config_schema, guardrail_checks, is_secret_field, prompt_variables,
+        read_spool_frames, refuse_destination, replace_inline_data, set_recorded_usage, start_preemption_ticker,
         translate_batch_line, translate_batch_result,
     };
     #[pymodule_export]

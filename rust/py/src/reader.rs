@@ -6,13 +6,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use penstock_core::{
-    ingress::Request,
-    ingress::{
-        body::{Body, BodyEnd, Feeder, ReaderState, feed_channel},
-        headers::RequestHead,
-    },
-};
+use penstock_core::ingress::{Request, message::RequestHead};
+use penstock_net::body::{Body, BodyEnd, Feeder, ReaderState, feed_channel};
 use pyo3::{prelude::*, types::PyDict};
 use tokio::sync::oneshot;
 

@@ -136,7 +136,7 @@ impl Runtime {
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let callers = Arc::<ConnectionTracker>::default();
-        let watch = IdleConnectionReaper::new(
+        let reaper = IdleConnectionReaper::new(
             state.settings.port,
             IdleTimeouts::from_settings(&state.settings),
             Arc::clone(&callers),
@@ -150,11 +150,11 @@ impl Runtime {
             ready_tasks: ready,
         };
         let jobs = JobRunner(Arc::new(runner_state));
-        let bodies = jobs.clone();
+        let engine_jobs = jobs.clone();
         let thread = std::thread::Builder::new().name("penstock-engine".into()).spawn(move || {
             // Attached once for the whole thread, so that later attachments reuse the thread state and are cheap.
             Python::attach(|py| {
-                py.detach(|| runtime.block_on(run_engine(state, (bodies, watch, step_back), queue, stopped)));
+                py.detach(|| runtime.block_on(run_engine(state, engine_jobs, reaper, step_back, queue, stopped)));
             });
         })?;
         Ok(Self { job_runner: jobs, stop_sender: Mutex::new(Some(stop)), thread: Mutex::new(Some(thread)) })
@@ -200,20 +200,20 @@ async fn end_idle_connections(mut watch: IdleConnectionReaper) {
 
 async fn run_engine(
     state: Arc<GatewayState>,
-    (bodies, watch, step_back): (JobRunner, IdleConnectionReaper, LowerPriority),
+    jobs: JobRunner,
+    reaper: IdleConnectionReaper,
+    step_back: LowerPriority,
     mut queue: mpsc::UnboundedReceiver<Runnable>,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let (stop_shipping, stop) = oneshot::channel();
-    let shipping = tokio::spawn(management_proxy::ship_records(Arc::clone(&state), stop));
-    let hang_ups = Arc::clone(&bodies.disconnector);
+    let hang_ups = Arc::clone(&jobs.disconnector);
     let background = [
         tokio::spawn(management_proxy::report_metrics(Arc::clone(&state))),
         tokio::spawn(management_proxy::follow_snapshots(Arc::clone(&state), step_back)),
         tokio::spawn(management_proxy::maintain_shared_state(Arc::clone(&state))),
-        tokio::spawn(end_idle_connections(watch)),
+        tokio::spawn(end_idle_connections(reaper)),
         tokio::spawn(async move { hang_ups.run().await }),
-        tokio::spawn(async move { bodies.poll_slow_bodies().await }),
+        tokio::spawn(async move { jobs.poll_slow_bodies().await }),
     ];
     loop {
         tokio::select! {
@@ -228,7 +228,5 @@ async fn run_engine(
     for task in background {
         task.abort();
     }
-    stop_shipping.send(()).ok();
-    drop(tokio::time::timeout(FLUSH_TIMEOUT, shipping).await);
     management_proxy::flush_records(&state, FLUSH_TIMEOUT).await;
 }

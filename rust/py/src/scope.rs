@@ -1,6 +1,7 @@
 //! Request head parser for ASGI scopes.
 
-use penstock_core::ingress::headers::{Headers, RequestHead};
+use penstock_core::ingress::message::RequestHead;
+use penstock_net::headers::Headers;
 use pyo3::{
     intern,
     prelude::*,

@@ -11,13 +11,10 @@ use std::{
 
 use bytes::Bytes;
 use flate2::bufread::MultiGzDecoder;
-use penstock_llm::{
-    api_format::ApiFormat,
-    operation::Operation,
-    usage::{Meter, Usage},
-};
+use penstock_llm::{api_format::ApiFormat, operation::Operation, stream::meter::Meter, usage::Usage};
+use penstock_net::headers::Headers;
 
-use crate::{accounting::token_counting::CountableResponse, ingress::headers::Headers};
+use crate::accounting::token_counting::CountableResponse;
 
 /// Maximum number of compressed bytes that are buffered; larger responses are not metered.
 const MAX_COMPRESSED_BYTES: usize = 256 * 1024;
@@ -53,7 +50,8 @@ impl CompressedResponse {
     pub fn new(
         api_format: ApiFormat,
         is_event_stream: bool,
-        (total_buffered_bytes, max_total_buffered_bytes): (Arc<AtomicUsize>, usize),
+        total_buffered_bytes: Arc<AtomicUsize>,
+        max_total_buffered_bytes: usize,
     ) -> Self {
         Self {
             bytes: Vec::new(),

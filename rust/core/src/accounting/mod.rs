@@ -1,8 +1,10 @@
 //! Usage, cost and the record that each request leaves.
 
 pub mod compressed_response;
+pub mod inline_data;
 pub mod prices;
 pub mod record;
 pub mod routing_decision;
 pub mod saved_models;
+pub mod spool;
 pub mod token_counting;

@@ -1,19 +1,19 @@
 //! Models of an integration as the store publishes them: which are allowed, their prices, hosts, headers and options.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
-use penstock_llm::api_format;
+use penstock_llm::api_format::{self, NamedModel, UnlistableModels};
 use penstock_llm::catalog::{self, OptionField};
+use penstock_net::{BaseUrl, headers::is_allowed_field};
+use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
 use crate::{
     accounting::prices::{self, Adjustment, ModelPrices, PublishedAdjustment, PublishedPrice},
     error::{Error, Problem, Result},
-    ingress::headers::is_allowed_field,
-    upstream::BaseUrl,
 };
 
 /// Header fields added to every request to a saved provider, or to one of its models.
@@ -24,8 +24,8 @@ pub type HeaderFields = Vec<(String, String)>;
 pub struct SavedModels {
     /// True if models that are not listed may be used.
     pub(crate) allow_all: bool,
-    /// True if at least one listed model is disabled.
-    pub(crate) has_disabled: bool,
+    /// Folded names of the listed models that are disabled.
+    pub(crate) disabled: HashSet<String>,
     pub(crate) by_slug: HashMap<String, SavedModel>,
     /// Factors by which its prices differ from the list prices.
     pub(crate) price_adjustment: Option<Arc<Adjustment>>,
@@ -47,14 +47,14 @@ pub(crate) struct SavedModel {
 pub struct PublishedModels {
     pub id: String,
     allow_all: bool,
-    models: Vec<PublishedModel>,
+    models: Vec<PublishedSavedModel>,
     #[serde(default)]
     adjustment: Option<PublishedAdjustment>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PublishedModel {
+struct PublishedSavedModel {
     slug: String,
     enabled: bool,
     #[serde(default)]
@@ -70,12 +70,22 @@ struct PublishedModel {
 impl SavedModels {
     /// Returns true if at least one model may not be used.
     pub fn is_restricted(&self) -> bool {
-        !self.allow_all || self.has_disabled
+        !self.allow_all || !self.disabled.is_empty()
     }
 
     /// Returns true if this model may be used.
     pub fn is_allowed(&self, model: &str) -> bool {
-        self.by_slug.get(model).map_or(self.allow_all, |saved| saved.is_enabled)
+        match self.by_slug.get(model) {
+            Some(saved) => saved.is_enabled,
+            None => self.allow_all && !self.may_name_disabled(model),
+        }
+    }
+
+    /// Returns true if a provider may read this text as the name of a disabled model: in another letter case or
+    /// encoding, or with a prefix or suffix. Text that cannot be compared counts too.
+    pub(crate) fn may_name_disabled(&self, text: &str) -> bool {
+        !self.disabled.is_empty()
+            && fold_model_name(text).is_none_or(|folded| name_parts(&folded).any(|part| self.disabled.contains(part)))
     }
 
     /// Returns the saved prices of a model.
@@ -83,13 +93,26 @@ impl SavedModels {
         self.by_slug.get(model).and_then(|saved| saved.prices.clone())
     }
 
-    /// Rejects a request that uses a forbidden model in addition to its main model.
-    pub fn check_secondary_models(&self, request: &[u8]) -> Result<()> {
+    /// Rejects a body that names a model that may not be used, at any depth. `main_models` were checked already.
+    pub fn check_named_models(&self, body: &[u8], main_models: &[&str]) -> Result<()> {
         if !self.is_restricted() {
             return Ok(());
         }
-        let refused = api_format::secondary_models(request).into_iter().find(|model| !self.is_allowed(model));
-        refused.map_or(Ok(()), |model| Err(Error::ModelNotAllowed { model }))
+        let is_main = |found: &NamedModel| main_models.contains(&found.name.as_str());
+        let unlistable = |unlistable: UnlistableModels| Error::ModelsUnlistable { field: unlistable.field };
+        api_format::named_models(body)
+            .map_err(unlistable)?
+            .into_iter()
+            .filter(|found| !is_main(found))
+            .try_for_each(|found| self.check(found))
+    }
+
+    /// Rejects a named model that may not be used.
+    pub fn check(&self, found: NamedModel) -> Result<()> {
+        if self.is_allowed(&found.name) {
+            return Ok(());
+        }
+        Err(Error::ModelNotAllowed { model: found.name, field: found.field })
     }
 
     /// Rejects a job for a model that may not be used. `names` are the names under which callers may know the job's
@@ -99,9 +122,9 @@ impl SavedModels {
         let is_fine = match listed.peek() {
             Some(_) => listed.all(|model| model.is_enabled),
             None if names.is_empty() => !self.is_restricted(),
-            None => self.allow_all,
+            None => names.iter().all(|name| self.is_allowed(name)),
         };
-        if is_fine { Ok(()) } else { Err(Error::ModelNotAllowed { model: names.first().cloned().unwrap_or_default() }) }
+        if is_fine { Ok(()) } else { Err(Error::model_not_allowed(names.first().cloned().unwrap_or_default())) }
     }
 
     /// Compiles the published models of one integration.
@@ -121,15 +144,59 @@ impl SavedModels {
         let path = format!("{path}.adjustment");
         let adjusted = |adjustment| Arc::new(Adjustment::compile(adjustment, &path, problems));
         let has_stored_fields = by_slug.values().any(SavedModel::has_stored_fields);
-        let (allow_all, has_disabled) = (published.allow_all, by_slug.values().any(|model| !model.is_enabled));
+        let disabled = by_slug.iter().filter(|(_, model)| !model.is_enabled);
+        let disabled = disabled.map(|(slug, _)| fold_model_name(slug).unwrap_or_else(|| slug.clone())).collect();
         Self {
-            allow_all,
-            has_disabled,
+            allow_all: published.allow_all,
+            disabled,
             by_slug,
             price_adjustment: published.adjustment.map(adjusted),
             has_stored_fields,
         }
     }
+}
+
+/// Rounds of percent-decoding after which a name must not change any more.
+const MAX_DECODING_ROUNDS: usize = 4;
+
+/// Returns a model name decoded, trimmed and in lower case. `None` if it cannot be compared: it has other characters
+/// than printable ASCII, too many parts, or is encoded too often.
+fn fold_model_name(name: &str) -> Option<String> {
+    let mut decoded = name.trim().to_owned();
+    for _ in 0..MAX_DECODING_ROUNDS {
+        if !decoded.contains('%') {
+            break;
+        }
+        decoded = percent_decode_str(&decoded).decode_utf8().ok()?.trim().to_owned();
+    }
+    if decoded.len() > MAX_NAME_BYTES || decoded.matches(is_part_start).count() > MAX_NAME_SEPARATORS {
+        return None;
+    }
+    let is_plain = decoded.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && !decoded.contains('%');
+    is_plain.then(|| decoded.to_ascii_lowercase())
+}
+
+/// Maximum number of separators and maximum length in bytes of a name that is compared by its parts.
+const MAX_NAME_SEPARATORS: usize = 32;
+const MAX_NAME_BYTES: usize = 512;
+
+/// Returns all parts of a folded name that providers may read as the model: prefixes such as a vendor, a region or a
+/// path may precede it, and a version or a verb may follow.
+fn name_parts(folded: &str) -> impl Iterator<Item = &str> {
+    let starts = [0].into_iter().chain(folded.match_indices(is_part_start).map(|(at, _)| at + 1));
+    starts.flat_map(move |start| {
+        let rest = &folded[start..];
+        let ends = rest.match_indices(is_separator).map(|(at, _)| at).chain([rest.len()]);
+        ends.map(move |end| &rest[..end])
+    })
+}
+
+fn is_separator(one: char) -> bool {
+    matches!(one, '/' | ':' | '@' | '?' | '#' | '\\' | ' ' | '=' | '&' | ',' | ';')
+}
+
+fn is_part_start(one: char) -> bool {
+    is_separator(one) || one == '.'
 }
 
 impl SavedModel {

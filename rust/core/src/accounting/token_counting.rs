@@ -14,8 +14,9 @@ use bytes::Bytes;
 use penstock_llm::{
     api_format::ApiFormat,
     operation::Operation,
+    stream::deltas::DeltaText,
     tokens::{Encoding, count_request_body, count_response_body, count_text, encoding_for_model},
-    usage::{DeltaText, Usage},
+    usage::Usage,
 };
 
 use crate::accounting::{
@@ -96,7 +97,7 @@ impl TokenCounter {
 
     /// Returns a buffer for a compressed response, which shares the limit on retained bytes.
     pub fn buffer_compressed(&self, dialect: ApiFormat, is_events: bool) -> CompressedResponse {
-        CompressedResponse::new(dialect, is_events, (Arc::clone(&self.retained_bytes), MAX_RETAINED_BYTES))
+        CompressedResponse::new(dialect, is_events, Arc::clone(&self.retained_bytes), MAX_RETAINED_BYTES)
     }
 
     /// Counts the tokens in the background, and then closes the record, whose request has ended.

@@ -4,12 +4,14 @@
 use std::{cell::Cell, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use penstock_net::headers::Headers;
 
 use crate::{
     auth::jwt::TokenIdentity,
     error::{Error, Result},
-    ingress::{control_headers::ControlHeaders, headers::Headers},
-    state::snapshot::{GatewayKey, Snapshot, has_expired},
+    ingress::control_headers::ControlHeaders,
+    limits::rule::WorkspaceLimits,
+    state::snapshot::{GatewayKey, Snapshot, Workspace, has_expired},
 };
 
 /// Authenticated caller of a request.
@@ -27,6 +29,24 @@ impl<'c> Caller<'c> {
     /// Returns the workspace of the key.
     pub fn workspace(&self) -> Option<&'c str> {
         self.key.and_then(|key| key.workspace.as_deref())
+    }
+
+    /// Returns the workspace of the key, as the snapshot describes it.
+    pub fn find_workspace(&self) -> Option<&'c Workspace> {
+        self.key_snapshot?.find_workspace(self.workspace()?)
+    }
+
+    /// Returns the limits of the key's workspace and its objects; `None` if there are none.
+    pub fn find_limits(&self) -> Option<&'c WorkspaceLimits> {
+        self.key_snapshot?.find_limits(self.workspace()?)
+    }
+
+    /// Returns true if a later request can act for the caller by the id of its key: it has a key, and no token in place
+    /// of one, or needs no key.
+    pub fn is_found_by_id(&self) -> bool {
+        let Some(key) = self.key else { return true };
+        let found = self.key_snapshot.and_then(|keys| keys.find_key_by_id(&key.id));
+        found.is_some_and(|found| std::ptr::eq(found, key))
     }
 }
 
@@ -73,17 +93,23 @@ const TOKEN_LOOKUP_COST: usize = 50;
 /// Bearer token that one client sends if it has no key.
 const PLACEHOLDER_TOKEN: &str = "OPENAI_API_KEY";
 
+/// Token that a request sent in place of a key, after its verification.
+pub struct VerifiedToken<'c> {
+    identity: Arc<TokenIdentity>,
+    text: &'c str,
+}
+
 /// Authenticates a caller or returns the reason for rejecting it. A key is required if keys are configured or a setting
 /// demands one.
 pub fn admit<'c>(
-    token_identity: Option<&'c (Arc<TokenIdentity>, &'c str)>,
+    token: Option<&'c VerifiedToken<'c>>,
     snapshot: &'c Snapshot,
     require: bool,
     headers: &'c Headers,
     control: &ControlHeaders<'c>,
 ) -> Result<Caller<'c>> {
-    if let Some((token_identity, text)) = token_identity {
-        return Ok(Caller { key: Some(&token_identity.key), sent_key: Some(text), key_snapshot: Some(snapshot) });
+    if let Some(VerifiedToken { identity, text }) = token {
+        return Ok(Caller { key: Some(&identity.key), sent_key: Some(text), key_snapshot: Some(snapshot) });
     }
     if !require && !snapshot.has_keys() {
         return Ok(Caller {
@@ -108,6 +134,11 @@ pub fn admit<'c>(
     Ok(Caller { key: Some(check_expiry(key)?), sent_key: Some(sent), key_snapshot: Some(snapshot) })
 }
 
+/// Admits the caller that began an upload, to continue it.
+pub fn admit_upload<'c>(key: &'c GatewayKey, snapshot: &'c Snapshot) -> Caller<'c> {
+    Caller { key: Some(key), sent_key: None, key_snapshot: Some(snapshot) }
+}
+
 /// Returns why a known key is denied, or the given error if no known key was sent.
 fn denial_error<'t>(snapshot: &Snapshot, mut sent: impl Iterator<Item = &'t str>, otherwise: Error) -> Error {
     sent.find_map(|text| snapshot.key_denial(text)).map_or(otherwise, |reason| Error::KeyForbidden { denial: reason })
@@ -118,13 +149,13 @@ fn has_gateway_key(snapshot: &Snapshot, headers: &Headers) -> bool {
     KEY_EXTRACTORS.iter().filter_map(|extract| extract(headers)).any(|text| snapshot.find_key(text).is_some())
 }
 
-/// Authenticates a token that was sent in place of a key, and returns its identity and text. A token of another issuer
-/// may be a provider's; keys are tried then.
+/// Authenticates a token that was sent in place of a key. A token of another issuer may be a provider's; keys are
+/// tried then.
 pub fn authenticate_token<'c>(
     snapshot: &Snapshot,
     headers: &'c Headers,
     control: &ControlHeaders<'c>,
-) -> Result<Option<(Arc<TokenIdentity>, &'c str)>> {
+) -> Result<Option<VerifiedToken<'c>>> {
     if !snapshot.accepts_tokens() {
         return Ok(None);
     }
@@ -139,7 +170,7 @@ pub fn authenticate_token<'c>(
         }
         Some(found) => found
             .and_then(|token_identity| check_workspace(snapshot, token_identity, control))
-            .map(|token_identity| Some((token_identity, text))),
+            .map(|identity| Some(VerifiedToken { identity, text })),
     }
 }
 

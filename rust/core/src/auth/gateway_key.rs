@@ -8,6 +8,8 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
+use crate::limits::rule::LimitRule;
+
 /// A gateway key. Found by the digest of the key that the client sent.
 #[derive(Debug, Clone)]
 pub struct GatewayKey {
@@ -17,7 +19,11 @@ pub struct GatewayKey {
     pub expires_at: Option<u64>,
     /// The workspace whose saved providers and configs the key may use, besides the global ones.
     pub workspace: Option<Arc<str>>,
+    /// User who owns the key, or whom the token names.
+    pub user_id: Option<Arc<str>>,
     pub(crate) defaults: Option<Box<KeyDefaults>>,
+    /// Limits that a token carries. Those of a key are in the limits of its workspace.
+    pub limits: Option<Arc<[LimitRule]>>,
 }
 
 /// Defaults that a key sets for its requests. Most keys set none.
@@ -28,6 +34,20 @@ pub(crate) struct KeyDefaults {
     /// True if a request may not send another config.
     pub(crate) is_config_locked: bool,
     pub(crate) metadata: Vec<(String, String)>,
+    pub(crate) guardrails: DefaultGuardrails,
+}
+
+/// Ids or slugs of the guardrails that a key or workspace adds to all its requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DefaultGuardrails {
+    pub input: Vec<Box<str>>,
+    pub output: Vec<Box<str>>,
+}
+
+impl DefaultGuardrails {
+    pub fn is_empty(&self) -> bool {
+        self.input.is_empty() && self.output.is_empty()
+    }
 }
 
 impl GatewayKey {
@@ -41,6 +61,11 @@ impl GatewayKey {
         self.defaults.as_ref().map_or(&[], |defaults| &defaults.metadata)
     }
 
+    /// Returns the guardrails that the key adds to all its requests; `None` if there are none.
+    pub fn guardrails(&self) -> Option<&DefaultGuardrails> {
+        self.defaults.as_ref().map(|defaults| &defaults.guardrails).filter(|guardrails| !guardrails.is_empty())
+    }
+
     /// Returns true if a request may not send another config.
     pub fn is_config_locked(&self) -> bool {
         self.defaults.as_ref().is_some_and(|defaults| defaults.is_config_locked)
@@ -51,8 +76,8 @@ impl GatewayKey {
 #[derive(Debug)]
 pub struct Workspace {
     pub id: Arc<str>,
-    pub slug: Box<str>,
-    pub organisation_id: Box<str>,
+    pub slug: Arc<str>,
+    pub organisation_id: Arc<str>,
 }
 
 /// Defaults that a key, or the `defaults` claim of a token, sets for its requests.
@@ -64,14 +89,19 @@ pub(crate) struct PublishedDefaults<'a> {
     allow_config_override: Option<bool>,
     #[serde(default)]
     metadata: Option<StringMap>,
+    #[serde(default)]
+    input_guardrails: Vec<Box<str>>,
+    #[serde(default)]
+    output_guardrails: Vec<Box<str>>,
 }
 
 pub(crate) fn compile_defaults(defaults: PublishedDefaults) -> Option<Box<KeyDefaults>> {
     let config = defaults.config_id.map(Into::into);
     let is_bound = config.is_some() && defaults.allow_config_override == Some(false);
     let metadata = defaults.metadata.unwrap_or_default().0;
-    (config.is_some() || !metadata.is_empty())
-        .then(|| Box::new(KeyDefaults { config, is_config_locked: is_bound, metadata }))
+    let guardrails = DefaultGuardrails { input: defaults.input_guardrails, output: defaults.output_guardrails };
+    (config.is_some() || !metadata.is_empty() || !guardrails.is_empty())
+        .then(|| Box::new(KeyDefaults { config, is_config_locked: is_bound, metadata, guardrails }))
 }
 
 /// Parses the `defaults` claim of a token.

@@ -3,3 +3,4 @@
 pub mod caller;
 pub mod gateway_key;
 pub mod jwt;
+pub mod upload_token;

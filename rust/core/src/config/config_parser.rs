@@ -7,9 +7,10 @@ use super::{ConfigReader, Deployments, Node};
 use crate::{
     features::{
         cache::CachePolicy, circuit_breaker::CircuitBreaker, custom_host::CustomHost, forward_headers::ForwardHeaders,
-        inspect_stream::InspectStream, recovery::Recovery, retry::Retry, strict::StrictCompliance,
-        timeout::RequestTimeout,
+        guardrails::GuardrailKey, inspect_stream::InspectStream, recovery::Recovery, retry::Retry,
+        strict::StrictCompliance, timeout::RequestTimeout,
     },
+    parse::document_reader::to_snake_case,
     process::secret::Secret,
     strategies::{
         Strategy,
@@ -60,15 +61,7 @@ pub(crate) struct ConfigKey {
 
 /// Keys of the schema that this engine does not support yet. They are rejected, because obeying half of a config would
 /// be worse.
-const UNSUPPORTED_KEYS: &[&str] = &[
-    "prompt_id",
-    "before_request_hooks",
-    "after_request_hooks",
-    "input_guardrails",
-    "output_guardrails",
-    "input_mutators",
-    "output_mutators",
-];
+const UNSUPPORTED_KEYS: &[&str] = &["prompt_id"];
 
 /// All config keys, in the order of the documentation.
 pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
@@ -76,7 +69,7 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
         key: "strategy",
         schema: r##"{"type":"object","description":"how one of several targets is selected","required":["mode"],"additionalProperties":false,"properties":{
         "mode":{"enum":["single","fallback","loadbalance","conditional"]},
-        "on_status_codes":{"$ref":"#/$defs/statuses","description":"fallback: the statuses below 500 after which the next target is tried; default: all but 2xx"},
+        "on_status_codes":{"$ref":"#/$defs/statuses","description":"fallback: exactly the statuses after which the next target is tried; default: all but 2xx"},
         "conditions":{"type":"array","items":{"type":"object","required":["query","then"],"additionalProperties":false,"properties":{
             "query":{"$ref":"#/$defs/query"},"then":{"$ref":"#/$defs/text","description":"name of a target"}}}},
         "default":{"$ref":"#/$defs/text","description":"name of the target to use if no condition matches"},
@@ -201,6 +194,48 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
         "on_status_codes":{"$ref":"#/$defs/statuses","default":[429,500,502,503,504,529]},
         "use_retry_after_header":{"type":"boolean","default":false},"use_retry_after_headers":{"type":"boolean","default":false}}}"##,
         parse: |draft, value, reading| draft.target.features.retry = Retry::parse(value, reading),
+    },
+    ConfigKey {
+        key: "before_request_hooks",
+        schema: r##"{"$ref":"#/$defs/hooks","description":"guardrails that run before the request is sent, in the full form"}"##,
+        parse: |draft, value, reading| {
+            draft.target.features.guardrails.set(GuardrailKey::BeforeRequestHooks, value, reading);
+        },
+    },
+    ConfigKey {
+        key: "after_request_hooks",
+        schema: r##"{"$ref":"#/$defs/hooks","description":"guardrails that run after a response with status 200, in the full form"}"##,
+        parse: |draft, value, reading| {
+            draft.target.features.guardrails.set(GuardrailKey::AfterRequestHooks, value, reading);
+        },
+    },
+    ConfigKey {
+        key: "input_guardrails",
+        schema: r##"{"$ref":"#/$defs/guardrails","description":"guardrails that run before the request is sent"}"##,
+        parse: |draft, value, reading| {
+            draft.target.features.guardrails.set(GuardrailKey::InputGuardrails, value, reading);
+        },
+    },
+    ConfigKey {
+        key: "output_guardrails",
+        schema: r##"{"$ref":"#/$defs/guardrails","description":"guardrails that run after a response with status 200"}"##,
+        parse: |draft, value, reading| {
+            draft.target.features.guardrails.set(GuardrailKey::OutputGuardrails, value, reading);
+        },
+    },
+    ConfigKey {
+        key: "input_mutators",
+        schema: r##"{"$ref":"#/$defs/guardrails","description":"changes of the request before it is sent"}"##,
+        parse: |draft, value, reading| {
+            draft.target.features.guardrails.set(GuardrailKey::InputMutators, value, reading);
+        },
+    },
+    ConfigKey {
+        key: "output_mutators",
+        schema: r##"{"$ref":"#/$defs/guardrails","description":"changes of a response with status 200"}"##,
+        parse: |draft, value, reading| {
+            draft.target.features.guardrails.set(GuardrailKey::OutputMutators, value, reading);
+        },
     },
     ConfigKey {
         key: "recovery",
@@ -420,4 +455,26 @@ fn build_conditional(
         }
         draft.resolve_targets(names, reading)
     })
+}
+
+/// Keys that cannot be combined with `passthrough`.
+const PASSTHROUGH_CONFLICTS: &[&str] = &[
+    "targets",
+    "strategy",
+    "override_params",
+    "before_request_hooks",
+    "after_request_hooks",
+    "input_guardrails",
+    "output_guardrails",
+    "input_mutators",
+    "output_mutators",
+];
+
+pub(super) fn reject_passthrough_conflicts(value: &Value, reading: &mut ConfigReader) {
+    let keys = || value.as_object().into_iter().flat_map(serde_json::Map::keys);
+    for name in PASSTHROUGH_CONFLICTS {
+        for key in keys().filter(|key| to_snake_case(key) == *name) {
+            reading.within_key(key, |reading| reading.report_problem("cannot be combined with `passthrough`"));
+        }
+    }
 }

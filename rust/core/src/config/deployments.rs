@@ -42,7 +42,7 @@ impl Deployments {
         let deployment =
             self.0.iter().find(|one| one.alias == model).or_else(|| self.0.iter().find(|one| one.is_default));
         if let Some(deployment) = deployment {
-            deployment.options.copy_accepted_by(provider, options);
+            deployment.options.copy_accepted(provider.row().options, options);
         }
     }
 }

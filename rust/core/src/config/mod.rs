@@ -19,6 +19,7 @@ use crate::{
         circuit_breaker::CircuitBreaker,
         custom_host::CustomHost,
         forward_headers::ForwardHeaders,
+        guardrails::Guardrails,
         inspect_stream::InspectStream,
         parameters::Parameters,
         recovery::{self, Recovery},
@@ -27,8 +28,9 @@ use crate::{
         timeout::RequestTimeout,
     },
     ingress::route::Route,
+    parse::pattern::Pattern,
     process::secret::Secret,
-    strategies::Strategy,
+    strategies::{Strategy, condition_input::ValueSource},
 };
 use deployments::Deployments;
 
@@ -40,13 +42,15 @@ pub struct Config {
     pub condition_params: Vec<String>,
     /// True for one target, one attempt and no changes: equivalent to having no config.
     pub is_plain: bool,
+    /// True if conditions match regular expressions.
+    pub has_patterns: bool,
     sizes: ConfigSizes,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let root = Node { path: "config".into(), weight: 1.0, ..Node::default() };
-        Self { root, condition_params: Vec::new(), is_plain: true, sizes: ConfigSizes::default() }
+        Self { root, condition_params: Vec::new(), is_plain: true, has_patterns: false, sizes: ConfigSizes::default() }
     }
 }
 
@@ -86,6 +90,7 @@ pub struct Features {
     pub circuit_breaker: CircuitBreaker,
     pub custom_host: CustomHost,
     pub forward_headers: ForwardHeaders,
+    pub guardrails: Guardrails,
     pub inspect_stream: InspectStream,
     pub parameters: Parameters,
     pub recovery: Recovery,
@@ -102,6 +107,7 @@ impl Features {
             circuit_breaker,
             custom_host,
             forward_headers,
+            guardrails,
             inspect_stream,
             parameters,
             recovery,
@@ -113,6 +119,7 @@ impl Features {
         circuit_breaker.inherit(&parent.circuit_breaker);
         custom_host.inherit(&parent.custom_host);
         forward_headers.inherit(&parent.forward_headers);
+        guardrails.inherit(&parent.guardrails);
         inspect_stream.inherit(&parent.inspect_stream);
         parameters.inherit(&parent.parameters);
         recovery.inherit(&parent.recovery);
@@ -121,28 +128,31 @@ impl Features {
         strict.inherit(&parent.strict);
     }
 
-    /// Returns the approximate size in bytes. Inherited values count again, because every node has its own copy.
+    /// Returns the approximate size in bytes. Inherited values count again, because most nodes have their own copy.
     fn estimated_bytes(&self) -> usize {
-        let Self { circuit_breaker, custom_host, forward_headers, parameters, retry, .. } = self;
+        let Self { circuit_breaker, custom_host, forward_headers, guardrails, parameters, retry, .. } = self;
         circuit_breaker.heap_bytes()
+            + guardrails.heap_bytes()
             + custom_host.heap_bytes()
             + forward_headers.heap_bytes()
             + parameters.heap_bytes()
             + retry.heap_bytes()
     }
 
-    /// Returns true if the gateway reads responses to this request to cache, hold or resume them. Such responses must
+    /// Returns true if the gateway reads responses to this request to check, cache, hold or resume them. Such responses must
     /// not be compressed.
     pub fn reads_response(&self, route: Route<'_>, method: &str) -> bool {
-        let Self { cache, recovery, .. } = self;
-        let is_wanted = *cache != CachePolicy::default() || recovery.mode() != recovery::Mode::Off;
+        let Self { cache, guardrails, recovery, .. } = self;
+        let is_wanted =
+            guardrails.has_after() || *cache != CachePolicy::default() || recovery.mode() != recovery::Mode::Off;
         is_wanted && cache::has_no_side_effects(route.operation, method, route.path)
     }
 
     /// Returns true if no feature adds anything to a single attempt at a target.
     fn is_plain(&self) -> bool {
-        let Self { cache, circuit_breaker, parameters, recovery, retry, .. } = self;
+        let Self { cache, circuit_breaker, guardrails, parameters, recovery, retry, .. } = self;
         *cache == CachePolicy::default()
+            && guardrails.is_empty()
             && circuit_breaker.policy().is_none()
             && parameters.is_none()
             && recovery.mode() == recovery::Mode::Off
@@ -216,7 +226,7 @@ impl Config {
         let mut reading = ConfigReader::new(unknown);
         let mut root = ConfigDraft::parse_node(&value, "config".to_owned(), &mut reading);
         if root.passthrough {
-            reject_passthrough_conflicts(&value, &mut reading);
+            config_parser::reject_passthrough_conflicts(&value, &mut reading);
         }
         if reading.should_lint()
             && value.as_object().is_some_and(|config| config.keys().all(|key| INERT_KEYS.contains(&&**key)))
@@ -224,7 +234,8 @@ impl Config {
             reading.report_problem("has no effect on requests; needs a provider, targets or a feature");
         }
         let sizes = ConfigSizes::measure(&root);
-        let excess = limits.map(|limits| sizes.find_excess(&root, limits)).unwrap_or_default();
+        let mut excess = limits.map(|limits| sizes.find_excess(&root, limits)).unwrap_or_default();
+        excess.extend(find_expansion_excess(&root));
         let params = match reading.finish() {
             Ok(params) if excess.is_empty() => params,
             read => return Err(read.err().into_iter().flatten().chain(excess).collect()),
@@ -232,7 +243,9 @@ impl Config {
         root.propagate_features();
         let is_plain =
             root.targets.is_empty() && !root.passthrough && root.deployments.is_empty() && root.features.is_plain();
-        Ok(Self { root, condition_params: params, is_plain, sizes })
+        let mut has_patterns = false;
+        root.visit_patterns(&mut |_, _| has_patterns = true);
+        Ok(Self { root, condition_params: params, is_plain, has_patterns, sizes })
     }
 
     /// Rejects a config that exceeds these limits.
@@ -247,16 +260,32 @@ impl Config {
     }
 }
 
+/// Maximum number of parameters of all targets of a config together, including those that targets inherit.
+const MAX_EXPANDED_PARAMETERS: usize = 50_000;
+
+/// Maximum size of these parameters in bytes.
+const MAX_EXPANDED_BYTES: usize = 16 * 1024 * 1024;
+
+/// Returns a problem if inheritance would multiply the parameters beyond the limit.
+fn find_expansion_excess(root: &Node) -> Option<Problem> {
+    let bytes = root.sum_expanded_parameters(0, &Parameters::heap_bytes);
+    if bytes > MAX_EXPANDED_BYTES {
+        let message = format!(
+            "default_params, override_params and drop_params of all targets together may have {MAX_EXPANDED_BYTES} bytes, counting inherited ones at every target, not {bytes}; set smaller values or use fewer targets"
+        );
+        return Some(Problem::new("$", message));
+    }
+    let count = root.sum_expanded_parameters(0, &Parameters::count);
+    (count > MAX_EXPANDED_PARAMETERS).then(|| {
+        let message = format!(
+            "all targets together may have {MAX_EXPANDED_PARAMETERS} fields in default_params, override_params and drop_params, counting inherited ones at every target, not {count}; set fewer fields or use fewer targets"
+        );
+        Problem::new("$", message)
+    })
+}
+
 /// Keys that have no effect on their own.
 const INERT_KEYS: [&str; 3] = ["name", "on_status_codes", "weight"];
-
-fn reject_passthrough_conflicts(value: &Value, reading: &mut ConfigReader) {
-    for key in ["targets", "strategy", "override_params", "overrideParams"] {
-        if value.get(key).is_some() {
-            reading.within_key(key, |reading| reading.report_problem("cannot be combined with `passthrough`"));
-        }
-    }
-}
 
 impl Node {
     /// Passes features down to targets that do not set them.
@@ -267,6 +296,22 @@ impl Node {
         }
         let is_below = self.targets.iter().any(|target| target.subtree.has_breaker);
         self.subtree = SubtreeFlags { has_breaker: is_below || self.features.circuit_breaker.policy().is_some() };
+    }
+
+    /// Returns the number or size of the parameters of this node and all its descendants if each node inherits those
+    /// of its parent, which are `inherited`.
+    fn sum_expanded_parameters(&self, inherited: usize, measure: &impl Fn(&Parameters) -> usize) -> usize {
+        let own = inherited.saturating_add(measure(&self.features.parameters));
+        let below = self.targets.iter().map(|target| target.sum_expanded_parameters(own, measure));
+        below.fold(own, usize::saturating_add)
+    }
+
+    /// Passes each pattern in the conditions of this node and its descendants to `visit`.
+    pub fn visit_patterns<'n>(&'n self, visit: &mut impl FnMut(&'n Pattern, &'n ValueSource)) {
+        if let Strategy::Conditional(conditional) = &self.strategy {
+            conditional.visit_patterns(visit);
+        }
+        self.targets.iter().for_each(|target| target.visit_patterns(visit));
     }
 
     /// Returns the sum of a value over this node and all its descendants.
@@ -447,10 +492,9 @@ mod tests {
 
     #[test]
     fn unavailable_features_are_rejected_not_ignored() {
-        for value in [json!({"input_guardrails": []}), json!({"prompt_id": "p"})] {
-            assert!(problems(&value)[0].ends_with("is not available in this version"), "{value}");
-            assert!(Config::parse(value.to_string().as_bytes(), Strictness::Lenient).is_err());
-        }
+        let value = json!({"prompt_id": "p"});
+        assert!(problems(&value)[0].ends_with("is not available in this version"));
+        assert!(Config::parse(value.to_string().as_bytes(), Strictness::Lenient).is_err());
     }
 
     #[test]
@@ -482,11 +526,25 @@ mod tests {
                 "targets": [{"name": "n", "provider": "a"}]})
         };
         let at = |index: usize| format!("$.strategy.conditions[{index}].query.params.m.$regex");
-        let large = config(vec!["^a".to_owned(), r"\w{20}".to_owned(), "b$".to_owned()]);
+        let large = config(vec!["^a".to_owned(), r"\pL{20}".to_owned(), "b$".to_owned()]);
         assert_eq!(problem_paths(&large), [at(1)]);
         assert!(Config::parse(large.to_string().as_bytes(), Strictness::Lenient).is_err());
-        let many = problem_paths(&config((0..400).map(|number| format!(r"\w+\pL{number}")).collect()));
+        let many = problem_paths(&config((0..400).map(|number| format!(r"\pN+\pL{number}")).collect()));
         assert_eq!(many.len(), 1, "{many:?}");
+    }
+
+    #[test]
+    fn inherited_parameters_are_bounded() {
+        let config = |count: usize, targets: usize| {
+            let fields: serde_json::Map<_, _> = (0..count).map(|number| (format!("k{number}"), json!(0))).collect();
+            json!({"strategy": {"mode": "fallback"}, "default_params": fields, "targets": vec![json!({}); targets]})
+        };
+        let found = problems(&config(4000, 20));
+        assert!(found.len() == 1 && found[0].contains("50000") && found[0].contains("84000"), "{found:?}");
+        let inherited = parse(&config(2000, 20)).root.targets[19].features.parameters.count();
+        assert_eq!(inherited, 2000);
+        let dropped: Vec<_> = (0..129).map(|number| format!("k{number}")).collect();
+        assert_eq!(problem_paths(&json!({"provider": "openai", "drop_params": dropped})), ["$.drop_params"]);
     }
 
     #[test]

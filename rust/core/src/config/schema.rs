@@ -24,6 +24,16 @@ const SHARED_DEFS: &str = r##"{
         "minimum_requests": {"type": "integer", "minimum": 0, "default": 10},
         "cooldown_interval": {"type": "integer", "minimum": 30000, "description": "milliseconds"},
         "failure_status_codes": {"$ref": "#/$defs/statuses", "description": "default: above 500"}}},
+    "action": {"type": "object", "properties": {"feedback": {"type": "object", "properties": {"value": {"type": "number"}, "weight": {"type": "number"}, "metadata": {"type": ["object", "string"]}}}}},
+    "hooks": {"type": "array", "maxItems": 50, "items": {"anyOf": [{"type": "string", "minLength": 1, "description": "id or slug of a guardrail"},
+        {"type": "object", "required": ["checks"], "additionalProperties": false, "properties": {"type": {"enum": ["guardrail", "mutator"], "default": "guardrail"}, "id": {"type": "string"}, "name": {"type": "string"},
+            "event_type": {"type": "string"}, "eventType": {"type": "string"},
+            "checks": {"type": "array", "maxItems": 50, "items": {"type": "object", "required": ["id"], "properties": {"id": {"type": "string", "description": "see docs/guardrail-checks.md"}, "parameters": {"type": "object"}, "name": {"type": "string"}, "is_enabled": {"type": "boolean"}, "soft_deny_200": {"type": "boolean"}}}},
+            "deny": {"type": "boolean", "default": false}, "async": {"type": "boolean", "default": false}, "sequential": {"type": "boolean", "default": false}, "soft_deny_200": {"type": "boolean", "default": false, "description": "a denial has status 200 and a message in place of a response"},
+            "stream": {"enum": ["hold", "end"], "description": "hold: a stream waits until the checks have passed; end: the results follow after it"},
+            "guardrail_version_id": {"type": "string"}, "on_success": {"$ref": "#/$defs/action"}, "on_fail": {"$ref": "#/$defs/action"}}}]}},
+    "guardrails": {"type": "array", "maxItems": 50, "items": {"anyOf": [{"type": "string", "minLength": 1, "description": "id or slug of a guardrail"},
+        {"type": "object", "description": "`deny`, `async`, `sequential`, `id`, `type`, `on_success`, `on_fail`, `soft_deny_200` and `stream`; every other key is a check with its parameters"}]}},
     "flag": {"enum": [true, false, "true", "false"]},
     "bound": {"type": ["number", "string"], "pattern": "^\\s*[+-]?\\.?[0-9]", "description": "a number, or a string that begins with one"},
     "query": {"type": "object", "description": "`metadata.<key>`, `params.<field>` and `url.pathname`, each with a value or operators; all must match",
@@ -65,7 +75,7 @@ pub fn config_schema() -> Value {
     let mut properties: Map<_, _> =
         CONFIG_KEYS.iter().map(|field| (field.key.to_owned(), read(field.schema))).collect();
     for provider in catalog::all_providers() {
-        for option in provider.options() {
+        for option in provider.row().options {
             for name in [option.key.to_owned(), option.header.replace('-', "_")] {
                 let kind = match option.value_format() {
                     ValueFormat::SingleLine => "#/$defs/text",
@@ -80,7 +90,7 @@ pub fn config_schema() -> Value {
         }
     }
     let mut shared = read(SHARED_DEFS);
-    let slugs: Vec<_> = catalog::all_providers().map(catalog::Provider::slug).collect();
+    let slugs: Vec<_> = catalog::all_providers().map(<dyn catalog::Provider>::slug).collect();
     shared["provider"] =
         json!({"anyOf": [{"enum": slugs}, {"type": "string", "pattern": "^@[^\\x00-\\x1f\\x7f-\\x9f]+$"}]});
     shared["config"] = json!({"type": "object", "additionalProperties": false, "properties": properties,

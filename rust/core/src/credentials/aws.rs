@@ -9,12 +9,10 @@ use penstock_llm::{
     catalog::{AmazonKeys, AssumeRole, AwsCredentials},
     xml,
 };
+use penstock_net::{BaseUrl, BufferedResponse, Upstream};
 
 use super::sigv4;
-use crate::{
-    credentials::{issued::IssuedCredential, payload_hash::PayloadDigest, token_endpoint},
-    upstream::{BaseUrl, Upstream},
-};
+use crate::credentials::{issued::IssuedCredential, payload_hash::PayloadDigest, token_endpoint};
 
 /// Session name for roles that are assumed with a web identity.
 const WEB_IDENTITY_SESSION_NAME: &str = "penstock";
@@ -47,20 +45,22 @@ pub async fn assume_role(
         sigv4::sign_head(
             &with,
             &mut head,
-            (&base.origin.authority(), Some(&PayloadDigest::compute(form.as_bytes()))),
+            &base.origin.authority(),
+            Some(&PayloadDigest::compute(form.as_bytes())),
             SystemTime::now(),
         )?;
         // Removes the final line break, because more header fields follow.
         head.truncate(head.len() - b"\r\n".len());
         Ok(head)
     };
-    parse_sts_response(token_endpoint::post_form(upstream, &role.sts_endpoint, &form, signed).await?)
+    parse_sts_response(&token_endpoint::post_form(upstream, &role.sts_endpoint, &form, signed).await?)
 }
 
 /// Assumes a role with a third-party identity token, and returns its temporary keys with their lifetime.
 pub async fn assume_role_with_web_identity(
     upstream: &Upstream,
-    (role, endpoint): (&str, &str),
+    role: &str,
+    endpoint: &str,
     identity: &str,
 ) -> Result<(IssuedCredential, Duration), String> {
     let form = token_endpoint::encode_form(&[
@@ -70,7 +70,9 @@ pub async fn assume_role_with_web_identity(
         ("RoleSessionName", WEB_IDENTITY_SESSION_NAME),
         ("WebIdentityToken", identity),
     ]);
-    parse_sts_response(token_endpoint::post_form(upstream, endpoint, &form, |base| Ok(build_partial_head(base))).await?)
+    parse_sts_response(
+        &token_endpoint::post_form(upstream, endpoint, &form, |base| Ok(build_partial_head(base))).await?,
+    )
 }
 
 /// Builds a request head without its final header fields.
@@ -79,12 +81,13 @@ fn build_partial_head(base: &BaseUrl) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nhost: {}\r\n", base.origin.authority()).into_bytes()
 }
 
-fn parse_sts_response((status, body): (u16, bytes::Bytes)) -> Result<(IssuedCredential, Duration), String> {
-    let text = String::from_utf8_lossy(&body);
-    if status >= 300 {
+fn parse_sts_response(response: &BufferedResponse) -> Result<(IssuedCredential, Duration), String> {
+    let text = String::from_utf8_lossy(&response.body);
+    if response.status >= 300 {
         let message = xml::element_text(&text, "Message").unwrap_or_default();
         return Err(format!(
-            "the role could not be assumed ({status}): {}",
+            "the role could not be assumed ({}): {}",
+            response.status,
             token_endpoint::sanitise_message(&message)
         ));
     }

@@ -8,6 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use penstock_llm::catalog::{AwsMachineIdentity, is_sts_url, sts_endpoint};
+use penstock_net::{BufferedResponse, MetadataService, Upstream};
 use serde::Deserialize;
 
 use super::aws;
@@ -15,7 +16,6 @@ use crate::{
     credentials::{issued::IssuedCredential, token_endpoint},
     error::Problem,
     process::settings::WorkloadIdentity,
-    upstream::{MetadataService, Upstream},
 };
 
 /// Lifetime in seconds of the session token for the instance metadata service.
@@ -35,8 +35,7 @@ pub async fn fetch_machine_keys(
         // The token proves this machine's identity, so a provider's options must not redirect it to another endpoint.
         let endpoint = identity.aws_sts_endpoint.as_deref().or(Some(&*options.endpoint).filter(|url| is_sts_url(url)));
         let regional = sts_endpoint(&options.region);
-        aws::assume_role_with_web_identity(upstream, (role, endpoint.unwrap_or(&regional)), &read_file(file).await?)
-            .await
+        aws::assume_role_with_web_identity(upstream, role, endpoint.unwrap_or(&regional), &read_file(file).await?).await
     } else if let Some(url) = &identity.aws_container_url {
         fetch_container_keys(url, identity).await
     } else {
@@ -91,7 +90,8 @@ async fn fetch_instance_keys(url: &str) -> Result<(IssuedCredential, Duration), 
     )?)
 }
 
-pub fn require_ok((status, body): (u16, Bytes)) -> Result<Bytes, String> {
+pub fn require_ok(response: BufferedResponse) -> Result<Bytes, String> {
+    let BufferedResponse { status, body } = response;
     if status == 200 {
         Ok(body)
     } else {

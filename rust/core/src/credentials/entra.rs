@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use crate::{
-    credentials::{issued::IssuedCredential, token_endpoint},
-    upstream::Upstream,
-};
+use penstock_net::Upstream;
+
+use crate::credentials::{issued::IssuedCredential, token_endpoint};
 
 /// How an application authenticates to Entra ID.
 #[derive(Clone, Copy)]
@@ -20,13 +19,15 @@ const ASSERTION_TYPE_JWT_BEARER: &str = "urn:ietf:params:oauth:client-assertion-
 
 pub async fn fetch_token(
     upstream: &Upstream,
-    (authority, tenant): (&str, &str),
-    (client, proof): (&str, ClientCredential<'_>),
+    authority: &str,
+    tenant: &str,
+    client: &str,
+    credential: ClientCredential<'_>,
     scope: &str,
 ) -> Result<(IssuedCredential, Duration), String> {
     let url = format!("{}/{tenant}/oauth2/v2.0/token", authority.trim_end_matches('/'));
     let mut fields = vec![("grant_type", "client_credentials"), ("client_id", client)];
-    match proof {
+    match credential {
         ClientCredential::Secret(secret) => fields.push(("client_secret", secret)),
         ClientCredential::Assertion(token) => {
             fields.extend([("client_assertion_type", ASSERTION_TYPE_JWT_BEARER), ("client_assertion", token)]);

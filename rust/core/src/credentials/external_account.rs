@@ -4,13 +4,13 @@
 use std::time::{Duration, SystemTime};
 
 use penstock_llm::catalog::{ExternalAccount, SubjectTokenSource};
+use penstock_net::{BaseUrl, BufferedResponse, Upstream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
     credentials::{aws_instance, issued::IssuedCredential, token_endpoint},
     process::settings::WorkloadIdentity,
-    upstream::{BaseUrl, Upstream},
 };
 
 const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
@@ -41,13 +41,13 @@ pub async fn fetch_token(
         return Err("the token exchange returned no token".into());
     };
     if !is_machines {
-        return impersonate_service_account(upstream, url, (&federated, account.scope, *life)).await;
+        return impersonate_service_account(upstream, url, &federated, account.scope, *life).await;
     }
     let path = url
         .strip_prefix(IAM_CREDENTIALS_URL)
         .ok_or_else(|| format!("`service_account_impersonation_url` must begin with {IAM_CREDENTIALS_URL}"))?;
     let url = format!("{}/{path}", identity.google_iam_url.trim_end_matches('/'));
-    impersonate_service_account(upstream, &url, (&federated, account.scope, *life)).await
+    impersonate_service_account(upstream, &url, &federated, account.scope, *life).await
 }
 
 /// Reads the subject token that the third party issued.
@@ -80,7 +80,8 @@ async fn read_subject_token(
                 }
                 Ok(head.into_bytes())
             };
-            let (status, body) = token_endpoint::send_request(upstream, address, ("", ""), head).await?;
+            let BufferedResponse { status, body } =
+                token_endpoint::send_request(upstream, address, "", "", head).await?;
             if status != 200 {
                 return Err(format!("{address} returned status {status}"));
             }
@@ -97,7 +98,9 @@ async fn read_subject_token(
 async fn impersonate_service_account(
     upstream: &Upstream,
     url: &str,
-    (federated, scope, life): (&str, &str, u64),
+    federated_token: &str,
+    scope: &str,
+    lifetime_seconds: u64,
 ) -> Result<(IssuedCredential, Duration), String> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -105,11 +108,12 @@ async fn impersonate_service_account(
         access_token: String,
         expire_time: String,
     }
-    let request_body = json!({"scope": [scope], "lifetime": format!("{life}s")}).to_string();
+    let request_body = json!({"scope": [scope], "lifetime": format!("{lifetime_seconds}s")}).to_string();
     let head = |base: &BaseUrl| {
-        Ok(format!("{}authorization: Bearer {federated}\r\n", build_request_head("POST", base, "")).into_bytes())
+        Ok(format!("{}authorization: Bearer {federated_token}\r\n", build_request_head("POST", base, "")).into_bytes())
     };
-    let (status, body) = token_endpoint::send_request(upstream, url, ("application/json", &request_body), head).await?;
+    let BufferedResponse { status, body } =
+        token_endpoint::send_request(upstream, url, "application/json", &request_body, head).await?;
     if status != 200 {
         let error: Value = serde_json::from_slice(&body).unwrap_or_default();
         let message = error["error"]["message"].as_str().unwrap_or_default();

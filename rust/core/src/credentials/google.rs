@@ -7,14 +7,12 @@ use aws_lc_rs::{
     signature::{RSA_PKCS1_SHA256, RsaKeyPair},
 };
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use penstock_net::Upstream;
 use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{
-    credentials::{issued::IssuedCredential, token_endpoint},
-    upstream::Upstream,
-};
+use crate::credentials::{issued::IssuedCredential, token_endpoint};
 
 /// Requested token lifetime; Google grants at most this.
 const TOKEN_LIFETIME_SECONDS: u64 = 3600;

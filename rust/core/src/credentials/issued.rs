@@ -15,6 +15,16 @@ pub enum IssuedCredential {
     ModelName(String),
 }
 
+impl IssuedCredential {
+    /// Returns the token that is sent with a request, if it is one.
+    pub fn token(&self) -> Option<&str> {
+        match self {
+            Self::Token(token) | Self::AccessKeys { token, .. } => Some(token),
+            Self::PrivateKey(_) | Self::ModelName(_) => None,
+        }
+    }
+}
+
 /// Prints no secrets.
 impl std::fmt::Debug for IssuedCredential {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -4,13 +4,13 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use penstock_llm::catalog::{ClientAssertion, FederatedApplication};
+use penstock_net::{MetadataService, Upstream};
 use serde::Deserialize;
 
 use super::entra;
 use crate::{
     credentials::{aws_instance, issued::IssuedCredential, token_endpoint},
     process::settings::WorkloadIdentity,
-    upstream::{MetadataService, Upstream},
 };
 
 /// Resource of a machine token that serves as a client assertion for an application.
@@ -46,8 +46,10 @@ pub async fn fetch_federated_token(
     // The assertion proves the machine's identity, so it is sent only to the authority that the operator configured.
     entra::fetch_token(
         upstream,
-        (&identity.azure_authority_host, tenant),
-        (client, entra::ClientCredential::Assertion(&vouched)),
+        &identity.azure_authority_host,
+        tenant,
+        client,
+        entra::ClientCredential::Assertion(&vouched),
         &application.scope,
     )
     .await
@@ -90,14 +92,14 @@ async fn request_token(
 
 fn parse_token(json: &[u8]) -> Result<(IssuedCredential, Duration), String> {
     #[derive(Deserialize)]
-    struct TokenResponse {
+    struct ManagedIdentityToken {
         access_token: String,
         #[serde(default)]
         expires_in: Option<serde_json::Value>,
         #[serde(default)]
         expires_on: Option<serde_json::Value>,
     }
-    let response: TokenResponse = serde_json::from_slice(json).map_err(|_| "the response contains no token")?;
+    let response: ManagedIdentityToken = serde_json::from_slice(json).map_err(|_| "the response contains no token")?;
     // Some endpoints write numbers as strings, and some return only the expiry time.
     let number = |value: &serde_json::Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

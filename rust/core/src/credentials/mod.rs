@@ -29,10 +29,11 @@ pub use crate::credentials::credential_cache::CredentialCache;
 pub use crate::credentials::issued::IssuedCredential;
 pub use crate::credentials::payload_hash::PayloadDigest;
 
+use penstock_net::body::Body;
+
 use crate::{
     error::{Error, Result},
     gateway_state::GatewayState,
-    ingress::body::Body,
     resolve::target::Target,
 };
 
@@ -64,8 +65,10 @@ async fn issue_credential(
         Grant::EntraApplication { authority, tenant, client_id: client, client_secret: secret, scope } => {
             entra::fetch_token(
                 &state.upstream,
-                (authority, tenant),
-                (client, entra::ClientCredential::Secret(secret)),
+                authority,
+                tenant,
+                client,
+                entra::ClientCredential::Secret(secret),
                 scope,
             )
             .await
@@ -124,7 +127,8 @@ pub fn sign_head(
     target: &Target<'_>,
     operation: Operation,
     issued: Option<&IssuedCredential>,
-    (head, payload): (&mut Vec<u8>, &PayloadDigest),
+    head: &mut Vec<u8>,
+    payload: &PayloadDigest,
 ) -> Result<()> {
     let provider = target.provider;
     let lacks = |message| Error::ProviderOptionInvalid { provider: provider.slug(), message };
@@ -152,11 +156,11 @@ pub fn sign_head(
             let storage = provider.object_storage_service(operation);
             let keys = AmazonKeys { service: storage.unwrap_or(keys.service), ..keys };
             let payload = storage.is_none().then_some(payload);
-            sigv4::sign_head(&keys, head, (&authority, payload), now).map_err(lacks)
+            sigv4::sign_head(&keys, head, &authority, payload, now).map_err(lacks)
         }
         Some(SigningKeys::Oracle(key)) => {
             let opened = if let Some(IssuedCredential::PrivateKey(opened)) = issued { Some(&**opened) } else { None };
-            oracle::sign_head(&key, opened, head, (&authority, payload, now)).map_err(lacks)
+            oracle::sign_head(&key, opened, head, &authority, payload, now).map_err(lacks)
         }
     }
 }

@@ -18,7 +18,9 @@ pub fn sign_head(
     with: &OracleKey<'_>,
     opened: Option<&RsaKeyPair>,
     head: &mut Vec<u8>,
-    (authority, payload, now): (&str, &PayloadDigest, SystemTime),
+    authority: &str,
+    payload: &PayloadDigest,
+    now: SystemTime,
 ) -> Result<(), String> {
     let plain = if opened.is_some() { None } else { parse_private_key(with.private_key) };
     let key = opened.or(plain.as_ref()).ok_or("oracle_private_key must be an RSA key in PEM")?;
@@ -105,7 +107,7 @@ mod tests {
         let with =
             OracleKey { tenancy: "t", user: "u", fingerprint: "aa:bb", compartment: Some("c-1"), private_key: &pem };
         let mut head = format!("{line} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n\r\n").into_bytes();
-        sign_head(&with, None, &mut head, ("h", &PayloadDigest::compute(body), UNIX_EPOCH + SIGNED_AT)).unwrap();
+        sign_head(&with, None, &mut head, "h", &PayloadDigest::compute(body), UNIX_EPOCH + SIGNED_AT).unwrap();
         String::from_utf8(head).unwrap()
     }
 
@@ -139,7 +141,7 @@ mod tests {
     fn rejects_invalid_private_key_without_revealing_it() {
         let with = OracleKey { tenancy: "t", user: "u", fingerprint: "f", compartment: None, private_key: "s3cret" };
         let mut head = b"GET / HTTP/1.1\r\n\r\n".to_vec();
-        let message = sign_head(&with, None, &mut head, ("h", &PayloadDigest::compute(b""), UNIX_EPOCH)).unwrap_err();
+        let message = sign_head(&with, None, &mut head, "h", &PayloadDigest::compute(b""), UNIX_EPOCH).unwrap_err();
         assert!(message.contains("oracle_private_key") && !message.contains("s3cret"), "{message}");
     }
 }

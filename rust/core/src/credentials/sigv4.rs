@@ -19,7 +19,8 @@ use crate::credentials::payload_hash::PayloadDigest;
 pub fn sign_head(
     with: &AmazonKeys<'_>,
     head: &mut Vec<u8>,
-    (authority, payload): (&str, Option<&PayloadDigest>),
+    authority: &str,
+    payload: Option<&PayloadDigest>,
     now: SystemTime,
 ) -> Result<(), String> {
     let credentials = Credentials::new(
@@ -92,7 +93,7 @@ mod tests {
     fn sign_request_line(with: &AmazonKeys<'_>, line: &str, body: &[u8]) -> String {
         let mut head = format!("{line} HTTP/1.1\r\nhost: example.amazonaws.com\r\n\r\n").into_bytes();
         let now = UNIX_EPOCH + Duration::from_secs(SIGNED_AT_SECONDS);
-        sign_head(with, &mut head, ("example.amazonaws.com", Some(&PayloadDigest::compute(body))), now).unwrap();
+        sign_head(with, &mut head, "example.amazonaws.com", Some(&PayloadDigest::compute(body)), now).unwrap();
         String::from_utf8(head).unwrap()
     }
 
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn declares_an_unread_body_as_unsigned() {
         let mut head = b"PUT /b/a%3Ab HTTP/1.1\r\nhost: s3\r\n\r\n".to_vec();
-        sign_head(&TEST_SUITE_KEYS, &mut head, ("s3", None), UNIX_EPOCH + Duration::from_secs(SIGNED_AT_SECONDS))
+        sign_head(&TEST_SUITE_KEYS, &mut head, "s3", None, UNIX_EPOCH + Duration::from_secs(SIGNED_AT_SECONDS))
             .unwrap();
         let head = String::from_utf8(head).unwrap();
         assert!(head.contains("x-amz-content-sha256: UNSIGNED-PAYLOAD\r\n"), "{head}");
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn signs_the_metadata_fields_of_an_object() {
         let mut head = b"PUT /b/a HTTP/1.1\r\nhost: s3\r\nx-amz-meta-purpose: batch\r\nx-other: 1\r\n\r\n".to_vec();
-        sign_head(&TEST_SUITE_KEYS, &mut head, ("s3", None), UNIX_EPOCH + Duration::from_secs(SIGNED_AT_SECONDS))
+        sign_head(&TEST_SUITE_KEYS, &mut head, "s3", None, UNIX_EPOCH + Duration::from_secs(SIGNED_AT_SECONDS))
             .unwrap();
         let head = String::from_utf8(head).unwrap();
         assert!(head.contains("SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-meta-purpose,"), "{head}");

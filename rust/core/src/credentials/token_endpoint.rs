@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
+use penstock_net::{BaseUrl, BodyFraming, BufferedResponse, OutgoingRequest, Upstream, body::Body, collect};
 use serde::Deserialize;
 
-use crate::{
-    credentials::issued::IssuedCredential,
-    ingress::body::Body,
-    upstream::{BaseUrl, BodyFraming, OutgoingRequest, Upstream, collect},
-};
+use crate::{credentials::issued::IssuedCredential, error::Error};
 
 /// Largest response of a token endpoint.
 const MAX_RESPONSE_BYTES: usize = 256 * 1024;
@@ -33,7 +30,7 @@ pub async fn request_token(upstream: &Upstream, url: &str, form: &str) -> Result
         let path = if base.prefix.is_empty() { "/" } else { &base.prefix };
         format!("POST {path} HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\n", base.origin.authority())
     };
-    let (status, body) = post_form(upstream, url, form, |base| Ok(head(base).into_bytes())).await?;
+    let BufferedResponse { status, body } = post_form(upstream, url, form, |base| Ok(head(base).into_bytes())).await?;
     let response: TokenResponse =
         serde_json::from_slice(&body).map_err(|_| format!("{url} returned status {status} without valid JSON"))?;
     if status >= 300 || response.access_token.is_empty() {
@@ -57,30 +54,34 @@ pub async fn post_form(
     url: &str,
     form: &str,
     head: impl FnOnce(&BaseUrl) -> Result<Vec<u8>, String>,
-) -> Result<(u16, bytes::Bytes), String> {
-    send_request(upstream, url, ("application/x-www-form-urlencoded", form), head).await
+) -> Result<BufferedResponse, String> {
+    send_request(upstream, url, "application/x-www-form-urlencoded", form, head).await
 }
 
-/// Sends a request with a body of the given content type, or without a body if the type is empty. Returns the status
-/// and the complete response body.
+/// Sends a request with a body of the given content type, or without a body if the type is empty. Returns the complete
+/// response.
 pub async fn send_request(
     upstream: &Upstream,
     url: &str,
-    (kind, content): (&str, &str),
+    content_type: &str,
+    content: &str,
     head: impl FnOnce(&BaseUrl) -> Result<Vec<u8>, String>,
-) -> Result<(u16, bytes::Bytes), String> {
+) -> Result<BufferedResponse, String> {
     let base = BaseUrl::parse(url).map_err(|message| format!("`{url}` {message}"))?;
     let mut head = head(&base)?;
-    if !kind.is_empty() {
-        head.extend_from_slice(format!("content-type: {kind}\r\ncontent-length: {}\r\n", content.len()).as_bytes());
+    if !content_type.is_empty() {
+        head.extend_from_slice(
+            format!("content-type: {content_type}\r\ncontent-length: {}\r\n", content.len()).as_bytes(),
+        );
     }
     head.extend_from_slice(b"\r\n");
-    let body = if kind.is_empty() { Body::empty() } else { Body::Complete(content.to_owned().into()) };
+    let body = if content_type.is_empty() { Body::empty() } else { Body::Complete(content.to_owned().into()) };
     let outgoing = OutgoingRequest { head, body, body_framing: BodyFraming::default(), is_replayable: true };
-    let failed = |error: crate::error::Error| format!("{url} could not be reached: {}", error.message());
+    let failed = |error: penstock_net::Error| format!("{url} could not be reached: {}", Error::from(error).message());
     let mut incoming = upstream.send(&base.origin, outgoing).await.map_err(failed)?;
     let body = collect(&mut incoming.body, MAX_RESPONSE_BYTES).await.map_err(failed)?;
-    Ok((incoming.head.status, body.ok_or_else(|| format!("{url} returned too large a response"))?))
+    let body = body.ok_or_else(|| format!("{url} returned too large a response"))?;
+    Ok(BufferedResponse { status: incoming.head.status, body })
 }
 
 /// Shortens a third party's text to 300 characters on one line, for use in an error message.

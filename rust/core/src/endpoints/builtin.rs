@@ -1,11 +1,9 @@
 //! Paths that the gateway serves itself, and rejections of requests that have no record.
 
-use penstock_llm::api_format::ApiFormat;
-
 use crate::{
     error::Error,
     gateway_state::GatewayState,
-    ingress::{head_validation, headers::RequestHead},
+    ingress::{client_sdk, head_validation, message::RequestHead},
     process::settings::Settings,
     response::{delivery, outgoing::ClientResponse},
 };
@@ -28,11 +26,16 @@ pub(crate) fn find_head_error(settings: &Settings, head: &RequestHead) -> Option
     if head.size_bytes() > limit {
         return Some(Error::HeadersTooLarge { limit });
     }
+    let codings = head.headers.iter().filter(|(name, _)| *name == b"transfer-encoding").map(|(_, value)| value);
+    if let Some(coding) = codings.into_iter().find(|coding| !coding.trim_ascii().eq_ignore_ascii_case(b"chunked")) {
+        return Some(Error::TransferCodingUnsupported { coding: coding.escape_ascii().to_string() });
+    }
     let fault = head_validation::find_header_error(&head.headers, &settings.header_aliases);
     fault.map(|(name, message)| Error::HeaderInvalid { name, message })
 }
 
 /// Returns a gateway error response for a request that has no record.
 pub(crate) fn reject_without_record(settings: &Settings, error: &Error, head: &RequestHead) -> ClientResponse {
-    delivery::add_request_ids(ClientResponse::from_error(error, ApiFormat::OpenAi), head, &settings.header_aliases)
+    let format = client_sdk::shared_path_format(&head.headers);
+    delivery::add_request_ids(ClientResponse::from_error(error, format), head, &settings.header_aliases)
 }

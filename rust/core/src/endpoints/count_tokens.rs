@@ -6,15 +6,13 @@ use penstock_llm::{
     tokens,
     translation::{self, DroppedFields, DroppedParams, RequestError},
 };
+use penstock_net::{IncomingResponse, body::Body, coarse_timer::CoarseTimer};
 
 use crate::{
     accounting::record::RequestLog,
     error::{Error, Result},
-    ingress::body::Body,
-    process::coarse_timer::CoarseTimer,
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
-    upstream::IncomingResponse,
 };
 
 /// Rejects an operation that the provider does not offer, unless the gateway performs it locally.
@@ -35,7 +33,7 @@ pub fn should_count_locally(call: &Call<'_>, target: &Target<'_>) -> bool {
 /// Returns a copy of a count request that the provider may reject, so that it can be counted locally. Not every model
 /// supports counting.
 pub fn retain_for_local_count(call: &Call<'_>, target: &Target<'_>, body: &Body) -> Option<Bytes> {
-    let may_be_refused = call.route.operation.counts_tokens() && !target.provider.can_count_tokens_with_every_model();
+    let may_be_refused = call.route.operation.counts_tokens() && !target.provider.row().counts_tokens_with_every_model;
     match body {
         Body::Complete(body) if may_be_refused && !target.is_passthrough => Some(body.clone()),
         _ => None,
@@ -52,10 +50,11 @@ pub async fn count_after_rejection(
     call: &Call<'_>,
     body: Bytes,
     refused: UpstreamResponse,
-    (log, grace): (&mut RequestLog, &CoarseTimer),
+    log: &mut RequestLog,
+    coarse_timer: &CoarseTimer,
 ) -> Result<UpstreamResponse> {
     refused.discard().await;
-    let response = count_locally(call, Body::Complete(body), &log.model, grace).await?;
+    let response = count_locally(call, Body::Complete(body), &log.model, coarse_timer).await?;
     if log.dropped_fields.is_none() {
         (log.dropped_params, log.dropped_fields) = (DroppedParams::default(), Some(DroppedFields::default()));
     }
@@ -65,7 +64,12 @@ pub async fn count_after_rejection(
 
 /// Counts the request's tokens and returns the response. The count is approximate; it uses the model's vocabulary if
 /// that is known.
-pub async fn count_locally(call: &Call<'_>, body: Body, model: &str, grace: &CoarseTimer) -> Result<UpstreamResponse> {
+pub async fn count_locally(
+    call: &Call<'_>,
+    body: Body,
+    model: &str,
+    coarse_timer: &CoarseTimer,
+) -> Result<UpstreamResponse> {
     let body = body.collect().await?;
     let (dialect, encoding) = (call.client_api_format(), tokens::encoding_for_model(model));
     // The first use of an encoding unpacks its vocabulary, so this runs on a blocking thread. Joining fails only during
@@ -74,5 +78,5 @@ pub async fn count_locally(call: &Call<'_>, body: Body, model: &str, grace: &Coa
     let count = counting.await.map_err(|_| Error::Draining)?;
     let count = count.map_err(|RequestError { path, message }| Error::TokensUncountable { path, message })?;
     let encoded = translation::encode_token_count(call.route.operation, count as u64);
-    Ok(UpstreamResponse::from_gateway(encoded.into(), dialect, grace))
+    Ok(UpstreamResponse::from_gateway(encoded.into(), dialect, coarse_timer))
 }

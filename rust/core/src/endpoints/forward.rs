@@ -1,14 +1,14 @@
 //! Forwards a request in the client's own API format, and adapts the little that differs.
 
 use penstock_llm::api_format::ApiFormat;
+use penstock_net::body::Body;
 
 use crate::{
     accounting::record::RequestLog,
-    endpoints::{count_tokens, target_endpoint::response_api_format},
+    endpoints::{count_tokens, target_endpoint::response_api_format, upload_url},
     error::Result,
     features::inspect_stream,
     gateway_state::GatewayState,
-    ingress::body::Body,
     request::{body_fields::MAX_INLINE_PEEK_BYTES, include_usage, param_map, send::send_to_target},
     resolve::{target::Target, target_resolver::Call},
     response::{
@@ -36,16 +36,23 @@ pub(crate) async fn forward_request(
         include_usage::request_usage(call, target, body, log)
     };
     let countable = count_tokens::retain_for_local_count(call, target, &body);
+    let normaliser = normalise::normaliser_for(call, target, body.complete_bytes());
     let (mut incoming, mut deadline) = send_to_target(state, call, target, body, None, log).await?;
     if let Some(body) = countable.filter(|_| count_tokens::is_count_rejected(&incoming)) {
         let rejected = UpstreamResponse::new(incoming, call.client_api_format(), deadline);
-        return Box::pin(count_tokens::count_after_rejection(call, body, rejected, (log, &state.coarse_timer))).await;
+        return Box::pin(count_tokens::count_after_rejection(call, body, rejected, log, &state.coarse_timer)).await;
     }
-    if let Some(normaliser) = normalise::normaliser_for(call, target)
-        .filter(|normaliser| normalise::needs_normalising(*normaliser, &incoming))
-    {
+    let operation = call.route.operation;
+    if normalise::may_hide_error(operation, &incoming) {
+        incoming = Box::pin(normalise::expose_error_status(operation, incoming, &mut deadline)).await?;
+    }
+    log.bodies.is_forwarded = true;
+    if let Some(normaliser) = normaliser.filter(|normaliser| normalise::needs_normalising(*normaliser, &incoming)) {
+        log.bodies.is_forwarded = false;
+        incoming.body = log.bodies.tap_response(incoming.body);
         incoming = Box::pin(normalise::normalise_response(normaliser, incoming, &mut deadline)).await?;
     }
+    upload_url::rewrite_upload_url(call, target, &mut incoming.head.headers);
     let format = response_api_format(call, target);
     if target.inspects_stream && format == ApiFormat::Anthropic && delivery::can_inspect_events(&incoming) {
         incoming = Box::pin(deadline.enforce(inspect_stream::inspect_first_event(incoming))).await?;

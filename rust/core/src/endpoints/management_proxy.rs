@@ -1,42 +1,57 @@
-//! Client of the control process. Forwards management requests to it, delivers records and counters, and receives
-//! snapshots.
+//! Client of the control process. Forwards management requests to it, delivers counters, and receives snapshots.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
-use penstock_llm::api_format::ApiFormat;
+use penstock_net::{
+    BodyFraming, IncomingResponse, Origin, OutgoingRequest,
+    body::Body,
+    headers::{self, Headers},
+    memory_budget::MemoryPermit,
+};
 use percent_encoding::utf8_percent_encode;
 use tokio::{sync::oneshot, time::sleep};
 
 use crate::{
+    accounting::record,
     endpoints::batches,
     error::{Error, Result},
     gateway_state::GatewayState,
-    ingress::{
-        body::Body,
-        headers::{self, Headers, RequestHead},
-    },
-    process::memory_budget::MemoryPermit,
+    ingress::{client_sdk, message::RequestHead},
+    limits::now_ms,
     response::{
         delivery,
         outgoing::{ClientResponse, ClientResponseHead, ResponseStream},
     },
     state::shared::node_store::NodeStoreCommand,
-    upstream::{self, BodyFraming, IncomingResponse, Origin, OutgoingRequest, RecordFeed},
 };
 
+/// Interval at which workers report what they used of limits, and at which past counters are removed.
+const LIMIT_REPORT_INTERVAL: Duration = Duration::from_millis(250);
+const COUNTER_CLEANUP_INTERVAL: Duration = Duration::from_mins(10);
 /// Timeout for a request to the control process. It exceeds the 20 seconds for which the control process holds a
 /// snapshot poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that is left for a commit when the last one may begin.
+const COMMIT_TIME: Duration = Duration::from_secs(2);
+/// Header with the Unix time in milliseconds after which the control process must not save a change.
+const DEADLINE_HEADER: &[u8] = b"x-penstock-deadline-ms";
 /// Lowers the priority of the calling thread, so that it yields to threads that serve requests on the same core.
 pub type LowerPriority = Arc<dyn Fn() + Send + Sync>;
-/// Largest body of a management request, except for files. The caller is not authenticated at this point.
+/// Largest body of a management request, except for files.
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
-/// Body bytes beyond this count towards the memory budget that all management requests share.
+/// Body bytes beyond this count towards the memory budget that all management requests share, and are read only from
+/// authenticated clients.
 const UNMETERED_BODY_BYTES: usize = 64 * 1024;
+/// Endpoint that authenticates the credential of a request whose body is still arriving.
+const IDENTITY_PATH: &str = "/internal/identity";
 /// Endpoint of the node store, through which workers share values; below it, the largest value.
 const NODE_STORE_PATH: &str = "/internal/notes";
 const MAX_NODE_STORE_VALUE_BYTES: usize = 64 * 1024;
+const MAX_PROMPT_VERSION_BYTES: usize = 8 * 1024 * 1024;
 const MAX_SNAPSHOT_BYTES: usize = 1 << 30;
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
@@ -44,7 +59,16 @@ const MAX_BACKOFF: Duration = Duration::from_secs(2);
 /// Forwards a management request, and returns the response byte for byte.
 pub async fn forward_management_request(state: &GatewayState, head: RequestHead, body: Body) -> ClientResponse {
     state.record_sink.metrics.management_requests.add(1);
-    let response = match send_management_request(state, &head, body).await {
+    let forwarded = match collect_body(state, &head, body).await {
+        Ok(Collected::Body(body, share)) => {
+            let sent = send_management_request(state, &head, body).await;
+            drop(share);
+            sent
+        }
+        Ok(Collected::Unauthenticated(refusal)) => Ok(*refusal),
+        Err(error) => Err(error),
+    };
+    let response = match forwarded {
         Ok(IncomingResponse { head: response_head, body }) => {
             let mut passed = Headers::with_capacity(response_head.headers.len());
             for (name, value) in response_head.headers.iter().filter(|(name, _)| !headers::is_hop_by_hop(name)) {
@@ -55,45 +79,79 @@ pub async fn forward_management_request(state: &GatewayState, head: RequestHead,
                 body: ResponseStream::passthrough(body).into(),
             }
         }
-        Err(error) => ClientResponse::from_error(&error, ApiFormat::OpenAi),
+        Err(error) => ClientResponse::from_error(&error, client_sdk::shared_path_format(&head.headers)),
     };
     delivery::add_request_ids(response, &head, &state.settings.header_aliases)
 }
 
-/// Returns the complete body, with its share of the memory budget.
-async fn collect_body(state: &GatewayState, head: &RequestHead, body: Body) -> Result<(Bytes, MemoryPermit)> {
+/// Body of a management request.
+enum Collected {
+    /// The complete body, with its share of the memory budget.
+    Body(Bytes, MemoryPermit),
+    /// The response of the control process to a client without a valid credential, whose body was not read on.
+    Unauthenticated(Box<IncomingResponse>),
+}
+
+/// Collects the body. Reads more than `UNMETERED_BODY_BYTES` only after the control process has authenticated the
+/// client, so that clients without a key cannot occupy memory.
+async fn collect_body(state: &GatewayState, head: &RequestHead, body: Body) -> Result<Collected> {
     let mut limits = state.body_limits;
     if !batches::is_files_path(&head.path) {
         limits.max_bytes = limits.max_bytes.min(MAX_BODY_BYTES);
     }
     let (mut body, mut share) = (body.with_limits(limits)?, state.shared.management_memory.new_permit());
     if let Body::Complete(bytes) = body {
-        return Ok((bytes, share));
+        return Ok(Collected::Body(bytes, share));
     }
-    let mut buffer = Vec::new();
+    let (mut buffer, mut is_authenticated) = (Vec::new(), false);
     while let Some(chunk) = body.next().await.transpose()? {
         buffer.extend_from_slice(&chunk);
-        if buffer.len() > UNMETERED_BODY_BYTES && !share.try_reserve(chunk.len()) {
+        if buffer.len() <= UNMETERED_BODY_BYTES {
+            continue;
+        }
+        if !is_authenticated {
+            let response = authenticate_client(state, head).await?;
+            if response.head.status != 204 {
+                return Ok(Collected::Unauthenticated(Box::new(response)));
+            }
+            is_authenticated = true;
+        }
+        if !share.try_reserve(chunk.len()) {
             state.record_sink.metrics.management_rejected.add(1);
             return Err(Error::Overloaded);
         }
     }
-    Ok((buffer.into(), share))
+    Ok(Collected::Body(buffer.into(), share))
 }
 
-async fn send_management_request(state: &GatewayState, head: &RequestHead, body: Body) -> Result<IncomingResponse> {
-    let (body, _share) = collect_body(state, head, body).await?;
+/// Asks the control process whether the client's credential is valid. It returns 204 if it is.
+async fn authenticate_client(state: &GatewayState, head: &RequestHead) -> Result<IncomingResponse> {
     let mut fields = Headers::with_capacity(head.headers.len());
-    for (name, value) in head.headers.iter() {
-        // Framing and connection headers apply only to the client's connection.
-        if !headers::is_hop_by_hop(name) && !matches!(name, b"content-length" | b"expect") {
-            fields.push(name, value);
-        }
+    // The endpoint rejects requests that the edge forwards, which it recognises by this header.
+    for (name, value) in head.headers.iter().filter(|(name, _)| is_forwardable(name) && *name != b"x-forwarded-for") {
+        fields.push(name, value);
+    }
+    let question = ControlRequest { method: "GET", target: IDENTITY_PATH, headers: &fields, body: Bytes::new() };
+    send_control_request(state, question).await
+}
+
+/// Returns true unless a header applies only to the client's connection or frames its body.
+fn is_forwardable(name: &[u8]) -> bool {
+    !headers::is_hop_by_hop(name) && !matches!(name, b"content-length" | b"expect") && name != DEADLINE_HEADER
+}
+
+async fn send_management_request(state: &GatewayState, head: &RequestHead, body: Bytes) -> Result<IncomingResponse> {
+    let mut fields = Headers::with_capacity(head.headers.len());
+    for (name, value) in head.headers.iter().filter(|(name, _)| is_forwardable(name)) {
+        fields.push(name, value);
     }
     // Marks the request as forwarded, so that the control process denies it the engine-only endpoints. Pushed last, so
     // that a header of the client cannot be mistaken for it.
     let peer = head.peer_ip.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
     fields.push(b"x-forwarded-for", peer.as_bytes());
+    // Nothing is saved after the client was told that the control process is unavailable.
+    let deadline = record::unix_time() + REQUEST_TIMEOUT.saturating_sub(COMMIT_TIME);
+    fields.push(DEADLINE_HEADER, deadline.as_millis().to_string().as_bytes());
     let target = if head.query.is_empty() { head.path.clone() } else { format!("{}?{}", head.path, head.query) };
     send_control_request(state, ControlRequest { method: &head.method, target: &target, headers: &fields, body }).await
 }
@@ -128,48 +186,17 @@ async fn send_control_request(state: &GatewayState, question: ControlRequest<'_>
     }
 }
 
-/// Delivers records to the control process in batches, until `stop` fires. A batch that is not accepted is retained and
-/// sent again. A delivery in progress is finished even after `stop` fires.
-pub async fn ship_records(state: Arc<GatewayState>, mut stop: oneshot::Receiver<()>) {
-    let Some(path) = state.settings.record_socket() else { return };
-    let mut feed = RecordFeed::new(path);
-    loop {
-        let lines = tokio::select! {
-            biased;
-            _ = &mut stop => return,
-            lines = state.record_sink.outbox.next_batch() => lines,
-        };
-        if let Some(lines) = lines {
-            deliver_batch(&state, &mut feed, lines).await;
-        }
-    }
-}
-
-/// Delivers the remaining records and counters within `deadline`, just before the process exits.
+/// Writes the remaining records to the spool and reports the counters within `deadline`, just before the process exits.
 pub async fn flush_records(state: &GatewayState, deadline: Duration) {
     let rest = async {
         state.record_sink.token_counter.wait_until_idle().await;
-        if let Some(path) = state.settings.record_socket() {
-            let mut feed = RecordFeed::new(path);
-            while let Some(lines) = state.record_sink.outbox.take_pending() {
-                deliver_batch(state, &mut feed, lines).await;
-            }
+        if let Some(spool) = &state.record_sink.spool {
+            spool.maintain();
         }
+        state.limiter.return_all(now_ms());
         post_to_control(state, "/internal/metrics", collect_counters(state)).await;
     };
     drop(tokio::time::timeout(deadline, rest).await);
-}
-
-async fn deliver_batch(state: &GatewayState, feed: &mut RecordFeed, lines: Vec<u8>) {
-    let (mut pause, mut again) = (MIN_BACKOFF, false);
-    while !matches!(tokio::time::timeout(REQUEST_TIMEOUT, feed.send_batch(&lines, again)).await, Ok(Ok(true))) {
-        sleep(pause).await;
-        // The batch may have been written and only the acknowledgement lost. `again` makes the control process check
-        // for duplicates.
-        again = true;
-        pause = (pause * 2).min(MAX_BACKOFF);
-    }
-    state.record_sink.outbox.acknowledge(lines);
 }
 
 /// Sends the counters to the control process every second, forever. Also closes upstream connections that were idle for
@@ -178,18 +205,35 @@ pub async fn report_metrics(state: Arc<GatewayState>) {
     loop {
         sleep(Duration::from_secs(1)).await;
         state.upstream.close_expired();
+        if let Some(spool) = &state.record_sink.spool {
+            spool.maintain();
+        }
         post_to_control(&state, "/internal/metrics", collect_counters(&state)).await;
     }
 }
 
 fn collect_counters(state: &GatewayState) -> Bytes {
     let mut read = state.record_sink.metrics.to_json();
-    let outbox = &state.record_sink.outbox;
     read["worker"] = state.settings.worker.into();
     read["pid"] = std::process::id().into();
-    read["records"] = outbox.accepted_lines().into();
-    read["records_dropped"] = outbox.dropped_lines().into();
-    read["outbox_bytes"] = outbox.unacknowledged_bytes().into();
+    if let Some(spool) = &state.record_sink.spool {
+        let counters = spool.counters();
+        read["records"] = counters.records.into();
+        read["records_dropped"] = counters.records_dropped.into();
+        read["refused_records"] = counters.refused_records.into();
+        read["refused_records_dropped"] = counters.refused_records_dropped.into();
+        read["outbox_bytes"] = counters.waiting_bytes.into();
+        read["record_bodies_dropped"] = counters.bodies_dropped.into();
+        read["spool_bytes"] = counters.used_bytes.into();
+        read["spool_syncs"] = counters.syncs.into();
+        read["spool_sync_failures"] = counters.sync_failures.into();
+    }
+    let limits = &state.limiter.metrics;
+    read["limits_rejected"] = limits.rejected.get().into();
+    read["limits_would_reject"] = limits.would_reject.get().into();
+    read["limit_counter_updates"] = limits.counter_updates.get().into();
+    read["limit_counter_failures"] = limits.counter_failures.get().into();
+    read["limit_groups_shared"] = limits.shared_groups.get().into();
     read["idle_connections"] = state.upstream.idle_connection_count().into();
     read["buffered_body_bytes"] = state.shared.body_memory.used_bytes().into();
     read["epoch"] = state.snapshot_epoch().into();
@@ -213,7 +257,21 @@ fn collect_counters(state: &GatewayState) -> Bytes {
 
 /// Maintains the state that is shared with other workers, forever.
 pub async fn maintain_shared_state(state: Arc<GatewayState>) {
-    tokio::join!(state.shared.sync_with_redis(), run_node_store_commands(&state));
+    tokio::join!(state.shared.sync_with_redis(), run_node_store_commands(&state), maintain_limits(&state));
+}
+
+/// Returns unused leases of limits and removes past counters, forever.
+async fn maintain_limits(state: &GatewayState) {
+    let mut cleaned_at = Instant::now();
+    loop {
+        tokio::time::sleep(LIMIT_REPORT_INTERVAL).await;
+        state.limiter.report_all(now_ms());
+        if cleaned_at.elapsed() > COUNTER_CLEANUP_INTERVAL {
+            cleaned_at = Instant::now();
+            let limiter = Arc::clone(&state.limiter);
+            drop(tokio::task::spawn_blocking(move || limiter.remove_past(now_ms())).await);
+        }
+    }
 }
 
 /// Executes node store commands at the control process, forever.
@@ -254,7 +312,7 @@ async fn write_node_value(state: &GatewayState, body: Bytes) -> Option<String> {
 
 async fn send_node_store_request(state: &GatewayState, question: ControlRequest<'_>) -> Option<String> {
     let IncomingResponse { head, mut body } = send_control_request(state, question).await.ok()?;
-    let value = upstream::collect(&mut body, MAX_NODE_STORE_VALUE_BYTES).await.ok()??;
+    let value = penstock_net::collect(&mut body, MAX_NODE_STORE_VALUE_BYTES).await.ok()??;
     (head.status == 200).then(|| String::from_utf8_lossy(&value).into_owned())
 }
 
@@ -286,7 +344,7 @@ async fn poll_snapshot(state: &Arc<GatewayState>, epoch: &str, step_back: &Lower
         ControlRequest { method: "GET", target: &target, headers: &Headers::default(), body: Bytes::new() },
     )
     .await?;
-    let bytes = upstream::collect(&mut body, MAX_SNAPSHOT_BYTES).await?.unwrap_or_default();
+    let bytes = penstock_net::collect(&mut body, MAX_SNAPSHOT_BYTES).await?.unwrap_or_default();
     match head.status {
         // A snapshot that does not compile is rejected as a whole. The publisher validates it first, so this indicates
         // a bug in the gateway.
@@ -308,12 +366,26 @@ async fn apply_snapshot(state: &Arc<GatewayState>, bytes: Bytes, step_back: &Low
     applied.await.map_err(|_| Error::Panicked)?.map_err(Error::ConfigInvalid)
 }
 
+/// Asks for a version of a prompt. `None` if it does not exist.
+pub async fn fetch_prompt_version(state: &GatewayState, prompt_id: &str, number: u32) -> Result<Option<Bytes>> {
+    let id = utf8_percent_encode(prompt_id, batches::PATH_SEGMENT_ENCODE_SET);
+    let target = format!("/internal/prompts/{id}/{number}");
+    let question = ControlRequest { method: "GET", target: &target, headers: &Headers::default(), body: Bytes::new() };
+    let IncomingResponse { head, mut body } = send_control_request(state, question).await?;
+    let json = penstock_net::collect(&mut body, MAX_PROMPT_VERSION_BYTES).await?;
+    match (head.status, json) {
+        (200, Some(json)) => Ok(Some(json)),
+        (404, _) => Ok(None),
+        _ => Err(Error::ControlUnavailable),
+    }
+}
+
 /// Posts a body to the control process. Returns the response status, or `None` without a response.
 async fn post_to_control(state: &GatewayState, target: &str, body: Bytes) -> Option<u16> {
     let mut fields = Headers::with_capacity(1);
     fields.push(b"content-type", b"application/octet-stream");
     let question = ControlRequest { method: "POST", target, headers: &fields, body };
     let IncomingResponse { head, mut body } = send_control_request(state, question).await.ok()?;
-    upstream::collect(&mut body, 64 * 1024).await.ok()?;
+    penstock_net::collect(&mut body, 64 * 1024).await.ok()?;
     Some(head.status)
 }

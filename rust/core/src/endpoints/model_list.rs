@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use penstock_llm::translation::Translation;
+use penstock_net::{Deadline, IncomingResponse, ResponseBody, body::Body};
 
 use crate::{
     accounting::record::RequestLog,
     error::Result,
     gateway_state::GatewayState,
-    ingress::body::Body,
     request::{send::send_to_target, translate},
     resolve::{target::Target, target_resolver::Call},
     response::{
@@ -15,7 +15,6 @@ use crate::{
         normalise::MAX_LIST_BYTES,
         offload::{run_offloaded, with_content_type},
     },
-    upstream::{self, IncomingResponse, ResponseBody, deadline::Deadline},
 };
 
 /// Page limit that stops an endless list.
@@ -38,15 +37,15 @@ pub async fn fetch_model_list(
             Some(mut deadline) => (deadline.enforce(asking).await?.0, deadline),
             None => asking.await?,
         };
-        if translation.is_passthrough
+        if translation.is_passthrough()
             || incoming.head.status != 200
             || !delivery::is_uncompressed(&incoming.head.headers)
         {
-            let incoming = translate::translate_response(call, translation, incoming, &mut deadline).await?;
+            let incoming = translate::translate_response(call, translation, incoming, &mut deadline, log).await?;
             return Ok(UpstreamResponse::new(incoming, call.client_api_format(), deadline));
         }
         let IncomingResponse { mut head, mut body } = incoming;
-        let read = deadline.enforce(upstream::collect(&mut body, remaining)).await?;
+        let read = deadline.enforce(penstock_net::collect(&mut body, remaining)).await?;
         let read = read.ok_or_else(|| translate::unreadable_response_error("the model list is too large"))?;
         remaining = remaining.saturating_sub(read.len());
         let (page, goes_on);

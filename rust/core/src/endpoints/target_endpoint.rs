@@ -2,28 +2,29 @@
 
 use penstock_llm::{
     api_format::{ApiFormat, ImageParams},
-    chat::providers::ProviderFormat,
     files::FileStore,
     operation::Operation,
+    provider_format::ProviderFormat,
 };
+use penstock_net::body::Body;
 
 use crate::{
     accounting::record::RequestLog,
     endpoints::{
         batches::{allowlist, azure_blob_output},
-        count_tokens, files, forward, translated,
+        count_tokens, files, forward, limit_admission, translated,
     },
     error::{Error, Result},
     gateway_state::GatewayState,
-    ingress::{body::Body, headers::BatchOutput},
+    ingress::message::BatchOutput,
     resolve::{target::Target, target_resolver::Call},
-    response::delivery::UpstreamResponse,
+    response::{delivery::UpstreamResponse, mask_secrets},
 };
 
 /// How a request is served at its target.
 pub(crate) enum TargetEndpoint<'r> {
     /// Translates the request to the provider's API format and the response back.
-    Translate(&'static dyn ProviderFormat),
+    Translate(&'static ProviderFormat),
     /// Files of a provider whose file API differs from `OpenAI`'s.
     Files(FileStore),
     /// Output of a batch that lies in the customer's own Azure storage, at this URL.
@@ -39,7 +40,7 @@ impl<'r> TargetEndpoint<'r> {
         if let (Some(format), false) = (target.provider_format(call.route.operation, model), target.is_passthrough) {
             return Self::Translate(format);
         }
-        if let (true, Some(store)) = (call.route.operation.is_file_operation(), target.provider.file_store()) {
+        if let (true, Some(store)) = (call.route.operation.is_file_operation(), target.provider.row().file_store) {
             return Self::Files(store);
         }
         match call.head.batch_output.as_deref() {
@@ -61,29 +62,40 @@ pub(crate) async fn serve_at_target(
 ) -> Result<UpstreamResponse> {
     // Clears what a previous target set.
     (log.dropped_fields, log.hides_usage) = (None, false);
+    log.bodies.clear_target();
+    let body = if limit_admission::is_limited(target, log) {
+        Box::pin(limit_admission::admit_attempt(state, call, target, body, log)).await?
+    } else {
+        body
+    };
     if call.route.operation == Operation::ImageGenerate {
         log.billing.image_params = Some(Box::new(ImageParams::from_json(body.complete_bytes())));
     }
     let body = if target.batch_line_allowlist(call).is_some() {
+        target.guard_batch_head(call, &state.settings.header_aliases)?;
         Box::pin(allowlist::check_batch_models(state, call, target, body, log)).await?
     } else {
-        body
+        target.guard_models(call, &state.settings.header_aliases, body)?
     };
-    match TargetEndpoint::choose(call, target, &log.model) {
+    let result = match TargetEndpoint::choose(call, target, &log.model) {
         TargetEndpoint::Translate(format) => {
             Box::pin(translated::send_translated(state, call, target, format, body, log)).await
         }
         TargetEndpoint::Files(store) => {
-            Box::pin(files::handle_file_request(state, call, (target, store), body, log)).await
+            Box::pin(files::handle_file_request(state, call, target, store, body, log)).await
         }
         TargetEndpoint::BatchOutput(url) => {
-            Box::pin(azure_blob_output::fetch_output_blob(state, call, (target, url), log)).await
+            Box::pin(azure_blob_output::fetch_output_blob(state, call, target, url, log)).await
         }
         TargetEndpoint::CountTokens => {
             Box::pin(count_tokens::count_locally(call, body, &log.model, &state.coarse_timer)).await
         }
         TargetEndpoint::Forward => forward::forward_request(state, call, target, body, log).await,
+    };
+    if mask_secrets::may_failure_repeat_secrets(&result) {
+        return Box::pin(mask_secrets::mask_failure(state, target, result)).await;
     }
+    result
 }
 
 /// Rejects a passthrough request that would need translation at this provider.
@@ -92,7 +104,7 @@ pub(crate) fn reject_untranslated_passthrough(call: &Call<'_>, target: &Target<'
     // These operations have native paths at the provider, which accept the provider's own format.
     let has_native_path = matches!(operation, Operation::Models | Operation::Rerank);
     let needs_translation = || !has_native_path && target.provider_format(operation, model).is_some();
-    let has_file_store = || operation.is_file_operation() && provider.file_store().is_some();
+    let has_file_store = || operation.is_file_operation() && provider.row().file_store.is_some();
     if target.is_passthrough && (needs_translation() || has_file_store()) {
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: provider.slug() });
     }
@@ -102,7 +114,7 @@ pub(crate) fn reject_untranslated_passthrough(call: &Call<'_>, target: &Target<'
 /// Returns the API format of a response: the client's if the path determines it, else the provider's.
 pub(crate) fn response_api_format(call: &Call<'_>, target: &Target<'_>) -> ApiFormat {
     match call.client_api_format() {
-        ApiFormat::OpenAi if call.requested_operation().api_format().is_none() => target.provider.api_format(),
+        ApiFormat::OpenAi if call.requested_operation().api_format().is_none() => target.provider.row().api_format,
         format => format,
     }
 }

@@ -1,6 +1,7 @@
 //! Serves a request at a provider with another API format: translates the request, and the response back.
 
-use penstock_llm::{chat::providers::ProviderFormat, operation::Operation};
+use penstock_llm::{operation::Operation, provider_format::ProviderFormat};
+use penstock_net::body::Body;
 
 use crate::{
     accounting::record::RequestLog,
@@ -8,7 +9,6 @@ use crate::{
     error::Result,
     features::inspect_stream,
     gateway_state::GatewayState,
-    ingress::body::Body,
     request::{send::send_to_target, translate},
     resolve::{target::Target, target_resolver::Call},
     response::delivery::{self, UpstreamResponse},
@@ -19,13 +19,13 @@ pub(crate) async fn send_translated(
     state: &GatewayState,
     call: &Call<'_>,
     target: &Target<'_>,
-    format: &'static dyn ProviderFormat,
+    format: &'static ProviderFormat,
     body: Body,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     state.record_sink.metrics.translated.add(1);
     let countable = count_tokens::retain_for_local_count(call, target, &body);
-    let (body, translation) = translate::translate_request(call, target, body, (format, &state.shared), log).await?;
+    let (body, translation) = translate::translate_request(call, target, body, format, &state.shared, log).await?;
     if call.route.operation == Operation::Models {
         return model_list::fetch_model_list(state, call, target, translation, log).await;
     }
@@ -36,7 +36,7 @@ pub(crate) async fn send_translated(
     let (mut incoming, mut deadline) = send_to_target(state, call, target, body, Some(&translation), log).await?;
     if let Some(body) = countable.filter(|_| count_tokens::is_count_rejected(&incoming)) {
         let rejected = UpstreamResponse::new(incoming, call.client_api_format(), deadline);
-        return Box::pin(count_tokens::count_after_rejection(call, body, rejected, (log, &state.coarse_timer))).await;
+        return Box::pin(count_tokens::count_after_rejection(call, body, rejected, log, &state.coarse_timer)).await;
     }
     if let (Some(head), true) = (translate::job_status_head(call), incoming.head.status < 300) {
         let status_call = translate::job_status_call(call, &head);
@@ -49,6 +49,7 @@ pub(crate) async fn send_translated(
     if target.inspects_stream && delivery::can_inspect_events(&incoming) {
         incoming = deadline.enforce(inspect_stream::inspect_first_event(incoming)).await?;
     }
-    let incoming = translate::translate_response(call, translation, incoming, &mut deadline).await?;
+    incoming.body = log.bodies.tap_response(incoming.body);
+    let incoming = translate::translate_response(call, translation, incoming, &mut deadline, log).await?;
     Ok(UpstreamResponse::new(incoming, call.client_api_format(), deadline))
 }

@@ -3,15 +3,13 @@
 use std::{fmt, time::Duration};
 
 use penstock_llm::operation::Operation;
+use penstock_net::headers::Headers;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    ingress::{
-        control_headers::{CONTROL_PREFIX, split_control_name},
-        headers::Headers,
-    },
+    ingress::control_headers::{CONTROL_PREFIX, split_control_name},
     parse::document_reader::ConfigReader,
 };
 

@@ -13,7 +13,7 @@ const MIN_COOLDOWN_MS: u64 = 30_000;
 const DEFAULT_MINIMUM_REQUESTS: u64 = 10;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Policy {
+pub struct BreakerPolicy {
     failure_threshold: u64,
     failure_percentage: Option<f64>,
     minimum_requests: u64,
@@ -22,7 +22,7 @@ pub struct Policy {
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct CircuitBreaker(Option<Box<Policy>>);
+pub struct CircuitBreaker(Option<Box<BreakerPolicy>>);
 
 impl CircuitBreaker {
     /// Parses an object with `failure_threshold` and `cooldown_interval` from a config.
@@ -52,7 +52,7 @@ impl CircuitBreaker {
         }
         let cooldown = Duration::from_millis(cooldown.unwrap_or(MIN_COOLDOWN_MS));
         let threshold = threshold.unwrap_or(1);
-        Self(Some(Box::new(Policy {
+        Self(Some(Box::new(BreakerPolicy {
             failure_threshold: threshold,
             failure_percentage: percentage,
             minimum_requests: minimum,
@@ -69,10 +69,10 @@ impl CircuitBreaker {
 
     /// Returns the heap memory in bytes, without the value itself.
     pub fn heap_bytes(&self) -> usize {
-        self.0.as_ref().map_or(0, |policy| size_of::<Policy>() + size_of_val(&policy.failure_statuses[..]))
+        self.0.as_ref().map_or(0, |policy| size_of::<BreakerPolicy>() + size_of_val(&policy.failure_statuses[..]))
     }
 
-    pub fn policy(&self) -> Option<&Policy> {
+    pub fn policy(&self) -> Option<&BreakerPolicy> {
         self.0.as_deref()
     }
 }
@@ -85,7 +85,7 @@ fn parse_percentage(value: &Value, reading: &mut ConfigReader) -> Option<f64> {
     found
 }
 
-impl Policy {
+impl BreakerPolicy {
     /// Returns how long the breaker stays open before a probe is allowed.
     pub fn cooldown(&self) -> Duration {
         self.cooldown
@@ -121,7 +121,7 @@ impl Verdict {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct WindowCounts {
+struct OutcomeCounts {
     requests: u64,
     failures: u64,
 }
@@ -130,8 +130,8 @@ struct WindowCounts {
 #[derive(Debug, Default)]
 pub struct Breaker {
     /// Counts of the current cooldown interval. Together with `previous` they are evaluated; older counts are dropped.
-    current: WindowCounts,
-    previous: WindowCounts,
+    current: OutcomeCounts,
+    previous: OutcomeCounts,
     window_start: Duration,
     opened_at: Option<Duration>,
     /// Start of the probe request that is in flight.
@@ -139,7 +139,7 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    pub fn verdict(&self, policy: &Policy, now: Duration) -> Verdict {
+    pub fn verdict(&self, policy: &BreakerPolicy, now: Duration) -> Verdict {
         let Some(opened) = self.opened_at else { return Verdict::Closed };
         let is_due = now.saturating_sub(opened) >= policy.cooldown;
         // A probe that never ended must not keep the breaker open forever.
@@ -148,7 +148,7 @@ impl Breaker {
     }
 
     /// Records the start of a request. Returns true if the breaker is half-open and this request is its probe.
-    pub fn start_request(&mut self, policy: &Policy, now: Duration) -> bool {
+    pub fn start_request(&mut self, policy: &BreakerPolicy, now: Duration) -> bool {
         let is_probe = self.verdict(policy, now) == Verdict::HalfOpen;
         if is_probe {
             self.probe_started_at = Some(now);
@@ -157,11 +157,12 @@ impl Breaker {
     }
 
     /// Records the result of a request. Returns true if this result opened the breaker.
-    pub fn record_result(&mut self, policy: &Policy, now: Duration, is_probe: bool, failed: bool) -> bool {
+    pub fn record_result(&mut self, policy: &BreakerPolicy, now: Duration, is_probe: bool, failed: bool) -> bool {
         if is_probe {
             self.probe_started_at = None;
             self.opened_at = failed.then_some(now);
-            (self.current, self.previous, self.window_start) = (WindowCounts::default(), WindowCounts::default(), now);
+            (self.current, self.previous, self.window_start) =
+                (OutcomeCounts::default(), OutcomeCounts::default(), now);
             return failed;
         }
         if self.opened_at.is_some() {
@@ -206,13 +207,13 @@ impl Breaker {
     fn rotate_window(&mut self, cooldown: Duration, now: Duration) {
         let age = now.saturating_sub(self.window_start);
         if age >= cooldown {
-            self.previous = if age < cooldown.saturating_mul(2) { self.current } else { WindowCounts::default() };
-            self.current = WindowCounts::default();
+            self.previous = if age < cooldown.saturating_mul(2) { self.current } else { OutcomeCounts::default() };
+            self.current = OutcomeCounts::default();
             self.window_start = now;
         }
     }
 
-    fn exceeds_threshold(&self, policy: &Policy) -> bool {
+    fn exceeds_threshold(&self, policy: &BreakerPolicy) -> bool {
         let failures = self.current.failures + self.previous.failures;
         let requests = self.current.requests + self.previous.requests;
         let is_share = policy.failure_percentage.is_some_and(|percentage| {
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
     use crate::parse::document_reader::Strictness;
 
-    fn parse_policy(more: &Value) -> Policy {
+    fn parse_policy(more: &Value) -> BreakerPolicy {
         let mut value = json!({"failure_threshold": 2, "cooldown_interval": 30_000});
         value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let mut reading = ConfigReader::new(Strictness::Strict);
@@ -247,7 +248,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn fail_request(breaker: &mut Breaker, policy: &Policy, now: Duration) -> bool {
+    fn fail_request(breaker: &mut Breaker, policy: &BreakerPolicy, now: Duration) -> bool {
         let is_probe = breaker.start_request(policy, now);
         breaker.record_result(policy, now, is_probe, true)
     }

@@ -1,12 +1,12 @@
 //! Custom host: a private endpoint that replaces the provider's own base URL. The header takes precedence over the
 //! config.
 
+use penstock_net::BaseUrl;
 use serde_json::Value;
 
 use crate::{
     error::{Error, Result},
     parse::document_reader::ConfigReader,
-    upstream::BaseUrl,
 };
 
 #[derive(Debug, Clone, Default, PartialEq)]

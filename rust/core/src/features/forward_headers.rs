@@ -1,11 +1,11 @@
 //! Forwarded headers: client headers that are sent to the provider in addition to the default ones. The header takes
 //! precedence over the config.
 
+use penstock_net::headers;
 use serde_json::Value;
 
 use crate::{
     error::{Error, Result},
-    ingress::headers,
     parse::document_reader::ConfigReader,
 };
 

@@ -6,13 +6,10 @@ use penstock_llm::{
     api_format::anthropic_messages,
     stream::sse::{Event, Splitter},
 };
+use penstock_net::{IncomingResponse, ResponseBody};
 use serde_json::Value;
 
-use crate::{
-    error::Result,
-    parse::document_reader::ConfigReader,
-    upstream::{IncomingResponse, ResponseBody},
-};
+use crate::{error::Result, parse::document_reader::ConfigReader};
 
 /// True if a stream is buffered until its first event is known. The config takes precedence over the saved provider;
 /// the default is off.

@@ -4,6 +4,7 @@ pub mod cache;
 pub mod circuit_breaker;
 pub mod custom_host;
 pub mod forward_headers;
+pub mod guardrails;
 pub mod inspect_stream;
 pub mod parameters;
 pub mod recovery;

@@ -1,13 +1,15 @@
 //! Parameter changes of a config to a request's JSON: defaults first, then overrides, then drops. A target's own values
 //! take precedence over inherited ones.
 
+use std::{collections::HashSet, sync::Arc};
+
 use penstock_llm::{
     api_format::ScanError,
     json::edit::{self, FieldPath, JsonField},
 };
 use serde_json::Value;
 
-use crate::parse::document_reader::ConfigReader;
+use crate::{parse::document_reader::ConfigReader, process::secret::find_secrets};
 
 /// Estimated heap size of the segments of a path, in bytes.
 const ESTIMATED_PATH_BYTES: usize = 128;
@@ -17,49 +19,80 @@ struct Changes {
     defaults: Vec<JsonField>,
     overrides: Vec<JsonField>,
     drops: Vec<FieldPath>,
+    /// Secret strings in the values.
+    secrets: HashSet<String>,
 }
 
+/// Maximum number of paths in `drop_params`. Each member of a body is compared with each of them.
+const MAX_DROPS: usize = 128;
+
+/// Shared by all targets that add nothing of their own.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Parameters(Option<Box<Changes>>);
+pub struct Parameters(Option<Arc<Changes>>);
 
 impl Parameters {
     /// Parses fields that are set only if the client did not set them.
     pub fn set_defaults(&mut self, value: &Value, reading: &mut ConfigReader) {
-        self.0.get_or_insert_default().defaults = parse_fields(value, reading);
+        let changes = self.changes_mut();
+        changes.defaults = parse_fields(value, reading);
+        changes.secrets.extend(find_secrets(value));
     }
 
     /// Parses fields that replace the client's values.
     pub fn set_overrides(&mut self, value: &Value, reading: &mut ConfigReader) {
-        self.0.get_or_insert_default().overrides = parse_fields(value, reading);
+        let changes = self.changes_mut();
+        changes.overrides = parse_fields(value, reading);
+        changes.secrets.extend(find_secrets(value));
     }
 
     /// Parses the paths of fields that are removed.
     pub fn set_drops(&mut self, value: &Value, reading: &mut ConfigReader) {
-        self.0.get_or_insert_default().drops = reading.read_items(value, "an array of paths", |reading, item| {
+        let count = value.as_array().map_or(0, Vec::len);
+        if count > MAX_DROPS {
+            reading.report_problem(format!("must hold at most {MAX_DROPS} paths, not {count}"));
+            return;
+        }
+        self.changes_mut().drops = reading.read_items(value, "an array of paths", |reading, item| {
             FieldPath::parse(&reading.read_string(item)?).map_err(|message| reading.report_problem(message)).ok()
         });
+    }
+
+    fn changes_mut(&mut self) -> &mut Changes {
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
+
+    /// Returns the number of fields and paths.
+    pub fn count(&self) -> usize {
+        self.0.as_ref().map_or(0, |changes| changes.defaults.len() + changes.overrides.len() + changes.drops.len())
     }
 
     /// Merges the parent's changes field by field: the nearer value takes precedence, and drops accumulate.
     pub fn inherit(&mut self, parent: &Self) {
         let Some(parent) = &parent.0 else { return };
-        let changes = self.0.get_or_insert_default();
-        let Changes { defaults, overrides, drops } = &**parent;
+        let Some(changes) = &mut self.0 else {
+            self.0 = Some(Arc::clone(parent));
+            return;
+        };
+        let changes = Arc::make_mut(changes);
+        let Changes { defaults, overrides, drops, secrets } = &**parent;
+        changes.secrets.extend(secrets.iter().cloned());
         merge_fields(&mut changes.defaults, defaults);
         merge_fields(&mut changes.overrides, overrides);
-        for path in drops {
-            if !changes.drops.contains(path) {
-                changes.drops.push(path.clone());
-            }
-        }
+        let own: HashSet<_> = changes.drops.iter().cloned().collect();
+        changes.drops.extend(drops.iter().filter(|path| !own.contains(path)).cloned());
     }
 
     /// Returns the approximate heap memory in bytes, without the value itself.
     pub fn heap_bytes(&self) -> usize {
-        let Some(Changes { defaults, overrides, drops }) = self.0.as_deref() else { return 0 };
+        let Some(Changes { defaults, overrides, drops, .. }) = self.0.as_deref() else { return 0 };
         let field = |(key, value): &JsonField| size_of::<JsonField>() + key.len() + value.len();
         let fields: usize = defaults.iter().chain(overrides).map(field).sum();
         size_of::<Changes>() + fields + drops.len() * (size_of::<FieldPath>() + ESTIMATED_PATH_BYTES)
+    }
+
+    /// Returns the secret strings that the config sets in requests.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|changes| changes.secrets.iter().map(String::as_str))
     }
 
     pub fn is_none(&self) -> bool {
@@ -86,7 +119,7 @@ impl Parameters {
     /// Returns the changed body; `None` if nothing changes.
     pub fn apply(&self, body: &[u8]) -> Result<Option<Vec<u8>>, ScanError> {
         let Some(changes) = &self.0 else { return Ok(None) };
-        let Changes { defaults, overrides, drops } = &**changes;
+        let Changes { defaults, overrides, drops, .. } = &**changes;
         let set = match (&defaults[..], &overrides[..]) {
             ([], []) => None,
             (defaults, overrides) => Some(edit::set_fields(body, defaults, overrides)?),
@@ -104,11 +137,8 @@ fn parse_fields(value: &Value, reading: &mut ConfigReader) -> Vec<JsonField> {
 }
 
 fn merge_fields(fields: &mut Vec<JsonField>, parent: &[JsonField]) {
-    for (key, value) in parent {
-        if !fields.iter().any(|(existing, _)| existing == key) {
-            fields.push((key.clone(), value.clone()));
-        }
-    }
+    let own: HashSet<_> = fields.iter().map(|(key, _)| key.clone()).collect();
+    fields.extend(parent.iter().filter(|(key, _)| !own.contains(key)).cloned());
 }
 
 #[cfg(test)]

@@ -34,20 +34,20 @@ impl Mode {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Policy {
+struct RecoveryPolicy {
     mode: Mode,
     /// True if the target's model can continue a partial response; `None` if the config does not say.
     prefill: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Recovery(Option<Policy>);
+pub struct Recovery(Option<RecoveryPolicy>);
 
 impl Recovery {
     /// Parses a mode, or an object with `mode`, from a config.
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         if !value.is_object() {
-            return Self(Mode::parse(value, reading).map(|mode| Policy { mode, prefill: None }));
+            return Self(Mode::parse(value, reading).map(|mode| RecoveryPolicy { mode, prefill: None }));
         }
         let (mut mode, mut prefill) = (None, None);
         reading.read_keys(value, |reading, key, value| {
@@ -61,7 +61,7 @@ impl Recovery {
         if mode.is_none() {
             reading.report_problem(format!("needs `mode`: {ALLOWED}"));
         }
-        Self(mode.map(|mode| Policy { mode, prefill }))
+        Self(mode.map(|mode| RecoveryPolicy { mode, prefill }))
     }
 
     pub fn inherit(&mut self, parent: &Self) {

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use penstock_net::headers::Headers;
 use serde_json::Value;
 
-use crate::{ingress::headers::Headers, parse::document_reader::ConfigReader};
+use crate::parse::document_reader::ConfigReader;
 
 /// Statuses that are retried if the config lists none.
 const DEFAULT_RETRY_STATUSES: [u16; 6] = [429, 500, 502, 503, 504, 529];
@@ -14,7 +15,7 @@ const MAX_RETRIES: u64 = 5;
 const MAX_TOTAL_WAIT: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Policy {
+struct RetryPolicy {
     max_retries: u32,
     /// Empty if the default statuses apply.
     retry_statuses: Vec<u16>,
@@ -23,13 +24,13 @@ struct Policy {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Retry(Option<Box<Policy>>);
+pub struct Retry(Option<Box<RetryPolicy>>);
 
 impl Retry {
     /// Parses an object with `attempts` from a config.
     pub fn parse(value: &Value, reading: &mut ConfigReader) -> Self {
         let mut attempts = None;
-        let mut policy = Policy { max_retries: 0, retry_statuses: Vec::new(), use_retry_after: false };
+        let mut policy = RetryPolicy { max_retries: 0, retry_statuses: Vec::new(), use_retry_after: false };
         reading.read_keys(value, |reading, key, value| {
             match key {
                 "attempts" => attempts = reading.read_integer(value, &(0..=MAX_RETRIES)).or(Some(0)),
@@ -58,7 +59,7 @@ impl Retry {
 
     /// Returns the heap memory in bytes, without the value itself.
     pub fn heap_bytes(&self) -> usize {
-        self.0.as_ref().map_or(0, |policy| size_of::<Policy>() + size_of_val(&policy.retry_statuses[..]))
+        self.0.as_ref().map_or(0, |policy| size_of::<RetryPolicy>() + size_of_val(&policy.retry_statuses[..]))
     }
 
     /// Returns true if the config sets a retry policy, even one with zero retries.

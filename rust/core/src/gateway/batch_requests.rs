@@ -4,10 +4,11 @@
 use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
+use penstock_net::body::Body;
 use percent_encoding::utf8_percent_encode;
 use serde::Deserialize;
 
-use super::provider_request;
+use super::{collected_body::collect_body, provider_request};
 use crate::{
     auth::caller,
     endpoints::{
@@ -19,11 +20,9 @@ use crate::{
     gateway_state::GatewayState,
     ingress::{
         Request,
-        body::Body,
         control_headers::ControlHeaders,
-        headers::{BatchOutput, RequestHead},
+        message::{BatchOutput, RequestHead},
     },
-    process::memory_budget::MemoryPermit,
     response::outgoing::{ClientResponse, ClientResponseBody},
     state::snapshot::Snapshot,
 };
@@ -61,30 +60,21 @@ pub(super) async fn handle(state: &Arc<GatewayState>, snapshot: Arc<Snapshot>, r
 /// batches in the gateway's store.
 fn is_unauthenticated(state: &GatewayState, snapshot: &Snapshot, head: &RequestHead) -> bool {
     let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
-    let token_identity = caller::authenticate_token(snapshot, &head.headers, &control);
+    let token = caller::authenticate_token(snapshot, &head.headers, &control);
     let require = state.settings.require_key;
-    let admitted = token_identity.and_then(|token_identity| {
-        caller::admit(token_identity.as_ref(), snapshot, require, &head.headers, &control).map(|_| ())
-    });
+    let admitted =
+        token.and_then(|token| caller::admit(token.as_ref(), snapshot, require, &head.headers, &control).map(|_| ()));
     !matches!(admitted, Ok(()) | Err(Error::KeyForbidden { .. } | Error::TokenForbidden { .. }))
-}
-
-/// Collects the body and returns it with its memory permit. A body that arrived complete is not charged yet.
-async fn collect_body(state: &GatewayState, body: Body) -> crate::error::Result<(Bytes, Option<MemoryPermit>)> {
-    match body.with_limits(state.body_limits)? {
-        body @ Body::Complete(_) => body.collect_with_permit().await,
-        body @ Body::Streamed(..) => body.with_memory_budget(&state.shared.body_memory)?.collect_with_permit().await,
-    }
 }
 
 /// Returns true if the batch is created from a file in the gateway's own store.
 fn uses_gateway_file(body: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct CreateBatchBody<'b> {
+    struct BatchInputFile<'b> {
         #[serde(borrow)]
         input_file_id: Cow<'b, str>,
     }
-    serde_json::from_slice::<CreateBatchBody<'_>>(body).is_ok_and(|made| made.input_file_id.starts_with(FILE_ID_PREFIX))
+    serde_json::from_slice::<BatchInputFile<'_>>(body).is_ok_and(|made| made.input_file_id.starts_with(FILE_ID_PREFIX))
 }
 
 /// Asks the provider for the batch to find its output file, then requests the content of that file.

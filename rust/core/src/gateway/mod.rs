@@ -2,12 +2,16 @@
 //! `provider_request`. Nothing below it imports it.
 
 mod batch_requests;
+mod collected_body;
+mod prompt_requests;
 mod provider_request;
 mod websocket_request;
 
 pub use websocket_request::{UpgradeOutcome, handle_upgrade};
 
 use std::sync::Arc;
+
+use penstock_net::uri::find_path_error;
 
 use crate::{
     endpoints::{
@@ -17,9 +21,10 @@ use crate::{
     },
     error::Error,
     gateway_state::GatewayState,
-    ingress::{Request, head_validation, headers::RequestHead, route},
+    ingress::{Request, message::RequestHead, route},
+    prompts::prompt_request::PromptPath,
     resolve::models,
-    response::outgoing::ClientResponse,
+    response::outgoing::{ClientResponse, ClientResponseBody},
     state::snapshot::Snapshot,
 };
 
@@ -29,6 +34,10 @@ enum Destination {
     Management,
     /// Batches: the body decides whether the gateway or a provider runs them.
     Batches,
+    /// A saved prompt, which is run or rendered.
+    Prompt(PromptPath),
+    /// A feature of the management API that this version does not have.
+    Reserved(&'static str),
     /// A provider, or a path that the engine serves itself.
     Provider,
 }
@@ -37,6 +46,9 @@ impl Destination {
     /// Chooses the destination. Rewrites the path or query of requests that reach it under another name.
     fn choose(state: &GatewayState, snapshot: &Snapshot, head: &mut RequestHead) -> Self {
         let aliases = &state.settings.header_aliases;
+        if let Some(path) = PromptPath::parse(&head.method, &head.path) {
+            return Self::Prompt(path);
+        }
         if let Some(query) = models::catalogue_query(snapshot, head, aliases) {
             head.query = query;
             return Self::Management;
@@ -50,6 +62,9 @@ impl Destination {
         if batches::needs_batch_handler(snapshot, head) {
             return Self::Batches;
         }
+        if let Some(feature) = route::reserved_feature(&head.path) {
+            return Self::Reserved(feature);
+        }
         if let Some(path) = route::rewrite_cancel_path(&head.method, &head.path) {
             head.path = path;
         }
@@ -60,6 +75,9 @@ impl Destination {
 /// Handles one client request and returns its response.
 pub async fn handle(state: &Arc<GatewayState>, request: Request) -> ClientResponse {
     let mut response = dispatch(state, request).await;
+    if let (ClientResponseBody::Complete(_), Some(spool)) = (&response.body, state.record_sink.durable_spool()) {
+        Box::pin(spool.wait_until_durable()).await;
+    }
     if state.is_draining() {
         // Makes the client open a new connection for its next request, to a worker that is not draining.
         response.head.headers.push(b"connection", b"close");
@@ -72,7 +90,7 @@ pub async fn handle(state: &Arc<GatewayState>, request: Request) -> ClientRespon
 async fn dispatch(state: &Arc<GatewayState>, request: Request) -> ClientResponse {
     let Request { mut head, body } = request;
     let snapshot = state.load_snapshot();
-    if let Some(message) = head_validation::find_path_error(&head.path) {
+    if let Some(message) = find_path_error(&head.path) {
         // The path is ambiguous, so it must not select a destination. The request is rejected and recorded as a
         // provider request.
         let error = Error::HeaderInvalid { name: "path", message: message.into() };
@@ -81,9 +99,15 @@ async fn dispatch(state: &Arc<GatewayState>, request: Request) -> ClientResponse
     let error = find_head_error(&state.settings, &head);
     match (Destination::choose(state, &snapshot, &mut head), error) {
         (Destination::Management, Some(error)) => reject_without_record(&state.settings, &error, &head),
+        (Destination::Reserved(feature), error) => {
+            reject_without_record(&state.settings, &error.unwrap_or(Error::NotImplemented { feature }), &head)
+        }
         (Destination::Management, None) => management_proxy::forward_management_request(state, head, body).await,
         (Destination::Batches, None) => Box::pin(batch_requests::handle(state, snapshot, Request { head, body })).await,
-        (Destination::Batches | Destination::Provider, error) => {
+        (Destination::Prompt(path), None) => {
+            Box::pin(prompt_requests::handle(state, snapshot, Request { head, body }, path)).await
+        }
+        (Destination::Batches | Destination::Prompt(_) | Destination::Provider, error) => {
             Box::pin(provider_request::handle(state, snapshot, Request { head, body }, error)).await
         }
     }

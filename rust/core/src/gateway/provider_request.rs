@@ -3,12 +3,14 @@
 
 use std::{pin::pin, sync::Arc};
 
+use penstock_net::body::Body;
+
 use crate::{
     accounting::record::{Record, RequestLog},
-    auth::caller,
+    auth::{caller, upload_token::UploadGrant},
     endpoints::{
         builtin::{builtin_response, reject_without_record},
-        count_tokens,
+        count_tokens, limit_admission,
         target_endpoint::serve_at_target,
     },
     error::{Error, Result},
@@ -16,12 +18,11 @@ use crate::{
     gateway_state::GatewayState,
     ingress::{
         Request,
-        body::Body,
         control_headers::ControlHeaders,
         route::{self, Route},
     },
     request::{body_fields::read_body_fields, inference_profiles},
-    resolve::target_resolver::Call,
+    resolve::{models::RequestedModel, target_resolver::Call},
     response::{
         delivery::{self, UpstreamResponse},
         outgoing::ClientResponse,
@@ -38,7 +39,9 @@ pub(super) async fn handle(
     request: Request,
     error: Option<Error>,
 ) -> ClientResponse {
-    let Request { head, body } = request;
+    let Request { mut head, body } = request;
+    // Taken from the head first, so that nothing records or forwards the token.
+    let upload = UploadGrant::take(&snapshot, &mut head, &state.settings.header_aliases);
     // The record outlives this function if the response is a stream.
     let head = Arc::new(head);
     let Some(route) = Route::parse(&head.method, &head.path) else {
@@ -48,6 +51,7 @@ pub(super) async fn handle(
         };
     };
     let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
+    let route = route.for_client(&head.headers);
     let call = Call { route, head: &head, control };
     let mut record = Record::open(Arc::clone(&head), Arc::clone(&state.record_sink));
     record.log.read_request(&call, &state.record_sink);
@@ -58,7 +62,7 @@ pub(super) async fn handle(
     }
     let result = {
         // Pinned here because `select` would copy a future that it takes by value once more.
-        let serving = pin!(admit_and_serve(state, &snapshot, &call, body, &mut record.log));
+        let serving = pin!(admit_and_serve(state, &snapshot, &call, upload, body, &mut record.log));
         tokio::select! {
             biased;
             result = serving => result,
@@ -69,7 +73,7 @@ pub(super) async fn handle(
         Ok(mut upstream_response) => {
             let resume_point = upstream_response.resume_point.take();
             let response = delivery::deliver_response(state, upstream_response, &call, record).await;
-            Continuation::attach((state, snapshot, Arc::clone(&head)), resume_point, response)
+            Continuation::attach(state, snapshot, Arc::clone(&head), resume_point, response)
         }
         Err(error) => delivery::respond_with_error(&error, &call, record),
     }
@@ -81,15 +85,19 @@ async fn admit_and_serve(
     state: &GatewayState,
     snapshot: &Snapshot,
     call: &Call<'_>,
+    upload: Option<UploadGrant<'_>>,
     body: Body,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     if state.is_overloaded() {
         return Err(Error::Overloaded);
     }
-    let token_identity = caller::authenticate_token(snapshot, &call.head.headers, &call.control)?;
+    let token = caller::authenticate_token(snapshot, &call.head.headers, &call.control)?;
     let require_key = state.settings.require_key;
-    let caller = caller::admit(token_identity.as_ref(), snapshot, require_key, &call.head.headers, &call.control)?;
+    let caller = match upload.and_then(|grant| grant.key) {
+        Some(key) => caller::admit_upload(key, snapshot),
+        None => caller::admit(token.as_ref(), snapshot, require_key, &call.head.headers, &call.control)?,
+    };
     log.set_caller(&caller, snapshot);
     // Counts the body towards the memory budget only after admission, so that rejected clients cannot use it up.
     let body = body.with_memory_budget(&state.shared.body_memory)?;
@@ -97,10 +105,12 @@ async fn admit_and_serve(
     if routing::is_explain_request(call) {
         return Box::pin(routing::explain_routing(state, &resolver, body)).await;
     }
+    let _prepared = resolver.prepare_config().await?;
     let plan = resolver.build_plan()?;
-    log.config_slug = plan.config_slug.map(ToOwned::to_owned);
+    log.details.config = plan.config.identity();
     let is_special = call.control.should_explain() || call.control.is_nitro_mode();
-    if !plan.config.is_plain || !plan.has_provider() || is_special {
+    let is_checked = routing::hooks::has_defaults(&resolver);
+    if !plan.config.is_plain || !plan.has_provider() || is_special || is_checked {
         return Box::pin(routing::route_request(state, &resolver, &plan, body, log)).await;
     }
     let (mut target, _) = resolver.resolve_target(&plan, &plan.config.root, "")?;
@@ -110,6 +120,9 @@ async fn admit_and_serve(
     log.provider_source = Some(if plan.config.root.provider.is_some() { "config" } else { "headers" });
     count_tokens::check_supported(call.route.operation, &target)?;
     let body = read_body_fields(state.body_limits, call, body, log).await?;
+    limit_admission::admit_request(state, call, &caller, log)?;
+    log.set_saved_provider(&target);
+    let body = log.begin_record(call.head, &state.record_sink, body);
     if let (true, Body::Complete(bytes)) = (call.requested_operation().has_countable_text(), &body) {
         log.count_input = Some(state.record_sink.token_counter.retain_body(call.requested_operation(), bytes));
     }
@@ -117,7 +130,8 @@ async fn admit_and_serve(
         // The model may carry a provider prefix (`@slug/model`).
         return Box::pin(routing::resolve_model_prefix(state, &resolver, &plan, body, log)).await;
     }
-    target.apply_model(call, &log.model, body.complete_bytes())?;
+    let requested = RequestedModel { model: &log.model, in_query: &log.model };
+    target.apply_model(call, requested, body.complete_bytes())?;
     target.cap_timeout(client_deadline);
     if let Some(lookup) = target.provider.model_lookup(&target.options, &log.model) {
         Box::pin(inference_profiles::resolve_backing_model(state, call.route.operation, &mut target, lookup, log))

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use penstock_net::{UpstreamWebSocket, body::Body, uri};
 use tokio::time::timeout as limit_time;
 
 use crate::{
@@ -10,20 +11,24 @@ use crate::{
     auth::caller,
     endpoints::{
         builtin::{find_head_error, reject_without_record},
+        limit_admission,
         realtime::{WebSocketSession, model_from_query, offered_protocols, upgrade_target},
     },
     error::{Error, Result},
     features::timeout,
     gateway_state::GatewayState,
-    ingress::{control_headers::ControlHeaders, head_validation, headers::RequestHead, route::Route},
-    resolve::target_resolver::Call,
+    ingress::{
+        control_headers::ControlHeaders,
+        message::RequestHead,
+        route::{Route, reserved_feature},
+    },
+    resolve::{models::RequestedModel, target_resolver::Call},
     response::{
         delivery::{self, UpstreamResponse},
         outgoing::{ClientResponse, ClientResponseBody},
     },
     routing,
     state::snapshot::Snapshot,
-    upstream::UpstreamWebSocket,
 };
 
 /// Limits for the body that a provider sends when it rejects the upgrade: how many bytes are read, and for how long.
@@ -38,12 +43,21 @@ pub enum UpgradeOutcome {
 
 /// Handles one WebSocket upgrade request: validates, admits, routes and opens the upstream connection.
 pub async fn handle_upgrade(state: &GatewayState, head: RequestHead) -> UpgradeOutcome {
+    let outcome = connect_or_reject(state, head).await;
+    if let (UpgradeOutcome::Rejected(_), Some(spool)) = (&outcome, state.record_sink.durable_spool()) {
+        Box::pin(spool.wait_until_durable()).await;
+    }
+    outcome
+}
+
+async fn connect_or_reject(state: &GatewayState, head: RequestHead) -> UpgradeOutcome {
     let snapshot = state.snapshot.load_full();
-    let path_error = head_validation::find_path_error(&head.path);
+    let path_error = uri::find_path_error(&head.path);
     let fault = path_error.map(|message| Error::HeaderInvalid { name: "path", message: message.into() });
     let fault = fault.or_else(|| find_head_error(&state.settings, &head));
     let head = Arc::new(head);
-    let route = Route::parse_websocket(&head.path).filter(|_| !snapshot.is_management_path(&head.path));
+    let is_provider_path = !snapshot.is_management_path(&head.path) && reserved_feature(&head.path).is_none();
+    let route = Route::parse_websocket(&head.path).filter(|_| is_provider_path);
     let Some(route) = route else {
         return UpgradeOutcome::Rejected(reject_without_record(
             &state.settings,
@@ -92,15 +106,18 @@ async fn open_websocket(
         return Err(Error::Overloaded);
     }
     let (fields, control) = (&call.head.headers, &call.control);
-    let token_identity = caller::authenticate_token(snapshot, fields, control)?;
-    let caller = caller::admit(token_identity.as_ref(), snapshot, state.settings.require_key, fields, control)?;
+    let token = caller::authenticate_token(snapshot, fields, control)?;
+    let caller = caller::admit(token.as_ref(), snapshot, state.settings.require_key, fields, control)?;
     log.set_caller(&caller, snapshot);
     let resolver = state.target_resolver(snapshot, call, &caller);
+    let _prepared = resolver.prepare_config().await?;
     let plan = resolver.build_plan()?;
-    log.config_slug = plan.config_slug.map(ToOwned::to_owned);
+    log.details.config = plan.config.identity();
     log.metadata.validate()?;
+    limit_admission::admit_request(state, call, &caller, log)?;
     log.is_streaming = true;
     log.model = model_from_query(&call.head.query);
+    drop(log.begin_record(call.head, &state.record_sink, Body::empty()));
     if !plan.config.is_plain || control.should_explain() {
         return routing::open_websocket(state, &resolver, &plan, log).await;
     }
@@ -111,7 +128,8 @@ async fn open_websocket(
     if let Some(model) = model_override {
         model.clone_into(&mut log.model);
     }
-    target.apply_model(call, &log.model, b"")?;
+    let requested = RequestedModel { model: &log.model, in_query: &requested_model };
+    target.apply_model(call, requested, b"")?;
     target.cap_timeout(until);
     upgrade_target(state, call, &target, &requested_model, log).await
 }

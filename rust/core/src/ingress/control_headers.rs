@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::ingress::{headers::Headers, trace_context::TraceContext};
+use penstock_llm::catalog;
+use penstock_net::headers::Headers;
+
+use crate::ingress::trace_context::TraceContext;
 
 /// Prefix of the gateway's control headers.
 pub const CONTROL_PREFIX: &[u8] = b"x-gateway-";
@@ -96,6 +99,17 @@ impl<'a> ControlHeaders<'a> {
     /// Returns true if only metrics of the request may be logged, not its content.
     pub fn is_content_logging_disabled(&self) -> bool {
         self.debug.is_some_and(|value| value.eq_ignore_ascii_case("false"))
+    }
+
+    /// Returns true if the rest of a control header's name, after the prefix, is a known field or a provider's option.
+    pub fn is_field(name: &[u8]) -> bool {
+        let mut probe = ControlHeaders::default();
+        probe.set_field(name, "");
+        let is_option = || {
+            let mut options = catalog::all_providers().flat_map(|provider| provider.row().options);
+            options.any(|option| option.header.as_bytes() == name)
+        };
+        !probe.has_other_fields || is_option()
     }
 
     fn set_field(&mut self, name: &[u8], value: &'a str) {

@@ -1,7 +1,9 @@
-//! Validation of a request head. Rejects what two servers could interpret differently: duplicate or ambiguous headers,
-//! an invalid host, and dot segments in the path.
+//! Validation of header fields. Rejects what two servers could interpret differently: duplicate or ambiguous headers,
+//! and an invalid host.
 
-use crate::ingress::{control_headers::split_control_name, headers::Headers};
+use penstock_net::{headers::Headers, uri::is_valid_host};
+
+use crate::ingress::control_headers::{ControlHeaders, split_control_name};
 
 /// Returns the first error in the fields that decide identity and routing; each of them must be unambiguous.
 pub fn find_header_error(headers: &Headers, aliases: &[String]) -> Option<(&'static str, String)> {
@@ -34,9 +36,11 @@ fn find_control_header_error(headers: &Headers, index: usize, aliases: &[String]
     let (name, value) = headers.iter().nth(index)?;
     let shown = || String::from_utf8_lossy(name).into_owned();
     if name.contains(&b'_') {
-        // Some servers treat an underscore as a hyphen, so the name would be ambiguous.
+        // Some servers treat an underscore as a hyphen, so the name would be ambiguous. Names that are no control header
+        // either way are ignored, because SDKs send any option as a header.
         let plain = name.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect::<Vec<_>>();
         return split_control_name(&plain, aliases)
+            .filter(|(_, field)| ControlHeaders::is_field(field))
             .map(|_| format!("`{}` is written with hyphens: `{}`", shown(), String::from_utf8_lossy(&plain)));
     }
     let (prefix, rest) = split_control_name(name, aliases)?;
@@ -51,40 +55,16 @@ fn find_control_header_error(headers: &Headers, index: usize, aliases: &[String]
     })
 }
 
-/// Returns true if the value is a host with an optional port (RFC 9110 §7.2).
-fn is_valid_host(value: &[u8]) -> bool {
-    let (host, port) = match value.iter().rposition(|byte| matches!(byte, b':' | b']')) {
-        Some(at) if value[at] == b':' => value.split_at(at),
-        _ => (value, &b""[..]),
-    };
-    let is_port = port.is_empty() || port.len() <= 6 && port[1..].iter().all(u8::is_ascii_digit);
-    let is_name = match host {
-        [b'[', inner @ .., b']'] => {
-            inner.contains(&b':') && inner.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'))
-        }
-        name => {
-            !name.is_empty()
-                && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(byte))
-        }
-    };
-    is_port && is_name
-}
-
-/// Returns an error if the path contains dot segments, plain or encoded, because other servers would resolve them
-/// differently.
-pub fn find_path_error(path: &str) -> Option<&'static str> {
-    if !path.contains('.') && !path.contains('%') {
-        return None;
-    }
-    // A server that decodes the path treats encoded separators as separators.
-    let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
-    let mut segments = plain.split(['/', '\\']);
-    segments.any(|segment| segment == "." || segment == "..").then_some("must not contain dot segments")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ignores_options_of_sdks_that_are_no_control_headers() {
+        let headers = [("x-portkey-ai_service", "openai"), ("x-portkey-workspace_id", "w")];
+        let headers = headers.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+        assert_eq!(find_header_error(&headers, &["x-portkey-".to_owned()]), None);
+    }
 
     #[test]
     fn rejects_ambiguous_headers_and_names_them() {
@@ -96,6 +76,7 @@ mod tests {
         for (fields, expected) in [
             (&[("host", "a"), ("Host", "a")][..], "host is sent twice"),
             (&[("authorization", "a"), ("Authorization", "a")], "authorization is sent twice"),
+            (&[("x-portkey-trace_id", "a")], "`x-portkey-trace_id` is written"),
             (&[("x_gateway_api_key", "a")], "`x_gateway_api_key` is written with hyphens"),
             (&[("X-Gateway_Config", "a")], "`x-gateway_config` is written"),
             (&[("x-portkey-api_key", "a")], "`x-portkey-api_key` is written"),
@@ -114,19 +95,6 @@ mod tests {
             &[("x-gateway-span-id", "1"), ("x-gateway-parent-span-id", "2")],
         ] {
             assert_eq!(faults(fields), None);
-        }
-    }
-
-    #[test]
-    fn validates_host_with_optional_port() {
-        for host in ["a", "a.example:8787", "127.0.0.1:80", "[::1]", "[::ffff:1.2.3.4]:443", "my_host", "a."] {
-            assert!(is_valid_host(host.as_bytes()), "{host}");
-        }
-        for host in [
-            "", " ", "a b", "a/b", "u@a", "a:x", "a:123456", "a,b", "a?", "a#", ":80", "[::1", "::1", "[]", "a\\b",
-            "[a]b",
-        ] {
-            assert!(!is_valid_host(host.as_bytes()), "{host}");
         }
     }
 }

@@ -1,14 +1,14 @@
 //! What a request says: route, headers, body, trace context.
 
-pub mod body;
+pub mod client_sdk;
 pub mod control_headers;
 pub mod head_validation;
-pub mod headers;
+pub mod message;
 pub mod route;
 pub mod trace_context;
 
-use body::Body;
-use headers::RequestHead;
+use message::RequestHead;
+use penstock_net::body::Body;
 
 /// Request as received from the client.
 #[derive(Debug)]

@@ -7,7 +7,10 @@ use penstock_llm::{
     catalog::{GooglePathOptions, PathOptions},
     operation::Operation,
 };
+use penstock_net::headers::Headers;
 use percent_encoding::percent_decode_str;
+
+use crate::ingress::client_sdk;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route<'r> {
@@ -25,16 +28,57 @@ const REJECTED_METHODS: [&str; 3] = ["CONNECT", "TRACE", "TRACK"];
 /// Version prefixes of Google's API, except for `/v1`, which other providers use too.
 const GOOGLE_VERSIONS: [&str; 3] = ["/v1beta", "/v1alpha", "/v1beta1"];
 
-/// Paths at which Google's SDKs start and continue file uploads.
-const GOOGLE_UPLOAD_PATHS: [&str; 2] = ["/upload/v1/files", "/upload/v1beta/files"];
+/// Prefix of the paths at which Google's SDKs start and continue uploads, followed by a version.
+const GOOGLE_UPLOAD_PREFIX: &str = "/upload";
 
-/// Rewrites the provider's upload URL to the gateway's host, with the same path and query. `None` if it is not an
-/// upload path.
-pub fn rewrite_upload_url(url: &str, scheme: &str, host: &str) -> Option<String> {
+/// First path segments below `/v1` that belong to features of the management API, with or without an implementation.
+/// Requests to them are never forwarded to a provider, because they contain data that is meant for the gateway.
+pub const RESERVED_SEGMENTS: [&str; 22] = [
+    "admin",
+    "agent",
+    "agent-integrations",
+    "agent-servers",
+    "analytics",
+    "collections",
+    "execute-guardrails",
+    "feedback",
+    "gateway",
+    "guardrails",
+    "labels",
+    "logs",
+    "mcp",
+    "mcp-integrations",
+    "mcp-servers",
+    "oauth",
+    "otel",
+    "policies",
+    "prompt",
+    "prompts",
+    "scim",
+    "workspace-exclusions",
+];
+
+/// Returns the management feature that a path belongs to, by its first segment below `/v1`. `/v1/v2/…` is the path of
+/// clients whose base URL ends in `/v1` and that call a newer route.
+pub fn reserved_feature(path: &str) -> Option<&'static str> {
+    let rest = path.strip_prefix("/v1/")?;
+    let rest = rest.strip_prefix("v2/").unwrap_or(rest);
+    let segment = rest.split('/').next()?;
+    let name = percent_decode_str(segment).decode_utf8_lossy();
+    RESERVED_SEGMENTS.into_iter().find(|reserved| reserved.eq_ignore_ascii_case(&name))
+}
+
+/// Returns true if Google's SDKs start or continue uploads at a path.
+pub fn is_upload_path(path: &str) -> bool {
+    strip_path_prefix(path, GOOGLE_UPLOAD_PREFIX)
+        .is_some_and(|rest| strip_path_prefix(rest, "/v1").is_some() || is_google_path(rest))
+}
+
+/// Splits the URL of an upload into its path and query. `None` if it is not that of an upload.
+pub fn split_upload_url(url: &str) -> Option<(&str, &str)> {
     let (_, rest) = url.split_once("://")?;
-    let path_and_query = &rest[rest.find('/')?..];
-    let path = path_and_query.split('?').next()?;
-    GOOGLE_UPLOAD_PATHS.contains(&path).then(|| format!("{scheme}://{host}{path_and_query}"))
+    let target = &rest[rest.find('/')?..];
+    Some(target.split_once('?').unwrap_or((target, ""))).filter(|(path, _)| is_upload_path(path))
 }
 
 /// Returns true if requests with this method are forwarded. Valid custom methods are, because a provider may support
@@ -79,6 +123,20 @@ impl<'r> Route<'r> {
         }
     }
 
+    /// Returns the route for a client with these headers. Files and batches of Google's API have the same paths as
+    /// `OpenAI`'s, but not their format, so they are forwarded.
+    #[must_use]
+    pub fn for_client(self, headers: &Headers) -> Self {
+        let operation = self.operation;
+        let is_shared = operation.is_file_operation() || operation.is_batch() || operation == Operation::GetBatchOutput;
+        // Google's clients create neither at these paths. Otherwise a header could keep a batch of another provider from
+        // being billed.
+        let is_shared = is_shared
+            && !matches!(operation, Operation::CreateBatch | Operation::CreateBatchJob | Operation::UploadFile);
+        let is_googles = is_shared && client_sdk::is_google_client(headers);
+        Self { operation: if is_googles { Operation::Proxy } else { operation }, ..self }
+    }
+
     /// Returns the operation of the request, also for paths under `/v1/proxy`.
     pub fn effective_operation(&self, method: &str) -> Operation {
         match *self {
@@ -119,7 +177,7 @@ impl<'r> Route<'r> {
     /// Parses paths of Google's SDKs, which have their own versions. Operations that the gateway does not read are
     /// forwarded with the same path.
     fn parse_google(method: &str, path: &'r str) -> Option<Self> {
-        if GOOGLE_UPLOAD_PATHS.contains(&path) {
+        if is_upload_path(path) {
             return Some(Self { operation: Operation::Proxy, path, path_params: PathOptions::default() });
         }
         let (version, rest) =
@@ -255,6 +313,34 @@ mod tests {
     }
 
     #[test]
+    fn reserves_paths_of_management_features() {
+        for segment in RESERVED_SEGMENTS {
+            for path in [format!("/v1/{segment}"), format!("/v1/{segment}/a/b"), format!("/v1/v2/{segment}/a")] {
+                assert_eq!(reserved_feature(&path), Some(segment), "{path}");
+            }
+            assert_eq!(reserved_feature(&format!("/v1/proxy/{segment}")), None);
+            assert_eq!(reserved_feature(&format!("/v1/{segment}x")), None);
+        }
+        assert_eq!(reserved_feature("/v1/Feedback"), Some("feedback"));
+        assert_eq!(reserved_feature("/v1/%66eedback"), Some("feedback"));
+        assert_eq!(reserved_feature("/v1/workspace-exclusions/input-guardrails"), Some("workspace-exclusions"));
+        for path in [
+            "/v1/agents/completions",
+            "/v1/chat/completions",
+            "/v1/conversations",
+            "/v1/deployments/a/b/predictions",
+            "/v1/evals",
+            "/v1/responses",
+            "/v1/sessions",
+            "/v1/v2/chat",
+            "/v1/videos",
+            "/v1/webhooks",
+        ] {
+            assert_eq!(reserved_feature(path), None, "{path}");
+        }
+    }
+
+    #[test]
     fn post_to_a_fine_tuning_job_cancels_it() {
         assert_eq!(
             rewrite_cancel_path("POST", "/v1/fine_tuning/jobs/ft-1").as_deref(),
@@ -303,14 +389,47 @@ mod tests {
     }
 
     #[test]
-    fn rewrites_upload_url_to_the_gateway() {
-        let rewrite = |url| rewrite_upload_url(url, "https", "gw.example:8787");
-        let upload_url =
-            "https://generativelanguage.googleapis.com/upload/v1beta/files?upload_id=A-b&upload_protocol=resumable";
-        let expected = "https://gw.example:8787/upload/v1beta/files?upload_id=A-b&upload_protocol=resumable";
-        assert_eq!(rewrite(upload_url).as_deref(), Some(expected));
+    fn splits_upload_urls_of_google() {
+        let google = "https://generativelanguage.googleapis.com";
+        for (url, expected) in [
+            ("/upload/v1beta/files?upload_id=A-b", ("/upload/v1beta/files", "upload_id=A-b")),
+            ("/upload/v1/files", ("/upload/v1/files", "")),
+            ("/upload/v1alpha/fileSearchStores/a:upload?x", ("/upload/v1alpha/fileSearchStores/a:upload", "x")),
+        ] {
+            assert_eq!(split_upload_url(&format!("{google}{url}")), Some(expected), "{url}");
+        }
         for elsewhere in ["https://storage.example/bucket/x?upload_id=A", "/upload/v1/files", "https://x", ""] {
-            assert_eq!(rewrite(elsewhere), None, "{elsewhere}");
+            assert_eq!(split_upload_url(elsewhere), None, "{elsewhere}");
+        }
+        for other in ["/upload/v1", "/upload/v2/files", "/upload/files", "/uploads/v1/files", "/v1/upload/v1/files"] {
+            assert!(!is_upload_path(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn forwards_files_and_batches_of_google_clients() {
+        let operation = |method, path, header: &'static [u8]| {
+            let headers = [(header, &b"1"[..])].into_iter().collect();
+            Route::parse(method, path).unwrap().for_client(&headers).operation
+        };
+        for (method, path, is_shared) in [
+            ("GET", "/v1/files", true),
+            ("GET", "/v1/files/a", true),
+            ("DELETE", "/v1/files/a", true),
+            ("GET", "/v1/batches", true),
+            ("GET", "/v1/batches/a", true),
+            ("POST", "/v1/batches", false),
+            ("POST", "/v1/files", false),
+            ("GET", "/v1/models", false),
+            ("POST", "/v1/models/m:generateContent", false),
+            ("POST", "/v1/chat/completions", false),
+        ] {
+            let plain = Route::parse(method, path).unwrap().operation;
+            assert_eq!(operation(method, path, b"x-api-key"), plain);
+            for header in [&b"x-goog-api-key"[..], b"x-goog-api-client"] {
+                let found = operation(method, path, header);
+                assert_eq!(found, if is_shared { Operation::Proxy } else { plain }, "{method} {path}");
+            }
         }
     }
 

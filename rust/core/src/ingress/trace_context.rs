@@ -1,6 +1,6 @@
 //! W3C trace context: parses the client's `traceparent` and `tracestate`, and builds those for the provider.
 
-use crate::ingress::headers::Headers;
+use penstock_net::headers::Headers;
 
 /// Trace context of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -30,6 +30,8 @@ pub struct ConfigReader {
     params: Vec<String>,
     /// Regular expressions of the document, compiled.
     pub patterns: PatternCache,
+    /// Bytes of the checks of guardrails that were compiled.
+    pub check_bytes: usize,
 }
 
 impl ConfigReader {
@@ -40,6 +42,7 @@ impl ConfigReader {
             problems: Vec::new(),
             params: Vec::new(),
             patterns: PatternCache::default(),
+            check_bytes: 0,
         }
     }
 
@@ -56,6 +59,22 @@ impl ConfigReader {
     /// Returns true if the document is being saved now, so that settings without effect are reported.
     pub fn should_lint(&self) -> bool {
         self.strictness == Strictness::StrictWithLints
+    }
+
+    pub fn strictness(&self) -> Strictness {
+        self.strictness
+    }
+
+    /// Returns the number of problems that were found so far.
+    pub fn problem_count(&self) -> usize {
+        self.problems.len()
+    }
+
+    /// Reports problems whose paths begin at the current one.
+    pub fn report_all(&mut self, problems: Vec<Problem>) {
+        for problem in problems {
+            self.problems.push(Problem::new(format!("{}{}", self.path, problem.path), problem.message));
+        }
     }
 
     pub fn report_problem(&mut self, message: impl Into<String>) {
@@ -249,7 +268,7 @@ pub fn json_type_name(value: &Value) -> &'static str {
     }
 }
 
-fn to_snake_case(key: &str) -> String {
+pub(crate) fn to_snake_case(key: &str) -> String {
     let mut snake = String::with_capacity(key.len() + 4);
     for letter in key.chars() {
         if letter.is_ascii_uppercase() {

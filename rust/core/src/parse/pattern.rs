@@ -1,8 +1,9 @@
 //! Regular expressions of a config. Matching takes linear time, and the memory of compiled patterns is bounded.
+//! `\d`, `\w` and `\b` mean ASCII characters, as in JavaScript, so that other text does not cost more.
 
 use std::collections::HashMap;
 
-use regex_automata::{meta, nfa::thompson::WhichCaptures};
+use regex_automata::{meta, nfa::thompson::WhichCaptures, util::syntax};
 
 /// Maximum bytes of a pattern's text. Some character classes compile to thousands of times their written size.
 const MAX_PATTERN_BYTES: usize = 2048;
@@ -16,17 +17,21 @@ const UNSUPPORTED_PATTERN: &str =
     "is not a regular expression that can be matched in linear time; look-around and back references are not supported";
 
 #[derive(Debug, Clone)]
-pub struct Pattern(meta::Regex);
+pub struct Pattern {
+    /// Number of the pattern within its config; equal texts have equal numbers.
+    pub number: usize,
+    regex: meta::Regex,
+}
 
 impl Pattern {
     pub fn is_match(&self, text: &str) -> bool {
-        self.0.is_match(text)
+        self.regex.is_match(text)
     }
 
     /// Returns the approximate memory use in bytes. Counts the compiled size twice, because the match cache is rarely
     /// larger than that.
     pub fn estimated_bytes(&self) -> usize {
-        self.0.memory_usage() * 2
+        self.regex.memory_usage() * 2
     }
 }
 
@@ -34,7 +39,7 @@ impl Pattern {
 #[derive(Debug, Default)]
 pub struct PatternCache {
     compiled_bytes: usize,
-    compiled: HashMap<String, meta::Regex>,
+    compiled: HashMap<String, Pattern>,
 }
 
 impl PatternCache {
@@ -45,7 +50,7 @@ impl PatternCache {
             return Err(String::new());
         }
         if let Some(cached) = self.compiled.get(text) {
-            return Ok(Pattern(cached.clone()));
+            return Ok(cached.clone());
         }
         let compiled = compile_regex(text);
         // A rejected pattern counts as the maximum, because compiling it cost as much.
@@ -55,9 +60,9 @@ impl PatternCache {
                 "makes all regular expressions hold more than {MAX_TOTAL_COMPILED_BYTES} bytes when they are compiled"
             ));
         }
-        let compiled = compiled?;
-        self.compiled.insert(text.to_owned(), compiled.clone());
-        Ok(Pattern(compiled))
+        let pattern = Pattern { number: self.compiled.len(), regex: compiled? };
+        self.compiled.insert(text.to_owned(), pattern.clone());
+        Ok(pattern)
     }
 }
 
@@ -70,12 +75,53 @@ fn compile_regex(text: &str) -> Result<meta::Regex, String> {
         .hybrid_cache_capacity(MATCH_CACHE_BYTES)
         // Capture positions are not needed, because patterns only test whether a text matches.
         .which_captures(WhichCaptures::Implicit);
-    meta::Builder::new().configure(config).build(text).map_err(|error| match error.size_limit() {
-        Some(_) => {
-            format!("must hold at most {MAX_COMPILED_BYTES} bytes when it is compiled: repeat large classes less often")
+    // A text is searched as a whole, so an empty match within a character does no harm.
+    let syntax = syntax::Config::new().utf8(false);
+    let text = use_ascii_classes(text);
+    meta::Builder::new().configure(config.utf8_empty(false)).syntax(syntax).build(&text).map_err(|error| {
+        match error.size_limit() {
+            Some(_) => {
+                format!(
+                    "must hold at most {MAX_COMPILED_BYTES} bytes when it is compiled: repeat large classes less often"
+                )
+            }
+            None => UNSUPPORTED_PATTERN.to_owned(),
         }
-        None => UNSUPPORTED_PATTERN.to_owned(),
     })
+}
+
+/// Replaces Perl classes and word boundaries by their ASCII forms, as JavaScript has them.
+fn use_ascii_classes(pattern: &str) -> String {
+    let mut out = String::with_capacity(pattern.len());
+    let mut class_depth = 0_usize;
+    let mut rest = pattern.chars();
+    while let Some(one) = rest.next() {
+        match one {
+            '[' => class_depth += 1,
+            ']' => class_depth = class_depth.saturating_sub(1),
+            '\\' => {
+                let escaped = rest.next().unwrap_or_default();
+                let is_plain_boundary = class_depth == 0 && !rest.as_str().starts_with('{');
+                match escaped {
+                    'd' => out.push_str("[0-9]"),
+                    'D' => out.push_str("[^0-9]"),
+                    'w' => out.push_str("[0-9A-Za-z_]"),
+                    'W' => out.push_str("[^0-9A-Za-z_]"),
+                    'b' | 'B' if is_plain_boundary => {
+                        out.push_str("(?-u:\\");
+                        out.push(escaped);
+                        out.push(')');
+                    }
+                    '\0' => out.push(one),
+                    _ => out.extend([one, escaped]),
+                }
+                continue;
+            }
+            _ => (),
+        }
+        out.push(one);
+    }
+    out
 }
 
 #[cfg(test)]
@@ -89,17 +135,39 @@ mod tests {
             let pattern = patterns.compile(&format!("^(gpt|claude)-{number}[a-z0-9.-]*$")).unwrap();
             assert!(pattern.is_match(&format!("gpt-{number}-mini")) && !pattern.is_match("o3"));
         }
-        assert!(PatternCache::default().compile(r"^[\w.+-]+@\w+\.\w{2,3}$").unwrap().is_match("zoë@example.org"));
+        assert!(PatternCache::default().compile(r"^[\w.+-]+@\w+\.\w{2,3}$").unwrap().is_match("zoe@example.org"));
+    }
+
+    #[test]
+    fn classes_and_boundaries_are_ascii_as_in_javascript() {
+        for (pattern, text, expected) in [
+            (r"^\w+$", "zoë", false),
+            (r"^[\w-]+$", "a-b_1", true),
+            (r"^[^\W\d]+$", "abc", true),
+            (r"^[^\W\d]+$", "ab1", false),
+            (r"^\d$", "\u{664}", false),
+            (r"zo\b", "zoë", true),
+            (r"\Bo\b", "zo", true),
+            (r"^.{3}$", "zoë", true),
+            (r"^\D\W$", "ëë", true),
+            (r"^\\d$", r"\d", true),
+            (r"^[\]\w]$", "]", true),
+            (r"\s", "a\u{a0}b", true),
+        ] {
+            let compiled = PatternCache::default().compile(pattern).unwrap();
+            assert_eq!(compiled.is_match(text), expected, "{pattern} {text}");
+        }
+        assert!(PatternCache::default().compile("a\\").is_err());
     }
 
     #[test]
     fn rejects_large_patterns_and_too_many_patterns() {
         let mut patterns = PatternCache::default();
-        assert!(patterns.compile(r"\w{20}").unwrap_err().contains("262144"));
+        assert!(patterns.compile(r"\pL{20}").unwrap_err().contains("262144"));
         assert!(patterns.compile(&"a".repeat(MAX_PATTERN_BYTES + 1)).unwrap_err().contains("2048"));
         assert!(patterns.compile("(?=x)").unwrap_err().contains("linear time"));
         let mut patterns = PatternCache::default();
-        let results: Vec<_> = (0..1000).map(|number| patterns.compile(&format!(r"\w\pL{number}")).map(drop)).collect();
+        let results: Vec<_> = (0..1000).map(|number| patterns.compile(&format!(r"\pN\pL{number}")).map(drop)).collect();
         let first = results.iter().position(Result::is_err).unwrap();
         assert!(results[first].as_ref().unwrap_err().contains("4194304"), "{:?}", results[first]);
         assert!(results[first + 1..].iter().all(|told| *told == Err(String::new())));
@@ -116,7 +184,7 @@ mod tests {
         // Stays fast, because only the first patterns are compiled: each rejected one counts as the maximum. The empty
         // message says that a pattern was not compiled.
         let mut patterns = PatternCache::default();
-        let results: Vec<_> = (0..5000).map(|number| patterns.compile(&format!(r"\w{{99}}{number}"))).collect();
+        let results: Vec<_> = (0..5000).map(|number| patterns.compile(&format!(r"\pL{{99}}{number}"))).collect();
         assert!(results.iter().all(Result::is_err));
         let compiled = results.iter().filter(|result| result.as_ref().is_err_and(|error| !error.is_empty())).count();
         assert_eq!(compiled, MAX_TOTAL_COMPILED_BYTES / MAX_COMPILED_BYTES + 1);

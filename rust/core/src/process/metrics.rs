@@ -75,6 +75,11 @@ pub struct Metrics {
     /// open.
     pub breakers_opened: Counter,
     pub breaker_skips: Counter,
+    /// Hooks of guardrails by result; skipped ones could not read what they should check.
+    pub guardrails_passed: Counter,
+    pub guardrails_failed: Counter,
+    pub guardrails_denied: Counter,
+    pub guardrails_skipped: Counter,
     started: Counter,
     finished: Counter,
 }
@@ -121,6 +126,8 @@ impl Metrics {
             "cache_hits": self.cache_hits.get(), "cache_misses": self.cache_misses.get(),
             "cache_refreshes": self.cache_refreshes.get(),
             "breakers_opened": self.breakers_opened.get(), "breaker_skips": self.breaker_skips.get(),
+            "guardrails_passed": self.guardrails_passed.get(), "guardrails_failed": self.guardrails_failed.get(),
+            "guardrails_denied": self.guardrails_denied.get(), "guardrails_skipped": self.guardrails_skipped.get(),
         })
     }
 }

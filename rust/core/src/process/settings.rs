@@ -77,6 +77,19 @@ pub struct Settings {
     pub records: bool,
     /// Maximum bytes of records that wait for the control process; further records are dropped and counted.
     pub outbox_bytes: usize,
+    /// Folder in which each worker has a folder for its spool. Without it, records are sent to the control process.
+    pub spool_path: Option<String>,
+    /// Folder of the counters of limits, which all workers of the node share. Without it each worker counts alone.
+    pub limits_path: Option<String>,
+    /// Maximum bytes of the spool folder. Bodies are left out above 90 percent.
+    pub spool_bytes: u64,
+    /// True to record bodies, each up to `record_body_bytes`.
+    pub record_bodies: bool,
+    pub record_body_bytes: usize,
+    /// True to write records to the disk before the client has the complete response.
+    pub sync_records: bool,
+    /// True to record the clients' network addresses.
+    pub record_peers: bool,
     pub sensitive_headers: Vec<String>,
     pub headers_to_metadata: Vec<String>,
     /// Address where the mock provider listens.
@@ -159,11 +172,6 @@ impl Settings {
             max_nested: self.max_nested_targets,
         }
     }
-
-    /// Returns the socket that accepts records. It lies in the same directory as the control process's socket.
-    pub fn record_socket(&self) -> Option<PathBuf> {
-        self.control_socket.as_ref().map(|path| path.with_file_name("records.sock"))
-    }
 }
 
 impl Default for Settings {
@@ -211,6 +219,13 @@ impl Default for Settings {
             block_inline_config: false,
             records: true,
             outbox_bytes: 64 * 1024 * 1024,
+            spool_path: None,
+            limits_path: None,
+            spool_bytes: 10 * 1024 * 1024 * 1024,
+            record_bodies: true,
+            record_body_bytes: 1024 * 1024,
+            sync_records: false,
+            record_peers: false,
             sensitive_headers: Vec::new(),
             headers_to_metadata: Vec::new(),
             mock_host: None,

@@ -3,15 +3,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use penstock_llm::api_format::{self, FormScanner, Peek, ScanError};
+use penstock_llm::{
+    api_format::{self, Peek, ScanError},
+    http_form::form::FormScanner,
+};
+use penstock_net::{
+    body::{Body, BodyLimits},
+    headers,
+};
 
 use crate::{
     accounting::record::RequestLog,
     error::{Error, Result},
-    ingress::{
-        body::{Body, BodyLimits},
-        headers,
-    },
     resolve::target_resolver::Call,
 };
 

@@ -2,10 +2,10 @@
 //! hidden from clients that did not ask for it.
 
 use penstock_llm::stream::include_usage;
+use penstock_net::body::Body;
 
 use crate::{
     accounting::record::RequestLog,
-    ingress::body::Body,
     resolve::{
         target::{StreamUsage, Target},
         target_resolver::Call,

@@ -7,15 +7,11 @@ use penstock_llm::{
     catalog::{BACKING_MODEL, ModelLookup},
     operation::Operation,
 };
+use penstock_net::BaseUrl;
 
 use crate::{
-    accounting::record::RequestLog,
-    credentials::IssuedCredential,
-    error::Result,
-    gateway_state::GatewayState,
-    request::internal_request::InternalRequest,
-    resolve::target::Target,
-    upstream::{self, BaseUrl},
+    accounting::record::RequestLog, credentials::IssuedCredential, error::Result, gateway_state::GatewayState,
+    request::internal_request::InternalRequest, resolve::target::Target,
 };
 
 /// Lifetime of a resolved name in the cache; a failed lookup is cached for `RETRY_INTERVAL`.
@@ -75,7 +71,7 @@ async fn fetch_backing_model(
     let outgoing = InternalRequest::new("GET", &lookup.path).into_outgoing(state, target, Operation::Proxy).await?;
     let sending = pin!(state.upstream.send(&target.base_url.origin, outgoing));
     let mut incoming = sending.await?;
-    let response = upstream::collect(&mut incoming.body, MAX_RESPONSE_BYTES).await?;
+    let response = penstock_net::collect(&mut incoming.body, MAX_RESPONSE_BYTES).await?;
     Ok(response.filter(|_| incoming.head.status < 300).and_then(|response| (lookup.parse_model)(&response)))
 }
 

@@ -5,15 +5,14 @@ use penstock_llm::{
     catalog::{PathInfo, PathOptions},
     operation::Operation,
 };
+use penstock_net::{BodyFraming, OutgoingRequest, body::Body};
 
 use crate::{
     credentials::{self, PayloadDigest},
     error::Result,
     gateway_state::GatewayState,
-    ingress::body::Body,
     request::request_head::{BodyLength, render_internal_head},
     resolve::target::Target,
-    upstream::{BodyFraming, OutgoingRequest},
 };
 
 /// Method, path, headers and body of an internal request.
@@ -64,8 +63,8 @@ impl<'q> InternalRequest<'q> {
             has_prefill: false,
             path_options: PathOptions::default(),
         };
-        let mut head = render_internal_head(target, &path_info, (method, fields), (length, issued))?;
-        credentials::sign_head(target, operation, issued, (&mut head, &PayloadDigest::compute(body.complete_bytes())))?;
+        let mut head = render_internal_head(target, &path_info, method, fields, length, issued)?;
+        credentials::sign_head(target, operation, issued, &mut head, &PayloadDigest::compute(body.complete_bytes()))?;
         let shape = BodyFraming { is_chunked: length == BodyLength::Chunked, is_bodiless: method == "HEAD" };
         Ok(OutgoingRequest { head, body, body_framing: shape, is_replayable: method != "POST" })
     }

@@ -4,11 +4,11 @@
 use penstock_llm::{
     catalog::ParamRules, http_form::form, json::edit, operation::Operation, translation::DroppedFields,
 };
+use penstock_net::body::Body;
 
 use crate::{
     accounting::record::RequestLog,
     error::{Error, Result},
-    ingress::body::Body,
     resolve::{target::Target, target_resolver::Call},
 };
 
@@ -18,9 +18,21 @@ const MAX_INLINE_BYTES: usize = 128 * 1024;
 /// Returns the parameter mapping for this target; `None` if the request is forwarded unchanged.
 pub fn param_rules(call: &Call<'_>, target: &Target<'_>, model: &str) -> Option<&'static ParamRules> {
     let operation = call.route.operation;
-    let is_worded =
-        matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed) && !target.is_passthrough;
-    is_worded.then(|| target.provider.param_rules_for_model(operation, model)).filter(|wording| !wording.is_identity())
+    let is_worded = matches!(
+        operation,
+        Operation::ChatComplete
+            | Operation::Complete
+            | Operation::Embed
+            | Operation::Messages
+            | Operation::MessagesCountTokens
+            | Operation::Converse
+            | Operation::ConverseStream
+            | Operation::InvokeModel
+            | Operation::InvokeModelStream
+    ) && !target.is_passthrough;
+    is_worded
+        .then(|| target.provider.row().param_rules_for_model(operation, model))
+        .filter(|wording| !wording.is_identity())
 }
 
 /// Writes the effective model or deployment into the body, if the provider reads it only from there.

@@ -7,18 +7,18 @@ use penstock_llm::{
     operation::{BodyKind, Operation},
     translation::Translation,
 };
+use penstock_net::{Origin, headers, uri};
 use percent_encoding::percent_decode_str;
 
 use crate::{
     auth::caller::{Caller, KeyLookupBudget},
     credentials::IssuedCredential,
     error::{Error, Result},
-    ingress::{control_headers, headers, trace_context},
+    ingress::{control_headers, trace_context},
     resolve::{
         target::{ResponseCoding, Target},
         target_resolver::Call,
     },
-    upstream::Origin,
 };
 
 /// Framing of a request body in HTTP/1.1.
@@ -44,7 +44,7 @@ pub enum TransformMode {
 impl TransformMode {
     pub fn from_translation(translation: Option<&Translation>, mends: bool) -> Self {
         match translation {
-            Some(translation) if translation.is_passthrough => Self::NativeFormat,
+            Some(translation) if translation.is_passthrough() => Self::NativeFormat,
             Some(_) => Self::Translated,
             None if mends => Self::ResponseEdited,
             None => Self::Unchanged,
@@ -135,8 +135,10 @@ pub fn render_head(
 pub(crate) fn render_internal_head(
     target: &Target<'_>,
     path_info: &PathInfo<'_>,
-    (method, fields): (&str, &[(String, String)]),
-    (length, issued): (BodyLength, Option<&IssuedCredential>),
+    method: &str,
+    fields: &[(String, String)],
+    length: BodyLength,
+    issued: Option<&IssuedCredential>,
 ) -> Result<Vec<u8>> {
     let Target { provider, options, base_url: base, .. } = target;
     let mut out = Vec::with_capacity(1024);
@@ -145,6 +147,7 @@ pub(crate) fn render_internal_head(
     out.extend_from_slice(base.prefix.as_bytes());
     let written = provider.write_request_target(path_info, options, &mut out);
     written.map_err(|message| Error::ProviderOptionInvalid { provider: provider.slug(), message })?;
+    check_target_path(&out, provider.slug())?;
     out.extend_from_slice(b" HTTP/1.1\r\n");
     write_host(&mut out, &base.origin);
     let is_set = |name: &str| fields.iter().any(|(set, _)| set == name);
@@ -164,7 +167,7 @@ pub(crate) fn render_internal_head(
 fn base_path<'t>(target: &'t Target<'_>) -> &'t str {
     let prefix = &*target.base_url.prefix;
     let moves = target.prefill.is_some_and(|support| support.version_segment.is_some());
-    prefix.strip_suffix(target.provider.version_segment()).filter(|_| moves).unwrap_or(prefix)
+    prefix.strip_suffix(target.provider.row().version_segment).filter(|_| moves).unwrap_or(prefix)
 }
 
 fn write_request_line(
@@ -199,8 +202,24 @@ fn write_request_line(
     };
     let written = provider.write_request_target(&path_info, options, out);
     written.map_err(|message| Error::ProviderOptionInvalid { provider: provider.slug(), message })?;
+    check_target_path(out, provider.slug())?;
     out.extend_from_slice(b" HTTP/1.1\r\n");
     Ok(())
+}
+
+/// Rejects a request line whose path has dot segments. The client's path has none, so they come from an option, a
+/// model or an id that became a path segment.
+fn check_target_path(request_line: &[u8], provider: &'static str) -> Result<()> {
+    let line = std::str::from_utf8(request_line).unwrap_or("..");
+    let target = line.split_once(' ').map_or(line, |(_, target)| target);
+    let path = target.split('?').next().unwrap_or(target);
+    if uri::find_path_error(path).is_none() && !path.contains(['#', ' ', '\r', '\n']) {
+        return Ok(());
+    }
+    let message = format!(
+        "the path `{path}` would not be valid; options and models must not be `.` or `..`, and must not contain `#`, spaces or line breaks"
+    );
+    Err(Error::ProviderOptionInvalid { provider, message })
 }
 
 /// Returns the query without parameters that contain a gateway key.
@@ -226,7 +245,7 @@ fn write_credential(out: &mut Vec<u8>, target: &Target<'_>, issued: Option<&Issu
     let issued =
         issued.and_then(|issued| if let IssuedCredential::Token(token) = issued { Some(token.as_str()) } else { None });
     let token =
-        issued.or_else(|| target.provider.bearer_token(&target.options)).map(|token| (Credential::Bearer, token));
+        issued.or_else(|| target.provider.row().bearer_token(&target.options)).map(|token| (Credential::Bearer, token));
     let given =
         || target.credential.as_deref().map(|key| (target.provider.credential(key, &target.base_url.prefix), key));
     match token.or_else(given) {
@@ -351,7 +370,7 @@ impl HeaderFilter<'_> {
 
     /// Returns true if the provider accepts this header as an option under the same name.
     fn is_provider_option(&self, name: &[u8]) -> bool {
-        let options = self.target.provider.options();
+        let options = self.target.provider.row().options;
         options.iter().any(|option| option.header.as_bytes() == name && option.forwarded_as == Some(option.header))
     }
 }
@@ -386,10 +405,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        features::forward_headers::ForwardHeaders,
-        ingress::{control_headers::ControlHeaders, headers::RequestHead, route::Route},
-        upstream::BaseUrl,
+        features::{forward_headers::ForwardHeaders, parameters::Parameters},
+        ingress::{control_headers::ControlHeaders, message::RequestHead, route::Route},
     };
+    use penstock_net::BaseUrl;
 
     fn render_request(
         provider: &str,
@@ -419,6 +438,7 @@ mod tests {
             credential_origin: crate::resolve::target::CredentialOrigin::Request,
             grant: None,
             header_fields: Vec::new(),
+            stored_parameters: Parameters::default(),
             price_overrides: crate::accounting::prices::ProviderPricing::default(),
             prefill: None,
         };

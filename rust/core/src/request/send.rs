@@ -6,20 +6,19 @@ use penstock_llm::{
     catalog::PrefillSupport,
     translation::{Normaliser, Translation},
 };
+use penstock_net::{BodyFraming, Deadline, IncomingResponse, OutgoingRequest, body::Body};
 
 use crate::{
     accounting::record::RequestLog,
-    credentials,
-    error::Result,
+    credentials::{self, IssuedCredential},
+    error::{Error, Result},
     gateway_state::GatewayState,
-    ingress::body::Body,
     request::{
         param_map,
         request_head::{self, BodyLength, RenderInput, TransformMode},
     },
     resolve::{target::Target, target_resolver::Call},
-    response::normalise,
-    upstream::{BodyFraming, IncomingResponse, OutgoingRequest, deadline::Deadline},
+    response::{mask_secrets, normalise},
 };
 
 /// Sends a body to a target and waits for the response head. The returned deadline bounds the part of the response
@@ -34,10 +33,7 @@ pub(crate) async fn send_to_target(
 ) -> Result<(IncomingResponse, Deadline)> {
     let operation = call.route.operation;
     let body = param_map::set_model_in_body(call, target, body).await?;
-    let body = match target.prefill {
-        Some(how) => mark_prefill(how, body),
-        None => body,
-    };
+    let body = mark_prefill(target.prefill, body);
     let (body, payload) = if target.signs_requests() {
         // Boxed because an inline future would enlarge the future of every request.
         let (body, payload) = Box::pin(credentials::prepare_payload(target, operation, body)).await?;
@@ -45,20 +41,16 @@ pub(crate) async fn send_to_target(
     } else {
         (body, None)
     };
-    let length = match &body {
-        Body::Complete(bytes) if bytes.is_empty() && !call.head.expects_body() => BodyLength::None,
-        Body::Complete(bytes) => BodyLength::Known(bytes.len() as u64),
-        Body::Streamed(_, Some(length)) => BodyLength::Known(*length),
-        Body::Streamed(_, None) => BodyLength::Chunked,
-    };
+    record_body(target, &body, log);
+    let normaliser = normalise::normaliser_for(call, target, body.complete_bytes());
+    let length = body_length(call, &body);
     let issued = match &target.grant {
         None => None,
         Some(grant) => Some(Box::pin(credentials::fetch_credential(state, target, grant)).await?),
     };
     let mut deadline = Deadline::new(target.timeout, &body, &state.coarse_timer);
     let issued = issued.as_deref();
-    let mends =
-        translation.is_none() && normalise::normaliser_for(call, target).is_some_and(Normaliser::changes_responses);
+    let mends = translation.is_none() && normaliser.is_some_and(Normaliser::changes_responses);
     let content_type = translation.and_then(Translation::request_content_type);
     let said = RenderInput {
         model: &log.model,
@@ -74,7 +66,7 @@ pub(crate) async fn send_to_target(
     };
     let mut head = request_head::render_head(call, target, said, &state.settings.header_aliases)?;
     if let Some(payload) = payload {
-        credentials::sign_head(target, operation, issued, (&mut head, &payload))?;
+        credentials::sign_head(target, operation, issued, &mut head, &payload)?;
     }
     let outgoing = OutgoingRequest {
         head,
@@ -90,15 +82,41 @@ pub(crate) async fn send_to_target(
     // Pinned here because an async function stores its arguments twice, and this is the largest part of a request's
     // future.
     let sending = pin!(state.upstream.send(&target.base_url.origin, outgoing));
-    let incoming = deadline.enforce(sending).await?;
-    log.upstream_latency = Some(sent.elapsed());
+    let result = deadline.enforce(sending).await.map_err(Error::from);
+    let duration = sent.elapsed();
+    log.record_attempt(target, &result, duration);
+    let mut incoming = result?;
+    log.upstream_latency = Some(duration);
+    if mask_secrets::may_repeat_secrets(&incoming) {
+        let fetched = issued.and_then(IssuedCredential::token);
+        // Boxed, because an inline future would enlarge the future of every request.
+        incoming = Box::pin(mask_secrets::mask_stored_secrets(target, fetched, incoming, &mut deadline)).await?;
+    }
     Ok((incoming, deadline.response_started()))
 }
 
+fn body_length(call: &Call<'_>, body: &Body) -> BodyLength {
+    match body {
+        Body::Complete(bytes) if bytes.is_empty() && !call.head.expects_body() => BodyLength::None,
+        Body::Complete(bytes) => BodyLength::Known(bytes.len() as u64),
+        Body::Streamed(_, Some(length)) => BodyLength::Known(*length),
+        Body::Streamed(_, None) => BodyLength::Chunked,
+    }
+}
+
 /// Marks the last message of a chat as an assistant prefill, for providers that need an explicit flag.
-fn mark_prefill(how: &PrefillSupport, body: Body) -> Body {
-    match &body {
-        Body::Complete(bytes) => how.mark_prefill(bytes).map_or(body, |marked| Body::Complete(marked.into())),
-        Body::Streamed(..) => body,
+fn mark_prefill(how: Option<&PrefillSupport>, body: Body) -> Body {
+    match (how, &body) {
+        (Some(how), Body::Complete(bytes)) => {
+            how.mark_prefill(bytes).map_or(body, |marked| Body::Complete(marked.into()))
+        }
+        _ => body,
+    }
+}
+
+/// Stores the body that is sent for the record, without the secrets of a saved config.
+fn record_body(target: &Target<'_>, body: &Body, log: &mut RequestLog) {
+    if let (true, Body::Complete(bytes)) = (log.bodies.is_recording(), body) {
+        log.bodies.set_upstream_request(mask_secrets::mask_stored_parameters(target, bytes));
     }
 }

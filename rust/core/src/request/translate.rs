@@ -3,28 +3,29 @@
 
 use std::{
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
 use penstock_llm::{
     api_format::gemini,
-    chat::providers::ProviderFormat,
     operation::Operation,
-    translation::{RequestHints, ScopedSignatures, Translation, TranslationInput},
+    provider_format::ProviderFormat,
+    translation::{ScopedSignatures, Translation},
+    translation_input::{RequestHints, TranslationInput},
 };
+use penstock_net::{Deadline, IncomingResponse, ResponseBody, body::Body};
 
 use crate::{
-    accounting::record::RequestLog,
+    accounting::record::{RequestLog, details::TranslationClock},
     error::{Error, Result},
-    ingress::{body::Body, headers::RequestHead, route::Route},
+    ingress::{client_sdk, message::RequestHead, route::Route},
     resolve::{target::Target, target_resolver::Call},
     response::{
         normalise::{self, MAX_ERROR_BODY_BYTES},
         offload::{run_offloaded, with_content_type},
     },
     state::shared::{self, SharedState},
-    upstream::{self, IncomingResponse, ResponseBody, deadline::Deadline},
 };
 
 /// Largest complete response that is translated.
@@ -35,7 +36,8 @@ pub async fn translate_request(
     call: &Call<'_>,
     target: &Target<'_>,
     body: Body,
-    (wire, shared): (&'static dyn ProviderFormat, &SharedState),
+    provider_format: &'static ProviderFormat,
+    shared: &SharedState,
     log: &mut RequestLog,
 ) -> Result<(Body, Translation)> {
     let body = body.collect().await?;
@@ -46,12 +48,13 @@ pub async fn translate_request(
     let betas = text("anthropic_beta").or_else(|| call.head.headers.get_str("anthropic-beta").map(ToOwned::to_owned));
     let version = text("anthropic_version");
     let is_anthropics = call.head.headers.get_str("anthropic-version").is_some();
+    let list_shape = client_sdk::model_list_shape(operation, &call.head.headers);
     let effective_model = Some(provider.effective_model(&target.options, &model))
         .filter(|resolved| *resolved != model)
         .map(ToOwned::to_owned);
     // Query and options matter only for job operations; other requests have everything in body and path.
     let tuning = operation.is_provider_job().then(|| (call.head.query.clone(), target.options.clone()));
-    let signatures = wire
+    let signatures = provider_format
         .signs_tool_calls(effective_model.as_deref().unwrap_or(&model))
         .then(|| signature_cache(shared, target, &model));
     let retry_signatures = signatures.clone().filter(|_| shared.redis.is_some());
@@ -62,6 +65,7 @@ pub async fn translate_request(
             anthropic_betas: betas,
             anthropic_version: version,
             is_anthropic_client: is_anthropics,
+            model_list_shape: list_shape,
             query,
             options,
             effective_model: effective_model.as_deref(),
@@ -69,7 +73,7 @@ pub async fn translate_request(
         };
         let question = TranslationInput {
             operation,
-            provider,
+            provider: provider.row(),
             body: &body,
             model: &model,
             hints,
@@ -77,7 +81,7 @@ pub async fn translate_request(
             now_ms: unix_time_ms(),
             nonce: fastrand::u32(..),
         };
-        Translation::translate_request(&question, wire)
+        Translation::translate_request(&question, provider_format)
     };
     let again = retry_signatures.map(|retry_signatures| (retry_signatures, translate.clone()));
     let mut translated = run_offloaded(length, translate).await?;
@@ -138,16 +142,19 @@ pub fn job_status_call<'c>(call: &Call<'c>, head: &'c RequestHead) -> Call<'c> {
     Call { route: Route { operation, path, ..call.route }, head, control: call.control }
 }
 
-/// Translates a response to the client's API format.
+/// Translates a response to the client's API format. Measures how long that takes.
 pub async fn translate_response(
     call: &Call<'_>,
     translation: Translation,
     incoming: IncomingResponse,
     deadline: &mut Deadline,
+    log: &mut RequestLog,
 ) -> Result<IncomingResponse> {
     if incoming.head.status == normalise::BUDGET_EXHAUSTED_STATUS {
         return Ok(normalise::with_request_id(incoming));
     }
+    let clock = TranslationClock::default();
+    log.details.translation_clock = Some(clock.clone());
     let IncomingResponse { mut head, mut body } = incoming;
     let is_plain = head.headers.get_str("content-encoding").is_none_or(|coding| coding == "identity");
     if head.status == 200 && is_plain && head.headers.has_media_type(translation.provider_stream_type()) {
@@ -156,30 +163,37 @@ pub async fn translate_response(
         head.headers = with_content_type(head.headers, kind.as_bytes());
         let mut transcoder = translation.transcoder();
         let body = body.map_chunks(move |chunk| {
-            let is_end = chunk.is_none();
+            let (is_end, start) = (chunk.is_none(), Instant::now());
             let encoded = match chunk {
                 Some(chunk) => transcoder.push_chunk(chunk),
                 None => transcoder.finish(),
             };
-            match &mut items {
+            let translated = match &mut items {
                 Some(items) => items.encode_events(&encoded, is_end).into(),
                 None => encoded,
-            }
+            };
+            clock.add_since(start);
+            translated
         });
         return Ok(IncomingResponse { head, body });
     }
     // Some providers return a raw image, whatever format was requested.
     let is_image = translation.generates_images() && head.headers.is_image();
     let most = if head.status < 300 { MAX_RESPONSE_BYTES } else { MAX_ERROR_BODY_BYTES };
-    let response = deadline.enforce(upstream::collect(&mut body, most)).await?.filter(|_| is_plain);
+    let response = deadline.enforce(penstock_net::collect(&mut body, most)).await?.filter(|_| is_plain);
     if head.status >= 400 {
         normalise::add_request_id_header(&mut head.headers);
     }
+    let start = Instant::now();
     let translated = match response {
         Some(response) if head.status < 300 && is_image => {
             run_offloaded(response.len(), move || translation.wrap_raw_image(&response)).await?
         }
-        Some(response) if head.status < 300 => translate_complete_response(translation, response, head.status).await?,
+        Some(response) if head.status < 300 => {
+            let (status, translated) = translate_complete_response(translation, response, head.status).await?;
+            head.status = status;
+            translated
+        }
         Some(response) => {
             let error_body = normalise::extract_error_body(&head.headers, response);
             translation.translate_error(head.status, &error_body, normalise::provider_request_id(&head.headers))
@@ -187,15 +201,18 @@ pub async fn translate_response(
         None if head.status < 300 => return Err(unreadable_response_error("it is too large, or compressed")),
         None => translation.translate_error(head.status, b"", normalise::provider_request_id(&head.headers)),
     };
+    clock.add_since(start);
     head.headers = with_content_type(head.headers, b"application/json");
     // Other success codes, such as 201 and 204, become 200, as the client's format has it.
     head.status = if head.status < 300 { 200 } else { head.status };
     Ok(IncomingResponse { head, body: ResponseBody::from_bytes(translated.into()) })
 }
 
-async fn translate_complete_response(translation: Translation, response: Bytes, status: u16) -> Result<Vec<u8>> {
+/// Returns the translated response with its status, which is an error if the body is one.
+async fn translate_complete_response(translation: Translation, response: Bytes, status: u16) -> Result<(u16, Vec<u8>)> {
     let (provider, original) = (translation.response_context.provider, response.clone());
-    let translated = run_offloaded(response.len(), move || translation.translate_response(&response)).await?;
+    let translate = move || translation.translate_response_or_failure(&response);
+    let translated = run_offloaded(original.len(), translate).await?;
     translated.map_err(|_| Error::invalid_response(provider, status, &original))
 }
 

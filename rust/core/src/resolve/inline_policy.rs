@@ -10,6 +10,7 @@ use crate::{
     features::custom_host::CustomHost,
     ingress::control_headers,
     resolve::target_resolver::TargetResolver,
+    state::snapshot::SavedProvider,
 };
 
 /// Control headers that decide which host of a provider is called.
@@ -30,7 +31,7 @@ const HOST_HEADERS: [&str; 11] = [
 /// Where a target's credential is stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CredentialStorage {
-    /// True if it is part of a saved config.
+    /// True if it is part of a saved config, as a credential or as a secret in its parameters.
     pub is_in_config: bool,
     /// True if it is stored with a saved provider, as a credential or as header fields.
     pub is_in_provider: bool,
@@ -39,21 +40,37 @@ pub(crate) struct CredentialStorage {
 impl TargetResolver<'_> {
     /// Rejects a request that would send a stored credential or stored header fields to a host that the request names.
     /// They go only to their provider or to the host stored with them.
-    pub(crate) fn check_credential_host(&self, node: &Node, stored: CredentialStorage) -> Result<()> {
+    pub(crate) fn check_credential_host(
+        &self,
+        node: &Node,
+        saved: Option<&SavedProvider>,
+        stored: CredentialStorage,
+    ) -> Result<()> {
         let CredentialStorage { is_in_config: in_config, is_in_provider: in_provider } = stored;
-        let names_host = self.call.control.custom_host.is_some();
+        let names_host = self.call.control.custom_host.is_some() && !self.names_stored_host(node, saved, stored);
         let is_bound = node.features.custom_host != CustomHost::default();
         // A key stored without a provider must not be sent to a provider that the request names.
         let is_loose = node.provider.is_none() && !is_bound;
         if in_config && (names_host || is_loose) || in_provider && (names_host || is_bound) {
             return Err(Error::CustomHostInvalid {
                 message:
-                    "stored credentials and header fields are sent only to the host that they are stored for; a request \
+                    "stored credentials, secret parameters and header fields are sent only to the host that they are stored for; a request \
                     cannot name another"
                         .into(),
             });
         }
         Ok(())
+    }
+
+    /// Returns true if the host that the request names is the one that the credential is stored for.
+    fn names_stored_host(&self, node: &Node, saved: Option<&SavedProvider>, stored: CredentialStorage) -> bool {
+        let requested = CustomHost::default().resolve(self.call.control.custom_host).ok().flatten();
+        let own = if stored.is_in_config {
+            node.features.custom_host.resolve(None).ok().flatten()
+        } else {
+            saved.and_then(|saved| saved.custom_host.clone())
+        };
+        requested.is_some() && requested == own
     }
 
     /// Returns how a target's credential is fetched. The machine's own identity serves only stored providers and

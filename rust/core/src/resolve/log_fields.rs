@@ -1,17 +1,26 @@
 //! Fields of the request log that the call, the caller and the target determine.
 
-use std::sync::Arc;
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use penstock_llm::operation::Operation;
+use penstock_net::{IncomingResponse, Origin};
 
 use crate::{
     accounting::record::{
-        Detail, RecordSink, RequestLog, deferred_billing::DeferredBilling, request_log::parse_duration_ms,
+        Detail, RecordSink, RequestLog, deferred_billing::DeferredBilling, details::Attempt,
+        request_log::parse_duration_ms,
     },
     auth::caller::Caller,
+    error::{Error, Result},
     resolve::{target::Target, target_resolver::Call},
     state::{shared::pending_charges::PendingCharges, snapshot::Snapshot},
 };
+
+static WORKSPACE_HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl RequestLog {
     /// Fills the fields that the request itself determines: operation, masking, trace and metadata.
@@ -34,8 +43,10 @@ impl RequestLog {
 
     /// Records the authenticated caller and applies the metadata and recording policy of its key and workspace.
     pub fn set_caller(&mut self, caller: &Caller<'_>, snapshot: &Snapshot) {
+        self.admitted_workspace = Some(caller.workspace().map_or(0, |workspace| WORKSPACE_HASHER.hash_one(workspace)));
         if let Some(key) = caller.key {
             self.api_key_id = Some(key.id.to_string());
+            self.details.identity = snapshot.record_identity(key);
             snapshot.default_metadata(key).into_iter().for_each(|pairs| self.metadata.override_with(pairs));
         }
         // A request may lower the level of detail that its workspace sets, but not raise it.
@@ -44,13 +55,36 @@ impl RequestLog {
         }
     }
 
+    /// Records a request to a provider: the head of its response, or the error.
+    pub fn record_attempt(&mut self, target: &Target<'_>, result: &Result<IncomingResponse>, duration: Duration) {
+        let start = self.details.elapsed().saturating_sub(duration);
+        self.details.add_attempt(Attempt {
+            provider: target.provider.slug(),
+            host: match &target.base_url.origin {
+                Origin::Network { host, .. } => Arc::clone(host),
+                Origin::Unix(_) => "unix".into(),
+            },
+            status: result.as_ref().ok().map(|incoming| incoming.head.status),
+            start,
+            duration,
+            error: result.as_ref().err().map(Error::code),
+        });
+    }
+
+    /// Records the saved provider of a target. To be called before the record begins, if the target is known then.
+    pub fn set_saved_provider(&mut self, target: &Target<'_>) {
+        self.details.saved_provider = target.saved_provider.map(|saved| Arc::clone(&saved.identity));
+    }
+
     /// Records the provider's name of the model and where to look up its price.
     pub fn set_target(&mut self, target: &Target<'_>, operation: Operation) {
-        self.provider_model = target.provider.model_from_options(&target.options).map(ToOwned::to_owned);
+        self.details.mark_sending();
+        self.provider_model = target.provider.row().model_from_options(&target.options).map(ToOwned::to_owned);
         if self.provider_model.is_some() && self.billing.backing_model.is_none() {
             let effective = target.provider.effective_model(&target.options, &self.model);
             self.billing.backing_model = (effective != self.resolved_model()).then(|| effective.to_owned());
         }
+        self.set_saved_provider(target);
         self.billing.tariff.provider_pricing.clone_from(&target.price_overrides);
         if operation.returns_background_response() {
             // The charge may be deferred to a later request that names no model.

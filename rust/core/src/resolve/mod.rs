@@ -1,5 +1,6 @@
 //! Target resolution: config, provider, model, address and credential of a request.
 
+pub(crate) mod base_urls;
 pub(crate) mod inline_policy;
 pub(crate) mod log_fields;
 pub mod models;

@@ -4,14 +4,17 @@ use std::{borrow::Cow, time::Duration};
 
 use penstock_llm::{
     catalog::{Grant, Options, PrefillSupport, Provider},
-    chat::providers::ProviderFormat,
     operation::Operation,
+    provider_format::ProviderFormat,
 };
+use penstock_net::BaseUrl;
 use tokio::time::Instant;
 
 use crate::{
-    accounting::prices, auth::caller::Caller, features::forward_headers::ForwardHeaders,
-    state::snapshot::SavedProvider, upstream::BaseUrl,
+    accounting::prices,
+    auth::caller::Caller,
+    features::{forward_headers::ForwardHeaders, parameters::Parameters},
+    state::snapshot::SavedProvider,
 };
 
 /// Source of the target's credential. It limits which resources the request may access.
@@ -68,6 +71,8 @@ pub struct Target<'c> {
     pub grant: Option<Box<Grant>>,
     /// Header fields that are stored with the provider or the model.
     pub header_fields: Vec<(&'c str, &'c str)>,
+    /// Parameters of a saved config, whose secrets a provider may repeat.
+    pub stored_parameters: Parameters,
     /// Prices that were saved with the provider or the model.
     pub price_overrides: prices::ProviderPricing,
     /// How the provider continues a response that another target began.
@@ -76,8 +81,8 @@ pub struct Target<'c> {
 
 impl Target<'_> {
     /// Returns the provider format for an operation that the provider does not offer in the client's own format.
-    pub fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
-        self.provider.provider_format_for_target(operation, model, (&self.options, &self.base_url.prefix))
+    pub fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static ProviderFormat> {
+        self.provider.provider_format_for_target(operation, model, &self.options, &self.base_url.prefix)
     }
 
     /// Returns true if its requests are signed instead of carrying a key.

@@ -5,6 +5,7 @@ use penstock_llm::{
     catalog::{Grant, Options, Provider},
     operation::Operation,
 };
+use penstock_net::BaseUrl;
 
 use crate::{
     config::Node,
@@ -16,7 +17,6 @@ use crate::{
         target_resolver::{NamedProvider, RoutePlan, TargetResolver},
     },
     state::snapshot::SavedProvider,
-    upstream::BaseUrl,
 };
 
 /// Address of a target, with its options and credential source.
@@ -35,13 +35,14 @@ impl<'c> TargetResolver<'c> {
         &self,
         plan: &RoutePlan<'c>,
         node: &Node,
-        (named_provider, model): (&NamedProvider<'c>, &str),
+        named_provider: &NamedProvider<'c>,
+        model: &str,
         is_callers: bool,
     ) -> Result<TargetAddress> {
         let NamedProvider { provider, saved, .. } = *named_provider;
         let mut options = Options::default();
         let has_own = saved.is_some_and(|saved| {
-            saved.options.copy_accepted_by(provider, &mut options);
+            saved.options.copy_accepted(provider.row().options, &mut options);
             saved.api_key.is_some() || has_credential(provider, &options)
         });
         // Stored header fields alone also fix the address, but leave the credential open.
@@ -49,7 +50,7 @@ impl<'c> TargetResolver<'c> {
         let stored = (keeps_fields && !has_own).then(|| options.clone());
         let say = |options: &mut Options| {
             node.deployments.add_options(provider, model, options);
-            node.options.copy_accepted_by(provider, options);
+            node.options.copy_accepted(provider.row().options, options);
         };
         if !has_own {
             say(&mut options);
@@ -57,14 +58,18 @@ impl<'c> TargetResolver<'c> {
         let in_config =
             plan.config_slug.is_some() && (node.api_key.is_some() || !has_own && has_credential(provider, &options));
         let is_bound = has_own || in_config;
+        // Secrets in the parameters of a saved config, for example headers of MCP tools, fix the host too.
+        let has_secret_params = plan.config_slug.is_some() && node.features.parameters.secrets().next().is_some();
         self.check_credential_host(
             node,
-            CredentialStorage { is_in_config: in_config, is_in_provider: has_own || keeps_fields },
+            saved,
+            CredentialStorage { is_in_config: in_config || has_secret_params, is_in_provider: has_own || keeps_fields },
         )?;
-        if !is_bound && is_callers {
+        let is_host_fixed = is_bound || has_secret_params;
+        if !is_host_fixed && is_callers {
             self.apply_header_options(provider, &mut options);
         }
-        self.apply_path_options(provider, &mut options, is_bound)?;
+        self.apply_path_options(provider, &mut options, is_host_fixed)?;
         let host = match (&plan.custom_host, self.call.control.custom_host) {
             (None, Some(_)) => CustomHost::default().resolve(self.call.control.custom_host)?,
             (host, _) => host.clone(),
@@ -83,7 +88,7 @@ impl<'c> TargetResolver<'c> {
         if has_own {
             say(&mut options);
         }
-        if is_bound && is_callers {
+        if is_host_fixed && is_callers {
             self.apply_header_options(provider, &mut options);
         }
         Ok(TargetAddress { base, options, grant, is_credential_stored: is_bound })
@@ -110,12 +115,12 @@ impl<'c> TargetResolver<'c> {
 
     /// Adds the options that the request's headers set and that are not set yet.
     fn apply_header_options(&self, provider: &dyn Provider, options: &mut Options) {
-        if !self.call.control.has_other_fields || provider.options().is_empty() {
+        if !self.call.control.has_other_fields || provider.row().options.is_empty() {
             return;
         }
         for (name, value) in self.call.head.headers.iter() {
             let Some((_, rest)) = split_control_name(name, &self.settings.header_aliases) else { continue };
-            let matched = provider.options().iter().find(|option| option.header.as_bytes() == rest);
+            let matched = provider.row().options.iter().find(|option| option.header.as_bytes() == rest);
             if let (Some(option), Ok(value)) = (matched, std::str::from_utf8(value))
                 && !value.trim().is_empty()
             {
@@ -127,7 +132,7 @@ impl<'c> TargetResolver<'c> {
 
 /// Returns true if the options contain a credential or a part of one.
 fn has_credential(provider: &dyn Provider, options: &Options) -> bool {
-    provider.bearer_token(options).is_some()
+    provider.row().bearer_token(options).is_some()
         || !matches!(provider.grant(options), Ok(None))
         || !matches!(provider.signing_keys(options), Ok(None))
         || options.has_secret()

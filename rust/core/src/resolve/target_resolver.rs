@@ -10,31 +10,36 @@ use std::{
 
 use penstock_llm::{
     api_format::ApiFormat,
-    catalog::{self, Credential, Provider},
+    catalog::{Credential, Provider},
     operation::Operation,
 };
+use penstock_net::{BaseUrl, headers};
 
 use crate::{
-    accounting::{prices, record::masking::is_slug},
+    accounting::{
+        prices,
+        record::{details::ConfigIdentity, masking::is_slug},
+    },
     auth::caller::Caller,
     config::{Config, Node},
     error::{Error, Result},
-    features::custom_host::CustomHost,
+    features::{custom_host::CustomHost, parameters::Parameters},
     ingress::{
+        client_sdk,
         control_headers::ControlHeaders,
-        headers::{self, RequestHead},
+        message::RequestHead,
         route::{self, Route},
     },
     process::settings::Settings,
     resolve::{
+        base_urls::BaseUrls,
         target::{CredentialOrigin, ResponseCoding, StreamUsage, Target},
         target_address::TargetAddress,
     },
     state::{
-        shared::inline_configs::InlineConfigCache,
-        snapshot::{GatewayKey, SavedProvider, Snapshot},
+        shared::inline_configs::{InlineConfigCache, PreparedConfig},
+        snapshot::{GatewayKey, SavedConfig, SavedProvider, Snapshot},
     },
-    upstream::BaseUrl,
 };
 
 /// Request of the data plane: its route, its head and its control headers.
@@ -50,20 +55,16 @@ impl Call<'_> {
     }
 
     /// Returns the client format for requests, responses and errors. If several formats share a path, the format
-    /// follows from the path prefix, for Anthropic also from its version header.
+    /// follows from the path prefix, else from the headers of the client's SDK.
     pub fn client_api_format(&self) -> ApiFormat {
         let path = self.route.path;
-        let is_anthropics = || {
-            path == "/messages"
-                || path.starts_with("/messages/")
-                || self.head.headers.get("anthropic-version").is_some()
-                || route::is_vertex_claude_path(path)
-        };
+        let is_anthropics =
+            || path == "/messages" || path.starts_with("/messages/") || route::is_vertex_claude_path(path);
         let by_path = || match path {
-            _ if route::is_google_path(path) => ApiFormat::Gemini,
+            _ if route::is_google_path(path) || route::is_upload_path(path) => ApiFormat::Gemini,
             _ if path.starts_with("/model/") || path.starts_with("/guardrail/") => ApiFormat::Bedrock,
             _ if is_anthropics() => ApiFormat::Anthropic,
-            _ => ApiFormat::OpenAi,
+            _ => client_sdk::shared_path_format(&self.head.headers),
         };
         self.requested_operation().api_format().unwrap_or_else(by_path)
     }
@@ -77,28 +78,6 @@ pub struct TargetResolver<'c> {
     pub inline_configs: &'c InlineConfigCache,
     pub call: &'c Call<'c>,
     pub caller: &'c Caller<'c>,
-}
-
-/// Base URL of each provider's API, parsed once.
-pub struct BaseUrls(Vec<(&'static str, &'static dyn Provider, Option<BaseUrl>)>);
-
-impl BaseUrls {
-    /// Parses all base URLs. `mock` is the address of the mock provider.
-    pub fn new(mock: Option<&str>) -> std::result::Result<Self, String> {
-        let base_of = |provider: &'static dyn Provider| match (provider.slug(), mock) {
-            ("mock", Some(host)) => BaseUrl::parse(&format!("{}/v1", host.trim_end_matches('/'))).map(Some),
-            _ if provider.base_url().is_empty() => Ok(None),
-            _ => BaseUrl::parse(provider.base_url()).map(Some),
-        };
-        catalog::all_providers()
-            .map(|provider| Ok((provider.slug(), provider, base_of(provider)?)))
-            .collect::<std::result::Result<_, _>>()
-            .map(Self)
-    }
-
-    fn find(&self, slug: &str) -> Option<(&'static dyn Provider, &Option<BaseUrl>)> {
-        self.0.iter().find(|(candidate, ..)| *candidate == slug).map(|(_, provider, base)| (*provider, base))
-    }
 }
 
 /// Provider that was named by its own name, or by the slug of a saved provider.
@@ -121,7 +100,7 @@ pub struct RoutePlan<'c> {
 
 /// Config of a request, by where it comes from.
 pub enum ConfigSource<'c> {
-    Saved(&'c Config),
+    Saved(&'c SavedConfig),
     Inline(Arc<Config>),
     None,
 }
@@ -133,9 +112,19 @@ impl Deref for ConfigSource<'_> {
 
     fn deref(&self) -> &Config {
         match self {
-            Self::Saved(config) => config,
+            Self::Saved(saved) => &saved.config,
             Self::Inline(config) => config,
             Self::None => &EMPTY_CONFIG,
+        }
+    }
+}
+
+impl ConfigSource<'_> {
+    /// Returns the names under which records show a saved config.
+    pub fn identity(&self) -> Option<Arc<ConfigIdentity>> {
+        match self {
+            Self::Saved(saved) => Some(Arc::clone(&saved.identity)),
+            Self::Inline(_) | Self::None => None,
         }
     }
 }
@@ -148,6 +137,16 @@ impl RoutePlan<'_> {
 }
 
 impl<'c> TargetResolver<'c> {
+    /// Compiles a large inline config on a blocking thread. `build_plan` uses the result while it is held.
+    pub async fn prepare_config(&self) -> Result<Option<PreparedConfig>> {
+        let Some(text) = self.call.control.config.filter(|text| !is_slug(text.as_bytes())) else { return Ok(None) };
+        if self.settings.block_inline_config || self.caller.key.is_some_and(GatewayKey::is_config_locked) {
+            return Ok(None);
+        }
+        // Boxed, because an inline future would enlarge the future of every request.
+        Box::pin(self.inline_configs.prepare(text, self.settings.target_limits())).await.map(Some)
+    }
+
     /// Builds the routing plan from the headers. The order of the checks decides which error is reported first.
     pub fn build_plan(&self) -> Result<RoutePlan<'c>> {
         let control = &self.call.control;
@@ -189,7 +188,7 @@ impl<'c> TargetResolver<'c> {
         // A credential that the client sends for one provider must not go to another provider that a config names.
         let is_callers = node.provider.is_none() || std::ptr::eq(node, &raw const plan.config.root);
         let TargetAddress { base, options, grant, is_credential_stored: is_bound } =
-            self.resolve_address(plan, node, (&named_provider, model_override.unwrap_or(model)), is_callers)?;
+            self.resolve_address(plan, node, &named_provider, model_override.unwrap_or(model), is_callers)?;
         let NamedProvider { provider, saved, .. } = named_provider;
         let features = &node.features;
         let settings = Duration::from_millis(self.settings.request_timeout_ms);
@@ -205,15 +204,17 @@ impl<'c> TargetResolver<'c> {
             }
             None => None,
         };
-        let has_key = credential.is_some() || grant.is_some() || provider.bearer_token(&options).is_some();
+        let has_key = credential.is_some() || grant.is_some() || provider.row().bearer_token(&options).is_some();
         // An AWS signature of the client is valid only for the host that it was made for.
         let is_meant = is_callers && self.call.client_api_format() != ApiFormat::Bedrock;
         let authorization = if has_key || !is_meant { None } else { self.caller.provider_authorization(headers) };
         let inspects = features.inspect_stream.resolve(saved.map(|saved| saved.inspect_stream));
         let (strict, passthrough) =
             (features.strict.resolve(control.strict_openai_compliance), node.passthrough || control.is_nitro_mode());
-        let priced =
-            prices::ProviderPricing { is_prepaid: provider.is_prepaid(&options), ..prices::ProviderPricing::default() };
+        let priced = prices::ProviderPricing {
+            is_prepaid: provider.row().is_prepaid(&options),
+            ..prices::ProviderPricing::default()
+        };
         let target = Target {
             provider,
             base_url: base,
@@ -234,6 +235,11 @@ impl<'c> TargetResolver<'c> {
             credential_origin: if is_bound { CredentialOrigin::Stored } else { CredentialOrigin::Request },
             grant: grant.map(Box::new),
             header_fields: Vec::new(),
+            stored_parameters: if plan.config_slug.is_some() {
+                features.parameters.clone()
+            } else {
+                Parameters::default()
+            },
             price_overrides: priced,
             prefill: None,
         };
@@ -304,7 +310,7 @@ impl<'c> TargetResolver<'c> {
         let (config, slug) = if is_slug(text.as_bytes()) {
             let missing = || Error::NotFoundInWorkspace { kind: "config", slug: text.to_owned() };
             let saved = self.snapshot.find_config(self.caller.workspace(), text).ok_or_else(missing)?;
-            saved.check_limits(self.settings.target_limits()).map_err(Error::ConfigInvalid)?;
+            saved.config.check_limits(self.settings.target_limits()).map_err(Error::ConfigInvalid)?;
             (ConfigSource::Saved(saved), Some(text))
         } else {
             let compiled = self.inline_configs.get_or_compile(text, self.settings.target_limits());
@@ -349,8 +355,10 @@ impl<'c> TargetResolver<'c> {
     }
 
     fn find_saved_provider(&self, slug: &str) -> Result<NamedProvider<'c>> {
-        let missing = || Error::NotFoundInWorkspace { kind: "provider", slug: slug.to_owned() };
-        let saved = self.snapshot.find_provider(self.caller.workspace(), slug).ok_or_else(missing)?;
+        let missing = || Error::NotFoundInWorkspace { kind: "saved provider", slug: format!("@{slug}") };
+        let shared = self.call.head.prompt.as_ref().and_then(|prompt| prompt.provider.as_ref());
+        let workspace = shared.filter(|provider| *provider.slug == *slug).map(|provider| &*provider.workspace);
+        let saved = self.snapshot.find_provider(workspace.or(self.caller.workspace()), slug).ok_or_else(missing)?;
         Ok(NamedProvider { saved: Some(saved), ..self.find_provider(&saved.provider)? })
     }
 }
@@ -381,7 +389,7 @@ fn lacks_provider(config: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ingress::headers::Headers;
+    use penstock_net::headers::Headers;
 
     fn resolve_root_target(
         settings: &Settings,
@@ -466,6 +474,21 @@ mod tests {
         ] {
             let found = resolve_root_target(&Settings::default(), SAVED_SNAPSHOT, fields);
             assert!(matches!(found, Err(Error::CustomHostInvalid { .. })), "{fields:?}: {:?}", found.ok());
+        }
+    }
+
+    #[test]
+    fn a_request_may_name_the_host_that_a_credential_is_stored_for() {
+        let saved = r#"{"slug":"mine","provider":"openai","api_key":"k","custom_host":"https://llm.example/v1"}"#;
+        let snapshot = SAVED_SNAPSHOT.replace(r#"{"slug":"mine","provider":"openai","api_key":"sk-stored"}"#, saved);
+        for (config, provider) in [("", "@mine"), ("pc-bound", "openai")] {
+            let is_allowed = |host| {
+                let source = [("x-gateway-config", config), ("x-gateway-provider", provider)];
+                let fields = [&source[..], &[("x-gateway-custom-host", host)]].concat();
+                resolve_root_target(&Settings::default(), &snapshot, &fields).is_ok()
+            };
+            assert!(is_allowed("https://llm.example/v1"), "{provider}");
+            assert!(!is_allowed("https://llm.example/v2") && !is_allowed("http://llm.example/v1"), "{provider}");
         }
     }
 

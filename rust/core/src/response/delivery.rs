@@ -10,7 +10,12 @@ use bytes::Bytes;
 use penstock_llm::{
     api_format::ApiFormat,
     operation::Operation,
-    usage::{Meter, ResponseSkimmer, Usage},
+    stream::{meter::Meter, skim::ResponseSkimmer},
+    usage::Usage,
+};
+use penstock_net::{
+    Deadline, IncomingResponse, ResponseBody, ResponseHead, UpstreamWebSocket,
+    headers::{self, Headers},
 };
 
 use crate::{
@@ -23,15 +28,14 @@ use crate::{
     gateway_state::GatewayState,
     ingress::{
         control_headers::{self, ControlHeaders},
-        headers::{self, CompleteResponse, Headers, RequestHead},
-        route,
+        message::{CompleteResponse, RequestHead},
     },
     resolve::target_resolver::Call,
     response::{
+        limit_headers,
         outgoing::{ClientResponse, ClientResponseHead, ResponseMeter, ResponseStream},
         pretty_print,
     },
-    upstream::{self, IncomingResponse, ResponseBody, ResponseHead, UpstreamWebSocket, deadline::Deadline},
 };
 use penstock_llm::stream::transcript::StreamFormat;
 use std::sync::Arc;
@@ -39,9 +43,6 @@ use std::sync::Arc;
 /// Content types of streams.
 const SSE_CONTENT_TYPE: &str = "text/event-stream";
 const AWS_EVENT_STREAM_CONTENT_TYPE: &str = "application/vnd.amazon.eventstream";
-
-/// Response header in which Google returns the URL for the rest of a resumable upload.
-const UPLOAD_URL_HEADER: &str = "x-goog-upload-url";
 
 /// Responses up to this size are read completely before they are sent to the client.
 pub const MAX_BUFFERED_RESPONSE_BYTES: usize = 256 * 1024;
@@ -80,6 +81,13 @@ impl UpstreamResponse {
     }
 }
 
+/// Keeps nginx and compatible proxies from buffering a stream.
+fn forbid_proxy_buffering(framing: Option<StreamFraming>, reply: &mut ClientResponseHead) {
+    if framing.is_some() {
+        reply.headers.push(b"x-accel-buffering", b"no");
+    }
+}
+
 /// Turns the provider's response into the response to the client.
 pub async fn deliver_response(
     state: &GatewayState,
@@ -105,23 +113,24 @@ pub async fn deliver_response(
     let has_cost = status < 300 && (is_plain || is_packed) && is_billable(call, &record);
     let declared = response_head.headers.get_str("content-length").and_then(|text| text.parse().ok());
     let hints = if dialect == ApiFormat::Bedrock { bedrock_header_usage(&response_head.headers) } else { None };
+    record.record_response_headers(&response_head.headers);
     let mut reply = ClientResponseHead::new(status, build_response_headers(response_head.headers, call, &record));
+    forbid_proxy_buffering(framing, &mut reply);
     if is_small {
         // Pinned locally, because an async function stores a future that it takes by value twice.
-        let collected = {
-            let collecting = pin!(upstream::collect(&mut body, MAX_BUFFERED_RESPONSE_BYTES));
-            run_unless_draining(state, pin!(deadline.enforce(collecting))).await
-        };
-        match collected {
+        let collecting = pin!(penstock_net::collect(&mut body, MAX_BUFFERED_RESPONSE_BYTES));
+        match run_unless_draining(state, pin!(deadline.enforce(collecting))).await {
             Ok(Some(bytes)) => {
                 let is_bodiless = call.head.method == "HEAD" || matches!(status, 204 | 304);
                 let shown = (is_json && is_plain && pretty_print::is_requested(call))
                     .then(|| pretty_print::pretty_print(bytes.clone()));
-                let length = if is_bodiless { declared } else { Some(shown.as_ref().unwrap_or(&bytes).len()) };
-                reply.set_content_length(length);
-                let cost = (has_cost && is_json).then_some((dialect, is_packed));
+                let length = shown.as_ref().unwrap_or(&bytes).len();
+                record.record_complete_response(&bytes, shown.as_ref());
+                reply.set_content_length(if is_bodiless { declared } else { Some(length) });
+                let coding = BillableBody { api_format: dialect, is_compressed: is_packed };
+                let billable = (has_cost && is_json).then_some(coding);
                 let ClientResponse { head: reply, body } =
-                    finish_buffered_response(reply, bytes, (cost, hints), record);
+                    finish_buffered_response(reply, bytes, billable, hints, record);
                 return ClientResponse { head: reply, body: shown.map_or(body, Into::into) };
             }
             Ok(None) => (),
@@ -139,11 +148,11 @@ pub async fn deliver_response(
     }
     // An error event may be appended to an event stream, so its length is unknown.
     reply.set_content_length(if is_events { None } else { body.content_length() });
-    state.record_sink.metrics.streams.add(1);
-    let reading = coded.select_reader(framing, has_cost, (dialect, operation), &record);
+    record.begin_stream();
+    let reading = coded.select_reader(framing, has_cost, dialect, operation, &record);
     let ends_with_event = call.route.ends_with_event(&call.head.method) && status < 300;
     let every = jitter_interval(Duration::from_millis(state.settings.heartbeat_ms), record.id);
-    let stream = ResponseStream::new(body, (reading, dialect), ends_with_event, record);
+    let stream = ResponseStream::new(body, reading, dialect, ends_with_event, record);
     let beats = is_events && is_plain && allows_heartbeat(call, dialect) && !every.is_zero();
     ClientResponse { head: reply, body: if beats { stream.with_heartbeat(every) } else { stream }.into() }
 }
@@ -173,10 +182,13 @@ fn is_deadline_before_heartbeat(state: &GatewayState, deadline: &Deadline) -> bo
 }
 
 /// Awaits the work; returns `Error::Draining` if the process shuts down first.
-async fn run_unless_draining<T>(state: &GatewayState, future: Pin<&mut impl Future<Output = Result<T>>>) -> Result<T> {
+async fn run_unless_draining<T>(
+    state: &GatewayState,
+    future: Pin<&mut impl Future<Output = penstock_net::Result<T>>>,
+) -> Result<T> {
     tokio::select! {
         biased;
-        done = future => done,
+        done = future => Ok(done?),
         () = state.wait_for_stream_shutdown() => Err(Error::Draining),
     }
 }
@@ -214,7 +226,8 @@ impl BodyEncoding {
         self,
         framing: Option<StreamFraming>,
         has_cost: bool,
-        (dialect, operation): (ApiFormat, Operation),
+        dialect: ApiFormat,
+        operation: Operation,
         record: &Record,
     ) -> ResponseMeter {
         let is_events = framing == Some(StreamFraming::SseEvents);
@@ -288,25 +301,13 @@ fn build_response_headers(mut response_headers: Headers, call: &Call<'_>, record
             headers::is_hop_by_hop(name) || of_the_connection.iter().any(|connection_header| connection_header == name);
         let is_ours = name.starts_with(control_headers::CONTROL_PREFIX)
             || call.control.prefix.is_some_and(|prefix| name.starts_with(prefix));
-        !is_the_connections && !matches!(name, b"content-length" | b"x-powered-by") && !is_ours
+        !is_the_connections
+            && !matches!(name, b"content-length" | b"x-powered-by")
+            && !is_ours
+            && !headers::acts_on_origin(name)
     });
-    rewrite_upload_url(&mut response_headers, call);
     push_gateway_headers(&mut response_headers, call, record);
     response_headers
-}
-
-/// Rewrites a resumable upload URL to the gateway's address, because the client does not have the provider's
-/// credential.
-fn rewrite_upload_url(response_headers: &mut Headers, call: &Call<'_>) {
-    let Some(upload_url) = response_headers.get_str(UPLOAD_URL_HEADER) else { return };
-    let fields = &call.head.headers;
-    let scheme = if fields.get_str("x-forwarded-proto") == Some("https") { "https" } else { "http" };
-    if let Some(gateway_url) =
-        fields.get_str("host").and_then(|host| route::rewrite_upload_url(upload_url, scheme, host))
-    {
-        response_headers.retain(|name| name != UPLOAD_URL_HEADER.as_bytes());
-        response_headers.push(UPLOAD_URL_HEADER.as_bytes(), gateway_url.as_bytes());
-    }
 }
 
 /// Reads the usage from Bedrock's response headers; models of some vendors do not report it in the body.
@@ -316,27 +317,35 @@ fn bedrock_header_usage(headers: &Headers) -> Option<Usage> {
     Usage::from_headers(input, output)
 }
 
+/// Response body that may report usage.
+#[derive(Clone, Copy)]
+struct BillableBody {
+    api_format: ApiFormat,
+    is_compressed: bool,
+}
+
 /// Finishes a response that was read completely, and settles its record.
 ///
-/// `cost` is the API format in which the response may report usage, and whether it is compressed. `hints` is the usage
-/// from the header fields.
+/// `billable_body` says how to read the usage if the response may report it. `hints` is the usage from the header
+/// fields.
 fn finish_buffered_response(
     reply: ClientResponseHead,
     bytes: Bytes,
-    (cost, hints): (Option<(ApiFormat, bool)>, Option<Usage>),
+    billable_body: Option<BillableBody>,
+    hints: Option<Usage>,
     mut record: Record,
 ) -> ClientResponse {
     record.log.bytes_out = bytes.len() as u64;
     record.log.append_to_cache_entry(&bytes);
-    let (usage, untold) = match cost {
-        Some((dialect, true)) => {
-            let mut packed = record.compressed_buffer(dialect, false);
+    let (usage, untold) = match billable_body {
+        Some(BillableBody { api_format, is_compressed: true }) => {
+            let mut packed = record.compressed_buffer(api_format, false);
             packed.feed(&bytes);
             (None, Some(CountableResponse::Compressed(packed)))
         }
-        Some((dialect, false)) => {
+        Some(BillableBody { api_format, is_compressed: false }) => {
             record.log.count_images(&bytes);
-            let usage = Usage::from_response(dialect, &bytes).or(hints);
+            let usage = Usage::from_response(api_format, &bytes).or(hints);
             (usage, usage.is_none().then(|| CountableResponse::Complete(bytes.clone())))
         }
         None => (None, None),
@@ -360,6 +369,7 @@ pub fn respond_with_error(error: &Error, call: &Call<'_>, mut record: Record) ->
     }
     push_gateway_headers(&mut response_head.headers, call, &record);
     record.log.bytes_out = body.len() as u64;
+    record.record_own_response(&body);
     if matches!(error, Error::IncompleteBody) {
         // The client disconnected. If it closed only its sending side, it still receives the error.
         record.log.status = 0;
@@ -377,17 +387,19 @@ pub fn add_request_ids(mut response: ClientResponse, head: &RequestHead, aliases
     let id = record::new_id(record::unix_time()).to_string();
     let control = ControlHeaders::parse(&head.headers, aliases);
     let prefix = control.prefix.unwrap_or(control_headers::CONTROL_PREFIX);
-    push_id_headers(&mut response.head.headers, prefix, (&id, control.trace_id.unwrap_or(&id)));
+    push_id_headers(&mut response.head.headers, prefix, &id, control.trace_id.unwrap_or(&id));
     response
 }
 
 /// Adds the header fields with which clients identify a request.
-pub fn push_id_headers(headers: &mut Headers, prefix: &[u8], (id, trace_id): (&str, &str)) {
+pub fn push_id_headers(headers: &mut Headers, prefix: &[u8], id: &str, trace_id: &str) {
     for name in ["x-request-id", "request-id"] {
         if headers.get(name).is_none() {
             headers.push(name.as_bytes(), id.as_bytes());
         }
     }
+    // The provider's own request id may be in the other fields.
+    headers.push_joined(prefix, b"request-id", id.as_bytes());
     headers.push_joined(prefix, b"trace-id", trace_id.as_bytes());
 }
 
@@ -398,7 +410,7 @@ fn push_gateway_headers(headers: &mut Headers, call: &Call<'_>, record: &Record)
     let id: &str = record.id.hyphenated().encode_lower(&mut id);
     let trace_id = record.log.trace_id.as_deref().unwrap_or(id);
     headers.reserve(headers::MAX_ADDED_FIELDS, headers::MAX_ADDED_FIELDS * 48 + trace_id.len());
-    push_id_headers(headers, prefix, (id, trace_id));
+    push_id_headers(headers, prefix, id, trace_id);
     if record.log.has_exhausted_attempts() {
         headers.retain(|name| name != b"x-should-retry");
         headers.push(b"x-should-retry", b"false");
@@ -416,5 +428,8 @@ fn push_gateway_headers(headers: &mut Headers, call: &Call<'_>, record: &Record)
     }
     if !record.log.provider.is_empty() {
         push(b"provider", record.log.provider);
+    }
+    if let Some(holds) = &record.log.limits {
+        limit_headers::push_limit_headers(headers, prefix, holds);
     }
 }

@@ -1,6 +1,8 @@
 //! Delivering the upstream response to the client, whole or streamed.
 
 pub(crate) mod delivery;
+pub(crate) mod limit_headers;
+pub(crate) mod mask_secrets;
 pub(crate) mod normalise;
 pub(crate) mod offload;
 pub mod outgoing;

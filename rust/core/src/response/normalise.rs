@@ -4,19 +4,23 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use penstock_llm::{operation::Operation, stream::sse, translation::Normaliser};
+use penstock_llm::{
+    operation::Operation,
+    stream::sse,
+    translation::{self, Normaliser},
+};
+use penstock_net::{Deadline, IncomingResponse, ResponseBody, ResponseHead, headers::Headers};
 use serde::de::IgnoredAny;
 
 use crate::{
     accounting::compressed_response,
     error::{Error, Result},
-    ingress::headers::Headers,
+    ingress::client_sdk,
     resolve::{target::Target, target_resolver::Call},
     response::{
-        delivery,
+        delivery::{self, MAX_BUFFERED_RESPONSE_BYTES},
         offload::{run_offloaded, with_content_type},
     },
-    upstream::{self, IncomingResponse, ResponseBody, ResponseHead, deadline::Deadline},
 };
 
 /// Header fields in which providers return the ID of a request.
@@ -40,11 +44,16 @@ const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 pub const BUDGET_EXHAUSTED_STATUS: u16 = 412;
 
 /// Returns the normaliser for responses of this target; `None` if they are passed through unchanged.
-pub fn normaliser_for(call: &Call<'_>, target: &Target<'_>) -> Option<Normaliser> {
+/// `body` is the request body, on which the form of some responses depends.
+pub fn normaliser_for(call: &Call<'_>, target: &Target<'_>, body: &[u8]) -> Option<Normaliser> {
     let operation = call.route.operation;
     // All other operations keep the provider's own format on purpose.
     let is_known = operation.api_format().is_some() || operation.is_file_operation() || operation == Operation::Models;
-    let mending = || Normaliser::new(target.provider, operation, call.client_api_format(), target.is_strict);
+    let mending = || {
+        Normaliser::new(target.provider.row(), operation, call.client_api_format(), target.is_strict)
+            .for_request(body)
+            .for_list_shape(client_sdk::model_list_shape(operation, &call.head.headers))
+    };
     (is_known && !target.is_passthrough).then(mending)
 }
 
@@ -84,6 +93,40 @@ pub async fn normalise_response(
     }
 }
 
+/// Turns a response that is an error into one with an error status, so that retries, fallbacks and the cache treat it as
+/// a failure. Some providers and proxies send errors with the status 200.
+pub async fn expose_error_status(
+    operation: Operation,
+    incoming: IncomingResponse,
+    deadline: &mut Deadline,
+) -> Result<IncomingResponse> {
+    let IncomingResponse { mut head, mut body } = incoming;
+    let Some(first) = deadline.enforce(async { body.next_chunk().await.transpose() }).await? else {
+        return Ok(IncomingResponse { head, body });
+    };
+    let may_be_error = translation::may_begin_error(&first);
+    body.put_back(first);
+    if may_be_error
+        && let Some(response) = deadline.enforce(penstock_net::collect(&mut body, MAX_BUFFERED_RESPONSE_BYTES)).await?
+    {
+        if let Some(status) = translation::hidden_error_status(operation, &response) {
+            head.status = status;
+        }
+        body = ResponseBody::from_bytes(response);
+    }
+    Ok(IncomingResponse { head, body })
+}
+
+/// Returns true if this response may be an error with a success status: JSON that is not known to be long.
+pub fn may_hide_error(operation: Operation, incoming: &IncomingResponse) -> bool {
+    let head = &incoming.head;
+    head.status == 200
+        && translation::may_hide_errors(operation)
+        && head.headers.is_json()
+        && delivery::is_uncompressed(&head.headers)
+        && incoming.body.content_length().is_none_or(|length| length <= MAX_BUFFERED_RESPONSE_BYTES)
+}
+
 async fn normalise_body(
     mending: Normaliser,
     incoming: IncomingResponse,
@@ -92,7 +135,7 @@ async fn normalise_body(
     let IncomingResponse { head, mut body } = incoming;
     let most = if mending.is_for_model_list() { MAX_LIST_BYTES } else { MAX_BODY_BYTES };
     if body.content_length().is_none_or(|length| length <= most)
-        && let Some(response) = deadline.enforce(upstream::collect(&mut body, most)).await?
+        && let Some(response) = deadline.enforce(penstock_net::collect(&mut body, most)).await?
     {
         let (status, length) = (head.status, response.len());
         let job = move || {
@@ -114,7 +157,8 @@ async fn invalid_response_error(
     deadline: &mut Deadline,
 ) -> Result<Error> {
     let IncomingResponse { head, mut body } = incoming;
-    let error_body = deadline.enforce(upstream::collect(&mut body, MAX_ERROR_BODY_BYTES)).await?.unwrap_or_default();
+    let error_body =
+        deadline.enforce(penstock_net::collect(&mut body, MAX_ERROR_BODY_BYTES)).await?.unwrap_or_default();
     let error_body = if delivery::is_uncompressed(&head.headers) { error_body } else { Bytes::new() };
     Ok(Error::invalid_response(mending.provider(), head.status, &error_body))
 }
@@ -125,7 +169,7 @@ async fn normalise_error(
     deadline: &mut Deadline,
 ) -> Result<IncomingResponse> {
     let IncomingResponse { mut head, mut body } = incoming;
-    let Some(response) = deadline.enforce(upstream::collect(&mut body, MAX_ERROR_BODY_BYTES)).await? else {
+    let Some(response) = deadline.enforce(penstock_net::collect(&mut body, MAX_ERROR_BODY_BYTES)).await? else {
         return Ok(IncomingResponse { head, body });
     };
     let plain = if delivery::is_uncompressed(&head.headers) {

@@ -1,9 +1,8 @@
 //! Work on large bodies that runs on a blocking thread, and the headers of bodies that were changed.
 
-use crate::{
-    error::{Error, Result},
-    ingress::headers::Headers,
-};
+use penstock_net::headers::Headers;
+
+use crate::error::{Error, Result};
 
 /// Bodies up to this size are processed inline. That takes far less than a millisecond.
 pub const MAX_INLINE_BYTES: usize = 128 * 1024;

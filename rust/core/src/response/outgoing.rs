@@ -1,25 +1,32 @@
 //! Responses to the client: complete bodies, or streams that meter their usage and close the request's record.
 
-use std::{mem, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use penstock_llm::{
     api_format::{ApiFormat, Failure, error_event},
-    stream::include_usage,
-    usage::{FrameMeter, ItemMeter, Meter, ResponseSkimmer, StreamSummary, Usage},
+    stream::{
+        frame_meter::FrameMeter,
+        include_usage,
+        item_meter::ItemMeter,
+        meter::{Meter, StreamSummary},
+        skim::ResponseSkimmer,
+    },
+    usage::Usage,
 };
+use penstock_net::{ResponseBody, headers::Headers};
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
     accounting::{
         compressed_response::CompressedResponse,
         record::{Outcome, Record},
+        spool::Spool,
         token_counting::CountableResponse,
     },
     error::Error,
-    ingress::headers::{CompleteResponse, Headers},
+    ingress::message::CompleteResponse,
     response::{delivery, partial_event::PartialEventBuffer},
-    upstream::ResponseBody,
 };
 use std::pin::Pin;
 
@@ -248,6 +255,21 @@ pub struct ResponseStream {
     /// Resumes the stream at another target if it breaks off.
     continuation: Option<Box<dyn ResumeStream>>,
     is_finished: bool,
+    /// Set if the record was closed before the last chunk.
+    settled: Option<SettledStream>,
+    /// Spool in which the record must be on the disk before the client gets the last chunk.
+    durable_spool: Option<Arc<Spool>>,
+    /// What `next` returns once the record is on the disk. Survives if `next` is cancelled meanwhile.
+    held_end: Option<NextChunk>,
+}
+
+/// Next bytes of a stream; `None` at its end.
+type NextChunk = Result<Option<Bytes>, BodyTruncated>;
+
+/// What is still known of a stream whose record is closed.
+struct SettledStream {
+    /// True if usage must be removed from what follows.
+    hides_usage: bool,
 }
 
 /// Coalesces chunks that arrive in quick succession. A provider may send a hundred events one by one within a
@@ -298,24 +320,16 @@ pub struct BodyTruncated;
 impl ResponseStream {
     pub fn new(
         mut body: ResponseBody,
-        read: (ResponseMeter, ApiFormat),
+        meter: ResponseMeter,
+        api_format: ApiFormat,
         expects_end_event: bool,
         record: Record,
     ) -> Self {
         body.use_small_chunks();
-        let (meter, api_format) = read;
-        let (coalescer, partial_event) = <(ChunkCoalescer, PartialEventBuffer)>::default();
-        Self {
-            body,
-            meter,
-            api_format,
-            expects_end_event,
-            record: Some(record),
-            coalescer,
-            partial_event,
-            continuation: None,
-            is_finished: false,
-        }
+        let mut stream = Self::passthrough(body);
+        (stream.meter, stream.api_format, stream.expects_end_event) = (meter, api_format, expects_end_event);
+        (stream.durable_spool, stream.record) = (record.durable_spool().cloned(), Some(record));
+        stream
     }
 
     /// Sends a heartbeat after each silence of this length, but only between two events.
@@ -327,18 +341,19 @@ impl ResponseStream {
 
     /// Creates a stream that is passed through without a meter or a record.
     pub fn passthrough(body: ResponseBody) -> Self {
-        let (meter, api_format) = (ResponseMeter::Unmetered, ApiFormat::OpenAi);
-        let (coalescer, partial_event) = <(ChunkCoalescer, PartialEventBuffer)>::default();
         Self {
             body,
-            meter,
-            api_format,
+            meter: ResponseMeter::Unmetered,
+            api_format: ApiFormat::OpenAi,
             expects_end_event: false,
             record: None,
-            coalescer,
-            partial_event,
+            coalescer: ChunkCoalescer::default(),
+            partial_event: PartialEventBuffer::default(),
             continuation: None,
             is_finished: false,
+            settled: None,
+            durable_spool: None,
+            held_end: None,
         }
     }
 
@@ -361,22 +376,41 @@ impl ResponseStream {
                 }
                 Some(Ok(bytes)) => {
                     let bytes = self.process_chunk(bytes);
+                    self.settle_before_last_chunk();
                     if !bytes.is_empty() {
-                        return Ok(Some(bytes));
+                        return self.hold_until_durable(Ok(Some(bytes))).await;
                     }
                 }
                 None if self.try_resume(None).await => (),
-                None => return self.finish(None),
-                Some(Err(error)) if self.try_resume(Some(&error)).await => (),
-                Some(Err(error)) => return self.finish(Some(&error)),
+                None => {
+                    let end = self.finish(None);
+                    return self.hold_until_durable(end).await;
+                }
+                Some(Err(error)) => {
+                    let error = Error::from(error);
+                    if !self.try_resume(Some(&error)).await {
+                        let end = self.finish(Some(&error));
+                        return self.hold_until_durable(end).await;
+                    }
+                }
             }
         }
+    }
+
+    /// Returns the next chunk. If the record was closed before it, waits until the record is on the disk, where the
+    /// settings demand that.
+    async fn hold_until_durable(&mut self, chunk: NextChunk) -> NextChunk {
+        let Some(spool) = self.durable_spool.take_if(|_| self.record.is_none()) else { return chunk };
+        self.held_end = Some(chunk);
+        Box::pin(spool.wait_until_durable()).await;
+        self.held_end.take().unwrap_or(Ok(None))
     }
 
     /// Meters bytes from the provider and returns those that can be sent to the client now.
     fn process_chunk(&mut self, bytes: Bytes) -> Bytes {
         self.coalescer.record_chunk(bytes.len());
         self.meter.feed(&bytes);
+        self.record.iter().for_each(|record| record.record_received_chunk(&bytes));
         let bytes = self.partial_event.hold_incomplete(bytes, self.meter.incomplete_bytes());
         let bytes = if self.should_hide_usage() { include_usage::strip_usage(bytes) } else { bytes };
         if let Some(continuation) = &mut self.continuation
@@ -394,10 +428,34 @@ impl ResponseStream {
         bytes
     }
 
+    /// Closes the record if the client is about to receive the last chunk. A client that has the complete response may
+    /// rely on its record, even if this process is killed at that moment.
+    fn settle_before_last_chunk(&mut self) {
+        let Some(record) = &self.record else { return };
+        let is_read = self.body.is_done();
+        let is_complete = match &self.meter {
+            ResponseMeter::SseEvents(meter) => {
+                // What follows the terminal event still belongs to the cache entry.
+                let has_ended = meter.is_terminated() && record.log.pending_cache_entry.is_none();
+                (has_ended || is_read) && !meter.is_truncated(false, self.expects_end_event)
+            }
+            ResponseMeter::AwsFrames(meter) => is_read && (meter.is_terminated() || !self.expects_end_event),
+            ResponseMeter::ArrayItems(read) => is_read && (read.0.has_ended() || !self.expects_end_event),
+            ResponseMeter::LargeBody(_) | ResponseMeter::Compressed(_) | ResponseMeter::Unmetered => is_read,
+        };
+        if is_complete && !self.partial_event.has_held() && !self.partial_event.is_mid_event() {
+            let hides_usage = self.should_hide_usage();
+            let read = mem::take(&mut self.meter).finish(self.api_format, false);
+            self.settle_record(read, None, &Bytes::new(), Outcome::Complete);
+            self.settled = Some(SettledStream { hides_usage });
+        }
+    }
+
     /// Returns true if the events contain usage that the client did not request.
     fn should_hide_usage(&self) -> bool {
         let hides = self.record.as_ref().is_some_and(|record| record.log.hides_usage);
-        hides && matches!(self.meter, ResponseMeter::SseEvents(_))
+        self.settled.as_ref().is_some_and(|settled| settled.hides_usage)
+            || (hides && matches!(self.meter, ResponseMeter::SseEvents(_)))
     }
 
     pub(crate) fn set_continuation(&mut self, continuation: Box<dyn ResumeStream>) {
@@ -429,6 +487,7 @@ impl ResponseStream {
         if let Some(every) = continuation.heartbeat_interval() {
             body.report_idle_every(every);
         }
+        record.log.bodies.open_tap();
         self.body = body;
         let meter = match record.log.operation {
             Some(operation) => Meter::with_deltas(self.api_format, operation),
@@ -446,6 +505,10 @@ impl ResponseStream {
 
     /// Ends the stream early because this process is shutting down.
     pub fn stop_for_drain(&mut self) -> Result<Option<Bytes>, BodyTruncated> {
+        if let Some(end) = self.held_end.take() {
+            self.is_finished = true;
+            return end;
+        }
         self.finish(Some(&Error::Draining))
     }
 
@@ -457,6 +520,9 @@ impl ResponseStream {
     /// Ends the stream and closes its record. Reports a truncation to the client as an error event where possible.
     fn finish(&mut self, error: Option<&Error>) -> Result<Option<Bytes>, BodyTruncated> {
         self.is_finished = true;
+        if self.settled.is_some() {
+            return Ok(None);
+        }
         let hides_usage = self.should_hide_usage();
         // An error event cannot be inserted in the middle of a frame.
         let is_within = matches!(&self.meter, ResponseMeter::AwsFrames(meter) if meter.has_partial_frame());
@@ -469,22 +535,31 @@ impl ResponseStream {
         };
         let rest = if is_cut { Bytes::new() } else { self.partial_event.take_held() };
         let rest = if hides_usage { include_usage::strip_usage(rest) } else { rest };
-        if let Some(mut record) = self.record.take() {
-            record.log.error_code = if is_cut {
-                Some(error.map_or("upstream_disconnected", Error::code))
-            } else {
-                read.has_failed.then_some("upstream_error_event")
-            };
-            if !rest.is_empty() {
-                record.record_chunk(&rest);
-            }
-            read.settle_record(record, if is_cut { Outcome::Truncated } else { Outcome::Complete });
-        }
+        let error_code = is_cut.then(|| error.map_or("upstream_disconnected", Error::code));
+        self.settle_record(read, error_code, &rest, if is_cut { Outcome::Truncated } else { Outcome::Complete });
         match (is_cut, is_events && !is_within) {
             (false, _) => Ok((!rest.is_empty()).then_some(rest)),
             (true, true) => Ok(Some(encode_error_event(self.api_format, error, self.partial_event.is_mid_event()))),
             (true, false) => Err(BodyTruncated),
         }
+    }
+}
+
+impl ResponseStream {
+    /// Closes the record, if there is one. `rest` is the last chunk that the client gets.
+    fn settle_record(
+        &mut self,
+        read: MeteredResponse,
+        error_code: Option<&'static str>,
+        rest: &[u8],
+        outcome: Outcome,
+    ) {
+        let Some(mut record) = self.record.take() else { return };
+        record.log.error_code = error_code.or_else(|| read.has_failed.then_some("upstream_error_event"));
+        if !rest.is_empty() {
+            record.record_chunk(rest);
+        }
+        read.settle_record(record, outcome);
     }
 }
 

@@ -39,6 +39,11 @@ impl PartialEventBuffer {
         std::mem::take(&mut self.held_bytes).into()
     }
 
+    /// Returns true if the start of an event is held back.
+    pub fn has_held(&self) -> bool {
+        !self.held_bytes.is_empty()
+    }
+
     /// Returns true if the client has received only part of an event.
     pub fn is_mid_event(&self) -> bool {
         self.is_mid_event

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use penstock_net::body::Body;
+
 use super::explain;
 use crate::response::delivery::ResumePoint;
 use crate::{
@@ -16,17 +18,27 @@ use crate::{
     },
     error::{Error, ErrorOrigin, Result},
     features::{
-        circuit_breaker::{Policy, Verdict},
+        circuit_breaker::{BreakerPolicy, Verdict},
         parameters::Parameters,
         recovery::Mode,
         retry::{Backoff, Retry},
     },
     gateway_state::GatewayState,
-    ingress::body::Body,
     request::inference_profiles,
-    resolve::target::{ResponseCoding, StreamUsage, Target},
-    response::delivery::{StreamFraming, UpstreamResponse},
-    routing::{cache_lookup::CacheLookup, executor::RouteExecutor, replay_body::PreparedBody},
+    resolve::{
+        models::RequestedModel,
+        target::{ResponseCoding, StreamUsage, Target},
+    },
+    response::{
+        delivery::{StreamFraming, UpstreamResponse},
+        mask_secrets,
+    },
+    routing::{
+        cache_lookup::CacheLookup,
+        executor::RouteExecutor,
+        hooks::{self, TargetHooks},
+        replay_body::PreparedBody,
+    },
     state::shared::circuit_breakers::BreakerPermit,
 };
 
@@ -119,7 +131,7 @@ const BREAKER_OPENED: &str = "the circuit breaker opened";
 
 /// Circuit breaker of a target, with this request's permit to send.
 struct BreakerGuard<'w> {
-    policy: &'w Policy,
+    policy: &'w BreakerPolicy,
     permit: BreakerPermit,
 }
 
@@ -163,38 +175,41 @@ impl<'w> RouteExecutor<'w> {
             (decision.retry_count, decision.cache_status) = (0, CacheStatus::Disabled);
             decision.has_retry_policy |= node.features.retry.is_configured();
         });
-        let failed = |walk: &mut Self, error: Error| {
-            let (at, code) = (node.path.clone(), error.code());
-            walk.record_step(|| RoutingStep::Failed { at, error: code });
-            error
-        };
-        let mut prepared = match self.replay_body.prepare(self.parameters_for(node)).await {
-            Ok(prepared) => prepared,
-            Err(error) => return Err(failed(self, error)),
-        };
-        let mut target = match self.resolve_target(node, &mut prepared).await {
-            Ok(target) => target,
+        let (mut target, prepared, denied) = match Box::pin(self.prepare_target(node)).await {
+            Ok(ready) => ready,
             Err(error) => {
-                self.replay_body.restore(prepared.body);
-                return Err(failed(self, error));
+                let (at, code) = (node.path.clone(), error.code());
+                self.record_step(|| RoutingStep::Failed { at, error: code });
+                return Err(error);
             }
         };
+        if let Some(denied) = denied {
+            self.replay_body.restore(prepared.body);
+            return Ok(denied);
+        }
         let question = CacheLookup::for_target(self, node, &target, &prepared.body);
         if self.call.control.should_explain() {
             let breaker = passage.as_ref().filter(|passage| passage.is_probe()).map(|_| Verdict::HalfOpen);
             let breaker = breaker.or_else(|| self.breaker_verdict(node));
             let mut report =
-                Box::pin(explain::summarise_target(self, node, (&target, &prepared), question.as_ref())).await;
+                Box::pin(explain::summarise_target(self, node, &target, &prepared, question.as_ref())).await;
             report["breaker"] = breaker.map(Verdict::name).into();
             self.update_decision(|decision| decision.target_report = Some(report));
         }
-        if let Some(question) = &question
-            && let Some(response) = question.find_cached(self, &target).await
-        {
+        let lookup_started_at = Instant::now();
+        let cached = match &question {
+            Some(question) => question.find_cached(self, &target).await,
+            None => None,
+        };
+        self.log.details.cache_time = question.as_ref().map(|_| lookup_started_at.elapsed());
+        if let Some(response) = cached {
             let at = node.path.clone();
             self.record_step(|| RoutingStep::Kept { at });
             self.log.clear_target();
-            return Ok(response);
+            return match &self.hooks {
+                Some(hooks) => Box::pin(hooks.decorate_cached(response)).await,
+                None => Ok(response),
+            };
         }
         let mut response =
             self.send_with_retries(node, &mut target, prepared.into_body(self.call).await?, passage).await?;
@@ -203,6 +218,41 @@ impl<'w> RouteExecutor<'w> {
             question.prepare_store(self, &response);
         }
         Ok(response)
+    }
+
+    /// Prepares body and target of a node, and runs the hooks before the request. Returns the response too if they deny
+    /// it.
+    async fn prepare_target(&mut self, node: &'w Node) -> Result<(Target<'w>, PreparedBody, Option<UpstreamResponse>)> {
+        self.hooks = None;
+        let mut prepared = self.replay_body.prepare(self.parameters_for(node)).await?;
+        let checked = match self.resolve_target(node, &mut prepared).await {
+            Ok(target) => self.check_request(node, &target, &mut prepared).await.map(|denied| (target, denied)),
+            Err(error) => Err(error),
+        };
+        match checked {
+            Ok((target, denied)) => Ok((target, prepared, denied)),
+            Err(error) => {
+                self.replay_body.restore(prepared.body);
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs the hooks before the request. Returns the response if they deny it.
+    async fn check_request(
+        &mut self,
+        node: &'w Node,
+        target: &Target<'_>,
+        prepared: &mut PreparedBody,
+    ) -> Result<Option<UpstreamResponse>> {
+        if self.is_dry_run {
+            return Ok(None);
+        }
+        let Some(mut hooks) = TargetHooks::for_target(self, node, target, prepared).await? else { return Ok(None) };
+        self.log.details.hook_results = Some(hooks.results().clone());
+        let denied = hooks.check_request(self, node, prepared).await?;
+        self.hooks = Some(hooks);
+        Ok(denied)
     }
 
     /// Returns the parameters that the node sets in bodies, or an empty set if the client asked to forward its body
@@ -232,7 +282,10 @@ impl<'w> RouteExecutor<'w> {
         }
         self.log.model.clone_from(&prepared.model);
         self.log.is_streaming = prepared.is_streaming;
-        target.apply_model(self.call, &self.log.model, prepared.body.complete_bytes())?;
+        // The model in a WebSocket's query is replaced when the request is sent.
+        let in_query = if self.is_websocket { &self.replay_body.model } else { &self.log.model };
+        let requested = RequestedModel { model: &self.log.model, in_query };
+        target.apply_model(self.call, requested, prepared.body.complete_bytes())?;
         if let (false, Some(lookup)) = (self.is_dry_run, target.provider.model_lookup(&target.options, &self.log.model))
         {
             Box::pin(inference_profiles::resolve_backing_model(self.state, operation, &mut target, lookup, self.log))
@@ -242,7 +295,7 @@ impl<'w> RouteExecutor<'w> {
         if self.parameters_for(node).overrides_or_drops("stream_options") {
             target.stream_usage = StreamUsage::AsConfigured;
         }
-        if node.features.reads_response(self.call.route, &self.call.head.method) {
+        if node.features.reads_response(self.call.route, &self.call.head.method) || hooks::read_responses(self, node) {
             target.response_coding = ResponseCoding::Uncompressed;
         }
         Ok(target)
@@ -315,7 +368,7 @@ impl<'w> RouteExecutor<'w> {
     }
 
     /// Sends one request. A response that breaks off before anything could be passed on counts as failed.
-    async fn send_once(&mut self, node: &Node, target: &Target<'_>, body: Body) -> Result<UpstreamResponse> {
+    async fn send_once(&mut self, node: &'w Node, target: &Target<'_>, body: Body) -> Result<UpstreamResponse> {
         let started_at = Instant::now();
         let attempted = if self.is_websocket {
             Box::pin(realtime::upgrade_target(self.state, self.call, target, &self.replay_body.model, self.log)).await
@@ -323,7 +376,17 @@ impl<'w> RouteExecutor<'w> {
             serve_at_target(self.state, self.call, target, body, self.log).await
         };
         let result = match attempted {
-            Ok(mut response) => self.await_first_chunk(node, &mut response).await.map(|()| response),
+            Ok(mut response) => match self.await_first_chunk(node, &mut response).await {
+                Ok(()) => match &self.hooks {
+                    Some(hooks) => Box::pin(hooks.check_response(self, response)).await,
+                    None => Ok(response),
+                },
+                Err(error) if error.has_upstream_text() => {
+                    // Boxed, because an inline future would enlarge the future of every request.
+                    Box::pin(mask_secrets::mask_failure(self.state, target, Err(error))).await
+                }
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         let (status, error) = match &result {
@@ -336,7 +399,7 @@ impl<'w> RouteExecutor<'w> {
     }
 
     /// Waits for the first chunk of the response, or for all of it if streams are buffered.
-    async fn await_first_chunk(&mut self, node: &Node, response: &mut UpstreamResponse) -> Result<()> {
+    async fn await_first_chunk(&mut self, node: &'w Node, response: &mut UpstreamResponse) -> Result<()> {
         if node.features.recovery.mode() == Mode::Hold
             && let Some(framing) = response.chunk_format(self.call.requested_operation())
         {
@@ -349,7 +412,10 @@ impl<'w> RouteExecutor<'w> {
             _ if self.has_alternatives => Duration::MAX,
             beat => Duration::from_millis(beat),
         };
-        response.await_body_start(self.call.requested_operation(), patience).await
+        let operation = self.call.requested_operation();
+        response.await_body_start(operation, patience).await?;
+        let may_try_again = self.has_alternatives || self.retry_policy(node).max_retries() > 0;
+        if may_try_again { response.reject_first_error_event(operation) } else { Ok(()) }
     }
 
     /// Buffers the complete stream, if the memory budget allows it.

@@ -3,17 +3,16 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use penstock_llm::operation::Operation;
+use penstock_net::{Origin, body::Body};
 
 use crate::{
     accounting::routing_decision::CacheStatus,
     config::Node,
     features::cache::{CacheKey, Partition, is_ignored_header},
-    ingress::body::Body,
     resolve::target::Target,
     response::delivery::UpstreamResponse,
     routing::executor::RouteExecutor,
     state::shared::response_cache::PendingCacheEntry,
-    upstream::Origin,
 };
 
 /// Cache key of a request to one target, and how long its response may be cached.
@@ -44,6 +43,7 @@ impl CacheLookup {
         let fields: String =
             target.header_fields.iter().map(|(name, value)| [name, ": ", value, "\n"].concat()).collect();
         let header_bytes = walk.cache_key_headers(target);
+        let hooks = walk.hooks.as_ref().map(|hooks| hooks.cache_key()).unwrap_or_default();
         let parts = [
             tenant.as_bytes(),
             target.provider.slug().as_bytes(),
@@ -57,6 +57,7 @@ impl CacheLookup {
             fields.as_bytes(),
             &header_bytes,
             &age.as_secs().to_le_bytes(),
+            &hooks,
             bytes,
         ];
         Some(Self { cache_key: CacheKey::compute(partition, &parts), max_age: age })
@@ -94,7 +95,8 @@ impl CacheLookup {
             let responses = Arc::clone(&walk.state.shared.response_cache);
             walk.log.pending_cache_entry = Some(Box::new(PendingCacheEntry::new(
                 responses,
-                (self.cache_key, is_refresh_forced(walk)),
+                self.cache_key,
+                is_refresh_forced(walk),
                 self.max_age,
                 kind,
             )));

@@ -13,6 +13,7 @@ use penstock_llm::{
     tokens,
     usage::Usage,
 };
+use penstock_net::{ResponseBody, body::Body, memory_budget::MemoryPermit};
 
 use crate::{
     accounting::{
@@ -24,8 +25,7 @@ use crate::{
     error::Error,
     features::recovery::Mode,
     gateway_state::GatewayState,
-    ingress::{body::Body, control_headers::ControlHeaders, headers::RequestHead, route::Route},
-    process::memory_budget::MemoryPermit,
+    ingress::{control_headers::ControlHeaders, message::RequestHead, route::Route},
     resolve::{target::Target, target_resolver::Call},
     response::{
         delivery::{self, ResumePoint, UpstreamResponse},
@@ -34,7 +34,6 @@ use crate::{
     routing::{executor::RouteExecutor, replay_body::ReplayBody},
     state::snapshot::Snapshot,
     strategies::Strategy,
-    upstream::ResponseBody,
 };
 use std::pin::Pin;
 
@@ -94,7 +93,9 @@ impl ResumeStream for Continuation {
 impl Continuation {
     /// Attaches a continuation to a streamed response, so that it can resume if it breaks.
     pub fn attach(
-        (state, snapshot, head): (&Arc<GatewayState>, Arc<Snapshot>, Arc<RequestHead>),
+        state: &Arc<GatewayState>,
+        snapshot: Arc<Snapshot>,
+        head: Arc<RequestHead>,
         resume_point: Option<Box<ResumePoint>>,
         mut response: ClientResponse,
     ) -> ClientResponse {
@@ -164,11 +165,11 @@ impl Continuation {
             }
         };
         let require = state.settings.require_key;
-        let token_identity =
-            caller::authenticate_token(snapshot, &head.headers, &call.control).map_err(&mut refused).ok()?;
-        let admitted = caller::admit(token_identity.as_ref(), snapshot, require, &head.headers, &call.control);
+        let token = caller::authenticate_token(snapshot, &head.headers, &call.control).map_err(&mut refused).ok()?;
+        let admitted = caller::admit(token.as_ref(), snapshot, require, &head.headers, &call.control);
         let caller = admitted.map_err(&mut refused).ok()?;
         let resolver = state.target_resolver(snapshot, &call, &caller);
+        let _prepared = resolver.prepare_config().await.ok()?;
         let plan = resolver.build_plan().map_err(&mut refused).ok()?;
         let mut carried =
             ReplayBody::new(&call, Body::Complete(resume_point.request_body.clone()), true, log).await.ok()?;
@@ -271,7 +272,7 @@ impl<'w> RouteExecutor<'w> {
         };
         let Body::Complete(body) = &prepared.body else { return None };
         let ResumeRequest { body: resume_body, prefill: beginning } =
-            match self.build_resume_request(node, &target, (transcript, body)) {
+            match self.build_resume_request(node, &target, transcript, body) {
                 Ok(again) => again,
                 Err(because) => {
                     self.record_step(|| RoutingStep::Unable { at, because });
@@ -284,7 +285,7 @@ impl<'w> RouteExecutor<'w> {
         }
         let passage = self.breaker_permit.take();
         let resume_body = Bytes::from(resume_body);
-        target.prefill = Some(target.provider.prefill_support()).filter(|_| !beginning.is_empty());
+        target.prefill = Some(&target.provider.row().prefill).filter(|_| !beginning.is_empty());
         let repeated =
             if target.prefill.is_some_and(|support| support.may_repeat_prefill) { beginning } else { String::new() };
         let response =
@@ -305,7 +306,8 @@ impl<'w> RouteExecutor<'w> {
         &self,
         node: &Node,
         target: &Target<'_>,
-        (transcript, body): (&Transcript, &[u8]),
+        transcript: &Transcript,
+        body: &[u8],
     ) -> Result<ResumeRequest, &'static str> {
         match self.continuation_refusal(node, target) {
             Some(because) if !transcript.is_blank() => Err(because),
@@ -321,7 +323,8 @@ impl<'w> RouteExecutor<'w> {
         let model_refusal = match self.call.requested_operation() {
             Operation::Complete if is_its_own => None,
             operation => provider
-                .prefill_support()
+                .row()
+                .prefill
                 .unsupported_reason(model, is_its_own && operation == Operation::CreateModelResponse),
         };
         node.features.recovery.prefill_refusal(model_refusal)

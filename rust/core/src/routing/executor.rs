@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use penstock_net::body::Body;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -15,18 +16,20 @@ use crate::{
         routing_decision::{RoutingDecision, RoutingStep},
     },
     config::Node,
+    endpoints::limit_admission,
     error::{Error, Result},
     features::{circuit_breaker::Verdict, timeout},
     gateway_state::GatewayState,
-    ingress::body::Body,
     request::body_fields::read_body_fields,
     resolve::target_resolver::{Call, ConfigSource, RoutePlan, TargetResolver},
     response::delivery::UpstreamResponse,
-    routing::{replay_body::ReplayBody, upstream_response::triggers_fallback},
+    routing::{
+        hooks::TargetHooks, pattern_jobs::PatternJobs, replay_body::ReplayBody, upstream_response::triggers_fallback,
+    },
     state::shared::{circuit_breakers::BreakerPermit, sticky_sessions::SessionAssignment},
     strategies::{
         Strategy,
-        condition_input::ConditionInput,
+        condition_input::{ConditionInput, PatternResults},
         fallback::FallbackPolicy,
         hedge::Hedge,
         loadbalance::{LoadBalancer, StickySession},
@@ -54,6 +57,8 @@ pub(crate) async fn route_request(
         }
     })?;
     log.metadata.validate()?;
+    limit_admission::admit_request(state, resolver.call, resolver.caller, log)?;
+    let body = log.begin_record(resolver.call.head, &state.record_sink, body);
     let operation = resolver.call.requested_operation();
     if let (true, Body::Complete(bytes)) = (operation.has_countable_text(), &body) {
         log.count_input = Some(state.record_sink.token_counter.retain_body(operation, bytes));
@@ -133,6 +138,8 @@ pub(crate) struct RouteExecutor<'w> {
     pub log: &'w mut RequestLog,
     pub replay_body: ReplayBody,
     condition_params: Vec<Option<Value>>,
+    /// Results of patterns that were matched in advance, because matching them takes long.
+    pattern_results: Option<Arc<PatternResults>>,
     /// Time at which the client stops waiting.
     pub client_deadline: Option<Instant>,
     /// True if the client asks for a WebSocket.
@@ -144,6 +151,8 @@ pub(crate) struct RouteExecutor<'w> {
     /// Permit of the circuit breaker to send to the next target.
     pub breaker_permit: Option<BreakerPermit>,
     config_key: OnceLock<u64>,
+    /// Guardrails of the current target. `None` if it has none.
+    pub hooks: Option<Box<TargetHooks>>,
 }
 
 pub(crate) type RouteFuture<'g, T = Result<UpstreamResponse>> = Pin<Box<dyn Future<Output = T> + Send + 'g>>;
@@ -171,12 +180,14 @@ impl<'w> RouteExecutor<'w> {
             log,
             replay_body,
             condition_params,
+            pattern_results: None,
             client_deadline,
             is_websocket,
             has_alternatives,
             is_dry_run,
             breaker_permit,
             config_key,
+            hooks: None,
         }
     }
 
@@ -191,6 +202,7 @@ impl<'w> RouteExecutor<'w> {
             has_alternatives: true,
             is_dry_run: self.is_dry_run,
             config_key: self.config_key.clone(),
+            pattern_results: self.pattern_results.clone(),
             ..RouteExecutor::new(self.state, self.resolver, self.plan, log, carried)
         }
     }
@@ -206,6 +218,9 @@ impl<'w> RouteExecutor<'w> {
 
     /// Tries targets from a node until one answers. If the node is a leaf, its breaker permit is already acquired.
     pub async fn run_from(&mut self, start: &'w Node) -> Result<UpstreamResponse> {
+        if self.plan.config.has_patterns {
+            self.match_expensive_patterns().await?;
+        }
         let mut node = start;
         let mut levels: Vec<FallbackLevel<'w>> = Vec::new();
         let races = self.has_alternatives;
@@ -217,8 +232,8 @@ impl<'w> RouteExecutor<'w> {
                 }
                 Ok(FirstAttempt::Hedged((first, second), fallback, hedge)) => {
                     let Some(level) = levels.last_mut() else { return Err(Error::NoMatchingTarget) };
-                    let targets = (first, &level.node.targets[second]);
-                    let (result, tried) = self.race_targets(targets, fallback, hedge).await;
+                    let second_target = &level.node.targets[second];
+                    let (result, tried) = self.race_targets(first, second_target, fallback, hedge).await;
                     if tried == 2 {
                         level.next_index = second + 1;
                     }
@@ -466,9 +481,26 @@ impl<'w> RouteExecutor<'w> {
         self.client_deadline.filter(|until| *until <= Instant::now()).map(|_| "the request timeout has passed")
     }
 
+    /// Matches the patterns of all conditions in advance if that takes too long for this thread.
+    pub async fn match_expensive_patterns(&mut self) -> Result<()> {
+        if self.pattern_results.is_none() {
+            let jobs = PatternJobs::collect(&self.plan.config.root, &self.condition_input())?;
+            if let Some(jobs) = jobs {
+                // Boxed, because an inline future would enlarge the future of every request.
+                self.pattern_results = Some(Box::pin(jobs.run()).await?.into());
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the request data that conditions and sticky fields can read.
     fn condition_input(&self) -> ConditionInput<'_> {
-        ConditionInput { metadata: &self.log.metadata, params: &self.condition_params, path: &self.call.head.path }
+        ConditionInput {
+            metadata: &self.log.metadata,
+            params: &self.condition_params,
+            path: &self.call.head.path,
+            pattern_results: self.pattern_results.as_deref(),
+        }
     }
 
     /// Returns which targets of a node are available. `None` if all are, or if none is, because breakers are then

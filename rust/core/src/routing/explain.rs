@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use penstock_llm::{api_format::ApiFormat, operation::Operation};
+use penstock_net::{body::Body, headers::Headers};
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 
@@ -12,12 +13,8 @@ use crate::{
     error::{Error, Problem, Result},
     features::{circuit_breaker::Verdict, recovery::Mode},
     gateway_state::GatewayState,
-    ingress::{
-        body::Body,
-        control_headers::ControlHeaders,
-        headers::{Headers, RequestHead},
-        route::Route,
-    },
+    ingress::{control_headers::ControlHeaders, message::RequestHead, route::Route},
+    process::secret,
     request::body_fields::read_body_fields,
     resolve::{
         target::Target,
@@ -77,9 +74,11 @@ pub(crate) async fn explain_routing(
         if asks_for_socket { Route::parse_websocket(&head.path) } else { Route::parse(&head.method, &head.path) };
     let route =
         route.ok_or_else(|| invalid_request("$.path", "must be a path below `/v1` that is routed to a provider"))?;
+    let route = if asks_for_socket { route } else { route.for_client(&head.headers) };
     let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
     let call = Call { route, head: &head, control };
     let resolver = TargetResolver { call: &call, ..*resolver };
+    let _prepared = resolver.prepare_config().await?;
     let plan = resolver.build_plan()?;
     let mut log = RequestLog::default();
     log.read_request(&call, &state.record_sink);
@@ -98,6 +97,9 @@ pub(crate) async fn explain_routing(
     let carried = ReplayBody::new(&call, body, is_json && !is_socket, &log).await?;
     let mut walk = RouteExecutor::new(state, &resolver, &plan, &mut log, carried);
     (walk.is_dry_run, walk.is_websocket) = (true, is_socket);
+    if plan.config.has_patterns {
+        walk.match_expensive_patterns().await?;
+    }
     let mut targets = Vec::new();
     for node in walk.attempt_order(&plan.config.root)? {
         targets.push(describe_target(&mut walk, node).await);
@@ -147,7 +149,7 @@ async fn describe_target<'w>(walk: &mut RouteExecutor<'w>, node: &'w Node) -> Va
         Err(error) => return refused(&error),
     };
     let question = CacheLookup::for_target(walk, node, &target, &prepared.body);
-    let mut report = build_target_report(walk, node, (&target, &prepared), question.as_ref()).await;
+    let mut report = build_target_report(walk, node, &target, &prepared, question.as_ref()).await;
     report["body"] = parse_body_fields(&prepared.body).map_or(Value::Null, Value::Object);
     report
 }
@@ -156,10 +158,11 @@ async fn describe_target<'w>(walk: &mut RouteExecutor<'w>, node: &'w Node) -> Va
 pub(crate) async fn summarise_target(
     walk: &RouteExecutor<'_>,
     node: &Node,
-    (target, prepared): (&Target<'_>, &PreparedBody),
+    target: &Target<'_>,
+    prepared: &PreparedBody,
     question: Option<&CacheLookup>,
 ) -> Value {
-    let mut report = build_target_report(walk, node, (target, prepared), question).await;
+    let mut report = build_target_report(walk, node, target, prepared, question).await;
     report["body"] =
         parse_body_fields(&prepared.body).map_or(Value::Null, |fields| Value::Object(shorten_fields(fields)));
     report
@@ -168,7 +171,8 @@ pub(crate) async fn summarise_target(
 async fn build_target_report(
     walk: &RouteExecutor<'_>,
     node: &Node,
-    (target, prepared): (&Target<'_>, &PreparedBody),
+    target: &Target<'_>,
+    prepared: &PreparedBody,
     question: Option<&CacheLookup>,
 ) -> Value {
     let status = match question {
@@ -205,10 +209,18 @@ fn describe_recovery(walk: &RouteExecutor<'_>, node: &Node, target: &Target<'_>)
     report
 }
 
-/// Parses the top-level fields of a JSON body.
+/// Parses the top-level fields of a JSON body, and masks secrets.
 fn parse_body_fields(body: &Body) -> Option<Map<String, Value>> {
     match body {
-        Body::Complete(bytes) => serde_json::from_slice(bytes).ok(),
+        Body::Complete(bytes) => {
+            let mut fields = serde_json::from_slice(bytes).ok()?;
+            // The config may set secrets that the caller may use but not read.
+            secret::mask_json(&mut fields);
+            match fields {
+                Value::Object(fields) => Some(fields),
+                _ => None,
+            }
+        }
         Body::Streamed(..) => None,
     }
 }

@@ -22,7 +22,8 @@ impl<'w> RouteExecutor<'w> {
     /// targets tried.
     pub fn race_targets<'g>(
         &'g mut self,
-        (first, second): (&'w Node, &'w Node),
+        first: &'w Node,
+        second: &'w Node,
         fallback: &'w FallbackPolicy,
         hedge: &'w Hedge,
     ) -> RouteFuture<'g, (Result<UpstreamResponse>, usize)> {
@@ -65,7 +66,7 @@ impl<'w> RouteExecutor<'w> {
             if raced.measures_first_latency(fallback) && !self.log.is_from_cache() {
                 paces.record_latency(mark, started_at.elapsed());
             }
-            self.record_race_outcome(raced, (first, second), wait, hedged_log)
+            self.record_race_outcome(raced, first, second, wait, hedged_log)
         })
     }
 
@@ -73,7 +74,8 @@ impl<'w> RouteExecutor<'w> {
     fn record_race_outcome(
         &mut self,
         raced: RaceOutcome,
-        (first, second): (&Node, &Node),
+        first: &Node,
+        second: &Node,
         wait: Duration,
         log: RequestLog,
     ) -> (Result<UpstreamResponse>, usize) {

@@ -6,7 +6,9 @@ mod continuation;
 pub(crate) mod executor;
 mod explain;
 mod hedge;
-pub(crate) mod replay_body;
+pub(crate) mod hooks;
+pub(crate) mod pattern_jobs;
+mod replay_body;
 pub(crate) mod upstream_response;
 
 pub(crate) use crate::routing::executor::{open_websocket, resolve_model_prefix, route_request};

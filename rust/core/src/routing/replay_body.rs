@@ -6,13 +6,13 @@ use penstock_llm::{
     json::edit,
     operation::Operation,
 };
+use penstock_net::body::{Body, BodyRecovery};
 use serde_json::Value;
 
 use crate::{
     accounting::record::RequestLog,
     error::{Error, Result},
     features::parameters::Parameters,
-    ingress::body::{Body, BodyRecovery},
     request::param_map,
     resolve::target_resolver::Call,
 };
@@ -179,7 +179,7 @@ impl PreparedBody {
     /// Replaces the model in the body.
     pub async fn set_model(&mut self, call: &Call<'_>, model: &str) -> Result<()> {
         model.clone_into(&mut self.model);
-        self.body.rewrite_buffered(param_map::model_setter(call, model.to_owned())).await
+        Ok(self.body.rewrite_buffered(param_map::model_setter(call, model.to_owned())).await?)
     }
 
     /// Returns the final body for its target. Removes the model if the path names it, and sets it in each item of a

@@ -6,18 +6,19 @@ use bytes::Bytes;
 use penstock_llm::{
     api_format::{ApiFormat, is_complete_json},
     operation::Operation,
-    stream::sse,
-    usage::Meter,
+    stream::{meter::Meter, sse},
+};
+use penstock_net::{
+    Deadline, IncomingResponse, ResponseBody, ResponseHead,
+    body::Body,
+    coarse_timer::CoarseTimer,
+    headers::Headers,
+    memory_budget::{BudgetedBytes, MemoryPermit},
 };
 
 use crate::{
     endpoints::target_endpoint,
     error::{Error, Result},
-    ingress::{body::Body, headers::Headers},
-    process::{
-        coarse_timer::CoarseTimer,
-        memory_budget::{BudgetedBytes, MemoryPermit},
-    },
     resolve::{target::Target, target_resolver::Call},
     response::{
         delivery::{self, StreamFraming, UpstreamResponse},
@@ -25,7 +26,6 @@ use crate::{
     },
     state::shared::response_cache::CachedResponse,
     strategies::fallback::FallbackPolicy,
-    upstream::{self, IncomingResponse, ResponseBody, ResponseHead, deadline::Deadline},
 };
 
 /// Maximum bytes to read from a discarded response so that its connection can be reused.
@@ -53,6 +53,14 @@ fn has_policy_error_code(body: &[u8]) -> bool {
         .into_iter()
         .filter_map(serde_json::Value::as_str)
         .any(|code| POLICY_ERROR_CODES.contains(&code))
+}
+
+fn stream_meter(framing: StreamFraming, dialect: ApiFormat, operation: Operation) -> ResponseMeter {
+    match framing {
+        StreamFraming::SseEvents => ResponseMeter::SseEvents(Meter::for_operation(dialect, operation).into()),
+        StreamFraming::AwsFrames => ResponseMeter::AwsFrames(Box::default()),
+        StreamFraming::JsonArrayItems => ResponseMeter::ArrayItems(Box::default()),
+    }
 }
 
 /// Rejects a stream that reported a failure, or that ended without its final event.
@@ -97,7 +105,7 @@ impl UpstreamResponse {
             body.content_length(),
         ) {
             let collected = {
-                let collecting = pin!(upstream::collect(body, delivery::MAX_BUFFERED_RESPONSE_BYTES));
+                let collecting = pin!(penstock_net::collect(body, delivery::MAX_BUFFERED_RESPONSE_BYTES));
                 deadline.enforce(collecting).await?
             };
             if let Some(bytes) = collected {
@@ -110,6 +118,19 @@ impl UpstreamResponse {
             if let Ok(started) = tokio::time::timeout(patience, started).await {
                 started?;
             }
+        }
+        Ok(())
+    }
+
+    /// Rejects a stream whose first bytes hold an error event. Nothing was sent to the client yet.
+    pub(crate) fn reject_first_error_event(&self, operation: Operation) -> Result<()> {
+        let IncomingResponse { head, body } = &self.incoming;
+        if let (Some(framing), Some(bytes)) = (self.chunk_format(operation), body.first_chunk())
+            && delivery::is_uncompressed(&head.headers)
+        {
+            let mut meter = stream_meter(framing, self.dialect, operation);
+            meter.feed(bytes);
+            reject_incomplete_stream(&meter.finish(self.dialect, true), false, bytes)?;
         }
         Ok(())
     }
@@ -134,11 +155,7 @@ impl UpstreamResponse {
         mut share: MemoryPermit,
     ) -> Result<bool> {
         let Self { incoming: IncomingResponse { head, body }, dialect, .. } = self;
-        let mut reading = match framing {
-            StreamFraming::SseEvents => ResponseMeter::SseEvents(Meter::for_operation(*dialect, operation).into()),
-            StreamFraming::AwsFrames => ResponseMeter::AwsFrames(Box::default()),
-            StreamFraming::JsonArrayItems => ResponseMeter::ArrayItems(Box::default()),
-        };
+        let mut reading = stream_meter(framing, *dialect, operation);
         let is_plain = delivery::is_uncompressed(&head.headers);
         let mut bytes = Vec::new();
         while let Some(chunk) = body.next_chunk().await.transpose()? {
@@ -169,7 +186,7 @@ impl UpstreamResponse {
     pub(crate) async fn discard(mut self) {
         let body = &mut self.incoming.body;
         if body.content_length().is_some_and(|length| length <= MAX_DISCARDED_BYTES) {
-            drop(tokio::time::timeout(DISCARD_TIMEOUT, upstream::collect(body, MAX_DISCARDED_BYTES)).await);
+            drop(tokio::time::timeout(DISCARD_TIMEOUT, penstock_net::collect(body, MAX_DISCARDED_BYTES)).await);
         }
     }
 
@@ -211,6 +228,10 @@ pub(crate) fn triggers_fallback(policy: &FallbackPolicy, result: &Result<Upstrea
             let status = response.status();
             policy.should_fall_back(Some(status))
                 && (policy.failure_statuses.contains(&status) || !response.is_policy_refusal())
+        }
+        // A target over its limit counts as one that responded with that status.
+        Err(error) if error.exceeded_limit().is_some() => {
+            !error.stops_fallback() && policy.should_fall_back(Some(error.status()))
         }
         Err(error) => !error.stops_fallback() && policy.should_fall_back(None),
     }

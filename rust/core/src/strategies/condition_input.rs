@@ -1,5 +1,7 @@
 //! Inputs of routing conditions: metadata, JSON fields and path of a request.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use crate::{accounting::record::metadata::Metadata, parse::document_reader::ConfigReader};
@@ -11,10 +13,15 @@ pub struct ConditionInput<'a> {
     /// Values of the JSON fields that the config reads, in the config's order.
     pub params: &'a [Option<Value>],
     pub path: &'a str,
+    /// Results of patterns that were matched in advance; `None` if none were.
+    pub pattern_results: Option<&'a PatternResults>,
 }
 
+/// Results of patterns by the number of the pattern and the source of the text.
+pub type PatternResults = HashMap<(usize, ValueSource), bool>;
+
 /// Where a condition reads its value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ValueSource {
     Metadata(String),
     /// Index of a top-level field in the config's list, and the path below that field.
@@ -28,6 +35,13 @@ pub enum FieldValue<'a> {
     Text(&'a str),
     Json(&'a Value),
     Missing,
+}
+
+impl ConditionInput<'_> {
+    /// Returns the result of a pattern that was matched in advance.
+    pub fn pattern_result(&self, number: usize, source: &ValueSource) -> Option<bool> {
+        self.pattern_results.map(|results| results.get(&(number, source.clone())).copied().unwrap_or_default())
+    }
 }
 
 impl ValueSource {

@@ -128,6 +128,11 @@ impl ConditionalRouting {
         self.conditions.iter().map(|condition| condition.query.part_count()).sum()
     }
 
+    /// Passes each pattern of the conditions to `visit`, with the source of the text to match.
+    pub fn visit_patterns<'q>(&'q self, visit: &mut impl FnMut(&'q Pattern, &'q ValueSource)) {
+        self.conditions.iter().for_each(|condition| condition.query.visit_patterns(visit));
+    }
+
     /// Returns the approximate memory use of the conditions in bytes, without their strings.
     pub fn estimated_bytes(&self) -> usize {
         self.conditions.iter().map(|condition| size_of::<Condition>() + condition.query.estimated_bytes()).sum()
@@ -224,13 +229,23 @@ impl Query {
         self.0.iter().map(|term| size_of::<Term>() + term_bytes(term)).sum()
     }
 
+    /// Passes each pattern to `visit`, with the source of the text to match.
+    fn visit_patterns<'q>(&'q self, visit: &mut impl FnMut(&'q Pattern, &'q ValueSource)) {
+        self.0.iter().for_each(|term| match term {
+            Term::All(queries) | Term::Any(queries) => queries.iter().for_each(|query| query.visit_patterns(visit)),
+            Term::Predicates(source, tests) => {
+                tests.iter().filter_map(Predicate::pattern).for_each(|pattern| visit(pattern, source));
+            }
+        });
+    }
+
     pub fn matches(&self, input: &ConditionInput<'_>) -> bool {
         self.0.iter().all(|term| match term {
             Term::All(queries) => queries.iter().all(|query| query.matches(input)),
             Term::Any(queries) => queries.iter().any(|query| query.matches(input)),
             Term::Predicates(source, tests) => {
                 let found = source.resolve(input);
-                tests.iter().all(|test| test.matches(found))
+                tests.iter().all(|test| test.known_result(source, input).unwrap_or_else(|| test.matches(found)))
             }
         })
     }
@@ -275,8 +290,16 @@ impl Predicate {
     }
 
     fn estimated_bytes(&self) -> usize {
-        let pattern = if let Self::Matches(pattern) = self { pattern.estimated_bytes() } else { 0 };
+        let pattern = self.pattern().map_or(0, Pattern::estimated_bytes);
         self.part_count() * size_of::<Self>() + pattern
+    }
+
+    fn pattern(&self) -> Option<&Pattern> {
+        if let Self::Matches(pattern) = self { Some(pattern) } else { None }
+    }
+
+    fn known_result(&self, source: &ValueSource, input: &ConditionInput<'_>) -> Option<bool> {
+        self.pattern().and_then(|pattern| input.pattern_result(pattern.number, source))
     }
 
     fn matches(&self, found: FieldValue<'_>) -> bool {
@@ -371,6 +394,8 @@ mod tests {
     use super::*;
     use crate::{accounting::record::metadata::Metadata, parse::document_reader::Strictness};
 
+    const PATH: &str = "/v1/chat/completions";
+
     /// Returns true if the query matches a request with these body fields.
     fn query_matches(query: &Value, params: &Value) -> bool {
         let mut reading = ConfigReader::new(Strictness::Strict);
@@ -378,7 +403,7 @@ mod tests {
         let names = reading.finish().unwrap();
         let params: Vec<_> = names.iter().map(|name| params.get(name).cloned()).collect();
         let metadata = Metadata::parse(r#"{"plan":"paid","age":"30","a.b":"dotted"}"#);
-        query.matches(&ConditionInput { metadata: &metadata, params: &params, path: "/v1/chat/completions" })
+        query.matches(&ConditionInput { metadata: &metadata, params: &params, path: PATH, pattern_results: None })
     }
 
     #[test]
@@ -443,7 +468,7 @@ mod tests {
             reading.finish().unwrap();
             let metadata = Metadata::parse(random.choice([r#"{"plan":"paid"}"#, r#"{"plan":"free"}"#, "{}"]).unwrap());
             let params = [random.choice([None, Some(json!("a")), Some(json!("b")), Some(json!(1))]).unwrap()];
-            let input = ConditionInput { metadata: &metadata, params: &params, path: "/v1/chat/completions" };
+            let input = ConditionInput { metadata: &metadata, params: &params, path: PATH, pattern_results: None };
             let holds = conditional.conditions.iter().position(|condition| condition.query.matches(&input));
             assert_eq!(
                 conditional.choose_target(&input).and_then(|(_, held)| held),

@@ -5,21 +5,21 @@ use crate::strategies::hedge::Hedge;
 /// Failures after which the next target is tried.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FallbackPolicy {
-    /// Statuses that count as failures; if empty, every unsuccessful status does.
+    /// Statuses that count as failures, and no others; if empty, every status except 2xx does.
     pub failure_statuses: Vec<u16>,
     /// Hedging policy; if set, the second target is tried too while the first is slow.
     pub hedge: Option<Hedge>,
 }
 
 impl FallbackPolicy {
-    /// Returns true if the next target should be tried after this status, or after no response (`None`). A success is
-    /// never a failure, and a 5xx status always is. `failure_statuses` decides about all others.
+    /// Returns true if the next target should be tried after this status, or after no response (`None`). Exactly the
+    /// listed statuses count; without a list, all but 2xx.
     pub fn should_fall_back(&self, status: Option<u16>) -> bool {
-        status.is_none_or(|status| match status {
-            // 101: the connection became a WebSocket.
-            101 | 200..=299 => false,
-            500..=599 => true,
-            status => self.failure_statuses.is_empty() || self.failure_statuses.contains(&status),
+        status.is_none_or(|status| match (status, &self.failure_statuses[..]) {
+            // The connection became a WebSocket.
+            (101, _) => false,
+            (status, []) => !(200..300).contains(&status),
+            (status, listed) => listed.contains(&status),
         })
     }
 }
@@ -29,13 +29,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn success_is_never_a_failure() {
-        assert!(!FallbackPolicy::default().should_fall_back(Some(200)));
-        assert!(!FallbackPolicy { failure_statuses: vec![200], hedge: None }.should_fall_back(Some(200)));
-    }
-
-    #[test]
-    fn every_other_status_is_a_failure_without_a_list() {
+    fn every_status_except_success_is_a_failure_without_a_list() {
+        assert!(![101, 200, 204].into_iter().any(|status| FallbackPolicy::default().should_fall_back(Some(status))));
         assert!(
             [400, 401, 404, 429, 500, 529, 302]
                 .into_iter()
@@ -45,11 +40,9 @@ mod tests {
     }
 
     #[test]
-    fn list_selects_client_errors_but_server_errors_always_fail() {
-        let listed = FallbackPolicy { failure_statuses: vec![429], hedge: None };
-        assert!(
-            listed.should_fall_back(Some(429)) && listed.should_fall_back(Some(503)) && listed.should_fall_back(None)
-        );
-        assert!(!listed.should_fall_back(Some(400)) && !listed.should_fall_back(Some(401)));
+    fn exactly_the_listed_statuses_are_failures() {
+        let listed = FallbackPolicy { failure_statuses: vec![429, 200], hedge: None };
+        assert!([Some(429), Some(200), None].into_iter().all(|status| listed.should_fall_back(status)));
+        assert!(![400, 401, 500, 503, 529, 201].into_iter().any(|status| listed.should_fall_back(Some(status))));
     }
 }

@@ -204,7 +204,7 @@ mod tests {
         chance: f64,
         is_open: Option<&dyn Fn(usize) -> bool>,
     ) -> usize {
-        match balance.sticky_session(&ConditionInput { metadata, params: &[], path: "/" }) {
+        match balance.sticky_session(&ConditionInput { metadata, params: &[], path: "/", pattern_results: None }) {
             Some(session) => balance.pick_by_hash(session.hash, is_open),
             None => balance.pick_random(chance, is_open),
         }
@@ -278,7 +278,9 @@ mod tests {
         };
         let (before, after) = (balancer(&[(Some("a"), 1.0)]), balancer(&[(Some("b"), 1.0), (Some("a"), 0.5)]));
         let metadata = user_metadata(1);
-        let session = before.sticky_session(&ConditionInput { metadata: &metadata, params: &[], path: "/" }).unwrap();
+        let session = before
+            .sticky_session(&ConditionInput { metadata: &metadata, params: &[], path: "/", pattern_results: None })
+            .unwrap();
         let given = before.default_target_hash(&session);
         assert_eq!((before.find_target_index(given), after.find_target_index(given)), (Some(0), Some(1)));
         assert_eq!(balancer(&[(Some("b"), 1.0), (Some("a"), 0.0)]).find_target_index(given), None);

@@ -36,7 +36,7 @@ async fn circuit_breaker_opens_within_one_second_and_recovers_within_five() {
             .await;
     let began = Instant::now();
     let answers = send_at_rate(&rig, &config, 300, 600).await;
-    assert!(answers.iter().all(|(_, _, told)| told.status == 200));
+    assert!(answers.iter().all(|(_, _, response)| response.status == 200));
     let last = ill.request_times().into_iter().max().unwrap();
     assert!(last - began < Duration::from_secs(1), "{:?}", last - began);
     let open = answers.iter().filter(|(at, ..)| *at > last);
@@ -48,8 +48,11 @@ async fn circuit_breaker_opens_within_one_second_and_recovers_within_five() {
     rig.state.shared.clock.advance(Duration::from_secs(30));
     let (ended, before) = (Instant::now(), ill.request_times().len());
     let answers = send_at_rate(&rig, &config, 300, 300).await;
-    let back =
-        answers.iter().filter(|(_, _, told)| routing_headers(told)[0] == "config.targets[0]").map(|(at, ..)| *at).min();
+    let back = answers
+        .iter()
+        .filter(|(_, _, response)| routing_headers(response)[0] == "config.targets[0]")
+        .map(|(at, ..)| *at)
+        .min();
     assert!(back.unwrap() - ended < Duration::from_secs(5));
     assert!(ill.request_times().len() - before > 250);
 }

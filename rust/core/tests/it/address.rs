@@ -72,9 +72,14 @@ async fn rejects_loopback_in_every_spelling() {
     let port = listener.local_addr().unwrap().port();
     let rig = TestGateway::with_settings("", |_| ());
     for host in loopback_urls(port) {
-        let told = rig.send(request_to_host(&host)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}: {}", told.text());
-        assert!(!told.text().contains("canary"));
+        let response = rig.send(request_to_host(&host)).await;
+        assert_eq!(
+            (response.status, response.error_code().as_str()),
+            (400, "invalid_custom_host"),
+            "{host}: {}",
+            response.text()
+        );
+        assert!(!response.text().contains("canary"));
     }
     assert!(!accepts_connection_within(&listener, Duration::from_millis(50)).await);
 }
@@ -98,8 +103,8 @@ async fn rejects_private_and_reserved_addresses() {
         "[64:ff9b::10.0.0.1]",
         "[2002:a00:1::]",
     ] {
-        let told = rig.send(request_to_host(&format!("http://{host}"))).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
+        let response = rig.send(request_to_host(&format!("http://{host}"))).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
     }
 }
 
@@ -108,9 +113,9 @@ async fn rejects_metadata_services_even_if_trusted() {
     let trusted: Vec<_> = METADATA_HOSTS.iter().map(|host| host.trim_matches(['[', ']']).to_owned()).collect();
     let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = trusted);
     for host in METADATA_HOSTS {
-        let told = rig.send(request_to_host(&format!("http://{host}"))).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
-        assert!(told.text().contains("metadata"), "{host}: {}", told.text());
+        let response = rig.send(request_to_host(&format!("http://{host}"))).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
+        assert!(response.text().contains("metadata"), "{host}: {}", response.text());
     }
 }
 
@@ -134,8 +139,8 @@ async fn trusting_one_name_does_not_trust_similar_names() {
         settings.trusted_custom_hosts = trusted.iter().map(ToString::to_string).collect();
     });
     for host in ["localhost", "127.0.0.1"] {
-        let told = rig.send(request_to_host(&format!("http://{host}:{port}"))).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
+        let response = rig.send(request_to_host(&format!("http://{host}:{port}"))).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
     }
     // With the trailing root dot the name may not resolve at all.
     assert!([400, 502].contains(&rig.send(request_to_host(&format!("http://localhost.:{port}"))).await.status));
@@ -148,8 +153,8 @@ async fn trusts_mock_provider_address_at_its_own_port_only() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let rig = TestGateway::for_provider(&provider);
     assert_eq!(rig.send(chat_request("mock")).await.status, 200);
-    let told = rig.send(request_to_host(&format!("http://{}", listener.local_addr().unwrap()))).await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"));
+    let response = rig.send(request_to_host(&format!("http://{}", listener.local_addr().unwrap()))).await;
+    assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"));
     assert!(!accepts_connection_within(&listener, Duration::from_millis(30)).await);
 }
 
@@ -170,8 +175,8 @@ async fn checks_hosts_of_configs_and_saved_providers() {
         ask("x-gateway-config", "pc-via"),
         ask("x-gateway-provider", "@near"),
     ] {
-        let told = rig.send(ask).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"));
+        let response = rig.send(ask).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"));
     }
     assert!(!accepts_connection_within(&listener, Duration::from_millis(30)).await);
 }
@@ -196,8 +201,8 @@ async fn rejects_hosts_that_are_not_plain_http_urls() {
         "http://[::1%25eth0]",
         "javascript:alert(1)",
     ] {
-        let told = rig.send(request_to_host(host)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
+        let response = rig.send(request_to_host(host)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
     }
 }
 

@@ -8,8 +8,8 @@ use crate::harness::{
     scripted::{ScriptedServer, json_response},
     wait_until,
 };
-use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
+use penstock_net::body::{Body, BodyEnd, feed_channel};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -64,8 +64,8 @@ fn batch_body() -> Value {
     json!({"input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h"})
 }
 
-fn status_and_code(told: &TestResponse) -> (u16, String) {
-    (told.status, told.json()["error"]["code"].as_str().unwrap_or_default().to_owned())
+fn status_and_code(response: &TestResponse) -> (u16, String) {
+    (response.status, response.json()["error"]["code"].as_str().unwrap_or_default().to_owned())
 }
 
 fn expected_rejection(code: &str) -> (u16, String) {
@@ -84,14 +84,14 @@ async fn rejects_file_with_a_line_for_another_model() {
         ("some", "no lines".into(), "invalid_batch"),
         ("some", batch_line(""), "invalid_batch"),
     ] {
-        let told = rig.send(buffered_upload_request(at, upload_form(&lines, "batch"))).await;
-        assert_eq!(status_and_code(&told), expected_rejection(code), "{}", told.text());
+        let response = rig.send(buffered_upload_request(at, upload_form(&lines, "batch"))).await;
+        assert_eq!(status_and_code(&response), expected_rejection(code), "{}", response.text());
         if code == "model_not_allowed" {
             let chat = TestRequest::new("POST", "/v1/chat/completions").header("x-gateway-provider", &format!("@{at}"));
             let model = if at == "some" { "other" } else { "bad" };
             let asked = json!({"model": model, "messages": []}).to_string();
             let chat = rig.send(chat.header("content-type", "application/json").body(asked)).await;
-            assert_eq!(told.text(), chat.text(), "as a chat with it is refused");
+            assert_eq!(response.text(), chat.text(), "as a chat with it is refused");
         }
     }
     let no_form = TestRequest::new("POST", "/v1/files").header("x-gateway-provider", "@some").body(batch_line("good"));
@@ -103,8 +103,8 @@ async fn rejects_file_with_a_line_for_another_model() {
         ("most", batch_line("other"), "batch"),
         ("all", "no lines".into(), "batch"),
     ] {
-        let told = rig.send(buffered_upload_request(at, upload_form(&lines, purpose))).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        let response = rig.send(buffered_upload_request(at, upload_form(&lines, purpose))).await;
+        assert_eq!(response.status, 200, "{}", response.text());
     }
     assert_eq!(provider.ledger_entries().len(), 4);
 }
@@ -119,8 +119,8 @@ async fn accepts_any_file_if_provider_makes_no_batches_of_files() {
     rig.apply_snapshot(&json!({"epoch": "1", "models": models, "providers": saved}));
     // Anthropic's file uploads have no `purpose` field.
     let form = form_part("name=\"file\"; filename=\"a.pdf\"", "%PDF") + "--b-1--\r\n";
-    let told = rig.send(buffered_upload_request("some", form).header("anthropic-version", "2023-06-01")).await;
-    assert_eq!(told.status, 200, "{}", told.text());
+    let response = rig.send(buffered_upload_request("some", form).header("anthropic-version", "2023-06-01")).await;
+    assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(provider.ledger_entries().len(), 1);
 }
 
@@ -147,8 +147,8 @@ async fn rejects_message_batch_with_another_model() {
         ("anthropic", "/v1/messages/batches/a%2Fx/cancel", "good"),
         ("anthropic", "/v1/proxy/v1/messages/batches", "good"),
     ] {
-        let told = rig.send(ask(at, path, model)).await;
-        assert_eq!(told.status, 403, "{at} {path} {model}: {}", told.text());
+        let response = rig.send(ask(at, path, model)).await;
+        assert_eq!(response.status, 403, "{at} {path} {model}: {}", response.text());
     }
     assert!(provider.ledger_entries().is_empty());
     for path in [batches, "/v1/messages/batches/b/cancel"] {
@@ -197,13 +197,13 @@ async fn aborts_streamed_upload_at_a_forbidden_model() {
             }
             feeder.finish(BodyEnd::Complete);
             let body = Body::Streamed(feed, (!is_chunked).then_some(form.len() as u64));
-            let told = rig.send(upload_request("some", body)).await;
+            let response = rig.send(upload_request("some", body)).await;
             if code.is_empty() {
-                assert_eq!(told.status, 200, "{}", told.text());
+                assert_eq!(response.status, 200, "{}", response.text());
                 assert!(read.lock().unwrap().0.contains("--b-1--"));
                 continue;
             }
-            assert_eq!(status_and_code(&told), expected_rejection(code), "{}", told.text());
+            assert_eq!(status_and_code(&response), expected_rejection(code), "{}", response.text());
             wait_until("the provider hears that there is no more", || read.lock().unwrap().1).await;
             let read = read.lock().unwrap();
             assert!(read.0.len() > 100_000 && !read.0.contains("--b-1--") && !read.0.ends_with("0\r\n\r\n"));
@@ -220,8 +220,8 @@ async fn does_not_forward_form_without_closing_boundary() {
     let (feeder, feed) = feed_channel(|| ());
     feeder.push(bytes::Bytes::from(form.clone()));
     feeder.finish(BodyEnd::Complete);
-    let told = rig.send(upload_request("some", Body::Streamed(feed, Some(form.len() as u64)))).await;
-    assert_eq!(status_and_code(&told), expected_rejection("invalid_batch"));
+    let response = rig.send(upload_request("some", Body::Streamed(feed, Some(form.len() as u64)))).await;
+    assert_eq!(status_and_code(&response), expected_rejection("invalid_batch"));
     wait_until("the provider hears that there is no more", || read.lock().unwrap().1).await;
     assert!(!read.lock().unwrap().0.contains("good"));
 }
@@ -261,8 +261,8 @@ async fn checks_stored_file_before_creating_a_batch() {
     let rig = TestGateway::for_url(&provider.url());
     apply_model_allowlists(&rig);
     let ask = batch_request("some", &batch_body()).header("range", "bytes=0-1").header("openai-project", "p-1");
-    let told = rig.send(ask).await;
-    assert_eq!((told.status, &told.json()["id"]), (200, &json!("batch-1")), "{}", told.text());
+    let response = rig.send(ask).await;
+    assert_eq!((response.status, &response.json()["id"]), (200, &json!("batch-1")), "{}", response.text());
     assert_eq!(request_targets(&asked), ["GET /v1/files/file-1/content", "POST /v1/batches"]);
     let first = asked.lock().unwrap()[0].clone();
     assert!(!first.contains("range") && first.contains("openai-project: p-1"), "{first}");
@@ -283,8 +283,8 @@ async fn rejects_batch_of_stored_file_with_another_model() {
         let (provider, asked) = start_provider_with_file(status, lines).await;
         let rig = TestGateway::for_url(&provider.url());
         apply_model_allowlists(&rig);
-        let told = rig.send(batch_request("some", &batch_body())).await;
-        assert_eq!(status_and_code(&told), expected_rejection(code), "{}", told.text());
+        let response = rig.send(batch_request("some", &batch_body())).await;
+        assert_eq!(status_and_code(&response), expected_rejection(code), "{}", response.text());
         assert_eq!(request_targets(&asked), ["GET /v1/files/file-1/content"]);
     }
 }
@@ -306,10 +306,10 @@ async fn rejects_batch_input_other_than_a_file() {
         with("input_file_id", json!("..")),
         json!({"endpoint": "/v1/chat/completions"}),
     ] {
-        let told = rig.send(batch_request("some", &made)).await;
-        assert_eq!(status_and_code(&told), expected_rejection("invalid_batch"), "{}", told.text());
+        let response = rig.send(batch_request("some", &made)).await;
+        assert_eq!(status_and_code(&response), expected_rejection("invalid_batch"), "{}", response.text());
     }
-    let told = rig.send(batch_request("some", &with("model", json!("other")))).await;
-    assert_eq!(status_and_code(&told), expected_rejection("model_not_allowed"));
+    let response = rig.send(batch_request("some", &with("model", json!("other")))).await;
+    assert_eq!(status_and_code(&response), expected_rejection("model_not_allowed"));
     assert!(provider.ledger_entries().is_empty());
 }

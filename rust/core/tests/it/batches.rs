@@ -8,8 +8,8 @@ use crate::harness::{
     scripted::{ScriptedServer, json_response, read_request},
     sha256_hex, with_timeout,
 };
-use penstock_core::ingress::body::{Body, BodyEnd, ReaderState, feed_channel};
 use penstock_mock::Server;
+use penstock_net::body::{Body, BodyEnd, ReaderState, feed_channel};
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, sync::mpsc};
 
@@ -17,9 +17,9 @@ use tokio::{io::AsyncWriteExt, sync::mpsc};
 async fn returns_batch_output_as_lines() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(get_request("/v1/batches/b-1/output?api-version=2")).await;
-    assert_eq!((told.status, told.json()["custom_id"].as_str()), (200, Some("1")));
-    assert_eq!(told.header("content-type"), Some("application/octet-stream"));
+    let response = rig.send(get_request("/v1/batches/b-1/output?api-version=2")).await;
+    assert_eq!((response.status, response.json()["custom_id"].as_str()), (200, Some("1")));
+    assert_eq!(response.header("content-type"), Some("application/octet-stream"));
     let asked: Vec<_> = provider.ledger_entries().into_iter().map(|seen| seen.path).collect();
     assert_eq!(asked, ["/v1/batches/b-1?api-version=2", "/v1/files/file-mock-output/content?api-version=2"]);
     assert_eq!(rig.drain_records().len(), 2);
@@ -27,7 +27,7 @@ async fn returns_batch_output_as_lines() {
 
 #[tokio::test]
 async fn reports_missing_output_and_forwards_provider_errors() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (tell, mut response) = mpsc::unbounded_channel();
     let provider = ScriptedServer::start(move |mut io, number| {
         let tell = tell.clone();
         async move {
@@ -48,7 +48,7 @@ async fn reports_missing_output_and_forwards_provider_errors() {
     let missing = rig.send(get_request("/v1/batches/b/output")).await;
     assert_eq!((missing.status, missing.text().contains("no such batch")), (404, true));
     assert_eq!(rig.send(get_request("/v1/batches/b/output")).await.error_code(), "no_output");
-    let first = String::from_utf8(told.recv().await.unwrap()).unwrap();
+    let first = String::from_utf8(response.recv().await.unwrap()).unwrap();
     assert!(!first.contains("accept-encoding"), "{first}");
 }
 
@@ -115,24 +115,26 @@ async fn reads_blob_output_with_a_storage_token() {
         ("x-gateway-azure-entra-client-secret", "s"),
         ("x-gateway-azure-authority-host", &url),
     ];
-    let told = rig.send(output_request(&provider, &entra).header("range", "bytes=0-9").header("x-team", "red")).await;
-    assert_eq!((told.status, told.text().as_str()), (200, "{\"custom_id\":\"1\"}\n"));
+    let response =
+        rig.send(output_request(&provider, &entra).header("range", "bytes=0-9").header("x-team", "red")).await;
+    assert_eq!((response.status, response.text().as_str()), (200, "{\"custom_id\":\"1\"}\n"));
     let last = heard.lock().unwrap().last().unwrap().clone();
     assert!(last.starts_with("GET /out/1/results.jsonl HTTP/1.1\r\n"), "{last}");
     assert!(last.contains("x-ms-version: ") && last.contains("range: bytes=0-9") && !last.contains("x-team"), "{last}");
     let given = heard.lock().unwrap().iter().filter(|asked| asked.starts_with("POST ")).count();
     assert_eq!((given, rig.drain_records().len()), (2, 2));
     // A token from the request is forwarded unchanged, and the storage's error is returned.
-    let told = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "of-my-own")])).await;
-    assert_eq!((told.status, told.error_code().as_str()), (403, "AuthorizationFailure"), "{}", told.text());
+    let response = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "of-my-own")])).await;
+    assert_eq!((response.status, response.error_code().as_str()), (403, "AuthorizationFailure"), "{}", response.text());
     assert!(
-        told.text().contains("no (request r-1)") && heard.lock().unwrap().last().unwrap().contains("Bearer of-my-own")
+        response.text().contains("no (request r-1)")
+            && heard.lock().unwrap().last().unwrap().contains("Bearer of-my-own")
     );
     // Storage does not accept an API key, so the key is not sent to it.
     let asked = heard.lock().unwrap().len();
-    let told = rig.send(output_request(&provider, &[("authorization", "Bearer sk-1")])).await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_provider_option"));
-    assert!(told.text().contains("azure_auth_mode"), "{}", told.text());
+    let response = rig.send(output_request(&provider, &[("authorization", "Bearer sk-1")])).await;
+    assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_provider_option"));
+    assert!(response.text().contains("azure_auth_mode"), "{}", response.text());
     assert_eq!(heard.lock().unwrap().len(), asked + 1);
 }
 
@@ -140,8 +142,8 @@ async fn reads_blob_output_with_a_storage_token() {
 async fn reads_signed_output_url_without_token_or_logging_it() {
     let (provider, heard) = start_azure(|here| format!("{here}/out/a%20b.jsonl?sv=1&sig=s1")).await;
     let rig = rig_trusting_loopback();
-    let told = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
-    assert_eq!((told.status, told.json()["custom_id"].as_str()), (200, Some("1")));
+    let response = rig.send(output_request(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
+    assert_eq!((response.status, response.json()["custom_id"].as_str()), (200, Some("1")));
     let last = heard.lock().unwrap().last().unwrap().clone();
     assert!(last.starts_with("GET /out/a%20b.jsonl?sv=1&sig=s1 ") && !last.contains("authorization"), "{last}");
     let records = format!("{:?}", rig.drain_records());
@@ -155,21 +157,21 @@ async fn sends_no_token_outside_azure_storage() {
         ["https://evil.example/a", "http://acct.blob.core.windows.net/a", "https://blob.core.windows.net/a", "nowhere"]
     {
         let (provider, heard) = start_azure(move |_| blob.to_owned()).await;
-        let told =
+        let response =
             rig_trusting_loopback().send(output_request(&provider, &[("x-gateway-azure-ad-token", "t-1")])).await;
         assert_eq!(
-            (told.status, told.error_code().as_str()),
+            (response.status, response.error_code().as_str()),
             (400, "invalid_provider_option"),
             "{blob}: {}",
-            told.text()
+            response.text()
         );
         assert_eq!(heard.lock().unwrap().len(), 1);
     }
     // Other providers have no blob output, so the URL is ignored.
     let (provider, _) = start_azure(|here| format!("{here}/out/a?sig=s1")).await;
     let rig = TestGateway::for_url(&provider.url());
-    let told = rig.send(get_request("/v1/batches/b/output?x=1")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (404, "no_output"), "{}", told.text());
+    let response = rig.send(get_request("/v1/batches/b/output?x=1")).await;
+    assert_eq!((response.status, response.error_code().as_str()), (404, "no_output"), "{}", response.text());
 }
 
 #[tokio::test]
@@ -239,8 +241,11 @@ async fn does_not_read_batch_body_before_authentication() {
     };
     // The body of this request never arrives.
     let (feeder, stranger) = batch("pk-2");
-    let told = with_timeout(rig.send(stranger)).await;
-    assert_eq!((told.status, told.error_code().as_str(), feeder.reader_state()), (401, "03", ReaderState::Closed));
+    let response = with_timeout(rig.send(stranger)).await;
+    assert_eq!(
+        (response.status, response.error_code().as_str(), feeder.reader_state()),
+        (401, "03", ReaderState::Closed)
+    );
     assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "03"]));
     let (feeder, known) = batch("pk-1");
     feeder

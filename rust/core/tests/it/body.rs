@@ -8,8 +8,8 @@ use crate::harness::{
     sha256_hex, wait_until, with_timeout,
 };
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, BodyEnd, Feeder, feed_channel};
 use penstock_mock::Server;
+use penstock_net::body::{Body, BodyEnd, Feeder, feed_channel};
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, sync::mpsc};
 
@@ -64,7 +64,7 @@ async fn streams_upload_with_its_length_or_chunked() {
 
 #[tokio::test]
 async fn forwards_upload_before_it_is_complete() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (tell, mut response) = mpsc::unbounded_channel();
     let provider = ScriptedServer::start(move |mut io, _| {
         let tell = tell.clone();
         async move {
@@ -79,7 +79,7 @@ async fn forwards_upload_before_it_is_complete() {
     let (feeder, ask) = streamed_request("/v1/files", Some(6));
     feeder.push(Bytes::from_static(b"abc"));
     let sending = tokio::spawn(async move { rig.send(ask).await.status });
-    let head = with_timeout(told.recv()).await.unwrap();
+    let head = with_timeout(response.recv()).await.unwrap();
     assert!(String::from_utf8_lossy(&head).contains("content-length: 6\r\n"));
     feeder.push(Bytes::from_static(b"def"));
     feeder.finish(BodyEnd::Complete);
@@ -116,9 +116,9 @@ async fn rejects_oversized_body_before_sending_anything() {
         let (_feeder, declared) = streamed_request(target, Some(1001));
         let whole = post_request(target, "x".repeat(1001));
         for ask in [declared, whole] {
-            let told = rig.send(ask).await;
-            assert_eq!(told.status, 413, "{target}: {}", told.text());
-            assert!(told.text().contains("1000 bytes"));
+            let response = rig.send(ask).await;
+            assert_eq!(response.status, 413, "{target}: {}", response.text());
+            assert!(response.text().contains("1000 bytes"));
             assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "body_too_large"]));
         }
     }
@@ -137,8 +137,8 @@ async fn rejects_growing_body_once_it_exceeds_the_limit() {
             feeder.push(Bytes::from(vec![b' '; 100]));
         }
         // The body never ends.
-        let told = rig.send(ask).await;
-        assert_eq!((told.status, told.error_code().as_str()), (413, "body_too_large"), "{target}");
+        let response = rig.send(ask).await;
+        assert_eq!((response.status, response.error_code().as_str()), (413, "body_too_large"), "{target}");
     }
 }
 
@@ -151,8 +151,8 @@ async fn wrong_content_length_never_desyncs_the_connection() {
         let (feeder, ask) = streamed_request("/v1/files", Some(4));
         feeder.push(sent.into());
         feeder.finish(BodyEnd::Complete);
-        let told = with_timeout(rig.send(ask)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, code));
+        let response = with_timeout(rig.send(ask)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, code));
         assert_eq!(rig.state.upstream.idle_connection_count(), 0);
     }
     assert!(provider.ledger_entries().iter().all(|seen| seen.path != "/smuggled"));
@@ -166,8 +166,8 @@ async fn reports_interrupted_body_as_bad_request() {
         let (feeder, ask) = streamed_request(target, length);
         feeder.push(Bytes::from_static(b"{\"model\":"));
         feeder.finish(BodyEnd::Disconnected);
-        let told = rig.send(ask).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "incomplete_body"), "{target} {length:?}");
+        let response = rig.send(ask).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "incomplete_body"), "{target} {length:?}");
         assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["aborted", "incomplete_body"]));
     }
 }
@@ -185,12 +185,16 @@ async fn rejects_invalid_json_with_byte_position() {
         (r#"{"model":"m"} x"#, 14),
         (r#"{"model":"m",}"#, 13),
     ] {
-        let told = rig.send(post_request(CHAT_PATH, body)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_json"), "{body}");
-        let message = told.json()["error"]["message"].as_str().unwrap().to_owned();
+        let response = rig.send(post_request(CHAT_PATH, body)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_json"), "{body}");
+        let message = response.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(message.starts_with(&format!("invalid JSON body at byte {at}: ")), "{body}: {message}");
-        let told = rig.send(post_request(MESSAGES_PATH, body)).await;
-        assert_eq!((told.status, &told.json()["error"]["type"]), (400, &json!("invalid_request_error")), "{body}");
+        let response = rig.send(post_request(MESSAGES_PATH, body)).await;
+        assert_eq!(
+            (response.status, &response.json()["error"]["type"]),
+            (400, &json!("invalid_request_error")),
+            "{body}"
+        );
     }
     assert!(provider.ledger_entries().is_empty());
 }
@@ -221,17 +225,21 @@ async fn restricts_content_types_except_on_proxy_paths() {
             .body(chat_body("mock", false))
     };
     for kind in ["text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"] {
-        let told = rig.send(ask(CHAT_PATH, kind)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_header"), "{kind}");
-        assert!(told.text().contains("application/json"));
+        let response = rig.send(ask(CHAT_PATH, kind)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{kind}");
+        assert!(response.text().contains("application/json"));
         let echo = rig.send(ask("/v1/proxy/audio/transcriptions", kind)).await.json();
         assert_eq!(echo["headers"]["content-type"], kind);
     }
     for path in ["/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits"] {
         for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/mixed; boundary=x", "audio"] {
-            let told = rig.send(ask(path, kind)).await;
-            assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_header"), "{path} {kind}");
-            assert!(told.text().contains("takes multipart/form-data, audio/* or application/json"), "{}", told.text());
+            let response = rig.send(ask(path, kind)).await;
+            assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{path} {kind}");
+            assert!(
+                response.text().contains("takes multipart/form-data, audio/* or application/json"),
+                "{}",
+                response.text()
+            );
         }
         for kind in ["Multipart/Form-Data; boundary=x", "audio/wav", "AUDIO/mpeg", "application/json"] {
             let echo = rig.send(ask(path, kind)).await.json();
@@ -274,9 +282,9 @@ async fn returns_response_sent_before_the_body_was_read() {
         let provider = start_early_responder(closes).await;
         let rig = TestGateway::with_settings(&provider.url(), |settings| settings.request_timeout_ms = 2_000);
         let json = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(size));
-        let told = rig.send(post_request(CHAT_PATH, json)).await;
+        let reply = rig.send(post_request(CHAT_PATH, json)).await;
         assert_eq!(
-            (told.status, told.json()["error"]["message"].as_str()),
+            (reply.status, reply.json()["error"]["message"].as_str()),
             (413, Some("mock error: too large")),
             "whole, closes: {closes}"
         );
@@ -284,18 +292,18 @@ async fn returns_response_sent_before_the_body_was_read() {
         let (feeder, ask) = streamed_request("/v1/files", Some(size as u64));
         feeder.push(Bytes::from(vec![b'y'; size]));
         feeder.finish(BodyEnd::Complete);
-        let told = rig.send(ask).await;
+        let reply = rig.send(ask).await;
         assert_eq!(
-            (told.status, told.json()["error"]["message"].as_str()),
+            (reply.status, reply.json()["error"]["message"].as_str()),
             (413, Some("mock error: too large")),
             "fed, closes: {closes}"
         );
 
         // The client itself is slow; the response does not wait for the rest of its body.
         let (_feeder, ask) = streamed_request("/v1/files", Some(size as u64));
-        let told = rig.send(ask).await;
+        let reply = rig.send(ask).await;
         assert_eq!(
-            (told.status, told.json()["error"]["message"].as_str()),
+            (reply.status, reply.json()["error"]["message"].as_str()),
             (413, Some("mock error: too large")),
             "waiting, closes: {closes}"
         );

@@ -113,19 +113,20 @@ async fn caches_only_complete_successful_responses() {
     let rig = TestGateway::for_provider(&provider);
     for failing in ["status=500", "fault=cut&after=2", "fault=error_event"] {
         for _ in 0..2 {
-            let told = rig
+            let response = rig
                 .send(post_with_config(&config_with_cache(), CHAT_PATH, chat_body(&format!("mock?{failing}"), true)))
                 .await;
-            assert_eq!(routing_headers(&told)[2], "MISS", "{failing}");
+            assert_eq!(routing_headers(&response)[2], "MISS", "{failing}");
         }
     }
-    let left = rig.handle_request(cacheable_request(CHAT_PATH, true)).await;
+    let slow = chat_body_with_usage("mock?chunks=3&chunk_ms=20");
+    let left = rig.handle_request(post_with_config(&config_with_cache(), CHAT_PATH, slow.clone())).await;
     let mut stream = into_stream(left);
     stream.next().await.unwrap();
     drop(stream);
-    let told = rig.handle_request(cacheable_request(CHAT_PATH, true)).await;
-    assert_eq!(told.head.headers.get_str("x-gateway-cache-status"), Some("MISS"));
-    read_stream(into_stream(told)).await;
+    let response = rig.handle_request(post_with_config(&config_with_cache(), CHAT_PATH, slow)).await;
+    assert_eq!(response.head.headers.get_str("x-gateway-cache-status"), Some("MISS"));
+    read_stream(into_stream(response)).await;
 }
 
 #[tokio::test]
@@ -169,7 +170,7 @@ async fn force_refresh_replaces_cached_response() {
         rig.send(refreshed()).await,
         rig.send(cacheable_request(CHAT_PATH, false)).await,
     ];
-    assert_eq!(statuses.map(|told| routing_headers(&told)[2].to_owned()), ["MISS", "REFRESH", "HIT"]);
+    assert_eq!(statuses.map(|response| routing_headers(&response)[2].to_owned()), ["MISS", "REFRESH", "HIT"]);
     let kept = cacheable_request(CHAT_PATH, false).header("x-gateway-cache-force-refresh", "false");
     assert_eq!(routing_headers(&rig.send(kept).await)[2], "HIT");
     wait_for_ledger_entries(&provider, 2).await;
@@ -212,8 +213,8 @@ async fn cache_hit_reports_nothing_about_earlier_targets() {
     failing["retry"] = json!({"attempts": 1, "on_status_codes": [503]});
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [failing, config_with_cache()]});
     for expected in ["MISS", "HIT"] {
-        let told = rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock?chunks=1", false))).await;
-        assert_eq!(routing_headers(&told), ["config.targets[1]", "0", expected]);
+        let response = rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock?chunks=1", false))).await;
+        assert_eq!(routing_headers(&response), ["config.targets[1]", "0", expected]);
     }
 }
 
@@ -295,8 +296,13 @@ async fn cache_key_uses_sigv4_access_key_not_signature() {
     };
     for (id, signature, expected) in [("a", "00", "MISS"), ("a", "11", "HIT"), ("b", "00", "MISS"), ("b", "22", "HIT")]
     {
-        let told = rig.send(signed(id, signature)).await;
-        assert_eq!((told.status, routing_headers(&told)[2]), (200, expected), "{id} {signature} {}", told.text());
+        let response = rig.send(signed(id, signature)).await;
+        assert_eq!(
+            (response.status, routing_headers(&response)[2]),
+            (200, expected),
+            "{id} {signature} {}",
+            response.text()
+        );
     }
 }
 
@@ -312,8 +318,8 @@ async fn requests_uncompressed_response_only_for_caching() {
         (rig.send(packing(&config_with_cache())).await, rig.send(packing(&config_with_cache())).await);
     assert_eq!((routing_headers(&first)[2], routing_headers(&second)[2]), ("MISS", "HIT"));
     assert!(first.json()["choices"].is_array() && first.body == second.body);
-    let told = rig.send(packing(&json!({"provider": "mock"}))).await;
-    assert_eq!(told.header("content-encoding"), Some("gzip"));
+    let response = rig.send(packing(&json!({"provider": "mock"}))).await;
+    assert_eq!(response.header("content-encoding"), Some("gzip"));
     // A request that is never cached, such as a list, keeps its `accept-encoding` header.
     let list = TestRequest::new("GET", "/v1/proxy/files").header("x-gateway-config", &config_with_cache().to_string());
     assert_eq!(rig.send(list.header("accept-encoding", "gzip")).await.status, 200);

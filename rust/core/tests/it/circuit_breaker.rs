@@ -8,8 +8,8 @@ use crate::harness::{
     ill::{FailingProvider, send_at_rate},
     mock_target, post_with_config, routing_headers, sensitive_breaker_config, wait_for_ledger_entries,
 };
-use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
+use penstock_net::body::{Body, BodyEnd, feed_channel};
 use serde_json::{Value, json};
 
 fn config_with_breaker(targets: &[Value], more: &Value) -> Value {
@@ -24,8 +24,8 @@ async fn skips_target_with_open_breaker() {
     let rig = TestGateway::for_provider(&provider);
     let config = config_with_breaker(&[mock_target("status=503"), mock_target("chunks=1")], &json!({}));
     for _ in 0..6 {
-        let told = rig.send(chat_with_config(&config)).await;
-        assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"));
+        let response = rig.send(chat_with_config(&config)).await;
+        assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[1]"));
     }
     let models: Vec<_> = wait_for_ledger_entries(&provider, 8).await.into_iter().map(|entry| entry.model).collect();
     assert_eq!(models.iter().filter(|model| model.as_str() == "mock?status=503").count(), 2);
@@ -68,8 +68,8 @@ async fn never_selects_zero_weight_target_when_others_are_open() {
     config["strategy"]["mode"] = json!("loadbalance");
     config["targets"][1]["weight"] = json!(0);
     for _ in 0..3 {
-        let told = Box::pin(crate::harness::with_timeout(rig.send(chat_with_config(&config)))).await;
-        assert_eq!((told.status, routing_headers(&told)[0]), (503, "config.targets[0]"));
+        let response = Box::pin(crate::harness::with_timeout(rig.send(chat_with_config(&config)))).await;
+        assert_eq!((response.status, routing_headers(&response)[0]), (503, "config.targets[0]"));
     }
 }
 
@@ -121,8 +121,8 @@ async fn passthrough_target_has_one_breaker_per_provider() {
     let asked =
         |named: &str, model: &str| post_with_config(&config, CHAT_PATH, chat_body(&format!("@{named}/{model}"), false));
     for (named, model, answers) in [("one", "mock?status=503", 1), ("one", "mock", 1), ("two", "mock", 0)] {
-        let told = rig.send(asked(named, model)).await;
-        assert_eq!(routing_headers(&told)[0], format!("config.targets[{answers}]"), "{named}: {}", told.text());
+        let response = rig.send(asked(named, model)).await;
+        assert_eq!(routing_headers(&response)[0], format!("config.targets[{answers}]"), "{named}: {}", response.text());
     }
 }
 
@@ -153,8 +153,8 @@ async fn half_open_breaker_allows_a_single_attempt() {
     let config = prepare_half_open_breaker(&rig, &provider, two_target_config("fallback")).await;
     let ask = || rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock?status=503&first_ms=200", false)));
     let answers = tokio::join!(ask(), ask(), ask(), ask(), ask());
-    for told in [&answers.0, &answers.1, &answers.2, &answers.3, &answers.4] {
-        assert_eq!((told.status, routing_headers(told)[0]), (200, "config.targets[1]"));
+    for response in [&answers.0, &answers.1, &answers.2, &answers.3, &answers.4] {
+        assert_eq!((response.status, routing_headers(response)[0]), (200, "config.targets[1]"));
     }
     let models: Vec<_> = wait_for_ledger_entries(&provider, 6).await.into_iter().map(|entry| entry.model).collect();
     assert_eq!(models.iter().filter(|model| model.contains("503")).count(), 1, "{models:?}");
@@ -250,8 +250,9 @@ async fn untranslatable_request_does_not_open_breaker() {
     let config = json!({"provider": "anthropic", "api_key": "sk", "custom_host": format!("{}/v1", provider.url()),
         "cb_config": sensitive_breaker_config()});
     for _ in 0..3 {
-        let told = rig.send(post_with_config(&config, CHAT_PATH, r#"{"model":"claude-x","n":3,"messages":[]}"#)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "untranslatable_request"));
+        let response =
+            rig.send(post_with_config(&config, CHAT_PATH, r#"{"model":"claude-x","n":3,"messages":[]}"#)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "untranslatable_request"));
         assert_eq!(rig.state.shared.breakers.open_count(), 0);
     }
     assert!(provider.ledger_entries().is_empty());
@@ -264,8 +265,8 @@ async fn stops_retrying_when_breaker_opens() {
     let mut config =
         config_with_breaker(&[mock_target("status=503"), mock_target("chunks=1")], &json!({"failure_threshold": 2}));
     config["retry"] = json!({"attempts": 5});
-    let told = rig.send(chat_with_config(&config)).await;
-    assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"));
+    let response = rig.send(chat_with_config(&config)).await;
+    assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[1]"));
     // The third failure exceeds the threshold of two.
     assert_eq!(wait_for_ledger_entries(&provider, 4).await.len(), 4);
     let stopped = json!({"step": "stopped", "at": "config.targets[0]", "because": "the circuit breaker opened"});
@@ -287,12 +288,12 @@ async fn opens_under_load_and_recovers_after_the_cooldown() {
     let mut config = config_with_breaker(&[mock_target("ill"), mock_target("well")], &json!({"failure_threshold": 4}));
     config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
     let answers = send_at_rate(&rig, &config, 300, 600).await;
-    assert!(answers.iter().all(|(_, _, told)| told.status == 200));
+    assert!(answers.iter().all(|(_, _, response)| response.status == 200));
     assert_eq!(rig.state.shared.breakers.open_count(), 1);
     // The failures stop and the cooldown passes.
     ill.is_failing.store(false, Ordering::Relaxed);
     rig.state.shared.clock.advance(Duration::from_secs(30));
     let answers = send_at_rate(&rig, &config, 300, 300).await;
-    assert!(answers.iter().any(|(_, _, told)| routing_headers(told)[0] == "config.targets[0]"));
+    assert!(answers.iter().any(|(_, _, response)| routing_headers(response)[0] == "config.targets[0]"));
     assert_eq!(rig.state.shared.breakers.open_count(), 0);
 }

@@ -33,8 +33,12 @@ async fn first_matching_condition_selects_the_target() {
         (r#"{"plan":"free"}"#, long, 1),
         (r#"{"plan":"free"}"#, chat_body("mock", false), 2),
     ] {
-        let told = rig.send(post_with_config(&config, CHAT_PATH, body).header("x-gateway-metadata", metadata)).await;
-        assert_eq!((told.status, routing_headers(&told)[0]), (200, format!("config.targets[{expected}]").as_str()));
+        let response =
+            rig.send(post_with_config(&config, CHAT_PATH, body).header("x-gateway-metadata", metadata)).await;
+        assert_eq!(
+            (response.status, routing_headers(&response)[0]),
+            (200, format!("config.targets[{expected}]").as_str())
+        );
     }
     let conditions: Vec<_> =
         rig.drain_records().iter().map(|record| record["decisions"][0]["condition"].clone()).collect();
@@ -55,9 +59,9 @@ async fn matches_original_path_and_proxy_body_params() {
         ("/v1/proxy/chat/completions", false, 2),
         (CHAT_PATH, true, 2),
     ] {
-        let told = rig.send(post_with_config(&config, path, chat_body("mock", stream))).await;
+        let response = rig.send(post_with_config(&config, path, chat_body("mock", stream))).await;
         assert_eq!(
-            (told.status, routing_headers(&told)[0]),
+            (response.status, routing_headers(&response)[0]),
             (200, format!("config.targets[{expected}]").as_str()),
             "{path}"
         );
@@ -70,9 +74,9 @@ async fn rejects_unmatched_request_without_default() {
     let rig = TestGateway::for_provider(&provider);
     let mut config = conditional_config(&json!([{"query": {"metadata.plan": "paid"}, "then": "first"}]));
     config["strategy"].as_object_mut().unwrap().remove("default");
-    let told = rig.send(chat_with_config(&config)).await;
+    let response = rig.send(chat_with_config(&config)).await;
     assert_eq!(
-        (told.status, told.error_code().as_str(), &told.json()["status"]),
+        (response.status, response.error_code().as_str(), &response.json()["status"]),
         (400, "no_matching_target", &json!("failure"))
     );
     wait_for_ledger_entries(&provider, 0).await;
@@ -82,14 +86,14 @@ async fn rejects_unmatched_request_without_default() {
 async fn reports_condition_errors_with_json_paths() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig
+    let response = rig
         .send(chat_with_config(&conditional_config(&json!([
             {"query": {"metadata.plan": {"$like": 1}}, "then": "first"},
             {"query": {}, "then": "nobody"},
         ]))))
         .await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_config"));
-    let errors = told.json()["errors"].to_string();
+    assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_config"));
+    let errors = response.json()["errors"].to_string();
     assert!(
         errors.contains("strategy.conditions[0].query.metadata.plan.$like")
             && errors.contains("strategy.conditions[1].then"),

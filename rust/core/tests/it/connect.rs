@@ -101,8 +101,8 @@ async fn refused_session_falls_back_to_the_next_target() {
     let asked = TestRequest::new("GET", REALTIME_PATH).header("x-gateway-config", &config.to_string());
     let talk = open_realtime(&rig, asked).await;
     talk.close(1000, "").await;
-    let told = pick_fields(&rig.single_record(), ["ai_org", "last_used_option_index", "outcome", "ai_model"]);
-    assert_eq!(told, json!(["mock", "config.targets[1]", "complete", "another one"]));
+    let response = pick_fields(&rig.single_record(), ["ai_org", "last_used_option_index", "outcome", "ai_model"]);
+    assert_eq!(response, json!(["mock", "config.targets[1]", "complete", "another one"]));
     let sent = &wait_for_ledger_entries(&provider, 1).await[0];
     assert!(sent.path.contains("model=another+one"), "{}", sent.path);
 }
@@ -137,7 +137,7 @@ fn gateway_trusting_localhost(provider: &Server) -> TestGateway {
 async fn refusal_body_is_returned_up_to_64_kib() {
     let head =
         "HTTP/1.1 403 Forbidden\r\ncontent-type: text/plain\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
-    for (length, told) in [(9, 9), (65_536, 65_536), (300_000, 65_536)] {
+    for (length, response) in [(9, 9), (65_536, 65_536), (300_000, 65_536)] {
         let said = "n".repeat(length);
         let body = [head.as_bytes(), &encode_chunks(said.as_bytes(), 5000), b"0\r\n\r\n"].concat();
         let provider = ScriptedServer::start_closing_after_response(body).await;
@@ -146,8 +146,8 @@ async fn refusal_body_is_returned_up_to_64_kib() {
             panic!("it was opened")
         };
         let ClientResponseBody::Complete(body) = &answer.body else { panic!("a stream") };
-        assert_eq!((response_status(&answer), body.len(), &body[..9]), (403, told, &said.as_bytes()[..9]));
-        assert_eq!(answer.head.headers.get_str("content-length"), Some(told.to_string().as_str()));
+        assert_eq!((response_status(&answer), body.len(), &body[..9]), (403, response, &said.as_bytes()[..9]));
+        assert_eq!(answer.head.headers.get_str("content-length"), Some(response.to_string().as_str()));
     }
 }
 
@@ -249,6 +249,6 @@ async fn session_over_tls_requires_a_trusted_authority() {
     talk.receive_until("response.done").await;
     talk.close(1000, "done").await;
     assert_eq!(pick_fields(&trusting.single_record(), ["outcome", "total_units"]), json!(["complete", 20]));
-    let (status, told) = expect_rejection(&rig(false), ask()).await;
-    assert_eq!((status, &told["error"]["code"]), (502, &json!("upstream_connect_failed")), "{told}");
+    let (status, reply) = expect_rejection(&rig(false), ask()).await;
+    assert_eq!((status, &reply["error"]["code"]), (502, &json!("upstream_connect_failed")), "{reply}");
 }

@@ -21,10 +21,10 @@ fn converse_count_body() -> Value {
 #[tokio::test]
 async fn translates_converse_counts_except_for_bedrock() {
     let played = GoldenProvider::start(200, "application/json", b"{\"input_tokens\":42}".to_vec(), 50).await;
-    let told = GoldenProvider::gateway_trusting_loopback()
+    let response = GoldenProvider::gateway_trusting_loopback()
         .send(played.build_request("anthropic", CONVERSE_COUNT_PATH, converse_count_body().to_string().into()))
         .await;
-    assert_eq!(told.json(), json!({"inputTokens": 42}), "{}", told.text());
+    assert_eq!(response.json(), json!({"inputTokens": 42}), "{}", response.text());
     let (head, body) = played.parse_last_request();
     assert!(head.starts_with("POST /messages/count_tokens HTTP/1.1"), "{head}");
     assert_eq!(
@@ -33,8 +33,8 @@ async fn translates_converse_counts_except_for_bedrock() {
     );
     let played = GoldenProvider::start(200, "application/json", b"{\"inputTokens\":7}".to_vec(), 50).await;
     let ask = played.build_request("bedrock", CONVERSE_COUNT_PATH, converse_count_body().to_string().into());
-    let told = GoldenProvider::gateway_trusting_loopback().send(ask).await;
-    assert_eq!(told.json(), json!({"inputTokens": 7}), "{}", told.text());
+    let response = GoldenProvider::gateway_trusting_loopback().send(ask).await;
+    assert_eq!(response.json(), json!({"inputTokens": 7}), "{}", response.text());
     let (head, body) = played.parse_last_request();
     assert!(
         head.starts_with("POST /model/gpt-4o/count-tokens HTTP/1.1") && body == converse_count_body(),
@@ -50,14 +50,14 @@ async fn counts_tokens_locally_if_the_provider_cannot() {
         {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}]}]});
     let messages = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "What is the answer?"}]});
     for provider in ["openai", "groq", "cohere"] {
-        let told = rig.send(played.build_request(provider, GEMINI_COUNT_PATH, contents.to_string().into())).await;
-        assert_eq!((told.status, told.json()), (200, json!({"totalTokens": 5})), "{provider}");
-        let told = rig.send(played.build_request(provider, MESSAGES_COUNT_PATH, messages.to_string().into())).await;
-        assert_eq!((told.status, told.json()), (200, json!({"input_tokens": 12})), "{provider}");
-        let told = rig
+        let response = rig.send(played.build_request(provider, GEMINI_COUNT_PATH, contents.to_string().into())).await;
+        assert_eq!((response.status, response.json()), (200, json!({"totalTokens": 5})), "{provider}");
+        let response = rig.send(played.build_request(provider, MESSAGES_COUNT_PATH, messages.to_string().into())).await;
+        assert_eq!((response.status, response.json()), (200, json!({"input_tokens": 12})), "{provider}");
+        let response = rig
             .send(played.build_request(provider, CONVERSE_COUNT_PATH, converse_count_body().to_string().into()))
             .await;
-        assert_eq!((told.status, told.json()), (200, json!({"inputTokens": 12})), "{provider}");
+        assert_eq!((response.status, response.json()), (200, json!({"inputTokens": 12})), "{provider}");
         let records = rig.drain_records();
         let said: Vec<_> =
             records.iter().map(|record| pick_fields(record, ["ai_org", "outcome", "req_units"])).collect();
@@ -65,11 +65,11 @@ async fn counts_tokens_locally_if_the_provider_cannot() {
     }
     assert_eq!(played.server.connection_count(), 0);
     // Pass-through requests are not counted locally.
-    let told = played
+    let response = played
         .gateway_with_saved_provider("groq")
         .send(GoldenProvider::passthrough_request(MESSAGES_COUNT_PATH, messages))
         .await;
-    assert_eq!((told.status, told.text().as_str(), played.server.connection_count()), (200, "{}", 1));
+    assert_eq!((response.status, response.text().as_str(), played.server.connection_count()), (200, "{}", 1));
 }
 
 #[tokio::test]
@@ -86,22 +86,26 @@ async fn counts_locally_if_a_bedrock_model_cannot_and_reports_it() {
     for (path, body, operation, key) in counts {
         let played = GoldenProvider::start(400, "application/json", refusal.to_vec(), 50).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let told = rig.send(played.build_request("bedrock", path, body.to_string().into())).await;
-        let count = told.json()[key].as_u64();
-        assert!(told.status == 200 && count.is_some_and(|count| (5..20).contains(&count)), "{path}: {}", told.text());
-        let named = told.header("x-gateway-not-translated").unwrap_or_default();
+        let response = rig.send(played.build_request("bedrock", path, body.to_string().into())).await;
+        let count = response.json()[key].as_u64();
+        assert!(
+            response.status == 200 && count.is_some_and(|count| (5..20).contains(&count)),
+            "{path}: {}",
+            response.text()
+        );
+        let named = response.header("x-gateway-not-translated").unwrap_or_default();
         assert!(named.split(", ").any(|name| name == operation), "{path}: {named}");
         assert_eq!(pick_fields(&rig.single_record(), ["ai_org", "outcome"]), json!(["bedrock", "complete"]));
         // Other errors pass unchanged: a 403 is not about what the model supports.
         let played = GoldenProvider::start(403, "application/json", refusal.to_vec(), 50).await;
-        let told = rig.send(played.build_request("bedrock", path, body.to_string().into())).await;
-        assert_eq!(told.status, 403, "{path}: {}", told.text());
+        let response = rig.send(played.build_request("bedrock", path, body.to_string().into())).await;
+        assert_eq!(response.status, 403, "{path}: {}", response.text());
     }
     let played = GoldenProvider::start(400, "application/json", refusal.to_vec(), 50).await;
-    let told = GoldenProvider::gateway_trusting_loopback()
+    let response = GoldenProvider::gateway_trusting_loopback()
         .send(played.build_request("anthropic", MESSAGES_COUNT_PATH, messages("m").to_string().into()))
         .await;
-    assert_eq!(told.status, 400, "who counts with all of its models says what is wrong: {}", told.text());
+    assert_eq!(response.status, 400, "who counts with all of its models says what is wrong: {}", response.text());
 }
 
 #[tokio::test]
@@ -117,8 +121,8 @@ async fn reuses_the_connection_of_a_rejected_count() {
         "messages": [{"role": "user", "content": "What is the answer?"}]});
     for (path, body) in [(CONVERSE_COUNT_PATH, converse_count_body()), (MESSAGES_COUNT_PATH, messages)] {
         for _ in 0..2 {
-            let told = rig.send(played.build_request("bedrock", path, body.to_string().into())).await;
-            assert_eq!(told.status, 200, "{path}: {}", told.text());
+            let response = rig.send(played.build_request("bedrock", path, body.to_string().into())).await;
+            assert_eq!(response.status, 200, "{path}: {}", response.text());
         }
     }
     assert_eq!(played.server.connection_count(), 1);
@@ -131,9 +135,18 @@ async fn rejects_an_uncountable_request_in_the_client_format() {
         let ask = TestRequest::new("POST", path).header("x-gateway-provider", "openai");
         ask.header("content-type", "application/json").header("authorization", "Bearer sk-1").body(body.to_owned())
     };
-    let told = rig.send(ask(CONVERSE_COUNT_PATH, r#"{"input":{"converse":{"messages":[]}}}"#)).await;
-    assert_eq!((told.status, &told.json()["__type"]), (400, &json!("ValidationException")), "{}", told.text());
-    assert!(told.text().contains("input.converse.messages: must be an array of at least one"), "{}", told.text());
+    let response = rig.send(ask(CONVERSE_COUNT_PATH, r#"{"input":{"converse":{"messages":[]}}}"#)).await;
+    assert_eq!(
+        (response.status, &response.json()["__type"]),
+        (400, &json!("ValidationException")),
+        "{}",
+        response.text()
+    );
+    assert!(
+        response.text().contains("input.converse.messages: must be an array of at least one"),
+        "{}",
+        response.text()
+    );
     assert_eq!(rig.single_record()["error"], "token_count_failed");
     let part = r#""contents":[{"parts":[{"text":7}]}]"#;
     for (path, body, field) in [
@@ -152,16 +165,16 @@ async fn rejects_an_uncountable_request_in_the_client_format() {
             "generateContentRequest.contents[0].parts[0].text: must be a string",
         ),
     ] {
-        let told = rig.send(ask(path, body)).await;
-        let error = &told.json()["error"];
-        let kinds = json!([told.status, error["type"], error["status"]]);
+        let response = rig.send(ask(path, body)).await;
+        let error = &response.json()["error"];
+        let kinds = json!([response.status, error["type"], error["status"]]);
         let is_messages = path == MESSAGES_COUNT_PATH;
         let expected = if is_messages {
             [json!("invalid_request_error"), Value::Null]
         } else {
             [Value::Null, json!("INVALID_ARGUMENT")]
         };
-        assert_eq!(kinds, json!([400, expected[0], expected[1]]), "{body}: {}", told.text());
+        assert_eq!(kinds, json!([400, expected[0], expected[1]]), "{body}: {}", response.text());
         let message = error["message"].as_str().unwrap();
         assert!(message.starts_with(&format!("the tokens of this request cannot be counted: {field}")), "{message}");
         assert_eq!(

@@ -84,11 +84,17 @@ async fn reports_the_token_error_without_leaking_the_key() {
     let denied = json!({"error": "invalid_grant", "error_description": "Invalid JWT\r\nSignature."}).to_string();
     let issuer = CredentialIssuer::start_with_responses(move |_| (400, denied.clone())).await;
     let provider = Server::start().await;
-    let told = start_gateway().send(vertex_request(&provider, &service_account_json(&key, &issuer.server.url()))).await;
-    assert_eq!((told.status, told.error_code().as_str()), (502, "credential_unavailable"), "{}", told.text());
-    assert!(told.text().contains("Invalid JWT") && !told.text().contains("PRIVATE KEY"), "{}", told.text());
-    let told = start_gateway().send(vertex_request(&provider, "{\"private_key\": \"s3cret\"}")).await;
-    assert!(told.text().contains("client_email") && !told.text().contains("s3cret"), "{}", told.text());
+    let response =
+        start_gateway().send(vertex_request(&provider, &service_account_json(&key, &issuer.server.url()))).await;
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (502, "credential_unavailable"),
+        "{}",
+        response.text()
+    );
+    assert!(response.text().contains("Invalid JWT") && !response.text().contains("PRIVATE KEY"), "{}", response.text());
+    let response = start_gateway().send(vertex_request(&provider, "{\"private_key\": \"s3cret\"}")).await;
+    assert!(response.text().contains("client_email") && !response.text().contains("s3cret"), "{}", response.text());
     assert!(provider.ledger_entries().is_empty(), "nothing is sent without");
 }
 
@@ -103,12 +109,17 @@ async fn request_timeout_bounds_the_credential_fetch() {
     let provider = Server::start().await;
     let ask = vertex_request(&provider, &service_account_json(&key, &silent.url()))
         .header("x-gateway-request-timeout", "100");
-    let told = start_gateway().send(ask).await;
-    assert_eq!((told.status, told.error_code().as_str()), (502, "credential_unavailable"), "{}", told.text());
-    assert!(
-        told.text().contains("credential request timed out") && provider.ledger_entries().is_empty(),
+    let response = start_gateway().send(ask).await;
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (502, "credential_unavailable"),
         "{}",
-        told.text()
+        response.text()
+    );
+    assert!(
+        response.text().contains("credential request timed out") && provider.ledger_entries().is_empty(),
+        "{}",
+        response.text()
     );
 }
 
@@ -130,8 +141,8 @@ async fn decrypts_an_oracle_key_and_signs_with_it() {
     let provider = Server::start().await;
     let rig = start_gateway();
     for _ in 0..2 {
-        let told = rig.send(oracle_request(&provider, "open sesame")).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        let response = rig.send(oracle_request(&provider, "open sesame")).await;
+        assert_eq!(response.status, 200, "{}", response.text());
     }
     let records = rig.drain_records();
     let public: String = PUBLIC_KEY.lines().filter(|line| !line.starts_with('-')).collect();
@@ -164,9 +175,9 @@ async fn rejects_wrong_oracle_key_passphrase_without_leaking_it() {
     for (passphrase, status, code) in
         [("", 400, "invalid_provider_option"), ("another-s3cret", 502, "credential_unavailable")]
     {
-        let told = rig.send(oracle_request(&provider, passphrase)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (status, code));
-        let text = told.text();
+        let response = rig.send(oracle_request(&provider, passphrase)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (status, code));
+        let text = response.text();
         assert!(text.contains("passphrase") && !text.contains("s3cret") && !text.contains("MIIF"), "{text}");
     }
     assert!(provider.ledger_entries().is_empty());
@@ -224,12 +235,12 @@ async fn does_not_send_a_stored_secret_to_a_requested_authority() {
         ask().header("x-gateway-provider", "@az").header("x-gateway-azure-authority-host", &evil.server.url()),
         ask().header("x-gateway-config", &config),
     ] {
-        let told = rig.send(asking).await;
+        let response = rig.send(asking).await;
         assert_eq!(
             authorization_headers(&provider).last().map(String::as_str),
             Some("Bearer token-1"),
             "{}",
-            told.text()
+            response.text()
         );
     }
     assert!(evil.received_requests().is_empty() && issuer.received_requests().len() == 1);
@@ -292,8 +303,8 @@ async fn falls_back_if_assuming_a_role_fails() {
         .header("content-type", "application/json")
         .header("x-gateway-config", &config.to_string())
         .body(chat_body("mock", false));
-    let told = start_gateway().send(ask).await;
-    assert_eq!(told.status, 200, "{}", told.text());
+    let response = start_gateway().send(ask).await;
+    assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(authorization_headers(&provider), ["Bearer sk-2"]);
     let alone = json!({"provider": "bedrock", "custom_host": provider.url(), "aws_region": "eu-west-1",
         "aws_access_key_id": "AKID", "aws_secret_access_key": "s", "aws_role_arn": "r", "aws_sts_endpoint": issuer.server.url()});
@@ -301,8 +312,8 @@ async fn falls_back_if_assuming_a_role_fails() {
         .header("content-type", "application/json")
         .header("x-gateway-config", &alone.to_string())
         .body(chat_body("mock", false));
-    let told = start_gateway().send(ask).await;
-    assert!(told.status == 502 && told.text().contains("not yours"), "{}", told.text());
+    let response = start_gateway().send(ask).await;
+    assert!(response.status == 502 && response.text().contains("not yours"), "{}", response.text());
 }
 
 /// Starts a gateway with this machine identity, and a stored Bedrock provider that may authenticate as the machine.
@@ -383,10 +394,10 @@ async fn assumes_a_role_with_container_credentials() {
         ..WorkloadIdentity::default()
     };
     let options = json!({"aws_region": "eu-west-1", "aws_role_arn": "arn:aws:iam::1:role/r", "aws_sts_endpoint": sts.server.url()});
-    let told = gateway_with_identity(&provider, identity, &options).send(stored_provider_request()).await;
+    let response = gateway_with_identity(&provider, identity, &options).send(stored_provider_request()).await;
     let asked = container.received_requests();
     assert!(asked[0].starts_with("GET /v2/credentials/1 ") && asked[0].contains("authorization: container-word\r\n"));
-    assert!(sts.received_requests()[0].contains("Credential=ASIA-OWN/"), "{}", told.text());
+    assert!(sts.received_requests()[0].contains("Credential=ASIA-OWN/"), "{}", response.text());
     assert!(authorization_headers(&provider)[0].contains("Credential=ASIA-GIVEN/"));
 }
 
@@ -408,7 +419,7 @@ async fn exchanges_a_web_identity_token_without_a_signature() {
     let elsewhere = CredentialIssuer::start_with_responses(|_| (200, ASSUME_ROLE_RESPONSE.to_owned())).await;
     let mut options = service_role_options();
     options["aws_sts_endpoint"] = elsewhere.server.url().into();
-    let told = gateway_with_identity(&provider, identity, &options).send(stored_provider_request()).await;
+    let response = gateway_with_identity(&provider, identity, &options).send(stored_provider_request()).await;
     std::fs::remove_file(file).unwrap();
     assert!(elsewhere.received_requests().is_empty());
     let form = sts.form_fields(0);
@@ -417,7 +428,7 @@ async fn exchanges_a_web_identity_token_without_a_signature() {
         ("RoleArn", "arn:aws:iam::1:role/pod"),
         ("WebIdentityToken", "vouched"),
     ] {
-        assert!(form.contains(&(name.to_owned(), value.to_owned())), "{form:?} {}", told.text());
+        assert!(form.contains(&(name.to_owned(), value.to_owned())), "{form:?} {}", response.text());
     }
     assert!(!sts.received_requests()[0].contains("authorization:"));
     assert!(authorization_headers(&provider)[0].contains("Credential=ASIA-GIVEN/"));
@@ -432,9 +443,9 @@ async fn machine_keys_serve_only_stored_providers_if_allowed() {
         aws_metadata_url: service.server.url(),
         ..WorkloadIdentity::default()
     };
-    let told =
+    let response =
         gateway_with_identity(&provider, own(false), &service_role_options()).send(stored_provider_request()).await;
-    assert!(told.status == 400 && told.text().contains("identity.allow_provider_use"), "{}", told.text());
+    assert!(response.status == 400 && response.text().contains("identity.allow_provider_use"), "{}", response.text());
     let asking = |ask: TestRequest| {
         ask.header("x-gateway-aws-region", "eu-west-1").header("x-gateway-aws-auth-type", "serviceRole")
     };
@@ -445,8 +456,8 @@ async fn machine_keys_serve_only_stored_providers_if_allowed() {
         asking(stored_provider_request()),
         role(asking(stored_provider_request())),
     ] {
-        let told = rig.send(ask).await;
-        assert!(told.status == 400 && told.text().contains("only a stored provider"), "{}", told.text());
+        let response = rig.send(ask).await;
+        assert!(response.status == 400 && response.text().contains("only a stored provider"), "{}", response.text());
     }
     assert!(service.received_requests().is_empty() && provider.ledger_entries().is_empty());
 }
@@ -494,8 +505,8 @@ async fn fetches_an_azure_app_token_with_the_identity_header() {
         ..WorkloadIdentity::default()
     };
     let mode = json!({"azure_auth_mode": "managed", "azure_entra_scope": "https://ai.azure.com/.default"});
-    let told = azure_gateway(&provider, identity, &mode).send(stored_provider_request()).await;
-    assert_eq!(authorization_headers(&provider), ["Bearer t"], "{}", told.text());
+    let response = azure_gateway(&provider, identity, &mode).send(stored_provider_request()).await;
+    assert_eq!(authorization_headers(&provider), ["Bearer t"], "{}", response.text());
     let asked = app.received_requests();
     assert!(asked[0].starts_with("GET /msi/token?api-version=2019-08-01&resource=https%3A%2F%2Fai.azure.com HTTP/1.1"));
     assert!(asked[0].contains("x-identity-header: app-word\r\n") && !asked[0].contains("metadata:"), "{}", asked[0]);
@@ -525,8 +536,8 @@ async fn exchanges_workload_tokens_only_at_the_configured_authority() {
         json!({"azure_auth_mode": "workload", "azure_workload_tenant_id": "t-2", "azure_workload_client_id": "c-2"});
     let asked = [(workload, "t-pod", "c-pod"), (federated, "t-other", "c-other"), (of_another, "t-2", "c-2")];
     for (number, (mode, tenant, client)) in asked.iter().enumerate() {
-        let told = azure_gateway(&provider, identity.clone(), mode).send(stored_provider_request()).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        let response = azure_gateway(&provider, identity.clone(), mode).send(stored_provider_request()).await;
+        assert_eq!(response.status, 200, "{}", response.text());
         assert!(
             authority.received_requests()[number].starts_with(&format!("POST /{tenant}/oauth2/v2.0/token HTTP/1.1"))
         );
@@ -560,8 +571,8 @@ async fn managed_identity_is_the_assertion_without_a_token_file() {
         ..WorkloadIdentity::default()
     };
     let mode = json!({"azure_auth_mode": "entraFederated", "azure_entra_tenant_id": "t", "azure_entra_client_id": "c"});
-    let told = azure_gateway(&provider, identity.clone(), &mode).send(stored_provider_request()).await;
-    assert_eq!(told.status, 200, "{}", told.text());
+    let response = azure_gateway(&provider, identity.clone(), &mode).send(stored_provider_request()).await;
+    assert_eq!(response.status, 200, "{}", response.text());
     assert!(service.received_requests()[0].contains("resource=api%3A%2F%2FAzureADTokenExchange "));
     assert!(authority.form_fields(0).contains(&("client_assertion".to_owned(), "token-1".to_owned())));
     let workload = azure_gateway(&provider, identity, &json!({"azure_auth_mode": "workload"}))
@@ -579,24 +590,32 @@ async fn requests_cannot_use_the_azure_machine_identity() {
         azure_metadata_url: service.server.url(),
         ..WorkloadIdentity::default()
     };
-    let told = azure_gateway(&provider, own(false), &json!({"azure_auth_mode": "managed"}))
+    let response = azure_gateway(&provider, own(false), &json!({"azure_auth_mode": "managed"}))
         .send(stored_provider_request())
         .await;
-    assert!(told.status == 400 && told.text().contains("identity.allow_provider_use"), "{}", told.text());
+    assert!(response.status == 400 && response.text().contains("identity.allow_provider_use"), "{}", response.text());
     let rig = azure_gateway(&provider, own(true), &json!({}));
     for mode in ["managed", "workload", "entraFederated"] {
         for asking in [custom_host_request("azure-openai", &provider), stored_provider_request()] {
             let fields = ["azure-entra-tenant-id", "azure-entra-client-id", "azure-resource-name", "azure-api-version"];
             let asking = fields.iter().fold(asking, |ask, name| ask.header(&format!("x-gateway-{name}"), "x"));
-            let told = rig.send(asking.header("x-gateway-azure-auth-mode", mode)).await;
-            assert!(told.status == 400 && told.text().contains("only a stored provider"), "{mode}: {}", told.text());
+            let response = rig.send(asking.header("x-gateway-azure-auth-mode", mode)).await;
+            assert!(
+                response.status == 400 && response.text().contains("only a stored provider"),
+                "{mode}: {}",
+                response.text()
+            );
         }
         let config = json!({"provider": "@br", "azure_auth_mode": mode, "azure_entra_tenant_id": "x",
             "azure_entra_client_id": "x", "azure_entra_scope": "https://management.azure.com/.default"});
         let asking =
             TestRequest::new("POST", CHAT_PATH).header("content-type", "application/json").body(chat_body("m", false));
-        let told = rig.send(asking.header("x-gateway-config", &config.to_string())).await;
-        assert!(told.status == 400 && told.text().contains("only a stored provider"), "{mode}: {}", told.text());
+        let response = rig.send(asking.header("x-gateway-config", &config.to_string())).await;
+        assert!(
+            response.status == 400 && response.text().contains("only a stored provider"),
+            "{mode}: {}",
+            response.text()
+        );
     }
     assert!(service.received_requests().is_empty() && provider.ledger_entries().is_empty());
 }

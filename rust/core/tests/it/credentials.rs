@@ -51,8 +51,8 @@ async fn uses_key_of_saved_provider_or_config() {
     for (name, value) in
         [("x-gateway-provider", "@mine"), ("x-gateway-virtual-key", "mine"), ("x-gateway-config", "pc-main")]
     {
-        let told = rig.send(request_without_provider(CHAT_PATH).header(name, value)).await;
-        assert_eq!(told.status, 200, "{name}: {}", told.text());
+        let response = rig.send(request_without_provider(CHAT_PATH).header(name, value)).await;
+        assert_eq!(response.status, 200, "{name}: {}", response.text());
         assert_eq!(single_sent_request(&provider).header("authorization"), Some("Bearer sk-saved"), "{name}");
     }
 }
@@ -67,8 +67,8 @@ async fn does_not_send_saved_key_to_url_from_config_options() {
         "providers": [{"slug": "foundry", "provider": "azure-ai", "api_key": "sk-saved"}],
         "configs": [{"slug": "pc-evil", "config": config}]}));
     for named in [config.to_string().as_str(), "pc-evil"] {
-        let told = rig.send(request_without_provider(CHAT_PATH).header("x-gateway-config", named)).await;
-        assert!(told.status == 400 && told.text().contains("no foundry"), "{named}: {}", told.text());
+        let response = rig.send(request_without_provider(CHAT_PATH).header("x-gateway-config", named)).await;
+        assert!(response.status == 400 && response.text().contains("no foundry"), "{named}: {}", response.text());
     }
     assert!(evil.ledger_entries().is_empty());
 }
@@ -87,8 +87,8 @@ async fn client_headers_do_not_replace_saved_key() {
             for name in ["authorization", "x-api-key", "X-API-Key", "api-key", "x-goog-api-key"] {
                 ask = ask.header(name, "Bearer sk-caller");
             }
-            let told = rig.send(ask.header("x-gateway-forward-headers", "authorization,x-api-key,api-key")).await;
-            assert_eq!(told.status, 200, "{path}: {}", told.text());
+            let response = rig.send(ask.header("x-gateway-forward-headers", "authorization,x-api-key,api-key")).await;
+            assert_eq!(response.status, 200, "{path}: {}", response.text());
             let entry = single_sent_request(&provider);
             assert_eq!(["authorization", "x-api-key"].map(|name| entry.header(name)), expected, "{path} {slug}");
             assert!(!format!("{entry:?}").contains("sk-caller"), "{path} {slug}");
@@ -132,11 +132,11 @@ async fn saved_headers_allow_credential_options_from_elsewhere() {
         .header("x-gateway-config", "pc-entra")
         .body(chat_body("gpt-4o", false));
     for ask in [by_fields, by_config] {
-        let told = rig.send(ask).await;
+        let response = rig.send(ask).await;
         let came = provider.ledger_entries();
-        let entry = came.last().unwrap_or_else(|| panic!("{}", told.text()));
+        let entry = came.last().unwrap_or_else(|| panic!("{}", response.text()));
         let fields = ["authorization", "x-team"].map(|name| entry.header(name));
-        assert_eq!(fields, [Some("Bearer t-1"), Some("red")], "{}", told.text());
+        assert_eq!(fields, [Some("Bearer t-1"), Some("red")], "{}", response.text());
     }
     assert_eq!(provider.ledger_entries().len(), 2);
 }
@@ -288,10 +288,10 @@ async fn rejects_missing_or_invalid_key() {
         ("x-gateway-api-key", "pk-old", "03"),
         ("authorization", "Bearer pk-old", "03"),
     ] {
-        let told = rig.send(ask(CHAT_PATH).header(name, value)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (401, code), "{name}: {value}");
-        let told = rig.send(ask(MESSAGES_PATH).header(name, value)).await;
-        assert_eq!(told.json()["error"]["type"], "authentication_error", "{name}: {value}");
+        let response = rig.send(ask(CHAT_PATH).header(name, value)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (401, code), "{name}: {value}");
+        let response = rig.send(ask(MESSAGES_PATH).header(name, value)).await;
+        assert_eq!(response.json()["error"]["type"], "authentication_error", "{name}: {value}");
     }
     assert!(provider.ledger_entries().is_empty());
 }
@@ -317,8 +317,8 @@ async fn rejects_missing_or_unknown_provider() {
         ("x-gateway-config", r#"{"provider":"mock","retry":{"attempts":9}}"#, "invalid_config"),
         ("x-gateway-provider", "ollama", "invalid_custom_host"),
     ] {
-        let told = rig.send(request_without_provider(CHAT_PATH).header(name, value)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, code), "{name}: {value}");
+        let response = rig.send(request_without_provider(CHAT_PATH).header(name, value)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, code), "{name}: {value}");
     }
 }
 
@@ -335,7 +335,7 @@ async fn errors_do_not_contain_credentials() {
             .header("x-gateway-provider", "mock"),
         request_without_provider(MESSAGES_PATH).header("authorization", "Bearer sk-canary"),
     ] {
-        let told = rig.send(ask).await;
-        assert!(told.status >= 400 && !told.text().contains("canary"), "{}", told.text());
+        let response = rig.send(ask).await;
+        assert!(response.status >= 400 && !response.text().contains("canary"), "{}", response.text());
     }
 }

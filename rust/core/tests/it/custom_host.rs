@@ -35,8 +35,8 @@ async fn does_not_send_saved_key_to_custom_host_of_request() {
     let ask = request_without_provider(CHAT_PATH)
         .header("x-gateway-provider", "@mine")
         .header("x-gateway-custom-host", &provider.url());
-    let told = rig.send(ask).await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"));
+    let response = rig.send(ask).await;
+    assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"));
     let config = json!({"provider": "@mine", "custom_host": provider.url()}).to_string();
     assert_eq!(rig.send(request_without_provider(CHAT_PATH).header("x-gateway-config", &config)).await.status, 400);
     assert!(provider.ledger_entries().is_empty());
@@ -83,10 +83,10 @@ async fn binds_saved_key_to_its_host_on_every_path_and_alias() {
             [("x-gateway-config", "pc-loose"), custom],
         ] {
             let ask = fields.iter().fold(request_without_provider(path), |ask, (name, value)| ask.header(name, value));
-            let told = rig.send(ask).await;
-            let code = told.error_code();
+            let response = rig.send(ask).await;
+            let code = response.error_code();
             assert!(
-                told.status == 400 && ["invalid_custom_host", "provider_required"].contains(&&*code),
+                response.status == 400 && ["invalid_custom_host", "provider_required"].contains(&&*code),
                 "{path} {fields:?}: {code}"
             );
         }

@@ -89,8 +89,8 @@ async fn wait_for_record(rig: &TestGateway) -> Value {
 async fn collect_costs(rig: &TestGateway, asks: &[(&str, &str)]) -> Vec<Value> {
     let mut costs = Vec::new();
     for (method, path) in asks {
-        let told = rig.send(responses_request(method, path)).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        let response = rig.send(responses_request(method, path)).await;
+        assert_eq!(response.status, 200, "{}", response.text());
         let record = wait_for_record(rig).await;
         costs.push(json!([record.get("cost_nanodollars"), record.get("total_units"), record["ai_model"]]));
     }
@@ -240,15 +240,15 @@ async fn nodes_share_tool_call_signatures_of_the_same_caller() {
             .body(body)
     };
     let question = json!({"role": "user", "content": "hi"});
-    let told: Value = serde_json::from_slice(&one.send(ask("sk-1", &json!([question]))).await.body).unwrap();
+    let response: Value = serde_json::from_slice(&one.send(ask("sk-1", &json!([question]))).await.body).unwrap();
     wait_for_key_count(&redis, "penstock:signature:*", 1).await;
-    let call = &told["choices"][0]["message"]["tool_calls"][0];
+    let call = &response["choices"][0]["message"]["tool_calls"][0];
     let calls = json!([{"id": call["id"], "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
     let result = json!({"role": "tool", "tool_call_id": call["id"], "content": "r"});
     let turns = json!([question, {"role": "assistant", "tool_calls": calls}, result]);
     for (key, is_found) in [("sk-1", true), ("sk-2", false)] {
-        let told = other.send(ask(key, &turns)).await;
-        assert_eq!(told.header("x-gateway-not-translated"), (!is_found).then_some("thought_signature"), "{key}");
+        let response = other.send(ask(key, &turns)).await;
+        assert_eq!(response.header("x-gateway-not-translated"), (!is_found).then_some("thought_signature"), "{key}");
         let last = heard.lock().unwrap().last().unwrap().clone();
         assert_eq!(last.contains("c2lnbmVk"), is_found, "{last}");
     }

@@ -20,10 +20,10 @@ async fn config_maps_models_to_deployments() {
             "custom_host": played.server.url(), "deployments": deployments});
         let ask =
             TestRequest::new("POST", path).header("content-type", "application/json").body(chat_body(model, false));
-        let told =
+        let response =
             GoldenProvider::gateway_trusting_loopback().send(ask.header("x-gateway-config", &config.to_string())).await;
         let (head, body) = played.parse_last_request();
-        assert!(head.starts_with(line), "{head} {}", told.text());
+        assert!(head.starts_with(line), "{head} {}", response.text());
         assert_eq!(body["model"], told_model, "{path} {head}");
     }
 }
@@ -44,8 +44,8 @@ async fn model_override_must_be_allowed() {
         ask.header(&format!("x-gateway-{name}"), model).body(chat_body("good", false))
     };
     for name in ["aws-bedrock-model", "provider-model"] {
-        let told = rig.send(ask(name, "bad")).await;
-        assert_eq!((told.status, told.error_code().as_str()), (403, "model_not_allowed"), "{name}");
+        let response = rig.send(ask(name, "bad")).await;
+        assert_eq!((response.status, response.error_code().as_str()), (403, "model_not_allowed"), "{name}");
     }
     assert_eq!(played.server.connection_count(), 0);
     rig.send(ask("provider-model", "fine")).await;
@@ -84,8 +84,13 @@ async fn deployment_override_must_be_allowed() {
     .into_iter()
     .enumerate()
     {
-        let told = rig.send(asking).await;
-        assert_eq!((told.status, told.error_code().as_str()), (403, "model_not_allowed"), "{at}: {}", told.text());
+        let response = rig.send(asking).await;
+        assert_eq!(
+            (response.status, response.error_code().as_str()),
+            (403, "model_not_allowed"),
+            "{at}: {}",
+            response.text()
+        );
     }
     assert_eq!(played.server.connection_count(), 0);
     // Saved deployments are used; the model's own deployment precedes the provider's.
@@ -120,16 +125,16 @@ async fn rejects_request_without_model_if_models_are_restricted() {
         (CHAT_PATH, r#"{"messages":[{"role":"user","content":"hi"}]}"#),
     ];
     let graded = r#"{"model":"m","training_file":"f","method":{"type":"reinforcement","reinforcement":{"grader":{"type":"score_model","model":"n"}}}}"#;
-    let told = rig.send(ask("some", unnamed[2].0, graded)).await;
-    assert_eq!((told.status, told.error_code().as_str()), (403, "model_not_allowed"), "{}", told.text());
+    let response = rig.send(ask("some", unnamed[2].0, graded)).await;
+    assert_eq!((response.status, response.error_code().as_str()), (403, "model_not_allowed"), "{}", response.text());
     for (path, body) in unnamed {
         for at in ["some", "most"] {
-            let told = rig.send(ask(at, path, body)).await;
+            let response = rig.send(ask(at, path, body)).await;
             assert_eq!(
-                (told.status, told.error_code().as_str()),
+                (response.status, response.error_code().as_str()),
                 (403, "model_not_allowed"),
                 "{at} {path}: {}",
-                told.text()
+                response.text()
             );
         }
     }
@@ -178,14 +183,14 @@ async fn secondary_models_must_be_allowed() {
         ("claude", "/v1/messages/batches", &together),
     ];
     for (at, path, body) in asked {
-        let told = rig.send(ask(at, path, body)).await;
-        let is_named = told.text().contains("the model `n` may not be used here");
-        assert!(told.status == 403 && is_named, "{at} {path}: {} {}", told.status, told.text());
+        let response = rig.send(ask(at, path, body)).await;
+        let is_named = response.text().contains("the model `n` may not be used here");
+        assert!(response.status == 403 && is_named, "{at} {path}: {} {}", response.status, response.text());
     }
     assert_eq!(played.server.connection_count(), 0);
     for (at, path, body) in asked {
-        let told = rig.send(ask(at, path, &body.replace(r#""n""#, r#""p""#))).await;
-        assert_eq!(told.status, 200, "{at} {path}: {}", told.text());
+        let response = rig.send(ask(at, path, &body.replace(r#""n""#, r#""p""#))).await;
+        assert_eq!(response.status, 200, "{at} {path}: {}", response.text());
     }
     assert_eq!(rig.send(ask("all", "/v1/responses", draws)).await.status, 200);
 }

@@ -33,11 +33,11 @@ async fn authenticates_before_validating_anything_else() {
         ask
     };
     for path in [CHAT_PATH, "/v1/files", "/v1/proxy/x"] {
-        let told = rig.send(every(TestRequest::new("POST", path)).body("{")).await;
-        assert_eq!((told.status, told.error_code().as_str()), (401, "03"), "{path}");
-        let told =
+        let response = rig.send(every(TestRequest::new("POST", path)).body("{")).await;
+        assert_eq!((response.status, response.error_code().as_str()), (401, "03"), "{path}");
+        let response =
             rig.send(every(TestRequest::new("POST", path)).header("x-gateway-api-key", GATEWAY_KEY).body("{")).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "inline_config_blocked"), "{path}");
+        assert_eq!((response.status, response.error_code().as_str()), (400, "inline_config_blocked"), "{path}");
     }
 }
 
@@ -45,13 +45,13 @@ async fn authenticates_before_validating_anything_else() {
 async fn reports_every_config_error_with_its_path() {
     let rig = TestGateway::for_url("http://127.0.0.1:1");
     let config = r#"{"provider":3,"request_timeout":"soon"}"#;
-    let told = rig.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", config)).await.json();
-    assert_eq!(json!([told["status"], told["message"]]), json!(["failure", "invalid config"]));
-    let errors: Vec<_> = told["errors"].as_array().unwrap().iter().map(|error| error.as_str().unwrap()).collect();
+    let response = rig.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", config)).await.json();
+    assert_eq!(json!([response["status"], response["message"]]), json!(["failure", "invalid config"]));
+    let errors: Vec<_> = response["errors"].as_array().unwrap().iter().map(|error| error.as_str().unwrap()).collect();
     assert_eq!(errors[0], "path: provider, message: must be a string, not a number");
     assert!(errors[1].starts_with("path: request_timeout, message: "), "{errors:?}");
-    let told = rig.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "{oops")).await.json();
-    assert!(told["errors"][0].as_str().unwrap().contains("valid JSON"), "{told}");
+    let response = rig.send(TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "{oops")).await.json();
+    assert!(response["errors"][0].as_str().unwrap().contains("valid JSON"), "{response}");
 }
 
 #[tokio::test]
@@ -64,16 +64,16 @@ async fn anthropic_clients_receive_anthropic_errors() {
         TestRequest::new("GET", "/v1/proxy/messages/batches/b"),
         TestRequest::new("GET", "/v1/models/m").header("anthropic-version", "2023-06-01"),
     ] {
-        let told = rig.send(ask).await;
+        let response = rig.send(ask).await;
         let record = rig.single_record();
-        let body = told.json();
+        let body = response.json();
         assert_eq!(
-            (told.status, json!([body["type"], body["error"]["type"], body["request_id"]])),
+            (response.status, json!([body["type"], body["error"]["type"], body["request_id"]])),
             (400, json!(["error", "invalid_request_error", record["id"]])),
             "{record:#}"
         );
         assert!(body["error"]["message"].as_str().unwrap().starts_with("no provider"));
-        assert_eq!(told.header("request-id"), record["id"].as_str());
+        assert_eq!(response.header("request-id"), record["id"].as_str());
     }
     for ask in [TestRequest::new("POST", "/v1/messagesx"), TestRequest::new("GET", "/v1/files")] {
         assert_eq!(rig.send(ask).await.json()["status"], "failure");
@@ -93,14 +93,14 @@ async fn every_response_has_request_ids() {
         post_request(CHAT_PATH, "nonsense"),
         TestRequest::new("POST", CHAT_PATH),
     ] {
-        let told = rig.send(ask).await;
+        let response = rig.send(ask).await;
         let record = rig.single_record();
         for name in ["x-request-id", "request-id"] {
-            let values: Vec<_> = told.headers.iter().filter(|(field, _)| *field == name.as_bytes()).collect();
+            let values: Vec<_> = response.headers.iter().filter(|(field, _)| *field == name.as_bytes()).collect();
             assert_eq!(values.len(), 1, "{name}: {record:#}");
         }
         // The mock provider sets one of the two ids if it knows the API format; the gateway sets the other.
-        let ids = ["x-request-id", "request-id"].map(|name| told.header(name).unwrap());
+        let ids = ["x-request-id", "request-id"].map(|name| response.header(name).unwrap());
         let ours = record["id"].as_str().unwrap();
         assert!(ids.contains(&ours) && ids.iter().all(|id| *id == ours || id.starts_with("req_0")), "{ids:?}");
     }
@@ -112,12 +112,15 @@ async fn keeps_provider_request_ids_and_drops_server_headers() {
                 Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\n";
     let provider = ScriptedServer::start_responding(json_response("200 OK", more, "{}")).await;
     let rig = TestGateway::for_url(&provider.url());
-    let told = rig.send(chat_request("m")).await;
+    let response = rig.send(chat_request("m")).await;
     let record = rig.single_record();
-    assert_eq!((told.header("x-request-id"), told.header("request-id")), (Some("theirs"), record["id"].as_str()));
-    let said = ["x-powered-by", "x-hop", "x-gateway-provider"].map(|name| told.header(name));
+    assert_eq!(
+        (response.header("x-request-id"), response.header("request-id")),
+        (Some("theirs"), record["id"].as_str())
+    );
+    let said = ["x-powered-by", "x-hop", "x-gateway-provider"].map(|name| response.header(name));
     assert_eq!(said, [None, None, Some("mock")]);
     let provider = ScriptedServer::start_responding(json_response("200 OK", "Request-Id: req_1\r\n", "{}")).await;
-    let told = TestGateway::for_url(&provider.url()).send(post_request(MESSAGES_PATH, chat_body("m", false))).await;
-    assert_eq!(told.header("request-id"), Some("req_1"));
+    let response = TestGateway::for_url(&provider.url()).send(post_request(MESSAGES_PATH, chat_body("m", false))).await;
+    assert_eq!(response.header("request-id"), Some("req_1"));
 }

@@ -27,9 +27,9 @@ async fn explains_all_targets_in_order_with_their_requests() {
         {"provider": "nobody"}]});
     let config = json!({"strategy": {"mode": "conditional", "default": "paid",
         "conditions": [{"query": {"metadata.plan": "paid"}, "then": "paid"}]}, "targets": [inner]});
-    let told = rig.send(explain_request(&hypothetical_request(&config, &json!({"model": "m", "user": "u"})))).await;
-    assert_eq!(told.status, 200, "{}", told.text());
-    let said = told.json();
+    let response = rig.send(explain_request(&hypothetical_request(&config, &json!({"model": "m", "user": "u"})))).await;
+    assert_eq!(response.status, 200, "{}", response.text());
+    let said = response.json();
     assert_eq!(said["strategy"], "conditional");
     assert_eq!(
         said["decisions"],
@@ -47,7 +47,7 @@ async fn explains_all_targets_in_order_with_their_requests() {
         pick_fields(&said["targets"][2], ["target", "error"]),
         json!(["config.targets[0].targets[2]", "invalid_provider"])
     );
-    assert!(!told.text().contains("sk-"), "{}", told.text());
+    assert!(!response.text().contains("sk-"), "{}", response.text());
     assert!(provider.ledger_entries().is_empty());
 }
 
@@ -63,9 +63,9 @@ async fn reads_websocket_model_from_query() {
             if let Some(kind) = upgrade {
                 headers["Upgrade"] = kind.into();
             }
-            let told = rig.send(explain_request(&json!({"method": "GET", "path": path, "headers": headers}))).await;
-            let found = pick_fields(&told.json()["targets"][0], ["provider", "model", "stream"]);
-            assert_eq!(found, json!(["mock", model, true]), "{path}: {}", told.text());
+            let response = rig.send(explain_request(&json!({"method": "GET", "path": path, "headers": headers}))).await;
+            let found = pick_fields(&response.json()["targets"][0], ["provider", "model", "stream"]);
+            assert_eq!(found, json!(["mock", model, true]), "{path}: {}", response.text());
         }
     }
 }
@@ -75,10 +75,13 @@ async fn uses_headers_of_the_explain_call_by_default() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let asked = json!({"path": CHAT_PATH, "body": {"model": "m"}});
-    let told = rig
+    let response = rig
         .send(explain_request(&asked).header("x-gateway-provider", "mock").header("x-gateway-request-timeout", "77"))
         .await;
-    assert_eq!(pick_fields(&told.json()["targets"][0], ["target", "timeout_ms", "retries"]), json!(["config", 77, 0]));
+    assert_eq!(
+        pick_fields(&response.json()["targets"][0], ["target", "timeout_ms", "retries"]),
+        json!(["config", 77, 0])
+    );
 }
 
 #[tokio::test]
@@ -89,14 +92,14 @@ async fn skips_group_without_matching_condition() {
         "targets": [{"name": "a", "provider": "mock"}]});
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [nobody, mock_target("chunks=1")]});
     let words: Value = serde_json::from_str(&chat_body("mock", false)).unwrap();
-    let told = rig.send(explain_request(&hypothetical_request(&config, &words))).await.json();
+    let response = rig.send(explain_request(&hypothetical_request(&config, &words))).await.json();
     assert_eq!(
-        pick_fields(&told["targets"][0], ["target", "provider"]),
+        pick_fields(&response["targets"][0], ["target", "provider"]),
         json!(["config.targets[1]", "mock"]),
-        "{told}"
+        "{response}"
     );
     let failed = json!({"step": "failed", "at": "config.targets[0]", "error": "no_matching_target"});
-    assert_eq!(told["decisions"], json!([failed]));
+    assert_eq!(response["decisions"], json!([failed]));
     assert_eq!(rig.send(chat_with_config(&config)).await.status, 200);
     assert_eq!(rig.drain_records().pop().unwrap()["decisions"][0], failed);
     let alone = explain_request(&hypothetical_request(&config["targets"][0], &words));
@@ -115,8 +118,8 @@ async fn shows_open_breaker_and_cache_hit() {
         |path: &str, body: String| post_with_config(&config, path, body).header("x-gateway-cache-namespace", "n");
     let words: Value = serde_json::from_str(&chat_body("mock", false)).unwrap();
     assert_eq!(rig.send(same(CHAT_PATH, words.to_string())).await.status, 200);
-    let told = rig.send(same("/v1/explain", json!({"path": CHAT_PATH, "body": words}).to_string())).await;
-    let said = told.json();
+    let response = rig.send(same("/v1/explain", json!({"path": CHAT_PATH, "body": words}).to_string())).await;
+    let said = response.json();
     assert_eq!(said["decisions"][0], json!({"step": "skipped", "at": "config.targets[0]", "breaker": "open"}));
     assert_eq!(said["targets"].as_array().unwrap().len(), 1);
     assert_eq!(said["targets"][0]["cache"]["status"], "hit");
@@ -147,14 +150,14 @@ async fn applies_metadata_defaults_of_the_key() {
     let config = json!({"strategy": {"mode": "conditional", "default": "a",
         "conditions": [{"query": {"metadata.plan": "paid"}, "then": "b"}]},
         "targets": [{"name": "a", "provider": "mock"}, {"name": "b", "provider": "mock"}]});
-    let told = rig
+    let response = rig
         .send(explain_request(&hypothetical_request(&config, &json!({"model": "m"}))).header("x-gateway-api-key", "pk"))
         .await;
-    assert_eq!(told.json()["targets"][0]["target"], "config.targets[1]", "{}", told.text());
+    assert_eq!(response.json()["targets"][0]["target"], "config.targets[1]", "{}", response.text());
     let mut free = hypothetical_request(&config, &json!({"model": "m"}));
     free["headers"]["x-gateway-metadata"] = json!(r#"{"plan":"free"}"#);
-    let told = rig.send(explain_request(&free).header("x-gateway-api-key", "pk")).await;
-    assert_eq!(told.json()["targets"][0]["target"], "config.targets[1]", "{}", told.text());
+    let response = rig.send(explain_request(&free).header("x-gateway-api-key", "pk")).await;
+    assert_eq!(response.json()["targets"][0]["target"], "config.targets[1]", "{}", response.text());
 }
 
 #[tokio::test]
@@ -197,8 +200,8 @@ async fn reports_same_errors_as_a_real_request() {
         (json!({"path": CHAT_PATH, "header": {}}), "invalid_request"),
         (json!({"path": CHAT_PATH, "headers": {"x-a": 1}}), "invalid_request"),
     ] {
-        let told = rig.send(explain_request(&asked)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, code), "{asked}");
+        let response = rig.send(explain_request(&asked)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, code), "{asked}");
     }
 }
 
@@ -215,8 +218,8 @@ async fn explains_real_request_in_response_header() {
     let rig = TestGateway::for_provider(&provider);
     let config =
         json!({"strategy": {"mode": "fallback"}, "targets": [mock_target("status=503"), mock_target("chunks=1")]});
-    let told = rig.send(chat_with_config(&config).header("x-gateway-explain", "true")).await;
-    let said: Value = serde_json::from_str(told.header("x-gateway-explanation").unwrap()).unwrap();
+    let response = rig.send(chat_with_config(&config).header("x-gateway-explain", "true")).await;
+    let said: Value = serde_json::from_str(response.header("x-gateway-explanation").unwrap()).unwrap();
     assert_eq!(pick_fields(&said, ["config", "option"]), json!([null, "config.targets[1]"]));
     assert_eq!(pick_fields(&said["decisions"][0], ["step", "status"]), json!(["tried", 503]));
     assert_eq!(said["decisions"], rig.single_record()["decisions"]);
@@ -232,9 +235,9 @@ async fn header_describes_the_target_that_responded() {
     last["cb_config"] = json!({"failure_threshold": 3, "cooldown_interval": 30_000});
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [mock_target("status=503"), last]});
     let body = json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x".repeat(300)}]});
-    let told =
+    let response =
         rig.send(post_with_config(&config, CHAT_PATH, body.to_string()).header("x-gateway-explain", "true")).await;
-    let header = told.header("x-gateway-explanation").unwrap();
+    let header = response.header("x-gateway-explanation").unwrap();
     assert!(header.is_ascii(), "{header}");
     let said: Value = serde_json::from_str(header).unwrap();
     let target = &said["target"];
@@ -256,8 +259,8 @@ async fn explains_without_config_and_bounds_header_size() {
         post_request(CHAT_PATH, chat_body("mock", true)),
         post_request("/v1/some/thing", many.to_string()),
     ] {
-        let told = rig.send(ask.header("x-gateway-explain", "true")).await;
-        let header = told.header("x-gateway-explanation").unwrap();
+        let response = rig.send(ask.header("x-gateway-explain", "true")).await;
+        let header = response.header("x-gateway-explanation").unwrap();
         assert!(header.len() < 8_000, "{}", header.len());
         let said: Value = serde_json::from_str(header).unwrap();
         assert_eq!(pick_fields(&said["target"], ["provider", "retries"]), json!(["mock", 0]), "{header}");
@@ -266,16 +269,16 @@ async fn explains_without_config_and_bounds_header_size() {
 }
 
 /// Removes or replaces the values that differ between runs.
-fn normalise_trace(mut told: Value, provider: &Server) -> Value {
+fn normalise_trace(mut response: Value, provider: &Server) -> Value {
     let host = provider.addr.to_string();
-    for step in told.as_array_mut().into_iter().flatten() {
+    for step in response.as_array_mut().into_iter().flatten() {
         let Some(step) = step.as_object_mut() else { continue };
         step.remove("milliseconds");
         if step.get("host").is_some_and(|value| *value == host) {
             step.insert("host".into(), "the pretend provider".into());
         }
     }
-    told
+    response
 }
 
 /// Returns the case with its explanation (`targets`, `expected`) and the result of the real request (`status`,
@@ -293,12 +296,12 @@ async fn trace_case(case: &Value) -> Value {
     for (name, value) in case["headers"].as_object().unwrap() {
         ask = ask.header(name, value.as_str().unwrap());
     }
-    let told = rig.send(ask).await;
+    let response = rig.send(ask).await;
     let decisions = rig.single_record()["decisions"].clone();
     let mut traced = case.clone();
     traced["expected"] = explained["decisions"].clone();
     traced["targets"] = normalise_trace(explained["targets"].clone(), &provider);
-    traced["status"] = told.status.into();
+    traced["status"] = response.status.into();
     traced["decisions"] = normalise_trace(decisions, &provider);
     traced
 }
@@ -330,12 +333,12 @@ async fn explains_shorter_of_client_and_config_timeout() {
         let headers = json!({"x-gateway-config": config.to_string(), "x-stainless-read-timeout": patience});
         let asked =
             json!({"path": "/v1/chat/completions", "headers": headers, "body": {"model": "mock", "messages": []}});
-        let told = rig.send(post_request("/v1/explain", asked.to_string())).await.json();
-        assert!(expected.contains(&told["targets"][0]["timeout_ms"].as_u64().unwrap()), "{told}");
+        let response = rig.send(post_request("/v1/explain", asked.to_string())).await.json();
+        assert!(expected.contains(&response["targets"][0]["timeout_ms"].as_u64().unwrap()), "{response}");
         let ask =
             chat_with_config(&config).header("x-gateway-explain", "true").header("x-stainless-read-timeout", patience);
-        let told = rig.send(ask).await;
-        let said: Value = serde_json::from_str(told.header("x-gateway-explanation").unwrap()).unwrap();
+        let response = rig.send(ask).await;
+        let said: Value = serde_json::from_str(response.header("x-gateway-explanation").unwrap()).unwrap();
         assert!(expected.contains(&said["target"]["timeout_ms"].as_u64().unwrap()), "{said}");
     }
 }

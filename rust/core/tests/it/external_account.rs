@@ -63,11 +63,11 @@ async fn exchanges_platform_token_only_where_operator_allows() {
         ..WorkloadIdentity::default()
     };
     let format = json!({"type": "json", "subject_token_field_name": "id_token"});
-    let mut told = external_account_file(&json!({"file": path, "format": format}), &evil.server.url());
-    told["service_account_impersonation_url"] =
+    let mut response = external_account_file(&json!({"file": path, "format": format}), &evil.server.url());
+    response["service_account_impersonation_url"] =
         format!("https://iamcredentials.googleapis.com{IMPERSONATION_PATH}").into();
-    told["service_account_impersonation"] = json!({"token_lifetime_seconds": 1200});
-    let state = rig_with_identity(&provider, identity.clone(), &told);
+    response["service_account_impersonation"] = json!({"token_lifetime_seconds": 1200});
+    let state = rig_with_identity(&provider, identity.clone(), &response);
     for _ in 0..2 {
         let answer = state.send(saved_provider_request()).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -93,17 +93,17 @@ async fn exchanges_platform_token_only_where_operator_allows() {
 
     // Rejects another token file, another token issuer, and an identity that providers may not use.
     let other = external_account_file(&json!({"file": "/etc/passwd"}), &evil.server.url());
-    let mut elsewhere = told.clone();
+    let mut elsewhere = response.clone();
     elsewhere["service_account_impersonation_url"] = format!("{}{IMPERSONATION_PATH}", evil.server.url()).into();
     let kept = WorkloadIdentity { allow_provider_use: false, ..identity.clone() };
     let unset = WorkloadIdentity { google_token_file: None, ..identity.clone() };
-    for (identity, told, words) in [
+    for (identity, response, words) in [
         (identity.clone(), &other, "identity.google_token_file"),
         (identity, &elsewhere, "iamcredentials"),
-        (kept, &told, "identity.allow_provider_use"),
-        (unset, &told, "google_token_file is not set"),
+        (kept, &response, "identity.allow_provider_use"),
+        (unset, &response, "google_token_file is not set"),
     ] {
-        let answer = rig_with_identity(&provider, identity, told).send(saved_provider_request()).await;
+        let answer = rig_with_identity(&provider, identity, response).send(saved_provider_request()).await;
         assert!(answer.status >= 400 && answer.text().contains(words), "{words}: {}", answer.text());
     }
     std::fs::remove_file(path).unwrap();
@@ -118,8 +118,9 @@ async fn fetches_subject_token_from_url() {
     let format = json!({"type": "json", "subject_token_field_name": "value"});
     let source = json!({"url": format!("{}/token?audience=a", idp.server.url()),
         "headers": {"Authorization": "Bearer own"}, "format": format});
-    let mut told = external_account_file(&source, &format!("{}/exchange", sts.server.url()));
-    let answer = rig_with_identity(&provider, WorkloadIdentity::default(), &told).send(saved_provider_request()).await;
+    let mut response = external_account_file(&source, &format!("{}/exchange", sts.server.url()));
+    let answer =
+        rig_with_identity(&provider, WorkloadIdentity::default(), &response).send(saved_provider_request()).await;
     assert_eq!(
         (answer.status, sent_authorizations(&provider)),
         (200, vec!["Bearer token-1".to_owned()]),
@@ -132,8 +133,8 @@ async fn fetches_subject_token_from_url() {
             && !idp.received_requests()[0].contains("content-length")
     );
     assert!(sts.form_fields(0).contains(&("subject_token".to_owned(), "theirs".to_owned())));
-    told["service_account_impersonation_url"] = format!("{}{IMPERSONATION_PATH}", iam.server.url()).into();
-    let state = rig_with_identity(&provider, WorkloadIdentity::default(), &told);
+    response["service_account_impersonation_url"] = format!("{}{IMPERSONATION_PATH}", iam.server.url()).into();
+    let state = rig_with_identity(&provider, WorkloadIdentity::default(), &response);
     assert_eq!(state.send(saved_provider_request()).await.status, 200);
     assert_eq!(sent_authorizations(&provider)[1], "Bearer of-the-account");
     // A credential file must not make the gateway query the machine's metadata service.
@@ -151,8 +152,9 @@ async fn reports_issuer_error_without_leaking_secrets() {
     let idp = CredentialIssuer::start_with_responses(|_| (200, "canary-of-theirs".to_owned())).await;
     let no = json!({"error": "invalid_target", "error_description": "no such pool"}).to_string();
     let sts = CredentialIssuer::start_with_responses(move |_| (400, no.clone())).await;
-    let told = external_account_file(&json!({"url": idp.server.url()}), &sts.server.url());
-    let answer = rig_with_identity(&provider, WorkloadIdentity::default(), &told).send(saved_provider_request()).await;
+    let response = external_account_file(&json!({"url": idp.server.url()}), &sts.server.url());
+    let answer =
+        rig_with_identity(&provider, WorkloadIdentity::default(), &response).send(saved_provider_request()).await;
     assert!(answer.status == 502 && answer.text().contains("no such pool"), "{}", answer.text());
     assert!(!answer.text().contains("canary"));
 }

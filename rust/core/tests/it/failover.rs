@@ -104,13 +104,13 @@ async fn send_call(rig: &TestGateway, config: &Value) -> CallResult {
     let body = json!({"model": "m", "stream": true, "stream_options": {"include_usage": true},
         "messages": [{"role": "user", "content": "Why does a gateway earn trust only when its provider misbehaves?"}]});
     let began = Instant::now();
-    let told = rig.send(post_with_config(config, CHAT_PATH, body.to_string())).await;
+    let response = rig.send(post_with_config(config, CHAT_PATH, body.to_string())).await;
     let mut call = CallResult { duration_ms: began.elapsed().as_millis(), ..CallResult::default() };
-    if told.status != 200 {
-        call.error = Some(told.text());
+    if response.status != 200 {
+        call.error = Some(response.text());
         return call;
     }
-    for data in told.text().lines().filter_map(|line| line.strip_prefix("data: ")) {
+    for data in response.text().lines().filter_map(|line| line.strip_prefix("data: ")) {
         // A careful client skips events that it cannot parse and treats error events as errors.
         let Ok(event) = serde_json::from_str::<Value>(data) else { continue };
         if event["error"].is_object() {
@@ -122,7 +122,7 @@ async fn send_call(rig: &TestGateway, config: &Value) -> CallResult {
         }
         call.has_usage |= event["usage"].is_object();
     }
-    if told.is_truncated {
+    if response.is_truncated {
         call.error.get_or_insert_with(|| "cut".to_owned());
     }
     call

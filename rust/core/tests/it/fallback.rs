@@ -8,8 +8,8 @@ use crate::harness::{
     scripted::{SSE_RESPONSE_HEAD, ScriptedServer, read_request, sse_response},
     wait_for_ledger_entries,
 };
-use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
+use penstock_net::body::{Body, BodyEnd, feed_channel};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
@@ -21,7 +21,7 @@ fn fallback_config(targets: &[Value]) -> Value {
 async fn first_good_response_wins_and_is_identified() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig
+    let response = rig
         .send(chat_with_config(&fallback_config(&[
             mock_target("status=503"),
             mock_target("status=400"),
@@ -29,8 +29,8 @@ async fn first_good_response_wins_and_is_identified() {
             mock_target("chunks=2"),
         ])))
         .await;
-    assert_eq!((told.status, routing_headers(&told)), (200, ["config.targets[2]", "0", "DISABLED"]));
-    assert_eq!(told.header("x-should-retry"), None);
+    assert_eq!((response.status, routing_headers(&response)), (200, ["config.targets[2]", "0", "DISABLED"]));
+    assert_eq!(response.header("x-should-retry"), None);
     let models: Vec<_> = wait_for_ledger_entries(&provider, 3).await.iter().map(|entry| entry.model.clone()).collect();
     assert_eq!(models, ["mock?status=503", "mock?status=400", "mock?chunks=1"]);
     let record = rig.single_record();
@@ -58,10 +58,10 @@ async fn first_good_response_wins_and_is_identified() {
 async fn returns_last_failure_with_should_retry_false() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told =
+    let response =
         rig.send(chat_with_config(&fallback_config(&[mock_target("status=503"), mock_target("status=429")]))).await;
-    assert_eq!((told.status, routing_headers(&told)), (429, ["config.targets[1]", "0", "DISABLED"]));
-    assert_eq!(told.header("x-should-retry"), Some("false"));
+    assert_eq!((response.status, routing_headers(&response)), (429, ["config.targets[1]", "0", "DISABLED"]));
+    assert_eq!(response.header("x-should-retry"), Some("false"));
     wait_for_ledger_entries(&provider, 2).await;
 }
 
@@ -72,14 +72,16 @@ async fn on_status_codes_selects_failures_that_fall_back() {
     for (listed, first, answered) in [
         (json!([429]), "status=429", 200),
         (json!([429]), "status=400", 400),
-        (json!([429]), "status=500", 200),
+        // Exactly the listed statuses count, server errors included.
+        (json!([429]), "status=500", 500),
+        (json!([500]), "status=500", 200),
         (json!([429]), "fault=reset", 200),
         (json!([200]), "chunks=1", 200),
     ] {
         let config = json!({"strategy": {"mode": "fallback", "on_status_codes": listed}, "targets": [mock_target(first), mock_target("chunks=3")]});
-        let told = rig.send(chat_with_config(&config)).await;
-        let option = if answered == 200 && first != "chunks=1" { "config.targets[1]" } else { "config.targets[0]" };
-        assert_eq!((told.status, routing_headers(&told)[0]), (answered, option), "{first} {}", told.text());
+        let response = rig.send(chat_with_config(&config)).await;
+        let option = if answered == 200 { "config.targets[1]" } else { "config.targets[0]" };
+        assert_eq!((response.status, routing_headers(&response)[0]), (answered, option), "{first} {}", response.text());
     }
 }
 
@@ -95,9 +97,9 @@ async fn content_policy_rejection_falls_back_only_if_listed() {
     ] {
         let refused = mock_target(&format!("status=400&code={code}"));
         let config = json!({"strategy": strategy, "targets": [refused, mock_target("chunks=1")]});
-        let told = rig.send(chat_with_config(&config)).await;
-        assert_eq!(told.status, status, "{config}: {}", told.text());
-        assert_eq!(told.text().contains(code), status == 400);
+        let response = rig.send(chat_with_config(&config)).await;
+        assert_eq!(response.status, status, "{config}: {}", response.text());
+        assert_eq!(response.text().contains(code), status == 400);
     }
 }
 
@@ -108,8 +110,13 @@ async fn falls_back_when_target_does_not_respond() {
     for first in ["fault=reset", "fault=silence", "fault=short_length", "fault=cut"] {
         let mut silent = mock_target(first);
         silent["request_timeout"] = json!(100);
-        let told = rig.send(chat_with_config(&fallback_config(&[silent, mock_target("chunks=1")]))).await;
-        assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"), "{first}: {}", told.text());
+        let response = rig.send(chat_with_config(&fallback_config(&[silent, mock_target("chunks=1")]))).await;
+        assert_eq!(
+            (response.status, routing_headers(&response)[0]),
+            (200, "config.targets[1]"),
+            "{first}: {}",
+            response.text()
+        );
     }
     let refused = json!({"provider": "mock", "custom_host": "http://127.0.0.1:1/v1"});
     let rig = TestGateway::with_settings(&provider.url(), |settings| {
@@ -124,13 +131,13 @@ async fn skips_targets_that_cannot_be_tried() {
     let rig = TestGateway::for_provider(&provider);
     for unfit in [json!({"provider": "nobody"}), json!({"provider": "@gone"}), json!({"passthrough": true}), json!({})]
     {
-        let told = rig.send(chat_with_config(&fallback_config(&[unfit.clone(), mock_target("chunks=1")]))).await;
-        assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"), "{unfit}");
+        let response = rig.send(chat_with_config(&fallback_config(&[unfit.clone(), mock_target("chunks=1")]))).await;
+        assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[1]"), "{unfit}");
         assert_eq!(rig.single_record()["decisions"][0]["step"], "failed");
     }
-    let told =
+    let response =
         rig.send(chat_with_config(&fallback_config(&[mock_target("status=500"), json!({"provider": "nobody"})]))).await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_provider"));
+    assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_provider"));
 }
 
 #[tokio::test]
@@ -138,15 +145,15 @@ async fn failed_stream_falls_back_before_its_first_byte() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for first in ["status=503", "fault=429", "fault=reset"] {
-        let told = rig
+        let response = rig
             .send(post_with_config(
                 &fallback_config(&[mock_target(first), mock_target("chunks=3")]),
                 CHAT_PATH,
                 chat_body("mock", true),
             ))
             .await;
-        assert_eq!((told.status, told.is_streamed, told.is_truncated), (200, true, false), "{first}");
-        assert!(told.text().ends_with("data: [DONE]\n\n"), "{first}: {}", told.text());
+        assert_eq!((response.status, response.is_streamed, response.is_truncated), (200, true, false), "{first}");
+        assert!(response.text().ends_with("data: [DONE]\n\n"), "{first}: {}", response.text());
     }
 }
 
@@ -167,15 +174,15 @@ async fn stream_that_ends_before_first_byte_falls_back() {
     // Falls back for any heartbeat interval, and with heartbeats off.
     for heartbeat in [0, 20, 15_000] {
         let rig = TestGateway::with_settings(&provider.url(), |settings| settings.heartbeat_ms = heartbeat);
-        let told = rig
+        let response = rig
             .send(post_with_config(
                 &fallback_config(&[model("first"), model("other")]),
                 CHAT_PATH,
                 chat_body("m", true),
             ))
             .await;
-        assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"), "{heartbeat}");
-        assert!(told.text().contains("second") && !told.is_truncated);
+        assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[1]"), "{heartbeat}");
+        assert!(response.text().contains("second") && !response.is_truncated);
     }
 }
 
@@ -185,9 +192,12 @@ async fn overloaded_first_event_falls_back_as_529() {
     let rig = TestGateway::for_provider(&provider);
     let mut config = fallback_config(&[mock_target("fault=overloaded_first"), mock_target("chunks=2")]);
     config["anthropic_inspect_stream_for_overloaded_error"] = json!(true);
-    let told = rig.send(post_with_config(&config, MESSAGES_PATH, chat_body("mock", true))).await;
-    assert_eq!((told.status, routing_headers(&told)[0], told.is_truncated), (200, "config.targets[1]", false));
-    assert!(told.text().contains("message_stop"), "{}", told.text());
+    let response = rig.send(post_with_config(&config, MESSAGES_PATH, chat_body("mock", true))).await;
+    assert_eq!(
+        (response.status, routing_headers(&response)[0], response.is_truncated),
+        (200, "config.targets[1]", false)
+    );
+    assert!(response.text().contains("message_stop"), "{}", response.text());
     assert_eq!(rig.single_record()["decisions"][0]["status"], 529);
 }
 
@@ -199,9 +209,9 @@ async fn nests_target_groups_to_any_depth() {
     for _ in 0..20 {
         group = fallback_config(&[mock_target("status=500"), group]);
     }
-    let told = rig.send(chat_with_config(&group)).await;
+    let response = rig.send(chat_with_config(&group)).await;
     assert_eq!(
-        (told.status, routing_headers(&told)[0]),
+        (response.status, routing_headers(&response)[0]),
         (200, format!("config{}.targets[1]", ".targets[1]".repeat(20)).as_str())
     );
     wait_for_ledger_entries(&provider, 22).await;
@@ -212,14 +222,19 @@ async fn falls_back_on_passthrough_paths() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for path in ["/v1/proxy/chat/completions", "/v1/some/inference"] {
-        let told = rig
+        let response = rig
             .send(post_with_config(
                 &fallback_config(&[mock_target("status=503"), mock_target("chunks=1")]),
                 path,
                 chat_body("mock", false),
             ))
             .await;
-        assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"), "{path}: {}", told.text());
+        assert_eq!(
+            (response.status, routing_headers(&response)[0]),
+            (200, "config.targets[1]"),
+            "{path}: {}",
+            response.text()
+        );
     }
 }
 
@@ -238,9 +253,9 @@ async fn send_streamed_upload(rig: &TestGateway, config: &Value, kind: &str) -> 
         tokio::time::sleep(Duration::from_millis(20)).await;
         feeder.finish(BodyEnd::Complete);
     });
-    let told = rig.send(ask).await;
+    let response = rig.send(ask).await;
     feeding.await.unwrap();
-    told
+    response
 }
 
 #[tokio::test]
@@ -249,8 +264,8 @@ async fn streamed_upload_gets_a_single_attempt() {
     let rig = TestGateway::for_provider(&provider);
     let mut config = fallback_config(&[json!({"provider": "mock"}), json!({"provider": "mock"})]);
     config["retry"] = json!({"attempts": 2});
-    let told = send_streamed_upload(&rig, &config, "audio/wav").await;
-    assert_eq!((told.status, routing_headers(&told)), (503, ["config.targets[0]", "-1", "DISABLED"]));
+    let response = send_streamed_upload(&rig, &config, "audio/wav").await;
+    assert_eq!((response.status, routing_headers(&response)), (503, ["config.targets[0]", "-1", "DISABLED"]));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await.len(), 1);
     let steps = rig.single_record()["decisions"].clone();
     assert!(steps.to_string().contains("the request body was streamed and cannot be sent again"), "{steps}");
@@ -274,8 +289,8 @@ async fn unsent_upload_falls_back_to_next_target() {
         feeder.finish(BodyEnd::Complete);
         let ask = TestRequest::new("POST", "/v1/files").header("x-gateway-config", &config.to_string());
         let ask = ask.header("content-type", "audio/wav").with_body(Body::Streamed(reading, length));
-        let told = rig.send(ask).await;
-        assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[3]"), "{}", told.text());
+        let response = rig.send(ask).await;
+        assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[3]"), "{}", response.text());
         let steps = rig.single_record()["decisions"].clone();
         let tried = steps.as_array().unwrap().iter().filter(|step| step["step"] == "tried");
         assert_eq!(tried.count(), 3, "{steps}");
@@ -292,14 +307,80 @@ async fn client_timeout_bounds_all_fallback_attempts() {
     let config =
         fallback_config(&[mock_target("fault=silence"), mock_target("fault=silence"), mock_target("chunks=1")]);
     for (name, value) in [("x-stainless-timeout", "0.2"), ("x-stainless-read-timeout", "0.2")] {
-        let told = rig.send(chat_with_config(&config).header(name, value)).await;
-        assert_eq!((told.status, told.header("x-should-retry")), (408, Some("false")), "{}", told.text());
+        let response = rig.send(chat_with_config(&config).header(name, value)).await;
+        assert_eq!((response.status, response.header("x-should-retry")), (408, Some("false")), "{}", response.text());
     }
-    let told = rig
+    let response = rig
         .send(
             chat_with_config(&fallback_config(&[mock_target("status=500"), mock_target("chunks=1")]))
                 .header("x-stainless-timeout", "NOT_GIVEN"),
         )
         .await;
-    assert_eq!(told.status, 200);
+    assert_eq!(response.status, 200);
+}
+
+#[tokio::test]
+async fn error_with_status_200_is_a_failure() {
+    let error = r#"{"error":{"message":"slow down","code":429}}"#;
+    let provider = crate::harness::scripted::ScriptedServer::start_responding(crate::harness::scripted::json_response(
+        "200 OK", "", error,
+    ))
+    .await;
+    let rig = TestGateway::for_url(&provider.url());
+    let response = rig.send(crate::harness::chat_request("m")).await;
+    assert_eq!((response.status, response.text().contains("slow down")), (429, true), "{}", response.text());
+    let record = rig.single_record();
+    assert_eq!((&record["is_success"], &record["response_status_code"]), (&json!(false), &json!(429)), "{record}");
+    assert!(record["req_units"].is_null() && record["cost_nanodollars"].is_null(), "{record}");
+    let target = json!({"provider": "mock", "cache": "simple"});
+    let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [429]}, "targets": [target, {"provider": "nobody"}]});
+    let response = rig.send(chat_with_config(&config)).await;
+    assert_eq!(response.error_code(), "invalid_provider", "the second target was tried: {}", response.text());
+    let retried = json!({"provider": "mock", "cache": "simple", "retry": {"attempts": 1}});
+    for _ in 0..2 {
+        let response = rig.send(chat_with_config(&retried)).await;
+        assert_eq!(
+            (response.status, routing_headers(&response)[1..].to_vec()),
+            (429, vec!["-1", "MISS"]),
+            "{}",
+            response.text()
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_error_as_first_event_of_a_stream_is_a_failure() {
+    let events = "data: {\"error\":{\"message\":\"no capacity\",\"code\":503}}\n\n";
+    let provider = crate::harness::scripted::ScriptedServer::start_responding(crate::harness::scripted::sse_response(
+        events.as_bytes(),
+        4096,
+    ))
+    .await;
+    let rig = TestGateway::for_url(&provider.url());
+    let config = json!({"strategy": {"mode": "fallback"}, "targets": [{"provider": "mock"}, {"provider": "nobody"}]});
+    let response = rig.send(chat_with_config(&config)).await;
+    assert_eq!(response.error_code(), "invalid_provider", "the second target was tried: {}", response.text());
+    let response = rig.send(chat_with_config(&json!({"provider": "mock", "retry": {"attempts": 1}}))).await;
+    assert!(response.status == 502 && response.text().contains("no capacity"), "{}", response.text());
+    // Without another attempt, the client gets the provider's own event.
+    let response = rig.send(crate::harness::chat_request("m")).await;
+    assert!(response.status == 200 && response.text().contains("no capacity"), "{}", response.text());
+}
+
+#[tokio::test]
+async fn a_held_stream_that_stays_silent_is_a_failure() {
+    let provider = crate::harness::scripted::ScriptedServer::start(|mut io, _| async move {
+        while crate::harness::scripted::read_request(&mut io).await.is_some() {
+            let event = crate::harness::scripted::encode_chunks(b"data: {\"choices\":[]}\n\n", 4096);
+            let start = [crate::harness::scripted::SSE_RESPONSE_HEAD.as_bytes(), &event].concat();
+            tokio::io::AsyncWriteExt::write_all(&mut io, &start).await.unwrap();
+            std::future::pending::<()>().await;
+        }
+    })
+    .await;
+    let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 100);
+    let config = json!({"strategy": {"mode": "fallback"}, "recovery": "hold",
+        "targets": [{"provider": "mock"}, {"provider": "nobody"}]});
+    let response = rig.send(chat_with_config(&config)).await;
+    assert_eq!(response.error_code(), "invalid_provider", "the second target was tried: {}", response.text());
 }

@@ -97,14 +97,14 @@ async fn every_fault_ends_as_expected_and_gateway_survives() {
                 let case = format!("{fault} {path} stream: {stream}");
                 let model = format!("mock?fault={fault}");
                 let body = if stream { chat_body_with_usage(&model) } else { chat_body(&model, false) };
-                let told = rig.send(post_request(path, body.clone())).await;
+                let response = rig.send(post_request(path, body.clone())).await;
                 let record = rig.single_record();
-                assert_end(end, &told, &record, &case);
+                assert_end(end, &response, &record, &case);
                 if matches!(end, Unchanged | ProviderErrorEvent | TruncatedToLength)
                     && !UNREADABLE_FAULTS.contains(&fault)
                 {
                     let sent = mask_digits(&fetch_directly(provider.addr, path, &body).await);
-                    let got = mask_digits(&told.body);
+                    let got = mask_digits(&response.body);
                     assert!(
                         if matches!(end, TruncatedToLength) { sent.starts_with(&got) } else { sent == got },
                         "{case}"
@@ -124,40 +124,40 @@ fn fault_cases_cover_every_fault() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-fn assert_end(end: ExpectedEnd, told: &TestResponse, record: &Value, case: &str) {
+fn assert_end(end: ExpectedEnd, response: &TestResponse, record: &Value, case: &str) {
     let (status, outcome, error) = match end {
         Unchanged | TruncatedToLength => (200, "complete", Value::Null),
-        ProviderStatus(0) => (told.status, "complete", Value::Null),
+        ProviderStatus(0) => (response.status, "complete", Value::Null),
         ProviderStatus(status) => (status, "complete", Value::Null),
         ProviderErrorEvent => (200, "complete", "upstream_error_event".into()),
         GatewayErrorEvent(code) => (200, "cut", code.into()),
         GatewayError(status, code) => (status, "refused", code.into()),
         MissingLastEvent => return,
     };
-    assert_eq!((told.status, told.is_truncated), (status, false), "{case}: {:.200}", told.text());
+    assert_eq!((response.status, response.is_truncated), (status, false), "{case}: {:.200}", response.text());
     let is_success = matches!(end, Unchanged | TruncatedToLength);
     let said = pick_fields(record, ["response_status_code", "outcome", "error", "is_success"]);
     assert_eq!(said, json!([status, outcome, error, is_success]), "{case}");
     let is_messages = case.contains(MESSAGES_PATH);
     match end {
         ProviderStatus(status) => {
-            assert!((400..600).contains(&told.status) || status == 302, "{case}: {}", told.status);
+            assert!((400..600).contains(&response.status) || status == 302, "{case}: {}", response.status);
             // A body that would expand too much is forwarded compressed.
-            assert_eq!(told.header("content-encoding"), case.contains("gzip").then_some("gzip"), "{case}");
-            assert_eq!(told.header("retry-after"), case.contains("retry_after").then_some("7"), "{case}");
+            assert_eq!(response.header("content-encoding"), case.contains("gzip").then_some("gzip"), "{case}");
+            assert_eq!(response.header("retry-after"), case.contains("retry_after").then_some("7"), "{case}");
         }
         GatewayError(status, code) => {
-            let body = told.json();
+            let body = response.json();
             assert_eq!(body["type"] == "error", is_messages, "{case}: {body}");
             // A timeout error has its own format, which has no code.
             assert!(body["error"]["message"].is_string(), "{case}: {body}");
             assert!(is_messages || status == 408 || body["error"]["code"] == code, "{case}: {body}");
         }
         GatewayErrorEvent(_) => {
-            let (name, data) = told.last_event();
+            let (name, data) = response.last_event();
             assert_eq!(name.as_deref(), is_messages.then_some("error"), "{case}");
-            assert!(data["error"]["message"].is_string(), "{case}: {}", told.text());
-            assert!(!told.text().contains("[DONE]\n") && !told.text().contains("message_stop\"}"), "{case}");
+            assert!(data["error"]["message"].is_string(), "{case}: {}", response.text());
+            assert!(!response.text().contains("[DONE]\n") && !response.text().contains("message_stop\"}"), "{case}");
         }
         _ => (),
     }

@@ -112,8 +112,8 @@ fn two_target_config(strategy: &Value, targets: &[Value; 2]) -> Value {
     json!({"strategy": strategy, "targets": targets})
 }
 
-fn second_target_responded(told: &TestResponse, _: &[Entry]) -> bool {
-    told.status == 200 && routing_headers(told)[0] == "config.targets[1]"
+fn second_target_responded(response: &TestResponse, _: &[Entry]) -> bool {
+    response.status == 200 && routing_headers(response)[0] == "config.targets[1]"
 }
 
 /// Cases for the selection of one of several targets.
@@ -134,7 +134,7 @@ fn strategy_cases() -> Vec<FeatureCase> {
             "single",
             two_target_config(&json!({"mode": "single"}), &[well.clone(), bad.clone()]),
             (1, 1),
-            |told, _| told.status == 200 && routing_headers(told)[0] == "config.targets[0]",
+            |response, _| response.status == 200 && routing_headers(response)[0] == "config.targets[0]",
         ),
         feature_case(
             "fallback",
@@ -180,23 +180,25 @@ fn attempt_cases(other: &str) -> Vec<FeatureCase> {
     let forwarding = json!({"provider": "mock", "forward_headers": ["x-team"]});
     let kept = json!({"provider": "mock", "cache": {"mode": "simple", "max_age": 60}});
     vec![
-        feature_case("retry", persistent, (1, 3), |told, _| {
-            told.status == 503 && routing_headers(told)[1] == "-1" && told.header("x-should-retry") == Some("false")
+        feature_case("retry", persistent, (1, 3), |response, _| {
+            response.status == 503
+                && routing_headers(response)[1] == "-1"
+                && response.header("x-should-retry") == Some("false")
         }),
-        feature_case("request_timeout", impatient, (1, 1), |told, _| told.status == 408),
+        feature_case("request_timeout", impatient, (1, 1), |response, _| response.status == 408),
         feature_case("recovery", held, (1, 2), second_target_responded),
-        feature_case("parameters", parameters, (1, 1), |told, entries| {
+        feature_case("parameters", parameters, (1, 1), |response, entries| {
             let sizes = [changed_body_length(false), changed_body_length(true)];
-            told.status == 200 && entries[0].model == "mock" && sizes.contains(&entries[0].body_bytes)
+            response.status == 200 && entries[0].model == "mock" && sizes.contains(&entries[0].body_bytes)
         }),
         feature_case("forward_headers", forwarding, (1, 1), |_, entries| entries[0].header("x-team") == Some("blue")),
-        feature_case("custom_host", json!({"provider": "mock", "custom_host": other}), (1, 0), |told, _| {
-            told.status == 200
+        feature_case("custom_host", json!({"provider": "mock", "custom_host": other}), (1, 0), |response, _| {
+            response.status == 200
         }),
-        feature_case("passthrough", json!({"passthrough": true}), (1, 1), |told, entries| {
-            told.status == 200 && entries[0].header("authorization") == Some("Bearer sk-mine")
+        feature_case("passthrough", json!({"passthrough": true}), (1, 1), |response, entries| {
+            response.status == 200 && entries[0].header("authorization") == Some("Bearer sk-mine")
         }),
-        feature_case("cache", kept, (2, 1), |told, _| routing_headers(told)[2] == "HIT"),
+        feature_case("cache", kept, (2, 1), |response, _| routing_headers(response)[2] == "HIT"),
     ]
 }
 
@@ -251,8 +253,8 @@ fn request_with_config_form(method: &str, path: &str, form: ConfigForm, config: 
 }
 
 /// Returns the target that the explanation header names, if any.
-fn explained_target(told: &TestResponse) -> Option<String> {
-    let said: Value = serde_json::from_str(told.header("x-gateway-explanation")?).ok()?;
+fn explained_target(response: &TestResponse) -> Option<String> {
+    let said: Value = serde_json::from_str(response.header("x-gateway-explanation")?).ok()?;
     said["target"]["target"].as_str().map(ToOwned::to_owned)
 }
 
@@ -284,16 +286,16 @@ async fn check_case(case: &FeatureCase, (path, stream): (&str, bool), form: Conf
         }
         last = Some(rig.send(ask).await);
     }
-    let (told, entries) = (last.unwrap(), wait_for_ledger_entries(&provider, case.upstream_count).await);
+    let (response, entries) = (last.unwrap(), wait_for_ledger_entries(&provider, case.upstream_count).await);
     let place = format!("{} on {path} {form:?}, streamed: {stream}", case.name);
     assert!(
-        (case.is_expected)(&told, &entries),
+        (case.is_expected)(&response, &entries),
         "{place}: {} {:?} {}",
-        told.status,
-        routing_headers(&told),
-        told.text()
+        response.status,
+        routing_headers(&response),
+        response.text()
     );
-    assert_eq!(explained_target(&told).as_deref(), Some(routing_headers(&told)[0]), "{place}");
+    assert_eq!(explained_target(&response).as_deref(), Some(routing_headers(&response)[0]), "{place}");
 }
 
 /// Unhealthy providers: one fails, the other never responds.
@@ -337,8 +339,9 @@ impl UnhealthyProviders {
         let query = json!({"$and": [{"url.pathname": {"$regex": "^/v1/"}}], "metadata.plan": "paid"});
         let conditional = json!({"mode": "conditional", "conditions": [{"query": query, "then": "b"}], "default": "a"});
         let single = two_target_config(&json!({"mode": "single"}), &[healthy.clone(), failing.clone()]);
-        let first =
-            |told: &TestResponse, _: &[Entry]| told.status == 200 && routing_headers(told)[0] == "config.targets[0]";
+        let first = |response: &TestResponse, _: &[Entry]| {
+            response.status == 200 && routing_headers(response)[0] == "config.targets[0]"
+        };
         let to_second = |name, strategy: &Value, targets: [&Value; 2], counts| {
             feature_case(name, two_target_config(strategy, &targets.map(Clone::clone)), counts, second_target_responded)
         };
@@ -360,16 +363,16 @@ impl UnhealthyProviders {
         let timeout = with_field(&scripted_target(&self.silent), "request_timeout", json!(40));
         let forward_headers = with_field(&healthy_target(), "forward_headers", json!(["x-team"]));
         vec![
-            feature_case("retry", retry, (1, 3), |told, entries| {
-                let spent = routing_headers(told)[1] == "-1" && told.header("x-should-retry") == Some("false");
-                told.status == 503 && spent && entries.is_empty()
+            feature_case("retry", retry, (1, 3), |response, entries| {
+                let spent = routing_headers(response)[1] == "-1" && response.header("x-should-retry") == Some("false");
+                response.status == 503 && spent && entries.is_empty()
             }),
-            feature_case("request_timeout", timeout, (1, 0), |told, _| told.status == 408),
+            feature_case("request_timeout", timeout, (1, 0), |response, _| response.status == 408),
             feature_case("forward_headers", forward_headers, (1, 0), |_, entries| {
                 entries[0].header("x-team") == Some("blue")
             }),
-            feature_case("passthrough", json!({"passthrough": true}), (1, 0), |told, entries| {
-                told.status == 200 && entries[0].header("authorization") == Some("Bearer sk-mine")
+            feature_case("passthrough", json!({"passthrough": true}), (1, 0), |response, entries| {
+                response.status == 200 && entries[0].header("authorization") == Some("Bearer sk-mine")
             }),
         ]
     }
@@ -397,25 +400,27 @@ async fn every_feature_works_for_any_method_and_content() {
                 let (provider, ill) = (Server::start().await, UnhealthyProviders::start().await);
                 let case = ill.feature_cases().remove(at);
                 let rig = start_gateway(&provider, &case.config);
-                let mut told = None;
+                let mut response = None;
                 for _ in 0..case.request_count {
                     let ask = content.add_to_request(request_with_config_form(method, path, form, &case.config));
                     let names = case.name == "passthrough";
-                    told = Some(rig.send(if names { ask.header("x-gateway-provider", "@mine") } else { ask }).await);
+                    response =
+                        Some(rig.send(if names { ask.header("x-gateway-provider", "@mine") } else { ask }).await);
                 }
-                let told = told.unwrap();
+                let response = response.unwrap();
                 let entries =
-                    wait_for_ledger_entries(&provider, if told.status == 200 { case.request_count } else { 0 }).await;
+                    wait_for_ledger_entries(&provider, if response.status == 200 { case.request_count } else { 0 })
+                        .await;
                 let place = format!("{} on {method} {path} {form:?}", case.name);
                 assert!(
-                    (case.is_expected)(&told, &entries),
+                    (case.is_expected)(&response, &entries),
                     "{place}: {} {:?} {}",
-                    told.status,
-                    routing_headers(&told),
-                    told.text()
+                    response.status,
+                    routing_headers(&response),
+                    response.text()
                 );
                 assert_eq!(ill.failing.connection_count(), case.upstream_count, "{place}");
-                assert_eq!(explained_target(&told).as_deref(), Some(routing_headers(&told)[0]), "{place}");
+                assert_eq!(explained_target(&response).as_deref(), Some(routing_headers(&response)[0]), "{place}");
                 for entry in entries {
                     let as_it_came = path.replace("/proxy", "");
                     assert_eq!((&*entry.method, &*entry.path), (*method, &*as_it_came), "{place}");
@@ -436,9 +441,9 @@ async fn changes_and_caches_only_json_requests() {
         let mut changed = request_body(false);
         changed.as_object_mut().unwrap().remove("max_tokens");
         (changed["speed"], changed["voice"]) = (json!(2), json!("alloy"));
-        let told = [(); 2]
+        let response = [(); 2]
             .map(|()| content.add_to_request(request_with_config_form(method, path, ConfigForm::Inline, &config)));
-        let [first, second] = told;
+        let [first, second] = response;
         let (first, second) = (rig.send(first).await, rig.send(second).await);
         let is_kept = *method == "POST" && *content == RequestContent::Json;
         assert_eq!(
@@ -450,7 +455,7 @@ async fn changes_and_caches_only_json_requests() {
         let sent = if *content == RequestContent::Json { changed.to_string() } else { content.body_text() };
         assert!(seen.iter().all(|entry| entry.body_bytes == sent.len() as u64), "{path}: {seen:#?}");
         if *path == "/v1/audio/speech" {
-            let kinds = [&first, &second].map(|told| told.header("content-type"));
+            let kinds = [&first, &second].map(|response| response.header("content-type"));
             assert_eq!((kinds, &*first.body, &*second.body), ([Some("audio/mpeg"); 2], SPEECH_BYTES, SPEECH_BYTES));
         }
     }
@@ -494,12 +499,12 @@ async fn every_feature_works_on_websockets() {
                 let (provider, ill) = (Server::start().await, UnhealthyProviders::start().await);
                 let case = ill.feature_cases().remove(at);
                 let rig = start_gateway(&provider, &case.config);
-                let mut told = None;
+                let mut response = None;
                 for _ in 0..case.request_count {
                     let ask = request_with_config_form("GET", path, form, &case.config);
                     let names = case.name == "passthrough";
                     let ask = if names { ask.header("x-gateway-provider", "@mine") } else { ask };
-                    told = Some(open_session(&rig, ask).await);
+                    response = Some(open_session(&rig, ask).await);
                 }
                 let expected = match case.name {
                     "single" => (101, "config.targets[0]"),
@@ -509,7 +514,7 @@ async fn every_feature_works_on_websockets() {
                     _ => (101, "config.targets[1]"),
                 };
                 let place = format!("{} on {path} {form:?}", case.name);
-                let (status, option) = told.unwrap();
+                let (status, option) = response.unwrap();
                 assert_eq!((status, option.as_str()), expected, "{place}");
                 let entries =
                     wait_for_ledger_entries(&provider, if status == 101 { case.request_count } else { 0 }).await;

@@ -9,7 +9,7 @@ use crate::harness::{
     scripted::{ScriptedServer, read_request},
 };
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
+use penstock_net::body::{Body, BodyEnd, feed_channel};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
@@ -102,9 +102,9 @@ fn batch_line(id: &str, model: &str) -> String {
 async fn uploads_shows_reads_and_deletes_a_bucket_file() {
     let keeper = MockBucket::start("", 0, "").await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let told = keeper.upload(&rig, multipart_form(&[file_part("one\n"), form_field("purpose", "fine-tune")])).await;
-    assert_eq!(told.status, 200, "{}", told.text());
-    let made = told.json();
+    let response = keeper.upload(&rig, multipart_form(&[file_part("one\n"), form_field("purpose", "fine-tune")])).await;
+    assert_eq!(response.status, 200, "{}", response.text());
+    let made = response.json();
     let id = made["id"].as_str().unwrap();
     assert!(id.starts_with("s3%3A%2F%2Fdata%2Fpenstock%2Ffiles%2Ffine-tune%2F") && id.ends_with("%2Fa.jsonl"), "{id}");
     assert_eq!(
@@ -127,24 +127,27 @@ async fn uploads_shows_reads_and_deletes_a_bucket_file() {
         json!([200, "uploadFile", "bedrock"]),
         "{record}"
     );
-    let told = rig.send(keeper.build_request("GET", FILE_PATH)).await;
-    let shown = told.json();
+    let response = rig.send(keeper.build_request("GET", FILE_PATH)).await;
+    let shown = response.json();
     let expected = json!(["s3%3A%2F%2Fdata%2Fa.jsonl", "file", 12, 1_700_000_000, "a.jsonl", "vision", "processed"]);
     let keys = ["id", "object", "bytes", "created_at", "filename", "purpose", "status"];
-    assert_eq!((told.status, keys.map(|key| shown[key].clone()).to_vec()), (200, expected.as_array().unwrap().clone()));
+    assert_eq!(
+        (response.status, keys.map(|key| shown[key].clone()).to_vec()),
+        (200, expected.as_array().unwrap().clone())
+    );
     // Some clients encode the already encoded ID again.
-    let told = rig
+    let response = rig
         .send(
             keeper
                 .build_request("GET", &format!("{}/content", FILE_PATH.replace('%', "%25")))
                 .header("range", "bytes=0-"),
         )
         .await;
-    assert_eq!((told.status, told.text().as_str()), (200, "content"));
-    assert_eq!(told.header("content-type"), Some("application/octet-stream"));
-    let told = rig.send(keeper.build_request("DELETE", FILE_PATH)).await;
+    assert_eq!((response.status, response.text().as_str()), (200, "content"));
+    assert_eq!(response.header("content-type"), Some("application/octet-stream"));
+    let response = rig.send(keeper.build_request("DELETE", FILE_PATH)).await;
     assert_eq!(
-        (told.status, told.json()),
+        (response.status, response.json()),
         (200, json!({"id": "s3%3A%2F%2Fdata%2Fa.jsonl", "object": "file", "deleted": true}))
     );
     let object = |method: &str| format!("{method} /data/a.jsonl");
@@ -156,16 +159,21 @@ async fn uploads_shows_reads_and_deletes_a_bucket_file() {
 async fn translates_bucket_errors_to_openai_format() {
     let xml = "<Error><Code>AccessDenied</Code><Message>not you</Message></Error>";
     let keeper = MockBucket::start("GET", 403, xml).await;
-    let told = GoldenProvider::gateway_trusting_loopback()
+    let response = GoldenProvider::gateway_trusting_loopback()
         .send(keeper.build_request("GET", &format!("{FILE_PATH}/content")))
         .await;
     let expected = json!({"message": "bedrock error: not you (request R7)", "type": "permission_error", "param": null,
         "code": "AccessDenied"});
-    assert_eq!((told.status, told.json()), (403, json!({"error": expected, "provider": "bedrock"})));
+    assert_eq!((response.status, response.json()), (403, json!({"error": expected, "provider": "bedrock"})));
     let keeper = MockBucket::start("HEAD", 404, "").await;
     for method in ["GET", "DELETE"] {
-        let told = GoldenProvider::gateway_trusting_loopback().send(keeper.build_request(method, FILE_PATH)).await;
-        assert_eq!((told.status, &told.json()["error"]["type"]), (404, &json!("not_found_error")), "{}", told.text());
+        let response = GoldenProvider::gateway_trusting_loopback().send(keeper.build_request(method, FILE_PATH)).await;
+        assert_eq!(
+            (response.status, &response.json()["error"]["type"]),
+            (404, &json!("not_found_error")),
+            "{}",
+            response.text()
+        );
     }
     assert_eq!(keeper.request_lines().len(), 2, "what is not there is not deleted");
 }
@@ -174,24 +182,29 @@ async fn translates_bucket_errors_to_openai_format() {
 async fn translates_batch_lines_to_format_of_their_model() {
     let keeper = MockBucket::start("", 0, "").await;
     let lines = batch_line("a", "amazon.nova-lite-v1:0") + &batch_line("b", "amazon.nova-lite-v1:0");
-    let told = keeper
+    let response = keeper
         .upload(
             &GoldenProvider::gateway_trusting_loopback(),
             multipart_form(&[file_part(&lines), form_field("purpose", "batch")]),
         )
         .await;
-    assert_eq!((told.status, told.header("x-gateway-not-translated")), (200, Some("seed")), "{}", told.text());
+    assert_eq!(
+        (response.status, response.header("x-gateway-not-translated")),
+        (200, Some("seed")),
+        "{}",
+        response.text()
+    );
     let body = keeper.received.lock().unwrap().remove(0).1;
     let rows: Vec<Value> = crate::harness::parse_json_lines(&body);
     let content = json!([{"role": "user", "content": [{"text": "b"}]}]);
     assert_eq!((&rows[1]["recordId"], &rows[1]["modelInput"]["messages"]), (&json!("b"), &content));
-    assert_eq!(told.json()["bytes"], body.len());
+    assert_eq!(response.json()["bytes"], body.len());
     let wrong = file_part(&(batch_line("a", "amazon.nova-lite-v1:0") + &batch_line("b", "other")));
-    let told = keeper
+    let response = keeper
         .upload(&GoldenProvider::gateway_trusting_loopback(), multipart_form(&[form_field("purpose", "batch"), wrong]))
         .await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "untranslatable_request"));
-    assert!(told.text().contains("line 2") && told.text().contains("body.model"), "{}", told.text());
+    assert_eq!((response.status, response.error_code().as_str()), (400, "untranslatable_request"));
+    assert!(response.text().contains("line 2") && response.text().contains("body.model"), "{}", response.text());
     assert!(keeper.request_lines().is_empty(), "nothing is sent of a file that is wrong");
 }
 
@@ -212,19 +225,19 @@ async fn reads_batch_endpoint_and_model_from_headers() {
             .body(form_of(content))
     };
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let told = rig.send(vertex(&nameless)).await;
-    assert!(told.status == 400 && told.text().contains("body.model"), "{}", told.text());
+    let response = rig.send(vertex(&nameless)).await;
+    assert!(response.status == 400 && response.text().contains("body.model"), "{}", response.text());
     for (named, words) in [("gemini-2.5-pro", "contents"), ("claude-sonnet-4-5", "anthropic_version")] {
-        let told = rig.send(vertex(&nameless).header("x-gateway-provider-model", named)).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        let response = rig.send(vertex(&nameless).header("x-gateway-provider-model", named)).await;
+        assert_eq!(response.status, 200, "{}", response.text());
         let sent = String::from_utf8(keeper.received.lock().unwrap().pop().unwrap().1).unwrap();
         assert!(sent.contains(words), "{sent}");
     }
     let amazons =
         keeper.build_request("POST", "/v1/files").header("x-gateway-aws-bedrock-model", "amazon.nova-lite-v1:0");
-    let told =
+    let response =
         rig.send(amazons.header("content-type", FORM_CONTENT_TYPE).body(form_of(&batch_line("a", "other")))).await;
-    assert_eq!(told.status, 200, "{}", told.text());
+    assert_eq!(response.status, 200, "{}", response.text());
 }
 
 #[tokio::test]
@@ -239,12 +252,12 @@ async fn deletes_dataset_if_size_differs_from_header() {
             .header("content-type", FORM_CONTENT_TYPE)
             .body(multipart_form(&[file_part(&content)]))
     };
-    let told = rig.send(upload("12")).await;
-    assert_eq!((told.status, &told.json()["purpose"]), (200, &json!("fine-tune")), "{}", told.text());
+    let response = rig.send(upload("12")).await;
+    assert_eq!((response.status, &response.json()["purpose"]), (200, &json!("fine-tune")), "{}", response.text());
     for (size, words) in [("13", "12 bytes of the file were received"), ("many", "is not a number")] {
-        let told = rig.send(upload(size)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_provider_option"));
-        assert!(told.text().contains(words), "{}", told.text());
+        let response = rig.send(upload(size)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_provider_option"));
+        assert!(response.text().contains(words), "{}", response.text());
         assert!(keeper.request_lines().last().unwrap().starts_with("DELETE "), "{:?}", keeper.request_lines());
     }
 }
@@ -272,8 +285,13 @@ async fn uploads_large_file_in_parts_and_aborts_on_failure() {
             .header("x-gateway-aws-s3-object-key", "big")
             .with_body(large_upload_body(purpose_first))
     };
-    let told = GoldenProvider::gateway_trusting_loopback().send(ask(&keeper, true)).await;
-    assert_eq!((told.status, &told.json()["bytes"]), (200, &json!(PART_BYTES * 3 + 1600)), "{}", told.text());
+    let response = GoldenProvider::gateway_trusting_loopback().send(ask(&keeper, true)).await;
+    assert_eq!(
+        (response.status, &response.json()["bytes"]),
+        (200, &json!(PART_BYTES * 3 + 1600)),
+        "{}",
+        response.text()
+    );
     let part = |number: usize| format!("PUT /data/big?partNumber={number}&uploadId=up%2F1");
     let (begin, end) = ("POST /data/big?uploads=".to_owned(), "POST /data/big?uploadId=up%2F1".to_owned());
     assert_eq!(keeper.request_lines(), [begin, part(1), part(2), part(3), part(4), end]);
@@ -284,17 +302,17 @@ async fn uploads_large_file_in_parts_and_aborts_on_failure() {
 
     for (word, status, expected) in [("PUT /data/big?partNumber=2", 503, 503), ("POST /data/big?uploadId", 200, 500)] {
         let keeper = MockBucket::start(word, status, "<Error><Code>SlowDown</Code></Error>").await;
-        let told = GoldenProvider::gateway_trusting_loopback().send(ask(&keeper, true)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (expected, "SlowDown"), "{}", told.text());
+        let response = GoldenProvider::gateway_trusting_loopback().send(ask(&keeper, true)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (expected, "SlowDown"), "{}", response.text());
         assert_eq!(keeper.request_lines().last().unwrap(), "DELETE /data/big?uploadId=up%2F1");
     }
     let keeper = MockBucket::start("", 0, "").await;
-    let told = GoldenProvider::gateway_trusting_loopback().send(ask(&keeper, false)).await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "untranslatable_request"));
+    let response = GoldenProvider::gateway_trusting_loopback().send(ask(&keeper, false)).await;
+    assert_eq!((response.status, response.error_code().as_str()), (400, "untranslatable_request"));
     assert!(
-        told.text().contains("purpose: must precede the file") && keeper.request_lines().is_empty(),
+        response.text().contains("purpose: must precede the file") && keeper.request_lines().is_empty(),
         "{}",
-        told.text()
+        response.text()
     );
 }
 
@@ -309,9 +327,9 @@ async fn large_file_parts_count_in_memory_budget() {
     assert!(spare.try_reserve(1024 * 1024));
     while full.try_reserve(1024 * 1024) {}
     drop(spare);
-    let told = keeper.upload(&rig, of(300 * 1024)).await;
+    let response = keeper.upload(&rig, of(300 * 1024)).await;
     assert_eq!(
-        (told.status, told.error_code().as_str(), told.header("retry-after")),
+        (response.status, response.error_code().as_str(), response.header("retry-after")),
         (503, "memory_exhausted", Some("1"))
     );
     assert_eq!((keeper.upload(&rig, of(9)).await.status, keeper.request_lines().len()), (200, 1));
@@ -335,16 +353,16 @@ async fn rejects_invalid_forms_and_oversized_files() {
         ([purpose(), file_part("x")].concat(), "ends before it is complete"),
         (multipart_form(&[purpose(), file_part("\n")]), "it has no lines"),
     ] {
-        let told = keeper.upload(&rig, body).await;
-        assert!(told.status == 400 && told.text().contains(why), "{why} in {}", told.text());
+        let response = keeper.upload(&rig, body).await;
+        assert!(response.status == 400 && response.text().contains(why), "{why} in {}", response.text());
     }
-    let told = keeper.upload(&rig, multipart_form(&[purpose(), file_part(&"x".repeat(3_000))])).await;
-    assert_eq!((told.status, told.error_code().as_str()), (413, "body_too_large"));
-    let told =
+    let response = keeper.upload(&rig, multipart_form(&[purpose(), file_part(&"x".repeat(3_000))])).await;
+    assert_eq!((response.status, response.error_code().as_str()), (413, "body_too_large"));
+    let response =
         rig.send(keeper.build_request("POST", "/v1/files").header("content-type", "application/jsonl").body("x")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_header"));
-    let told = rig.send(keeper.build_request("GET", "/v1/files/file-1")).await;
-    assert!(told.status == 400 && told.text().contains("s3%3A%2F%2F"), "{}", told.text());
+    assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"));
+    let response = rig.send(keeper.build_request("GET", "/v1/files/file-1")).await;
+    assert!(response.status == 400 && response.text().contains("s3%3A%2F%2F"), "{}", response.text());
     assert!(keeper.request_lines().is_empty());
 }
 
@@ -367,12 +385,12 @@ async fn stored_credential_reaches_only_gateway_files() {
     for place in ["data%2Fa.jsonl", "other%2Fpenstock%2Fa", "data%2Fpenstockx%2Fa"] {
         for (method, end) in [("GET", ""), ("GET", "/content"), ("DELETE", "")] {
             let asked = ask(method, &format!("/v1/files/s3%3A%2F%2F{place}{end}"));
-            let told = rig.send(asked.header("x-gateway-aws-s3-bucket", "other")).await;
+            let response = rig.send(asked.header("x-gateway-aws-s3-bucket", "other")).await;
             assert_eq!(
-                (told.status, told.error_code().as_str()),
+                (response.status, response.error_code().as_str()),
                 (400, "invalid_provider_option"),
                 "{place}: {}",
-                told.text()
+                response.text()
             );
         }
     }
@@ -384,14 +402,14 @@ async fn stored_credential_reaches_only_gateway_files() {
             .body(form)
     };
     let good = batch_line("a", "amazon.nova-lite-v1:0");
-    let told = rig.send(upload("mine.jsonl", &good)).await;
-    assert!(told.status == 400 && told.text().contains("below `penstock/`"), "{}", told.text());
-    let told = rig.send(upload("penstock/mine.jsonl", &batch_line("a", "amazon.nova-pro-v1:0"))).await;
-    assert_eq!((told.status, told.error_code().as_str()), (403, "model_not_allowed"), "{}", told.text());
+    let response = rig.send(upload("mine.jsonl", &good)).await;
+    assert!(response.status == 400 && response.text().contains("below `penstock/`"), "{}", response.text());
+    let response = rig.send(upload("penstock/mine.jsonl", &batch_line("a", "amazon.nova-pro-v1:0"))).await;
+    assert_eq!((response.status, response.error_code().as_str()), (403, "model_not_allowed"), "{}", response.text());
     assert!(keeper.request_lines().is_empty());
-    let told = rig.send(upload("penstock/mine.jsonl", &good)).await;
-    assert_eq!(told.status, 200, "{}", told.text());
-    let path = format!("/v1/files/{}", told.json()["id"].as_str().unwrap());
+    let response = rig.send(upload("penstock/mine.jsonl", &good)).await;
+    assert_eq!(response.status, 200, "{}", response.text());
+    let path = format!("/v1/files/{}", response.json()["id"].as_str().unwrap());
     assert_eq!(rig.send(ask("GET", &path)).await.status, 200);
     assert_eq!(keeper.request_lines(), ["PUT /data/penstock/mine.jsonl", "HEAD /data/penstock/mine.jsonl"]);
     // If the saved provider has only header fields, the client's own keys reach the client's own files.
@@ -423,8 +441,13 @@ async fn stores_vertex_ai_files_in_cloud_storage() {
     let asked = ask("POST", "/v1/files")
         .header("content-type", FORM_CONTENT_TYPE)
         .header("x-gateway-provider-file-name", "a b.jsonl");
-    let told = rig.send(asked.body(form)).await;
-    assert_eq!((told.status, &told.json()["id"]), (200, &json!("gs%3A%2F%2Fdata%2Fa%20b.jsonl")), "{}", told.text());
+    let response = rig.send(asked.body(form)).await;
+    assert_eq!(
+        (response.status, &response.json()["id"]),
+        (200, &json!("gs%3A%2F%2Fdata%2Fa%20b.jsonl")),
+        "{}",
+        response.text()
+    );
     let (head, body) = keeper.received.lock().unwrap().remove(0);
     assert!(
         head.starts_with("PUT /data/a%20b.jsonl HTTP") && head.contains("\r\nauthorization: Bearer sk-1"),
@@ -436,9 +459,12 @@ async fn stores_vertex_ai_files_in_cloud_storage() {
         (&row["labels"]["custom_id"], &row["contents"][0]["parts"][0]["text"]),
         (&json!("row-1"), &json!("row-1"))
     );
-    let path = format!("/v1/files/{}", told.json()["id"].as_str().unwrap());
-    let told = rig.send(ask("GET", &path)).await;
-    assert_eq!((told.status, &told.json()["filename"], &told.json()["bytes"]), (200, &json!("a b.jsonl"), &json!(12)));
+    let path = format!("/v1/files/{}", response.json()["id"].as_str().unwrap());
+    let response = rig.send(ask("GET", &path)).await;
+    assert_eq!(
+        (response.status, &response.json()["filename"], &response.json()["bytes"]),
+        (200, &json!("a b.jsonl"), &json!(12))
+    );
     assert_eq!(keeper.request_lines(), ["HEAD /data/a%20b.jsonl"]);
 }
 
@@ -462,10 +488,10 @@ async fn creates_and_fills_fireworks_datasets_for_files() {
         fireworks_request(&keeper, "POST", "/v1/files").header("content-type", FORM_CONTENT_TYPE).body(form)
     };
     let model = "accounts/fireworks/models/m";
-    let told = rig.send(upload("batch", &(batch_line("a", model) + &batch_line("b", model)))).await;
-    assert_eq!((told.status, &told.json()["status"]), (200, &json!("uploaded")), "{}", told.text());
-    let id = told.json()["id"].as_str().unwrap().to_owned();
-    assert!(id.starts_with("batch-") && told.json()["filename"] == "a.jsonl", "{id}");
+    let response = rig.send(upload("batch", &(batch_line("a", model) + &batch_line("b", model)))).await;
+    assert_eq!((response.status, &response.json()["status"]), (200, &json!("uploaded")), "{}", response.text());
+    let id = response.json()["id"].as_str().unwrap().to_owned();
+    assert!(id.starts_with("batch-") && response.json()["filename"] == "a.jsonl", "{id}");
     let datasets = "/v1/accounts/acme/datasets";
     assert_eq!(keeper.request_lines(), [format!("POST {datasets}"), format!("POST {datasets}/{id}:upload")]);
     let seen = std::mem::take(&mut *keeper.received.lock().unwrap());
@@ -515,13 +541,14 @@ async fn streams_large_dataset_and_deletes_it_on_failure() {
         }
         feeder.finish(BodyEnd::Complete);
         let ask = fireworks_request(&keeper, "POST", "/v1/files").header("content-type", FORM_CONTENT_TYPE);
-        let told = GoldenProvider::gateway_trusting_loopback().send(ask.with_body(Body::Streamed(feed, None))).await;
-        assert_eq!(told.status, status, "{}", told.text());
+        let response =
+            GoldenProvider::gateway_trusting_loopback().send(ask.with_body(Body::Streamed(feed, None))).await;
+        assert_eq!(response.status, status, "{}", response.text());
         if status == 200 {
-            assert_eq!(told.json()["bytes"], PART_BYTES * 3 + 1600);
+            assert_eq!(response.json()["bytes"], PART_BYTES * 3 + 1600);
             assert!(keeper.received.lock().unwrap()[1].1.len() > PART_BYTES * 3);
         } else {
-            assert!(told.text().contains("too much"), "{}", told.text());
+            assert!(response.text().contains("too much"), "{}", response.text());
             assert!(keeper.request_lines().last().unwrap().starts_with("DELETE /v1/accounts/acme/datasets/fine-tune-"));
         }
     }
@@ -556,11 +583,11 @@ async fn uploads_cohere_dataset_completely_or_not_at_all() {
     let upload = |last| {
         ask("POST", "/v1/files").header("content-type", FORM_CONTENT_TYPE).with_body(embedding_batch_upload(last))
     };
-    let told = rig.send(upload("other")).await;
-    assert_eq!((told.status, told.text().contains("line 401")), (400, true), "{}", told.text());
+    let response = rig.send(upload("other")).await;
+    assert_eq!((response.status, response.text().contains("line 401")), (400, true), "{}", response.text());
     assert_eq!(keeper.request_lines(), Vec::<String>::new());
-    let told = rig.send(upload("m")).await;
-    assert_eq!((told.status, &told.json()["id"]), (200, &json!("a-1")), "{}", told.text());
+    let response = rig.send(upload("m")).await;
+    assert_eq!((response.status, &response.json()["id"]), (200, &json!("a-1")), "{}", response.text());
     assert_eq!(keeper.request_lines(), ["POST /v1/datasets?name=a.jsonl&type=embed-input&optional_fields=custom_id"]);
     let body = String::from_utf8_lossy(&keeper.received.lock().unwrap()[0].1).into_owned();
     assert!(body.contains("name=\"data\"") && body.contains("{\"custom_id\":\"400\",\"text\":\"xxx"), "{body}");
@@ -576,15 +603,18 @@ async fn lists_files_below_the_gateway_prefix() {
         <LastModified>2023-11-14T22:13:20.000Z</LastModified><Size>7</Size></Contents></ListBucketResult>";
     let keeper = MockBucket::start("GET", 200, xml).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let told = rig
+    let response = rig
         .send(keeper.build_request("GET", &format!("/v1/files?limit=1&purpose=batch&after={}", &FILE_PATH[10..])))
         .await;
-    let list = told.json();
-    assert_eq!((told.status, &list["has_more"], &list["data"][0]["filename"]), (200, &json!(true), &json!("a.jsonl")));
+    let list = response.json();
+    assert_eq!(
+        (response.status, &list["has_more"], &list["data"][0]["filename"]),
+        (200, &json!(true), &json!("a.jsonl"))
+    );
     let line = "GET /data?list-type=2&max-keys=1&prefix=penstock%2Ffiles%2Fbatch%2F&start-after=a.jsonl";
     assert_eq!(keeper.request_lines(), [line]);
     for query in ["limit=0", "limit=x", "purpose=other", "after=file-1"] {
-        let told = rig.send(keeper.build_request("GET", &format!("/v1/files?{query}"))).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "untranslatable_request"), "{query}");
+        let response = rig.send(keeper.build_request("GET", &format!("/v1/files?{query}"))).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "untranslatable_request"), "{query}");
     }
 }

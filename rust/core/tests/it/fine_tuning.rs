@@ -71,10 +71,10 @@ async fn creates_shows_lists_and_cancels_translated_jobs() {
         let played = GoldenProvider::start(201, "application/json", read("response.json"), 90).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let body = if path == JOBS_PATH { read("request.json") } else { Vec::new() };
-        let told = rig.send(job_request(&played, provider, (method, path), body)).await;
-        assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
+        let reply = rig.send(job_request(&played, provider, (method, path), body)).await;
+        assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")), "{}", reply.text());
         let (mut found, mut expected) =
-            (told.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap());
+            (reply.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap());
         if named == "bedrock/createFinetune" {
             // The gateway generates the name of a job from the current time if the client sends none.
             let id = found["id"].as_str().unwrap().to_owned();
@@ -114,9 +114,9 @@ async fn cancel_and_lookup_share_one_request_timeout() {
     .await;
     let played = GoldenProvider { server: provider, last_request: Arc::default(), request_lines: Arc::default() };
     let cancel = job_request(&played, "vertex-ai", ("POST", CANCEL_PATH), Vec::new());
-    let told =
+    let response =
         GoldenProvider::gateway_trusting_loopback().send(cancel.header("x-gateway-request-timeout", "300")).await;
-    assert_eq!(told.status, 408, "{}", told.text());
+    assert_eq!(response.status, 408, "{}", response.text());
 }
 
 #[tokio::test]
@@ -126,11 +126,11 @@ async fn reports_unsupported_job_operations_and_provider_errors() {
         GoldenProvider::start(404, "application/json", fs::read(case.path("response.json")).unwrap(), 90).await;
     for path in [JOB_PATH, CANCEL_PATH] {
         let method = if path == JOB_PATH { "GET" } else { "POST" };
-        let told = GoldenProvider::gateway_trusting_loopback()
+        let reply = GoldenProvider::gateway_trusting_loopback()
             .send(job_request(&played, "bedrock", (method, path), Vec::new()))
             .await;
         assert_eq!(
-            (told.status, &told.json()["error"]["message"]),
+            (reply.status, &reply.json()["error"]["message"]),
             (404, &"bedrock error: The job could not be found".into())
         );
     }
@@ -142,23 +142,23 @@ async fn reports_unsupported_job_operations_and_provider_errors() {
         ("vertex-ai", "/v1/fine_tuning/jobs/job-1/events"),
         ("anthropic", JOBS_PATH),
     ] {
-        let told = GoldenProvider::gateway_trusting_loopback()
+        let reply = GoldenProvider::gateway_trusting_loopback()
             .send(job_request(&played, provider, ("GET", path), Vec::new()))
             .await;
         assert_eq!(
-            (told.status, told.error_code().as_str()),
+            (reply.status, reply.error_code().as_str()),
             (500, "unsupported_operation"),
             "{provider} {path}: {}",
-            told.text()
+            reply.text()
         );
-        assert!(told.text().contains(provider) && told.text().contains("listFinetune"), "{}", told.text());
+        assert!(reply.text().contains(provider) && reply.text().contains("listFinetune"), "{}", reply.text());
     }
     let asked = fs::read(golden_case("bedrock/createFinetune/refused_file").path("request.json")).unwrap();
-    let told = GoldenProvider::gateway_trusting_loopback()
+    let reply = GoldenProvider::gateway_trusting_loopback()
         .send(job_request(&played, "bedrock", ("POST", JOBS_PATH), asked))
         .await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "untranslatable_request"), "{}", told.text());
-    assert!(told.text().contains("training_file"), "{}", told.text());
+    assert_eq!((reply.status, reply.error_code().as_str()), (400, "untranslatable_request"), "{}", reply.text());
+    assert!(reply.text().contains("training_file"), "{}", reply.text());
     assert_eq!(played.request_lines.lock().unwrap().len(), 2);
 }
 
@@ -184,11 +184,11 @@ async fn mock_provider_supports_fine_tuning_jobs() {
                 .header("x-gateway-aws-customization-role-arn", "arn:aws:iam::1:role/r")
                 .header("content-type", "application/json")
                 .header("authorization", "Bearer sk-1");
-            let told = rig.send(if path == JOBS_PATH { ask.body(body.clone()) } else { ask }).await;
-            let job = told.json();
+            let response = rig.send(if path == JOBS_PATH { ask.body(body.clone()) } else { ask }).await;
+            let job = response.json();
             let status = if path == JOBS_PATH && provider != "bedrock" { "running" } else { status };
             assert_eq!(
-                (told.status, &job["object"], &job["status"]),
+                (response.status, &job["object"], &job["status"]),
                 (200, &"fine_tuning.job".into(), &status.into()),
                 "{job}"
             );

@@ -16,9 +16,9 @@ async fn rejects_ambiguous_headers_by_name() {
         ("X-Portkey_Config", "{}", "`x-portkey_config` is written with hyphens"),
         ("content-type", "text/plain", "chatComplete takes application/json"),
     ] {
-        let told = rig.send(chat_request("mock").header(name, value)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_header"), "{name}");
-        assert!(told.text().contains(said), "{}", told.text());
+        let response = rig.send(chat_request("mock").header(name, value)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{name}");
+        assert!(response.text().contains(said), "{}", response.text());
         assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "invalid_header"]));
     }
     let twice = chat_request("mock").header("authorization", "Bearer a").header("authorization", "Bearer b");
@@ -62,11 +62,11 @@ async fn rejects_invalid_host_on_every_path() {
     let rig = TestGateway::for_provider(&provider);
     for path in [CHAT_PATH, "/live", "/ready", "/v1/models", "/v1/proxy/x", "/nowhere"] {
         for host in ["", "a b", "a/b", "u@a", "a:b"] {
-            let told = rig.send(get_request(path).header("host", host)).await;
-            assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_header"), "{path} {host}");
+            let response = rig.send(get_request(path).header("host", host)).await;
+            assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{path} {host}");
         }
-        let told = rig.send(get_request(path).header("host", "a").header("host", "a")).await;
-        assert_eq!(told.status, 400, "{path}");
+        let response = rig.send(get_request(path).header("host", "a").header("host", "a")).await;
+        assert_eq!(response.status, 400, "{path}");
     }
     assert!(provider.ledger_entries().is_empty());
 }
@@ -76,10 +76,10 @@ async fn large_json_body_gets_the_same_validation() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let body = |rest: &str| format!(r#"{{"model":"mock","messages":[],"x":"{}"{rest}"#, "y".repeat(300_000));
-    let told = rig.send(crate::harness::post_request(CHAT_PATH, body("}"))).await;
-    assert_eq!(told.status, 200, "{}", told.text());
+    let response = rig.send(crate::harness::post_request(CHAT_PATH, body("}"))).await;
+    assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(rig.single_record()["ai_model"], "mock");
-    let told = rig.send(crate::harness::post_request(CHAT_PATH, body(",}"))).await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_json"));
-    assert!(told.text().contains("at byte 300037"), "{}", told.text());
+    let response = rig.send(crate::harness::post_request(CHAT_PATH, body(",}"))).await;
+    assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_json"));
+    assert!(response.text().contains("at byte 300037"), "{}", response.text());
 }

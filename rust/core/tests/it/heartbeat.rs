@@ -17,8 +17,8 @@ fn gateway_with_heartbeat(url: &str, milliseconds: u64) -> TestGateway {
     TestGateway::with_settings(url, |settings| settings.heartbeat_ms = milliseconds)
 }
 
-fn strip_heartbeats(told: &TestResponse) -> String {
-    told.text().replace(HEARTBEAT_COMMENT, "")
+fn strip_heartbeats(response: &TestResponse) -> String {
+    response.text().replace(HEARTBEAT_COMMENT, "")
 }
 
 #[tokio::test]
@@ -27,11 +27,11 @@ async fn sends_heartbeats_in_every_pause_between_events() {
     let rig = gateway_with_heartbeat(&provider.url(), 20);
     for path in [CHAT_PATH, MESSAGES_PATH] {
         let model = "mock?chunks=3&chunk_ms=110";
-        let told = rig.send(stream_request(path, model)).await;
-        let beats = told.text().matches(HEARTBEAT_COMMENT).count();
-        assert!((6..=22).contains(&beats), "{beats} in {}", told.text());
+        let response = rig.send(stream_request(path, model)).await;
+        let beats = response.text().matches(HEARTBEAT_COMMENT).count();
+        assert!((6..=22).contains(&beats), "{beats} in {}", response.text());
         let original = fetch_directly(provider.addr, path, &chat_body_with_usage(model)).await;
-        assert_eq!(strip_heartbeats(&told), String::from_utf8(original).unwrap());
+        assert_eq!(strip_heartbeats(&response), String::from_utf8(original).unwrap());
         assert_eq!(rig.single_record()["outcome"], "complete");
     }
 }
@@ -40,9 +40,9 @@ async fn sends_heartbeats_in_every_pause_between_events() {
 async fn forwards_stream_without_pauses_byte_for_byte() {
     let provider = Server::start().await;
     let rig = gateway_with_heartbeat(&provider.url(), 500);
-    let told = rig.send(stream_request(CHAT_PATH, "mock?chunks=20&chunk_ms=5")).await;
+    let response = rig.send(stream_request(CHAT_PATH, "mock?chunks=20&chunk_ms=5")).await;
     assert_eq!(
-        told.body,
+        response.body,
         fetch_directly(provider.addr, CHAT_PATH, &chat_body_with_usage("mock?chunks=20&chunk_ms=5")).await
     );
 }
@@ -50,11 +50,11 @@ async fn forwards_stream_without_pauses_byte_for_byte() {
 #[tokio::test]
 async fn sends_heartbeats_before_the_first_event() {
     let provider = Server::start().await;
-    let told = gateway_with_heartbeat(&provider.url(), 20)
+    let response = gateway_with_heartbeat(&provider.url(), 20)
         .send(stream_request(CHAT_PATH, "mock?fault=slow_first&first_ms=150"))
         .await;
-    assert!(told.text().starts_with(HEARTBEAT_COMMENT), "{}", told.text());
-    assert!(told.text().ends_with("data: [DONE]\n\n"));
+    assert!(response.text().starts_with(HEARTBEAT_COMMENT), "{}", response.text());
+    assert!(response.text().ends_with("data: [DONE]\n\n"));
 }
 
 /// Starts a provider whose stream pauses in the middle of the second event.
@@ -73,12 +73,12 @@ async fn start_pausing_provider(more: &'static str) -> ScriptedServer {
 
 #[tokio::test]
 async fn sends_heartbeats_before_a_partial_event() {
-    let told =
+    let response =
         gateway_with_heartbeat(&start_pausing_provider("").await.url(), 20).send(stream_request(CHAT_PATH, "m")).await;
-    let beats = told.text().matches(HEARTBEAT_COMMENT).count();
-    assert!((2..=8).contains(&beats), "{}", told.text());
+    let beats = response.text().matches(HEARTBEAT_COMMENT).count();
+    assert!((2..=8).contains(&beats), "{}", response.text());
     let expected = format!("data: {{}}\n\n{}data: {{\"half\":1}}\n\ndata: [DONE]\n\n", HEARTBEAT_COMMENT.repeat(beats));
-    assert_eq!(told.text(), expected);
+    assert_eq!(response.text(), expected);
 }
 
 #[tokio::test]
@@ -89,13 +89,21 @@ async fn no_heartbeats_if_compressed_proxied_or_disabled() {
         (gateway_with_heartbeat(&provider.url(), 20), "/v1/proxy/chat/completions"),
         (gateway_with_heartbeat(&provider.url(), 0), CHAT_PATH),
     ] {
-        let told = rig.send(stream_request(path, slow)).await;
-        assert!(!told.text().contains(HEARTBEAT_COMMENT) && told.text().ends_with("[DONE]\n\n"), "{}", told.text());
+        let response = rig.send(stream_request(path, slow)).await;
+        assert!(
+            !response.text().contains(HEARTBEAT_COMMENT) && response.text().ends_with("[DONE]\n\n"),
+            "{}",
+            response.text()
+        );
     }
-    let told = gateway_with_heartbeat(&start_pausing_provider("content-encoding: br\r\n").await.url(), 20)
+    let response = gateway_with_heartbeat(&start_pausing_provider("content-encoding: br\r\n").await.url(), 20)
         .send(stream_request(CHAT_PATH, "m"))
         .await;
-    assert!(!told.text().contains(HEARTBEAT_COMMENT) && told.text().ends_with("[DONE]\n\n"), "{}", told.text());
+    assert!(
+        !response.text().contains(HEARTBEAT_COMMENT) && response.text().ends_with("[DONE]\n\n"),
+        "{}",
+        response.text()
+    );
 }
 
 #[tokio::test]
@@ -106,7 +114,7 @@ async fn heartbeats_do_not_extend_the_idle_timeout() {
         settings.idle_timeout_ms = 300;
     });
     // If heartbeats extended the timeout, the response would never end.
-    let told = rig.send(stream_request(CHAT_PATH, "mock?fault=stall&after=2")).await;
-    assert!(told.text().contains(HEARTBEAT_COMMENT), "{}", told.text());
-    assert_eq!(told.last_event().1["error"]["code"], "idle_timeout");
+    let reply = rig.send(stream_request(CHAT_PATH, "mock?fault=stall&after=2")).await;
+    assert!(reply.text().contains(HEARTBEAT_COMMENT), "{}", reply.text());
+    assert_eq!(reply.last_event().1["error"]["code"], "idle_timeout");
 }

@@ -31,12 +31,12 @@ async fn second_target_wins_and_slow_first_is_closed() {
     let config = hedge_config(&hedge_every_request(60), &[mock_target(SLOW_BEHAVIOUR), mock_target("chunks=2")]);
     for stream in [false, true] {
         let began = Instant::now();
-        let told = rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock", stream))).await;
+        let response = rig.send(post_with_config(&config, CHAT_PATH, chat_body("mock", stream))).await;
         assert_eq!(
-            (told.status, routing_headers(&told)),
+            (response.status, routing_headers(&response)),
             (200, ["config.targets[1]", "0", "DISABLED"]),
             "{}",
-            told.text()
+            response.text()
         );
         assert!(began.elapsed() >= Duration::from_millis(60), "{:?}", began.elapsed());
         let record = rig.single_record();
@@ -63,13 +63,13 @@ async fn does_not_hedge_if_first_responds_or_fails_early() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for (first, option) in [("chunks=1", "config.targets[0]"), ("status=503", "config.targets[1]")] {
-        let told = rig
+        let response = rig
             .send(chat_with_config(&hedge_config(
                 &hedge_every_request(3000),
                 &[mock_target(first), mock_target("chunks=2")],
             )))
             .await;
-        assert_eq!((told.status, routing_headers(&told)[0]), (200, option));
+        assert_eq!((response.status, routing_headers(&response)[0]), (200, option));
         assert!(!rig.single_record().to_string().contains("hedged"));
     }
     assert_eq!(rig.state.record_sink.metrics.hedged.get(), 0);
@@ -80,8 +80,8 @@ async fn first_target_wins_if_it_responds_before_the_second() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let config = hedge_config(&hedge_every_request(30), &[mock_target("first_ms=300"), mock_target(SLOW_BEHAVIOUR)]);
-    let told = rig.send(chat_with_config(&config)).await;
-    assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[0]"));
+    let response = rig.send(chat_with_config(&config)).await;
+    assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[0]"));
     let last = json!(["cancelled", "config.targets[1]", null]);
     assert_eq!(decision_steps(&rig.single_record()).pop(), Some(last));
     assert_eq!(wait_for_ledger_entries(&provider, 2).await[1].outcome, Outcome::ClientClosed);
@@ -97,13 +97,13 @@ async fn failed_attempt_defers_to_the_other_then_next_target() {
         ([mock_target("first_ms=400&chunks=1"), mock_target("status=503"), mock_target(SLOW_BEHAVIOUR)], 0),
         ([late(503), late(500), mock_target("chunks=1")], 2),
     ] {
-        let told = rig.send(chat_with_config(&hedge_config(&hedge_every_request(30), &targets))).await;
+        let response = rig.send(chat_with_config(&hedge_config(&hedge_every_request(30), &targets))).await;
         let option = format!("config.targets[{answered}]");
-        assert_eq!((told.status, routing_headers(&told)[0]), (200, option.as_str()), "{targets:?}");
+        assert_eq!((response.status, routing_headers(&response)[0]), (200, option.as_str()), "{targets:?}");
         assert!(!rig.single_record().to_string().contains("cancelled"));
     }
-    let told = rig.send(chat_with_config(&hedge_config(&hedge_every_request(30), &[late(503), late(429)]))).await;
-    assert!([503, 429].contains(&told.status) && told.header("x-should-retry") == Some("false"));
+    let response = rig.send(chat_with_config(&hedge_config(&hedge_every_request(30), &[late(503), late(429)]))).await;
+    assert!([503, 429].contains(&response.status) && response.header("x-should-retry") == Some("false"));
 }
 
 #[tokio::test]
@@ -137,8 +137,8 @@ async fn learns_percentile_from_first_targets_latency() {
         rig.send(ask("mock?chunks=1")).await;
     }
     assert_eq!(rig.state.record_sink.metrics.hedged.get(), 0);
-    let told = rig.send(ask(&format!("mock?{SLOW_BEHAVIOUR}"))).await;
-    assert_eq!(routing_headers(&told)[0], "config.targets[1]");
+    let response = rig.send(ask(&format!("mock?{SLOW_BEHAVIOUR}"))).await;
+    assert_eq!(routing_headers(&response)[0], "config.targets[1]");
 }
 
 #[tokio::test]
@@ -162,8 +162,8 @@ async fn does_not_hedge_past_client_timeout_or_open_breaker() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let config = hedge_config(&hedge_every_request(2000), &[mock_target(SLOW_BEHAVIOUR), mock_target("chunks=2")]);
-    let told = rig.send(chat_with_config(&config).header("x-stainless-timeout", "0.2")).await;
-    assert_eq!((told.status, wait_for_ledger_entries(&provider, 1).await.len()), (408, 1));
+    let response = rig.send(chat_with_config(&config).header("x-stainless-timeout", "0.2")).await;
+    assert_eq!((response.status, wait_for_ledger_entries(&provider, 1).await.len()), (408, 1));
     provider.clear_ledger();
     let mut closed = mock_target("status=503");
     closed["cb_config"] = sensitive_breaker_config();
@@ -208,8 +208,8 @@ async fn charges_the_price_of_the_winning_target() {
     for (first, second, won) in
         [(at("dear", slow), at("cheap", quick), "cheap"), (at("dear", late), at("cheap", slow), "dear")]
     {
-        let told = rig.send(chat_with_config(&hedge_config(&hedge_every_request(30), &[first, second]))).await;
-        assert_eq!((told.status, &rig.single_record()["price_version"]), (200, &json!(won)), "{}", told.text());
+        let response = rig.send(chat_with_config(&hedge_config(&hedge_every_request(30), &[first, second]))).await;
+        assert_eq!((response.status, &rig.single_record()["price_version"]), (200, &json!(won)), "{}", response.text());
     }
 }
 
@@ -220,8 +220,12 @@ async fn hedging_requires_a_fallback_strategy() {
     for mode in ["single", "loadbalance"] {
         let config =
             json!({"strategy": {"mode": mode, "hedge": hedge_every_request(5)}, "targets": [mock_target("chunks=1")]});
-        let told = rig.send(chat_with_config(&config)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_config"));
-        assert!(told.text().contains("strategy.hedge") && told.text().contains("fallback"), "{}", told.text());
+        let response = rig.send(chat_with_config(&config)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_config"));
+        assert!(
+            response.text().contains("strategy.hedge") && response.text().contains("fallback"),
+            "{}",
+            response.text()
+        );
     }
 }

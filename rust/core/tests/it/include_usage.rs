@@ -10,12 +10,12 @@ async fn requests_usage_only_from_providers_that_support_it() {
     let rig = GoldenProvider::gateway_trusting_loopback();
     let body = chat_body("m", true).into_bytes();
     for (provider, is_asked) in [("openai", true), ("deepseek", true), ("groq", true), ("cerebras", false)] {
-        let told = rig.send(played.build_request(provider, CHAT_PATH, body.clone())).await;
+        let response = rig.send(played.build_request(provider, CHAT_PATH, body.clone())).await;
         let (_, mut sent) = played.parse_last_request();
         let options = sent.as_object_mut().unwrap().remove("stream_options");
         assert_eq!(options, is_asked.then(|| json!({"include_usage": true})), "{provider}");
         assert_eq!(sent, serde_json::from_slice::<Value>(&body).unwrap());
-        assert_eq!(told.text().contains("usage"), !is_asked, "{provider}");
+        assert_eq!(response.text().contains("usage"), !is_asked, "{provider}");
         let is_plain = played.parse_last_request().0.contains("\r\naccept-encoding: identity");
         assert_eq!(is_plain, is_asked, "{provider}: what is hidden must not come compressed, all else is left alone");
     }
@@ -35,14 +35,14 @@ async fn requests_usage_only_from_providers_that_support_it() {
         assert_eq!(played.parse_last_request().1["stream_options"], sent, "{more}");
     }
     let body: Value = serde_json::from_slice(&body).unwrap();
-    let told = played
+    let response = played
         .gateway_with_saved_provider("openai")
         .send(GoldenProvider::passthrough_request(CHAT_PATH, body.clone()))
         .await;
     assert_eq!(
-        (told.status, played.parse_last_request().1, played.request_lines.lock().unwrap().len()),
+        (response.status, played.parse_last_request().1, played.request_lines.lock().unwrap().len()),
         (200, body, 9),
         "{}",
-        told.text()
+        response.text()
     );
 }

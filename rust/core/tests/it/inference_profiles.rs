@@ -91,8 +91,8 @@ async fn model_behind_a_profile_is_looked_up_once_and_sets_the_price() {
     for (config, model) in
         [(&plain, PROFILE_ARN), (&pinned, "ours"), (&several, PROFILE_ARN), (&pinned, "anthropic.claude-v9")]
     {
-        let told = rig.send(bedrock_request(MESSAGES_PATH, config, model)).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        let response = rig.send(bedrock_request(MESSAGES_PATH, config, model)).await;
+        assert_eq!(response.status, 200, "{}", response.text());
         let record = rig.single_record();
         // 30 input tokens at 1,000 nano-dollars each, and 12 output tokens at 2,000.
         let expected = json!([54_000, "v", PROFILE_ARN]);
@@ -116,8 +116,8 @@ async fn denied_profile_lookup_uses_converse_and_is_not_repeated() {
     let (provider, heads) = start_bedrock(None).await;
     let rig = gateway_with_prices();
     for path in [MESSAGES_PATH, CHAT_PATH] {
-        let told = rig.send(bedrock_request(path, &bedrock_config(&provider), PROFILE_ARN)).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        let response = rig.send(bedrock_request(path, &bedrock_config(&provider), PROFILE_ARN)).await;
+        assert_eq!(response.status, 200, "{}", response.text());
         assert_eq!(rig.single_record().get("cost_nanodollars"), Some(&Value::Null));
     }
     let converse = format!("POST /model/{ENCODED_PROFILE_ARN}/converse");

@@ -36,15 +36,20 @@ fn request_with_flag(path: &str, flag: &str) -> TestRequest {
 async fn send_inspected_request(sent: &[u8], chunk: usize) -> (TestResponse, Value) {
     let provider = ScriptedServer::start_responding(sse_response(sent, chunk)).await;
     let rig = TestGateway::for_url(&provider.url());
-    let told = rig.send(inspected_request(MESSAGES_PATH)).await;
-    (told, rig.single_record())
+    let response = rig.send(inspected_request(MESSAGES_PATH)).await;
+    (response, rig.single_record())
 }
 
-fn assert_overloaded(told: &TestResponse, record: &Value, case: &str) {
-    assert_eq!((told.status, told.is_streamed, told.is_truncated), (529, false, false), "{case}: {}", told.text());
-    assert_eq!(told.header("content-type"), Some("application/json"), "{case}");
-    assert_eq!(told.header("content-length"), Some(OVERLOADED_ERROR.len().to_string().as_str()), "{case}");
-    assert_eq!(told.text(), OVERLOADED_ERROR, "{case}");
+fn assert_overloaded(response: &TestResponse, record: &Value, case: &str) {
+    assert_eq!(
+        (response.status, response.is_streamed, response.is_truncated),
+        (529, false, false),
+        "{case}: {}",
+        response.text()
+    );
+    assert_eq!(response.header("content-type"), Some("application/json"), "{case}");
+    assert_eq!(response.header("content-length"), Some(OVERLOADED_ERROR.len().to_string().as_str()), "{case}");
+    assert_eq!(response.text(), OVERLOADED_ERROR, "{case}");
     let said = pick_fields(record, ["response_status_code", "outcome", "is_success"]);
     assert_eq!(said, json!([529, "complete", false]), "{case}");
 }
@@ -52,8 +57,8 @@ fn assert_overloaded(told: &TestResponse, record: &Value, case: &str) {
 #[tokio::test]
 async fn overloaded_error_becomes_529_in_any_chunking() {
     for chunk in [1, 2, 3, 7, 20, 4096] {
-        let (told, record) = send_inspected_request(overloaded_error_event().as_bytes(), chunk).await;
-        assert_overloaded(&told, &record, &format!("chunks of {chunk}"));
+        let (response, record) = send_inspected_request(overloaded_error_event().as_bytes(), chunk).await;
+        assert_overloaded(&response, &record, &format!("chunks of {chunk}"));
     }
 }
 
@@ -71,8 +76,8 @@ async fn line_ends_bom_comments_and_pings_do_not_matter() {
     ];
     for sent in cases {
         for chunk in [3, 4096] {
-            let (told, record) = send_inspected_request(sent.as_bytes(), chunk).await;
-            assert_overloaded(&told, &record, &format!("{sent:?} in chunks of {chunk}"));
+            let (response, record) = send_inspected_request(sent.as_bytes(), chunk).await;
+            assert_overloaded(&response, &record, &format!("{sent:?} in chunks of {chunk}"));
         }
     }
 }
@@ -88,8 +93,8 @@ async fn forwards_other_first_events_unchanged() {
     let many = format!("{pings}{}", overloaded_error_event());
     for sent in [MESSAGE_EVENTS, &other, &late, &long, &many] {
         for chunk in [5, 100_000] {
-            let (told, record) = send_inspected_request(sent.as_bytes(), chunk).await;
-            assert_eq!((told.status, told.text().as_str()), (200, sent), "{sent:.60} in chunks of {chunk}");
+            let (response, record) = send_inspected_request(sent.as_bytes(), chunk).await;
+            assert_eq!((response.status, response.text().as_str()), (200, sent), "{sent:.60} in chunks of {chunk}");
             assert_eq!(record["response_status_code"], 200);
         }
     }
@@ -105,10 +110,10 @@ async fn ignores_compressed_other_format_and_unflagged_streams() {
     let compressed = TestGateway::for_url(&provider.url()).send(inspected_request(MESSAGES_PATH)).await;
     let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 9)).await;
     let rig = TestGateway::for_url(&provider.url());
-    for told in
+    for response in
         [compressed, rig.send(inspected_request(CHAT_PATH)).await, rig.send(stream_request(MESSAGES_PATH, "m")).await]
     {
-        assert_eq!((told.status, told.text()), (200, sent.clone()));
+        assert_eq!((response.status, response.text()), (200, sent.clone()));
     }
 }
 
@@ -117,8 +122,8 @@ async fn requests_identity_encoding_for_inspected_streams() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for (path, asked) in [(MESSAGES_PATH, "identity"), ("/v1/proxy/messages", "identity")] {
-        let told = rig.send(inspected_request(path).header("accept-encoding", "gzip")).await;
-        assert_eq!(told.status, 200, "{path}");
+        let response = rig.send(inspected_request(path).header("accept-encoding", "gzip")).await;
+        assert_eq!(response.status, 200, "{path}");
         assert_eq!(provider.ledger_entries().pop().unwrap().header("accept-encoding"), Some(asked), "{path}");
     }
     let plain = stream_request("/v1/proxy/messages", "m").header("accept-encoding", "gzip");
@@ -157,8 +162,8 @@ async fn overloaded_mock_provider_becomes_529() {
     let config = json!({"provider": "mock", "anthropic_inspect_stream_for_overloaded_error": true}).to_string();
     let ask =
         post_request(MESSAGES_PATH, chat_body("mock?fault=overloaded_first", true)).header("x-gateway-config", &config);
-    let told = rig.send(ask).await;
-    assert_eq!((told.status, &told.json()["error"]["type"]), (529, &"overloaded_error".into()));
+    let response = rig.send(ask).await;
+    assert_eq!((response.status, &response.json()["error"]["type"]), (529, &"overloaded_error".into()));
 }
 
 #[tokio::test]
@@ -169,8 +174,8 @@ async fn stream_broken_before_first_event_gets_error_status() {
     )
     .await;
     let rig = TestGateway::for_url(&provider.url());
-    let told = rig.send(inspected_request(MESSAGES_PATH)).await;
-    assert_eq!((told.status, &told.json()["type"]), (502, &"error".into()), "{}", told.text());
+    let response = rig.send(inspected_request(MESSAGES_PATH)).await;
+    assert_eq!((response.status, &response.json()["type"]), (502, &"error".into()), "{}", response.text());
     assert_eq!(rig.single_record()["outcome"], "refused");
 }
 
@@ -183,8 +188,8 @@ async fn request_timeout_bounds_wait_for_the_first_event() {
     })
     .await;
     let rig = TestGateway::for_url(&provider.url());
-    let told = rig.send(inspected_request(MESSAGES_PATH).header("x-gateway-request-timeout", "100")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (408, ""), "{}", told.text());
+    let response = rig.send(inspected_request(MESSAGES_PATH).header("x-gateway-request-timeout", "100")).await;
+    assert_eq!((response.status, response.error_code().as_str()), (408, ""), "{}", response.text());
     assert_eq!(pick_fields(&rig.single_record(), ["error", "outcome"]), json!(["timeout", "refused"]));
 }
 

@@ -7,8 +7,8 @@ use crate::harness::{
     stream_request, wait_until, with_timeout,
 };
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
+use penstock_net::body::{Body, BodyEnd, feed_channel};
 use serde_json::json;
 
 #[tokio::test]
@@ -25,9 +25,9 @@ async fn rejects_requests_above_max_in_flight() {
         .collect();
     wait_until("both are under way", || provider.ledger_entries().len() == 2).await;
     for _ in 0..3 {
-        let told = rig.send(chat_request("mock")).await;
-        assert_eq!((told.status, told.error_code().as_str()), (503, "overloaded"));
-        assert_eq!(told.header("retry-after"), Some("1"));
+        let response = rig.send(chat_request("mock")).await;
+        assert_eq!((response.status, response.error_code().as_str()), (503, "overloaded"));
+        assert_eq!(response.header("retry-after"), Some("1"));
         assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "overloaded"]));
     }
     for answer in held {
@@ -75,10 +75,10 @@ async fn rejects_bodies_when_the_memory_budget_is_exhausted() {
     let held = tokio::spawn(async move { penstock_core::gateway::handle(&state, first).await.head.status });
     wait_until("it is under way", || provider.ledger_entries().len() == 1).await;
     for (path, pieces) in [(CHAT_PATH, true), (CHAT_PATH, false), (MESSAGES_PATH, true)] {
-        let told = rig.send(large("mock", path, pieces)).await;
-        assert_eq!((told.status, told.header("retry-after")), (503, Some("1")), "{}", told.text());
-        assert!(told.text().contains("limits.buffered_body_bytes"), "{}", told.text());
-        assert_eq!(told.json()["type"] == "error", path == MESSAGES_PATH);
+        let response = rig.send(large("mock", path, pieces)).await;
+        assert_eq!((response.status, response.header("retry-after")), (503, Some("1")), "{}", response.text());
+        assert!(response.text().contains("limits.buffered_body_bytes"), "{}", response.text());
+        assert_eq!(response.json()["type"] == "error", path == MESSAGES_PATH);
         assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "memory_exhausted"]));
     }
     // Small bodies, and bodies that are forwarded as they arrive, do not use the memory budget.
@@ -104,7 +104,7 @@ async fn health_paths_respond_under_overload() {
 #[tokio::test]
 async fn records_above_the_outbox_limit_are_dropped_and_counted() {
     let provider = Server::start().await;
-    let limit = 4_000;
+    let limit = 8_000;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.outbox_bytes = limit);
     for _ in 0..50 {
         assert_eq!(rig.send(chat_request("mock")).await.status, 200);
@@ -147,9 +147,9 @@ async fn two_hundred_concurrent_streams_complete() {
             })
         })
         .collect();
-    for told in streams {
-        let told = with_timeout(told).await.unwrap();
-        assert!(!told.is_truncated && told.body.ends_with(b"data: [DONE]\n\n"));
+    for response in streams {
+        let response = with_timeout(response).await.unwrap();
+        assert!(!response.is_truncated && response.body.ends_with(b"data: [DONE]\n\n"));
     }
     assert_eq!(rig.drain_records().len(), 200);
     tokio::time::sleep(Duration::from_millis(5)).await;

@@ -27,9 +27,9 @@ async fn requests_follow_weights_and_zero_weight_gets_none() {
     ]);
     let mut counts: HashMap<String, u32> = HashMap::new();
     for _ in 0..400 {
-        let told = rig.send(chat_with_config(&config)).await;
-        assert_eq!(told.status, 200);
-        *counts.entry(routing_headers(&told)[0].to_owned()).or_default() += 1;
+        let response = rig.send(chat_with_config(&config)).await;
+        assert_eq!(response.status, 200);
+        *counts.entry(routing_headers(&response)[0].to_owned()).or_default() += 1;
     }
     assert_eq!(counts.len(), 2, "{counts:?}");
     assert!((240..360).contains(&counts["config.targets[0]"]), "{counts:?}");
@@ -40,10 +40,10 @@ async fn requests_follow_weights_and_zero_weight_gets_none() {
 async fn failed_target_is_not_replaced() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig
+    let response = rig
         .send(chat_with_config(&loadbalance_config(&[mock_target("status=503"), weighted_target(0.0, "chunks=1")])))
         .await;
-    assert_eq!((told.status, told.header("x-should-retry")), (503, None));
+    assert_eq!((response.status, response.header("x-should-retry")), (503, None));
 }
 
 #[tokio::test]
@@ -60,8 +60,8 @@ async fn sticky_user_keeps_its_target_in_every_worker() {
         for user in 0..30 {
             let metadata = json!({"user_id": format!("u{user}")}).to_string();
             let rig = if round % 2 == 0 { &one } else { &other };
-            let told = rig.send(chat_with_config(&config).header("x-gateway-metadata", &metadata)).await;
-            let option = routing_headers(&told)[0].to_owned();
+            let response = rig.send(chat_with_config(&config).header("x-gateway-metadata", &metadata)).await;
+            let option = routing_headers(&response)[0].to_owned();
             assert_eq!(seen.entry(user).or_insert_with(|| option.clone()), &option);
         }
     }
@@ -74,8 +74,8 @@ async fn fallback_works_inside_a_load_balanced_target() {
     let rig = TestGateway::for_provider(&provider);
     let inner =
         json!({"strategy": {"mode": "fallback"}, "targets": [mock_target("status=500"), mock_target("chunks=1")]});
-    let told = rig.send(chat_with_config(&loadbalance_config(&[inner]))).await;
-    assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[0].targets[1]"));
+    let response = rig.send(chat_with_config(&loadbalance_config(&[inner]))).await;
+    assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[0].targets[1]"));
     let record = rig.single_record();
     assert_eq!(
         record["decisions"][0],

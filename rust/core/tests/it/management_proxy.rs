@@ -15,12 +15,11 @@ use crate::harness::{
     scripted::{encode_chunks, json_response, read_request},
     wait_until,
 };
+use crate::spool::SpoolFolder;
 use bytes::Bytes;
-use penstock_core::{
-    endpoints::management_proxy,
-    ingress::body::{Body, BodyEnd, feed_channel},
-};
+use penstock_core::endpoints::management_proxy;
 use penstock_mock::Server;
+use penstock_net::body::{Body, BodyEnd, feed_channel};
 use serde_json::{Value, json};
 use tokio::{
     io::AsyncWriteExt,
@@ -136,8 +135,8 @@ async fn forwards_management_request_and_response_unchanged() {
         .header("connection", "keep-alive")
         .header("expect", "100-continue")
         .body("{\"a\":1}");
-    let told = rig.send(ask).await;
-    assert_eq!((told.status, told.text().as_str(), told.header("x-own")), (418, "{\"ok\" : 1}", Some("1")));
+    let reply = rig.send(ask).await;
+    assert_eq!((reply.status, reply.text().as_str(), reply.header("x-own")), (418, "{\"ok\" : 1}", Some("1")));
     let asked = control.received_requests().remove(0);
     assert_eq!((asked.request_line.as_str(), &asked.body[..]), ("PATCH /v1/health/deep?x=%20&y=/", &b"{\"a\":1}"[..]));
     for line in ["host: gateway.example", "authorization: Bearer admin", "x-gateway-api-key: pk-1", "content-length: 7"]
@@ -147,8 +146,8 @@ async fn forwards_management_request_and_response_unchanged() {
     assert!(!asked.head.contains("expect") && !asked.head.contains("connection"));
     assert!(rig.drain_records().is_empty());
     // The response carries request ids under the header prefix that the client uses.
-    assert_eq!(told.header("x-request-id").map(str::len), Some(36));
-    assert_eq!(told.header("x-gateway-trace-id"), told.header("x-request-id"));
+    assert_eq!(reply.header("x-request-id").map(str::len), Some(36));
+    assert_eq!(reply.header("x-gateway-trace-id"), reply.header("x-request-id"));
     let traced = rig.send(TestRequest::new("GET", "/v1/health/deep").header("x-portkey-trace-id", "t-1")).await;
     assert_eq!(traced.header("x-portkey-trace-id"), Some("t-1"));
 }
@@ -163,8 +162,8 @@ async fn streams_large_management_response() {
     ]
     .concat();
     let control = MockControl::start(move |_| Some(framed.clone()));
-    let told = control.rig("http://127.0.0.1:1").send(get_request("/schema/openapi.json")).await;
-    assert!(told.is_streamed && !told.is_truncated && told.text() == body);
+    let response = control.rig("http://127.0.0.1:1").send(get_request("/schema/openapi.json")).await;
+    assert!(response.is_streamed && !response.is_truncated && response.text() == body);
 }
 
 #[tokio::test]
@@ -175,8 +174,8 @@ async fn assembles_and_bounds_chunked_management_body() {
     feeder.push(Bytes::from_static(b"ab"));
     feeder.push(Bytes::from_static(b"cd"));
     feeder.finish(BodyEnd::Complete);
-    let told = rig.send(TestRequest::new("POST", "/v1/health").with_body(Body::Streamed(one, None))).await;
-    assert_eq!((told.status, control.received_requests()[0].body.as_slice()), (200, &b"abcd"[..]));
+    let response = rig.send(TestRequest::new("POST", "/v1/health").with_body(Body::Streamed(one, None))).await;
+    assert_eq!((response.status, control.received_requests()[0].body.as_slice()), (200, &b"abcd"[..]));
     rig = TestGateway::with_settings("", |settings| {
         settings.control_socket = Some(control.socket_path.clone());
         settings.max_body_bytes = 3;
@@ -188,7 +187,11 @@ async fn assembles_and_bounds_chunked_management_body() {
 
 #[tokio::test]
 async fn limits_management_bodies_individually_and_in_total() {
-    let control = MockControl::start(|_| Some(json_response("200 OK", "", "{}")));
+    let control = MockControl::start(|asked| {
+        let is_authenticating = asked.request_line.contains("/internal/identity");
+        let authenticated = || b"HTTP/1.1 204 No Content\r\n\r\n".to_vec();
+        Some(if is_authenticating { authenticated() } else { json_response("200 OK", "", "{}") })
+    });
     let rig = TestGateway::with_settings("", |settings| {
         settings.control_socket = Some(control.socket_path.clone());
         settings.max_body_bytes = 6 * 1024 * 1024;
@@ -201,8 +204,8 @@ async fn limits_management_bodies_individually_and_in_total() {
         TestRequest::new("POST", path).with_body(Body::Streamed(body, None))
     };
     let large = 5 * 1024 * 1024;
-    let told = rig.send(fed("/v1/health", large)).await;
-    assert_eq!((told.status, told.error_code().as_str()), (413, "body_too_large"));
+    let response = rig.send(fed("/v1/health", large)).await;
+    assert_eq!((response.status, response.error_code().as_str()), (413, "body_too_large"));
     assert_eq!(rig.send(TestRequest::new("POST", "/v1/health").body(" ".repeat(large))).await.status, 413);
     assert_eq!(rig.send(fed("/v1/files", large)).await.status, 200);
     let room = &rig.state.shared.management_memory;
@@ -214,8 +217,11 @@ async fn limits_management_bodies_individually_and_in_total() {
         }
         shares.push(share);
     }
-    let told = rig.send(fed("/v1/health", 1024 * 1024)).await;
-    assert_eq!((told.status, told.error_code().as_str(), told.header("retry-after")), (503, "overloaded", Some("1")));
+    let response = rig.send(fed("/v1/health", 1024 * 1024)).await;
+    assert_eq!(
+        (response.status, response.error_code().as_str(), response.header("retry-after")),
+        (503, "overloaded", Some("1"))
+    );
     assert_eq!(rig.state.record_sink.metrics.management_rejected.get(), 1);
     assert_eq!(rig.send(fed("/v1/health", 1024)).await.status, 200);
     shares.clear();
@@ -243,8 +249,8 @@ async fn internal_paths_are_never_forwarded() {
         "/schema.json",
     ] {
         for method in ["GET", "POST"] {
-            let told = rig.send(TestRequest::new(method, path)).await;
-            assert!((400..500).contains(&told.status), "{method} {path}: {}", told.status);
+            let response = rig.send(TestRequest::new(method, path)).await;
+            assert!((400..500).contains(&response.status), "{method} {path}: {}", response.status);
         }
     }
     assert!(control.request_lines().is_empty(), "{:?}", control.request_lines());
@@ -260,9 +266,9 @@ async fn data_plane_works_without_control_process() {
     let mut control = MockControl::new_stopped();
     let rig = control.rig(&provider.url());
     for _ in 0..2 {
-        let told = rig.send(get_request("/v1/health")).await;
-        assert_eq!((told.status, told.error_code().as_str()), (503, "management_unavailable"));
-        assert_eq!(told.header("retry-after"), Some("1"));
+        let response = rig.send(get_request("/v1/health")).await;
+        assert_eq!((response.status, response.error_code().as_str()), (503, "management_unavailable"));
+        assert_eq!(response.header("retry-after"), Some("1"));
         assert_eq!(rig.send(chat_request("mock")).await.status, 200);
         control.listen(|_| Some(json_response("200 OK", "", "{}")));
         assert_eq!(rig.send(get_request("/v1/health")).await.status, 200);
@@ -292,16 +298,18 @@ async fn reconnects_to_restarted_control_process() {
 async fn reports_metrics_every_second() {
     let provider = Server::start().await;
     let control = MockControl::start(|_| Some(no_content_response()));
-    let rig = control.rig(&provider.url());
+    let spool = SpoolFolder::new();
+    let rig = spool.gateway(&provider.url(), |settings| settings.control_socket = Some(control.socket_path.clone()));
+    rig.apply_snapshot(&json!({"epoch": "0", "management": ["/v1/health"]}));
     rig.send(chat_request("mock")).await;
     rig.send(get_request("/v1/health")).await;
     let telling = tokio::spawn(management_proxy::report_metrics(Arc::clone(&rig.state)));
     wait_until("it is told", || control.request_lines().contains(&"POST /internal/metrics".to_owned())).await;
     telling.abort();
-    let told: Value = serde_json::from_slice(&control.received_requests().last().unwrap().body).unwrap();
+    let response: Value = serde_json::from_slice(&control.received_requests().last().unwrap().body).unwrap();
     let names = ["worker", "management", "records", "records_dropped", "idle_connections", "epoch", "in_flight"];
-    assert_eq!(crate::harness::pick_fields(&told, names), json!([1, 1, 1, 0, 2, "0", 0]));
-    assert_eq!((&told["requests"]["2xx"], &told["pid"]), (&json!(1), &json!(std::process::id())));
+    assert_eq!(crate::harness::pick_fields(&response, names), json!([1, 1, 1, 0, 2, "0", 0]));
+    assert_eq!((&response["requests"]["2xx"], &response["pid"]), (&json!(1), &json!(std::process::id())));
 }
 
 #[tokio::test]

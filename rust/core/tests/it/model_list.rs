@@ -57,11 +57,11 @@ async fn model_list_has_the_same_shape_for_all_providers() {
         {"id": "m-1", "object": "model", "created": 5, "owned_by": "o", "context_length": 9}, {"id": "m-2"}]});
     let played = GoldenProvider::start(200, "application/json", list.to_string().into_bytes(), 20).await;
     for provider in ["openai", "mistral-ai", "ollama", "github", "mock"] {
-        let told =
+        let response =
             GoldenProvider::gateway_trusting_loopback().send(list_models_request(provider, &played.server.url())).await;
-        let data = json!([{"id": "m-1", "object": "model", "created": 5, "owned_by": "o"},
-            {"id": "m-2", "object": "model", "created": 0, "owned_by": provider}]);
-        assert_eq!(told.json(), json!({"object": "list", "data": data, "provider": provider}));
+        let data = json!([{"id": "m-1", "object": "model", "created": 5, "owned_by": "o", "type": "model"},
+            {"id": "m-2", "object": "model", "created": 0, "owned_by": provider, "type": "model"}]);
+        assert_eq!(response.json(), json!({"object": "list", "data": data, "provider": provider}));
     }
     // A raw proxy path returns the provider's list unchanged.
     let raw = TestRequest::new("GET", "/v1/proxy/models");
@@ -76,10 +76,10 @@ async fn fetches_all_pages_of_a_model_list() {
         (200, json!({"publisherModels": [{"name": format!("publishers/google/models/{id}")}], "nextPageToken": next}))
     };
     let (provider, lines) = start_paged_provider(vec![page("a", "t/1&x="), page("b", "t2"), page("c", "")]).await;
-    let told =
+    let response =
         GoldenProvider::gateway_trusting_loopback().send(list_models_request("vertex-ai", &provider.url())).await;
-    let ids: Vec<Value> = told.json()["data"].as_array().unwrap().iter().map(|model| model["id"].clone()).collect();
-    assert_eq!((told.status, json!(ids)), (200, json!(["a", "b", "c"])), "{}", told.text());
+    let ids: Vec<Value> = response.json()["data"].as_array().unwrap().iter().map(|model| model["id"].clone()).collect();
+    assert_eq!((response.status, json!(ids)), (200, json!(["a", "b", "c"])), "{}", response.text());
     let lines = lines.lock().unwrap().clone();
     let path = "GET /v1beta1/publishers/google/models?pageSize=200";
     assert_eq!(
@@ -97,11 +97,18 @@ async fn later_page_error_is_returned_and_endless_list_fails() {
     let page = (200, json!({"models": [{"name": "models/a"}], "nextPageToken": "t"}));
     let failed = (429, json!({"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}}));
     let (provider, _) = start_paged_provider(vec![page.clone(), failed]).await;
-    let told = GoldenProvider::gateway_trusting_loopback().send(list_models_request("google", &provider.url())).await;
-    assert_eq!((told.status, &told.json()["error"]["message"]), (429, &json!("google error: slow down")));
+    let response =
+        GoldenProvider::gateway_trusting_loopback().send(list_models_request("google", &provider.url())).await;
+    assert_eq!((response.status, &response.json()["error"]["message"]), (429, &json!("google error: slow down")));
     let (provider, lines) = start_paged_provider(vec![page]).await;
-    let told = GoldenProvider::gateway_trusting_loopback().send(list_models_request("google", &provider.url())).await;
-    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"), "{}", told.text());
+    let response =
+        GoldenProvider::gateway_trusting_loopback().send(list_models_request("google", &provider.url())).await;
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (502, "upstream_disconnected"),
+        "{}",
+        response.text()
+    );
     assert_eq!(lines.lock().unwrap().len(), 50);
 }
 
@@ -110,8 +117,8 @@ async fn lists_chat_models_unless_the_client_names_a_task() {
     let list = json!({"error": null, "output": [{"modelId": "a/b", "task": "chat"}]});
     let (provider, lines) = start_paged_provider(vec![(200, list)]).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let told = rig.send(list_models_request("bytez", &provider.url())).await.json();
-    assert_eq!((&told["object"], &told["data"][0]["id"]), (&json!("list"), &json!("a/b")), "{told}");
+    let response = rig.send(list_models_request("bytez", &provider.url())).await.json();
+    assert_eq!((&response["object"], &response["data"][0]["id"]), (&json!("list"), &json!("a/b")), "{response}");
     let other = TestRequest::new("GET", "/v1/models?task=summarization").header("x-gateway-provider", "bytez");
     rig.send(other.header("x-gateway-custom-host", &provider.url())).await;
     let lines = lines.lock().unwrap().clone();
@@ -128,16 +135,24 @@ async fn oversized_model_list_passes_unchanged_or_fails() {
     for (count, is_read) in [(200, true), (4200, false)] {
         let theirs = list("id", count);
         let played = GoldenProvider::start(200, "application/json", theirs.to_string().into_bytes(), 1 << 20).await;
-        let told =
+        let response =
             GoldenProvider::gateway_trusting_loopback().send(list_models_request("openai", &played.server.url())).await;
-        assert_eq!((told.status, told.json()["object"] == "list", told.json() == theirs), (200, is_read, !is_read));
+        assert_eq!(
+            (response.status, response.json()["object"] == "list", response.json() == theirs),
+            (200, is_read, !is_read)
+        );
         let (provider, _) = start_paged_provider(vec![(200, list("name", count))]).await;
-        let told =
+        let response =
             GoldenProvider::gateway_trusting_loopback().send(list_models_request("google", &provider.url())).await;
         if is_read {
-            assert_eq!((told.status, told.json()["data"].as_array().map(Vec::len)), (200, Some(count)));
+            assert_eq!((response.status, response.json()["data"].as_array().map(Vec::len)), (200, Some(count)));
         } else {
-            assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"), "{}", told.text());
+            assert_eq!(
+                (response.status, response.error_code().as_str()),
+                (502, "upstream_disconnected"),
+                "{}",
+                response.text()
+            );
         }
     }
 }
@@ -158,10 +173,10 @@ async fn all_pages_share_one_request_timeout() {
         }
     })
     .await;
-    let told = GoldenProvider::gateway_trusting_loopback()
+    let response = GoldenProvider::gateway_trusting_loopback()
         .send(list_models_request("google", &provider.url()).header("x-gateway-request-timeout", "200"))
         .await;
-    assert_eq!(told.status, 408, "{}", told.text());
+    assert_eq!(response.status, 408, "{}", response.text());
     let pages = *asked.lock().unwrap();
     assert!((1..50).contains(&pages), "{pages} pages");
 }
@@ -179,9 +194,9 @@ async fn anthropic_model_list_follows_the_client_format() {
         if let Some(version) = version {
             ask = ask.header("anthropic-version", version);
         }
-        let told = GoldenProvider::gateway_trusting_loopback().send(ask).await;
-        assert_eq!(told.status, 200, "{}", told.text());
-        assert_eq!(told.json(), serde_json::from_slice::<Value>(&read(file)).unwrap());
+        let reply = GoldenProvider::gateway_trusting_loopback().send(ask).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        assert_eq!(reply.json(), serde_json::from_slice::<Value>(&read(file)).unwrap());
     }
 }
 
@@ -197,11 +212,35 @@ async fn anthropic_client_reads_every_list_in_its_own_format() {
         ("google", json!({"models": [{"name": "models/a"}, {"name": "models/b"}]}), "1970-01-01T00:00:00Z"),
     ] {
         let (there, _) = start_paged_provider(vec![(200, theirs)]).await;
-        let told = GoldenProvider::gateway_trusting_loopback()
+        let response = GoldenProvider::gateway_trusting_loopback()
             .send(list_models_request(provider, &there.url()).header("anthropic-version", "2023-06-01"))
             .await;
         let data = json!([named("a", made), named("b", made)]);
         let expected = json!({"data": data, "has_more": false, "first_id": "a", "last_id": "b"});
-        assert_eq!((told.status, told.json()), (200, expected), "{provider}");
+        assert_eq!((response.status, response.json()), (200, expected), "{provider}");
+    }
+}
+
+#[tokio::test]
+async fn clients_of_google_and_cohere_read_every_list_in_their_own_format() {
+    for (provider, theirs) in [
+        ("openai", json!({"object": "list", "data": [{"id": "a", "created": 5}, {"id": "b", "created": 5}]})),
+        ("google", json!({"models": [{"name": "models/a"}, {"name": "models/b"}]})),
+        ("cohere", json!({"models": [{"name": "a"}, {"name": "b"}]})),
+    ] {
+        let (there, _) = start_paged_provider(vec![(200, theirs)]).await;
+        let google =
+            json!({"models": [{"name": "models/a", "displayName": "a"}, {"name": "models/b", "displayName": "b"}]});
+        let cohere = json!({"models": [{"name": "a"}, {"name": "b"}]});
+        for (header, value, expected) in [
+            ("x-goog-api-client", "google-genai-sdk/3.3.0", &google),
+            ("x-goog-api-key", "sk-1", &google),
+            ("user-agent", "cohere/7.3.1", &cohere),
+        ] {
+            let response = GoldenProvider::gateway_trusting_loopback()
+                .send(list_models_request(provider, &there.url()).header(header, value))
+                .await;
+            assert_eq!((response.status, response.json()), (200, expected.clone()), "{provider} {header}");
+        }
     }
 }

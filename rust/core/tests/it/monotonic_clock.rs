@@ -21,8 +21,8 @@ async fn clock_jumps_expire_cache_and_cooldowns_without_errors() {
         rig.state.shared.clock.advance(leap);
         assert_eq!(routing_headers(&rig.send(chat_with_config(&kept)).await)[2], expected, "{leap:?}");
         for _ in 0..4 {
-            let told = rig.send(chat_with_config(&guarded)).await;
-            assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"), "{leap:?}");
+            let response = rig.send(chat_with_config(&guarded)).await;
+            assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[1]"), "{leap:?}");
         }
         assert_eq!(rig.state.shared.breakers.open_count(), 1);
     }

@@ -21,7 +21,7 @@ async fn errors_of_every_shape_are_normalised() {
             "provider": provider})
     };
     let zipped = "application/json\r\ncontent-encoding: gzip";
-    for (status, provider, kind, body, told) in [
+    for (status, provider, kind, body, response) in [
         (
             422,
             "mistral-ai",
@@ -53,7 +53,7 @@ async fn errors_of_every_shape_are_normalised() {
     ] {
         let played = GoldenProvider::start(status, kind, body, 7).await;
         let answer = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, provider)).await;
-        assert_eq!((answer.status, answer.json()), (status, told), "{provider}");
+        assert_eq!((answer.status, answer.json()), (status, response), "{provider}");
         assert_eq!((answer.header("content-type"), answer.header("content-encoding")), (Some(JSON_CONTENT_TYPE), None));
         assert_eq!(answer.header("x-request-id"), Some("up-1"));
     }
@@ -62,7 +62,7 @@ async fn errors_of_every_shape_are_normalised() {
 #[tokio::test]
 async fn errors_name_the_provider_except_in_passthrough() {
     let good = r#"{"error": {"message":"m", "type":"t","param":null,"code":"c", "more": [1.0]} }"#;
-    let told =
+    let response =
         r#"{"error":{"message":"groq error: m","type":"t","param":null,"code":"c","more":[1.0]},"provider":"groq"}"#;
     let zipped = "application/json\r\ncontent-encoding: gzip";
     for (kind, body) in [
@@ -70,12 +70,12 @@ async fn errors_name_the_provider_except_in_passthrough() {
         ("text/event-stream", format!("data: {good}\n\n").into_bytes()),
         (zipped, packed(good)),
         // A chained Penstock gateway has already named the provider.
-        (JSON_CONTENT_TYPE, told.into()),
+        (JSON_CONTENT_TYPE, response.into()),
     ] {
         let played = GoldenProvider::start(400, kind, body, 9).await;
         let answer = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, "groq")).await;
         assert_eq!((answer.status, answer.header("content-type")), (400, Some(JSON_CONTENT_TYPE)));
-        assert_eq!((answer.text().as_str(), answer.header("content-encoding")), (told, None));
+        assert_eq!((answer.text().as_str(), answer.header("content-encoding")), (response, None));
     }
     let odd = GoldenProvider::start(400, "text/plain", b"odd".to_vec(), 9).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
@@ -114,8 +114,8 @@ async fn html_page_is_an_invalid_response_except_on_raw_paths() {
         for stream in [false, true] {
             let played = GoldenProvider::start(200, kind, page.to_vec(), 9).await;
             let rig = GoldenProvider::gateway_trusting_loopback();
-            let told = rig.send(played.build_request("groq", CHAT_PATH, chat_body("m", stream).into_bytes())).await;
-            let message = told.json()["error"]["message"].as_str().unwrap().to_owned();
+            let reply = rig.send(played.build_request("groq", CHAT_PATH, chat_body("m", stream).into_bytes())).await;
+            let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
             assert!(message.starts_with("groq returned an invalid response: ") && message.contains(said), "{message}");
             let record = rig.single_record();
             assert_eq!((&record["error"], &record["is_success"]), (&json!("invalid_response"), &json!(false)));
@@ -128,16 +128,16 @@ async fn html_page_is_an_invalid_response_except_on_raw_paths() {
         played.build_request("groq", "/v1/status", chat_body("m", false).into_bytes()),
         played.build_request("openai", "/v1/files/file-1/content", Vec::new()).method("GET"),
     ] {
-        let told = rig.send(raw).await;
-        assert_eq!((told.status, &told.body[..]), (200, &page[..]));
+        let reply = rig.send(raw).await;
+        assert_eq!((reply.status, &reply.body[..]), (200, &page[..]));
     }
     // With another target, the gateway falls back to it.
     let other = GoldenProvider::start(200, JSON_CONTENT_TYPE, br#"{"choices":[]}"#.to_vec(), 9).await;
     let target =
         |played: &GoldenProvider| json!({"provider": "groq", "custom_host": played.server.url(), "api_key": "k"});
     let config = json!({"strategy": {"mode": "fallback"}, "targets": [target(&played), target(&other)]});
-    let told = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false).into_bytes())).await;
-    assert_eq!((told.status, told.text().as_str()), (200, r#"{"choices":[]}"#));
+    let reply = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false).into_bytes())).await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, r#"{"choices":[]}"#));
 }
 
 #[tokio::test]
@@ -165,8 +165,8 @@ async fn anthropic_client_gets_errors_in_its_own_format() {
 async fn failed_request_returns_the_providers_request_id() {
     let kind = "application/json\r\nx-amzn-requestid: aws-1";
     let played = GoldenProvider::start_with_headers(400, kind, br#"{"message":"no such model"}"#.to_vec(), 99).await;
-    let told = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, "bedrock")).await;
-    assert_eq!((told.status, told.header("x-request-id")), (400, Some("aws-1")), "{}", told.text());
+    let response = GoldenProvider::gateway_trusting_loopback().send(chat_via_provider(&played, "bedrock")).await;
+    assert_eq!((response.status, response.header("x-request-id")), (400, Some("aws-1")), "{}", response.text());
     let anthropics = GoldenProvider::gateway_trusting_loopback()
         .send(played.build_request("bedrock", MESSAGES_PATH, chat_body("m", false).into_bytes()))
         .await;
@@ -180,11 +180,11 @@ async fn finish_reason_is_normalised_only_for_providers_that_need_it() {
     for (provider, is_read) in [("together-ai", true), ("openai", false)] {
         let rig = GoldenProvider::gateway_trusting_loopback();
         let whole = GoldenProvider::start(200, JSON_CONTENT_TYPE, said.into(), 5).await;
-        let told = rig.send(chat_via_provider(&whole, provider).header("accept-encoding", "gzip")).await;
+        let response = rig.send(chat_via_provider(&whole, provider).header("accept-encoding", "gzip")).await;
         let streamed = GoldenProvider::start(200, "text/event-stream", event.clone().into_bytes(), 5).await;
         let events = rig.send(streamed.build_request(provider, CHAT_PATH, chat_body("m", true).into_bytes())).await;
         let word = if is_read { "stop" } else { "eos" };
-        assert_eq!(told.text(), said.replace("eos", word), "{provider}");
+        assert_eq!(response.text(), said.replace("eos", word), "{provider}");
         assert_eq!(events.text(), event.replace("eos", word), "{provider}");
         assert_eq!(whole.parse_last_request().0.contains("\r\naccept-encoding: identity"), is_read, "{provider}");
     }
@@ -196,10 +196,10 @@ async fn response_is_normalised_up_to_a_size_limit() {
         let said = format!(r#"{{"data":[{{"embedding":"{}"}}]}}"#, "A".repeat(length));
         let played = GoldenProvider::start(200, JSON_CONTENT_TYPE, said.clone().into_bytes(), 1 << 20).await;
         let asked = played.build_request("openai", "/v1/embeddings", br#"{"model":"m","input":"a"}"#.to_vec());
-        let told = GoldenProvider::gateway_trusting_loopback()
+        let response = GoldenProvider::gateway_trusting_loopback()
             .send(asked.header("x-gateway-strict-open-ai-compliance", "false"))
             .await;
         let named = said.strip_suffix('}').unwrap().to_owned() + r#","provider":"openai"}"#;
-        assert!(told.status == 200 && told.text() == if is_mended { named } else { said }, "{length}");
+        assert!(response.status == 200 && response.text() == if is_mended { named } else { said }, "{length}");
     }
 }

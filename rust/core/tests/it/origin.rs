@@ -47,11 +47,11 @@ const REQUEST_HOST_INPUTS: [HostInput; 5] = [
     }),
 ];
 
-fn assert_refused(told: &TestResponse, what: &str, url: &str) {
-    let text = told.text();
-    assert_eq!(told.status, 400, "{what}, {url:?}: {text}");
-    let by_config = told.error_code() == "invalid_config" && text.contains("custom_host");
-    assert!(told.error_code() == "invalid_custom_host" || by_config, "{what}, {url:?}: {text}");
+fn assert_refused(response: &TestResponse, what: &str, url: &str) {
+    let text = response.text();
+    assert_eq!(response.status, 400, "{what}, {url:?}: {text}");
+    let by_config = response.error_code() == "invalid_config" && text.contains("custom_host");
+    assert!(response.error_code() == "invalid_custom_host" || by_config, "{what}, {url:?}: {text}");
     assert!(!text.contains(CANARY_KEY), "{what}, {url:?}: {text}");
 }
 
@@ -104,11 +104,11 @@ async fn saved_provider_or_config_never_dials_a_forbidden_host() {
     for (provider, config) in providers.iter().zip(&configs) {
         let url = provider["custom_host"].as_str().unwrap();
         let slug = |row: &Value| row["slug"].as_str().unwrap().to_owned();
-        let told = rig.send(request_with_canary(CHAT_PATH, &format!("@{}", slug(provider)))).await;
-        assert_refused(&told, "a saved provider", url);
-        let told =
+        let response = rig.send(request_with_canary(CHAT_PATH, &format!("@{}", slug(provider)))).await;
+        assert_refused(&response, "a saved provider", url);
+        let response =
             rig.send(request_with_canary("/v1/proxy/x", "openai").header("x-gateway-config", &slug(config))).await;
-        assert_refused(&told, "a saved config", url);
+        assert_refused(&response, "a saved config", url);
     }
     assert!(!accepts_connection_within(&listener, Duration::from_millis(100)).await);
 }
@@ -121,8 +121,8 @@ async fn raw_request_path_cannot_change_the_host() {
     for url in forbidden_urls(port) {
         for path in [format!("/v1/proxy/{url}"), format!("/v1/proxy//{}", url.trim_start_matches("http://"))] {
             let visible: String = path.chars().filter(char::is_ascii_graphic).collect();
-            let told = rig.send(get_request(&visible)).await;
-            assert!([200, 400].contains(&told.status), "{visible}: {}", told.text());
+            let response = rig.send(get_request(&visible)).await;
+            assert!([200, 400].contains(&response.status), "{visible}: {}", response.text());
         }
     }
     assert!(provider.connection_count() > 0);

@@ -39,9 +39,9 @@ async fn maps_chat_parameters_and_reports_dropped_ones() {
         ("mistral-ai", changed(&system, &["max_completion_tokens", "seed", "logprobs"], mistral), Some("logprobs")),
         ("groq", changed(&system, &["logprobs"], json!({})), Some("logprobs")),
     ] {
-        let told = rig.send(played.build_request(provider, CHAT_PATH, body.clone())).await;
-        assert_eq!((told.status, played.parse_last_request().1), (200, expected), "{provider}");
-        assert_eq!(told.header("x-gateway-not-translated"), lost, "{provider}");
+        let response = rig.send(played.build_request(provider, CHAT_PATH, body.clone())).await;
+        assert_eq!((response.status, played.parse_last_request().1), (200, expected), "{provider}");
+        assert_eq!(response.header("x-gateway-not-translated"), lost, "{provider}");
     }
 }
 
@@ -51,8 +51,8 @@ async fn passes_proxy_requests_through_unchanged() {
     let forced =
         played.build_request("mistral-ai", "/v1/proxy/chat/completions", chat_request_body().to_string().into_bytes());
     for (count, ask) in [(1, forced), (2, GoldenProvider::passthrough_request(CHAT_PATH, chat_request_body()))] {
-        let told = played.gateway_with_saved_provider("mistral-ai").send(ask).await;
-        assert_eq!((told.status, played.request_lines.lock().unwrap().len()), (200, count), "{}", told.text());
+        let response = played.gateway_with_saved_provider("mistral-ai").send(ask).await;
+        assert_eq!((response.status, played.request_lines.lock().unwrap().len()), (200, count), "{}", response.text());
         assert_eq!(played.parse_last_request().1, chat_request_body());
     }
 }
@@ -63,8 +63,8 @@ async fn maps_parameters_of_translated_requests_too() {
     let rig = GoldenProvider::gateway_trusting_loopback();
     let body = json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}],
         "tools": [{"name": "t", "input_schema": {"type": "object"}}], "tool_choice": {"type": "any"}});
-    let told = rig.send(played.build_request("mistral-ai", "/v1/messages", body.to_string().into_bytes())).await;
-    assert_eq!((told.status, &played.parse_last_request().1["tool_choice"]), (200, &json!("any")));
+    let response = rig.send(played.build_request("mistral-ai", "/v1/messages", body.to_string().into_bytes())).await;
+    assert_eq!((response.status, &played.parse_last_request().1["tool_choice"]), (200, &json!("any")));
 }
 
 #[tokio::test]
@@ -75,11 +75,15 @@ async fn maps_tool_history_only_for_mistral_models_on_azure() {
         let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
         let body = json!({"model": model, "messages": [{"role": "assistant", "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c", "content": "1"}, {"role": "user", "content": "x"}]});
-        let told = rig.send(played.build_request("azure-ai", CHAT_PATH, body.to_string().into_bytes())).await;
+        let response = rig.send(played.build_request("azure-ai", CHAT_PATH, body.to_string().into_bytes())).await;
         let sent = played.parse_last_request().1;
         let roles: Vec<_> =
             sent["messages"].as_array().unwrap().iter().filter_map(|one| one["role"].as_str()).collect();
-        assert_eq!((told.status, roles), (200, [&["assistant", "tool"][..], bridge, &["user"]].concat()), "{model}");
+        assert_eq!(
+            (response.status, roles),
+            (200, [&["assistant", "tool"][..], bridge, &["user"]].concat()),
+            "{model}"
+        );
         assert_eq!(sent["messages"][1]["tool_call_id"] == "c", bridge.is_empty(), "{model}");
     }
 }

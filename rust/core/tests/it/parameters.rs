@@ -10,7 +10,7 @@ use tokio::{io::AsyncWriteExt, sync::mpsc};
 
 /// Starts a provider that sends the bodies it receives to a channel. It answers 503 if the request contains "fails".
 async fn start_recording_provider() -> (ScriptedServer, mpsc::UnboundedReceiver<String>) {
-    let (tell, told) = mpsc::unbounded_channel();
+    let (tell, response) = mpsc::unbounded_channel();
     let provider = ScriptedServer::start(move |mut io, _| {
         let tell = tell.clone();
         async move {
@@ -23,7 +23,7 @@ async fn start_recording_provider() -> (ScriptedServer, mpsc::UnboundedReceiver<
         }
     })
     .await;
-    (provider, told)
+    (provider, response)
 }
 
 #[tokio::test]
@@ -36,8 +36,8 @@ async fn defaults_overrides_and_drops_leave_other_bytes_unchanged() {
         r#"{ "model" : "m",  "temperature":0.10, "tools":[ {"strict":true, "n":1e2} ], "user":"u", "x":"é\u0041" }"#;
     let expected = r#"{ "model" : "other",  "temperature":0.10, "tools":[ { "n":1e2} ], "x":"é\u0041","top_p":0.5 }"#;
     for path in [CHAT_PATH, "/v1/responses", "/v1/proxy/chat/completions", "/v1/some/inference"] {
-        let told = rig.send(post_with_config(&config, path, body)).await;
-        assert_eq!((told.status, bodies.recv().await.unwrap().as_str()), (200, expected), "{path}");
+        let response = rig.send(post_with_config(&config, path, body)).await;
+        assert_eq!((response.status, bodies.recv().await.unwrap().as_str()), (200, expected), "{path}");
     }
     assert_eq!(rig.drain_records()[0]["ai_model"], "other");
 }
@@ -50,8 +50,8 @@ async fn nitro_mode_sends_one_unchanged_request() {
         "retry": {"attempts": 2}});
     let nitro = |config, body| post_with_config(config, CHAT_PATH, body).header("x-portkey-nitro-mode", "true");
     let body = r#"{"model":"fails", "stream": true}"#;
-    let told = rig.send(nitro(&config, body)).await;
-    assert_eq!((told.status, told.header("x-portkey-retry-attempt-count")), (503, Some("0")));
+    let response = rig.send(nitro(&config, body)).await;
+    assert_eq!((response.status, response.header("x-portkey-retry-attempt-count")), (503, Some("0")));
     assert_eq!((bodies.recv().await.unwrap().as_str(), bodies.try_recv().is_err()), (body, true));
     // With any other header value, the config applies as usual.
     rig.send(post_with_config(&config, CHAT_PATH, body).header("x-gateway-nitro-mode", "false")).await;
@@ -62,8 +62,8 @@ async fn nitro_mode_sends_one_unchanged_request() {
         .header("authorization", "Bearer k")
         .body(body);
     for ask in [post_with_config(&json!({"provider": "anthropic", "api_key": "k"}), CHAT_PATH, body), plain] {
-        let told = rig.send(ask.header("x-gateway-nitro-mode", "true")).await;
-        assert_eq!((told.status, told.error_code().as_str()), (500, "unsupported_operation"));
+        let response = rig.send(ask.header("x-gateway-nitro-mode", "true")).await;
+        assert_eq!((response.status, response.error_code().as_str()), (500, "unsupported_operation"));
     }
 }
 
@@ -108,8 +108,8 @@ async fn form_model_becomes_the_deployment_if_the_path_has_none() {
             .header("x-gateway-config", &config.to_string())
             .header("content-type", "multipart/form-data; boundary=x")
             .body(form("whisper-1"));
-        let told = TestGateway::for_url(&provider.url()).send(ask).await;
-        assert_eq!((told.status, bodies.recv().await.unwrap()), (200, form(expected)), "{}", told.text());
+        let response = TestGateway::for_url(&provider.url()).send(ask).await;
+        assert_eq!((response.status, bodies.recv().await.unwrap()), (200, form(expected)), "{}", response.text());
     }
 }
 
@@ -126,8 +126,8 @@ async fn form_model_is_overridden_for_each_target() {
         .header("x-gateway-config", &config.to_string())
         .header("content-type", "multipart/form-data; boundary=x")
         .body(form("whisper-1"));
-    let told = rig.send(ask).await;
-    assert_eq!(told.status, 200);
+    let response = rig.send(ask).await;
+    assert_eq!(response.status, 200);
     assert_eq!(bodies.recv().await.unwrap(), form("it fails"));
     assert_eq!(bodies.recv().await.unwrap(), form("second"));
     assert_eq!(rig.single_record()["ai_model"], "second");

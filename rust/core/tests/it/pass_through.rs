@@ -23,7 +23,7 @@ fn request_to_mock(method: &str, target: &str) -> TestRequest {
 
 #[tokio::test]
 async fn request_and_response_bodies_are_byte_identical() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (tell, mut response) = mpsc::unbounded_channel();
     let answer = "{ \"b\":1.0, \"a\" : \"\\u00e9\", \"b\":2 }\n";
     let provider = ScriptedServer::start(move |mut io, _| {
         let tell = tell.clone();
@@ -39,7 +39,7 @@ async fn request_and_response_bodies_are_byte_identical() {
     let body = "\n{\"model\" : \"m\",  \"messages\":[], \"n\":1.50, \"n\":1e400, \"s\":\"\\u00e9\\/\\ud83d\\ude00\"}  ";
     let got = rig.send(post_request(CHAT_PATH, body)).await;
     assert_eq!((got.status, got.text().as_str(), got.is_streamed), (200, answer, false));
-    let sent = String::from_utf8(told.recv().await.unwrap()).unwrap();
+    let sent = String::from_utf8(response.recv().await.unwrap()).unwrap();
     assert!(sent.ends_with(&format!("\r\n\r\n{body}")), "{sent}");
 }
 
@@ -50,9 +50,9 @@ async fn complete_responses_of_both_formats_are_unchanged() {
     for path in [CHAT_PATH, crate::harness::MESSAGES_PATH, "/v1/completions", "/v1/embeddings", "/v1/moderations"] {
         let body = chat_body("mock", false);
         let sent = fetch_directly(provider.addr, path, &body).await;
-        let told = rig.send(post_request(path, body)).await;
-        assert_eq!((told.status, told.text()), (200, String::from_utf8(sent).unwrap()), "{path}");
-        assert_eq!(told.header("content-length"), Some(told.body.len().to_string().as_str()), "{path}");
+        let response = rig.send(post_request(path, body)).await;
+        assert_eq!((response.status, response.text()), (200, String::from_utf8(sent).unwrap()), "{path}");
+        assert_eq!(response.header("content-length"), Some(response.body.len().to_string().as_str()), "{path}");
     }
 }
 
@@ -61,14 +61,14 @@ async fn any_method_on_any_path_reaches_the_provider() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
-        let told = rig.send(request_to_mock(method, "/v1/files/f%2F1/part")).await;
-        let echo = told.json();
-        let seen = json!([echo["method"], echo["path"], told.status]);
+        let response = rig.send(request_to_mock(method, "/v1/files/f%2F1/part")).await;
+        let echo = response.json();
+        let seen = json!([echo["method"], echo["path"], response.status]);
         assert_eq!(seen, json!([method, "/v1/files/f%2F1/part", 200]));
     }
-    let told = rig.send(request_to_mock("HEAD", "/v1/models")).await;
-    assert_eq!((told.status, told.body.len()), (200, 0));
-    assert!(told.header("content-length").unwrap().parse::<usize>().unwrap() > 0);
+    let response = rig.send(request_to_mock("HEAD", "/v1/models")).await;
+    assert_eq!((response.status, response.body.len()), (200, 0));
+    assert!(response.header("content-length").unwrap().parse::<usize>().unwrap() > 0);
 }
 
 /// A TRACE response echoes the request, and with it a stored credential.
@@ -78,9 +78,13 @@ async fn rejects_trace_connect_and_invalid_methods() {
     let rig = TestGateway::for_provider(&provider);
     for method in ["TRACE", "CONNECT", "TRACK", "trace", "G T", "GÉT"] {
         for path in [CHAT_PATH, "/v1/proxy/x", "/v1/files"] {
-            let told = rig.send(request_to_mock(method, path)).await;
-            assert_eq!((told.status, told.error_code().as_str()), (405, "method_not_allowed"), "{method} {path}");
-            assert_eq!(told.header("allow"), Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+            let response = rig.send(request_to_mock(method, path)).await;
+            assert_eq!(
+                (response.status, response.error_code().as_str()),
+                (405, "method_not_allowed"),
+                "{method} {path}"
+            );
+            assert_eq!(response.header("allow"), Some("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
             assert_eq!(rig.single_record()["error"], "method_not_allowed");
         }
     }
@@ -93,9 +97,13 @@ async fn uncommon_method_passes_with_its_body() {
     let rig = TestGateway::for_provider(&provider);
     for method in ["PROPFIND", "REPORT", "QUERY", "M-SEARCH", "get"] {
         for path in ["/v1/proxy/x", "/v1/files", CHAT_PATH] {
-            let told = rig.send(request_to_mock(method, path).body("what is meant")).await;
-            let echo = told.json();
-            assert_eq!(json!([told.status, echo["method"], echo["body_bytes"]]), json!([200, method, 13]), "{path}");
+            let response = rig.send(request_to_mock(method, path).body("what is meant")).await;
+            let echo = response.json();
+            assert_eq!(
+                json!([response.status, echo["method"], echo["body_bytes"]]),
+                json!([200, method, 13]),
+                "{path}"
+            );
             assert_eq!(rig.single_record()["outcome"], "complete");
         }
     }
@@ -158,7 +166,7 @@ const KEY_LOCATIONS: [(&str, &str, &str); 14] = [
 
 #[tokio::test]
 async fn gateway_keys_never_reach_a_provider() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (tell, mut response) = mpsc::unbounded_channel();
     let provider = ScriptedServer::start(move |mut io, _| {
         let tell = tell.clone();
         async move {
@@ -185,7 +193,7 @@ async fn gateway_keys_never_reach_a_provider() {
     for (path, name, value, kind) in cases {
         let ask = request_to_mock("GET", &path).header("x-gateway-api-key", "key-of-the-caller").header(name, &value);
         assert_eq!(rig.send(ask).await.status, 200, "{name}: {value}");
-        let sent = told.recv().await.unwrap();
+        let sent = response.recv().await.unwrap();
         let absent = [kind, &kind[1..], value.strip_prefix("Basic ").unwrap_or(kind)];
         assert!(!absent.iter().any(|text| sent.contains(text)), "{path} {name}: {value}\n{sent}");
         assert!(sent.contains("?a=1&b=2 ") || !path.contains('?'), "{sent}");
@@ -201,7 +209,7 @@ async fn gateway_keys_never_reach_a_provider() {
             .header("x-gateway-api-key", "key-of-the-caller")
             .header(name, value);
         rig.send(ask).await;
-        let sent = told.recv().await.unwrap();
+        let sent = response.recv().await.unwrap();
         assert!(sent.contains(&format!("{name}: {value}\r\n")) && sent.contains("?k=%41 "), "{sent}");
     }
 }
@@ -213,9 +221,9 @@ async fn rejects_requests_with_too_many_words_to_check_for_keys() {
     rig.apply_snapshot(&snapshot_with_keys());
     let caller = |ask: TestRequest| ask.header("x-gateway-api-key", "key-of-the-caller");
     let query = |pairs: usize| (0..pairs).map(|pair| format!("a={pair}")).collect::<Vec<_>>().join("&");
-    let told =
+    let response =
         rig.send(caller(request_to_mock("GET", &format!("/v1/proxy/x?{}&token=key-from-before", query(400))))).await;
-    assert_eq!(told.status, 200);
+    assert_eq!(response.status, 200);
     let sent = provider.ledger_entries().last().unwrap().path.clone();
     assert!(sent.ends_with("&a=399") && !sent.contains("token"), "{sent}");
     let tokens = vec!["eyJhbGciOiJFUzI1NiIsImtpZCI6ImsifQ.e30.AAAA"; 400].join("&");
@@ -223,9 +231,9 @@ async fn rejects_requests_with_too_many_words_to_check_for_keys() {
     asks.push(caller(request_to_mock("GET", &format!("/v1/proxy/x?{tokens}"))));
     asks.push(caller(request_to_mock("GET", "/v1/proxy/x").header("x-note", &"notakey1 ".repeat(7_000))));
     for ask in asks {
-        let told = rig.send(ask).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_header"));
-        assert!(told.text().contains("too many words"), "{}", told.text());
+        let response = rig.send(ask).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"));
+        assert!(response.text().contains("too many words"), "{}", response.text());
     }
     assert_eq!(provider.ledger_entries().len(), 1);
 }
@@ -246,15 +254,15 @@ async fn token_is_accepted_only_in_its_own_workspace() {
         [(None, 200), (Some("here"), 200), (Some("w-1"), 200), (Some("there"), 403), (Some("w-2"), 403)]
     {
         let ask = chat_request("mock").header("authorization", &bearer);
-        let told = rig.send(named.into_iter().fold(ask, |ask, name| ask.header("x-gateway-workspace", name))).await;
-        assert_eq!(told.status, status, "{named:?}: {}", told.text());
+        let response = rig.send(named.into_iter().fold(ask, |ask, name| ask.header("x-gateway-workspace", name))).await;
+        assert_eq!(response.status, status, "{named:?}: {}", response.text());
         assert_eq!(provider.ledger_entries().last().unwrap().header("x-gateway-workspace"), None);
     }
     // A key belongs to one workspace; the header does not change that.
-    let told = rig
+    let response = rig
         .send(chat_request("mock").header("x-gateway-api-key", GENERATED_KEY).header("x-gateway-workspace", "there"))
         .await;
-    assert_eq!(told.status, 200);
+    assert_eq!(response.status, 200);
 }
 
 #[tokio::test]
@@ -265,8 +273,8 @@ async fn known_keys_are_removed_even_if_no_key_is_required() {
     snapshot["keys"] = json!([snapshot["keys"][3]]);
     snapshot.as_object_mut().unwrap().remove("jwt");
     rig.apply_snapshot(&snapshot);
-    let told = rig.send(get_request("/v1/proxy/x").header("authorization", "Bearer key-of-an-admin")).await;
-    assert_eq!(told.status, 200);
+    let response = rig.send(get_request("/v1/proxy/x").header("authorization", "Bearer key-of-an-admin")).await;
+    assert_eq!(response.status, 200);
     let sent = provider.ledger_entries().last().unwrap().headers.clone();
     assert!(!sent.is_empty() && sent.iter().all(|(_, value)| !value.contains("key-of-an-admin")), "{sent:?}");
 }
@@ -282,11 +290,11 @@ async fn denied_key_returns_403_with_the_reason() {
     for (key, why) in [("key-of-an-admin", "organisation"), ("key-without-scope", "completions.write")] {
         for (name, value) in [("x-gateway-api-key", key.to_owned()), ("authorization", format!("Bearer {key}"))] {
             for path in [CHAT_PATH, "/v1/proxy/x"] {
-                let told =
+                let response =
                     rig.send(request_to_mock("POST", path).header(name, &value).body(chat_body("mock", false))).await;
-                let body = told.json();
+                let body = response.json();
                 assert_eq!(
-                    (told.status, &body["data"]["errorCode"], &body["success"]),
+                    (response.status, &body["data"]["errorCode"], &body["success"]),
                     (403, &json!("AB03"), &json!(false))
                 );
                 assert!(body["data"]["message"].as_str().unwrap().contains(why), "{body}");
@@ -312,7 +320,7 @@ async fn denied_key_returns_403_with_the_reason() {
 
 #[tokio::test]
 async fn google_resumable_upload_continues_through_the_gateway() {
-    let (tell, mut told) = mpsc::unbounded_channel();
+    let (tell, mut response) = mpsc::unbounded_channel();
     let provider = ScriptedServer::start(move |mut io, _| {
         let tell = tell.clone();
         async move {
@@ -337,7 +345,7 @@ async fn google_resumable_upload_continues_through_the_gateway() {
         let answer = rig.send(ask.body("bytes")).await;
         let here = format!("{scheme}://gw.example/upload/v1beta/files?upload_id=A");
         assert_eq!((answer.status, answer.header("x-goog-upload-url")), (200, Some(here.as_str())));
-        let sent = told.recv().await.unwrap();
+        let sent = response.recv().await.unwrap();
         assert!(sent.starts_with(&format!("POST {target} HTTP/1.1\r\n")) && sent.ends_with("\r\n\r\nbytes"), "{sent}");
         assert!(
             sent.contains("x-goog-api-key: sk-1\r\n")
@@ -347,13 +355,121 @@ async fn google_resumable_upload_continues_through_the_gateway() {
     }
 }
 
+/// Starts a provider that reports each request that it receives, and answers all with an upload URL of Google's.
+async fn start_upload_provider() -> (ScriptedServer, mpsc::UnboundedReceiver<String>) {
+    let (tell, received) = mpsc::unbounded_channel();
+    let provider = ScriptedServer::start(move |mut io, _| {
+        let tell = tell.clone();
+        async move {
+            while let Some(sent) = read_request(&mut io).await {
+                tell.send(String::from_utf8(sent).unwrap()).unwrap();
+                let more =
+                    "x-goog-upload-url: https://generativelanguage.googleapis.com/upload/v1/files?upload_id=A\r\n";
+                io.write_all(&json_response("200 OK", more, "{}")).await.unwrap();
+            }
+        }
+    })
+    .await;
+    (provider, received)
+}
+
+fn rig_with_saved_provider(provider: &str, host: &str) -> TestGateway {
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let mut snapshot = snapshot_with_keys();
+    snapshot["workspaces"] = json!([{"id": "w-1", "slug": "here", "organisation_id": "o"}]);
+    snapshot["providers"] =
+        json!([{"slug": "own", "provider": provider, "api_key": "AIza-0123456789abcdef", "custom_host": host}]);
+    rig.apply_snapshot(&snapshot);
+    rig
+}
+
+#[tokio::test]
+async fn google_upload_continues_without_a_key() {
+    let (provider, mut received) = start_upload_provider().await;
+    let rig = rig_with_saved_provider("google", &provider.url());
+    let upload = |target: &str, command: &str| {
+        TestRequest::new("POST", target).header("host", "gw.example").header("x-goog-upload-command", command)
+    };
+    let start = |header: &str, value: &str| {
+        upload("/upload/v1/files", "start").header("x-gateway-provider", "@own").header(header, value)
+    };
+    let started = rig.send(start("x-goog-api-key", "key-of-the-caller").body("{}")).await;
+    let url = started.header("x-goog-upload-url").unwrap().to_owned();
+    let target = url.strip_prefix("http://gw.example").unwrap();
+    assert!(target.starts_with("/upload/v1/files?upload_id=A&gateway_upload_token="), "{target}");
+    let answer = rig.send(upload(target, "upload, finalize").body("bytes")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(received.recv().await.unwrap().starts_with("POST /upload/v1/files HTTP/1.1\r\n"));
+    let sent = received.recv().await.unwrap();
+    assert!(sent.starts_with("POST /upload/v1/files?upload_id=A HTTP/1.1\r\n"), "{sent}");
+    assert!(sent.contains("x-goog-api-key: AIza-0123456789abcdef\r\n") && sent.ends_with("\r\n\r\nbytes"), "{sent}");
+    let records = rig.drain_records();
+    assert_eq!(records.len(), 2);
+    for record in records {
+        assert_eq!((&record["api_key_id"], &record["response_status_code"]), (&json!("1"), &json!(200)), "{record}");
+        assert!(!record.to_string().contains("upload_token"), "{record}");
+    }
+    let refused = rig.send(upload(&target.replace("=A&", "=B&"), "upload, finalize").body("bytes")).await;
+    assert_eq!((refused.status, refused.json()["error"]["code"].clone()), (401, json!(401)), "{}", refused.text());
+    // Nothing could find the caller again.
+    let claims =
+        r#"{"exp":99999999999,"sub":"s","organisation_id":"o","workspace_slug":"here","scope":"completions.write"}"#;
+    let bearer = format!("Bearer {}", sign_claims(claims));
+    let started = rig.send(start("authorization", &bearer).body("{}")).await;
+    assert_eq!(started.header("x-goog-upload-url"), Some("http://gw.example/upload/v1/files?upload_id=A"));
+}
+
+#[tokio::test]
+async fn forwarded_paths_keep_the_version_of_the_client() {
+    for (kind, header, cases) in [
+        (
+            "google",
+            "x-goog-api-key",
+            &[
+                ("GET", "/v1/files/abc", "/v1/files/abc"),
+                ("GET", "/v1/files?pageSize=2", "/v1/files?pageSize=2"),
+                ("DELETE", "/v1/files/abc", "/v1/files/abc"),
+                ("GET", "/v1/batches", "/v1/batches"),
+                ("GET", "/v1/batches/b", "/v1/batches/b"),
+                ("POST", "/v1/interactions", "/v1/interactions"),
+                ("POST", "/v1/cachedContents", "/v1/cachedContents"),
+                ("POST", "/v1/models/m:batchGenerateContent", "/v1/models/m:batchGenerateContent"),
+                ("GET", "/v1beta/files/abc", "/v1beta/files/abc"),
+                ("POST", "/v1/proxy/v1beta/cachedContents", "/v1beta/cachedContents"),
+            ][..],
+        ),
+        (
+            "cohere",
+            "authorization",
+            &[
+                ("POST", "/v1/tokenize", "/v1/tokenize"),
+                ("GET", "/v1/datasets", "/v1/datasets"),
+                ("POST", "/v1/chat", "/v1/chat"),
+                ("POST", "/v2/chat", "/v2/chat"),
+            ],
+        ),
+        ("openai", "authorization", &[("GET", "/v1/assistants", "/assistants")]),
+    ] {
+        let (provider, mut received) = start_upload_provider().await;
+        let rig = rig_with_saved_provider(kind, &provider.url());
+        let key = if header == "authorization" { "Bearer key-of-the-caller" } else { "key-of-the-caller" };
+        for (method, path, expected) in cases {
+            let ask = TestRequest::new(method, path).header("x-gateway-provider", "@own").header(header, key);
+            let answer = rig.send(ask.body(if *method == "POST" { "{}" } else { "" })).await;
+            assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text());
+            let sent = received.recv().await.unwrap();
+            assert!(sent.starts_with(&format!("{method} {expected} HTTP/1.1\r\n")), "{kind} {path}: {sent}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn query_string_is_forwarded_unchanged() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for query in ["a=1&a=2&b", "q=%7B%22x%22%3A1%7D+%20", "x=/../..&y=a?b"] {
-        let told = rig.send(get_request(&format!("/v1/batches?{query}"))).await;
-        assert_eq!(told.json()["query"], query);
+        let response = rig.send(get_request(&format!("/v1/batches?{query}"))).await;
+        assert_eq!(response.json()["query"], query);
     }
     rig.send(post_request(&format!("{CHAT_PATH}?api-version=2"), chat_body("mock", false))).await;
     assert_eq!(provider.ledger_entries().last().unwrap().path, format!("{CHAT_PATH}?api-version=2"));
@@ -371,8 +487,8 @@ async fn proxy_prefix_is_stripped() {
     ] {
         assert_eq!(rig.send(get_request(asked)).await.json()["path"], seen, "{asked}");
     }
-    let told = rig.send(post_request("/v1/proxy/chat/completions", chat_body("mock", false))).await;
-    assert_eq!(told.json()["object"], "chat.completion");
+    let response = rig.send(post_request("/v1/proxy/chat/completions", chat_body("mock", false))).await;
+    assert_eq!(response.json()["object"], "chat.completion");
     assert_eq!(rig.drain_records().pop().unwrap()["is_proxy_call"], true);
 }
 
@@ -380,7 +496,7 @@ async fn proxy_prefix_is_stripped() {
 async fn passthrough_drops_hop_by_hop_and_gateway_headers() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig
+    let response = rig
         .send(
             get_request("/v1/threads/t")
                 .header("host", "gateway.example")
@@ -395,7 +511,7 @@ async fn passthrough_drops_hop_by_hop_and_gateway_headers() {
                 .header("x-portkey-metadata", "{}"),
         )
         .await;
-    let seen = &told.json()["headers"];
+    let seen = &response.json()["headers"];
     assert_eq!(
         json!([seen["openai-beta"], seen["x-team"], seen["accept-encoding"]]),
         json!(["assistants=v2", "red", "gzip"])
@@ -432,9 +548,9 @@ async fn gzip_response_stays_compressed() {
     let rig = TestGateway::for_provider(&provider);
     let body = chat_body("mock?fault=gzip", false);
     let sent = fetch_directly(provider.addr, CHAT_PATH, &body).await;
-    let told = rig.send(post_request(CHAT_PATH, body)).await;
-    assert_eq!(told.header("content-encoding"), Some("gzip"));
-    assert!(told.body == sent && told.body.starts_with(b"\x1f\x8b"));
+    let response = rig.send(post_request(CHAT_PATH, body)).await;
+    assert_eq!(response.header("content-encoding"), Some("gzip"));
+    assert!(response.body == sent && response.body.starts_with(b"\x1f\x8b"));
 }
 
 #[tokio::test]
@@ -442,12 +558,12 @@ async fn redirect_is_returned_and_never_followed() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for ask in [chat_request("mock?fault=redirect_metadata"), get_request("/v1/files?mock-fault=redirect_metadata")] {
-        let told = rig.send(ask).await;
+        let response = rig.send(ask).await;
         assert_eq!(
-            (told.status, told.header("location")),
+            (response.status, response.header("location")),
             (302, Some("http://169.254.169.254/latest/meta-data/")),
             "{}",
-            told.text()
+            response.text()
         );
     }
     wait_for_ledger_entries(&provider, 2).await;
@@ -459,9 +575,9 @@ async fn large_response_arrives_complete() {
     for size in [1000, 256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 5_000_000] {
         let body: String = ('a'..='w').cycle().take(size).collect();
         let provider = ScriptedServer::start_responding(json_response("200 OK", "", &body)).await;
-        let told = TestGateway::for_url(&provider.url()).send(chat_request("m")).await;
-        assert!(told.text() == body && !told.is_truncated, "{size}: {}", told.body.len());
-        assert_eq!(told.header("content-length"), Some(size.to_string().as_str()));
+        let reply = TestGateway::for_url(&provider.url()).send(chat_request("m")).await;
+        assert!(reply.text() == body && !reply.is_truncated, "{size}: {}", reply.body.len());
+        assert_eq!(reply.header("content-length"), Some(size.to_string().as_str()));
     }
 }
 
@@ -472,22 +588,31 @@ async fn large_chunked_response_arrives_complete() {
     let framed =
         [head.as_bytes(), &crate::harness::scripted::encode_chunks(body.as_bytes(), 100_000), b"0\r\n\r\n"].concat();
     let provider = ScriptedServer::start_responding(framed).await;
-    let told = TestGateway::for_url(&provider.url()).send(chat_request("m")).await;
-    assert!(told.is_streamed && told.body == body.as_bytes() && told.header("content-length").is_none());
+    let response = TestGateway::for_url(&provider.url()).send(chat_request("m")).await;
+    assert!(response.is_streamed && response.body == body.as_bytes() && response.header("content-length").is_none());
 }
 
 #[tokio::test]
 async fn response_has_provider_headers_and_gateway_headers() {
     let more = "X-Request-Id: r-1\r\nx-ratelimit-remaining-requests: 7\r\nset-cookie: a=1\r\nset-cookie: b=2\r\n\
+                strict-transport-security: max-age=1\r\nAlt-Svc: h3\r\naccess-control-allow-origin: *\r\n\
                 Connection: keep-alive\r\nkeep-alive: timeout=5\r\n";
     let provider = ScriptedServer::start_responding(json_response("200 OK", more, "{}")).await;
     let rig = TestGateway::for_url(&provider.url());
-    let told = rig.send(chat_request("m").header("x-gateway-trace-id", "t-1")).await;
-    assert_eq!((told.header("x-request-id"), told.header("x-ratelimit-remaining-requests")), (Some("r-1"), Some("7")));
-    assert_eq!(told.headers.iter().filter(|(name, _)| *name == b"set-cookie").count(), 2);
-    assert_eq!((told.header("connection"), told.header("keep-alive")), (None, None));
+    let response = rig.send(chat_request("m").header("x-gateway-trace-id", "t-1")).await;
+    assert_eq!(
+        (response.header("x-request-id"), response.header("x-ratelimit-remaining-requests")),
+        (Some("r-1"), Some("7"))
+    );
+    // A provider does not decide how browsers treat the gateway's origin.
+    for name in ["set-cookie", "strict-transport-security", "alt-svc", "access-control-allow-origin"] {
+        assert_eq!(response.header(name), None, "{name}");
+    }
+    assert_eq!((response.header("connection"), response.header("keep-alive")), (None, None));
+    let record = rig.single_record();
+    assert_eq!(response.header("x-gateway-request-id"), record["id"].as_str());
     let own = ["trace-id", "provider", "last-used-option-index", "retry-attempt-count", "cache-status"]
-        .map(|name| told.header(&format!("x-gateway-{name}")));
+        .map(|name| response.header(&format!("x-gateway-{name}")));
     assert_eq!(own, [Some("t-1"), Some("mock"), Some("config"), Some("0"), Some("DISABLED")]);
 }
 
@@ -497,9 +622,9 @@ async fn portkey_request_headers_get_portkey_response_headers() {
     let rig = TestGateway::for_provider(&provider);
     let ask =
         TestRequest::new("GET", "/v1/models").header("x-portkey-provider", "mock").header("x-portkey-trace-id", "t-1");
-    let told = rig.send(ask).await;
-    assert_eq!((told.status, told.header("x-portkey-trace-id")), (200, Some("t-1")));
-    assert_eq!(told.header("x-gateway-trace-id"), None);
+    let response = rig.send(ask).await;
+    assert_eq!((response.status, response.header("x-portkey-trace-id")), (200, Some("t-1")));
+    assert_eq!(response.header("x-gateway-trace-id"), None);
 }
 
 #[tokio::test]
@@ -517,9 +642,10 @@ async fn rejects_dot_segments_in_any_spelling() {
     ] {
         assert_eq!(rig.send(get_request(path)).await.status, 400, "{path}");
     }
-    let told = rig.send(post_request("/v1/messages/%2e%2e/x", "{}").header("anthropic-version", "2023-06-01")).await;
-    assert_eq!((told.status, &told.json()["type"]), (400, &json!("error")), "{}", told.text());
-    assert!(told.header("x-gateway-trace-id").is_some() && told.header("request-id").is_some());
+    let response =
+        rig.send(post_request("/v1/messages/%2e%2e/x", "{}").header("anthropic-version", "2023-06-01")).await;
+    assert_eq!((response.status, &response.json()["type"]), (400, &json!("error")), "{}", response.text());
+    assert!(response.header("x-gateway-trace-id").is_some() && response.header("request-id").is_some());
     assert_eq!(pick_fields(&rig.last_record(8), ["response_status_code", "outcome"]), json!([400, "refused"]));
     assert!(provider.ledger_entries().is_empty());
     assert_eq!(rig.send(get_request("/v1/files/..a/b%2e.txt")).await.status, 200);
@@ -529,13 +655,13 @@ async fn rejects_dot_segments_in_any_spelling() {
 async fn paths_outside_the_data_plane_return_404() {
     let rig = TestGateway::for_url("http://127.0.0.1:1");
     for path in ["/v2/chat/completions", "/chat/completions", "/v1", "/v1/", "/metrics"] {
-        let told = rig.send(get_request(path)).await;
-        assert_eq!((told.status, told.json()), (404, json!({"message": "Not Found", "ok": false})), "{path}");
+        let response = rig.send(get_request(path)).await;
+        assert_eq!((response.status, response.json()), (404, json!({"message": "Not Found", "ok": false})), "{path}");
         let ids =
-            ["x-request-id", "request-id", "x-gateway-trace-id"].map(|name| told.header(name).unwrap().to_owned());
+            ["x-request-id", "request-id", "x-gateway-trace-id"].map(|name| response.header(name).unwrap().to_owned());
         assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     }
-    let told = rig.send(get_request("/v2/x").header("x-portkey-trace-id", "t-1")).await;
-    assert_eq!(told.header("x-portkey-trace-id"), Some("t-1"));
+    let response = rig.send(get_request("/v2/x").header("x-portkey-trace-id", "t-1")).await;
+    assert_eq!(response.header("x-portkey-trace-id"), Some("t-1"));
     assert_eq!(rig.send(get_request("/")).await.text(), "Penstock says hey!");
 }

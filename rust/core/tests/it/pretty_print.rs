@@ -12,16 +12,16 @@ async fn pretty_query_indents_a_complete_response() {
         for (path, model, status) in
             [(CHAT_PATH, "mock", 200), (CHAT_PATH, "mock?status=400", 400), (CHAT_PATH, "mock?fault=reset", 502)]
         {
-            let told = rig.send(post_request(&format!("{path}{query}"), chat_body(model, false))).await;
-            let pretty = to_string_pretty(&told.json()).unwrap();
+            let reply = rig.send(post_request(&format!("{path}{query}"), chat_body(model, false))).await;
+            let pretty = to_string_pretty(&reply.json()).unwrap();
             assert_eq!(
-                (told.status, told.text() == pretty),
+                (reply.status, reply.text() == pretty),
                 (status, is_pretty),
                 "{path}{query} {model}: {}",
-                told.text()
+                reply.text()
             );
-            assert_eq!(told.header("content-length"), Some(told.body.len().to_string().as_str()));
-            let said: Value = serde_json::from_slice(&told.body).unwrap();
+            assert_eq!(reply.header("content-length"), Some(reply.body.len().to_string().as_str()));
+            let said: Value = serde_json::from_slice(&reply.body).unwrap();
             assert!(said.is_object());
         }
     }

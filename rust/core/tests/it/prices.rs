@@ -205,8 +205,8 @@ async fn chat_with_a_search_model_costs_one_search() {
         let row = json!({"slug": "o", "provider": provider, "api_key": "k", "custom_host": scripted.url()});
         rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}, "providers": [row]}));
         let asked = TestRequest::new("POST", path).header("content-type", "application/json");
-        let told = rig.send(asked.header("x-gateway-provider", "@o").body(chat_body(model, streamed))).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        let reply = rig.send(asked.header("x-gateway-provider", "@o").body(chat_body(model, streamed))).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
         let record = rig.single_record();
         let found = json!([record["cost_nanodollars"], record["price_version"], record["usage"]["web_searches"]]);
         assert_eq!(&found, expected, "{path} {model} {streamed}: {record:#}");
@@ -239,8 +239,8 @@ async fn hedged_request_pays_one_search_and_continued_stream_two() {
     for (strategy, first, searches) in [(raced, &silent, 1), (json!({"mode": "fallback"}), &cut, 2)] {
         let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
         let config = json!({"strategy": strategy, "targets": [at(first), at(&well)]});
-        let told = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", true))).await;
-        assert!(told.text().ends_with("data: [DONE]\n\n"), "{}", told.text());
+        let response = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", true))).await;
+        assert!(response.text().ends_with("data: [DONE]\n\n"), "{}", response.text());
         let record = rig.single_record();
         assert_eq!(record["usage"]["web_searches"], searches, "{record:#}");
     }
@@ -328,8 +328,8 @@ async fn provisioned_throughput_costs_nothing_if_configured() {
             rig.apply_snapshot(&json!({"epoch": "1", "prices": {"said": said}, "providers": [row]}));
             let asked = TestRequest::new("POST", CHAT_PATH).header("content-type", "application/json");
             let asked = asked.header("x-gateway-provider", "@v").body(chat_body("gemini-2.5-pro", streamed));
-            let told = rig.send(asked).await;
-            assert_eq!(told.status, 200, "{}", told.text());
+            let response = rig.send(asked).await;
+            assert_eq!(response.status, 200, "{}", response.text());
             let found = pick_fields(&rig.single_record(), ["cost_nanodollars", "price_version"]);
             assert_eq!(found, cost, "{traffic} {skips} {streamed}");
         }

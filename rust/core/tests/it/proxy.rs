@@ -17,10 +17,8 @@ use crate::harness::{
     tls::{tls_acceptor, tls_file},
     wait_until,
 };
-use penstock_core::{
-    process::{secret::Secret, settings::Settings},
-    upstream::LookupFn,
-};
+use penstock_core::process::{secret::Secret, settings::Settings};
+use penstock_net::LookupFn;
 use tokio::{
     io::{AsyncWriteExt, copy_bidirectional},
     net::TcpStream,
@@ -123,8 +121,8 @@ async fn https_uses_a_tunnel() {
     let proxy = MockProxy::start(provider.addr).await;
     let rig = gateway_with_proxy(&proxy.url(), |_| ());
     for _ in 0..3 {
-        let told = rig.send(request_to_url("https://llm.example/v1")).await;
-        assert_eq!((told.status, told.text().as_str()), (200, "{}"));
+        let response = rig.send(request_to_url("https://llm.example/v1")).await;
+        assert_eq!((response.status, response.text().as_str()), (200, "{}"));
     }
     let asked = format!("CONNECT llm.example:443 HTTP/1.1\r\nhost: llm.example:443\r\n{PROXY_AUTH_HEADER}\r\n");
     assert_eq!(proxy.take_request_heads(), [asked]);
@@ -177,8 +175,8 @@ async fn forbidden_hosts_are_rejected_behind_a_proxy() {
         "inside.example",
     ] {
         for scheme in ["http", "https"] {
-            let told = rig.send(request_to_url(&format!("{scheme}://{host}"))).await;
-            assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
+            let response = rig.send(request_to_url(&format!("{scheme}://{host}"))).await;
+            assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_custom_host"), "{host}");
         }
     }
     assert!(proxy.take_request_heads().is_empty());
@@ -220,9 +218,9 @@ async fn client_chosen_host_is_resolved_and_checked_behind_a_proxy() {
         ("failing.example", 502, "upstream_connect_failed"),
         ("hanging.example", 503, "upstream_connect_timeout"),
     ] {
-        let told = rig.send(request_to_url(&format!("http://{host}"))).await;
+        let response = rig.send(request_to_url(&format!("http://{host}"))).await;
         assert_eq!(
-            (told.status, if status == 200 { String::new() } else { told.error_code() }),
+            (response.status, if status == 200 { String::new() } else { response.error_code() }),
             (status, code.into()),
             "{host}"
         );
@@ -290,10 +288,10 @@ async fn unresolvable_provider_host_is_left_to_the_proxy() {
             let rig = TestGateway::with_resolver(Arc::clone(&look_up), |settings| {
                 settings.https_proxy = Some(Secret::new(proxy.url()));
             });
-            let told = rig.send(ask).await;
+            let response = rig.send(ask).await;
             let asked = proxy.take_request_heads();
             let is_asked = asked.iter().any(|head| head.starts_with(&format!("CONNECT {host}:443 ")));
-            assert!(is_asked && told.status >= 500, "{host} {kind}: {} {asked:?}", told.text());
+            assert!(is_asked && response.status >= 500, "{host} {kind}: {} {asked:?}", response.text());
         }
     }
     // If the local network resolves the host to a private address, that address is checked like any other.
@@ -353,17 +351,27 @@ async fn proxy_failure_is_reported_without_its_password() {
         ["HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\nsurplus", "SSH-2.0-x\r\n\r\n"]
     {
         let proxy = ScriptedServer::start_responding(answer).await;
-        let told = gateway_with_proxy(&format!("http://u:sesame@{}", proxy.addr), |_| ())
+        let response = gateway_with_proxy(&format!("http://u:sesame@{}", proxy.addr), |_| ())
             .send(request_to_url("https://llm.example"))
             .await;
-        assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_connect_failed"), "{}", told.text());
-        assert!(told.text().contains("proxy") && !told.text().contains("sesame"), "{}", told.text());
+        assert_eq!(
+            (response.status, response.error_code().as_str()),
+            (502, "upstream_connect_failed"),
+            "{}",
+            response.text()
+        );
+        assert!(response.text().contains("proxy") && !response.text().contains("sesame"), "{}", response.text());
     }
     let silent = ScriptedServer::start_responding("").await;
     let rig =
         gateway_with_proxy(&format!("http://u:sesame@{}", silent.addr), |settings| settings.connect_timeout_ms = 100);
-    let told = rig.send(request_to_url("https://llm.example")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (503, "upstream_connect_timeout"), "{}", told.text());
+    let response = rig.send(request_to_url("https://llm.example")).await;
+    assert_eq!(
+        (response.status, response.error_code().as_str()),
+        (503, "upstream_connect_timeout"),
+        "{}",
+        response.text()
+    );
     assert!(!format!("{:?}", rig.state.settings).contains("sesame"));
 }
 

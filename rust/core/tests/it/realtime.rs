@@ -28,9 +28,9 @@ async fn session_relays_messages_and_writes_one_record_with_usage() {
     assert!(rig.drain_records().is_empty(), "not before its end");
     talk.close(1000, "done").await;
     let record = rig.single_record();
-    let told =
+    let reply =
         pick_fields(&record, ["operation", "ai_model", "outcome", "is_success", "response_status_code", "stream_mode"]);
-    assert_eq!(told, json!(["realtime", "gpt-realtime", "complete", true, 101, true]));
+    assert_eq!(reply, json!(["realtime", "gpt-realtime", "complete", true, 101, true]));
     assert_eq!(pick_fields(&record, ["req_units", "res_units", "total_units"]), json!([24, 16, 40]));
     assert_eq!(record["usage"], json!({"input": 14, "output": 16, "audio_in": 10}));
     // Two responses, each with 7 text tokens, 5 audio tokens and 8 output tokens.
@@ -55,7 +55,7 @@ async fn record_lists_session_events_with_usage_and_errors() {
     talk.receive_until("error").await;
     talk.close(1000, "").await;
     let record = rig.single_record();
-    let told: Vec<_> = record["events"]
+    let reply: Vec<_> = record["events"]
         .as_array()
         .unwrap()
         .iter()
@@ -67,7 +67,7 @@ async fn record_lists_session_events_with_usage_and_errors() {
         ["response.done", "completed", 8],
         ["error", "invalid_request_error", null],
     ]);
-    assert_eq!(json!(told), expected, "{record:#}");
+    assert_eq!(json!(reply), expected, "{record:#}");
     let after: Vec<_> =
         record["events"].as_array().unwrap().iter().map(|event| event["after"].as_f64().unwrap()).collect();
     assert!(after.is_sorted() && after[3] < record["response_time"].as_f64().unwrap(), "{after:?}");
@@ -162,9 +162,9 @@ async fn session_handshake_sends_provider_headers() {
         .header("x-gateway-trace-id", "t-1");
     open_realtime(&rig, ask).await.close(1000, "").await;
     let entry = wait_for_ledger_entries(&provider, 1).await.remove(0);
-    let told = ["authorization", "openai-organization", "openai-project", "openai-beta", "x-gateway-trace-id"];
+    let response = ["authorization", "openai-organization", "openai-project", "openai-beta", "x-gateway-trace-id"];
     let expected = [Some("Bearer sk-1"), Some("org-1"), Some("proj-1"), Some("realtime=v1"), None];
-    assert_eq!(told.map(|name| entry.header(name)), expected);
+    assert_eq!(response.map(|name| entry.header(name)), expected);
 }
 
 /// Gateway with a saved provider of this kind that allows only the model `good`.
@@ -183,8 +183,8 @@ async fn rejects_disallowed_session_model_in_every_query_parameter() {
     let ask =
         |query: &str| TestRequest::new("GET", &format!("/v1/realtime?{query}")).header("x-gateway-provider", "@az");
     for query in ["model=bad", "deployment=bad", "model=good&deployment=bad", "model=good&mod%65l=bad"] {
-        let (status, told) = expect_rejection(&rig, ask(query)).await;
-        assert_eq!((status, &told["error"]["code"]), (403, &json!("model_not_allowed")), "{query}: {told}");
+        let (status, response) = expect_rejection(&rig, ask(query)).await;
+        assert_eq!((status, &response["error"]["code"]), (403, &json!("model_not_allowed")), "{query}: {response}");
     }
     assert!(provider.ledger_entries().is_empty());
     open_realtime(&rig, ask("model=good")).await.close(1000, "").await;
@@ -221,8 +221,8 @@ async fn responses_api_works_over_a_websocket() {
     assert_eq!(talk.receive_until("response.completed").await["response"]["usage"]["total_tokens"], 20);
     talk.close(1000, "").await;
     let record = rig.single_record();
-    let told = pick_fields(&record, ["operation", "ai_model", "total_units", "outcome"]);
-    assert_eq!(told, json!(["createModelResponse", "m", 20, "complete"]));
+    let reply = pick_fields(&record, ["operation", "ai_model", "total_units", "outcome"]);
+    assert_eq!(reply, json!(["createModelResponse", "m", 20, "complete"]));
 }
 
 #[tokio::test]
@@ -248,8 +248,8 @@ async fn each_response_of_a_session_is_priced_by_its_own_model() {
         }
         talk.close(1000, "").await;
         let record = rig.single_record();
-        let told = pick_fields(&record, ["ai_model", "total_units", "cost_nanodollars", "price_version"]);
-        assert_eq!(told, json!([models[0], 60, cost, version]), "{models:?}");
+        let reply = pick_fields(&record, ["ai_model", "total_units", "cost_nanodollars", "price_version"]);
+        assert_eq!(reply, json!([models[0], 60, cost, version]), "{models:?}");
     }
 }
 
@@ -306,8 +306,8 @@ async fn provider_disconnect_is_an_error_and_usage_is_recorded() {
     talk.send_event(json!({"type": "mock.drop"})).await;
     assert_eq!(close_code_and_reason(&talk.receive_message().await).0, 1011);
     talk.wait_until_closed().await;
-    let told = pick_fields(&rig.single_record(), ["outcome", "error", "is_success", "total_units"]);
-    assert_eq!(told, json!(["cut", "upstream_disconnected", false, 20]));
+    let reply = pick_fields(&rig.single_record(), ["outcome", "error", "is_success", "total_units"]);
+    assert_eq!(reply, json!(["cut", "upstream_disconnected", false, 20]));
 }
 
 #[tokio::test]
@@ -319,8 +319,8 @@ async fn client_disconnect_writes_one_record_with_usage() {
     talk.receive_until("response.done").await;
     talk.sender = None;
     talk.wait_until_closed().await;
-    let told = pick_fields(&rig.single_record(), ["outcome", "is_success", "total_units", "response_status_code"]);
-    assert_eq!(told, json!(["aborted", false, 20, 101]));
+    let reply = pick_fields(&rig.single_record(), ["outcome", "is_success", "total_units", "response_status_code"]);
+    assert_eq!(reply, json!(["aborted", false, 20, 101]));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::Complete, "the provider was told");
 }
 

@@ -8,8 +8,8 @@ use crate::harness::{
     post_request, scripted::ScriptedServer, stream_request, wait_for_ledger_entries, wait_until, with_timeout,
 };
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, feed_channel};
 use penstock_mock::{Outcome, Server};
+use penstock_net::body::{Body, feed_channel};
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpSocket, TcpStream},
@@ -42,7 +42,7 @@ async fn assistant_session_id_groups_records_and_is_not_forwarded() {
     ] {
         let asked = more.into_iter().fold(asked, |ask, own| ask.header("x-gateway-metadata", own));
         assert_eq!(rig.send(asked.header(session, " s-1")).await.status, 200);
-        assert_eq!(rig.single_record()["metadata"], json!({"key": ["session_id"], "value": [kept]}));
+        assert_eq!(rig.single_record()["metadata"], json!({"session_id": kept}));
         assert_eq!(provider.ledger_entries().pop().unwrap().header(session), None);
     }
 }
@@ -57,7 +57,7 @@ async fn complete_request_writes_one_record_with_all_fields() {
         .header("x-gateway-span-name", "ask")
         .header("x-gateway-parent-span-id", "s-0")
         .header("x-gateway-metadata", r#"{"_user":"ann","team":"red"}"#);
-    let told = rig.send(ask).await;
+    let response = rig.send(ask).await;
     let record = rig.single_record();
     let said = pick_fields(&record, ["outcome", "is_success", "response_status_code", "request_method", "request_url"]);
     assert_eq!(said, json!(["complete", true, 200, "POST", CHAT_PATH]));
@@ -66,8 +66,8 @@ async fn complete_request_writes_one_record_with_all_fields() {
     let said =
         pick_fields(&record, ["ai_org", "ai_model", "operation", "stream_mode", "is_proxy_call", "mode", "worker"]);
     assert_eq!(said, json!(["mock", "mock?first_ms=20", "chatComplete", false, false, "single", 1]));
-    assert_eq!(record["metadata"], json!({"key": ["_user", "team"], "value": ["ann", "red"]}));
-    assert_eq!(record["bytes_out"], told.body.len());
+    assert_eq!(record["metadata"], json!({"_user": "ann", "team": "red"}));
+    assert_eq!(record["bytes_out"], response.body.len());
     let time = |name: &str| record[name].as_f64().unwrap();
     assert!(time("response_time") >= time("time_to_first_byte"));
     assert!(time("time_to_first_byte") >= time("upstream_response_time") && time("upstream_response_time") >= 20.0);
@@ -78,10 +78,10 @@ async fn complete_request_writes_one_record_with_all_fields() {
 async fn request_without_a_trace_id_uses_its_own_id() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(chat_request("mock")).await;
+    let response = rig.send(chat_request("mock")).await;
     let record = rig.single_record();
     assert_eq!(record["trace_id"], record["id"]);
-    assert_eq!(told.header("x-gateway-trace-id"), record["id"].as_str());
+    assert_eq!(response.header("x-gateway-trace-id"), record["id"].as_str());
 }
 
 #[tokio::test]
@@ -122,8 +122,8 @@ async fn bedrock_usage_headers_apply_if_the_body_has_no_usage() {
             .header("x-gateway-custom-host", &provider.url())
             .header("x-gateway-aws-region", "us-east-1")
             .header("authorization", "Bearer key-1");
-        let told = rig.send(ask).await;
-        assert_eq!((told.status, told.header("x-amzn-bedrock-input-token-count")), (200, Some("7")));
+        let response = rig.send(ask).await;
+        assert_eq!((response.status, response.header("x-amzn-bedrock-input-token-count")), (200, Some("7")));
         assert_eq!(
             pick_fields(&rig.single_record(), ["req_units", "res_units", "units_estimated"]),
             expected,
@@ -145,14 +145,18 @@ async fn stream_usage_is_hidden_unless_the_client_requests_it() {
         let plain = rig.send(post_request(path, chat_body("mock?chunks=5&usage=off", true))).await;
         assert_eq!(rig.single_record()["units_estimated"], true);
         for asked in [chat_body("mock?chunks=5", true), asks(json!({"include_usage": false})), asks(Value::Null)] {
-            let told = rig.send(post_request(path, asked)).await;
+            let response = rig.send(post_request(path, asked)).await;
             let said = pick_fields(&rig.single_record(), ["req_units", "res_units", "units_estimated"]);
             assert_eq!(said, json!([12, 5, null]), "{path}");
-            assert!(!told.text().contains("usage") && told.text().ends_with("data: [DONE]\n\n"), "{}", told.text());
-            assert_eq!(told.text().matches("data: ").count(), plain.text().matches("data: ").count());
+            assert!(
+                !response.text().contains("usage") && response.text().ends_with("data: [DONE]\n\n"),
+                "{}",
+                response.text()
+            );
+            assert_eq!(response.text().matches("data: ").count(), plain.text().matches("data: ").count());
         }
-        let told = rig.send(post_request(path, asks(json!({"include_usage": true})))).await;
-        assert!(told.text().contains("\"completion_tokens\":5"));
+        let response = rig.send(post_request(path, asks(json!({"include_usage": true})))).await;
+        assert!(response.text().contains("\"completion_tokens\":5"));
         assert!(rig.single_record()["units_estimated"].is_null());
     }
 }
@@ -170,11 +174,11 @@ async fn refused_request_writes_one_record() {
         (chat_request("mock?fault=silence").header("x-gateway-request-timeout", "30"), 408, "timeout"),
         (chat_request("mock?fault=cut"), 502, "upstream_disconnected"),
     ] {
-        let told = rig.send(ask).await;
+        let response = rig.send(ask).await;
         let record = rig.single_record();
         let said = pick_fields(&record, ["outcome", "response_status_code", "error", "is_success", "bytes_out"]);
-        assert_eq!(said, json!(["refused", status, error, false, told.body.len()]));
-        assert_eq!(told.header("x-gateway-trace-id"), record["id"].as_str());
+        assert_eq!(said, json!(["refused", status, error, false, response.body.len()]));
+        assert_eq!(response.header("x-gateway-trace-id"), record["id"].as_str());
     }
     rig.state
         .apply_snapshot(format!(r#"{{"epoch":"1","keys":[{{"id":"k","name":"k","sha256":"{:064x}"}}]}}"#, 1).as_bytes())
@@ -266,11 +270,11 @@ async fn disconnect_before_the_first_chunk_writes_one_record() {
 async fn cut_stream_writes_one_record_with_usage() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(stream_request(MESSAGES_PATH, "mock?fault=cut")).await;
+    let response = rig.send(stream_request(MESSAGES_PATH, "mock?fault=cut")).await;
     let record = rig.single_record();
     let said = pick_fields(&record, ["outcome", "error", "response_status_code", "is_success", "req_units"]);
     assert_eq!(said, json!(["cut", "upstream_disconnected", 200, false, 12]));
-    assert!(record["bytes_out"].as_u64().unwrap() <= told.body.len() as u64);
+    assert!(record["bytes_out"].as_u64().unwrap() <= response.body.len() as u64);
 }
 
 #[tokio::test]
@@ -310,6 +314,18 @@ async fn hundred_mixed_requests_write_a_hundred_records() {
 }
 
 #[tokio::test]
+async fn record_has_the_client_address_only_on_request() {
+    let provider = Server::start().await;
+    for (record_peers, address) in [(true, json!("192.0.2.7")), (false, json!(null))] {
+        let rig = TestGateway::with_settings(&provider.url(), |settings| settings.record_peers = record_peers);
+        for ask in [chat_request("m"), chat_request("mock?fault=429"), TestRequest::new("POST", CHAT_PATH)] {
+            rig.send(ask.peer("192.0.2.7".parse().unwrap())).await;
+            assert_eq!(rig.single_record()["peer"], address);
+        }
+    }
+}
+
+#[tokio::test]
 async fn record_contains_no_secret() {
     let provider = Server::start().await;
     let rig =
@@ -329,13 +345,15 @@ async fn record_contains_no_secret() {
             .header("cookie", "session=canary-10")
             .header("x-amz-security-token", "canary-11")
             .header("proxy-authorization", "Basic canary-12")
-            .header("x-plain", "seen");
+            .header("x-plain", "unseen")
+            .header("accept-language", "seen");
     rig.send(ask).await;
     let record = rig.single_record();
     assert!(!record.to_string().contains("canary"), "{record:#}");
     assert_eq!(record["request_url"], format!("{CHAT_PATH}?api_key=***&page=2&access_token=***"));
     let headers = &record["request_headers"];
-    assert_eq!(pick_fields(headers, ["x-mine", "x-house", "x-plain"]), json!(["***", "***", "seen"]));
+    assert_eq!(pick_fields(headers, ["x-mine", "x-house", "x-plain"]), json!(["***", "***", "***"]));
+    assert_eq!(headers["accept-language"], "seen");
 }
 
 #[tokio::test]

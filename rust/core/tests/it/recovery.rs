@@ -23,26 +23,26 @@ fn recovery_config(recovery: &Value, targets: &[Value]) -> Value {
 }
 
 /// Parses all JSON events of a stream.
-fn parse_stream_events(told: &TestResponse) -> Vec<Value> {
-    let text = told.text();
+fn parse_stream_events(response: &TestResponse) -> Vec<Value> {
+    let text = response.text();
     text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect()
 }
 
 /// Concatenates the text deltas of a stream.
-fn collect_text(told: &TestResponse) -> String {
+fn collect_text(reply: &TestResponse) -> String {
     let part = |event: &Value| {
         let chat = event["choices"][0]["delta"]["content"].as_str();
         let response = event["delta"].as_str().filter(|_| event["type"] == "response.output_text.delta");
         let completion = event["choices"][0]["text"].as_str();
         chat.or_else(|| event["delta"]["text"].as_str()).or(response).or(completion).unwrap_or_default().to_owned()
     };
-    parse_stream_events(told).iter().map(part).collect()
+    parse_stream_events(reply).iter().map(part).collect()
 }
 
 async fn fetch_expected_text(rig: &TestGateway) -> String {
-    let told = rig.send(chat_request("mock?chunks=60")).await.json();
+    let response = rig.send(chat_request("mock?chunks=60")).await.json();
     rig.drain_records();
-    told["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    response["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
 }
 
 fn decision_steps(record: &Value) -> Value {
@@ -73,7 +73,7 @@ async fn held_stream_that_breaks_off_falls_back_or_retries() {
     let canon = fetch_expected_text(&rig).await;
     for path in [CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH] {
         for fault in ["cut&after=40", "cut_event&after=5", "stall&after=20", "error_event&after=3", "invalid_framing"] {
-            let told = rig
+            let response = rig
                 .send(recovery_request(
                     &recovery_config(
                         &json!("hold"),
@@ -83,12 +83,12 @@ async fn held_stream_that_breaks_off_falls_back_or_retries() {
                 ))
                 .await;
             assert_eq!(
-                (told.status, routing_headers(&told)[0]),
+                (response.status, routing_headers(&response)[0]),
                 (200, "config.targets[1]"),
                 "{path} {fault}: {}",
-                told.text()
+                response.text()
             );
-            assert_eq!(collect_text(&told), canon, "{path} {fault}");
+            assert_eq!(collect_text(&response), canon, "{path} {fault}");
             let record = rig.single_record();
             assert_eq!(pick_fields(&record, ["outcome", "is_success"]), json!(["complete", true]));
             assert!(record["decisions"][0]["error"].is_string(), "{path} {fault}: {record}");
@@ -96,11 +96,11 @@ async fn held_stream_that_breaks_off_falls_back_or_retries() {
     }
     let mut retried = sixty_chunk_target("&fault=cut&times=1");
     retried["retry"] = json!({"attempts": 1});
-    let told = rig.send(recovery_request(&recovery_config(&json!("hold"), &[retried]), CHAT_PATH)).await;
-    assert_eq!((collect_text(&told), routing_headers(&told)[1]), (canon, "1"));
+    let response = rig.send(recovery_request(&recovery_config(&json!("hold"), &[retried]), CHAT_PATH)).await;
+    assert_eq!((collect_text(&response), routing_headers(&response)[1]), (canon, "1"));
     // The held stream uses recovery memory until its last byte is dropped.
     assert!(rig.state.shared.recovery_memory.used_bytes() > 0);
-    drop(told);
+    drop(response);
     assert_eq!(rig.state.shared.recovery_memory.used_bytes(), 0);
 }
 
@@ -114,7 +114,7 @@ async fn holds_bedrock_frames_and_gemini_items_like_sse_events() {
         let half = whole[..whole.len() / 2].to_vec();
         let failed = b"data: {\"error\":{\"message\":\"too much\",\"code\":503}}\n\n".to_vec();
         let asked = extract_model(&fs::read(case.path("request.json")).unwrap()).1;
-        let mut told = Vec::new();
+        let mut reply = Vec::new();
         for first in [whole.clone(), half, failed] {
             let first = GoldenProvider::start(200, "text/event-stream", first, 33).await;
             let second = GoldenProvider::start(200, "text/event-stream", whole.clone(), 33).await;
@@ -125,9 +125,9 @@ async fn holds_bedrock_frames_and_gemini_items_like_sse_events() {
             assert_eq!((answer.status, answer.is_truncated), (200, false), "{operation}: {}", answer.text());
             let record = rig.single_record();
             assert_eq!(rig.state.record_sink.metrics.streams_buffered.get(), 1, "{operation}: {record}");
-            told.push((routing_headers(&answer)[0].to_owned(), record["outcome"].clone(), answer.body));
+            reply.push((routing_headers(&answer)[0].to_owned(), record["outcome"].clone(), answer.body));
         }
-        let [(first, outcome, all), others @ ..] = &told[..] else { panic!("three were asked") };
+        let [(first, outcome, all), others @ ..] = &reply[..] else { panic!("three were asked") };
         assert_eq!((first.as_str(), outcome), ("config.targets[0]", &json!("complete")), "{operation}");
         for (at, outcome, body) in others {
             assert_eq!((at.as_str(), outcome), ("config.targets[1]", &json!("complete")), "{operation}");
@@ -141,19 +141,19 @@ async fn returns_502_if_no_target_completes_a_held_stream() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for (fault, told_so) in [("cut", "complete"), ("error_event", "overloaded")] {
-        let told = rig
+        let response = rig
             .send(recovery_request(
                 &recovery_config(&json!("hold"), &[sixty_chunk_target(&format!("&fault={fault}"))]),
                 CHAT_PATH,
             ))
             .await;
         assert_eq!(
-            (told.status, told.error_code().as_str(), told.is_streamed),
+            (response.status, response.error_code().as_str(), response.is_streamed),
             (502, "upstream_disconnected", false),
             "{}",
-            told.text()
+            response.text()
         );
-        assert!(told.text().contains(told_so) || fault == "cut", "{}", told.text());
+        assert!(response.text().contains(told_so) || fault == "cut", "{}", response.text());
         assert_eq!(rig.single_record()["outcome"], "refused");
     }
 }
@@ -163,21 +163,21 @@ async fn passes_on_a_stream_that_exceeds_the_recovery_memory() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.recovery_stream_bytes = 2_000);
     let canon = fetch_expected_text(&rig).await;
-    let told = rig
+    let response = rig
         .send(recovery_request(
             &recovery_config(&json!("hold"), &[sixty_chunk_target(""), mock_target("chunks=1")]),
             CHAT_PATH,
         ))
         .await;
-    assert_eq!((collect_text(&told), routing_headers(&told)[0]), (canon, "config.targets[0]"));
+    assert_eq!((collect_text(&response), routing_headers(&response)[0]), (canon, "config.targets[0]"));
     assert_eq!(decision_steps(&rig.single_record()), json!([["unheld", "targets[0]"], ["tried", "targets[0]"]]));
-    let told = rig
+    let response = rig
         .send(recovery_request(
             &recovery_config(&json!("hold"), &[sixty_chunk_target("&fault=cut&after=40"), mock_target("chunks=1")]),
             CHAT_PATH,
         ))
         .await;
-    assert!(parse_stream_events(&told).pop().unwrap()["error"].is_object());
+    assert!(parse_stream_events(&response).pop().unwrap()["error"].is_object());
     assert_eq!(rig.single_record()["outcome"], "cut");
     let metrics = &rig.state.record_sink.metrics;
     assert_eq!(
@@ -195,8 +195,8 @@ async fn held_stream_ends_at_the_client_timeout() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     let endless = recovery_config(&json!("hold"), &[mock_target("chunk_ms=100&chunks=1000"), sixty_chunk_target("")]);
-    let told = rig.send(recovery_request(&endless, CHAT_PATH).header("x-stainless-timeout", "0.3")).await;
-    assert_eq!((told.status, told.header("x-should-retry")), (408, Some("false")), "{}", told.text());
+    let response = rig.send(recovery_request(&endless, CHAT_PATH).header("x-stainless-timeout", "0.3")).await;
+    assert_eq!((response.status, response.header("x-should-retry")), (408, Some("false")), "{}", response.text());
 }
 
 #[tokio::test]
@@ -209,15 +209,15 @@ async fn chat_stream_continues_on_another_target_as_one_response() {
             &json!("continue"),
             &[sixty_chunk_target(&format!("&fault={fault}")), sixty_chunk_target("&prefix=on")],
         );
-        let told = rig.send(recovery_request(&config, CHAT_PATH)).await;
+        let response = rig.send(recovery_request(&config, CHAT_PATH)).await;
         assert_eq!(
-            (told.status, told.is_truncated, collect_text(&told)),
+            (response.status, response.is_truncated, collect_text(&response)),
             (200, false, canon.clone()),
             "{fault}: {}",
-            told.text()
+            response.text()
         );
-        assert!(told.text().ends_with("data: [DONE]\n\n"), "{fault}");
-        let events = parse_stream_events(&told);
+        assert!(response.text().ends_with("data: [DONE]\n\n"), "{fault}");
+        let events = parse_stream_events(&response);
         assert!(events.iter().all(|event| event["id"] == events[0]["id"]), "{fault}");
         assert_eq!(events.iter().filter(|event| event["choices"][0]["delta"]["role"].is_string()).count(), 1);
         let record = rig.single_record();
@@ -258,9 +258,14 @@ async fn does_not_cache_a_continued_response() {
     );
     config["cache"] = json!({"mode": "simple", "max_age": 60});
     for _ in 0..2 {
-        let told = rig.send(recovery_request(&config, CHAT_PATH)).await;
-        assert_eq!((told.status, told.header("x-gateway-cache-status")), (200, Some("MISS")), "{}", told.text());
-        assert!(told.text().ends_with("data: [DONE]\n\n"));
+        let response = rig.send(recovery_request(&config, CHAT_PATH)).await;
+        assert_eq!(
+            (response.status, response.header("x-gateway-cache-status")),
+            (200, Some("MISS")),
+            "{}",
+            response.text()
+        );
+        assert!(response.text().ends_with("data: [DONE]\n\n"));
     }
     assert_eq!(rig.state.record_sink.metrics.streams_resumed.get(), 2);
 }
@@ -275,8 +280,13 @@ async fn recovers_pass_through_streams() {
             &json!(mode),
             &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("&prefix=on")],
         );
-        let told = rig.send(recovery_request(&config, "/v1/proxy/chat/completions")).await;
-        assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{mode}: {}", told.text());
+        let response = rig.send(recovery_request(&config, "/v1/proxy/chat/completions")).await;
+        assert_eq!(
+            (collect_text(&response), response.is_truncated),
+            (canon.clone(), false),
+            "{mode}: {}",
+            response.text()
+        );
     }
 }
 
@@ -289,13 +299,13 @@ async fn messages_stream_continues_within_its_content_block() {
         &json!("continue"),
         &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("&prefix=on")],
     );
-    let told = rig.send(recovery_request(&config, MESSAGES_PATH)).await;
-    assert_eq!((collect_text(&told), told.is_truncated), (canon, false), "{}", told.text());
-    let events = parse_stream_events(&told);
+    let response = rig.send(recovery_request(&config, MESSAGES_PATH)).await;
+    assert_eq!((collect_text(&response), response.is_truncated), (canon, false), "{}", response.text());
+    let events = parse_stream_events(&response);
     for (kind, count) in
         [("message_start", 1), ("content_block_start", 1), ("content_block_stop", 1), ("message_stop", 1)]
     {
-        assert_eq!(events.iter().filter(|event| event["type"] == kind).count(), count, "{kind}: {}", told.text());
+        assert_eq!(events.iter().filter(|event| event["type"] == kind).count(), count, "{kind}: {}", response.text());
     }
     assert!(events.iter().all(|event| event["index"].is_null() || event["index"] == 0));
     let usage = &events.iter().rfind(|event| event["type"] == "message_delta").unwrap()["usage"];
@@ -321,9 +331,9 @@ async fn text_completion_continues_exactly_on_any_model() {
         ],
     );
     for path in [COMPLETIONS_PATH, "/v1/proxy/completions"] {
-        let (told, record) = (rig.send(recovery_request(&config, path)).await, rig.single_record());
-        assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{path}: {record}");
-        let events = parse_stream_events(&told);
+        let (response, record) = (rig.send(recovery_request(&config, path)).await, rig.single_record());
+        assert_eq!((collect_text(&response), response.is_truncated), (canon.clone(), false), "{path}: {record}");
+        let events = parse_stream_events(&response);
         assert!(events.iter().all(|event| event["id"] == events[0]["id"]), "{path}");
         assert_eq!(decision_steps(&record)[3], json!(["continued", "targets[1]"]));
     }
@@ -343,12 +353,12 @@ async fn responses_stream_continues_within_its_output_message() {
         &json!("continue"),
         &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("&prefix=on")],
     );
-    let told = rig.send(recovery_request(&config, RESPONSES_PATH)).await;
-    assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{}", told.text());
-    let events = parse_stream_events(&told);
+    let reply = rig.send(recovery_request(&config, RESPONSES_PATH)).await;
+    assert_eq!((collect_text(&reply), reply.is_truncated), (canon.clone(), false), "{}", reply.text());
+    let events = parse_stream_events(&reply);
     for (kind, count) in [("created", 1), ("output_item.added", 1), ("output_item.done", 1), ("completed", 1)] {
         let kind = format!("response.{kind}");
-        assert_eq!(events.iter().filter(|event| event["type"] == *kind).count(), count, "{kind}: {}", told.text());
+        assert_eq!(events.iter().filter(|event| event["type"] == *kind).count(), count, "{kind}: {}", reply.text());
     }
     assert!(events.iter().all(|event| event["output_index"].is_null() || event["output_index"] == 0));
     let done = events.iter().find(|event| event["type"] == "response.output_text.done").unwrap();
@@ -376,8 +386,13 @@ async fn stream_continues_on_a_target_with_another_api_format() {
         "override_params": {"model": "mock?chunks=60&prefix=on"}, "recovery": {"mode": "continue", "prefill": true}});
     for (path, count) in [(CHAT_PATH, 3), (RESPONSES_PATH, 5)] {
         let config = recovery_config(&json!("continue"), &[sixty_chunk_target("&fault=cut&after=40"), other.clone()]);
-        let told = rig.send(recovery_request(&config, path)).await;
-        assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{path}: {}", told.text());
+        let response = rig.send(recovery_request(&config, path)).await;
+        assert_eq!(
+            (collect_text(&response), response.is_truncated),
+            (canon.clone(), false),
+            "{path}: {}",
+            response.text()
+        );
         assert_eq!(wait_for_ledger_entries(&provider, count).await[count - 1].path, "/v1/messages");
     }
 }
@@ -388,28 +403,28 @@ async fn continues_until_targets_run_out_then_reports_the_break() {
     let rig = TestGateway::for_provider(&provider);
     let canon = fetch_expected_text(&rig).await;
     let cut = |more: &str| sixty_chunk_target(&format!("&fault=cut&after=10{more}"));
-    let told = rig
+    let response = rig
         .send(recovery_request(
             &recovery_config(&json!("continue"), &[cut(""), cut("&prefix=on"), sixty_chunk_target("&prefix=on")]),
             CHAT_PATH,
         ))
         .await;
-    assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{}", told.text());
+    assert_eq!((collect_text(&response), response.is_truncated), (canon.clone(), false), "{}", response.text());
     assert_eq!(rig.single_record()["last_used_option_index"], "config.targets[2]");
     // A single target continues its own stream.
-    let told =
+    let response =
         rig.send(recovery_request(&recovery_config(&json!("continue"), &[cut("&prefix=on&times=1")]), CHAT_PATH)).await;
-    assert_eq!(collect_text(&told), canon);
+    assert_eq!(collect_text(&response), canon);
     rig.drain_records();
     for targets in [
         vec![cut(""), cut("&prefix=on")],
         vec![cut(""), sixty_chunk_target("&prefix=off")],
         vec![cut(""), mock_target("status=503")],
     ] {
-        let told = rig.send(recovery_request(&recovery_config(&json!("continue"), &targets), CHAT_PATH)).await;
-        let last = parse_stream_events(&told).pop().unwrap();
+        let response = rig.send(recovery_request(&recovery_config(&json!("continue"), &targets), CHAT_PATH)).await;
+        let last = parse_stream_events(&response).pop().unwrap();
         assert_eq!(
-            (last["error"]["code"].as_str(), told.is_truncated),
+            (last["error"]["code"].as_str(), response.is_truncated),
             (Some("upstream_disconnected"), false),
             "{targets:?}"
         );
@@ -428,8 +443,13 @@ async fn restarts_on_any_target_if_no_text_was_sent() {
             &json!("continue"),
             &[sixty_chunk_target("&fault=cut&after=0"), sixty_chunk_target("&prefix=off")],
         );
-        let told = rig.send(recovery_request(&config, path)).await;
-        assert_eq!((collect_text(&told), told.is_truncated), (canon.clone(), false), "{path}: {}", told.text());
+        let response = rig.send(recovery_request(&config, path)).await;
+        assert_eq!(
+            (collect_text(&response), response.is_truncated),
+            (canon.clone(), false),
+            "{path}: {}",
+            response.text()
+        );
     }
 }
 
@@ -439,8 +459,8 @@ async fn does_not_continue_on_a_target_without_prefill() {
     let rig = TestGateway::for_provider(&provider);
     let config =
         recovery_config(&json!("continue"), &[sixty_chunk_target("&fault=cut&after=40"), sixty_chunk_target("")]);
-    let told = rig.send(recovery_request(&config, CHAT_PATH)).await;
-    assert!(parse_stream_events(&told).pop().unwrap()["error"].is_object());
+    let response = rig.send(recovery_request(&config, CHAT_PATH)).await;
+    assert!(parse_stream_events(&response).pop().unwrap()["error"].is_object());
     assert_eq!(
         decision_steps(&rig.single_record()),
         json!([["tried", "targets[0]"], ["broke", "targets[0]"], ["unable", "targets[1]"]])
@@ -492,13 +512,13 @@ async fn sends_the_prefill_in_the_form_each_provider_expects() {
             .filter(|caller| (slug, *caller) != ("groq", RESPONSES_PATH))
         {
             let rig = GoldenProvider::gateway_trusting_loopback();
-            let told = rig.send(recovery_request(&recovery_config(&json!("continue"), &targets), caller)).await;
+            let reply = rig.send(recovery_request(&recovery_config(&json!("continue"), &targets), caller)).await;
             let (head, body) = second.parse_last_request();
             assert_eq!(
-                (collect_text(&told).as_str(), told.is_truncated),
+                (collect_text(&reply).as_str(), reply.is_truncated),
                 ("The quick brown fox", false),
                 "{slug} {caller}: {}",
-                told.text()
+                reply.text()
             );
             assert!(head.starts_with(&format!("POST {path} HTTP/1.1\r\n")), "{slug} {caller}: {head}");
             let messages = body["messages"].as_array().unwrap();
@@ -529,8 +549,8 @@ async fn record_and_explain_state_why_a_target_cannot_continue() {
         let other = json!({"provider": slug, "api_key": "k", "custom_host": provider.url(), "recovery": recovery,
             "override_params": {"model": model}});
         let config = recovery_config(&json!("continue"), &[sixty_chunk_target("&fault=cut&after=40"), other]);
-        let told = rig.send(recovery_request(&config, CHAT_PATH)).await;
-        assert_eq!(parse_stream_events(&told).pop().unwrap()["error"]["code"], "upstream_disconnected", "{slug}");
+        let reply = rig.send(recovery_request(&config, CHAT_PATH)).await;
+        assert_eq!(parse_stream_events(&reply).pop().unwrap()["error"]["code"], "upstream_disconnected", "{slug}");
         let record = rig.single_record();
         assert_eq!(record["decisions"][2], json!({"step": "unable", "at": "config.targets[1]", "because": because}));
         let asked = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": config.to_string()},
@@ -580,17 +600,17 @@ async fn does_not_continue_tool_calls_or_reasoning_and_records_why() {
     ] {
         let provider = start_breaking_provider(said).await;
         let rig = TestGateway::for_url(&provider.url());
-        let told = rig
+        let reply = rig
             .send(recovery_request(
                 &recovery_config(&json!("continue"), &[sixty_chunk_target(""), sixty_chunk_target("&prefix=on")]),
                 path,
             ))
             .await;
-        assert_eq!((told.status, told.is_truncated), (200, false), "{path}: {}", told.text());
+        assert_eq!((reply.status, reply.is_truncated), (200, false), "{path}: {}", reply.text());
         for data in said {
-            assert!(told.text().contains(data), "{path}: {}", told.text());
+            assert!(reply.text().contains(data), "{path}: {}", reply.text());
         }
-        let last = parse_stream_events(&told).pop().unwrap();
+        let last = parse_stream_events(&reply).pop().unwrap();
         assert!(last["error"].is_object() || last["type"] == "error", "{path}: {last}");
         let record = rig.single_record();
         assert_eq!(
@@ -620,13 +640,13 @@ async fn preserves_reasoning_and_continues_the_text() {
     });
     let mut next = sixty_chunk_target("&prefix=on");
     next["custom_host"] = json!(format!("{}/v1", other.url()));
-    let told = rig
+    let response = rig
         .send(recovery_request(&recovery_config(&json!("continue"), &[sixty_chunk_target(""), next]), CHAT_PATH))
         .await;
     assert!(
-        !told.is_truncated && told.text().contains("Hm.") && told.text().ends_with("data: [DONE]\n\n"),
+        !response.is_truncated && response.text().contains("Hm.") && response.text().ends_with("data: [DONE]\n\n"),
         "{}",
-        told.text()
+        response.text()
     );
     assert_eq!(rig.single_record()["outcome"], "complete");
     assert!(wait_for_ledger_entries(&other, 1).await[0].body_bytes > 0);
@@ -658,8 +678,8 @@ async fn recovers_streams_from_providers_that_compress() {
         let mut config = recovery_config(&json!({"mode": mode, "prefill": true}), &targets);
         config["targets"][1]["provider"] = json!("mock");
         let ask = recovery_request(&config, "/v1/proxy/chat/completions").header("accept-encoding", "gzip, deflate");
-        let told = rig.send(ask).await;
-        assert_eq!((told.status, collect_text(&told)), (200, canon.clone()), "{mode}: {}", told.text());
+        let response = rig.send(ask).await;
+        assert_eq!((response.status, collect_text(&response)), (200, canon.clone()), "{mode}: {}", response.text());
     }
 }
 
@@ -672,8 +692,8 @@ async fn continues_a_stream_that_outlasts_the_client_read_timeout() {
     let config =
         recovery_config(&json!({"mode": "continue", "prefill": true}), &[slow, sixty_chunk_target("&prefix=on")]);
     for name in ["x-stainless-read-timeout", "x-stainless-timeout"] {
-        let told = rig.send(recovery_request(&config, CHAT_PATH).header(name, "0.3")).await;
-        assert_eq!(collect_text(&told), canon, "{name}: {}", told.text());
+        let response = rig.send(recovery_request(&config, CHAT_PATH).header(name, "0.3")).await;
+        assert_eq!(collect_text(&response), canon, "{name}: {}", response.text());
         assert_eq!(rig.single_record()["last_used_option_index"], "config.targets[1]");
     }
 }
@@ -688,8 +708,8 @@ async fn record_states_why_no_target_continued() {
         [(json!({"provider": "@nobody"}), json!(["failed", "targets[1]"])), (unread, json!(["unable", "targets[1]"]))]
     {
         let config = recovery_config(&json!({"mode": "continue", "prefill": true}), &[cut(), other]);
-        let told = rig.send(recovery_request(&config, CHAT_PATH)).await;
-        assert!(parse_stream_events(&told).pop().unwrap()["error"].is_object(), "{}", told.text());
+        let response = rig.send(recovery_request(&config, CHAT_PATH)).await;
+        assert!(parse_stream_events(&response).pop().unwrap()["error"].is_object(), "{}", response.text());
         let record = rig.single_record();
         assert_eq!(decision_steps(&record).as_array().unwrap().last(), Some(&expected), "{record:#}");
     }

@@ -22,9 +22,9 @@ use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
 
 async fn fetch_cache_status(rig: &TestGateway, text: &str) -> String {
-    let told = rig.send(cacheable_request(text)).await;
-    assert_eq!(told.status, 200);
-    routing_headers(&told)[2].to_owned()
+    let response = rig.send(cacheable_request(text)).await;
+    assert_eq!(response.status, 200);
+    routing_headers(&response)[2].to_owned()
 }
 
 async fn list_redis_keys(connection: &mut MultiplexedConnection, pattern: &str) -> Vec<String> {
@@ -91,8 +91,8 @@ async fn a_refreshed_response_replaces_the_old_one_on_all_nodes() {
     // From here on the response is cached in the process only.
     redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await.unwrap();
     assert_eq!(fetch_cache_status(&other, "hi").await, "HIT");
-    let told = one.send(cacheable_request("hi").header("x-gateway-cache-force-refresh", "true")).await;
-    assert_eq!(routing_headers(&told)[2], "REFRESH");
+    let reply = one.send(cacheable_request("hi").header("x-gateway-cache-force-refresh", "true")).await;
+    assert_eq!(routing_headers(&reply)[2], "REFRESH");
     wait_for_key_count(&mut connection, "penstock:answer:*", 1).await;
     let name = list_redis_keys(&mut connection, "penstock:answer:*").await.remove(0);
     redis::cmd("SET").arg(&name).arg(b"\x01\x0a\0text/plainnewer").query_async::<()>(&mut connection).await.unwrap();
@@ -329,9 +329,9 @@ async fn a_sticky_session_lasts_its_ttl_despite_weight_changes() {
     let place = async |rig: &TestGateway, user: &str| {
         let metadata = json!({"user": user}).to_string();
         let ask = crate::harness::post_request(CHAT_PATH, chat_body("mock", false)).header("x-gateway-config", "pc-s");
-        let told = rig.send(ask.header("x-gateway-metadata", &metadata)).await;
-        assert_eq!(told.status, 200);
-        routing_headers(&told)[0].strip_prefix("config.targets").unwrap().to_owned()
+        let response = rig.send(ask.header("x-gateway-metadata", &metadata)).await;
+        assert_eq!(response.status, 200);
+        routing_headers(&response)[0].strip_prefix("config.targets").unwrap().to_owned()
     };
     weighted("1", [1.0, 1e-9]);
     let began = Instant::now();

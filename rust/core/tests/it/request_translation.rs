@@ -31,15 +31,15 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
         "/v1beta1/projects/p/locations/l/publishers/google/models/@mine/gpt-4o:generateContent",
         "/v1/projects/p/locations/l/publishers/google/models/@mine/gpt-4o:generateContent",
     ] {
-        let told = rig.send(ask(path)).await;
+        let reply = rig.send(ask(path)).await;
         assert_eq!(
-            (told.status, played.parse_last_request().1["model"].as_str()),
+            (reply.status, played.parse_last_request().1["model"].as_str()),
             (200, Some("gpt-4o")),
             "{}",
-            told.text()
+            reply.text()
         );
     }
-    let target = json!({"provider": "@mine", "override_params": {"model": "gpt-5", "temperature": 0}});
+    let target = json!({"provider": "@mine", "override_params": {"model": "gpt-4.1", "temperature": 0}});
     let config = json!({"strategy": {"mode": "conditional", "default": "b",
         "conditions": [{"query": {"params.model": "fast"}, "then": "a"}]},
         "targets": [{"name": "a", "provider": "@mine", "override_params": target["override_params"]},
@@ -48,7 +48,7 @@ async fn routes_a_model_in_the_path_like_one_in_the_body() {
         ask(&format!("/v1beta/models/{model}:generateContent")).header("x-gateway-config", &config.to_string())
     };
     assert_eq!(rig.send(asked("fast")).await.status, 200);
-    assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["gpt-5", 0]));
+    assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["gpt-4.1", 0]));
     assert_eq!(rig.send(asked("slow")).await.status, 200);
     assert_eq!(pick_fields(&played.parse_last_request().1, ["model", "temperature"]), json!(["slow", 0.5]));
 }
@@ -65,11 +65,11 @@ async fn dedicated_endpoint_gets_completions_unchanged() {
         config[key] = url.as_str().into();
         let ask = TestRequest::new("POST", "/v1/completions").header("content-type", "application/json");
         let body = r#"{"model":"tgi","prompt":"It is","max_tokens":3,"n":1}"#;
-        let told = rig.send(ask.header("x-gateway-config", &config.to_string()).body(body)).await;
+        let response = rig.send(ask.header("x-gateway-config", &config.to_string()).body(body)).await;
         let (head, sent) = played.parse_last_request();
-        assert!(head.starts_with(&format!("POST {path} HTTP/1.1")), "{head} {}", told.text());
+        assert!(head.starts_with(&format!("POST {path} HTTP/1.1")), "{head} {}", response.text());
         assert_eq!(
-            (sent["prompt"] == "It is", told.body == answer),
+            (sent["prompt"] == "It is", response.body == answer),
             (path == "/v1/completions", path == "/v1/completions")
         );
     }
@@ -88,8 +88,8 @@ async fn same_api_format_passes_byte_for_byte_both_ways() {
         let ask = TestRequest::new("POST", "/v1/models/gemini-2.5-pro:generateContent?x=1")
             .header("content-type", "application/json")
             .header("x-gateway-config", &config.to_string());
-        let told = rig.send(ask.body(body.clone())).await;
-        assert_eq!((told.status, told.body.as_slice()), (200, answer.as_slice()));
+        let reply = rig.send(ask.body(body.clone())).await;
+        assert_eq!((reply.status, reply.body.as_slice()), (200, answer.as_slice()));
         let (head, _) = played.parse_last_request();
         assert!(head.starts_with("POST /v1beta/models/gemini-2.5-pro:generateContent?x=1 HTTP/1.1"), "{head}");
         assert!(played.last_request.lock().unwrap().ends_with(&body));
@@ -98,8 +98,8 @@ async fn same_api_format_passes_byte_for_byte_both_ways() {
     let stream = read_hex_frames(&golden_case("bedrock/chatComplete/stream").path("response.hex"));
     let played = GoldenProvider::start(200, "application/vnd.amazon.eventstream", stream.clone(), 33).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let told = rig.send(played.build_request("bedrock", "/model/m%3A0/converse-stream", b"{ }".to_vec())).await;
-    assert_eq!((told.status, told.body.as_slice()), (200, stream.as_slice()));
+    let reply = rig.send(played.build_request("bedrock", "/model/m%3A0/converse-stream", b"{ }".to_vec())).await;
+    assert_eq!((reply.status, reply.body.as_slice()), (200, stream.as_slice()));
     assert!(played.parse_last_request().0.starts_with("POST /model/m%3A0/converse-stream HTTP/1.1"));
     assert_eq!(pick_fields(&rig.single_record(), ["outcome", "req_units", "res_units"]), json!(["complete", 20, 5]));
 }
@@ -108,11 +108,11 @@ async fn same_api_format_passes_byte_for_byte_both_ways() {
 async fn rejects_an_untranslatable_request_before_sending() {
     let played = GoldenProvider::start(200, "application/json", Vec::new(), 50).await;
     let asked = json!({"model": "claude-x", "n": 3, "messages": []}).to_string();
-    let told = GoldenProvider::gateway_trusting_loopback()
+    let response = GoldenProvider::gateway_trusting_loopback()
         .send(played.build_request("anthropic", CHAT_PATH, asked.into()))
         .await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "untranslatable_request"));
-    assert!(told.text().contains("anthropic: n: "), "{}", told.text());
+    assert_eq!((response.status, response.error_code().as_str()), (400, "untranslatable_request"));
+    assert!(response.text().contains("anthropic: n: "), "{}", response.text());
     assert_eq!(played.server.connection_count(), 0);
 }
 
@@ -154,10 +154,10 @@ async fn fallback_translates_the_original_request_for_each_target() {
         .header("x-gateway-config", &config.to_string())
         .header("content-type", "application/json")
         .body(fs::read(case.path("request.json")).unwrap());
-    let told = rig.send(ask).await;
-    assert_eq!((told.status, told.is_truncated), (200, false), "{}", told.text());
+    let reply = rig.send(ask).await;
+    assert_eq!((reply.status, reply.is_truncated), (200, false), "{}", reply.text());
     assert_eq!(
-        strip_created_time(&told.text()),
+        strip_created_time(&reply.text()),
         strip_created_time(&fs::read_to_string(case.path("client_response.sse")).unwrap())
     );
     let sent: Value = serde_json::from_slice(&fs::read(case.path("upstream_request.json")).unwrap()).unwrap();
@@ -179,10 +179,10 @@ async fn sends_anthropic_headers_only_to_anthropic() {
         50,
     )
     .await;
-    let told = GoldenProvider::gateway_trusting_loopback()
+    let reply = GoldenProvider::gateway_trusting_loopback()
         .send(played.build_request("openai", "/v1/messages?beta=true", chat_body("gpt-4o", false).into()))
         .await;
-    assert_eq!(told.status, 200);
+    assert_eq!(reply.status, 200);
     let (head, _) = played.parse_last_request();
     assert!(head.starts_with("POST /chat/completions HTTP/1.1"), "{head}");
     assert!(!head.contains("anthropic-beta"), "{head}");
@@ -265,9 +265,13 @@ async fn all_client_formats_reach_a_provider_that_validates() {
                 .header("content-type", "application/json")
                 .header("authorization", "Bearer sk-1")
                 .body(asked.clone());
-            let told = rig.send(ask).await;
-            assert_eq!(told.status, 200, "{path} to {provider}: {}", told.text());
-            assert!(told.text().contains("Hello from the pretend provider"), "{path} to {provider}: {}", told.text());
+            let response = rig.send(ask).await;
+            assert_eq!(response.status, 200, "{path} to {provider}: {}", response.text());
+            assert!(
+                response.text().contains("Hello from the pretend provider"),
+                "{path} to {provider}: {}",
+                response.text()
+            );
             assert_eq!(
                 pick_fields(&rig.single_record(), ["req_units", "res_units"]),
                 json!([12, 8]),
@@ -312,7 +316,7 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
         let played = GoldenProvider::start(200, kind, answered.clone(), 11).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let asked = fs::read(case.path("request.json")).unwrap();
-        let told = rig
+        let reply = rig
             .send(
                 TestRequest::new("POST", MESSAGES_PATH)
                     .header("x-gateway-provider", provider)
@@ -327,14 +331,14 @@ async fn hosted_claude_messages_pass_unchanged_both_ways() {
                     .body(asked.clone()),
             )
             .await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        assert_eq!(reply.status, 200, "{}", reply.text());
         if kind == "application/vnd.amazon.eventstream" {
             assert_eq!(
-                told.text(),
+                reply.text(),
                 fs::read_to_string(case.path("client_response.sse")).unwrap().trim_end().to_owned() + "\n\n"
             );
         } else {
-            assert_eq!(told.text().as_bytes(), answered, "{provider} {label}: byte by byte");
+            assert_eq!(reply.text().as_bytes(), answered, "{provider} {label}: byte by byte");
         }
         let bytes = played.last_request.lock().unwrap().clone();
         let text = String::from_utf8(bytes).unwrap();
@@ -389,10 +393,10 @@ async fn translates_operations_other_than_chat() {
         let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let body = if method == "GET" { Vec::new() } else { read("request.json") };
         let ask = played.build_request(provider, path, body).method(method);
-        let told = GoldenProvider::gateway_trusting_loopback().send(ask).await;
-        assert_eq!(told.status, 200, "{provider} {operation}: {}", told.text());
+        let reply = GoldenProvider::gateway_trusting_loopback().send(ask).await;
+        assert_eq!(reply.status, 200, "{provider} {operation}: {}", reply.text());
         let (mut found, mut expected) =
-            (told.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap());
+            (reply.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap());
         for answer in [&mut found, &mut expected] {
             answer.as_object_mut().unwrap().retain(|key, _| key != "created");
         }
@@ -427,9 +431,9 @@ async fn google_client_embeds_and_counts_at_other_providers() {
         let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let (model, asked) = extract_model(&read("request.json"));
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let told = rig.send(played.build_request(provider, &format!("/v1beta/models/{model}:{verb}"), asked)).await;
+        let reply = rig.send(played.build_request(provider, &format!("/v1beta/models/{model}:{verb}"), asked)).await;
         assert_eq!(
-            (told.status, told.json()),
+            (reply.status, reply.json()),
             (200, serde_json::from_slice(&read("client_response.json")).unwrap()),
             "{named}"
         );
@@ -437,9 +441,9 @@ async fn google_client_embeds_and_counts_at_other_providers() {
         assert!(head.contains(line), "{named}: {head}");
         assert_eq!(body, serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(), "{named}");
         let lost = fs::read_to_string(case.path("dropped_params.txt")).ok();
-        assert_eq!(told.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{named}");
+        assert_eq!(reply.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{named}");
         let units =
-            if verb == "countTokens" { Value::Null } else { told.json()["usageMetadata"]["promptTokenCount"].clone() };
+            if verb == "countTokens" { Value::Null } else { reply.json()["usageMetadata"]["promptTokenCount"].clone() };
         assert_eq!(rig.single_record()["req_units"], units, "{named}");
     }
 }
@@ -458,9 +462,9 @@ async fn google_embed_and_count_requests_pass_byte_for_byte() {
             }
             let played = GoldenProvider::start(200, "application/json", b"{ \"totalTokens\":3 }".to_vec(), 50).await;
             let rig = GoldenProvider::gateway_trusting_loopback();
-            let told =
+            let response =
                 rig.send(played.build_request(provider, &format!("/v1beta/models/e-1:{verb}"), body.to_vec())).await;
-            assert_eq!((told.status, told.body.as_slice()), (200, b"{ \"totalTokens\":3 }".as_slice()));
+            assert_eq!((response.status, response.body.as_slice()), (200, b"{ \"totalTokens\":3 }".as_slice()));
             assert!(
                 played.parse_last_request().0.contains(&line.replace("VERB", verb)),
                 "{}",
@@ -493,10 +497,10 @@ async fn azure_sends_only_claude_to_the_anthropic_path() {
         let played = GoldenProvider::start(200, "application/json", answer.clone(), 50).await;
         let host = format!("{}{prefix}", played.server.url());
         let config = json!({"provider": "azure-ai", "api_key": "k-1", "custom_host": host});
-        let told = GoldenProvider::gateway_trusting_loopback()
+        let reply = GoldenProvider::gateway_trusting_loopback()
             .send(post_with_config(&config, path, chat_body(model, false)))
             .await;
-        assert_eq!(told.status, 200, "{prefix} {model}: {}", told.text());
+        assert_eq!(reply.status, 200, "{prefix} {model}: {}", reply.text());
         let head = played.parse_last_request().0.to_ascii_lowercase();
         assert!(head.starts_with(&expected.to_ascii_lowercase()), "{head}");
         let is_claudes = expected.contains("anthropic");
@@ -569,11 +573,11 @@ async fn accepts_provider_options_from_headers_and_config() {
                     ask = ask.header(&format!("x-portkey-{header}"), value);
                 }
             }
-            let told = GoldenProvider::gateway_trusting_loopback()
+            let response = GoldenProvider::gateway_trusting_loopback()
                 .send(ask.header("x-gateway-config", &config.to_string()))
                 .await;
             let (head, _) = played.parse_last_request();
-            assert!(head.contains(expected), "{slug} {in_config}: {head} {}", told.text());
+            assert!(head.contains(expected), "{slug} {in_config}: {head} {}", response.text());
         }
     }
 }
@@ -592,13 +596,13 @@ async fn anthropic_version_in_body_becomes_a_header_unless_set() {
         if let Some((name, value)) = own {
             asked = asked.header(name, value);
         }
-        let told = GoldenProvider::gateway_trusting_loopback().send(asked).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        let reply = GoldenProvider::gateway_trusting_loopback().send(asked).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
         let (head, sent) = played.parse_last_request();
         assert_eq!(head.matches("anthropic-version: ").count(), 1, "{head}");
         assert!(head.contains(&format!("anthropic-version: {expected}")), "{head}");
         assert_eq!(sent.get("anthropic_version"), None);
-        let lost = told.header("x-gateway-not-translated").unwrap_or_default().to_owned();
+        let lost = reply.header("x-gateway-not-translated").unwrap_or_default().to_owned();
         assert_eq!(lost.contains("anthropic_version"), named, "{lost}");
     }
 }
@@ -608,10 +612,10 @@ async fn moves_anthropic_betas_from_body_to_header() {
     let case = golden_case("anthropic/chatComplete/asks_for_more");
     let read = |file: &str| fs::read(case.path(file)).unwrap();
     let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
-    let told = GoldenProvider::gateway_trusting_loopback()
+    let reply = GoldenProvider::gateway_trusting_loopback()
         .send(played.build_request("anthropic", CHAT_PATH, read("request.json")))
         .await;
-    assert_eq!(told.status, 200, "{}", told.text());
+    assert_eq!(reply.status, 200, "{}", reply.text());
     let (head, body) = played.parse_last_request();
     assert!(head.contains("anthropic-beta: one-1,two-2"), "{head}");
     assert_eq!(body, serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap());

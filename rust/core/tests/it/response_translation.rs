@@ -37,20 +37,20 @@ async fn translates_complete_responses_of_every_provider() {
         let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let told = rig.send(played.build_request(provider, path, read("request.json"))).await;
-        assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
+        let reply = rig.send(played.build_request(provider, path, read("request.json"))).await;
+        assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")), "{}", reply.text());
         let (head, body) = played.parse_last_request();
         assert!(head.starts_with(line) && head.contains(key), "{head}");
         assert_eq!(body, serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(), "{provider}");
         let mut expected: Value = serde_json::from_slice(&read("client_response.json")).unwrap();
-        let mut found = told.json();
+        let mut found = reply.json();
         // Some IDs contain the time.
         for answer in [&mut expected, &mut found] {
             answer.as_object_mut().unwrap().retain(|key, _| key != "created" && key != "id");
         }
         assert_eq!(found, expected, "{provider}");
         let lost = fs::read_to_string(case.path("dropped_params.txt")).ok();
-        assert_eq!(told.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{provider}");
+        assert_eq!(reply.header("x-gateway-not-translated"), lost.as_deref().map(str::trim_end), "{provider}");
         let record = rig.single_record();
         assert_eq!(
             pick_fields(&record, ["req_units", "res_units", "estimated"]),
@@ -74,11 +74,11 @@ async fn translates_streams_of_every_provider_at_any_chunk_size() {
             let played = GoldenProvider::start(200, kind, answered.clone(), chunk).await;
             let rig = GoldenProvider::gateway_trusting_loopback();
             let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
-            let told = rig.send(played.build_request(provider, path, read("request.json"))).await;
-            assert_eq!((told.status, told.is_streamed, told.is_truncated), (200, true, false), "{}", told.text());
-            assert_eq!(told.header("content-type"), Some("text/event-stream"));
+            let reply = rig.send(played.build_request(provider, path, read("request.json"))).await;
+            assert_eq!((reply.status, reply.is_streamed, reply.is_truncated), (200, true, false), "{}", reply.text());
+            assert_eq!(reply.header("content-type"), Some("text/event-stream"));
             let expected = String::from_utf8(read("client_response.sse")).unwrap();
-            assert_eq!(strip_generated_ids(&told.text()), strip_generated_ids(&expected), "{provider}");
+            assert_eq!(strip_generated_ids(&reply.text()), strip_generated_ids(&expected), "{provider}");
             let record = rig.single_record();
             assert_eq!(record["outcome"], "complete", "{record}");
             assert_eq!(record["req_units"], 20, "{provider}: {record}");
@@ -106,10 +106,14 @@ async fn records_stream_usage_and_returns_it_only_if_requested() {
             let rig = GoldenProvider::gateway_trusting_loopback();
             let ask = played.build_request(provider, CHAT_PATH, asked.to_string().into());
             let ask = ask.header("accept-encoding", "gzip").header("x-gateway-forward-headers", "accept-encoding");
-            let told = rig.send(ask).await.text();
-            assert_eq!(told.matches("\"usage\"").count(), usize::from(is_shown), "{provider}: {told}");
-            assert_eq!(told.matches("\"choices\":[],\"usage\":{").count(), usize::from(is_shown), "{provider}: {told}");
-            assert!(told.ends_with("data: [DONE]\n\n"), "{provider}: {told}");
+            let reply = rig.send(ask).await.text();
+            assert_eq!(reply.matches("\"usage\"").count(), usize::from(is_shown), "{provider}: {reply}");
+            assert_eq!(
+                reply.matches("\"choices\":[],\"usage\":{").count(),
+                usize::from(is_shown),
+                "{provider}: {reply}"
+            );
+            assert!(reply.ends_with("data: [DONE]\n\n"), "{provider}: {reply}");
             let said = pick_fields(&rig.single_record(), ["outcome", "req_units", "units_estimated"]);
             assert_eq!(said, json!(["complete", 20, null]), "{provider}");
             // Usage in a compressed stream could be neither read nor hidden.
@@ -142,13 +146,13 @@ async fn keeps_error_status_and_translates_error_body() {
             let read = |file: &str| fs::read(case.path(file)).unwrap();
             let played = GoldenProvider::start(status, "application/json", read("response.json"), 50).await;
             let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
-            let told = GoldenProvider::gateway_trusting_loopback()
+            let reply = GoldenProvider::gateway_trusting_loopback()
                 .send(played.build_request(provider, path, read("request.json")))
                 .await;
-            assert_eq!(told.status, status, "{}", told.text());
+            assert_eq!(reply.status, status, "{}", reply.text());
             let expected: Value = serde_json::from_slice(&read("client_response.json")).unwrap();
-            assert_eq!(told.json()["error"]["message"], expected["error"]["message"], "{provider}");
-            assert_eq!(told.header("x-request-id"), Some("up-1"));
+            assert_eq!(reply.json()["error"]["message"], expected["error"]["message"], "{provider}");
+            assert_eq!(reply.header("x-request-id"), Some("up-1"));
         }
     }
 }
@@ -156,11 +160,11 @@ async fn keeps_error_status_and_translates_error_body() {
 #[tokio::test]
 async fn translates_an_error_that_is_not_json() {
     let played = GoldenProvider::start(502, "text/html", b"<h1>Bad Gateway</h1>".to_vec(), 50).await;
-    let told = GoldenProvider::gateway_trusting_loopback()
+    let response = GoldenProvider::gateway_trusting_loopback()
         .send(played.build_request("anthropic", CHAT_PATH, chat_body("claude-x", true).into()))
         .await;
-    assert_eq!((told.status, told.header("content-type")), (502, Some("application/json")));
-    assert_eq!(told.json()["error"]["message"], "anthropic error: <h1>Bad Gateway</h1>");
+    assert_eq!((response.status, response.header("content-type")), (502, Some("application/json")));
+    assert_eq!(response.json()["error"]["message"], "anthropic error: <h1>Bad Gateway</h1>");
 }
 
 #[tokio::test]
@@ -171,11 +175,11 @@ async fn reports_an_invalid_response_as_a_provider_error() {
     {
         let played = GoldenProvider::start(200, "application/json", said.into(), 50).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let told = rig.send(played.build_request(provider, CHAT_PATH, chat_body("claude-x", false).into())).await;
+        let reply = rig.send(played.build_request(provider, CHAT_PATH, chat_body("claude-x", false).into())).await;
         let message = format!("{provider} returned an invalid response: {said}");
         let error = json!({"message": message, "type": null, "param": null, "code": null});
         let expected = json!({"error": error, "provider": provider});
-        assert_eq!((told.status, told.json()), (200, expected));
+        assert_eq!((reply.status, reply.json()), (200, expected));
         let record = rig.single_record();
         assert_eq!((&record["error"], &record["is_success"]), (&"invalid_response".into(), &false.into()), "{record}");
         // Fallback tries the next target, although the status is 200.
@@ -183,8 +187,8 @@ async fn reports_an_invalid_response_as_a_provider_error() {
         let at = |provider: &str, url: &str| json!({"provider": provider, "custom_host": url, "api_key": "k"});
         let config = json!({"strategy": {"mode": "fallback"},
             "targets": [at(provider, &played.server.url()), at("openai", &good.server.url())]});
-        let told = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false).into_bytes())).await;
-        assert_eq!((told.status, told.text().as_str()), (200, r#"{"choices":[]}"#), "{provider}");
+        let reply = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false).into_bytes())).await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, r#"{"choices":[]}"#), "{provider}");
     }
 }
 
@@ -196,10 +200,10 @@ async fn a_truncated_stream_never_looks_complete() {
         let played = GoldenProvider::start(200, "text/event-stream", answered[..answered.len() / 2].to_vec(), 50).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let path = if operation == "messages" { MESSAGES_PATH } else { CHAT_PATH };
-        let told = rig.send(played.build_request(provider, path, fs::read(case.path("request.json")).unwrap())).await;
+        let reply = rig.send(played.build_request(provider, path, fs::read(case.path("request.json")).unwrap())).await;
         assert_eq!(rig.single_record()["outcome"], "cut", "{provider}");
-        let (_, last) = told.last_event();
-        assert!(last["error"].is_object(), "{provider}: {}", told.text());
+        let (_, last) = reply.last_event();
+        assert!(last["error"].is_object(), "{provider}: {}", reply.text());
     }
 }
 
@@ -230,9 +234,9 @@ async fn translates_complete_responses_for_google_and_amazon_clients() {
         let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
         let (model, asked) = extract_model(&read("request.json"));
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let told = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), asked)).await;
-        assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
-        assert_eq!(told.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap(), "{provider}");
+        let reply = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), asked)).await;
+        assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")), "{}", reply.text());
+        assert_eq!(reply.json(), serde_json::from_slice::<Value>(&read("client_response.json")).unwrap(), "{provider}");
         assert_eq!(
             played.parse_last_request().1,
             serde_json::from_slice::<Value>(&read("upstream_request.json")).unwrap(),
@@ -252,17 +256,17 @@ async fn translates_streams_for_google_and_amazon_clients() {
         let (model, asked) = extract_model(&read("request.json"));
         let played = GoldenProvider::start(200, "text/event-stream", read("response.sse"), 33).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
-        let told = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), asked)).await;
-        assert_eq!((told.status, told.is_streamed, told.is_truncated), (200, true, false), "{}", told.text());
-        let kind = told.header("content-type").unwrap();
+        let reply = rig.send(played.build_request(provider, &format!("{before}{model}{after}"), asked)).await;
+        assert_eq!((reply.status, reply.is_streamed, reply.is_truncated), (200, true, false), "{}", reply.text());
+        let kind = reply.header("content-type").unwrap();
         if after.starts_with(':') {
             assert_eq!(kind, "text/event-stream");
-            assert_eq!(told.text(), String::from_utf8(read("client_response.sse")).unwrap(), "{provider}");
+            assert_eq!(reply.text(), String::from_utf8(read("client_response.sse")).unwrap(), "{provider}");
         } else {
             assert_eq!(kind, "application/vnd.amazon.eventstream");
             let returned = String::from_utf8(read("client_response.txt")).unwrap();
             assert_eq!(
-                frame_names(&told.body),
+                frame_names(&reply.body),
                 returned.lines().map(|line| line.split(' ').next().unwrap()).collect::<Vec<_>>()
             );
         }
@@ -280,16 +284,16 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
         let played = GoldenProvider::start(200, "text/event-stream", read("response.sse"), 33).await;
         let rig = GoldenProvider::gateway_trusting_loopback();
         let path = format!("/v1beta/models/{model}:streamGenerateContent");
-        let told = rig.send(played.build_request(provider, &path, asked.clone())).await;
-        assert_eq!((told.status, told.is_streamed, told.is_truncated), (200, true, false), "{}", told.text());
-        assert_eq!(told.header("content-type"), Some("application/json"));
+        let reply = rig.send(played.build_request(provider, &path, asked.clone())).await;
+        assert_eq!((reply.status, reply.is_streamed, reply.is_truncated), (200, true, false), "{}", reply.text());
+        assert_eq!(reply.header("content-type"), Some("application/json"));
         let events = String::from_utf8(read("client_response.sse")).unwrap();
         let items: Vec<Value> = events
             .lines()
             .filter_map(|line| line.strip_prefix("data: "))
             .map(|item| serde_json::from_str(item).unwrap())
             .collect();
-        assert_eq!(told.json(), json!(items), "{provider}");
+        assert_eq!(reply.json(), json!(items), "{provider}");
         let found = pick_fields(&rig.single_record(), ["operation", "outcome", "req_units", "stream_mode"]);
         assert_eq!(found, json!(["streamGenerateContent", "complete", 20, true]), "{provider}");
         let config = json!({"provider": provider, "api_key": "sk-1", "custom_host": played.server.url(),
@@ -300,8 +304,8 @@ async fn streams_a_json_array_to_clients_that_do_not_request_sse() {
         }
         // An error has the same form as for other operations.
         let played = GoldenProvider::start(429, "application/json", b"{}".to_vec(), 50).await;
-        let told = rig.send(played.build_request(provider, &path, extract_model(&read("request.json")).1)).await;
-        assert_eq!((told.status, &told.json()["error"]["code"]), (429, &json!(429)));
+        let reply = rig.send(played.build_request(provider, &path, extract_model(&read("request.json")).1)).await;
+        assert_eq!((reply.status, &reply.json()["error"]["code"]), (429, &json!(429)));
     }
 }
 
@@ -325,9 +329,9 @@ async fn a_json_array_without_finish_reason_is_cut_and_not_cached() {
         let config =
             json!({"provider": provider, "api_key": "k", "custom_host": played.server.url(), "cache": "simple"});
         let ask = || post_with_config(&config, "/v1beta/models/m:streamGenerateContent", asked.clone());
-        let (told, again) = (rig.send(ask()).await, rig.send(ask()).await);
-        assert_eq!((told.status, told.is_truncated), (200, outcome == "cut"), "{provider}: {}", told.text());
-        assert_eq!(routing_headers(&again)[2], if is_kept { "HIT" } else { "MISS" }, "{provider}: {}", told.text());
+        let (reply, again) = (rig.send(ask()).await, rig.send(ask()).await);
+        assert_eq!((reply.status, reply.is_truncated), (200, outcome == "cut"), "{provider}: {}", reply.text());
+        assert_eq!(routing_headers(&again)[2], if is_kept { "HIT" } else { "MISS" }, "{provider}: {}", reply.text());
         let record = &rig.drain_records()[0];
         assert_eq!(record["outcome"], outcome, "{record}");
         assert_eq!(record["error"].as_str().unwrap_or_default(), error, "{record}");
@@ -352,16 +356,16 @@ async fn translates_errors_for_google_and_amazon_clients() {
         let (model, asked) = extract_model(&read("request.json"));
         let rig = GoldenProvider::gateway_trusting_loopback();
         let path = format!("{before}{model}{after}");
-        let told = rig.send(played.build_request(provider, &path, asked)).await;
+        let reply = rig.send(played.build_request(provider, &path, asked)).await;
         let refused =
             rig.send(TestRequest::new("POST", &path).header("content-type", "application/json").body("{}")).await;
-        let word = |told: &crate::harness::TestResponse| match told.json() {
-            told if after.starts_with(':') => told["error"]["status"].as_str().unwrap().to_owned(),
-            told => told["__type"].as_str().unwrap().to_owned(),
+        let word = |reply: &crate::harness::TestResponse| match reply.json() {
+            reply if after.starts_with(':') => reply["error"]["status"].as_str().unwrap().to_owned(),
+            reply => reply["__type"].as_str().unwrap().to_owned(),
         };
-        assert!(["RESOURCE_EXHAUSTED", "ThrottlingException"].contains(&word(&told).as_str()), "{}", told.text());
+        assert!(["RESOURCE_EXHAUSTED", "ThrottlingException"].contains(&word(&reply).as_str()), "{}", reply.text());
         assert!(["INVALID_ARGUMENT", "ValidationException"].contains(&word(&refused).as_str()), "{}", refused.text());
-        assert_eq!((told.status, refused.status), (429, 400));
+        assert_eq!((reply.status, refused.status), (429, 400));
         // A truncated stream ends with an error event if its format has one.
         let Some(stream) = find_golden_case(&format!("{provider}/{operation}Stream/stream")) else { continue };
         let answered = fs::read(stream.path("response.sse")).unwrap();
@@ -387,9 +391,9 @@ async fn returns_529_for_an_overloaded_stream_if_configured() {
         .header("x-gateway-config", &config.to_string())
         .header("content-type", "application/json")
         .body(chat_body("claude-x", true));
-    let told = GoldenProvider::gateway_trusting_loopback().send(ask).await;
-    assert_eq!((told.status, told.is_streamed), (529, false), "{}", told.text());
-    assert_eq!(told.json()["error"]["message"], "anthropic error: Overloaded");
+    let response = GoldenProvider::gateway_trusting_loopback().send(ask).await;
+    assert_eq!((response.status, response.is_streamed), (529, false), "{}", response.text());
+    assert_eq!(response.json()["error"]["message"], "anthropic error: Overloaded");
     // Claude models of other hosts are inspected too.
     let asked = GoldenProvider::start(200, "text/event-stream", overloaded.into(), 50).await;
     let config = json!({"provider": "vertex-ai", "anthropic_inspect_stream_for_overloaded_error": true,
@@ -409,15 +413,15 @@ async fn reports_dropped_response_fields_in_header_and_sse_comment() {
     let read = |case: &CaseFiles, file: &str| fs::read(case.path(file)).unwrap();
     let played = GoldenProvider::start(200, "application/json", read(&case, "response.json"), 50).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let told = rig.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
+    let reply = rig.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
     let named = "image, executableCode, codeExecutionResult, groundingMetadata";
-    assert_eq!(told.header("x-gateway-not-translated"), Some(named));
+    assert_eq!(reply.header("x-gateway-not-translated"), Some(named));
     assert_eq!(rig.state.record_sink.metrics.partly_translated.get(), 1);
     let case = golden_case("google/chatComplete/image_stream");
     let played = GoldenProvider::start(200, "text/event-stream", read(&case, "response.sse"), 9).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let told = rig.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
-    assert!(told.text().contains(": not translated: image\n\n") && !told.is_truncated, "{}", told.text());
+    let reply = rig.send(played.build_request("google", CHAT_PATH, read(&case, "request.json"))).await;
+    assert!(reply.text().contains(": not translated: image\n\n") && !reply.is_truncated, "{}", reply.text());
     assert_eq!(rig.single_record()["outcome"], "complete");
     assert_eq!(rig.state.record_sink.metrics.partly_translated.get(), 1);
 }
@@ -428,8 +432,8 @@ async fn records_token_kinds_that_the_client_format_lacks() {
     let read = |file: &str| fs::read(case.path(file)).unwrap();
     let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
     let rig = GoldenProvider::gateway_trusting_loopback();
-    let told = rig.send(played.build_request("google", MESSAGES_PATH, read("request.json"))).await;
-    assert_eq!(told.json()["usage"]["input_tokens"], 200, "{}", told.text());
+    let reply = rig.send(played.build_request("google", MESSAGES_PATH, read("request.json"))).await;
+    assert_eq!(reply.json()["usage"]["input_tokens"], 200, "{}", reply.text());
     let record = rig.single_record();
     let expected = json!({"input": 20, "output": 5, "cache_read": 40, "reasoning": 3, "audio_in": 100, "image_in": 80,
         "cache_read_audio": 80});
@@ -443,9 +447,14 @@ async fn requests_json_and_converts_raw_image_bytes_to_base64() {
         let asked = fs::read(golden_case(&format!("{provider}/imageGenerate/{case}")).path("request.json")).unwrap();
         let played = GoldenProvider::start(200, "image/png", b"\x89PNG\r\n".to_vec(), 50).await;
         let ask = played.build_request(provider, "/v1/images/generations", asked).header("accept", "*/*");
-        let told = GoldenProvider::gateway_trusting_loopback().send(ask).await;
-        assert_eq!((told.status, told.header("content-type")), (200, Some("application/json")), "{}", told.text());
-        assert_eq!(told.json()["data"], json!([{"b64_json": "iVBORw0K"}]), "{provider}: {}", told.text());
+        let response = GoldenProvider::gateway_trusting_loopback().send(ask).await;
+        assert_eq!(
+            (response.status, response.header("content-type")),
+            (200, Some("application/json")),
+            "{}",
+            response.text()
+        );
+        assert_eq!(response.json()["data"], json!([{"b64_json": "iVBORw0K"}]), "{provider}: {}", response.text());
         let bytes = played.last_request.lock().unwrap().clone();
         let head = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
         assert!(head.contains("\r\naccept: application/json\r\n") && !head.contains("*/*"), "{head}");
@@ -456,10 +465,10 @@ async fn requests_json_and_converts_raw_image_bytes_to_base64() {
 async fn does_not_forward_the_location_of_a_redirect() {
     let kind = "application/json\r\nlocation: http://169.254.169.254/latest";
     let played = GoldenProvider::start(307, kind, b"{}".to_vec(), 9).await;
-    let told = GoldenProvider::gateway_trusting_loopback()
+    let response = GoldenProvider::gateway_trusting_loopback()
         .send(played.build_request("google", CHAT_PATH, chat_body("m", false).into_bytes()))
         .await;
-    assert_eq!((told.status, told.header("location")), (307, None), "{}", told.text());
+    assert_eq!((response.status, response.header("location")), (307, None), "{}", response.text());
 }
 
 #[tokio::test]
@@ -467,9 +476,9 @@ async fn keeps_the_status_of_an_oversized_error() {
     for (length, is_told) in [(200 * 1024, true), (260 * 1024, false)] {
         let said = json!({"error": {"code": 400, "message": "A".repeat(length)}}).to_string();
         let played = GoldenProvider::start(400, "application/json", said.into_bytes(), 64 * 1024).await;
-        let told = GoldenProvider::gateway_trusting_loopback()
+        let response = GoldenProvider::gateway_trusting_loopback()
             .send(played.build_request("google", CHAT_PATH, chat_body("m", false).into_bytes()))
             .await;
-        assert_eq!((told.status, told.text().contains("AAAA")), (400, is_told), "{length}");
+        assert_eq!((response.status, response.text().contains("AAAA")), (400, is_told), "{length}");
     }
 }

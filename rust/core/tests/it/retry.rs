@@ -31,8 +31,12 @@ async fn uses_all_attempts_on_persistent_failures() {
     let provider = Server::start().await;
     let rig = gateway_with_fast_retries(&provider.url());
     for (failing, count) in [("status=429", 4), ("status=500", 8), ("status=529", 12), ("fault=reset", 16)] {
-        let told = rig.send(chat_with_config(&config_with_retries(3, failing))).await;
-        assert_eq!((routing_headers(&told)[1], told.header("x-should-retry")), ("-1", Some("false")), "{failing}");
+        let response = rig.send(chat_with_config(&config_with_retries(3, failing))).await;
+        assert_eq!(
+            (routing_headers(&response)[1], response.header("x-should-retry")),
+            ("-1", Some("false")),
+            "{failing}"
+        );
         wait_for_ledger_entries(&provider, count).await;
     }
     assert_eq!(pick_fields(&rig.drain_records()[0], ["retry_success_count", "response_status_code"]), json!([-1, 429]));
@@ -43,8 +47,8 @@ async fn does_not_retry_unlisted_statuses() {
     let provider = Server::start().await;
     let rig = gateway_with_fast_retries(&provider.url());
     for status in [400, 401, 404, 501] {
-        let told = rig.send(chat_with_config(&config_with_retries(3, &format!("status={status}")))).await;
-        assert_eq!((told.status, routing_headers(&told)[1]), (status, "0"));
+        let response = rig.send(chat_with_config(&config_with_retries(3, &format!("status={status}")))).await;
+        assert_eq!((response.status, routing_headers(&response)[1]), (status, "0"));
     }
     wait_for_ledger_entries(&provider, 4).await;
     let mut config = mock_target("status=418");
@@ -60,12 +64,12 @@ async fn does_not_retry_requests_that_the_gateway_rejects() {
     rig.apply_snapshot(&json!({"epoch": "1", "providers": [saved]}));
     let config = json!({"passthrough": true, "retry": {"attempts": 5, "on_status_codes": [400, 500]}});
     let body = chat_body("@saved/claude", false);
-    let told = rig.send(post_with_config(&config, CHAT_PATH, body.clone())).await;
+    let response = rig.send(post_with_config(&config, CHAT_PATH, body.clone())).await;
     assert_eq!(
-        (told.status, told.error_code().as_str(), routing_headers(&told)[1]),
+        (response.status, response.error_code().as_str(), routing_headers(&response)[1]),
         (500, "unsupported_operation", "0"),
         "{}",
-        told.text()
+        response.text()
     );
     let asked = format!(r#"{{"path":"{CHAT_PATH}","body":{body}}}"#);
     let explained = rig.send(post_with_config(&config, "/v1/explain", asked)).await;
@@ -94,8 +98,8 @@ async fn response_header_counts_the_retries() {
         let provider = start_failing_provider(times, "").await;
         let rig = gateway_with_fast_retries(&provider.url());
         let config = json!({"provider": "mock", "retry": {"attempts": 3}});
-        let told = rig.send(chat_with_config(&config)).await;
-        assert_eq!((told.status, routing_headers(&told)[1]), (200, times.to_string().as_str()));
+        let reply = rig.send(chat_with_config(&config)).await;
+        assert_eq!((reply.status, routing_headers(&reply)[1]), (200, times.to_string().as_str()));
         assert_eq!(rig.single_record()["retry_success_count"], times);
         // The gateway reads each discarded response to its end, so that the connection can be reused.
         assert_eq!(provider.connection_count(), 1);
@@ -107,10 +111,10 @@ async fn retries_after_the_delay_in_retry_after() {
     let provider = start_failing_provider(1, "retry-after-ms: 150\r\n").await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.retry_backoff_ms = 60_000);
     let start = Instant::now();
-    let told = rig
+    let response = rig
         .send(chat_with_config(&json!({"provider": "mock", "retry": {"attempts": 1, "use_retry_after_header": true}})))
         .await;
-    assert_eq!((told.status, routing_headers(&told)[1]), (200, "1"));
+    assert_eq!((response.status, routing_headers(&response)[1]), (200, "1"));
     assert!(start.elapsed() >= Duration::from_millis(150), "{:?}", start.elapsed());
 }
 
@@ -118,10 +122,10 @@ async fn retries_after_the_delay_in_retry_after() {
 async fn does_not_wait_for_a_retry_after_of_one_minute() {
     let provider = start_failing_provider(9, "retry-after: 60\r\n").await;
     let rig = gateway_with_fast_retries(&provider.url());
-    let told = rig
+    let response = rig
         .send(chat_with_config(&json!({"provider": "mock", "retry": {"attempts": 5, "use_retry_after_header": true}})))
         .await;
-    assert_eq!((told.status, routing_headers(&told)[1]), (429, "-1"));
+    assert_eq!((response.status, routing_headers(&response)[1]), (429, "-1"));
 }
 
 #[tokio::test]
@@ -130,8 +134,11 @@ async fn does_not_start_a_delay_longer_than_the_client_timeout() {
     let rig = gateway_with_fast_retries(&provider.url());
     let config = json!({"provider": "mock", "retry": {"attempts": 5, "use_retry_after_header": true}});
     // Both times exceed the timeout of a test, so a wait for either would fail it.
-    let told = rig.send(chat_with_config(&config).header("x-stainless-read-timeout", "30")).await;
-    assert_eq!((told.status, routing_headers(&told)[1], told.header("x-should-retry")), (429, "-1", Some("false")));
+    let response = rig.send(chat_with_config(&config).header("x-stainless-read-timeout", "30")).await;
+    assert_eq!(
+        (response.status, routing_headers(&response)[1], response.header("x-should-retry")),
+        (429, "-1", Some("false"))
+    );
 }
 
 #[tokio::test]
@@ -146,8 +153,8 @@ async fn sequential_failures_stay_within_the_retry_budget() {
     let mut spent = 0;
     let start = Instant::now();
     for _ in 0..requests {
-        let told = rig.send(chat_with_config(&config)).await;
-        spent += usize::from(routing_headers(&told)[1] == "-1");
+        let response = rig.send(chat_with_config(&config)).await;
+        spent += usize::from(routing_headers(&response)[1] == "-1");
     }
     let seconds = start.elapsed().as_secs() as usize + 1;
     assert_eq!(spent, requests);
@@ -167,8 +174,8 @@ async fn target_retry_setting_overrides_the_inherited_one() {
     let mut first = mock_target("status=503");
     first["retry"] = json!({"attempts": 0});
     let config = json!({"strategy": {"mode": "fallback"}, "retry": {"attempts": 2}, "targets": [first, mock_target("status=502")]});
-    let told = rig.send(chat_with_config(&config)).await;
-    assert_eq!((told.status, routing_headers(&told)), (502, ["config.targets[1]", "-1", "DISABLED"]));
+    let response = rig.send(chat_with_config(&config)).await;
+    assert_eq!((response.status, routing_headers(&response)), (502, ["config.targets[1]", "-1", "DISABLED"]));
     wait_for_ledger_entries(&provider, 4).await;
 }
 
@@ -184,9 +191,9 @@ async fn retries_streams_and_pass_through_paths() {
     let provider = Server::start().await;
     let rig = gateway_with_fast_retries(&provider.url());
     for path in [CHAT_PATH, MESSAGES_PATH] {
-        let told =
+        let response =
             rig.send(post_with_config(&config_with_retries(1, "fault=429"), path, chat_body("mock", true))).await;
-        assert_eq!((told.status, routing_headers(&told)[1]), (429, "-1"));
+        assert_eq!((response.status, routing_headers(&response)[1]), (429, "-1"));
     }
     wait_for_ledger_entries(&provider, 4).await;
 }
@@ -195,9 +202,9 @@ async fn retries_streams_and_pass_through_paths() {
 async fn without_a_config_the_client_may_still_retry() {
     let provider = Server::start().await;
     let rig = gateway_with_fast_retries(&provider.url());
-    let told = rig.send(crate::harness::chat_request("mock?status=503")).await;
+    let response = rig.send(crate::harness::chat_request("mock?status=503")).await;
     assert_eq!(
-        (told.status, told.header("x-should-retry"), routing_headers(&told)),
+        (response.status, response.header("x-should-retry"), routing_headers(&response)),
         (503, None, ["config", "0", "DISABLED"])
     );
     wait_for_ledger_entries(&provider, 1).await;
@@ -211,7 +218,7 @@ async fn concurrent_failures_stay_within_the_retry_budget() {
     config["retry"] = json!({"attempts": 3, "on_status_codes": [503]});
     let began = Instant::now();
     let answers = send_at_rate(&rig, &config, 300, 900).await;
-    assert!(answers.iter().all(|(_, _, told)| told.status == 503));
+    assert!(answers.iter().all(|(_, _, response)| response.status == 503));
     // Counts only after the first second. Allows 20 % more attempts than requests, plus the floor of ten per second and
     // one second for the change of windows.
     let first = began + Duration::from_secs(1);
@@ -251,8 +258,8 @@ async fn forbids_client_retries_if_the_used_route_sets_retries() {
         (&balanced(&well, &once), None, 1),
     ] {
         provider.clear_ledger();
-        let told = rig.send(chat_with_config(config)).await;
-        assert_eq!(told.header("x-should-retry"), expected, "{config}");
+        let response = rig.send(chat_with_config(config)).await;
+        assert_eq!(response.header("x-should-retry"), expected, "{config}");
         wait_for_ledger_entries(&provider, attempts).await;
     }
 }

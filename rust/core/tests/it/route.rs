@@ -5,8 +5,8 @@ use crate::harness::{
     TestGateway, TestRequest, pick_fields, scripted::ScriptedServer, sha256_hex, wait_for_ledger_entries,
 };
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
+use penstock_net::body::{Body, BodyEnd, feed_channel};
 use serde_json::json;
 
 /// Method, path after `/v1`, and operation id. Routes without an id of their own use `proxy`.
@@ -82,8 +82,8 @@ async fn forwards_every_route_unchanged_and_records_its_operation() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for (before, (method, path, id)) in ROUTES.iter().enumerate() {
-        let told = rig.send(route_request(method, &format!("/v1{path}"))).await;
-        assert_eq!(told.status, 200, "{method} {path}: {}", told.text());
+        let response = rig.send(route_request(method, &format!("/v1{path}"))).await;
+        assert_eq!(response.status, 200, "{method} {path}: {}", response.text());
         let entries = wait_for_ledger_entries(&provider, before + 1).await;
         let seen = entries.last().unwrap();
         assert_eq!((seen.method.as_str(), seen.path.as_str()), (*method, format!("/v1{path}").as_str()));
@@ -105,7 +105,7 @@ async fn proxy_prefix_forwards_every_path_without_parsing() {
     for (before, (method, path, _)) in ROUTES.iter().enumerate() {
         // Without the proxy prefix, the route would reject this body.
         let body = b"\x00 no JSON at all \xff".as_slice();
-        let told = rig
+        let response = rig
             .send(
                 TestRequest::new(method, &format!("/v1/proxy{path}"))
                     .header("x-gateway-provider", "mock")
@@ -113,7 +113,7 @@ async fn proxy_prefix_forwards_every_path_without_parsing() {
                     .body(body),
             )
             .await;
-        assert_eq!(told.status, 200, "{method} {path}: {}", told.text());
+        assert_eq!(response.status, 200, "{method} {path}: {}", response.text());
         let entries = wait_for_ledger_entries(&provider, before + 1).await;
         let seen = entries.last().unwrap();
         assert_eq!((seen.path.as_str(), seen.body_bytes), (format!("/v1{path}").as_str(), body.len() as u64));
@@ -134,10 +134,14 @@ async fn forwards_a_form_byte_for_byte_in_any_field_order() {
         for parts in [[model.clone(), more.clone(), form_file(5_000)], [form_file(5_000), more.clone(), model.clone()]]
         {
             let form = parts.concat() + "--edge--\r\n";
-            let told = rig.send(form_request(path, Body::Complete(form.clone().into()))).await;
+            let response = rig.send(form_request(path, Body::Complete(form.clone().into()))).await;
             let expected = json!([form.len(), sha256_hex(&form), FORM_CONTENT_TYPE]);
             assert_eq!(
-                json!([told.json()["body_bytes"], told.json()["body_sha"], told.json()["headers"]["content-type"]]),
+                json!([
+                    response.json()["body_bytes"],
+                    response.json()["body_sha"],
+                    response.json()["headers"]["content-type"]
+                ]),
                 expected
             );
             assert_eq!(pick_fields(&rig.single_record(), ["ai_model", "stream_mode"]), json!(["whisper-1", false]));
@@ -160,9 +164,9 @@ async fn streams_a_large_form_and_reads_its_fields() {
         }
         feeder.finish(BodyEnd::Complete);
     });
-    let told = rig.send(form_request("/v1/audio/transcriptions", Body::Streamed(reading, None))).await;
+    let response = rig.send(form_request("/v1/audio/transcriptions", Body::Streamed(reading, None))).await;
     sending.await.unwrap();
-    assert!(told.text().contains("transcript.text.done"), "{}", told.text());
+    assert!(response.text().contains("transcript.text.done"), "{}", response.text());
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].body_bytes, form.len() as u64);
     let record = rig.single_record();
     assert_eq!(pick_fields(&record, ["ai_model", "stream_mode", "res_units"]), json!(["gpt-4o-transcribe", true, 3]));
@@ -179,8 +183,8 @@ fn form_request(path: &str, body: Body) -> TestRequest {
 async fn returns_binary_responses_and_their_headers_unchanged() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(route_request("GET", "/v1/files/file-1/content")).await;
-    let fields = ["content-type", "content-disposition", "etag"].map(|name| told.header(name));
+    let response = rig.send(route_request("GET", "/v1/files/file-1/content")).await;
+    let fields = ["content-type", "content-disposition", "etag"].map(|name| response.header(name));
     assert_eq!(fields, [Some("application/octet-stream"), Some("attachment; filename=\"mock\""), Some("\"mock-1\"")]);
     let large = rig.send(route_request("GET", "/v1/files/file-1/content?mock-response_bytes=5000000")).await;
     assert_eq!((large.body.len(), large.is_streamed), (5_000_000, true));
@@ -194,8 +198,8 @@ async fn returns_no_body_for_204_and_304() {
         let provider = ScriptedServer::start_responding(format!("HTTP/1.1 {line}\r\n{head}\r\n")).await;
         let rig = TestGateway::for_url(&provider.url());
         for method in ["GET", "DELETE", "POST"] {
-            let told = rig.send(route_request(method, "/v1/files/file-1").header("if-none-match", "\"x\"")).await;
-            assert_eq!((told.status.to_string().as_str(), told.body.len()), (&line[..3], 0), "{method}");
+            let response = rig.send(route_request(method, "/v1/files/file-1").header("if-none-match", "\"x\"")).await;
+            assert_eq!((response.status.to_string().as_str(), response.body.len()), (&line[..3], 0), "{method}");
         }
         // The connection was reused: the gateway did not wait for a body that never comes.
         assert_eq!(provider.connection_count(), 1);
@@ -205,7 +209,7 @@ async fn returns_no_body_for_204_and_304() {
 #[tokio::test]
 async fn error_names_the_operation_that_a_provider_lacks() {
     let rig = TestGateway::for_url("");
-    let told = rig
+    let response = rig
         .send(
             TestRequest::new("POST", "/v1/embeddings")
                 .header("x-gateway-provider", "groq")
@@ -213,11 +217,15 @@ async fn error_names_the_operation_that_a_provider_lacks() {
                 .body("{}"),
         )
         .await;
-    assert_eq!((told.status, &told.json()["message"]), (500, &json!("embed is not supported by groq")));
+    assert_eq!((response.status, &response.json()["message"]), (500, &json!("embed is not supported by groq")));
     for (method, path) in [("GET", "/v1/files"), ("GET", "/v1/batches/b/output"), ("POST", "/v1/batches/b/cancel")] {
-        let told = rig.send(TestRequest::new(method, path).header("x-gateway-provider", "groq")).await;
-        let message = told.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
-        assert!(told.status == 500 && message.contains("gateway_options of the batch"), "{path}: {}", told.text());
+        let response = rig.send(TestRequest::new(method, path).header("x-gateway-provider", "groq")).await;
+        let message = response.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+        assert!(
+            response.status == 500 && message.contains("gateway_options of the batch"),
+            "{path}: {}",
+            response.text()
+        );
     }
 }
 
@@ -225,10 +233,10 @@ async fn error_names_the_operation_that_a_provider_lacks() {
 async fn shared_paths_return_errors_in_the_client_format() {
     let rig = TestGateway::for_url("");
     for path in ["/v1/files", "/v1/models", "/v1/messages/batches", "/v1/anything"] {
-        let told = rig.send(TestRequest::new("GET", path).header("anthropic-version", "2023-06-01")).await;
-        assert_eq!((told.status, &told.json()["type"]), (400, &json!("error")), "{path}");
-        let told = rig.send(TestRequest::new("GET", path)).await;
-        assert_eq!(told.json()["type"] == "error", path.starts_with("/v1/messages"), "{path}");
+        let response = rig.send(TestRequest::new("GET", path).header("anthropic-version", "2023-06-01")).await;
+        assert_eq!((response.status, &response.json()["type"]), (400, &json!("error")), "{path}");
+        let response = rig.send(TestRequest::new("GET", path)).await;
+        assert_eq!(response.json()["type"] == "error", path.starts_with("/v1/messages"), "{path}");
     }
 }
 
@@ -261,8 +269,8 @@ async fn azure_gets_the_deployment_in_its_path_and_an_api_key_header() {
         azure_request(&provider, "/openai/v1/responses").header("api-key", "0123abcd"),
     ];
     for ask in asks {
-        let told = rig.send(ask).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        let response = rig.send(ask).await;
+        assert_eq!(response.status, 200, "{}", response.text());
     }
     let seen: Vec<_> = wait_for_ledger_entries(&provider, 5)
         .await
@@ -297,16 +305,16 @@ async fn azure_host_in_the_path_must_match_the_resource_name() {
         ["/v1", "/v1/proxy"].map(|prefix| azure_request(&provider, &format!("{prefix}{path}")))
     };
     for ask in hosted("my-res") {
-        let told = rig.send(ask.header("authorization", "Bearer 0123abcd")).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        let response = rig.send(ask.header("authorization", "Bearer 0123abcd")).await;
+        assert_eq!(response.status, 200, "{}", response.text());
     }
     for entry in wait_for_ledger_entries(&provider, 2).await {
         assert_eq!(entry.path, "/openai/deployments/d/chat/completions?api-version=1");
     }
     for ask in hosted("other") {
-        let told = rig.send(ask.header("x-gateway-azure-resource-name", "my-res")).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_provider_option"));
-        assert!(told.text().contains("resource_name is `my-res`, but the path has `other`"), "{}", told.text());
+        let response = rig.send(ask.header("x-gateway-azure-resource-name", "my-res")).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_provider_option"));
+        assert!(response.text().contains("resource_name is `my-res`, but the path has `other`"), "{}", response.text());
     }
     // Without a custom host the gateway dials the resource's host. It rejects resource names that would form another
     // address.
@@ -322,8 +330,8 @@ async fn azure_host_in_the_path_must_match_the_resource_name() {
 async fn post_to_a_fine_tuning_job_cancels_it() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told =
+    let response =
         rig.send(TestRequest::new("POST", "/v1/fine_tuning/jobs/ft-1").header("x-gateway-provider", "mock")).await;
-    assert_eq!(told.status, 200, "{}", told.text());
+    assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].path, "/v1/fine_tuning/jobs/ft-1/cancel");
 }

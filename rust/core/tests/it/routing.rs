@@ -92,10 +92,9 @@ fn predict_node(node: &Value, path: &str, inherited: &Map<String, Value>, expect
     };
     for place in candidate_indexes(node, targets, inherited) {
         predict_node(&targets[place], &format!("{path}.targets[{place}]"), &own, expected);
-        let is_listed = node["strategy"].get("on_status_codes").is_none_or(|listed| {
-            expected.status >= 500 || listed.as_array().unwrap().contains(&json!(expected.status))
-        });
-        if expected.status == 200 || !is_listed {
+        let listed = node["strategy"].get("on_status_codes").and_then(Value::as_array);
+        let is_failure = listed.map_or(expected.status != 200, |listed| listed.contains(&json!(expected.status)));
+        if !is_failure {
             break;
         }
     }
@@ -200,8 +199,8 @@ fn expected_targets(
     all
 }
 
-fn parse_explanation(told: &TestResponse) -> (Vec<Value>, Vec<String>) {
-    let said = told.json();
+fn parse_explanation(response: &TestResponse) -> (Vec<Value>, Vec<String>) {
+    let said = response.json();
     let of = |target: &Value| {
         json!([
             target["target"],
@@ -233,12 +232,12 @@ fn predict_target(node: &Value, path: &str, own: &Map<String, Value>, expected: 
     expected.retries = if status == 503 && attempts > 0 { -1 } else { 0 };
 }
 
-fn assert_outcome(told: &TestResponse, expected: &ExpectedOutcome, asked: &[String], config: &Value) {
+fn assert_outcome(response: &TestResponse, expected: &ExpectedOutcome, asked: &[String], config: &Value) {
     assert_eq!(asked, expected.requested_models, "{config:#}");
     let retries = expected.retries.to_string();
     let kept = if expected.is_cache_enabled { "MISS" } else { "DISABLED" };
     assert_eq!(
-        (told.status, routing_headers(told)),
+        (response.status, routing_headers(response)),
         (expected.status, [&*expected.target_path, &retries, kept]),
         "{config:#}"
     );
@@ -272,11 +271,11 @@ async fn routing_and_explanation_match_the_reference_model() {
         assert_eq!((leaves, hedged), (model, second), "{config:#}");
         let mut expected = ExpectedOutcome::default();
         predict_node(&config, "config", &inherited, &mut expected);
-        let told = rig.send(ask).await;
+        let response = rig.send(ask).await;
         let entries = crate::harness::wait_for_ledger_entries(&provider, seen + expected.requested_models.len()).await;
         let asked: Vec<_> = entries[seen..].iter().map(|entry| entry.model.clone()).collect();
         seen = entries.len();
-        assert_outcome(&told, &expected, &asked, &config);
+        assert_outcome(&response, &expected, &asked, &config);
     }
     assert!(seen > 200, "{seen} are few");
 }

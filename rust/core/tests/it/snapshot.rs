@@ -9,8 +9,8 @@ use crate::harness::{
     CHAT_PATH, TestGateway, TestRequest, TestResponse, chat_body, chat_request, get_request, sha256_hex, with_timeout,
 };
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
+use penstock_net::body::{Body, BodyEnd, feed_channel};
 use serde_json::{Value, json};
 
 /// Builds a snapshot whose key id, provider credential and custom host carry the epoch. The config slug is the same in
@@ -142,8 +142,8 @@ async fn rejects_a_revoked_or_expired_key_at_once() {
     let mut revoked = epoch_snapshot("b", &provider);
     revoked["keys"] = json!([{"id": "k-2", "name": "other", "sha256": sha256_hex("pk-2")}]);
     rig.apply_snapshot(&revoked);
-    let told = rig.send(keyed_request()).await;
-    assert_eq!((told.status, told.error_code().as_str()), (401, "03"));
+    let response = rig.send(keyed_request()).await;
+    assert_eq!((response.status, response.error_code().as_str()), (401, "03"));
     let mut expired = epoch_snapshot("c", &provider);
     expired["keys"][0]["expires_at"] = json!(1);
     rig.apply_snapshot(&expired);
@@ -170,8 +170,8 @@ async fn request_statuses<const N: usize>(rig: &TestGateway, numbers: [usize; N]
     for (status, n) in found.iter_mut().zip(numbers) {
         for config in [format!("pc-{n}"), format!("c-{n}")] {
             let ask = TestRequest::new("POST", CHAT_PATH).header("x-gateway-api-key", &format!("pk-{n}"));
-            let told = rig.send(ask.header("x-gateway-config", &config).body(chat_body("mock", false))).await;
-            *status = (*status).max(told.status);
+            let response = rig.send(ask.header("x-gateway-config", &config).body(chat_body("mock", false))).await;
+            *status = (*status).max(response.status);
         }
     }
     found
@@ -181,29 +181,29 @@ async fn request_statuses<const N: usize>(rig: &TestGateway, numbers: [usize; N]
 async fn a_delta_snapshot_replaces_only_its_parts() {
     let provider = Server::start().await;
     let rig = gateway_with_epoch_a(&provider);
-    let told = |epoch: &str, since: Option<&str>, parts: Value| {
+    let response = |epoch: &str, since: Option<&str>, parts: Value| {
         let host = format!("{}/v1", provider.url());
         let mine = json!({"slug": "mine", "provider": "openai", "api_key": "sk", "custom_host": host});
-        let mut told = json!({"epoch": epoch, "providers": [mine], "parts": parts});
+        let mut response = json!({"epoch": epoch, "providers": [mine], "parts": parts});
         if let Some(since) = since {
-            told["since"] = since.into();
+            response["since"] = since.into();
         }
-        told
+        response
     };
-    rig.apply_snapshot(&told("b", None, json!([snapshot_part("1", &[1, 2]), snapshot_part("2", &[3])])));
+    rig.apply_snapshot(&response("b", None, json!([snapshot_part("1", &[1, 2]), snapshot_part("2", &[3])])));
     assert_eq!(request_statuses(&rig, [1, 2, 3, 4]).await, [200, 200, 200, 401]);
-    rig.apply_snapshot(&told("c", Some("b"), json!([snapshot_part("1", &[1, 4])])));
+    rig.apply_snapshot(&response("c", Some("b"), json!([snapshot_part("1", &[1, 4])])));
     assert_eq!(request_statuses(&rig, [1, 2, 3, 4]).await, [200, 401, 200, 200]);
-    rig.apply_snapshot(&told("d", Some("c"), json!([{"name": "2", "keys": []}, {"name": "1", "configs": []}])));
+    rig.apply_snapshot(&response("d", Some("c"), json!([{"name": "2", "keys": []}, {"name": "1", "configs": []}])));
     assert_eq!(request_statuses(&rig, [1, 2, 3, 4]).await, [400, 401, 401, 400]);
-    let problems = rig.state.apply_snapshot(told("f", Some("c"), json!([])).to_string().as_bytes()).unwrap_err();
+    let problems = rig.state.apply_snapshot(response("f", Some("c"), json!([])).to_string().as_bytes()).unwrap_err();
     assert_eq!(problems[0].path, "$.since");
     assert_eq!(rig.state.snapshot_epoch(), "d");
-    let mut bad = told("e", Some("d"), json!([snapshot_part("1", &[1])]));
+    let mut bad = response("e", Some("d"), json!([snapshot_part("1", &[1])]));
     bad["parts"][0]["configs"][0]["config"]["retry"] = json!(9);
     let problems = rig.state.apply_snapshot(bad.to_string().as_bytes()).unwrap_err();
     assert_eq!(problems[0].path, "$.parts[0].configs[0].config.retry");
-    rig.apply_snapshot(&told("g", None, json!([snapshot_part("1", &[1])])));
+    rig.apply_snapshot(&response("g", None, json!([snapshot_part("1", &[1])])));
     assert_eq!(request_statuses(&rig, [1, 2, 3, 4]).await, [200, 401, 401, 401]);
 }
 
@@ -211,16 +211,16 @@ async fn a_delta_snapshot_replaces_only_its_parts() {
 async fn a_file_key_applies_again_once_the_store_removes_it() {
     let provider = Server::start().await;
     let rig = gateway_with_epoch_a(&provider);
-    let told = |name: &str, parts: Value| {
-        let mut told = epoch_snapshot(name, &provider);
-        told["parts"] = parts;
-        told
+    let response = |name: &str, parts: Value| {
+        let mut response = epoch_snapshot(name, &provider);
+        response["parts"] = parts;
+        response
     };
     let key = json!({"id": "k-store", "name": "n", "sha256": sha256_hex("pk-1")});
-    rig.apply_snapshot(&told("b", json!([{"name": "1", "keys": [key]}])));
+    rig.apply_snapshot(&response("b", json!([{"name": "1", "keys": [key]}])));
     rig.send(keyed_request()).await;
     assert_eq!(rig.single_record()["api_key_id"], "k-store");
-    let mut gone = told("c", json!([{"name": "1", "keys": []}]));
+    let mut gone = response("c", json!([{"name": "1", "keys": []}]));
     gone["since"] = "b".into();
     rig.apply_snapshot(&gone);
     rig.send(keyed_request()).await;
@@ -236,8 +236,8 @@ async fn a_stream_survives_the_revocation_of_its_key() {
     rig.apply_snapshot(&first);
     let answer = rig.handle_request(keyed_request().body(chat_body("mock?chunk_ms=5", true))).await;
     rig.apply_snapshot(&json!({"epoch": "b", "keys": [{"id": "k-2", "name": "other", "sha256": sha256_hex("pk-2")}]}));
-    let told = TestResponse::read(answer).await;
-    assert!(told.body.ends_with(b"data: [DONE]\n\n"));
+    let response = TestResponse::read(answer).await;
+    assert!(response.body.ends_with(b"data: [DONE]\n\n"));
     assert_eq!(rig.single_record()["api_key_id"], "k-a");
 }
 

@@ -17,12 +17,12 @@ async fn an_invalid_http_status_becomes_502() {
             chat_request(&format!("mock?status={status}")),
             crate::harness::stream_request(CHAT_PATH, &format!("mock?status={status}")),
         ] {
-            let told = rig.send(ask).await;
+            let response = rig.send(ask).await;
             assert_eq!(
-                (told.status, told.error_code().as_str()),
+                (response.status, response.error_code().as_str()),
                 (502, "upstream_disconnected"),
                 "{status}: {}",
-                told.text()
+                response.text()
             );
         }
     }
@@ -48,8 +48,8 @@ async fn passes_provider_errors_and_adds_the_provider_name() {
             for stream in [false, true] {
                 let body = chat_body(&format!("mock?status={status}"), stream);
                 let sent = fetch_directly(provider.addr, path, &body).await;
-                let told = rig.send(post_request(path, body)).await;
-                let (mut said, mut told_of) = (serde_json::from_slice::<Value>(&sent).unwrap(), told.json());
+                let response = rig.send(post_request(path, body)).await;
+                let (mut said, mut told_of) = (serde_json::from_slice::<Value>(&sent).unwrap(), response.json());
                 // The request id differs for each request.
                 for body in [&mut said, &mut told_of] {
                     body.as_object_mut().unwrap().remove("request_id");
@@ -59,7 +59,7 @@ async fn passes_provider_errors_and_adds_the_provider_name() {
                         format!("mock error: {}", said["error"]["message"].as_str().unwrap()).into();
                     said["provider"] = "mock".into();
                 }
-                assert_eq!((told.status, told_of), (status, said), "{path}");
+                assert_eq!((response.status, told_of), (status, said), "{path}");
                 let record = rig.single_record();
                 assert_eq!((&record["outcome"], &record["is_success"]), (&json!("complete"), &json!(false)));
             }
@@ -76,8 +76,8 @@ async fn passes_retry_after_of_429_and_adds_none() {
         ("mock?fault=429&retry_after=7", Some("7")),
         ("mock?fault=429&retry_after=Wed%2C+21+Oct+2026+07:28:00+GMT", Some("Wed, 21 Oct 2026 07:28:00 GMT")),
     ] {
-        let told = rig.send(chat_request(model)).await;
-        assert_eq!((told.status, told.header("retry-after")), (429, wait), "{model}");
+        let response = rig.send(chat_request(model)).await;
+        assert_eq!((response.status, response.header("retry-after")), (429, wait), "{model}");
     }
 }
 
@@ -85,25 +85,25 @@ async fn passes_retry_after_of_429_and_adds_none() {
 async fn skips_1xx_responses() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(chat_request("mock?fault=early_1xx&after=5")).await;
-    assert_eq!((told.status, told.json()["object"].as_str()), (200, Some("chat.completion")));
-    assert_eq!(told.header("link"), None);
+    let response = rig.send(chat_request("mock?fault=early_1xx&after=5")).await;
+    assert_eq!((response.status, response.json()["object"].as_str()), (200, Some("chat.completion")));
+    assert_eq!(response.header("link"), None);
 }
 
 #[tokio::test]
 async fn rejects_an_endless_sequence_of_1xx_responses() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(chat_request("mock?fault=early_1xx&after=100000")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"));
+    let response = rig.send(chat_request("mock?fault=early_1xx&after=100000")).await;
+    assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_disconnected"));
 }
 
 #[tokio::test]
 async fn rejects_too_many_or_too_long_header_fields() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(chat_request("mock?fault=headers_flood")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"));
+    let response = rig.send(chat_request("mock?fault=headers_flood")).await;
+    assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_disconnected"));
     let long = json_response("200 OK", &format!("x-long: {}\r\n", "x".repeat(80_000)), "{}");
     let provider = ScriptedServer::start_responding(long).await;
     assert_eq!(TestGateway::for_url(&provider.url()).send(chat_request("m")).await.status, 502);
@@ -113,10 +113,10 @@ async fn rejects_too_many_or_too_long_header_fields() {
 async fn malformed_http_becomes_502_in_the_client_format() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(chat_request("mock?fault=reset")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"));
-    let told = rig.send(post_request(MESSAGES_PATH, chat_body("mock?fault=reset", false))).await;
-    assert_eq!((told.status, &told.json()["type"]), (502, &json!("error")));
+    let response = rig.send(chat_request("mock?fault=reset")).await;
+    assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_disconnected"));
+    let response = rig.send(post_request(MESSAGES_PATH, chat_body("mock?fault=reset", false))).await;
+    assert_eq!((response.status, &response.json()["type"]), (502, &json!("error")));
     for bytes in [
         "",
         "HTTP/1.1 200",
@@ -128,8 +128,8 @@ async fn malformed_http_becomes_502_in_the_client_format() {
         "\x16\x03\x01\x02",
     ] {
         let provider = ScriptedServer::start_closing_after_response(bytes).await;
-        let told = TestGateway::for_url(&provider.url()).send(chat_request("m")).await;
-        assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_disconnected"), "{bytes:?}");
+        let response = TestGateway::for_url(&provider.url()).send(chat_request("m")).await;
+        assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_disconnected"), "{bytes:?}");
     }
 }
 
@@ -138,12 +138,12 @@ async fn truncated_non_streaming_response_becomes_502() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 150);
     for fault in ["cut", "cut_reset", "long_length", "invalid_framing", "half_close"] {
-        let told = rig.send(chat_request(&format!("mock?fault={fault}"))).await;
+        let response = rig.send(chat_request(&format!("mock?fault={fault}"))).await;
         assert_eq!(
-            (told.status, told.error_code().as_str()),
+            (response.status, response.error_code().as_str()),
             (502, "upstream_disconnected"),
             "{fault}: {}",
-            told.text()
+            response.text()
         );
         let record = rig.single_record();
         assert_eq!((&record["outcome"], &record["response_status_code"]), (&json!("refused"), &json!(502)), "{fault}");
@@ -158,9 +158,9 @@ async fn a_response_without_body_gets_no_content_length() {
         let provider = ScriptedServer::start_responding(format!("HTTP/1.1 {status}\r\netag: x\r\n{more}\r\n")).await;
         let rig = TestGateway::for_url(&provider.url());
         for _ in 0..2 {
-            let told = rig.send(get_request("/v1/files/f")).await;
-            assert_eq!((told.status.to_string().as_str(), told.body.len()), (&status[..3], 0));
-            assert_eq!((told.header("etag"), told.header("content-length")), (Some("x"), length), "{status}");
+            let response = rig.send(get_request("/v1/files/f")).await;
+            assert_eq!((response.status.to_string().as_str(), response.body.len()), (&status[..3], 0));
+            assert_eq!((response.header("etag"), response.header("content-length")), (Some("x"), length), "{status}");
         }
         assert_eq!(provider.connection_count(), 1);
     }
@@ -170,9 +170,9 @@ async fn a_response_without_body_gets_no_content_length() {
 async fn passes_the_overloaded_error_of_the_provider() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(chat_request("mock?fault=overloaded_first")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (503, "overloaded"));
-    assert_eq!(told.json()["error"]["type"], "overloaded_error");
-    let told = rig.send(post_request(MESSAGES_PATH, chat_body("mock?fault=overloaded_first", false))).await;
-    assert_eq!((told.status, &told.json()["error"]["type"]), (529, &json!("overloaded_error")));
+    let response = rig.send(chat_request("mock?fault=overloaded_first")).await;
+    assert_eq!((response.status, response.error_code().as_str()), (503, "overloaded"));
+    assert_eq!(response.json()["error"]["type"], "overloaded_error");
+    let response = rig.send(post_request(MESSAGES_PATH, chat_body("mock?fault=overloaded_first", false))).await;
+    assert_eq!((response.status, &response.json()["error"]["type"]), (529, &json!("overloaded_error")));
 }

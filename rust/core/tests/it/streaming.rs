@@ -23,8 +23,8 @@ async fn stream_passes_byte_for_byte_with_any_chunk_size() {
         for size in [1, 2, 3, 7, 50, 333, usize::MAX >> 1] {
             let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), size)).await;
             let rig = TestGateway::for_url(&provider.url());
-            let told = rig.send(stream_request(path, "m")).await;
-            assert_eq!((told.text().as_str(), told.is_truncated), (sent, false), "{path} in chunks of {size}");
+            let response = rig.send(stream_request(path, "m")).await;
+            assert_eq!((response.text().as_str(), response.is_truncated), (sent, false), "{path} in chunks of {size}");
             assert_eq!(rig.single_record()["outcome"], "complete", "{path} in chunks of {size}");
         }
     }
@@ -36,8 +36,8 @@ async fn stream_passes_byte_for_byte_with_any_packet_size() {
         for step in [1, 4, 61] {
             let provider = ScriptedServer::start_dripping(sse_response(sent.as_bytes(), 40), step).await;
             let rig = TestGateway::for_url(&provider.url());
-            let told = rig.send(stream_request(path, "m")).await;
-            assert_eq!((told.text().as_str(), told.is_truncated), (sent, false), "{path} in packets of {step}");
+            let response = rig.send(stream_request(path, "m")).await;
+            assert_eq!((response.text().as_str(), response.is_truncated), (sent, false), "{path} in packets of {step}");
             assert_eq!(rig.single_record()["outcome"], "complete", "{path} in packets of {step}");
         }
     }
@@ -57,8 +57,8 @@ async fn stream_passes_byte_for_byte_in_random_chunks_and_packets() {
             framed.extend(b"0\r\n\r\n");
             let provider = ScriptedServer::start_dripping(framed, random.usize(1..200)).await;
             let rig = TestGateway::for_url(&provider.url());
-            let told = rig.send(stream_request(path, "m")).await;
-            assert_eq!((told.text().as_str(), told.is_truncated), (sent, false), "{path} with seed {seed}");
+            let response = rig.send(stream_request(path, "m")).await;
+            assert_eq!((response.text().as_str(), response.is_truncated), (sent, false), "{path} with seed {seed}");
             assert_eq!(rig.single_record()["units_estimated"], serde_json::Value::Null, "{path} with seed {seed}");
         }
     }
@@ -94,9 +94,9 @@ async fn forwards_an_event_before_the_next_one_arrives() {
 async fn forwards_a_burst_in_few_chunks() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(stream_request(CHAT_PATH, "mock?chunks=100&burst=on")).await;
-    assert_eq!(told.text().matches("data: ").count(), 104);
-    assert!(told.chunks.len() <= 4, "{} pieces", told.chunks.len());
+    let response = rig.send(stream_request(CHAT_PATH, "mock?chunks=100&burst=on")).await;
+    assert_eq!(response.text().matches("data: ").count(), 104);
+    assert!(response.chunks.len() <= 4, "{} pieces", response.chunks.len());
 }
 
 #[tokio::test]
@@ -107,10 +107,10 @@ async fn passes_unusual_but_complete_streams_unchanged() {
         for fault in ["bom", "crlf", "cr", "malformed_chunk", "invalid_utf8", "done_then_data", "gzip"] {
             let body = chat_body_with_usage(&format!("mock?fault={fault}"));
             let sent = fetch_directly(provider.addr, path, &body).await;
-            let told = rig.send(crate::harness::post_request(path, body)).await;
-            assert!(told.body == sent, "{path} {fault}: {}", told.text());
+            let response = rig.send(crate::harness::post_request(path, body)).await;
+            assert!(response.body == sent, "{path} {fault}: {}", response.text());
             let record = rig.single_record();
-            assert_eq!((told.is_truncated, &record["outcome"]), (false, &"complete".into()), "{path} {fault}");
+            assert_eq!((response.is_truncated, &record["outcome"]), (false, &"complete".into()), "{path} {fault}");
         }
     }
 }
@@ -119,28 +119,28 @@ async fn passes_unusual_but_complete_streams_unchanged() {
 async fn coalesces_events_that_arrive_in_quick_succession() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(stream_request(CHAT_PATH, "mock?chunks=400")).await;
-    let events = told.text().matches("data: ").count();
-    assert!(events > 400 && told.text().ends_with("data: [DONE]\n\n"), "{events} events");
-    assert!(told.chunks.len() < 200, "{} pieces", told.chunks.len());
+    let response = rig.send(stream_request(CHAT_PATH, "mock?chunks=400")).await;
+    let events = response.text().matches("data: ").count();
+    assert!(events > 400 && response.text().ends_with("data: [DONE]\n\n"), "{events} events");
+    assert!(response.chunks.len() < 200, "{} pieces", response.chunks.len());
 }
 
 #[tokio::test]
 async fn passes_an_event_of_ten_megabytes() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(stream_request(CHAT_PATH, "mock?fault=huge_event")).await;
-    assert!(told.body.len() > 10 * 1024 * 1024 && told.body.ends_with(b"data: [DONE]\n\n"));
+    let response = rig.send(stream_request(CHAT_PATH, "mock?fault=huge_event")).await;
+    assert!(response.body.len() > 10 * 1024 * 1024 && response.body.ends_with(b"data: [DONE]\n\n"));
     let bytes = rig.single_record()["bytes_out"].as_u64();
-    assert_eq!(bytes, Some(told.body.len() as u64));
+    assert_eq!(bytes, Some(response.body.len() as u64));
 }
 
 /// Asserts that the stream ends in an error event in the client format.
-fn assert_ends_in_error_event(told: &TestResponse, path: &str, fault: &str) {
-    assert_eq!((told.status, told.is_truncated), (200, false), "{path} {fault}");
-    let (name, data) = told.last_event();
+fn assert_ends_in_error_event(response: &TestResponse, path: &str, fault: &str) {
+    assert_eq!((response.status, response.is_truncated), (200, false), "{path} {fault}");
+    let (name, data) = response.last_event();
     let error = &data["error"];
-    assert!(!error["message"].as_str().unwrap_or_default().is_empty(), "{path} {fault}: {}", told.text());
+    assert!(!error["message"].as_str().unwrap_or_default().is_empty(), "{path} {fault}: {}", response.text());
     if path == MESSAGES_PATH {
         assert_eq!((name.as_deref(), &data["type"]), (Some("error"), &"error".into()), "{fault}");
     } else {
@@ -157,8 +157,8 @@ async fn a_stream_with_its_end_event_is_complete_despite_a_bad_close() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for (path, end) in [(CHAT_PATH, "data: [DONE]\n\n"), (MESSAGES_PATH, "data: {\"type\":\"message_stop\"}\n\n")] {
-        let told = rig.send(stream_request(path, "mock?fault=long_length")).await;
-        assert!(!told.is_truncated && told.text().ends_with(end), "{path}: {}", told.text());
+        let response = rig.send(stream_request(path, "mock?fault=long_length")).await;
+        assert!(!response.is_truncated && response.text().ends_with(end), "{path}: {}", response.text());
         assert_eq!(rig.single_record()["outcome"], "complete", "{path}");
     }
 }
@@ -169,8 +169,8 @@ async fn a_cut_stream_ends_in_an_error_event() {
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 150);
     for path in [CHAT_PATH, MESSAGES_PATH] {
         for fault in ["cut", "cut_reset", "cut_event", "half_close", "invalid_framing", "stall"] {
-            let told = rig.send(stream_request(path, &format!("mock?fault={fault}&after=3"))).await;
-            assert_ends_in_error_event(&told, path, fault);
+            let response = rig.send(stream_request(path, &format!("mock?fault={fault}&after=3"))).await;
+            assert_ends_in_error_event(&response, path, fault);
             let said = pick_fields(&rig.single_record(), ["outcome", "error", "is_success"]);
             assert_eq!(said, json!(["cut", expected_error_code(fault), false]), "{path} {fault}");
         }
@@ -181,11 +181,11 @@ async fn a_cut_stream_ends_in_an_error_event() {
 async fn chat_with_finish_reason_needs_no_done_but_messages_do() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(stream_request(CHAT_PATH, "mock?fault=no_done&usage=on")).await;
+    let response = rig.send(stream_request(CHAT_PATH, "mock?fault=no_done&usage=on")).await;
     assert!(
-        !told.is_truncated && !told.text().contains("[DONE]") && !told.text().contains("\"error\""),
+        !response.is_truncated && !response.text().contains("[DONE]") && !response.text().contains("\"error\""),
         "{}",
-        told.text()
+        response.text()
     );
     assert_eq!(
         pick_fields(&rig.single_record(), ["outcome", "error", "is_success", "res_units"]),
@@ -208,11 +208,11 @@ async fn chat_is_complete_when_every_choice_has_a_finish_reason() {
     for (sent, is_complete) in [(began.clone(), false), (began + &choice(1, "\"stop\""), true)] {
         let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 50)).await;
         let rig = TestGateway::for_url(&provider.url());
-        let told = rig.send(stream_request(CHAT_PATH, "m")).await;
+        let response = rig.send(stream_request(CHAT_PATH, "m")).await;
         if is_complete {
-            assert_eq!((told.text(), told.is_truncated), (sent, false));
+            assert_eq!((response.text(), response.is_truncated), (sent, false));
         } else {
-            assert_ends_in_error_event(&told, CHAT_PATH, "half the choices");
+            assert_ends_in_error_event(&response, CHAT_PATH, "half the choices");
         }
         let record = rig.single_record();
         assert_eq!(record["outcome"], if is_complete { "complete" } else { "cut" });
@@ -230,10 +230,10 @@ async fn content_type_ignores_case_and_parameters() {
     ] {
         let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
         let answer = [head.as_bytes(), &encode_chunks(half.as_bytes(), 50), b"0\r\n\r\n"].concat();
-        let told = TestGateway::for_url(&ScriptedServer::start_responding(answer).await.url())
+        let response = TestGateway::for_url(&ScriptedServer::start_responding(answer).await.url())
             .send(stream_request(CHAT_PATH, "m"))
             .await;
-        assert_eq!(told.text().contains("upstream_disconnected"), is_events, "{kind}: {}", told.text());
+        assert_eq!(response.text().contains("upstream_disconnected"), is_events, "{kind}: {}", response.text());
     }
     // Only single JSON documents are pretty-printed. A sequence of documents is not, even if it contains only one.
     for (kind, is_json) in [
@@ -245,10 +245,10 @@ async fn content_type_ignores_case_and_parameters() {
         ("application/stream+json", false),
     ] {
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: 7\r\n\r\n{{\"a\":1}}");
-        let told = TestGateway::for_url(&ScriptedServer::start_responding(answer).await.url())
+        let response = TestGateway::for_url(&ScriptedServer::start_responding(answer).await.url())
             .send(get_request("/v1/files/f?pretty=true"))
             .await;
-        assert_eq!(told.text().contains('\n'), is_json, "{kind}: {}", told.text());
+        assert_eq!(response.text().contains('\n'), is_json, "{kind}: {}", response.text());
     }
 }
 
@@ -261,13 +261,13 @@ async fn a_stream_without_its_last_event_ends_in_an_error_event() {
             format!("event: response.{end}\ndata: {{\"type\":\"response.{end}\",\"response\":{{\"usage\":null}}}}\n\n");
         let sent = format!("{delta}{last}");
         let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 33)).await;
-        let told = TestGateway::for_url(&provider.url()).send(stream_request("/v1/responses", "m")).await;
-        assert_eq!((told.text(), told.is_truncated), (sent, false), "{end}");
+        let reply = TestGateway::for_url(&provider.url()).send(stream_request("/v1/responses", "m")).await;
+        assert_eq!((reply.text(), reply.is_truncated), (sent, false), "{end}");
     }
     for path in ["/v1/responses", "/v1/completions", "/v1/proxy/chat/completions"] {
         let provider = ScriptedServer::start_responding(sse_response(delta.as_bytes(), 33)).await;
-        let told = TestGateway::for_url(&provider.url()).send(stream_request(path, "m")).await;
-        assert_ends_in_error_event(&told, CHAT_PATH, path);
+        let reply = TestGateway::for_url(&provider.url()).send(stream_request(path, "m")).await;
+        assert_ends_in_error_event(&reply, CHAT_PATH, path);
     }
     for path in
         ["/v1/threads/t/runs", "/v1/threads/runs", "/v1/threads/t/runs/r/submit_tool_outputs", "/v1/fim/completions"]
@@ -276,9 +276,9 @@ async fn a_stream_without_its_last_event_ends_in_an_error_event() {
         let whole = format!("{run}event: done\ndata: [DONE]\n\n");
         for (sent, is_whole) in [(run, false), (&whole, true)] {
             let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 33)).await;
-            let told = TestGateway::for_url(&provider.url()).send(stream_request(path, "m")).await;
+            let reply = TestGateway::for_url(&provider.url()).send(stream_request(path, "m")).await;
             assert_eq!(
-                (told.text() == sent, told.text().contains("upstream_disconnected")),
+                (reply.text() == sent, reply.text().contains("upstream_disconnected")),
                 (is_whole, !is_whole),
                 "{path}"
             );
@@ -293,12 +293,12 @@ async fn a_stream_without_its_last_event_ends_in_an_error_event() {
         path,
     );
     let provider = ScriptedServer::start_responding(sse_response(delta.as_bytes(), 33)).await;
-    let told = TestGateway::for_url(&provider.url()).send(get_request("/v1/responses/resp_1?stream=true")).await;
-    assert!(told.text().contains("upstream_disconnected"), "{}", told.text());
+    let reply = TestGateway::for_url(&provider.url()).send(get_request("/v1/responses/resp_1?stream=true")).await;
+    assert!(reply.text().contains("upstream_disconnected"), "{}", reply.text());
     // Streams on unknown paths have no known end event and are not changed.
     let provider = ScriptedServer::start_responding(sse_response(delta.as_bytes(), 33)).await;
-    let told = TestGateway::for_url(&provider.url()).send(stream_request("/v1/anything", "m")).await;
-    assert_eq!((told.text().as_str(), told.is_truncated), (delta, false));
+    let reply = TestGateway::for_url(&provider.url()).send(stream_request("/v1/anything", "m")).await;
+    assert_eq!((reply.text().as_str(), reply.is_truncated), (delta, false));
 }
 
 #[tokio::test]
@@ -311,11 +311,11 @@ async fn drops_a_partial_event_before_the_error_event() {
                 [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(body.as_bytes(), size)].concat(),
             )
             .await;
-            let told = TestGateway::for_url(&provider.url()).send(stream_request(CHAT_PATH, "m")).await;
-            let text = told.text();
+            let response = TestGateway::for_url(&provider.url()).send(stream_request(CHAT_PATH, "m")).await;
+            let text = response.text();
             let after = text.strip_prefix(&whole).unwrap();
             assert!(after.starts_with("data: {\"error\":"), "{after}");
-            assert_ends_in_error_event(&told, CHAT_PATH, "cut");
+            assert_ends_in_error_event(&response, CHAT_PATH, "cut");
         }
     }
 }
@@ -326,8 +326,8 @@ async fn passes_bytes_after_the_last_blank_line() {
         let sent = CHAT_EVENTS.replace("data: [DONE]\n\n", end);
         let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 5)).await;
         let rig = TestGateway::for_url(&provider.url());
-        let told = rig.send(stream_request(CHAT_PATH, "m")).await;
-        assert_eq!((told.text().as_str(), told.is_truncated), (sent.as_str(), false));
+        let response = rig.send(stream_request(CHAT_PATH, "m")).await;
+        assert_eq!((response.text().as_str(), response.is_truncated), (sent.as_str(), false));
         let record = rig.single_record();
         assert_eq!((&record["outcome"], record["bytes_out"].as_u64()), (&"complete".into(), Some(sent.len() as u64)));
     }
@@ -338,8 +338,8 @@ async fn a_stream_may_end_with_connection_close() {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
     let provider = ScriptedServer::start_closing_after_response([head, CHAT_EVENTS].concat()).await;
     let rig = TestGateway::for_url(&provider.url());
-    let told = rig.send(stream_request(CHAT_PATH, "m")).await;
-    assert_eq!((told.text().as_str(), told.is_truncated), (CHAT_EVENTS, false));
+    let response = rig.send(stream_request(CHAT_PATH, "m")).await;
+    assert_eq!((response.text().as_str(), response.is_truncated), (CHAT_EVENTS, false));
     assert_eq!(rig.single_record()["outcome"], "complete");
 }
 
@@ -350,8 +350,8 @@ async fn does_not_duplicate_the_error_event_of_the_provider() {
     for path in [CHAT_PATH, MESSAGES_PATH] {
         let body = chat_body("mock?fault=overloaded_first", true);
         let sent = fetch_directly(provider.addr, path, &body).await;
-        let told = rig.send(crate::harness::post_request(path, body)).await;
-        assert!(told.body == sent, "{path}: {}", told.text());
+        let response = rig.send(crate::harness::post_request(path, body)).await;
+        assert!(response.body == sent, "{path}: {}", response.text());
     }
 }
 
@@ -374,10 +374,10 @@ async fn pings_pass_and_do_not_end_the_stream() {
 async fn a_cut_pass_through_stream_ends_in_an_error_event() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig.send(stream_request("/v1/proxy/chat/completions", "mock?fault=cut")).await;
-    assert_ends_in_error_event(&told, CHAT_PATH, "cut");
-    let told = rig.send(stream_request("/v1/proxy/messages", "mock?fault=cut")).await;
-    assert_ends_in_error_event(&told, MESSAGES_PATH, "cut");
+    let response = rig.send(stream_request("/v1/proxy/chat/completions", "mock?fault=cut")).await;
+    assert_ends_in_error_event(&response, CHAT_PATH, "cut");
+    let response = rig.send(stream_request("/v1/proxy/messages", "mock?fault=cut")).await;
+    assert_ends_in_error_event(&response, MESSAGES_PATH, "cut");
     // A client whose base URL already ends in `/v1` sends the prefix twice.
     for prefix in ["/v1/proxy", "/v1/proxy/v1", "/v1/v1"] {
         for (path, all) in STREAM_CASES {
@@ -391,8 +391,8 @@ async fn a_cut_pass_through_stream_ends_in_an_error_event() {
             );
             let provider = ScriptedServer::start_responding(sse_response(all.as_bytes(), 4096)).await;
             let rig = TestGateway::for_url(&provider.url());
-            let told = rig.send(stream_request(&path_there, "m")).await;
-            assert_eq!((told.text().as_str(), told.is_truncated), (all, false), "{path_there}");
+            let response = rig.send(stream_request(&path_there, "m")).await;
+            assert_eq!((response.text().as_str(), response.is_truncated), (all, false), "{path_there}");
             assert_eq!(rig.single_record()["outcome"], "complete", "{path_there}");
         }
     }
@@ -456,8 +456,8 @@ async fn raw_stream_format_follows_the_path_not_the_provider() {
             if hold {
                 config["recovery"] = json!("hold");
             }
-            let told = rig.send(post_with_config(&config, &path, chat_body("m", true))).await;
-            assert_eq!((told.text().as_str(), told.is_truncated), (all, false), "{path} {hold}");
+            let response = rig.send(post_with_config(&config, &path, chat_body("m", true))).await;
+            assert_eq!((response.text().as_str(), response.is_truncated), (all, false), "{path} {hold}");
             assert_eq!(rig.single_record()["outcome"], "complete", "{path} {hold}");
         }
     }
@@ -468,8 +468,8 @@ async fn a_cut_body_that_is_not_sse_gets_no_error_event() {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabcde\r\n";
     let provider = ScriptedServer::start_closing_after_response(head).await;
     let rig = TestGateway::for_url(&provider.url());
-    let told = rig.send(get_request("/v1/files/f/content")).await;
-    assert_eq!((told.text().as_str(), told.is_truncated), ("abcde", true));
+    let response = rig.send(get_request("/v1/files/f/content")).await;
+    assert_eq!((response.text().as_str(), response.is_truncated), ("abcde", true));
     assert_eq!(rig.single_record()["outcome"], "cut");
 }
 
@@ -527,9 +527,9 @@ async fn image_and_audio_streams_need_their_last_event() {
     ] {
         let provider = ScriptedServer::start_responding(sse_response(sent.as_bytes(), 10_000)).await;
         let rig = TestGateway::for_url(&provider.url());
-        let told = rig.send(post_request(path, chat_body("m", true))).await;
-        assert!(told.text().starts_with(&sent), "{path}");
-        let rest = &told.text()[sent.len()..];
+        let response = rig.send(post_request(path, chat_body("m", true))).await;
+        assert!(response.text().starts_with(&sent), "{path}");
+        let rest = &response.text()[sent.len()..];
         assert_eq!(rest.contains("upstream_disconnected"), !is_whole, "{path}: {rest}");
         assert_eq!(rig.single_record()["outcome"], if is_whole { "complete" } else { "cut" }, "{path}");
     }

@@ -16,7 +16,7 @@ fn disable_strict_compliance(ask: TestRequest) -> TestRequest {
 async fn non_strict_response_has_provider_and_raw_finish_reason() {
     let said = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"eos"}]}"#;
     let whole = GoldenProvider::start(200, "application/json", said.into(), 5).await;
-    let told = GoldenProvider::gateway_trusting_loopback()
+    let response = GoldenProvider::gateway_trusting_loopback()
         .send(disable_strict_compliance(whole.build_request(
             "together-ai",
             CHAT_PATH,
@@ -25,7 +25,7 @@ async fn non_strict_response_has_provider_and_raw_finish_reason() {
         .await;
     let mut expected: Value = serde_json::from_str(said).unwrap();
     expected["provider"] = "together-ai".into();
-    assert_eq!(told.json(), expected);
+    assert_eq!(response.json(), expected);
     let event = format!("data: {said}\n\ndata: [DONE]\n\n");
     let streamed = GoldenProvider::start(200, "text/event-stream", event.into_bytes(), 5).await;
     let ask =
@@ -42,7 +42,7 @@ async fn non_strict_response_has_provider_content_blocks() {
     let read = |file: &str| fs::read(case.path(file)).unwrap();
     let played = GoldenProvider::start(200, "application/json", read("response.json"), 50).await;
     let ask = disable_strict_compliance(played.build_request("anthropic", CHAT_PATH, read("request.json")));
-    let told = GoldenProvider::gateway_trusting_loopback().send(ask).await.json();
-    assert_eq!(told["choices"][0]["finish_reason"], "end_turn");
-    assert_eq!(told["choices"][0]["message"]["content_blocks"][0]["type"], "thinking");
+    let reply = GoldenProvider::gateway_trusting_loopback().send(ask).await.json();
+    assert_eq!(reply["choices"][0]["finish_reason"], "end_turn");
+    assert_eq!(reply["choices"][0]["message"]["content_blocks"][0]["type"], "thinking");
 }

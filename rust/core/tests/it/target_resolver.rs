@@ -5,8 +5,8 @@ use crate::harness::{
     wait_for_ledger_entries,
 };
 use bytes::Bytes;
-use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::Server;
+use penstock_net::body::{Body, BodyEnd, feed_channel};
 use serde_json::json;
 
 fn apply_saved_providers(rig: &TestGateway) {
@@ -23,16 +23,16 @@ async fn model_prefix_selects_saved_provider() {
     let rig = TestGateway::for_provider(&provider);
     apply_saved_providers(&rig);
     for (count, path) in [(1, CHAT_PATH), (2, MESSAGES_PATH), (3, "/v1/embeddings")] {
-        let told = rig.send(request_for_model(path, "@mine/mock?chunks=1")).await;
-        assert_eq!(told.status, 200, "{}", told.text());
+        let response = rig.send(request_for_model(path, "@mine/mock?chunks=1")).await;
+        assert_eq!(response.status, 200, "{}", response.text());
         assert_eq!(wait_for_ledger_entries(&provider, count).await[count - 1].model, "mock?chunks=1");
         assert_eq!(rig.single_record()["ai_model"], "mock?chunks=1");
     }
-    let told = rig.send(request_for_model(CHAT_PATH, "@gone/mock")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "not_found_in_workspace"));
+    let response = rig.send(request_for_model(CHAT_PATH, "@gone/mock")).await;
+    assert_eq!((response.status, response.error_code().as_str()), (400, "not_found_in_workspace"));
     for model in ["mock", "@mine", ""] {
-        let told = rig.send(request_for_model(CHAT_PATH, model)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "provider_required"), "{model}");
+        let response = rig.send(request_for_model(CHAT_PATH, model)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "provider_required"), "{model}");
     }
 }
 
@@ -42,10 +42,16 @@ async fn explicit_provider_takes_precedence_over_model_prefix() {
     let rig = TestGateway::for_provider(&provider);
     apply_saved_providers(&rig);
     for (model, sent) in [("@mine/m", "m"), ("@cf/meta/m", "@cf/meta/m")] {
-        let told = rig.send(request_for_model(CHAT_PATH, model).header("x-gateway-provider", "@other")).await;
-        assert_eq!((told.status, rig.single_record()["ai_model"].as_str()), (200, Some(sent)), "{}", told.text());
-        let told = rig.send(post_with_config(&json!({"provider": "mock"}), CHAT_PATH, chat_body(model, false))).await;
-        assert_eq!((told.status, rig.single_record()["ai_model"].as_str()), (200, Some(sent)));
+        let response = rig.send(request_for_model(CHAT_PATH, model).header("x-gateway-provider", "@other")).await;
+        assert_eq!(
+            (response.status, rig.single_record()["ai_model"].as_str()),
+            (200, Some(sent)),
+            "{}",
+            response.text()
+        );
+        let response =
+            rig.send(post_with_config(&json!({"provider": "mock"}), CHAT_PATH, chat_body(model, false))).await;
+        assert_eq!((response.status, rig.single_record()["ai_model"].as_str()), (200, Some(sent)));
     }
     let models: Vec<_> = wait_for_ledger_entries(&provider, 4).await.into_iter().map(|entry| entry.model).collect();
     assert_eq!(models, ["m", "m", "@cf/meta/m", "@cf/meta/m"]);
@@ -78,10 +84,10 @@ async fn form_model_prefix_selects_saved_provider() {
                         (transcription_form(model, size, is_first), transcription_form(sent, size, is_first));
                     let ask = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
                     let ask = if let Some(name) = named { ask.header("x-gateway-provider", name) } else { ask };
-                    let told = rig.send(ask.with_body(chunked_body(&asked, declared))).await.json();
+                    let response = rig.send(ask.with_body(chunked_body(&asked, declared))).await.json();
                     let place = format!("{model} {size} {is_first} {named:?} {declared}");
                     assert_eq!(
-                        (&told["body_bytes"], &told["body_sha"]),
+                        (&response["body_bytes"], &response["body_sha"]),
                         (&json!(expected.len()), &json!(sha256_hex(&expected))),
                         "{place}"
                     );
@@ -93,8 +99,8 @@ async fn form_model_prefix_selects_saved_provider() {
     }
     assert_eq!(wait_for_ledger_entries(&provider, seen).await.len(), 18);
     let ask = TestRequest::new("POST", path).header("content-type", FORM_CONTENT_TYPE);
-    let told = rig.send(ask.body(transcription_form("whisper-1", 900, true))).await;
-    assert_eq!((told.status, told.error_code().as_str()), (400, "provider_required"));
+    let response = rig.send(ask.body(transcription_form("whisper-1", 900, true))).await;
+    assert_eq!((response.status, response.error_code().as_str()), (400, "provider_required"));
 }
 
 /// Body that arrives in chunks, with or without a declared length.
@@ -113,8 +119,11 @@ async fn override_params_model_prefix_selects_saved_provider() {
     let rig = TestGateway::for_provider(&provider);
     apply_saved_providers(&rig);
     let config = json!({"override_params": {"model": "@mine/mock?chunks=2"}});
-    let told = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false))).await;
-    assert_eq!((told.status, wait_for_ledger_entries(&provider, 1).await[0].model.as_str()), (200, "mock?chunks=2"));
+    let response = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false))).await;
+    assert_eq!(
+        (response.status, wait_for_ledger_entries(&provider, 1).await[0].model.as_str()),
+        (200, "mock?chunks=2")
+    );
 }
 
 #[tokio::test]
@@ -130,9 +139,9 @@ async fn passthrough_target_uses_provider_of_the_request() {
         assert_eq!(rig.send(ask("@mine/mock")).await.status, 200);
         assert_eq!(rig.send(ask("mock").header("x-gateway-provider", "@mine")).await.status, 200);
         for unresolved in [ask("mock"), ask("mock").header("x-gateway-provider", "mock")] {
-            let told = rig.send(unresolved).await;
-            assert_eq!((told.status, told.error_code().as_str()), (400, "provider_unresolved"));
-            assert!(told.text().contains("@slug/model"));
+            let response = rig.send(unresolved).await;
+            assert_eq!((response.status, response.error_code().as_str()), (400, "provider_unresolved"));
+            assert!(response.text().contains("@slug/model"));
         }
     }
     wait_for_ledger_entries(&provider, 4).await;
@@ -144,12 +153,12 @@ async fn does_not_send_client_credential_to_several_targets() {
     let rig = TestGateway::for_provider(&provider);
     apply_saved_providers(&rig);
     let keyed = |key: &str| json!({"provider": "mock", "api_key": key});
-    let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [404]},
+    let config = json!({"strategy": {"mode": "fallback", "on_status_codes": [500]},
         "targets": [{"provider": "mock", "override_params": {"model": "mock?status=500"}}, keyed("sk-2")]});
-    let told = rig
+    let response = rig
         .send(post_with_config(&config, CHAT_PATH, chat_body("m", false)).header("authorization", "Bearer sk-caller"))
         .await;
-    assert_eq!((told.status, routing_headers(&told)[0]), (200, "config.targets[1]"));
+    assert_eq!((response.status, routing_headers(&response)[0]), (200, "config.targets[1]"));
     let sent: Vec<_> = wait_for_ledger_entries(&provider, 2)
         .await
         .iter()
@@ -176,10 +185,10 @@ async fn rejects_config_with_more_targets_than_allowed() {
     assert_eq!(rig.send(post_with_config(&config(2), CHAT_PATH, chat_body("m", false))).await.status, 200);
     let many = post_with_config(&config(3), CHAT_PATH, chat_body("m", false));
     for ask in [many, request_for_model(CHAT_PATH, "m").header("x-gateway-config", "pc-many")] {
-        let told = rig.send(ask).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_config"));
+        let response = rig.send(ask).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_config"));
         let expected = json!(["path: targets, message: must hold at most 2 targets, not 3"]);
-        assert_eq!(told.json()["errors"], expected);
+        assert_eq!(response.json()["errors"], expected);
     }
 }
 
@@ -198,10 +207,10 @@ async fn limits_conditional_and_nested_targets_separately() {
         (nested(2), None),
         (nested(3), Some("path: targets[0], message: must hold at most 2 targets below it, not 3")),
     ] {
-        let told = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false))).await;
+        let response = rig.send(post_with_config(&config, CHAT_PATH, chat_body("m", false))).await;
         match refused {
-            None => assert_eq!(told.status, 200, "{}", told.text()),
-            Some(message) => assert_eq!((told.status, &told.json()["errors"]), (400, &json!([message]))),
+            None => assert_eq!(response.status, 200, "{}", response.text()),
+            Some(message) => assert_eq!((response.status, &response.json()["errors"]), (400, &json!([message]))),
         }
     }
 }

@@ -7,8 +7,8 @@ use crate::harness::{
     scripted::{ScriptedServer, read_request},
     stream_request, wait_for_ledger_entries,
 };
-use penstock_core::ingress::body::{Body, BodyEnd, feed_channel};
 use penstock_mock::{Outcome, Server};
+use penstock_net::body::{Body, BodyEnd, feed_channel};
 use serde_json::{Value, json};
 use tokio::{
     io::AsyncWriteExt,
@@ -37,16 +37,16 @@ async fn header_config_or_settings_set_the_request_timeout() {
     ];
     for (milliseconds, ask) in cases {
         let start = Instant::now();
-        let told = rig.send(ask).await;
-        assert_eq!((told.status, told.json()), (408, request_timeout_error(milliseconds)));
+        let reply = rig.send(ask).await;
+        assert_eq!((reply.status, reply.json()), (408, request_timeout_error(milliseconds)));
         assert!(start.elapsed() >= Duration::from_millis(milliseconds));
         let said = pick_fields(&rig.single_record(), ["outcome", "error", "response_status_code"]);
         assert_eq!(said, json!(["refused", "timeout", 408]));
     }
     // The response head does not count as the first byte.
     let begun = stream_request(CHAT_PATH, "mock?fault=slow_first").header("x-gateway-request-timeout", "40");
-    let told = rig.send(begun).await;
-    assert_eq!((told.status, told.json()), (408, request_timeout_error(40)));
+    let reply = rig.send(begun).await;
+    assert_eq!((reply.status, reply.json()), (408, request_timeout_error(40)));
     let ended: Vec<_> = wait_for_ledger_entries(&provider, 4).await.iter().map(|entry| entry.outcome).collect();
     assert_eq!(ended, [Outcome::ClientClosed; 4]);
 }
@@ -72,8 +72,8 @@ async fn a_saved_config_sets_its_request_timeout() {
     let rig = TestGateway::for_provider(&provider);
     let config = json!({"provider": "mock", "request_timeout": 30});
     rig.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-1", "config": config}]}));
-    let told = rig.send(silent_provider_request().header("x-gateway-config", "pc-1")).await;
-    assert_eq!((told.status, told.json()), (408, request_timeout_error(30)));
+    let response = rig.send(silent_provider_request().header("x-gateway-config", "pc-1")).await;
+    assert_eq!((response.status, response.json()), (408, request_timeout_error(30)));
 }
 
 #[tokio::test]
@@ -82,20 +82,20 @@ async fn anthropic_client_gets_the_timeout_in_its_own_format() {
     let rig = TestGateway::for_provider(&provider);
     let ask =
         post_request(MESSAGES_PATH, chat_body("mock?fault=silence", false)).header("x-gateway-request-timeout", "30");
-    let told = rig.send(ask).await;
-    assert_eq!((told.status, &told.json()["type"]), (408, &json!("error")));
-    assert_eq!(told.json()["error"]["type"], "timeout_error");
+    let response = rig.send(ask).await;
+    assert_eq!((response.status, &response.json()["type"]), (408, &json!("error")));
+    assert_eq!(response.json()["error"]["type"], "timeout_error");
 }
 
 #[tokio::test]
 async fn request_timeout_covers_only_the_first_stream_byte() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
-    let told = rig
+    let response = rig
         .send(stream_request(CHAT_PATH, "mock?chunks=8&chunk_ms=30").header("x-gateway-request-timeout", "120"))
         .await;
-    assert_eq!((told.status, told.is_truncated), (200, false));
-    assert!(told.body.ends_with(b"data: [DONE]\n\n"), "{}", told.text());
+    assert_eq!((response.status, response.is_truncated), (200, false));
+    assert!(response.body.ends_with(b"data: [DONE]\n\n"), "{}", response.text());
 }
 
 #[tokio::test]
@@ -113,27 +113,27 @@ async fn rejects_a_timeout_that_is_not_positive_milliseconds() {
     let provider = Server::start().await;
     let rig = TestGateway::for_provider(&provider);
     for value in ["0", "-1", "soon", "1.5", "99999999999999999999999"] {
-        let told = rig.send(chat_request("mock").header("x-gateway-request-timeout", value)).await;
-        assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_header"), "{value}");
+        let response = rig.send(chat_request("mock").header("x-gateway-request-timeout", value)).await;
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_header"), "{value}");
     }
-    let told = rig.send(chat_request("mock").header("x-gateway-request-timeout", &u64::MAX.to_string())).await;
-    assert_eq!(told.status, 200);
+    let response = rig.send(chat_request("mock").header("x-gateway-request-timeout", &u64::MAX.to_string())).await;
+    assert_eq!(response.status, 200);
 }
 
 #[tokio::test]
 async fn an_idle_stream_ends_in_an_error_event() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 80);
-    let told = rig.send(stream_request(CHAT_PATH, "mock?fault=stall&after=2")).await;
-    assert_eq!(told.last_event(), (None, idle_timeout_error(80)));
+    let reply = rig.send(stream_request(CHAT_PATH, "mock?fault=stall&after=2")).await;
+    assert_eq!(reply.last_event(), (None, idle_timeout_error(80)));
     assert_eq!(wait_for_ledger_entries(&provider, 1).await[0].outcome, Outcome::ClientClosed);
     // If the timeout is longer than the heartbeat interval, the response head is sent before the first byte arrives.
     let patient =
         stream_request(CHAT_PATH, "mock?fault=slow_first&first_ms=5000").header("x-gateway-request-timeout", "20000");
-    let told = rig.send(patient).await;
-    assert_eq!(told.last_event(), (None, idle_timeout_error(80)));
-    let told = rig.send(stream_request(MESSAGES_PATH, "mock?fault=stall&after=2")).await;
-    let (name, data) = told.last_event();
+    let reply = rig.send(patient).await;
+    assert_eq!(reply.last_event(), (None, idle_timeout_error(80)));
+    let reply = rig.send(stream_request(MESSAGES_PATH, "mock?fault=stall&after=2")).await;
+    let (name, data) = reply.last_event();
     assert_eq!((name.as_deref(), &data["error"]["type"]), (Some("error"), &json!("timeout_error")));
     assert_eq!(data["error"]["message"], idle_timeout_error(80)["error"]["message"]);
 }
@@ -147,18 +147,18 @@ fn idle_timeout_error(milliseconds: u64) -> Value {
 async fn a_long_stream_with_short_pauses_completes() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 300);
-    let told = rig.send(stream_request(CHAT_PATH, "mock?chunks=10&chunk_ms=50")).await;
-    assert!(told.body.ends_with(b"data: [DONE]\n\n"), "{}", told.text());
+    let response = rig.send(stream_request(CHAT_PATH, "mock?chunks=10&chunk_ms=50")).await;
+    assert!(response.body.ends_with(b"data: [DONE]\n\n"), "{}", response.text());
 }
 
 #[tokio::test]
 async fn an_idle_non_streaming_response_times_out() {
     let provider = Server::start().await;
     let rig = TestGateway::with_settings(&provider.url(), |settings| settings.idle_timeout_ms = 80);
-    let told = rig.send(chat_request("mock?fault=stall")).await;
+    let response = rig.send(chat_request("mock?fault=stall")).await;
     let mut expected = idle_timeout_error(80);
     expected["error"]["code"] = Value::Null;
-    assert_eq!((told.status, told.json()), (408, expected));
+    assert_eq!((response.status, response.json()), (408, expected));
     assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["refused", "idle_timeout"]));
 }
 
@@ -182,8 +182,8 @@ async fn start_dripping_provider(kind: &str, length: usize) -> ScriptedServer {
 async fn non_streaming_response_must_complete_within_the_timeout() {
     let provider = start_dripping_provider("application/json", 100_000).await;
     let rig = TestGateway::for_url(&provider.url());
-    let told = rig.send(chat_request("m").header("x-gateway-request-timeout", "120")).await;
-    assert_eq!((told.status, told.json()), (408, request_timeout_error(120)));
+    let response = rig.send(chat_request("m").header("x-gateway-request-timeout", "120")).await;
+    assert_eq!((response.status, response.json()), (408, request_timeout_error(120)));
 }
 
 #[tokio::test]
@@ -191,8 +191,8 @@ async fn a_response_too_large_to_buffer_has_the_same_timeout() {
     let provider = start_dripping_provider("application/json", 1_000_000).await;
     let rig = TestGateway::for_url(&provider.url());
     let start = Instant::now();
-    let told = rig.send(chat_request("m").header("x-gateway-request-timeout", "120")).await;
-    assert_eq!((told.status, told.is_streamed, told.is_truncated), (200, true, true));
+    let response = rig.send(chat_request("m").header("x-gateway-request-timeout", "120")).await;
+    assert_eq!((response.status, response.is_streamed, response.is_truncated), (200, true, true));
     assert!(start.elapsed() >= Duration::from_millis(120));
     assert_eq!(pick_fields(&rig.single_record(), ["outcome", "error"]), json!(["cut", "timeout"]));
 }
@@ -213,9 +213,9 @@ async fn a_slow_client_upload_does_not_time_out_the_provider() {
         }
         feeder.finish(BodyEnd::Complete);
     });
-    let told = rig.send(ask).await;
+    let response = rig.send(ask).await;
     uploading.await.unwrap();
-    assert_eq!(told.status, 200, "{}", told.text());
+    assert_eq!(response.status, 200, "{}", response.text());
 }
 
 #[tokio::test]
@@ -235,15 +235,15 @@ async fn times_out_if_the_provider_stops_reading_an_upload() {
         .header("x-gateway-provider", "mock")
         .header("x-gateway-request-timeout", "150")
         .with_body(Body::Streamed(reading, None));
-    let told = rig.send(ask).await;
-    assert_eq!((told.status, told.json()), (408, request_timeout_error(150)));
+    let response = rig.send(ask).await;
+    assert_eq!((response.status, response.json()), (408, request_timeout_error(150)));
 }
 
 #[tokio::test]
 async fn a_refused_connection_becomes_502() {
     let rig = TestGateway::for_url("http://127.0.0.1:1");
-    let told = rig.send(chat_request("m")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_connect_failed"));
+    let response = rig.send(chat_request("m")).await;
+    assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_connect_failed"));
 }
 
 #[tokio::test]
@@ -258,11 +258,11 @@ async fn an_unanswered_connection_attempt_becomes_503() {
         queued.push(connected.unwrap());
     }
     let rig = TestGateway::with_settings(&format!("http://{addr}"), |settings| settings.connect_timeout_ms = 80);
-    let told = rig.send(chat_request("m")).await;
-    assert_eq!((told.status, told.error_code().as_str()), (503, "upstream_connect_timeout"));
-    assert_eq!(told.header("retry-after"), Some("1"));
-    let told = rig.send(chat_request("m").header("x-gateway-request-timeout", "20")).await;
-    assert_eq!((told.status, told.json()), (408, request_timeout_error(20)));
+    let response = rig.send(chat_request("m")).await;
+    assert_eq!((response.status, response.error_code().as_str()), (503, "upstream_connect_timeout"));
+    assert_eq!(response.header("retry-after"), Some("1"));
+    let response = rig.send(chat_request("m").header("x-gateway-request-timeout", "20")).await;
+    assert_eq!((response.status, response.json()), (408, request_timeout_error(20)));
 }
 
 #[tokio::test]

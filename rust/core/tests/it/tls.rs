@@ -15,7 +15,7 @@ use crate::harness::{
     tls::{tls_acceptor, tls_file},
     with_timeout,
 };
-use penstock_core::ingress::body::{Body, ReaderState, feed_channel};
+use penstock_net::body::{Body, ReaderState, feed_channel};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -68,8 +68,8 @@ async fn trusts_the_configured_ca_and_reuses_connections() {
     let rig = tls_gateway(true);
     let (port, handshakes) = start_tls_responder(json_response("200 OK", "", "{\"ok\":true}")).await;
     for _ in 0..3 {
-        let told = rig.send(tls_request(port, false)).await;
-        assert_eq!((told.status, told.text().as_str()), (200, "{\"ok\":true}"));
+        let response = rig.send(tls_request(port, false)).await;
+        assert_eq!((response.status, response.text().as_str()), (200, "{\"ok\":true}"));
     }
     assert_eq!(handshakes.load(Ordering::Relaxed), 1);
     let (port, handshakes) = start_tls_responder(sse_response(CHAT_EVENTS.as_bytes(), 33)).await;
@@ -85,8 +85,13 @@ async fn unknown_ca_or_wrong_host_name_becomes_502() {
     let by_address = post_request(CHAT_PATH, chat_body("m", false))
         .header("x-gateway-custom-host", &format!("https://127.0.0.1:{port}"));
     for (rig, ask) in [(tls_gateway(false), tls_request(port, false)), (tls_gateway(true), by_address)] {
-        let told = rig.send(ask).await;
-        assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_connect_failed"), "{}", told.text());
+        let response = rig.send(ask).await;
+        assert_eq!(
+            (response.status, response.error_code().as_str()),
+            (502, "upstream_connect_failed"),
+            "{}",
+            response.text()
+        );
     }
     assert_eq!(handshakes.load(Ordering::Relaxed), 0);
 }
@@ -112,8 +117,8 @@ async fn a_truncated_tls_connection_does_not_complete_a_body() {
             }
         })
         .await;
-        let told = tls_gateway(true).send(tls_request(port, false)).await;
-        assert_eq!((told.text().as_str(), told.is_truncated), (CHAT_EVENTS, !says_goodbye));
+        let reply = tls_gateway(true).send(tls_request(port, false)).await;
+        assert_eq!((reply.text().as_str(), reply.is_truncated), (CHAT_EVENTS, !says_goodbye));
     }
     let half = [SSE_RESPONSE_HEAD.as_bytes(), &encode_chunks(&CHAT_EVENTS.as_bytes()[..300], 100)].concat();
     let (port, _) = start_tls_provider(move |mut io| {
@@ -124,8 +129,8 @@ async fn a_truncated_tls_connection_does_not_complete_a_body() {
         }
     })
     .await;
-    let told = tls_gateway(true).send(tls_request(port, true)).await;
-    assert_eq!(told.last_event().1["error"]["code"], "upstream_disconnected");
+    let reply = tls_gateway(true).send(tls_request(port, true)).await;
+    assert_eq!(reply.last_event().1["error"]["code"], "upstream_disconnected");
 }
 
 #[tokio::test]
@@ -134,8 +139,8 @@ async fn sends_a_large_body_and_accepts_an_early_rejection() {
     let rig = tls_gateway(true);
     let (port, _) = start_tls_responder(json_response("200 OK", "", "{}")).await;
     let host = |port| format!("https://localhost:{port}");
-    let told = rig.send(post_request(CHAT_PATH, json.clone()).header("x-gateway-custom-host", &host(port))).await;
-    assert_eq!((told.status, told.text().as_str()), (200, "{}"));
+    let response = rig.send(post_request(CHAT_PATH, json.clone()).header("x-gateway-custom-host", &host(port))).await;
+    assert_eq!((response.status, response.text().as_str()), (200, "{}"));
     let (port, _) = start_tls_provider(|mut io| async move {
         let mut some = [0; 1000];
         io.read_exact(&mut some).await.unwrap();
@@ -144,8 +149,8 @@ async fn sends_a_large_body_and_accepts_an_early_rejection() {
         std::future::pending::<()>().await;
     })
     .await;
-    let told = rig.send(post_request(CHAT_PATH, json).header("x-gateway-custom-host", &host(port))).await;
-    assert_eq!((told.status, told.json()["error"]["message"].as_str()), (413, Some("mock error: too large")));
+    let response = rig.send(post_request(CHAT_PATH, json).header("x-gateway-custom-host", &host(port))).await;
+    assert_eq!((response.status, response.json()["error"]["message"].as_str()), (413, Some("mock error: too large")));
 }
 
 #[tokio::test]
@@ -202,10 +207,10 @@ async fn does_not_reuse_a_connection_with_surplus_tls_data() {
     .await;
     let rig = tls_gateway(true);
     for number in 1..=3 {
-        let told = rig
+        let reply = rig
             .send(get_request("/v1/proxy/x").header("x-gateway-custom-host", &format!("https://localhost:{port}")))
             .await;
-        assert_eq!((told.body.len(), handshakes.load(Ordering::Relaxed)), (length, number));
+        assert_eq!((reply.body.len(), handshakes.load(Ordering::Relaxed)), (length, number));
     }
 }
 

@@ -122,13 +122,13 @@ async fn counts_tokens_of_complete_response_without_usage() {
 async fn uses_token_counts_reported_by_provider() {
     // Path that Anthropic's SDK uses for Vertex AI.
     let at_vertex = "/v1/projects/p/locations/l/publishers/anthropic/models/claude:streamRawPredict";
-    for (path, sent, told) in [
+    for (path, sent, response) in [
         (CHAT_PATH, CHAT_EVENTS, [9, 12, 21]),
         (MESSAGES_PATH, MESSAGE_EVENTS, [25, 15, 40]),
         (at_vertex, MESSAGE_EVENTS, [25, 15, 40]),
     ] {
         let record = post_and_get_record(path, &chat_request_json(true), sse_response(sent.as_bytes(), 50)).await;
-        assert_eq!(token_counts(&record), json!([told[0], told[1], told[2], null, "complete"]), "{path}");
+        assert_eq!(token_counts(&record), json!([response[0], response[1], response[2], null, "complete"]), "{path}");
     }
 }
 
@@ -265,8 +265,8 @@ async fn reads_usage_of_compressed_response_without_changing_it() {
         let sent = gzip_compress(text);
         let provider = ScriptedServer::start_responding(gzip_response(kind, &sent)).await;
         let rig = TestGateway::for_url(&provider.url());
-        let told = rig.send(post_request(CHAT_PATH, chat_request_json(is_stream).to_string())).await;
-        assert!(told.body == sent && !told.is_truncated, "{kind}");
+        let response = rig.send(post_request(CHAT_PATH, chat_request_json(is_stream).to_string())).await;
+        assert!(response.body == sent && !response.is_truncated, "{kind}");
         assert_eq!(token_counts(&rig.single_record()), json!([70, 5, 75, null, "complete"]), "{kind}");
     }
 }
@@ -295,8 +295,8 @@ async fn forwards_invalid_or_expanding_gzip_unchanged() {
     for body in [b"not gzip at all".to_vec(), gzip_compress(&swelling), gzip_compress("{").split_at(12).0.to_vec()] {
         let provider = ScriptedServer::start_responding(gzip_response("application/json", &body)).await;
         let rig = TestGateway::for_url(&provider.url());
-        let told = rig.send(post_request(CHAT_PATH, chat_request_json(false).to_string())).await;
-        assert!(told.body == body);
+        let response = rig.send(post_request(CHAT_PATH, chat_request_json(false).to_string())).await;
+        assert!(response.body == body);
         assert_eq!(rig.single_record()["outcome"], "complete");
     }
 }

@@ -2,34 +2,34 @@
 
 use serde::Serialize;
 
-use super::Failure;
+use super::failure::Failure;
 use crate::json::scan::for_each_field;
 
 /// Last event of a stream.
 pub const STOP_EVENT: &[u8] = b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
 
 #[derive(Serialize)]
-struct ErrorBody<'a> {
+struct AnthropicErrorBody<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
-    error: ErrorDetail<'a>,
+    error: AnthropicErrorDetail<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
 }
 
 #[derive(Serialize)]
-struct ErrorDetail<'a> {
+struct AnthropicErrorDetail<'a> {
     #[serde(rename = "type")]
     kind: &'a str,
     message: &'a str,
 }
 
 pub fn error_body(failure: &Failure) -> Vec<u8> {
-    let error = ErrorDetail {
+    let error = AnthropicErrorDetail {
         kind: failure.error_type.unwrap_or_else(|| error_type_for_status(failure.status)),
         message: failure.message,
     };
-    let body = ErrorBody { kind: "error", error, request_id: failure.request_id };
+    let body = AnthropicErrorBody { kind: "error", error, request_id: failure.request_id };
     serde_json::to_vec(&body).unwrap_or_default()
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::Failure;
+use super::failure::Failure;
 use crate::stream::aws_event_stream::encode_frame;
 
 /// Builds an error body. Clients read the error type from a header, and from `__type` if that header is missing.

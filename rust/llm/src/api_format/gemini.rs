@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Failure;
+use super::failure::Failure;
 
 /// Replaces the model in each request of a batch body. Returns `None` if all name it already, or if the body has no
 /// list of requests with a model.

@@ -4,8 +4,10 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use crate::json::scan::{decode_string, for_each_field};
-use crate::usage::value_start;
+use crate::json::{
+    keys::value_start,
+    scan::{decode_string, for_each_field},
+};
 
 /// Upper bound for the requested image count. No provider makes more at once; providers reject larger requests.
 const MAX_IMAGES: u64 = 1000;

@@ -2,18 +2,18 @@
 
 use serde::Serialize;
 
-use super::Failure;
+use super::failure::Failure;
 
 /// Last event of a stream.
 pub const DONE_EVENT: &[u8] = b"data: [DONE]\n\n";
 
 #[derive(Serialize)]
-struct ErrorBody<'a> {
-    error: ErrorDetail<'a>,
+struct OpenAiErrorBody<'a> {
+    error: OpenAiErrorDetail<'a>,
 }
 
 #[derive(Serialize)]
-struct ErrorDetail<'a> {
+struct OpenAiErrorDetail<'a> {
     message: &'a str,
     #[serde(rename = "type")]
     kind: &'a str,
@@ -27,13 +27,13 @@ pub fn error_body(failure: &Failure) -> Vec<u8> {
 
 /// Builds an error body that may name the offending parameter.
 pub fn error_body_with_param(failure: &Failure, param: Option<&str>) -> Vec<u8> {
-    let error = ErrorDetail {
+    let error = OpenAiErrorDetail {
         message: failure.message,
         kind: failure.error_type.unwrap_or_else(|| error_type_for_status(failure.status)),
         param,
         code: failure.code,
     };
-    serde_json::to_vec(&ErrorBody { error }).unwrap_or_default()
+    serde_json::to_vec(&OpenAiErrorBody { error }).unwrap_or_default()
 }
 
 pub fn error_event(failure: &Failure) -> Vec<u8> {

@@ -9,8 +9,10 @@ mod schema;
 use flate2::{Decompress, FlushDecompress, Status};
 
 use self::schema::Schema;
-use crate::avro::primitives::{ByteReader, DecodeError};
-use crate::chat::providers::MalformedResponse;
+use crate::{
+    avro::primitives::{ByteReader, DecodeError},
+    errors::MalformedResponse,
+};
 
 const MAGIC: &[u8] = b"Obj\x01";
 const SYNC_MARKER_BYTES: usize = 16;
@@ -30,7 +32,7 @@ enum Codec {
 }
 
 /// Part of the file that the next byte belongs to.
-enum ParserState {
+enum AvroParserState {
     Header,
     /// Before a block, which begins with its record count and its length.
     BlockHeader,
@@ -42,7 +44,7 @@ enum ParserState {
 
 /// Decoder for one Avro file that arrives in chunks.
 pub struct AvroDecoder {
-    state: ParserState,
+    state: AvroParserState,
     /// Input bytes that are received but not parsed yet.
     pending_input: Vec<u8>,
     schema: Option<Schema>,
@@ -60,7 +62,7 @@ impl Default for AvroDecoder {
     fn default() -> Self {
         let (raw, plain) = (Vec::new(), Vec::new());
         Self {
-            state: ParserState::Header,
+            state: AvroParserState::Header,
             pending_input: raw,
             schema: None,
             codec: Codec::Null,
@@ -89,7 +91,7 @@ impl AvroDecoder {
 
     /// Checks that the file ended after a complete block.
     pub fn check_complete(&self) -> Result<(), MalformedResponse> {
-        if matches!(self.state, ParserState::BlockHeader) && self.pending_input.is_empty() {
+        if matches!(self.state, AvroParserState::BlockHeader) && self.pending_input.is_empty() {
             Ok(())
         } else {
             Err(invalid_file_error("the file is truncated"))
@@ -101,39 +103,39 @@ impl AvroDecoder {
         loop {
             let mut ahead = bytes.clone();
             match self.state {
-                ParserState::Header => {
+                AvroParserState::Header => {
                     if let Err(fault) = self.parse_header(&mut ahead) {
                         let is_long = bytes.remaining().len() > MAX_HEADER_BYTES;
                         return Err(if is_long { DecodeError::invalid("its header is too long") } else { fault });
                     }
                 }
-                ParserState::BlockHeader => {
+                AvroParserState::BlockHeader => {
                     let (records, length) = (ahead.read_long()?, ahead.read_long()?);
                     let count = |number: i64| {
                         u64::try_from(number)
                             .map_err(|_| DecodeError::invalid("a block has a negative record count or length"))
                     };
-                    (self.records_left, self.state) = (count(records)?, ParserState::BlockData(count(length)?));
+                    (self.records_left, self.state) = (count(records)?, AvroParserState::BlockData(count(length)?));
                     if let Codec::Deflate(packed) = &mut self.codec {
                         packed.reset(false);
                     }
                 }
-                ParserState::BlockData(left) => {
+                AvroParserState::BlockData(left) => {
                     if left > 0 && ahead.remaining().is_empty() {
                         return Err(DecodeError::Incomplete);
                     }
                     let available = usize::try_from(left).unwrap_or(usize::MAX).min(ahead.remaining().len());
                     let left = left - available as u64;
                     self.decode_block_data(ahead.read_slice(available)?, left == 0, out)?;
-                    self.state = if left == 0 { ParserState::SyncMarker } else { ParserState::BlockData(left) };
+                    self.state = if left == 0 { AvroParserState::SyncMarker } else { AvroParserState::BlockData(left) };
                 }
-                ParserState::SyncMarker => {
+                AvroParserState::SyncMarker => {
                     if ahead.read_slice(SYNC_MARKER_BYTES)? != self.sync_marker {
                         return Err(DecodeError::invalid(
                             "the sync marker after a block does not match the file header",
                         ));
                     }
-                    self.state = ParserState::BlockHeader;
+                    self.state = AvroParserState::BlockHeader;
                 }
             }
             *bytes = ahead;
@@ -169,7 +171,7 @@ impl AvroDecoder {
         };
         self.schema = Some(Schema::parse(schema.ok_or_else(|| DecodeError::invalid("it has no schema"))?)?);
         self.sync_marker.copy_from_slice(sync);
-        self.state = ParserState::BlockHeader;
+        self.state = AvroParserState::BlockHeader;
         Ok(())
     }
 
@@ -193,7 +195,8 @@ impl AvroDecoder {
             record::write_records(
                 self.schema.as_ref(),
                 &mut self.block_data,
-                (&mut self.records_left, &mut self.incomplete_bytes),
+                &mut self.records_left,
+                &mut self.incomplete_bytes,
                 out,
             )?;
         }
@@ -208,7 +211,8 @@ impl AvroDecoder {
         record::write_records(
             self.schema.as_ref(),
             &mut self.block_data,
-            (&mut self.records_left, &mut self.incomplete_bytes),
+            &mut self.records_left,
+            &mut self.incomplete_bytes,
             out,
         )?;
         if is_last && self.records_left > 0 {

@@ -17,19 +17,20 @@ const MAX_NESTING_DEPTH: usize = 64;
 pub fn write_records(
     schema: Option<&Schema>,
     plain: &mut Vec<u8>,
-    (left, short): (&mut u64, &mut usize),
+    records_left: &mut u64,
+    incomplete_bytes: &mut usize,
     out: &mut Vec<u8>,
 ) -> Result<(), DecodeError> {
     let schema = schema.ok_or_else(|| DecodeError::invalid("it has no schema"))?;
     let mut rest = ByteReader::new(plain);
-    while *left > 0 && rest.remaining().len() >= *short * 2 {
+    while *records_left > 0 && rest.remaining().len() >= *incomplete_bytes * 2 {
         let (begin, mut ahead) = (out.len(), rest.clone());
         let mut writer = RecordWriter { schema, reader: &mut ahead, max_output_len: begin + MAX_RECORD_BYTES, out };
         match writer.write_value(0, 0) {
-            Ok(()) => (rest, *short, *left) = (ahead, 0, *left - 1),
+            Ok(()) => (rest, *incomplete_bytes, *records_left) = (ahead, 0, *records_left - 1),
             Err(DecodeError::Incomplete) if rest.remaining().len() <= MAX_RECORD_BYTES => {
                 out.truncate(begin);
-                *short = rest.remaining().len();
+                *incomplete_bytes = rest.remaining().len();
                 break;
             }
             Err(DecodeError::Incomplete) => return Err(DecodeError::invalid("a record is too long")),
@@ -40,7 +41,7 @@ pub fn write_records(
             return Err(DecodeError::invalid("its decoded size is too large"));
         }
     }
-    if *left == 0 && !rest.remaining().is_empty() {
+    if *records_left == 0 && !rest.remaining().is_empty() {
         return Err(DecodeError::invalid("a block does not have the records that its header announces"));
     }
     let read = plain.len() - rest.remaining().len();

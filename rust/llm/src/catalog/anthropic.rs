@@ -1,17 +1,25 @@
 //! Anthropic provider: its own API format, the key in `x-api-key`, and a mandatory version header.
 
-use super::{
-    Credential, FILES, MESSAGES, OperationGroup, OptionField, Options, PathInfo, Provider, contains_operation,
-    options::forwarded_option, write_path,
-};
 use crate::{
     api_format::format::ApiFormat,
-    chat::providers::{ProviderFormat, anthropic_messages},
+    catalog::{
+        operation_groups::{FILES, MESSAGES, contains_operation},
+        options::{OptionField, Options, forwarded_option},
+        param_map::{CLAUDE_MESSAGES, IDENTITY},
+        path_info::PathInfo,
+        prefill::{self, PrefillMark, PrefillSupport},
+        provider::{Provider, ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels, write_path},
+        row::{Credential, OperationRules, ProviderRow},
+    },
+    chat::providers::anthropic_messages,
     operation::Operation,
-    translation::{self},
+    provider_format::ProviderFormat,
 };
 
 pub(crate) struct Anthropic;
+
+/// Version header that the API requires, with the value to send if the client sets none.
+pub(crate) const REQUIRED_VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
 
 /// Prefix of OAuth access tokens. The API accepts these as bearer tokens only.
 const OAUTH_TOKEN_PREFIX: &str = "sk-ant-oat";
@@ -19,29 +27,28 @@ const OAUTH_TOKEN_PREFIX: &str = "sk-ant-oat";
 const OPTIONS: &[OptionField] =
     &[forwarded_option("anthropic_version", "anthropic-version"), forwarded_option("anthropic_beta", "anthropic-beta")];
 
-impl Provider for Anthropic {
-    fn slug(&self) -> &'static str {
-        "anthropic"
+static ROW: ProviderRow = ProviderRow {
+    options: OPTIONS,
+    api_format: ApiFormat::Anthropic,
+    required_header: Some(REQUIRED_VERSION),
+    param_rules: OperationRules { messages: &CLAUDE_MESSAGES, ..OperationRules::uniform(&IDENTITY) },
+    prefill: PrefillSupport::new(prefill::is_claude_up_to_4_5, PrefillMark::Implicit),
+    ..ProviderRow::new("anthropic", "https://api.anthropic.com/v1", &[MESSAGES, FILES])
+};
+
+impl ProviderFormats for Anthropic {
+    fn row(&self) -> &ProviderRow {
+        &ROW
     }
 
-    fn base_url(&self) -> &'static str {
-        "https://api.anthropic.com/v1"
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static ProviderFormat> {
+        is_translated_operation(operation).then_some(&anthropic_messages::ANTHROPIC)
     }
+}
 
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        &[MESSAGES, FILES]
-    }
-
-    fn options(&self) -> &'static [OptionField] {
-        OPTIONS
-    }
-
+impl ProviderAddress for Anthropic {
     fn operation_path(&self, operation: Operation) -> Option<&'static str> {
         self.provider_format(operation, "").map(|_| translated_path(operation))
-    }
-
-    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
-        is_translated_operation(operation).then_some(&anthropic_messages::ANTHROPIC)
     }
 
     fn write_request_target(
@@ -53,22 +60,18 @@ impl Provider for Anthropic {
         write_target_with_full_list(self, path_info, out);
         Ok(())
     }
+}
 
+impl ProviderCredentials for Anthropic {
     fn credential(&self, key: &str, _prefix: &str) -> Credential {
         if key.starts_with(OAUTH_TOKEN_PREFIX) {
             return Credential::Bearer;
         }
         Credential::Header("x-api-key")
     }
-
-    fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
-        Some(("anthropic-version", "2023-06-01"))
-    }
-
-    fn api_format(&self) -> ApiFormat {
-        ApiFormat::Anthropic
-    }
 }
+
+impl ProviderModels for Anthropic {}
 
 /// Writes the request target. Requests the complete model list if the client sets no limit, because the default page is
 /// short.
@@ -80,8 +83,7 @@ pub(crate) fn write_target_with_full_list(provider: &dyn Provider, path_info: &P
 
 /// Returns true for operations of other API formats that must be translated. Anthropic's own requests pass unchanged.
 pub(crate) fn is_translated_operation(operation: Operation) -> bool {
-    let is_asked =
-        translation::is_chat_operation(operation) || operation.counts_tokens() || operation == Operation::Models;
+    let is_asked = operation.is_chat() || operation.counts_tokens() || operation == Operation::Models;
     is_asked && !contains_operation(&[MESSAGES], operation)
 }
 

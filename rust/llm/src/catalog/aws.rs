@@ -1,10 +1,11 @@
 //! AWS options shared by Amazon's services: region, signing keys and assumed roles.
 
-use super::{
-    AmazonKeys, AssumeRole, AwsCredentials, AwsMachineIdentity, Grant, OptionField, Options, SigningKeys,
-    options::gateway_option,
+use crate::catalog::{
+    grant::{AssumeRole, AwsCredentials, AwsMachineIdentity, Grant},
+    options::{OptionField, Options, gateway_option},
+    path_segment,
+    signing_keys::{AmazonKeys, SigningKeys},
 };
-use crate::catalog::path_segment;
 
 pub(crate) const OPTIONS: [OptionField; 9] = [
     gateway_option("aws_region", "aws-region"),

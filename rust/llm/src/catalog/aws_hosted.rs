@@ -1,17 +1,24 @@
 //! Third-party APIs hosted by AWS: Anthropic's, `OpenAI`'s, and `SageMaker` endpoints. Requests are signed or carry an
 //! API key.
 
-use super::{
-    CHAT, Credential, FILES, Grant, MESSAGES, OperationGroup, OptionField, Options, PathInfo, Provider, RESPONSES,
-    SigningKeys, anthropic,
-    aws::{self, region_from_options},
-    needs_openai_translation,
-    options::{concat_options, gateway_option},
-};
 use crate::{
     api_format::format::ApiFormat,
-    chat::providers::{ProviderFormat, anthropic_messages, openai_chat},
+    catalog::{
+        anthropic,
+        aws::{self, region_from_options},
+        grant::Grant,
+        operation_groups::{CHAT, FILES, MESSAGES, RESPONSES, needs_openai_translation},
+        options::{OptionField, Options, concat_options, gateway_option},
+        param_map::{CLAUDE_MESSAGES, IDENTITY},
+        path_info::PathInfo,
+        prefill::{self, PrefillMark, PrefillSupport},
+        provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels},
+        row::{Credential, OperationRules, ProviderRow},
+        signing_keys::SigningKeys,
+    },
+    chat::providers::{anthropic_messages, openai_chat},
     operation::Operation,
+    provider_format::ProviderFormat,
 };
 
 pub(crate) struct ClaudePlatform;
@@ -36,23 +43,27 @@ const CLAUDE_OPTIONS: [OptionField; 12] = concat_options(
     ],
 );
 
-impl Provider for ClaudePlatform {
-    fn slug(&self) -> &'static str {
-        "claude-platform-aws"
+static CLAUDE_ROW: ProviderRow = ProviderRow {
+    options: &CLAUDE_OPTIONS,
+    api_format: ApiFormat::Anthropic,
+    credential: Credential::Header("x-api-key"),
+    required_header: Some(anthropic::REQUIRED_VERSION),
+    param_rules: OperationRules { messages: &CLAUDE_MESSAGES, ..OperationRules::uniform(&IDENTITY) },
+    prefill: PrefillSupport::new(prefill::is_claude_up_to_4_5, PrefillMark::Implicit),
+    ..ProviderRow::new("claude-platform-aws", "", &[MESSAGES, FILES])
+};
+
+impl ProviderFormats for ClaudePlatform {
+    fn row(&self) -> &ProviderRow {
+        &CLAUDE_ROW
     }
 
-    fn base_url(&self) -> &'static str {
-        ""
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static ProviderFormat> {
+        anthropic::is_translated_operation(operation).then_some(&anthropic_messages::ANTHROPIC)
     }
+}
 
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        &[MESSAGES, FILES]
-    }
-
-    fn options(&self) -> &'static [OptionField] {
-        &CLAUDE_OPTIONS
-    }
-
+impl ProviderAddress for ClaudePlatform {
     fn resolve_base_url(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
         Ok(Some(format!("https://aws-external-anthropic.{}.api.aws/v1", region_from_options(options)?)))
     }
@@ -70,15 +81,9 @@ impl Provider for ClaudePlatform {
         anthropic::write_target_with_full_list(self, path_info, out);
         Ok(())
     }
+}
 
-    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
-        anthropic::is_translated_operation(operation).then_some(&anthropic_messages::ANTHROPIC)
-    }
-
-    fn credential(&self, _key: &str, _prefix: &str) -> Credential {
-        Credential::Header("x-api-key")
-    }
-
+impl ProviderCredentials for ClaudePlatform {
     fn signing_keys<'o>(&self, options: &'o Options) -> Result<Option<SigningKeys<'o>>, String> {
         aws::signature_from_options(CLAUDE_SERVICE, options)
     }
@@ -86,41 +91,30 @@ impl Provider for ClaudePlatform {
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
         aws::grant_from_options(CLAUDE_SERVICE, options)
     }
+}
 
-    fn required_header(&self, _prefix: &str) -> Option<(&'static str, &'static str)> {
-        Some(("anthropic-version", "2023-06-01"))
+impl ProviderModels for ClaudePlatform {}
+
+static MANTLE_ROW: ProviderRow =
+    ProviderRow { options: &aws::OPTIONS, ..ProviderRow::new("bedrock-mantle", "", &[CHAT, RESPONSES]) };
+
+impl ProviderFormats for Mantle {
+    fn row(&self) -> &ProviderRow {
+        &MANTLE_ROW
     }
 
-    fn api_format(&self) -> ApiFormat {
-        ApiFormat::Anthropic
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static ProviderFormat> {
+        needs_openai_translation(MANTLE_ROW.native_operations, operation).then_some(&openai_chat::COMPATIBLE)
     }
 }
 
-impl Provider for Mantle {
-    fn slug(&self) -> &'static str {
-        "bedrock-mantle"
-    }
-
-    fn base_url(&self) -> &'static str {
-        ""
-    }
-
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        &[CHAT, RESPONSES]
-    }
-
-    fn options(&self) -> &'static [OptionField] {
-        &aws::OPTIONS
-    }
-
+impl ProviderAddress for Mantle {
     fn resolve_base_url(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
         Ok(Some(format!("https://bedrock-mantle.{}.api.aws/v1", region_from_options(options)?)))
     }
+}
 
-    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
-        needs_openai_translation(self.native_operations(), operation).then_some(&openai_chat::COMPATIBLE)
-    }
-
+impl ProviderCredentials for Mantle {
     fn signing_keys<'o>(&self, options: &'o Options) -> Result<Option<SigningKeys<'o>>, String> {
         aws::signature_from_options(MANTLE_SERVICE, options)
     }
@@ -129,6 +123,8 @@ impl Provider for Mantle {
         aws::grant_from_options(MANTLE_SERVICE, options)
     }
 }
+
+impl ProviderModels for Mantle {}
 
 const fn forwarded_option_as(key: &'static str, header: &'static str, sent_as: &'static str) -> OptionField {
     OptionField { key, header, forwarded_as: Some(sent_as) }
@@ -177,32 +173,37 @@ const SAGEMAKER_OPTIONS: [OptionField; 18] = concat_options(
     ],
 );
 
+static SAGEMAKER_ROW: ProviderRow = ProviderRow {
+    options: &SAGEMAKER_OPTIONS,
+    model_name_options: &["amzn_sagemaker_model_name"],
+    model_selection_options: &[
+        "amzn_sagemaker_target_model",
+        "amzn_sagemaker_target_variant",
+        "amzn_sagemaker_target_container_hostname",
+        "amzn_sagemaker_inference_component",
+    ],
+    has_model_list: false,
+    ..ProviderRow::new("sagemaker", "", &[])
+};
+
 /// `SageMaker` endpoints run arbitrary models, so bodies are forwarded unchanged.
-impl Provider for SageMaker {
-    fn slug(&self) -> &'static str {
-        "sagemaker"
+impl ProviderFormats for SageMaker {
+    fn row(&self) -> &ProviderRow {
+        &SAGEMAKER_ROW
     }
 
-    fn base_url(&self) -> &'static str {
-        ""
+    fn provider_format(&self, _operation: Operation, _model: &str) -> Option<&'static ProviderFormat> {
+        None
     }
+}
 
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        &[]
-    }
-
-    fn options(&self) -> &'static [OptionField] {
-        &SAGEMAKER_OPTIONS
-    }
-
+impl ProviderAddress for SageMaker {
     fn resolve_base_url(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
         Ok(Some(format!("https://runtime.sagemaker.{}.amazonaws.com", region_from_options(options)?)))
     }
+}
 
-    fn provider_format(&self, _operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
-        None
-    }
-
+impl ProviderCredentials for SageMaker {
     fn signing_keys<'o>(&self, options: &'o Options) -> Result<Option<SigningKeys<'o>>, String> {
         aws::signature_from_options(SAGEMAKER_SERVICE, options)
     }
@@ -210,8 +211,6 @@ impl Provider for SageMaker {
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
         aws::grant_from_options(SAGEMAKER_SERVICE, options)
     }
-
-    fn model_from_options<'o>(&self, options: &'o Options) -> Option<&'o str> {
-        options.get("amzn_sagemaker_model_name")
-    }
 }
+
+impl ProviderModels for SageMaker {}

@@ -1,22 +1,26 @@
 //! Azure AI Foundry provider: one base URL for a customer's models of many vendors. Claude models use Anthropic's own
 //! API there.
 
-use super::{
-    BATCHES, CHAT, COMPLETIONS, Credential, EMBED, FILES, FINE_TUNING, Grant, IMAGE_EDIT, IMAGE_GENERATION, OCR,
-    OperationGroup, OptionField, Options, PathInfo, PathOptions, Provider, REALTIME, RERANK, RESPONSES, SPEECH,
-    TRANSCRIPTION,
-    azure_openai::{self, write_query_with_version},
-    entra, needs_openai_translation,
-    options::{concat_options, forwarded_option, gateway_option},
-};
-use crate::catalog::{
-    param_map::{self, OPENAI_COMPATIBLE, ParamRules},
-    path_segment,
-};
 use crate::{
-    chat::providers::{ProviderFormat, anthropic_messages, openai_chat},
+    catalog::{
+        azure_openai::{self, write_query_with_version},
+        entra,
+        grant::Grant,
+        operation_groups::{
+            BATCHES, CHAT, COMPLETIONS, EMBED, FILES, FINE_TUNING, IMAGE_EDIT, IMAGE_GENERATION, OCR, OperationGroup,
+            REALTIME, RERANK, RESPONSES, SPEECH, TRANSCRIPTION, needs_openai_translation,
+        },
+        options::{OptionField, Options, concat_options, forwarded_option, gateway_option},
+        param_map::{CLAUDE_MESSAGES, OPENAI_COMPATIBLE},
+        path_info::PathInfo,
+        path_segment,
+        prefill::{self, PrefillMark, PrefillSupport},
+        provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels},
+        row::{Credential, OperationRules, ProviderRow},
+    },
+    chat::providers::{anthropic_messages, openai_chat},
     operation::Operation,
-    translation::{self},
+    provider_format::ProviderFormat,
 };
 
 pub(crate) struct AzureAi;
@@ -50,44 +54,72 @@ const OPTIONS: [OptionField; 20] = concat_options(
 /// completions, which all models support.
 const RESPONSES_PROXY_OPTION: OptionField = gateway_option("provider_responses_proxy", "provider-responses-proxy");
 
-impl Provider for AzureAi {
-    fn slug(&self) -> &'static str {
-        "azure-ai"
+const NATIVE_OPERATIONS: &[OperationGroup] = &[
+    CHAT,
+    COMPLETIONS,
+    EMBED,
+    IMAGE_GENERATION,
+    IMAGE_EDIT,
+    SPEECH,
+    TRANSCRIPTION,
+    OCR,
+    RERANK,
+    FILES,
+    BATCHES,
+    FINE_TUNING,
+    REALTIME,
+    // `CreateModelResponse` is missing, because it needs an option to be sent untranslated.
+    &[
+        Operation::GetModelResponse,
+        Operation::DeleteModelResponse,
+        Operation::ListResponseInputItems,
+        Operation::CancelModelResponse,
+    ],
+];
+
+static ROW: ProviderRow = ProviderRow {
+    options: &OPTIONS,
+    bearer_token_option: Some("azure_ad_token"),
+    model_override_options: &["azure_deployment_name", "deployment_id"],
+    param_rules: OperationRules { messages: &CLAUDE_MESSAGES, ..OperationRules::uniform(&OPENAI_COMPATIBLE) },
+    hosts_many_vendors: true,
+    has_custom_finish_reasons: true,
+    prefill: PrefillSupport::new(prefill::is_claude_up_to_4_5, PrefillMark::Implicit),
+    can_write_azure_blobs: true,
+    ..ProviderRow::new("azure-ai", "", NATIVE_OPERATIONS)
+};
+
+impl ProviderFormats for AzureAi {
+    fn row(&self) -> &ProviderRow {
+        &ROW
     }
 
-    fn base_url(&self) -> &'static str {
-        ""
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static ProviderFormat> {
+        match operation {
+            Operation::Messages if is_claude_model(model) => None,
+            _ if is_claude_model(model) && operation.is_chat() => Some(&anthropic_messages::ANTHROPIC),
+            _ => {
+                needs_openai_translation(ROW.native_operations, operation).then(|| openai_chat::format_for_model(model))
+            }
+        }
     }
 
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        &[
-            CHAT,
-            COMPLETIONS,
-            EMBED,
-            IMAGE_GENERATION,
-            IMAGE_EDIT,
-            SPEECH,
-            TRANSCRIPTION,
-            OCR,
-            RERANK,
-            FILES,
-            BATCHES,
-            FINE_TUNING,
-            REALTIME,
-            // `CreateModelResponse` is missing, because it needs an option to be sent untranslated.
-            &[
-                Operation::GetModelResponse,
-                Operation::DeleteModelResponse,
-                Operation::ListResponseInputItems,
-                Operation::CancelModelResponse,
-            ],
-        ]
+    /// A request to the path of Anthropic's models uses Anthropic's API, whatever name the deployment has.
+    fn provider_format_for_target(
+        &self,
+        operation: Operation,
+        model: &str,
+        options: &Options,
+        prefix: &str,
+    ) -> Option<&'static ProviderFormat> {
+        if uses_native_responses_api(operation, options) && !is_claude_model(model) && !is_anthropic_path(prefix) {
+            return None;
+        }
+        self.provider_format(operation, if is_anthropic_path(prefix) { CLAUDE_NAME } else { model })
     }
+}
 
-    fn options(&self) -> &'static [OptionField] {
-        &OPTIONS
-    }
-
+impl ProviderAddress for AzureAi {
     fn resolve_base_url(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
         let url =
             options.get("azure_foundry_url").map_or_else(|| base_url_from_names(options), |url| Ok(url.to_owned()))?;
@@ -113,48 +145,11 @@ impl Provider for AzureAi {
 
     /// Vendor-specific APIs are not below the path that models of all vendors share.
     fn path_prefix(&self, operation: Operation, model: &str, prefix: &str) -> Option<&'static str> {
-        let is_claudes = translation::is_chat_operation(operation) && is_claude_model(model);
+        let is_claudes = operation.is_chat() && is_claude_model(model);
         // A host without a path may also belong to a standalone deployment, so the path stays empty.
         let path =
             if is_claudes { Some("/anthropic") } else { vendor_api_path(operation).filter(|_| !prefix.is_empty()) };
         path.filter(|_| SHARED_MODEL_PATHS.contains(&prefix))
-    }
-
-    /// Its models come from many vendors, so their finish reasons differ from `OpenAI`'s.
-    fn has_custom_finish_reasons(&self) -> bool {
-        true
-    }
-
-    fn param_rules(&self, _operation: Operation) -> &'static ParamRules {
-        &OPENAI_COMPATIBLE
-    }
-
-    fn param_rules_for_model(&self, operation: Operation, model: &str) -> &'static ParamRules {
-        param_map::multi_vendor_rules(self.param_rules(operation), operation, model)
-    }
-
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
-        match operation {
-            Operation::Messages if is_claude_model(model) => None,
-            _ if is_claude_model(model) && translation::is_chat_operation(operation) => {
-                Some(&anthropic_messages::ANTHROPIC)
-            }
-            _ => needs_openai_translation(self.native_operations(), operation)
-                .then(|| openai_chat::format_for_model(model) as &dyn ProviderFormat),
-        }
-    }
-
-    /// A request to the path of Anthropic's models uses Anthropic's API, whatever name the deployment has.
-    fn provider_format_for_target(
-        &self,
-        operation: Operation,
-        model: &str,
-        (options, prefix): (&Options, &str),
-    ) -> Option<&'static dyn ProviderFormat> {
-        if uses_native_responses_api(operation, options) && !is_claude_model(model) && !is_anthropic_path(prefix) {
-            return None;
-        }
-        self.provider_format(operation, if is_anthropic_path(prefix) { CLAUDE_NAME } else { model })
     }
 
     fn write_request_target(
@@ -181,32 +176,22 @@ impl Provider for AzureAi {
             return Ok(());
         }
         let path = match path_info.operation {
-            operation if translation::is_chat_operation(operation) && is_claudes => "/v1/messages",
+            operation if operation.is_chat() && is_claudes => "/v1/messages",
             operation => self.operation_path(operation).unwrap_or(path_info.path),
         };
         out.extend_from_slice(path.as_bytes());
         write_query_with_version(path_info, options.get("api_version"), out);
         Ok(())
     }
+}
 
+impl ProviderCredentials for AzureAi {
     fn credential(&self, _key: &str, prefix: &str) -> Credential {
         if is_anthropic_path(prefix) { Credential::Header("x-api-key") } else { Credential::Bearer }
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
-        if self.bearer_token(options).is_some() { Ok(None) } else { entra::grant_from_options(options) }
-    }
-
-    fn can_write_azure_blobs(&self) -> bool {
-        true
-    }
-
-    fn bearer_token<'o>(&self, options: &'o Options) -> Option<&'o str> {
-        options.get("azure_ad_token")
-    }
-
-    fn model_override<'o>(&self, options: &'o Options, _stated: PathOptions<'o>) -> Option<&'o str> {
-        options.get("azure_deployment_name").or_else(|| options.get("deployment_id"))
+        if ROW.bearer_token(options).is_some() { Ok(None) } else { entra::grant_from_options(options) }
     }
 
     fn required_header(&self, prefix: &str) -> Option<(&'static str, &'static str)> {
@@ -214,6 +199,8 @@ impl Provider for AzureAi {
         Some(if is_anthropic_path(prefix) { ("anthropic-version", "2023-06-01") } else { ("extra-parameters", "drop") })
     }
 }
+
+impl ProviderModels for AzureAi {}
 
 /// Builds the base URL from names if no URL is configured: a resource, or a standalone deployment.
 fn base_url_from_names(options: &Options) -> Result<String, String> {
@@ -292,7 +279,7 @@ fn uses_native_responses_api(operation: Operation, options: &Options) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::PathOptions;
+    use crate::catalog::path_info::PathOptions;
 
     fn build_options(given: &[(&str, &str)]) -> Options {
         Options::from_pairs(&OPTIONS, given)
@@ -323,7 +310,7 @@ mod tests {
         assert_eq!(out, b"/v1/messages");
         let wire = |prefix| {
             AzureAi
-                .provider_format_for_target(Operation::ChatComplete, "our-best", (&build_options(&[]), prefix))
+                .provider_format_for_target(Operation::ChatComplete, "our-best", &build_options(&[]), prefix)
                 .is_some()
         };
         assert!(wire("/anthropic") && !wire("/models"));
@@ -380,7 +367,7 @@ mod tests {
             };
             let mut out = base.clone().into_bytes();
             AzureAi.write_request_target(&path_info, &given, &mut out).unwrap();
-            let is_told = AzureAi.provider_format_for_target(operation, model, (&given, path_info.prefix)).is_some();
+            let is_told = AzureAi.provider_format_for_target(operation, model, &given, path_info.prefix).is_some();
             (String::from_utf8(out).unwrap().split_off("https://res.services.ai.azure.com".len()), is_told)
         };
         let found = |path: &str, is_told| (path.to_owned(), is_told);

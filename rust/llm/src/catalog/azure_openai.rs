@@ -4,13 +4,19 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-use super::{
-    Credential, Grant, OperationGroup, OptionField, Options, PathInfo, PathOptions, Provider, entra,
-    openai::NATIVE_OPERATIONS,
-    options::{concat_options, forwarded_option, gateway_option},
+use crate::{
+    catalog::{
+        entra,
+        grant::Grant,
+        openai::NATIVE_OPERATIONS,
+        options::{OptionField, Options, concat_options, forwarded_option, gateway_option},
+        path_info::{PathInfo, PathOptions},
+        path_segment::encode_segment,
+        provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels},
+        row::{Credential, ProviderRow},
+    },
+    operation::Operation,
 };
-use crate::catalog::path_segment::encode_segment;
-use crate::operation::Operation;
 
 pub(crate) struct AzureOpenAi;
 
@@ -40,23 +46,28 @@ const API_VERSION_V1: &str = "v1";
 /// First API version that accepts `stream_options`; earlier versions reject it.
 const MIN_STREAM_OPTIONS_VERSION: &str = "2024-09-01";
 
-impl Provider for AzureOpenAi {
-    fn slug(&self) -> &'static str {
-        "azure-openai"
+static ROW: ProviderRow = ProviderRow {
+    options: &OPTIONS,
+    bearer_token_option: Some("azure_ad_token"),
+    model_name_options: &["azure_model_name"],
+    model_override_options: &["deployment_id"],
+    can_write_azure_blobs: true,
+    ..ProviderRow::new("azure-openai", "", NATIVE_OPERATIONS)
+};
+
+impl ProviderFormats for AzureOpenAi {
+    fn row(&self) -> &ProviderRow {
+        &ROW
     }
 
-    fn base_url(&self) -> &'static str {
-        ""
+    fn accepts_stream_options(&self, version: Option<&str>, options: &Options) -> bool {
+        // API versions are dates, except `v1`, which is the newest and sorts after them.
+        let version = version.or_else(|| options.get("api_version"));
+        version.is_some_and(|version| version >= MIN_STREAM_OPTIONS_VERSION)
     }
+}
 
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        NATIVE_OPERATIONS
-    }
-
-    fn options(&self) -> &'static [OptionField] {
-        &OPTIONS
-    }
-
+impl ProviderAddress for AzureOpenAi {
     fn resolve_base_url(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
         let name = options.get("resource_name").ok_or("no resource: send x-gateway-azure-resource-name")?;
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
@@ -89,31 +100,25 @@ impl Provider for AzureOpenAi {
         if has_version { Ok(()) } else { Err("no API version: send x-gateway-azure-api-version".into()) }
     }
 
-    fn accepts_stream_options(&self, version: Option<&str>, options: &Options) -> bool {
-        // API versions are dates, except `v1`, which is the newest and sorts after them.
-        let version = version.or_else(|| options.get("api_version"));
-        version.is_some_and(|version| version >= MIN_STREAM_OPTIONS_VERSION)
+    fn option_in_path<'p>(&self, path: &'p str) -> Option<(OptionField, &'p str)> {
+        split_resource_host(path).map(|(resource, _)| (RESOURCE_OPTION, resource))
     }
+}
 
+impl ProviderCredentials for AzureOpenAi {
     fn credential(&self, key: &str, _prefix: &str) -> Credential {
         if key.starts_with(ACCESS_TOKEN_PREFIX) { Credential::Bearer } else { Credential::Header("api-key") }
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
         // A configured token takes precedence over a fetched one.
-        if self.bearer_token(options).is_some() { Ok(None) } else { entra::grant_from_options(options) }
+        if ROW.bearer_token(options).is_some() { Ok(None) } else { entra::grant_from_options(options) }
     }
+}
 
-    fn can_write_azure_blobs(&self) -> bool {
-        true
-    }
-
-    fn bearer_token<'o>(&self, options: &'o Options) -> Option<&'o str> {
-        options.get("azure_ad_token")
-    }
-
+impl ProviderModels for AzureOpenAi {
     fn model_override<'o>(&self, options: &'o Options, stated: PathOptions<'o>) -> Option<&'o str> {
-        options.get("deployment_id").or(stated.deployment)
+        ROW.model_override(options).or(stated.deployment)
     }
 
     fn body_model_override<'o>(
@@ -130,14 +135,6 @@ impl Provider for AzureOpenAi {
         }
         let stated = || stated.deployment.map(|deployment| percent_decode_str(deployment).decode_utf8_lossy());
         options.get("deployment_id").map(Cow::Borrowed).or_else(stated)
-    }
-
-    fn option_in_path<'p>(&self, path: &'p str) -> Option<(OptionField, &'p str)> {
-        split_resource_host(path).map(|(resource, _)| (RESOURCE_OPTION, resource))
-    }
-
-    fn model_from_options<'o>(&self, options: &'o Options) -> Option<&'o str> {
-        options.get("azure_model_name")
     }
 }
 
@@ -226,11 +223,11 @@ pub(crate) fn write_realtime_target(path_info: &PathInfo<'_>, version: Option<&s
 /// Renames `model` to `deployment` in a realtime query, as API versions before v1 expect. If both are present, `model`
 /// wins, because the gateway has checked that one.
 fn rename_model_to_deployment(query: &str) -> String {
-    let names_model = query.split('&').any(|pair| pair.starts_with("model="));
-    let pairs = query.split('&').filter(|pair| !(names_model && pair.starts_with("deployment=")));
-    let pairs = pairs.map(|pair| match pair.strip_prefix("model=") {
-        Some(model) => format!("deployment={model}"),
-        None => pair.to_owned(),
+    let names_model = query.split('&').any(|pair| parameter_name(pair) == "model");
+    let pairs = query.split('&').filter(|pair| !(names_model && parameter_name(pair) == "deployment"));
+    let pairs = pairs.map(|pair| match pair.split_once('=') {
+        Some((_, model)) if parameter_name(pair) == "model" => format!("deployment={model}"),
+        _ => pair.to_owned(),
     });
     pairs.collect::<Vec<_>>().join("&")
 }
@@ -252,7 +249,12 @@ fn realtime_query(path_info: &PathInfo<'_>, version: Option<&str>, options: &Opt
 }
 
 fn is_model_or_deployment_pair(pair: &str) -> bool {
-    pair.starts_with("model=") || pair.starts_with("deployment=")
+    matches!(&*parameter_name(pair), "model" | "deployment")
+}
+
+/// Returns the decoded name of a query parameter. A provider decodes it too, so `mod%65l` names the model.
+fn parameter_name(pair: &str) -> Cow<'_, str> {
+    percent_decode_str(pair.split('=').next().unwrap_or_default()).decode_utf8_lossy()
 }
 
 fn has_version_parameter(query: &str) -> bool {
@@ -262,7 +264,7 @@ fn has_version_parameter(query: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::PathOptions;
+    use crate::catalog::path_info::PathOptions;
 
     fn build_options(given: &[(&str, &str)]) -> Options {
         Options::from_pairs(&OPTIONS, given)
@@ -406,6 +408,7 @@ mod tests {
         let both = PathInfo { query: "model=seen&deployment=other", ..session };
         let target = request_target(&both, &[("api_version", "2025-04-01-preview")]).unwrap();
         assert_eq!(target, "/realtime?deployment=seen&api-version=2025-04-01-preview");
+        assert_eq!(rename_model_to_deployment("mod%65l=a&d%65ployment=b&x=1"), "deployment=a&x=1");
     }
 
     #[test]
@@ -423,7 +426,7 @@ mod tests {
     fn sends_tokens_as_bearer_and_keys_in_the_api_key_header() {
         assert_eq!(AzureOpenAi.credential("eyJhbGciOi", ""), Credential::Bearer);
         assert_eq!(AzureOpenAi.credential("0123456789abcdef", ""), Credential::Header("api-key"));
-        assert_eq!(AzureOpenAi.bearer_token(&build_options(&[("azure_ad_token", "t")])), Some("t"));
+        assert_eq!(ROW.bearer_token(&build_options(&[("azure_ad_token", "t")])), Some("t"));
         let both = build_options(&[("azure_ad_token", "t"), ("azure_auth_mode", "managed")]);
         assert_eq!(AzureOpenAi.grant(&both), Ok(None));
         assert!(AzureOpenAi.grant(&build_options(&[("azure_auth_mode", "other")])).is_err());

@@ -1,8 +1,8 @@
 //! Paths and models of native batch jobs: the provider's job collection, the model that a job names, and the bucket
 //! objects that jobs read and write.
 
-use super::PathInfo;
 use crate::{
+    catalog::path_info::PathInfo,
     files::{INVALID_BUCKET_MESSAGE, is_valid_bucket_name},
     json::scan::{for_each_field, unescape},
     operation::Operation,
@@ -11,18 +11,18 @@ use crate::{
 /// Bucket folder that holds the gateway's objects. Everything else in the bucket is out of reach.
 const OBJECT_FOLDER: &str = "penstock";
 
-/// Returns the path after the host: a job in the provider's collection, or an object in a bucket. `jobs` is the path of
-/// the collection and the suffix that cancels a job.
+/// Returns the path after the host: a job in the provider's collection, or an object in a bucket. `collection` is
+/// the path of all jobs; `cancel_suffix` is added to a job's path to cancel it.
 pub(crate) fn request_path(
     path_info: &PathInfo<'_>,
-    jobs: (&str, &str),
+    collection: &str,
+    cancel_suffix: &str,
     bucket: Result<&str, &str>,
 ) -> Result<String, String> {
-    let (collection, end) = jobs;
     let id = path_info.path.split('/').nth(2).unwrap_or_default();
     match path_info.operation {
         Operation::RetrieveBatchJob => Ok(format!("{collection}/{id}")),
-        Operation::CancelBatchJob => Ok(format!("{collection}/{id}{end}")),
+        Operation::CancelBatchJob => Ok(format!("{collection}/{id}{cancel_suffix}")),
         Operation::PutBatchObject | Operation::GetBatchObject => object_path(bucket?, id),
         _ => Ok(collection.to_owned()),
     }
@@ -65,7 +65,7 @@ mod tests {
 
     fn path_for(operation: Operation, path: &str, bucket: Result<&str, &str>) -> Result<String, String> {
         let path_info = PathInfo::for_test(operation, path, "");
-        super::request_path(&path_info, ("/jobs", "/stop"), bucket)
+        super::request_path(&path_info, "/jobs", "/stop", bucket)
     }
 
     #[test]

@@ -1,21 +1,27 @@
 //! Amazon Bedrock provider: models of many vendors through one API, with the region in the host. Requests are signed or
 //! carry a Bedrock API key.
 
-use super::{
-    BACKING_MODEL, BEDROCK, Credential, FILES, Grant, ModelLookup, NATIVE_BATCH_JOBS, OperationGroup, OptionField,
-    Options, PathInfo, PathOptions, Provider, SigningKeys,
-    aws::{self, region_from_options},
-    contains_operation,
-    options::{PROVIDER_MODEL, concat_options, gateway_option},
-};
-use crate::catalog::{batch_jobs, path_segment};
 use crate::{
-    chat::providers::{ProviderFormat, anthropic_hosted, bedrock_converse::ConverseFormat, bedrock_invoke},
+    catalog::{
+        aws::{self, region_from_options},
+        batch_jobs,
+        grant::Grant,
+        operation_groups::{BEDROCK, FILES, NATIVE_BATCH_JOBS, contains_operation},
+        options::{BACKING_MODEL, OptionField, Options, PROVIDER_MODEL, concat_options, gateway_option},
+        param_map::{CLAUDE_MESSAGES, IDENTITY},
+        path_info::PathInfo,
+        path_segment::{self, job_id_in_path},
+        prefill::{self, PrefillMark, PrefillSupport},
+        provider::{ModelLookup, ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels, write_path},
+        row::{OperationRules, ProviderRow},
+        signing_keys::SigningKeys,
+    },
+    chat::providers::{anthropic_hosted, bedrock_converse, bedrock_invoke},
     files::{self, FileStore},
     jobs::{batch_providers, fine_tuning_providers},
     operation::Operation,
+    provider_format::ProviderFormat,
     rerank::rerank_formats,
-    translation::{self},
 };
 
 pub(crate) struct Bedrock;
@@ -38,23 +44,55 @@ const OPTIONS: [OptionField; 20] = concat_options(
     ],
 );
 
-impl Provider for Bedrock {
-    fn slug(&self) -> &'static str {
-        "bedrock"
+/// Options with the model to call. The first that is set wins.
+const MODEL_OPTIONS: &[&str] = &["aws_bedrock_model", PROVIDER_MODEL.key];
+
+static ROW: ProviderRow = ProviderRow {
+    options: &OPTIONS,
+    model_name_options: MODEL_OPTIONS,
+    model_override_options: MODEL_OPTIONS,
+    model_in_path: |path| path_segment::segment_after(path, &["/model/"]),
+    param_rules: OperationRules { messages: &CLAUDE_MESSAGES, ..OperationRules::uniform(&IDENTITY) },
+    // Some models cannot count tokens; Bedrock rejects such a request as invalid.
+    counts_tokens_with_every_model: false,
+    prefill: PrefillSupport::new(prefill::is_claude_up_to_4_5, PrefillMark::Implicit),
+    file_store: Some(FileStore::Bucket(&files::S3)),
+    ..ProviderRow::new("bedrock", "", &[BEDROCK, NATIVE_BATCH_JOBS, FILES])
+};
+
+impl ProviderFormats for Bedrock {
+    fn row(&self) -> &ProviderRow {
+        &ROW
     }
 
-    fn base_url(&self) -> &'static str {
-        ""
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static ProviderFormat> {
+        match operation {
+            native if contains_operation(ROW.native_operations, native) => None,
+            Operation::ListFinetuneCheckpoints => None,
+            _ if operation.is_fine_tuning() => Some(&fine_tuning_providers::BEDROCK),
+            _ if operation.is_batch() => Some(&batch_providers::BEDROCK),
+            Operation::Messages | Operation::MessagesCountTokens if is_claude_model(model) => {
+                Some(&anthropic_hosted::BEDROCK)
+            }
+            Operation::MessagesCountTokens | Operation::CountTokens | Operation::Models => {
+                Some(&bedrock_converse::CONVERSE)
+            }
+            _ if operation.is_embedding() => bedrock_invoke::embedding_format(model),
+            Operation::Rerank => Some(rerank_formats::bedrock_format(model)),
+            Operation::ImageGenerate => bedrock_invoke::image_format(model),
+            _ => operation.is_chat().then_some(&bedrock_converse::CONVERSE),
+        }
     }
 
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        &[BEDROCK, NATIVE_BATCH_JOBS, FILES]
+    /// Some ARNs do not reveal the model's vendor. In that case the looked-up model or the model name of the request
+    /// decides.
+    fn effective_model<'o>(&self, options: &'o Options, requested: &'o str) -> &'o str {
+        let pinned = ROW.model_from_options(options).filter(|pinned| has_vendor_name(pinned));
+        pinned.or_else(|| options.get(BACKING_MODEL.key)).unwrap_or(requested)
     }
+}
 
-    fn options(&self) -> &'static [OptionField] {
-        &OPTIONS
-    }
-
+impl ProviderAddress for Bedrock {
     fn resolve_base_url(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
         let host = match operation {
             // Model lists, customization jobs and batch jobs use the control plane host, not the runtime host.
@@ -65,25 +103,6 @@ impl Provider for Bedrock {
             operation => self.object_storage_service(operation).unwrap_or("bedrock-runtime"),
         };
         Ok(Some(format!("https://{host}.{}.amazonaws.com", region_from_options(options)?)))
-    }
-
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
-        match operation {
-            native if contains_operation(self.native_operations(), native) => None,
-            Operation::ListFinetuneCheckpoints => None,
-            _ if operation.is_fine_tuning() => Some(&fine_tuning_providers::BEDROCK),
-            _ if operation.is_batch() => Some(&batch_providers::BEDROCK),
-            Operation::Messages | Operation::MessagesCountTokens if is_claude_model(model) => {
-                Some(&anthropic_hosted::BEDROCK)
-            }
-            Operation::MessagesCountTokens | Operation::CountTokens | Operation::Models => Some(&ConverseFormat),
-            _ if operation.is_embedding() => {
-                bedrock_invoke::embedding_format(model).map(|wire| wire as &dyn ProviderFormat)
-            }
-            Operation::Rerank => Some(rerank_formats::bedrock_format(model)),
-            Operation::ImageGenerate => bedrock_invoke::image_format(model).map(|wire| wire as &dyn ProviderFormat),
-            _ => translation::is_chat_operation(operation).then_some(&ConverseFormat),
-        }
     }
 
     fn write_request_target(
@@ -108,7 +127,7 @@ impl Provider for Bedrock {
         }
         if NATIVE_BATCH_JOBS.contains(&path_info.operation) {
             let bucket = options.get("aws_s3_bucket").ok_or("no bucket: send x-gateway-aws-s3-bucket");
-            let path = batch_jobs::request_path(path_info, ("/model-invocation-job", "/stop"), bucket)?;
+            let path = batch_jobs::request_path(path_info, "/model-invocation-job", "/stop", bucket)?;
             out.extend_from_slice(path.as_bytes());
             return Ok(());
         }
@@ -121,10 +140,10 @@ impl Provider for Bedrock {
                     path_info.operation.id()
                 ));
             }
-            super::write_path(self, path_info, out);
+            write_path(self, path_info, out);
             return Ok(());
         }
-        let model = self.model_from_options(options).unwrap_or(path_info.model);
+        let model = ROW.model_from_options(options).unwrap_or(path_info.model);
         // Bedrock counts tokens per model, and not for the cross-region inference profiles that serve a model.
         let counted = Some(model).filter(|model| has_vendor_name(model)).or_else(|| options.get(BACKING_MODEL.key));
         let counted = counted.filter(|_| path_info.operation.counts_tokens()).map(bedrock_invoke::strip_region);
@@ -143,66 +162,38 @@ impl Provider for Bedrock {
         Ok(())
     }
 
-    /// Some models cannot count tokens; Bedrock rejects such a request as invalid.
-    fn can_count_tokens_with_every_model(&self) -> bool {
-        false
+    fn object_storage_service(&self, operation: Operation) -> Option<&'static str> {
+        let is_object = matches!(operation, Operation::PutBatchObject | Operation::GetBatchObject);
+        (is_object || FILES.contains(&operation)).then_some("s3")
+    }
+}
+
+impl ProviderCredentials for Bedrock {
+    fn signing_keys<'o>(&self, options: &'o Options) -> Result<Option<SigningKeys<'o>>, String> {
+        aws::signature_from_options("bedrock", options)
     }
 
+    fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
+        aws::grant_from_options("bedrock", options)
+    }
+}
+
+impl ProviderModels for Bedrock {
     fn job_models(&self, job: &[u8]) -> Vec<String> {
         let Some(name) = batch_jobs::read_model(job, "modelId") else { return Vec::new() };
         let bare = name.strip_prefix("arn:").and_then(|arn| arn.split_once('/')).map(|(_, bare)| bare.to_owned());
         [name].into_iter().chain(bare).collect()
     }
 
-    fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
-        path_segment::segment_after(path, &["/model/"])
-    }
-
-    fn credential(&self, _key: &str, _prefix: &str) -> Credential {
-        Credential::Bearer
-    }
-
-    fn model_from_options<'o>(&self, options: &'o Options) -> Option<&'o str> {
-        options.get("aws_bedrock_model").or_else(|| options.get(PROVIDER_MODEL.key))
-    }
-
-    fn model_override<'o>(&self, options: &'o Options, _stated: PathOptions<'o>) -> Option<&'o str> {
-        self.model_from_options(options)
-    }
-
-    /// Some ARNs do not reveal the model's vendor. In that case the looked-up model or the model name of the request
-    /// decides.
-    fn effective_model<'o>(&self, options: &'o Options, requested: &'o str) -> &'o str {
-        let pinned = self.model_from_options(options).filter(|pinned| has_vendor_name(pinned));
-        pinned.or_else(|| options.get(BACKING_MODEL.key)).unwrap_or(requested)
-    }
-
     /// Returns the lookup of an application inference profile, because only Bedrock knows the model behind it.
     fn model_lookup(&self, options: &Options, requested: &str) -> Option<ModelLookup> {
-        let profile = self.model_from_options(options).unwrap_or(requested);
+        let profile = ROW.model_from_options(options).unwrap_or(requested);
         if !profile.contains(APPLICATION_PROFILE_MARKER) || has_vendor_name(profile) || has_vendor_name(requested) {
             return None;
         }
         let base = format!("https://bedrock.{}.amazonaws.com", region_from_options(options).ok()?);
         let path = format!("/inference-profiles/{}", path_segment::encode_model(profile).ok()?);
         Some(ModelLookup { base_url: base, path, parse_model: parse_backing_model })
-    }
-
-    fn signing_keys<'o>(&self, options: &'o Options) -> Result<Option<SigningKeys<'o>>, String> {
-        aws::signature_from_options("bedrock", options)
-    }
-
-    fn object_storage_service(&self, operation: Operation) -> Option<&'static str> {
-        let is_object = matches!(operation, Operation::PutBatchObject | Operation::GetBatchObject);
-        (is_object || FILES.contains(&operation)).then_some("s3")
-    }
-
-    fn file_store(&self) -> Option<FileStore> {
-        Some(FileStore::Bucket(&files::S3))
-    }
-
-    fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
-        aws::grant_from_options("bedrock", options)
     }
 }
 
@@ -216,7 +207,7 @@ fn write_fine_tuning_target(path_info: &PathInfo<'_>, out: &mut Vec<u8>) -> Resu
         }
         Operation::CreateFinetune => (),
         operation => {
-            out.extend_from_slice(format!("/{}", super::job_id_in_path(path_info.path)?).as_bytes());
+            out.extend_from_slice(format!("/{}", job_id_in_path(path_info.path)?).as_bytes());
             if operation == Operation::CancelFinetune {
                 out.extend_from_slice(b"/stop");
             }
@@ -233,8 +224,8 @@ fn write_batch_target(path_info: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(),
             "/model-invocation-jobs?maxResults=1000&sortBy=CreationTime&sortOrder=Descending".to_owned()
         }
         Operation::CreateBatch => "/model-invocation-job".to_owned(),
-        Operation::CancelBatch => format!("/model-invocation-job/{}/stop", super::job_id_in_path(path_info.path)?),
-        _ => format!("/model-invocation-job/{}", super::job_id_in_path(path_info.path)?),
+        Operation::CancelBatch => format!("/model-invocation-job/{}/stop", job_id_in_path(path_info.path)?),
+        _ => format!("/model-invocation-job/{}", job_id_in_path(path_info.path)?),
     };
     out.extend_from_slice(path.as_bytes());
     Ok(())

@@ -1,8 +1,7 @@
 //! Host names that only a cloud provider assigns: hosts that contain a customer's name, and token endpoints. Customers
 //! cannot register arbitrary names there, so the gateway trusts such hosts more than other custom hosts.
 
-use super::aws;
-use crate::catalog::templated;
+use crate::catalog::{aws, templated};
 
 /// Host patterns; `{}` stands for the customer's part. Within a name it matches one label, because clouds also let
 /// customers name other resources below the same domain. At the beginning it matches any text.
@@ -59,7 +58,7 @@ fn matches_host_pattern(host: &str, pattern: &str) -> bool {
 mod tests {
     use super::*;
     use crate::{
-        catalog::{Options, all_providers},
+        catalog::{all_providers, options::Options},
         operation::Operation,
     };
 
@@ -85,11 +84,11 @@ mod tests {
         ];
         let regions = ["us-east5", "us", "global"].map(|region| [("vertex_region", region)]);
         let kinds = [&[][..], &[("azure_deployment_type", "serverless")], &[("azure_deployment_type", "managed")]];
-        let placed = all_providers().filter(|provider| provider.base_url().is_empty());
+        let placed = all_providers().filter(|provider| provider.row().base_url.is_empty());
         let mut checked = 0;
         for provider in placed {
             for (region, kind) in regions.iter().flat_map(|region| kinds.map(|kind| (region, kind))) {
-                let options = Options::from_pairs(provider.options(), &[&given, &region[..], kind].concat());
+                let options = Options::from_pairs(provider.row().options, &[&given, &region[..], kind].concat());
                 for operation in [Operation::ChatComplete, Operation::Models, Operation::Rerank, Operation::UploadFile]
                 {
                     let Some(url) = provider.resolve_base_url(operation, &options).unwrap() else { continue };

@@ -1,7 +1,10 @@
 //! Microsoft Entra ID tokens for Azure services: by client secret, managed identity, or federated workload identity.
 
-use super::{ClientAssertion, FederatedApplication, Grant, OptionField, Options, options::gateway_option};
-use crate::catalog::path_segment;
+use crate::catalog::{
+    grant::{ClientAssertion, FederatedApplication, Grant},
+    options::{OptionField, Options, gateway_option},
+    path_segment,
+};
 
 pub(crate) const OPTIONS: [OptionField; 9] = [
     gateway_option("azure_auth_mode", "azure-auth-mode"),

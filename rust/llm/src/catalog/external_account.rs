@@ -1,12 +1,12 @@
 //! Parser of Google credential files of type `external_account`. They exchange the token of another identity provider
 //! for a Google token.
 
+use crate::catalog::grant::{ExternalAccount, SubjectTokenSource};
+
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-
-use super::{ExternalAccount, SubjectTokenSource};
 
 const OPTION: &str = "vertex_service_account_json";
 /// Lifetime of a service account's token if the file sets none.

@@ -1,20 +1,23 @@
 //! Fireworks provider: `OpenAI`'s API for inference, and an account API for fine-tuning jobs, batches and their
 //! datasets.
 
-use super::{
-    CHAT, COMPLETIONS, EMBED, OperationGroup, OptionField, Options, PathInfo, Provider, options::gateway_option,
-};
-use crate::catalog::{
-    openai_compatible::{OpenAiCompatible, row, with_image_api},
-    param_map::{FIREWORKS, FIREWORKS_COMPLETIONS, ParamRules},
-    path_segment,
-};
 use crate::{
-    chat::providers::ProviderFormat,
+    catalog::{
+        openai_compatible::{OpenAiCompatible, row},
+        operation_groups::{CHAT, COMPLETIONS, EMBED, FILES, OperationGroup},
+        options::{OptionField, Options, gateway_option},
+        own_endpoint::{OwnEndpoint, path_with_model},
+        param_map::{FIREWORKS, FIREWORKS_COMPLETIONS},
+        path_info::PathInfo,
+        path_segment::{self, job_id_in_path},
+        provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels},
+        row::ProviderRow,
+    },
     files::{DatasetStore, FileStore},
     images::image_formats,
     jobs::{batch_providers, fine_tuning_providers},
     operation::Operation,
+    provider_format::ProviderFormat,
 };
 
 pub(crate) struct Fireworks;
@@ -25,7 +28,6 @@ const OPTIONS: [OptionField; 3] = [
     gateway_option("file_purpose", "file-purpose"),
 ];
 
-const FILES: OperationGroup = super::FILES;
 /// Batch operations in Fireworks' own format.
 const NATIVE_BATCHES: OperationGroup = &[
     Operation::CreateBatchJob,
@@ -36,63 +38,43 @@ const NATIVE_BATCHES: OperationGroup = &[
     Operation::LocateBatchDataset,
 ];
 
-static INFERENCE_API: OpenAiCompatible = with_image_api(
-    row(
-        "fireworks-ai",
-        "https://api.fireworks.ai/inference/v1",
-        "",
-        &[CHAT, COMPLETIONS, EMBED, NATIVE_BATCHES, FILES],
-    )
-    .with_chat_rules(&FIREWORKS)
-    .with_completion_rules(&FIREWORKS_COMPLETIONS),
-    &image_formats::FIREWORKS,
-    "/image_generation/:model",
-);
+static INFERENCE_API: OpenAiCompatible = row(
+    "fireworks-ai",
+    "https://api.fireworks.ai/inference/v1",
+    "",
+    &[CHAT, COMPLETIONS, EMBED, NATIVE_BATCHES, FILES],
+)
+.with_chat_rules(&FIREWORKS)
+.with_completion_rules(&FIREWORKS_COMPLETIONS)
+.with_options(&OPTIONS)
+.with_file_store(FileStore::Datasets(DatasetStore::Fireworks))
+.with_endpoints(&IMAGE_ENDPOINTS);
 
-impl Provider for Fireworks {
-    fn slug(&self) -> &'static str {
-        INFERENCE_API.slug()
+static IMAGE_ENDPOINTS: [OwnEndpoint; 1] =
+    [OwnEndpoint::for_images(&image_formats::FIREWORKS, |info| path_with_model(info, "/image_generation/:model"))];
+
+impl ProviderFormats for Fireworks {
+    fn row(&self) -> &ProviderRow {
+        INFERENCE_API.row()
     }
 
-    fn base_url(&self) -> &'static str {
-        INFERENCE_API.base_url()
-    }
-
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        INFERENCE_API.native_operations()
-    }
-
-    fn options(&self) -> &'static [OptionField] {
-        &OPTIONS
-    }
-
-    fn resolve_base_url(&self, operation: Operation, _options: &Options) -> Result<Option<String>, String> {
-        Ok(is_account_operation(operation).then(|| "https://api.fireworks.ai".into()))
-    }
-
-    fn operation_path(&self, operation: Operation) -> Option<&'static str> {
-        INFERENCE_API.operation_path(operation)
-    }
-
-    fn file_store(&self) -> Option<FileStore> {
-        Some(FileStore::Datasets(DatasetStore::Fireworks))
-    }
-
-    fn has_custom_finish_reasons(&self) -> bool {
-        INFERENCE_API.has_custom_finish_reasons()
-    }
-
-    fn param_rules(&self, operation: Operation) -> &'static ParamRules {
-        INFERENCE_API.param_rules(operation)
-    }
-
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static ProviderFormat> {
         match operation {
             Operation::ListFinetuneCheckpoints => None,
             _ if operation.is_fine_tuning() => Some(&fine_tuning_providers::FIREWORKS),
             _ if operation.is_batch() => Some(&batch_providers::FIREWORKS),
             _ => INFERENCE_API.provider_format(operation, model),
         }
+    }
+}
+
+impl ProviderAddress for Fireworks {
+    fn resolve_base_url(&self, operation: Operation, _options: &Options) -> Result<Option<String>, String> {
+        Ok(is_account_operation(operation).then(|| "https://api.fireworks.ai".into()))
+    }
+
+    fn operation_path(&self, operation: Operation) -> Option<&'static str> {
+        INFERENCE_API.operation_path(operation)
     }
 
     fn write_request_target(
@@ -118,6 +100,10 @@ impl Provider for Fireworks {
     }
 }
 
+impl ProviderCredentials for Fireworks {}
+
+impl ProviderModels for Fireworks {}
+
 fn is_account_operation(operation: Operation) -> bool {
     operation.is_provider_job() || NATIVE_BATCHES.contains(&operation) || FILES.contains(&operation)
 }
@@ -130,8 +116,8 @@ fn job_path(path_info: &PathInfo<'_>) -> Result<String, String> {
         Operation::ListFinetunes | Operation::ListBatches => format!("{jobs}?pageSize=200"),
         Operation::CreateFinetune | Operation::CreateBatch => jobs.to_owned(),
         // Only fine-tuning jobs have a cancel call; a batch is cancelled by deleting it.
-        Operation::CancelFinetune => format!("{jobs}/{}:cancel", super::job_id_in_path(path_info.path)?),
-        _ => format!("{jobs}/{}", super::job_id_in_path(path_info.path)?),
+        Operation::CancelFinetune => format!("{jobs}/{}:cancel", job_id_in_path(path_info.path)?),
+        _ => format!("{jobs}/{}", job_id_in_path(path_info.path)?),
     })
 }
 

@@ -1,41 +1,48 @@
 //! Google AI Studio provider: Gemini models, with the model in the path and the key in `x-goog-api-key`.
 
-use super::{
-    Credential, GEMINI, GEMINI_COUNT, GEMINI_EMBED, OperationGroup, Options, PathInfo, Provider, contains_operation,
-};
-use crate::catalog::path_segment;
 use crate::{
-    chat::providers::{ProviderFormat, gemini},
+    catalog::{
+        model_lists,
+        operation_groups::{GEMINI, GEMINI_COUNT, GEMINI_EMBED, contains_operation},
+        options::Options,
+        path_info::PathInfo,
+        path_segment,
+        provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels, write_path},
+        row::{Credential, ProviderRow},
+    },
+    chat::providers::gemini,
     images::image_formats,
     operation::Operation,
-    translation::{self},
+    provider_format::ProviderFormat,
 };
 
 pub(crate) struct Google;
 
-impl Provider for Google {
-    fn slug(&self) -> &'static str {
-        "google"
+static ROW: ProviderRow = ProviderRow {
+    credential: Credential::Header("x-goog-api-key"),
+    forwarded_version: "/v1",
+    unversioned_roots: &["upload", "ws"],
+    model_in_path: |path| path_segment::segment_after(path, &["/models/", "/tunedModels/"]),
+    ..ProviderRow::new("google", "https://generativelanguage.googleapis.com", &[GEMINI, GEMINI_EMBED, GEMINI_COUNT])
+};
+
+impl ProviderFormats for Google {
+    fn row(&self) -> &ProviderRow {
+        &ROW
     }
 
-    fn base_url(&self) -> &'static str {
-        "https://generativelanguage.googleapis.com"
-    }
-
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        &[GEMINI, GEMINI_EMBED, GEMINI_COUNT]
-    }
-
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static ProviderFormat> {
         match operation {
-            native if contains_operation(self.native_operations(), native) => None,
+            native if contains_operation(ROW.native_operations, native) => None,
             Operation::ImageGenerate => Some(image_format(model)),
             Operation::Embed | Operation::Models => Some(&gemini::AI_STUDIO),
             operation if operation.counts_tokens() => Some(&gemini::AI_STUDIO),
-            _ => translation::is_chat_operation(operation).then_some(&gemini::AI_STUDIO),
+            _ => operation.is_chat().then_some(&gemini::AI_STUDIO),
         }
     }
+}
 
+impl ProviderAddress for Google {
     fn write_request_target(
         &self,
         path_info: &PathInfo<'_>,
@@ -52,12 +59,12 @@ impl Provider for Google {
         let version = if is_said { "" } else { version };
         if path_info.operation == Operation::Models {
             out.extend_from_slice(format!("{version}/models?pageSize=1000").as_bytes());
-            crate::catalog::model_lists::write_page_token(path_info, "pageToken", out);
+            model_lists::write_page_token(path_info, "pageToken", out);
             return Ok(());
         }
-        let is_its_own = contains_operation(self.native_operations(), path_info.operation);
+        let is_its_own = contains_operation(ROW.native_operations, path_info.operation);
         if self.provider_format(path_info.operation, path_info.model).is_none() && !is_its_own {
-            super::write_path(self, path_info, out);
+            write_path(self, path_info, out);
             return Ok(());
         }
         let model = path_segment::encode_model(path_info.model.strip_prefix("models/").unwrap_or(path_info.model))?;
@@ -69,15 +76,11 @@ impl Provider for Google {
         }
         Ok(())
     }
-
-    fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
-        path_segment::segment_after(path, &["/models/", "/tunedModels/"])
-    }
-
-    fn credential(&self, _key: &str, _prefix: &str) -> Credential {
-        Credential::Header("x-goog-api-key")
-    }
 }
+
+impl ProviderCredentials for Google {}
+
+impl ProviderModels for Google {}
 
 /// Writes the verb of a request in Gemini's own format, with the client's query.
 pub(crate) fn write_native_verb(path_info: &PathInfo<'_>, out: &mut Vec<u8>) {
@@ -107,7 +110,7 @@ pub(crate) fn translated_verb(path_info: &PathInfo<'_>) -> &'static str {
 }
 
 /// Returns the format of image requests to a model: Gemini's or Imagen's.
-pub(crate) fn image_format(model: &str) -> &'static dyn ProviderFormat {
+pub(crate) fn image_format(model: &str) -> &'static ProviderFormat {
     if is_gemini_model(model) { &image_formats::GEMINI } else { &image_formats::IMAGEN }
 }
 
@@ -118,7 +121,7 @@ fn is_gemini_model(model: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{GooglePathOptions, PathOptions};
+    use crate::catalog::{GooglePathOptions, path_info::PathOptions};
 
     fn request_target(model: &str, streams: bool) -> Result<String, String> {
         let operation = Operation::ChatComplete;
@@ -136,6 +139,33 @@ mod tests {
         assert_eq!(request_target(thinks, false).unwrap(), format!("/v1alpha/models/{thinks}:generateContent"));
         assert_eq!(request_target("a/../b?x", false).unwrap(), "/v1beta/models/a%2F..%2Fb%3Fx:generateContent");
         assert!(request_target("", false).unwrap_err().contains("no model") && request_target("..", false).is_err());
+    }
+
+    #[test]
+    fn a_forwarded_path_has_a_version() {
+        let forwarded_target = |prefix, path| {
+            let path_info = PathInfo { prefix, query: "a=b", ..PathInfo::for_test(Operation::Proxy, path, "") };
+            let mut out = Vec::new();
+            Google.write_request_target(&path_info, &Options::default(), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        for (prefix, path, sent) in [
+            ("", "/interactions", "/v1/interactions"),
+            ("", "/models/m:batchGenerateContent", "/v1/models/m:batchGenerateContent"),
+            ("", "/v1beta/cachedContents", "/v1beta/cachedContents"),
+            ("", "/v1alpha/auth_tokens", "/v1alpha/auth_tokens"),
+            ("", "/v1/files", "/v1/files"),
+            ("", "/upload/v1/files", "/upload/v1/files"),
+            ("", "/ws/google.ai.BidiGenerateContent", "/ws/google.ai.BidiGenerateContent"),
+            ("", "/video/v1x", "/v1/video/v1x"),
+            ("/proxy", "/interactions", "/v1/interactions"),
+            ("/v1beta", "/interactions", "/interactions"),
+            ("/x/v1", "/v1/interactions", "/interactions"),
+            ("/v1beta", "/v1beta/files", "/files"),
+            ("/v1", "/v1beta/files", "/v1beta/files"),
+        ] {
+            assert_eq!(forwarded_target(prefix, path), format!("{sent}?a=b"), "{prefix} {path}");
+        }
     }
 
     #[test]

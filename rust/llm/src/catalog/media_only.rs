@@ -1,58 +1,71 @@
 //! Providers that offer only images or only embeddings, each through its own API; one table row each.
 
-use super::{
-    Credential, OperationGroup, OptionField, Options, PathInfo, Provider, options::forwarded_option, write_path,
-};
-use crate::catalog::path_segment;
 use crate::{
-    chat::providers::ProviderFormat, embeddings::embedding_formats, images::image_formats, operation::Operation,
+    catalog::{
+        options::{Options, forwarded_option},
+        path_info::PathInfo,
+        path_segment,
+        provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels, write_path},
+        row::{Credential, ProviderRow},
+    },
+    embeddings::embedding_formats,
+    images::image_formats,
+    operation::Operation,
+    provider_format::ProviderFormat,
 };
 
 pub(crate) struct MediaOnlyProvider {
-    slug: &'static str,
-    base_url: &'static str,
-    credential: Credential,
+    row: ProviderRow,
     operation: Operation,
-    options: &'static [OptionField],
-    format_for_model: fn(&str) -> &'static dyn ProviderFormat,
+    format_for_model: fn(&str) -> &'static ProviderFormat,
     target_for_model: fn(&str) -> Result<String, String>,
 }
 
 pub(crate) static ROWS: &[MediaOnlyProvider] = &[
     MediaOnlyProvider {
-        slug: "nomic",
-        base_url: "https://api-atlas.nomic.ai/v1",
-        credential: Credential::Bearer,
+        row: ProviderRow {
+            has_model_list: false,
+            model_in_path: generated_model,
+            ..ProviderRow::new("nomic", "https://api-atlas.nomic.ai/v1", &[])
+        },
         operation: Operation::Embed,
-        options: &[],
         format_for_model: |_| &embedding_formats::NOMIC,
         target_for_model: |_| Ok("/embedding/text".into()),
     },
     MediaOnlyProvider {
-        slug: "segmind",
-        base_url: "https://api.segmind.com/v1",
-        credential: Credential::Header("x-api-key"),
+        row: ProviderRow {
+            credential: Credential::Header("x-api-key"),
+            has_model_list: false,
+            model_in_path: |path| Some(path_segment::first_segment(path.strip_prefix("/v1").unwrap_or(path))),
+            ..ProviderRow::new("segmind", "https://api.segmind.com/v1", &[])
+        },
         operation: Operation::ImageGenerate,
-        options: &[],
         format_for_model: |_| &image_formats::SEGMIND,
         target_for_model: |model| Ok(format!("/{}", path_segment::encode_model(model)?)),
     },
     MediaOnlyProvider {
-        slug: "stability-ai",
-        base_url: "https://api.stability.ai",
-        credential: Credential::Bearer,
+        row: ProviderRow {
+            options: &[
+                forwarded_option("stability_client_id", "stability-client-id"),
+                forwarded_option("stability_client_user_id", "stability-client-user-id"),
+                forwarded_option("stability_client_version", "stability-client-version"),
+            ],
+            has_model_list: false,
+            model_in_path: generated_model,
+            ..ProviderRow::new("stability-ai", "https://api.stability.ai", &[])
+        },
         operation: Operation::ImageGenerate,
-        options: &[
-            forwarded_option("stability_client_id", "stability-client-id"),
-            forwarded_option("stability_client_user_id", "stability-client-user-id"),
-            forwarded_option("stability_client_version", "stability-client-version"),
-        ],
         format_for_model: |model| {
             if is_legacy_engine(model) { &image_formats::STABILITY_V1 } else { &image_formats::STABILITY_V2 }
         },
         target_for_model: stability_path,
     },
 ];
+
+/// Finds the model in the path of a generation.
+fn generated_model(path: &str) -> Option<&str> {
+    path_segment::segment_after(path, &["/generation/", "/generate/"])
+}
 
 /// Returns true for engines of Stability AI's older v1 API.
 fn is_legacy_engine(model: &str) -> bool {
@@ -73,27 +86,17 @@ impl MediaOnlyProvider {
     }
 }
 
-impl Provider for MediaOnlyProvider {
-    fn slug(&self) -> &'static str {
-        self.slug
+impl ProviderFormats for MediaOnlyProvider {
+    fn row(&self) -> &ProviderRow {
+        &self.row
     }
 
-    fn base_url(&self) -> &'static str {
-        self.base_url
-    }
-
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        &[]
-    }
-
-    fn options(&self) -> &'static [OptionField] {
-        self.options
-    }
-
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static ProviderFormat> {
         self.supports_operation(operation).then(|| (self.format_for_model)(model))
     }
+}
 
+impl ProviderAddress for MediaOnlyProvider {
     fn write_request_target(
         &self,
         path_info: &PathInfo<'_>,
@@ -107,18 +110,11 @@ impl Provider for MediaOnlyProvider {
         }
         Ok(())
     }
-
-    fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
-        match self.slug {
-            "segmind" => Some(path_segment::first_segment(path.strip_prefix("/v1").unwrap_or(path))),
-            _ => path_segment::segment_after(path, &["/generation/", "/generate/"]),
-        }
-    }
-
-    fn credential(&self, _key: &str, _prefix: &str) -> Credential {
-        self.credential
-    }
 }
+
+impl ProviderCredentials for MediaOnlyProvider {}
+
+impl ProviderModels for MediaOnlyProvider {}
 
 #[cfg(test)]
 mod tests {

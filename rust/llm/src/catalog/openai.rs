@@ -1,9 +1,14 @@
 //! `OpenAI`: the default behaviour, all of its operations, and the headers that select the organization and the project
 //! to bill.
 
-use super::{
-    BATCHES, CHAT, COMPLETIONS, EMBED, FILES, FINE_TUNING, IMAGE_EDIT, IMAGE_GENERATION, OperationGroup, OptionField,
-    Provider, REALTIME, RESPONSES, SPEECH, TRANSCRIPTION, options::forwarded_option,
+use crate::catalog::{
+    operation_groups::{
+        BATCHES, CHAT, COMPLETIONS, EMBED, FILES, FINE_TUNING, IMAGE_EDIT, IMAGE_GENERATION, OperationGroup, REALTIME,
+        RESPONSES, SPEECH, TRANSCRIPTION,
+    },
+    options::{OptionField, forwarded_option},
+    provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels},
+    row::ProviderRow,
 };
 
 pub(crate) struct OpenAi;
@@ -30,20 +35,20 @@ const OPTIONS: &[OptionField] = &[
     forwarded_option("openai_beta", "openai-beta"),
 ];
 
-impl Provider for OpenAi {
-    fn slug(&self) -> &'static str {
-        "openai"
-    }
+static ROW: ProviderRow = ProviderRow {
+    options: OPTIONS,
+    hides_searches: true,
+    ..ProviderRow::new("openai", "https://api.openai.com/v1", NATIVE_OPERATIONS)
+};
 
-    fn base_url(&self) -> &'static str {
-        "https://api.openai.com/v1"
-    }
-
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        NATIVE_OPERATIONS
-    }
-
-    fn options(&self) -> &'static [OptionField] {
-        OPTIONS
+impl ProviderFormats for OpenAi {
+    fn row(&self) -> &ProviderRow {
+        &ROW
     }
 }
+
+impl ProviderAddress for OpenAi {}
+
+impl ProviderCredentials for OpenAi {}
+
+impl ProviderModels for OpenAi {}

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::Provider;
-
 /// Definition of an option that a provider accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionField {
@@ -70,6 +68,9 @@ pub(crate) const fn forwarded_option(key: &'static str, header: &'static str) ->
     OptionField { key, header, forwarded_as: Some(header) }
 }
 
+/// Option that holds the result of a `ModelLookup`. Neither a header nor a config can set it.
+pub const BACKING_MODEL: OptionField = gateway_option("model_behind", "");
+
 /// Model to use where neither the path nor the body names one, such as for the lines of a batch file.
 pub(crate) const PROVIDER_MODEL: OptionField = gateway_option("provider_model", "provider-model");
 
@@ -106,10 +107,10 @@ impl Options {
         self.0.push((option, value));
     }
 
-    /// Copies the options that a provider accepts, each as that provider defines it.
-    pub fn copy_accepted_by(&self, provider: &dyn Provider, options: &mut Self) {
+    /// Copies the options that a provider accepts, each as the provider defines it.
+    pub fn copy_accepted(&self, accepted: &[OptionField], options: &mut Self) {
         for (option, value) in &self.0 {
-            if let Some(definition) = provider.options().iter().find(|definition| definition.key == option.key) {
+            if let Some(definition) = accepted.iter().find(|definition| definition.key == option.key) {
                 options.insert_if_absent(*definition, value.clone());
             }
         }
@@ -129,7 +130,12 @@ impl Options {
     }
 
     pub fn has_secret(&self) -> bool {
-        self.0.iter().any(|(option, _)| option.is_secret())
+        self.secrets().next().is_some()
+    }
+
+    /// Returns the values of the secret options.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(|(option, _)| option.is_secret()).map(|(_, value)| value.as_str())
     }
 
     /// Builds options from keys and values; ignores keys that are not in `definitions`.
@@ -288,7 +294,7 @@ mod tests {
         for (slugs, headers) in DOCUMENTED_HEADERS {
             for (slug, header) in slugs.iter().flat_map(|slug| headers.iter().map(move |header| (slug, header))) {
                 let provider = crate::catalog::find_provider(slug).unwrap();
-                let matched = provider.options().iter().find(|option| option.header == *header);
+                let matched = provider.row().options.iter().find(|option| option.header == *header);
                 let matched = matched.unwrap_or_else(|| panic!("{slug} does not support {header}"));
                 let in_config = crate::catalog::find_option(&header.replace('-', "_"));
                 assert_eq!(in_config.map(|option| option.key), Some(matched.key), "{slug} {header}");
@@ -298,7 +304,7 @@ mod tests {
 
     #[test]
     fn options_with_the_same_key_have_the_same_header() {
-        let all: Vec<_> = crate::catalog::all_providers().flat_map(crate::catalog::Provider::options).collect();
+        let all: Vec<_> = crate::catalog::all_providers().flat_map(|provider| provider.row().options).collect();
         for option in &all {
             assert!(all.iter().all(|other| (other.header == option.header) == (other.key == option.key)), "{option:?}");
         }
@@ -306,7 +312,7 @@ mod tests {
 
     #[test]
     fn secret_options_are_recognised_by_their_suffix() {
-        let all = crate::catalog::all_providers().flat_map(crate::catalog::Provider::options);
+        let all = crate::catalog::all_providers().flat_map(|provider| provider.row().options);
         let mut secret: Vec<_> = all.filter(|option| option.is_secret()).map(|option| option.key).collect();
         secret.sort_unstable();
         secret.dedup();

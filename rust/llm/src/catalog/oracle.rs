@@ -1,8 +1,9 @@
 //! Oracle Cloud options and authentication. The private key of a tenancy's user signs each request.
 
-use super::{
-    Grant, OptionField, Options, OracleKey, SigningKeys,
-    options::{forwarded_option, gateway_option},
+use crate::catalog::{
+    grant::Grant,
+    options::{OptionField, Options, forwarded_option, gateway_option},
+    signing_keys::{OracleKey, SigningKeys},
 };
 
 pub(crate) const OPTIONS: &[OptionField] = &[

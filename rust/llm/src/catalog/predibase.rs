@@ -1,49 +1,42 @@
 //! Predibase: the path names the tenant and the deployment; the model in the body may name an adapter.
 
-use super::{OperationGroup, OptionField, Options, PathInfo, Provider, options::gateway_option};
-use crate::catalog::{
-    param_map::{PREDIBASE, ParamRules},
-    path_segment,
-};
 use crate::{
-    chat::providers::{ProviderFormat, openai_chat},
+    catalog::{
+        options::{OptionField, Options, gateway_option},
+        param_map::PREDIBASE,
+        path_info::PathInfo,
+        path_segment,
+        provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels, write_path},
+        row::{OperationRules, ProviderRow},
+    },
+    chat::providers::openai_chat,
     operation::Operation,
-    translation::{self},
+    provider_format::ProviderFormat,
 };
 
 pub(crate) struct Predibase;
 
 const OPTIONS: &[OptionField] = &[gateway_option("predibase_tenant", "predibase-tenant")];
 
-impl Provider for Predibase {
-    fn slug(&self) -> &'static str {
-        "predibase"
+static ROW: ProviderRow = ProviderRow {
+    options: OPTIONS,
+    model_in_path: |path| path_segment::segment_after(path, &["/llms/"]),
+    param_rules: OperationRules::uniform(&PREDIBASE),
+    has_model_list: false,
+    ..ProviderRow::new("predibase", "https://serving.app.predibase.com", &[])
+};
+
+impl ProviderFormats for Predibase {
+    fn row(&self) -> &ProviderRow {
+        &ROW
     }
 
-    fn base_url(&self) -> &'static str {
-        "https://serving.app.predibase.com"
+    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static ProviderFormat> {
+        operation.is_chat().then_some(&openai_chat::LORA_ADAPTER)
     }
+}
 
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        &[]
-    }
-
-    fn options(&self) -> &'static [OptionField] {
-        OPTIONS
-    }
-
-    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
-        translation::is_chat_operation(operation).then_some(&openai_chat::LORA_ADAPTER)
-    }
-
-    fn param_rules(&self, _operation: Operation) -> &'static ParamRules {
-        &PREDIBASE
-    }
-
-    fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
-        path_segment::segment_after(path, &["/llms/"])
-    }
-
+impl ProviderAddress for Predibase {
     fn write_request_target(
         &self,
         path_info: &PathInfo<'_>,
@@ -51,7 +44,7 @@ impl Provider for Predibase {
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
         if self.provider_format(path_info.operation, path_info.model).is_none() {
-            super::write_path(self, path_info, out);
+            write_path(self, path_info, out);
             return Ok(());
         }
         let tenant = options.get("predibase_tenant").or(Some(path_info.user).filter(|user| !user.is_empty()));
@@ -63,6 +56,10 @@ impl Provider for Predibase {
         Ok(())
     }
 }
+
+impl ProviderCredentials for Predibase {}
+
+impl ProviderModels for Predibase {}
 
 const CHAT_COMPLETIONS_PATH: &str = "/chat/completions";
 

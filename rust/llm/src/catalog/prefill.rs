@@ -3,12 +3,11 @@
 
 use serde_json::Value;
 
-use super::Provider;
-use crate::json::edit;
+use crate::{chat::claude_version::claude_version, json::edit};
 
 /// How a request marks its last message as a prefill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PrefillMark {
+pub(crate) enum PrefillMark {
     /// No mark: the provider treats a trailing assistant message as a prefill.
     Implicit,
     /// A field of the message with this name is set to true.
@@ -18,111 +17,63 @@ enum PrefillMark {
 }
 
 /// Prefill support of a provider.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct PrefillSupport {
-    slug: &'static str,
+    /// False for providers whose support nobody has checked. A config may still enable prefill for them.
+    pub(crate) is_known: bool,
     /// Returns true if a model continues a prefill. Other models start a new response or reject the request.
-    supports_model: fn(&str) -> bool,
-    mark: PrefillMark,
+    pub(crate) supports_model: fn(&str) -> bool,
+    pub(crate) mark: PrefillMark,
     /// Version segment that replaces the usual one in the path, if prefill needs another API version.
     pub version_segment: Option<&'static str>,
     /// True if the response may begin with a copy of the prefill.
     pub may_repeat_prefill: bool,
     /// True if the provider's native Responses API supports prefill as well.
-    supports_responses: bool,
+    pub(crate) supports_responses: bool,
 }
 
-const fn row(slug: &'static str, goes_on: fn(&str) -> bool, mark: PrefillMark) -> PrefillSupport {
-    PrefillSupport {
-        slug,
-        supports_model: goes_on,
-        mark,
-        version_segment: None,
-        may_repeat_prefill: false,
-        supports_responses: false,
-    }
-}
-
-// Columns: slug, supported models, mark.
-static ROWS: &[PrefillSupport] = &[
-    row("anthropic", is_claude_up_to_4_5, PrefillMark::Implicit),
-    row("azure-ai", is_claude_up_to_4_5, PrefillMark::Implicit),
-    row("bedrock", is_claude_up_to_4_5, PrefillMark::Implicit),
-    row("claude-platform-aws", is_claude_up_to_4_5, PrefillMark::Implicit),
-    row("dashscope", is_non_thinking_qwen, PrefillMark::MessageField("partial")),
-    PrefillSupport {
-        version_segment: Some("/beta"),
-        ..row("deepseek", any_model, PrefillMark::MessageField("prefix"))
-    },
-    row("groq", is_llama_chat_model, PrefillMark::Implicit),
-    PrefillSupport { may_repeat_prefill: true, ..row("mistral-ai", any_model, PrefillMark::MessageField("prefix")) },
-    // The mock provider's behaviour depends on the model name.
-    PrefillSupport {
-        supports_responses: true,
-        ..row("mock", |model| model.contains("prefix=on"), PrefillMark::Implicit)
-    },
-    row("moonshot", any_model, PrefillMark::MessageField("partial")),
-    row("openrouter", is_claude_up_to_4_5, PrefillMark::Implicit),
-    PrefillSupport {
-        may_repeat_prefill: true,
-        ..row("siliconflow", is_non_reasoning_model, PrefillMark::RequestField("prefix"))
-    },
-    row("vertex-ai", is_claude_up_to_4_5, PrefillMark::Implicit),
-];
-
-/// Fallback for providers without a row. A config may still enable prefill for them.
-static UNKNOWN_PROVIDER: PrefillSupport = row("", |_| false, PrefillMark::Implicit);
-
-fn any_model(_model: &str) -> bool {
+pub(crate) fn any_model(_model: &str) -> bool {
     true
 }
 
 /// Returns true for Claude models up to 4.5; later ones reject a prefill.
-fn is_claude_up_to_4_5(model: &str) -> bool {
+pub(crate) fn is_claude_up_to_4_5(model: &str) -> bool {
     claude_version(model).is_some_and(|version| version <= (4, 5))
 }
 
-/// Parses the version of a Claude model from its name, whatever precedes or follows it: `claude-opus-4-7` is (4, 7).
-/// Returns `None` for other models and for names without a number.
-pub(crate) fn claude_version(model: &str) -> Option<(u32, u32)> {
-    let (_, name) = model.split_once("claude-")?;
-    let numbers = name.split(|letter: char| !letter.is_ascii_digit()).filter_map(|part| part.parse::<u32>().ok());
-    // Longer numbers are dates.
-    let mut version = numbers.take_while(|number| *number < 100);
-    version.next().map(|major| (major, version.next().unwrap_or(0)))
-}
-
 /// Returns true for Qwen text models that respond without thinking first.
-fn is_non_thinking_qwen(model: &str) -> bool {
+pub(crate) fn is_non_thinking_qwen(model: &str) -> bool {
     model.starts_with("qwen") && !["thinking", "omni", "audio", "-mt", "-ocr"].iter().any(|kind| model.contains(kind))
 }
 
-fn is_llama_chat_model(model: &str) -> bool {
+pub(crate) fn is_llama_chat_model(model: &str) -> bool {
     model.contains("llama") && !model.contains("guard")
 }
 
-fn is_non_reasoning_model(model: &str) -> bool {
+pub(crate) fn is_non_reasoning_model(model: &str) -> bool {
     !["DeepSeek-R1", "Thinking", "QwQ", "QVQ", "-Z1-"].iter().any(|kind| model.contains(kind))
 }
 
-impl dyn Provider {
-    /// Returns how the provider supports assistant prefill.
-    pub fn prefill_support(&self) -> &'static PrefillSupport {
-        find_prefill_support(self.slug())
-    }
-}
-
-pub(crate) fn find_prefill_support(slug: &str) -> &'static PrefillSupport {
-    ROWS.iter().find(|row| row.slug == slug).unwrap_or(&UNKNOWN_PROVIDER)
-}
-
 impl PrefillSupport {
+    pub(crate) const UNKNOWN: Self = Self { is_known: false, ..Self::new(|_| false, PrefillMark::Implicit) };
+
+    pub(crate) const fn new(supports_model: fn(&str) -> bool, mark: PrefillMark) -> Self {
+        Self {
+            is_known: true,
+            supports_model,
+            mark,
+            version_segment: None,
+            may_repeat_prefill: false,
+            supports_responses: false,
+        }
+    }
+
     /// Returns the reason why a model cannot continue a prefill; `None` if it can. `is_response` is true for a request
     /// to the provider's native Responses API.
     pub fn unsupported_reason(&self, model: &str, is_response: bool) -> Option<&'static str> {
-        match self.slug {
-            "" => Some("its provider is not known to continue a partial response"),
-            _ if is_response && !self.supports_responses => {
+        match is_response {
+            _ if !self.is_known => Some("its provider is not known to continue a partial response"),
+            true if !self.supports_responses => {
                 Some("its provider's Responses API is not known to continue a partial response")
             }
             _ if (self.supports_model)(model) => None,
@@ -155,6 +106,11 @@ impl PrefillSupport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog;
+
+    fn find_prefill_support(slug: &str) -> &'static PrefillSupport {
+        &catalog::find_provider(slug).unwrap().row().prefill
+    }
 
     fn supports_prefill(slug: &str, model: &str) -> bool {
         find_prefill_support(slug).unsupported_reason(model, false).is_none()
@@ -206,7 +162,7 @@ mod tests {
         }
         let why = |slug, is_response| find_prefill_support(slug).unsupported_reason("gemma", is_response).unwrap();
         let reasons = std::collections::HashSet::from([why("groq", false), why("groq", true), why("openai", false)]);
-        assert_eq!(reasons.len(), 3, "which of them it is can be told");
+        assert_eq!(reasons.len(), 3, "each reason is distinct");
     }
 
     #[test]
@@ -230,10 +186,5 @@ mod tests {
         {
             assert_eq!(find_prefill_support("mistral-ai").mark_prefill(body.as_bytes()), None, "{body}");
         }
-    }
-
-    #[test]
-    fn each_row_names_a_known_provider() {
-        assert!(ROWS.iter().all(|row| super::super::find_provider(row.slug).is_some()));
     }
 }

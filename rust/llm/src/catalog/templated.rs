@@ -1,64 +1,129 @@
 //! `OpenAI`-compatible providers with a customer-specific base URL: one row each, with a URL template.
 
-use super::{
-    CHAT, CREATE_RESPONSE, EMBED, Grant, OperationGroup, OptionField, Options, Provider, SigningKeys,
-    contains_operation, needs_openai_translation, options::gateway_option, oracle,
-};
-use crate::catalog::{
-    param_map::{LEGACY_MAX_TOKENS, OPENAI_COMPATIBLE, ParamRules},
-    path_segment,
-};
 use crate::{
-    chat::providers::{ProviderFormat, openai_chat},
+    catalog::{
+        grant::Grant,
+        openai_compatible::select_chat_format,
+        operation_groups::{
+            CHAT, CREATE_RESPONSE, EMBED, OperationGroup, contains_operation, needs_openai_translation,
+        },
+        options::{OptionField, Options, gateway_option},
+        oracle,
+        own_endpoint::{OwnEndpoint, find_endpoint, path_with_model, write_endpoint_path},
+        param_map::{LEGACY_MAX_TOKENS, OPENAI_COMPATIBLE},
+        path_info::PathInfo,
+        path_segment,
+        provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels, write_path},
+        row::{OperationRules, ProviderRow},
+        signing_keys::SigningKeys,
+    },
+    chat::providers::openai_chat,
+    error_response::ErrorFallback,
     images::image_formats,
     operation::Operation,
+    provider_format::ProviderFormat,
 };
 
 pub(crate) struct TemplatedProvider {
-    slug: &'static str,
+    row: ProviderRow,
     /// Base URL; `{}` stands for the value of the first option.
     base_url_template: &'static str,
-    native_operations: &'static [OperationGroup],
-    options: &'static [OptionField],
     /// Value for the template if the client sends none.
     default_value: Option<&'static str>,
+    /// Returns the path that follows the template.
+    base_path: fn(&Options) -> Result<String, String>,
+    /// Rejects options that contradict the model.
+    check_model: fn(&Options, &str) -> Result<(), String>,
+    /// Option with the serving endpoint to call, whatever model the request names.
+    endpoint_option: Option<OptionField>,
+    endpoints: &'static [OwnEndpoint],
+    signing_keys: for<'o> fn(&'o Options) -> Result<Option<SigningKeys<'o>>, String>,
+    grant: fn(&Options) -> Result<Option<Grant>, String>,
+}
+
+/// Provider without differences from others.
+const PLAIN: TemplatedProvider = TemplatedProvider {
+    row: templated_row("", &[], &[]),
+    base_url_template: "",
+    default_value: None,
+    base_path: |_| Ok(String::new()),
+    check_model: |_, _| Ok(()),
+    endpoint_option: None,
+    endpoints: &[],
+    signing_keys: |_| Ok(None),
+    grant: |_| Ok(None),
+};
+
+/// Returns the row of a provider. The models come from many vendors, and so do their finish reasons.
+const fn templated_row(
+    slug: &'static str,
+    native_operations: &'static [OperationGroup],
+    options: &'static [OptionField],
+) -> ProviderRow {
+    ProviderRow {
+        options,
+        param_rules: OperationRules::uniform(&OPENAI_COMPATIBLE),
+        has_custom_finish_reasons: true,
+        ..ProviderRow::new(slug, "", native_operations)
+    }
 }
 
 pub(crate) static TEMPLATED_PROVIDERS: &[TemplatedProvider] = &[
     TemplatedProvider {
-        slug: "byteplus",
+        row: templated_row("byteplus", &[CHAT, EMBED], &[gateway_option("byteplus_region", "byteplus-region")]),
         base_url_template: "https://ark.{}.bytepluses.com/api/v3",
-        native_operations: &[CHAT, EMBED],
-        options: &[gateway_option("byteplus_region", "byteplus-region")],
         default_value: Some("ap-southeast"),
+        ..PLAIN
     },
     TemplatedProvider {
-        slug: "cortex",
+        row: ProviderRow {
+            has_model_list: false,
+            ..templated_row("cortex", &[CHAT], &[gateway_option("snowflake_account", "snowflake-account")])
+        },
         base_url_template: "https://{}.snowflakecomputing.com/api/v2/cortex/v1",
-        native_operations: &[CHAT],
-        options: &[gateway_option("snowflake_account", "snowflake-account")],
-        default_value: None,
+        ..PLAIN
     },
     TemplatedProvider {
-        slug: "databricks",
+        row: ProviderRow {
+            model_override_options: &[DATABRICKS_ENDPOINT.key],
+            model_in_path: databricks_endpoint,
+            // Amazon models on Databricks reject `stream_options`; each event already reports the usage so far.
+            always_streams_usage: true,
+            has_model_list: false,
+            ..templated_row("databricks", &[CHAT, EMBED], DATABRICKS_OPTIONS)
+        },
         base_url_template: "https://{}.cloud.databricks.com/serving-endpoints",
-        native_operations: &[CHAT, EMBED],
-        options: &[gateway_option("databricks_workspace", "databricks-workspace"), DATABRICKS_ENDPOINT],
-        default_value: None,
+        endpoint_option: Some(DATABRICKS_ENDPOINT),
+        ..PLAIN
     },
     TemplatedProvider {
-        slug: "oracle",
+        row: ProviderRow {
+            has_model_list: false,
+            error_fallback: ErrorFallback::CodeAsType,
+            ..templated_row("oracle", &[CHAT, CREATE_RESPONSE], oracle::OPTIONS)
+        },
         base_url_template: "https://inference.generativeai.{}.oci.oraclecloud.com",
-        native_operations: &[CHAT, CREATE_RESPONSE],
-        options: oracle::OPTIONS,
-        default_value: None,
+        base_path: oracle::base_path,
+        check_model: oracle::check_serving_mode,
+        signing_keys: oracle::signing_keys,
+        grant: oracle::grant,
+        ..PLAIN
     },
     TemplatedProvider {
-        slug: "workers-ai",
+        row: ProviderRow {
+            version_segment: "/v1",
+            // Model names contain slashes.
+            model_in_path: |path| path.split_once("/run/").map(|(_, name)| name),
+            param_rules: OperationRules::uniform(&LEGACY_MAX_TOKENS),
+            ..templated_row(
+                "workers-ai",
+                &[CHAT, EMBED],
+                &[gateway_option("workers_ai_account_id", "workers-ai-account-id")],
+            )
+        },
         base_url_template: "https://api.cloudflare.com/client/v4/accounts/{}/ai",
-        native_operations: &[CHAT, EMBED],
-        options: &[gateway_option("workers_ai_account_id", "workers-ai-account-id")],
-        default_value: None,
+        endpoints: &WORKERS_AI_ENDPOINTS,
+        ..PLAIN
     },
 ];
 
@@ -71,131 +136,79 @@ pub(crate) fn host_templates() -> impl Iterator<Item = &'static str> {
 const DATABRICKS_ENDPOINT: OptionField =
     gateway_option("databricks_serving_endpoint_name", "databricks-serving-endpoint-name");
 
-impl TemplatedProvider {
-    /// Returns true if the operation generates images at a path that contains the model.
-    fn is_image_generation(&self, operation: Operation) -> bool {
-        self.is_workers_ai() && operation == Operation::ImageGenerate
+const DATABRICKS_OPTIONS: &[OptionField] =
+    &[gateway_option("databricks_workspace", "databricks-workspace"), DATABRICKS_ENDPOINT];
+
+/// Finds the serving endpoint in a path. Endpoint names are the first path segment below the base URL.
+fn databricks_endpoint(path: &str) -> Option<&str> {
+    path_segment::segment_after(path, &["/serving-endpoints/"])
+        .or_else(|| path.ends_with("/invocations").then(|| path_segment::first_segment(path)))
+}
+
+/// Images, whose path contains the model, and the search that lists all models.
+static WORKERS_AI_ENDPOINTS: [OwnEndpoint; 2] = [
+    OwnEndpoint::for_images(&image_formats::WORKERS_AI, |info| path_with_model(info, "/run/:model")),
+    OwnEndpoint::for_model_list(&openai_chat::COMPATIBLE, Some(|_| Ok("/models/search?per_page=1000".into()))),
+];
+
+impl ProviderFormats for TemplatedProvider {
+    fn row(&self) -> &ProviderRow {
+        &self.row
     }
 
-    /// Returns true if the operation lists models at the provider's own search path.
-    fn is_model_search(&self, operation: Operation) -> bool {
-        self.is_workers_ai() && operation == Operation::Models
-    }
-
-    fn is_workers_ai(&self) -> bool {
-        self.slug == "workers-ai"
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static ProviderFormat> {
+        if let Some(endpoint) = find_endpoint(self.endpoints, operation, model) {
+            return Some(endpoint.format);
+        }
+        needs_openai_translation(self.row.native_operations, operation).then(|| select_chat_format(&self.row, model))
     }
 }
 
-impl Provider for TemplatedProvider {
-    fn slug(&self) -> &'static str {
-        self.slug
-    }
-
-    fn base_url(&self) -> &'static str {
-        ""
-    }
-
-    fn version_segment(&self) -> &'static str {
-        if self.is_workers_ai() { "/v1" } else { "" }
-    }
-
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        self.native_operations
-    }
-
-    fn options(&self) -> &'static [OptionField] {
-        self.options
-    }
-
+impl ProviderAddress for TemplatedProvider {
     fn resolve_base_url(&self, _operation: Operation, options: &Options) -> Result<Option<String>, String> {
-        let [option, ..] = self.options else { return Ok(None) };
+        let [option, ..] = self.row.options else { return Ok(None) };
         let missing = || format!("no {}: send x-gateway-{}", option.key, option.header);
         let value = options.get(option.key).or(self.default_value).ok_or_else(missing)?;
         // An account may have a region after a dot.
         if !value.split('.').all(path_segment::is_host_label) {
             return Err(format!("{} must be letters, digits, dots and dashes", option.key));
         }
-        let version = if self.slug == "oracle" { oracle::base_path(options)? } else { String::new() };
-        Ok(Some(self.base_url_template.replace("{}", value) + &version))
+        Ok(Some(self.base_url_template.replace("{}", value) + &(self.base_path)(options)?))
     }
 
     fn write_request_target(
         &self,
-        path_info: &super::PathInfo<'_>,
+        path_info: &PathInfo<'_>,
         options: &Options,
         out: &mut Vec<u8>,
     ) -> Result<(), String> {
-        if self.is_model_search(path_info.operation) {
-            out.extend_from_slice(b"/models/search?per_page=1000");
+        if write_endpoint_path(self.endpoints, path_info, out)? {
             return Ok(());
         }
-        if self.slug == "oracle" {
-            oracle::check_serving_mode(options, path_info.model)?;
-        }
-        if let Some(endpoint) = options.get(DATABRICKS_ENDPOINT.key)
-            && (contains_operation(self.native_operations, path_info.operation)
+        (self.check_model)(options, path_info.model)?;
+        if let Some(endpoint) = self.endpoint_option.and_then(|option| options.get(option.key))
+            && (contains_operation(self.row.native_operations, path_info.operation)
                 || self.provider_format(path_info.operation, path_info.model).is_some())
         {
             out.extend_from_slice(format!("/{}/invocations", path_segment::encode_model(endpoint)?).as_bytes());
             return Ok(());
         }
-        if !self.is_image_generation(path_info.operation) {
-            super::write_path(self, path_info, out);
-            return Ok(());
-        }
-        // Model names contain slashes, which stay unencoded in the path.
-        let model: Vec<_> = path_info.model.split('/').map(path_segment::encode_model).collect::<Result<_, _>>()?;
-        out.extend_from_slice(format!("/run/{}", model.join("/")).as_bytes());
+        write_path(self, path_info, out);
         Ok(())
     }
+}
 
-    fn model_in_path<'p>(&self, path: &'p str) -> Option<&'p str> {
-        match self.slug {
-            // Model names contain slashes.
-            "workers-ai" => path.split_once("/run/").map(|(_, name)| name),
-            // Endpoint names are the first path segment below the base URL.
-            "databricks" => path_segment::segment_after(path, &["/serving-endpoints/"])
-                .or_else(|| path.ends_with("/invocations").then(|| path_segment::first_segment(path))),
-            _ => path_segment::segment_after(path, path_segment::MODEL_PATH_MARKERS),
-        }
-    }
-
-    fn model_override<'o>(&self, options: &'o Options, _stated: super::PathOptions<'o>) -> Option<&'o str> {
-        options.get(DATABRICKS_ENDPOINT.key)
-    }
-
-    fn accepts_stream_options(&self, _version: Option<&str>, _options: &Options) -> bool {
-        // Amazon models on Databricks reject `stream_options`; each event already reports the usage so far.
-        self.slug != "databricks"
-    }
-
+impl ProviderCredentials for TemplatedProvider {
     fn signing_keys<'o>(&self, options: &'o Options) -> Result<Option<SigningKeys<'o>>, String> {
-        if self.slug == "oracle" { oracle::signing_keys(options) } else { Ok(None) }
+        (self.signing_keys)(options)
     }
 
     fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
-        if self.slug == "oracle" { oracle::grant(options) } else { Ok(None) }
-    }
-
-    /// The models come from many vendors, and so do their finish reasons.
-    fn has_custom_finish_reasons(&self) -> bool {
-        true
-    }
-
-    fn param_rules(&self, _operation: Operation) -> &'static ParamRules {
-        if self.is_workers_ai() { &LEGACY_MAX_TOKENS } else { &OPENAI_COMPATIBLE }
-    }
-
-    fn provider_format(&self, operation: Operation, _model: &str) -> Option<&'static dyn ProviderFormat> {
-        if self.is_image_generation(operation) {
-            return Some(&image_formats::WORKERS_AI);
-        }
-        let wire =
-            if self.slug == "databricks" { &openai_chat::USAGE_ALWAYS_STREAMED } else { &openai_chat::COMPATIBLE };
-        (self.is_model_search(operation) || needs_openai_translation(self.native_operations, operation)).then_some(wire)
+        (self.grant)(options)
     }
 }
+
+impl ProviderModels for TemplatedProvider {}
 
 #[cfg(test)]
 mod tests {
@@ -206,26 +219,26 @@ mod tests {
         for row in TEMPLATED_PROVIDERS {
             let base = |value: &str| {
                 let mut options = Options::default();
-                options.insert_if_absent(row.options[0], value.into());
+                options.insert_if_absent(row.row.options[0], value.into());
                 row.resolve_base_url(Operation::ChatComplete, &options)
             };
             let url = base("my-own").unwrap().unwrap();
             assert!(url.starts_with("https://") && url.contains("my-own"), "{url}");
             for wrong in ["evil.example/", "a@b", "", "a/../b", "a b"] {
-                assert!(base(wrong).is_err(), "{} {wrong}", row.slug);
+                assert!(base(wrong).is_err(), "{} {wrong}", row.row.slug);
             }
             let alone = row.resolve_base_url(Operation::ChatComplete, &Options::default());
-            assert_eq!(alone.is_ok(), row.default_value.is_some(), "{}", row.slug);
+            assert_eq!(alone.is_ok(), row.default_value.is_some(), "{}", row.row.slug);
         }
     }
 
     #[test]
     fn databricks_endpoint_option_overrides_the_model() {
-        let row = TEMPLATED_PROVIDERS.iter().find(|row| row.slug == "databricks").unwrap();
+        let row = TEMPLATED_PROVIDERS.iter().find(|row| row.row.slug == "databricks").unwrap();
         let target = |operation, given: &[(&str, &str)]| {
-            let stated = super::super::PathOptions::default();
+            let stated = crate::catalog::path_info::PathOptions::default();
             let (path, query, prefix, model, user) = ("/chat/completions", "", "/serving-endpoints", "m", "");
-            let path_info = super::super::PathInfo {
+            let path_info = crate::catalog::path_info::PathInfo {
                 operation,
                 path,
                 query,
@@ -237,7 +250,7 @@ mod tests {
                 path_options: stated,
             };
             let mut out = Vec::new();
-            row.write_request_target(&path_info, &Options::from_pairs(row.options, given), &mut out)?;
+            row.write_request_target(&path_info, &Options::from_pairs(row.row.options, given), &mut out)?;
             Ok::<_, String>(String::from_utf8(out).unwrap())
         };
         let endpoint_option = [("databricks_serving_endpoint_name", "my/own")];
@@ -251,10 +264,10 @@ mod tests {
 
     #[test]
     fn workers_ai_puts_the_image_model_into_the_path() {
-        let row = TEMPLATED_PROVIDERS.iter().find(|row| row.slug == "workers-ai").unwrap();
-        let info_for = |operation, model| super::super::PathInfo {
+        let row = TEMPLATED_PROVIDERS.iter().find(|row| row.row.slug == "workers-ai").unwrap();
+        let info_for = |operation, model| crate::catalog::path_info::PathInfo {
             prefix: "/client/v4/accounts/a/ai",
-            ..super::super::PathInfo::for_test(operation, "/chat/completions", model)
+            ..crate::catalog::path_info::PathInfo::for_test(operation, "/chat/completions", model)
         };
         let target = |path_info| {
             let mut out = Vec::new();

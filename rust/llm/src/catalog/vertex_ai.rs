@@ -1,21 +1,28 @@
 //! Vertex AI: Gemini, Claude and other publishers. The path names the project and the region; a Google access token is
 //! sent as the bearer.
 
-use super::{
-    FILES, GEMINI, GEMINI_COUNT, Grant, NATIVE_BATCH_JOBS, OperationGroup, OptionField, Options, PathInfo, PathOptions,
-    Provider, contains_operation, external_account,
-    google::write_native_verb,
-    options::{PROVIDER_MODEL, forwarded_option, gateway_option},
-};
-use crate::catalog::{batch_jobs, path_segment};
 use crate::{
-    chat::providers::{ProviderFormat, anthropic_hosted, anthropic_messages, gemini, openai_chat},
+    catalog::{
+        batch_jobs, external_account,
+        google::{self, write_native_verb},
+        grant::Grant,
+        model_lists,
+        operation_groups::{FILES, GEMINI, GEMINI_COUNT, NATIVE_BATCH_JOBS, contains_operation},
+        options::{OptionField, Options, PROVIDER_MODEL, forwarded_option, gateway_option},
+        path_info::PathInfo,
+        path_segment::{self, job_id_in_path},
+        prefill::{self, PrefillMark, PrefillSupport},
+        provider::{ProviderAddress, ProviderCredentials, ProviderFormats, ProviderModels, write_path},
+        row::ProviderRow,
+        vertex_publishers::split_publisher,
+    },
+    chat::providers::{anthropic_hosted, anthropic_messages, gemini, openai_chat},
     embeddings::embedding_formats,
     files::{self, FileStore},
     jobs::{batch_providers, fine_tuning_providers},
     operation::Operation,
+    provider_format::ProviderFormat,
     rerank::rerank_formats,
-    translation::{self},
 };
 
 pub(crate) struct VertexAi;
@@ -39,23 +46,47 @@ const FEDERATED_AUTH_TYPE: &str = "workloadIdentityFederation";
 /// OAuth scope of the access tokens.
 const OAUTH_SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
-impl Provider for VertexAi {
-    fn slug(&self) -> &'static str {
-        "vertex-ai"
+static ROW: ProviderRow = ProviderRow {
+    options: OPTIONS,
+    model_override_options: &[PROVIDER_MODEL.key],
+    prepaid_option: Some("vertex_skip_ptu_cost_attribution"),
+    prefill: PrefillSupport::new(prefill::is_claude_up_to_4_5, PrefillMark::Implicit),
+    file_store: Some(FileStore::Bucket(&files::GCS)),
+    ..ProviderRow::new("vertex-ai", "", &[GEMINI, GEMINI_COUNT, NATIVE_BATCH_JOBS, FILES])
+};
+
+impl ProviderFormats for VertexAi {
+    fn row(&self) -> &ProviderRow {
+        &ROW
     }
 
-    fn base_url(&self) -> &'static str {
-        ""
+    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static ProviderFormat> {
+        let publisher = split_publisher(model).0;
+        if contains_operation(&[NATIVE_BATCH_JOBS, FILES], operation)
+            || publisher == "google" && contains_operation(&[GEMINI, GEMINI_COUNT], operation)
+        {
+            return None;
+        }
+        let wire: &'static ProviderFormat = match (operation, publisher) {
+            (operation, _) if operation.is_fine_tuning() => &fine_tuning_providers::VERTEX,
+            (operation, _) if operation.is_batch() => &batch_providers::VERTEX,
+            (Operation::Models, _) => &gemini::VERTEX_AI,
+            (operation, "google") if operation.counts_tokens() => &gemini::VERTEX_AI,
+            (Operation::Messages, "anthropic") => &anthropic_hosted::VERTEX,
+            (operation, "anthropic") if operation.counts_tokens() => &anthropic_hosted::VERTEX,
+            (operation, "google") if operation.is_embedding() => &embedding_formats::VERTEX_PREDICT,
+            (Operation::Rerank, _) => &rerank_formats::GOOGLE,
+            (Operation::ImageGenerate, "google") => google::image_format(model),
+            (operation, _) if !operation.is_chat() => return None,
+            (_, "anthropic") => &anthropic_messages::VERTEX,
+            (_, "google") => &gemini::VERTEX_AI,
+            _ => &openai_chat::VERTEX_PARTNER_MODELS,
+        };
+        Some(wire)
     }
+}
 
-    fn native_operations(&self) -> &'static [OperationGroup] {
-        &[GEMINI, GEMINI_COUNT, NATIVE_BATCH_JOBS, FILES]
-    }
-
-    fn options(&self) -> &'static [OptionField] {
-        OPTIONS
-    }
-
+impl ProviderAddress for VertexAi {
     fn resolve_base_url(&self, operation: Operation, options: &Options) -> Result<Option<String>, String> {
         let is_object = matches!(operation, Operation::PutBatchObject | Operation::GetBatchObject);
         if is_object || FILES.contains(&operation) {
@@ -72,79 +103,6 @@ impl Provider for VertexAi {
         }))
     }
 
-    fn file_store(&self) -> Option<FileStore> {
-        Some(FileStore::Bucket(&files::GCS))
-    }
-
-    fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
-        let key_file = options.get("vertex_service_account_json").map(ToOwned::to_owned);
-        match options.get("vertex_auth_type") {
-            // The client sends the access token itself.
-            Some("basic") => return Ok(None),
-            Some("serviceAccount" | FEDERATED_AUTH_TYPE) if key_file.is_none() => {
-                return Err("no key file: send x-gateway-vertex-service-account-json".into());
-            }
-            None | Some("serviceAccount" | FEDERATED_AUTH_TYPE) => (),
-            Some(other) => {
-                return Err(format!(
-                    "vertex_auth_type `{other}` must be basic, serviceAccount or {FEDERATED_AUTH_TYPE}"
-                ));
-            }
-        }
-        let Some(key_file) = key_file else { return Ok(None) };
-        // An external account file is parsed for every request. A service account key file is not: it does not contain
-        // this type.
-        let is_federated = options.get("vertex_auth_type") == Some(FEDERATED_AUTH_TYPE);
-        if is_federated || memchr::memmem::find(key_file.as_bytes(), b"\"external_account\"").is_some() {
-            let account = external_account::parse_external_account(&key_file, OAUTH_SCOPE)?;
-            return Ok(Some(Grant::ExternalAccount(Box::new(account))));
-        }
-        Ok(Some(Grant::ServiceAccount { key_file, scope: OAUTH_SCOPE }))
-    }
-
-    fn is_prepaid(&self, options: &Options) -> bool {
-        options.get("vertex_skip_ptu_cost_attribution") == Some("true")
-    }
-
-    fn model_override<'o>(&self, options: &'o Options, _stated: PathOptions<'o>) -> Option<&'o str> {
-        options.get(PROVIDER_MODEL.key)
-    }
-
-    fn job_models(&self, job: &[u8]) -> Vec<String> {
-        let Some(name) = batch_jobs::read_model(job, "model") else { return Vec::new() };
-        let found = name.strip_prefix("publishers/").and_then(|rest| rest.split_once("/models/"));
-        let Some((publisher, model)) = found else { return vec![name] };
-        // Some names imply their publisher; clients may then also use the bare name.
-        let bare = (split_publisher(model) == (publisher, model)).then(|| model.to_owned());
-        let full = format!("{publisher}.{model}");
-        [name.clone(), full].into_iter().chain(bare).collect()
-    }
-
-    fn provider_format(&self, operation: Operation, model: &str) -> Option<&'static dyn ProviderFormat> {
-        let publisher = split_publisher(model).0;
-        if contains_operation(&[NATIVE_BATCH_JOBS, FILES], operation)
-            || publisher == "google" && contains_operation(&[GEMINI, GEMINI_COUNT], operation)
-        {
-            return None;
-        }
-        let wire: &'static dyn ProviderFormat = match (operation, publisher) {
-            (operation, _) if operation.is_fine_tuning() => &fine_tuning_providers::VERTEX,
-            (operation, _) if operation.is_batch() => &batch_providers::VERTEX,
-            (Operation::Models, _) => &gemini::VERTEX_AI,
-            (operation, "google") if operation.counts_tokens() => &gemini::VERTEX_AI,
-            (Operation::Messages, "anthropic") => &anthropic_hosted::VERTEX,
-            (operation, "anthropic") if operation.counts_tokens() => &anthropic_hosted::VERTEX,
-            (operation, "google") if operation.is_embedding() => &embedding_formats::VERTEX_PREDICT,
-            (Operation::Rerank, _) => &rerank_formats::GOOGLE,
-            (Operation::ImageGenerate, "google") => super::google::image_format(model),
-            (operation, _) if !translation::is_chat_operation(operation) => return None,
-            (_, "anthropic") => &anthropic_messages::VERTEX,
-            (_, "google") => &gemini::VERTEX_AI,
-            _ => &openai_chat::VERTEX_PARTNER_MODELS,
-        };
-        Some(wire)
-    }
-
     fn write_request_target(
         &self,
         path_info: &PathInfo<'_>,
@@ -153,7 +111,7 @@ impl Provider for VertexAi {
     ) -> Result<(), String> {
         if path_info.operation == Operation::Models {
             out.extend_from_slice(b"/v1beta1/publishers/google/models?pageSize=200");
-            crate::catalog::model_lists::write_page_token(path_info, "pageToken", out);
+            model_lists::write_page_token(path_info, "pageToken", out);
             return Ok(());
         }
         if FILES.contains(&path_info.operation) {
@@ -172,7 +130,7 @@ impl Provider for VertexAi {
             let jobs = format!("{version}/{}/batchPredictionJobs", location_path(options)?);
             let bucket = options.get("vertex_storage_bucket_name");
             let bucket = bucket.ok_or("no bucket: send x-gateway-vertex-storage-bucket-name");
-            out.extend_from_slice(batch_jobs::request_path(path_info, (&jobs, ":cancel"), bucket)?.as_bytes());
+            out.extend_from_slice(batch_jobs::request_path(path_info, &jobs, ":cancel", bucket)?.as_bytes());
             return Ok(());
         }
         let is_its_own = split_publisher(path_info.model).0 == "google"
@@ -181,7 +139,7 @@ impl Provider for VertexAi {
             if path_info.operation == Operation::CountTokens {
                 return Err(format!("the model `{}` does not support countTokens here", path_info.model));
             }
-            super::write_path(self, path_info, out);
+            write_path(self, path_info, out);
             return Ok(());
         }
         if is_its_own {
@@ -210,6 +168,46 @@ impl Provider for VertexAi {
         };
         out.extend_from_slice(path.as_bytes());
         Ok(())
+    }
+}
+
+impl ProviderCredentials for VertexAi {
+    fn grant(&self, options: &Options) -> Result<Option<Grant>, String> {
+        let key_file = options.get("vertex_service_account_json").map(ToOwned::to_owned);
+        match options.get("vertex_auth_type") {
+            // The client sends the access token itself.
+            Some("basic") => return Ok(None),
+            Some("serviceAccount" | FEDERATED_AUTH_TYPE) if key_file.is_none() => {
+                return Err("no key file: send x-gateway-vertex-service-account-json".into());
+            }
+            None | Some("serviceAccount" | FEDERATED_AUTH_TYPE) => (),
+            Some(other) => {
+                return Err(format!(
+                    "vertex_auth_type `{other}` must be basic, serviceAccount or {FEDERATED_AUTH_TYPE}"
+                ));
+            }
+        }
+        let Some(key_file) = key_file else { return Ok(None) };
+        // An external account file is parsed for every request. A service account key file is not: it does not contain
+        // this type.
+        let is_federated = options.get("vertex_auth_type") == Some(FEDERATED_AUTH_TYPE);
+        if is_federated || memchr::memmem::find(key_file.as_bytes(), b"\"external_account\"").is_some() {
+            let account = external_account::parse_external_account(&key_file, OAUTH_SCOPE)?;
+            return Ok(Some(Grant::ExternalAccount(Box::new(account))));
+        }
+        Ok(Some(Grant::ServiceAccount { key_file, scope: OAUTH_SCOPE }))
+    }
+}
+
+impl ProviderModels for VertexAi {
+    fn job_models(&self, job: &[u8]) -> Vec<String> {
+        let Some(name) = batch_jobs::read_model(job, "model") else { return Vec::new() };
+        let found = name.strip_prefix("publishers/").and_then(|rest| rest.split_once("/models/"));
+        let Some((publisher, model)) = found else { return vec![name] };
+        // Some names imply their publisher; clients may then also use the bare name.
+        let bare = (split_publisher(model) == (publisher, model)).then(|| model.to_owned());
+        let full = format!("{publisher}.{model}");
+        [name.clone(), full].into_iter().chain(bare).collect()
     }
 }
 
@@ -254,7 +252,7 @@ fn write_job_path(path_info: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), Str
         operation => {
             let is_end = matches!(operation, Operation::CancelFinetune | Operation::CancelBatch);
             let verb = if is_end { ":cancel" } else { "" };
-            out.extend_from_slice(format!("/{}{verb}", super::job_id_in_path(path_info.path)?).as_bytes());
+            out.extend_from_slice(format!("/{}{verb}", job_id_in_path(path_info.path)?).as_bytes());
         }
     }
     Ok(())
@@ -264,7 +262,7 @@ fn write_job_path(path_info: &PathInfo<'_>, out: &mut Vec<u8>) -> Result<(), Str
 fn model_method(path_info: &PathInfo<'_>, publisher: &str) -> &'static str {
     match (publisher, path_info.operation, path_info.is_streaming) {
         ("google", operation, _) if operation.is_embedding() => "predict",
-        ("google", ..) => super::google::translated_verb(path_info),
+        ("google", ..) => google::translated_verb(path_info),
         (_, _, true) => "streamRawPredict",
         (_, _, false) => "rawPredict",
     }
@@ -285,28 +283,10 @@ fn require_region(options: &Options) -> Result<&str, String> {
     }
 }
 
-/// Returns the model name as batch and tuning jobs need it. A name with a slash is already complete.
-pub(crate) fn publisher_model_path(model: &str) -> String {
-    if model.contains('/') {
-        return model.to_owned();
-    }
-    let (publisher, model) = split_publisher(model);
-    format!("publishers/{publisher}/models/{model}")
-}
-
-/// Splits a model into its publisher and its name. Without a publisher, Claude models belong to Anthropic and all
-/// others to Google.
-fn split_publisher(model: &str) -> (&'static str, &str) {
-    const PUBLISHERS: [&str; 5] = ["google", "anthropic", "meta", "mistralai", "endpoints"];
-    let split =
-        model.split_once('.').and_then(|(first, rest)| Some((*PUBLISHERS.iter().find(|one| **one == first)?, rest)));
-    split.unwrap_or((if model.starts_with("claude") { "anthropic" } else { "google" }, model))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::GooglePathOptions;
+    use crate::catalog::{GooglePathOptions, PathOptions};
 
     fn request_target(model: &str, streams: bool) -> Result<String, String> {
         let mut options = Options::default();

@@ -44,11 +44,21 @@ impl CallIdFormat {
     }
 }
 
+/// Returns a text of at most this many characters: its beginning and a hash of all of it. It is always the same for the
+/// same text. Returns `None` if the text is short enough.
+pub(super) fn shorten(text: &str, max_chars: usize) -> Option<String> {
+    if text.chars().count() <= max_chars {
+        return None;
+    }
+    let kept: String = text.chars().take(max_chars - HASHED_ID_LENGTH - 1).collect();
+    Some(format!("{kept}_{}", hash_id(text)))
+}
+
 const HASHED_ID_LENGTH: usize = 9;
 const BASE62_ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// Hashes an id (FNV-1a) to nine letters and digits. The result must be the same in every version and on every machine.
-fn hash_id(id: &str) -> String {
+pub(super) fn hash_id(id: &str) -> String {
     let hash = id
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));

@@ -1,8 +1,7 @@
 //! Response events: the canonical form of a model's response. It is the same for all providers, and for complete and
 //! streamed responses.
 
-use crate::citations::CitationSet;
-use crate::usage::Usage;
+use crate::{chat::field_scope::FieldScope, citations::CitationSet, usage::Usage};
 
 /// Event of a response. Text arrives in chunks of any size.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,17 +75,22 @@ impl ResponseEvent<'_> {
     }
 }
 
-/// Part of the response that an extra field belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FieldScope {
-    Response,
-    Choice,
-    Message,
-    /// The text block before the field.
-    Block,
+/// Reports an event of a stream that cannot be read. The response would lack its content, so it must not end as a
+/// success. Blank data is only a keep-alive.
+pub(crate) fn report_unreadable_event(data: &[u8], sink: &mut dyn EventSink) {
+    if !matches!(data.trim_ascii(), b"" | b"null") {
+        let message = "an event of the provider's stream cannot be read; it is not valid for its API format";
+        sink.push_event(ResponseEvent::Failed { kind: None, message, code: Some("unreadable_event") });
+    }
+}
+
+/// Reports content of a response that cannot be read. The response would lack it, so it must not end as a success.
+pub(crate) fn report_unreadable_content(reason: &str, sink: &mut dyn EventSink) {
+    let message = format!("content of the provider's response cannot be read; {reason}");
+    sink.push_event(ResponseEvent::Failed { kind: None, message: &message, code: Some("unreadable_content") });
 }
 
 /// Receiver of the events of a response.
 pub trait EventSink {
-    fn push_event(&mut self, piece: ResponseEvent<'_>);
+    fn push_event(&mut self, event: ResponseEvent<'_>);
 }

@@ -3,9 +3,13 @@
 /// Maps a provider's finish reason to `OpenAI`'s. An unknown reason becomes `stop`.
 pub fn to_openai(reason: &str) -> &'static str {
     match reason {
-        "max_tokens" | "MAX_TOKENS" | "LENGTH" | "length" | "model_length" | "model_context_window_exceeded" => {
-            "length"
-        }
+        "max_tokens"
+        | "MAX_TOKENS"
+        | "LENGTH"
+        | "length"
+        | "model_length"
+        | "model_context_window_exceeded"
+        | "ERROR_LIMIT" => "length",
         "tool_use" | "tool_calls" | "TOOL_CALL" => "tool_calls",
         "function_call" => "function_call",
         "guardrail_intervened"
@@ -15,8 +19,10 @@ pub fn to_openai(reason: &str) -> &'static str {
         | "BLOCKLIST"
         | "SPII"
         | "LANGUAGE"
+        | "RECITATION"
         | "IMAGE_SAFETY"
         | "IMAGE_PROHIBITED_CONTENT"
+        | "IMAGE_RECITATION"
         | "MODEL_ARMOR"
         | "ERROR_TOXIC"
         | "CONTENT_FILTERED"
@@ -24,6 +30,35 @@ pub fn to_openai(reason: &str) -> &'static str {
         | "sensitive"
         | "refusal" => "content_filter",
         _ => "stop",
+    }
+}
+
+/// Returns true if the generation failed, so that the response must not count as complete. `has_calls` is true if the
+/// response calls a tool.
+pub fn is_failure(reason: &str, has_calls: bool) -> bool {
+    match reason {
+        // Cohere, Mistral, OpenRouter and others; Cohere; Zhipu; DeepSeek; inference servers.
+        "error" | "ERROR" | "TIMEOUT" | "network_error" | "insufficient_system_resource" | "abort" => true,
+        // Gemini and Bedrock: the output was to be a call or an image, but it is not valid.
+        "MALFORMED_FUNCTION_CALL"
+        | "UNEXPECTED_TOOL_CALL"
+        | "TOO_MANY_TOOL_CALLS"
+        | "MALFORMED_RESPONSE"
+        | "MISSING_THOUGHT_SIGNATURE"
+        | "NO_IMAGE"
+        | "malformed_model_output"
+        | "malformed_tool_use" => !has_calls,
+        _ => false,
+    }
+}
+
+/// Returns the reason that matches the content: a response ends because of its tool calls, and only if it has any.
+/// Servers report `stop` for forced calls, or a call that they made themselves.
+pub fn match_calls(reason: &str, has_calls: bool) -> &str {
+    match to_openai(reason) {
+        "stop" if has_calls && reason != "pause_turn" => "tool_calls",
+        "tool_calls" | "function_call" if !has_calls => "stop",
+        _ => reason,
     }
 }
 
@@ -104,6 +139,7 @@ mod tests {
             ("IMAGE_PROHIBITED_CONTENT", "content_filter", "refusal"),
             ("content_filtered", "content_filter", "end_turn"),
             ("stop_sequence", "stop", "stop_sequence"),
+            ("RECITATION", "content_filter", "refusal"),
             ("never heard of", "stop", "end_turn"),
         ] {
             assert_eq!((to_openai(reason), to_anthropic(reason)), (openai, anthropic), "{reason}");
@@ -112,12 +148,40 @@ mod tests {
             ("stop", "STOP", "end_turn"),
             ("tool_calls", "STOP", "tool_use"),
             ("max_tokens", "MAX_TOKENS", "max_tokens"),
-            ("RECITATION", "RECITATION", "end_turn"),
+            ("RECITATION", "RECITATION", "content_filtered"),
             ("refusal", "SAFETY", "content_filtered"),
             ("guardrail_intervened", "SAFETY", "guardrail_intervened"),
             ("stop_sequence", "STOP", "stop_sequence"),
         ] {
             assert_eq!((to_gemini(reason), to_bedrock(reason)), (gemini, bedrock), "{reason}");
         }
+    }
+
+    #[test]
+    fn the_finish_reason_matches_the_tool_calls() {
+        for (reason, with_calls, without_calls) in [
+            ("stop", "tool_calls", "stop"),
+            ("", "tool_calls", ""),
+            ("tool_use", "tool_use", "stop"),
+            ("function_call", "function_call", "stop"),
+            ("pause_turn", "pause_turn", "pause_turn"),
+            ("max_tokens", "max_tokens", "max_tokens"),
+            ("SAFETY", "SAFETY", "SAFETY"),
+        ] {
+            assert_eq!(
+                (match_calls(reason, true), match_calls(reason, false)),
+                (with_calls, without_calls),
+                "{reason}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_failed_generation_is_no_regular_end() {
+        for reason in ["error", "ERROR", "TIMEOUT", "network_error", "insufficient_system_resource"] {
+            assert!(is_failure(reason, true) && is_failure(reason, false), "{reason}");
+        }
+        assert!(is_failure("malformed_tool_use", false) && !is_failure("UNEXPECTED_TOOL_CALL", true));
+        assert!(!is_failure("stop", false) && !is_failure("OTHER", false));
     }
 }

@@ -1,39 +1,22 @@
 //! Canonical chat request: messages, tools, and parameters under their chat completions names.
 
-use std::{ops::RangeInclusive, sync::Arc};
+use std::{collections::HashSet, ops::RangeInclusive, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::signatures::ScopedSignatures;
-use crate::{json::lines::LineTooLong, translation::dropped::DroppedParams};
-
-pub type Fields = Map<String, Value>;
-
-/// Reason why a request cannot be translated for a provider, and the path of the field in the client's body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RequestError {
-    pub path: String,
-    pub message: String,
-}
-
-impl RequestError {
-    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { path: path.into(), message: message.into() }
-    }
-}
-
-impl std::fmt::Display for RequestError {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{}: {}", self.path, self.message)
-    }
-}
-
-impl From<LineTooLong> for RequestError {
-    fn from(fault: LineTooLong) -> Self {
-        Self::new("file", fault.to_string())
-    }
-}
+use super::{
+    call_ids,
+    client_tools::ClientTools,
+    file_types::{mime_of_base64, mime_of_file},
+    signatures::ScopedSignatures,
+    tool_names::{RenamedTool, ToolNameFormat},
+};
+use crate::{
+    dropped::DroppedParams,
+    errors::RequestError,
+    fields::{Fields, is_default_value},
+};
 
 /// Canonical request: parsed from the client format, then written in the provider format.
 #[derive(Debug, Default)]
@@ -50,6 +33,12 @@ pub struct ChatRequest {
     pub betas: Option<String>,
     /// Anthropic API version that the body names, for providers that expect it in a header.
     pub api_version: Option<String>,
+    /// Tools of the client that the provider gets as plain functions.
+    pub client_tools: ClientTools,
+    /// Tools whose names the provider would reject.
+    pub renamed_tools: Vec<RenamedTool>,
+    /// Largest number of stop sequences that the provider accepts; `None` if it has no limit.
+    pub max_stop_sequences: Option<usize>,
     /// Store for tool call signatures that the client did not send back.
     pub signatures: Option<ScopedSignatures>,
 }
@@ -98,6 +87,87 @@ impl ChatRequest {
         self.dropped_params.add_remaining_fields(parent, rest);
     }
 
+    /// Replaces the tool names that the provider rejects, everywhere in the request.
+    pub fn normalise_tool_names(&mut self, format: ToolNameFormat) {
+        let mut names = Vec::new();
+        for tool in &mut self.tools {
+            if let Tool::Function { name, .. } = tool {
+                names.push(name);
+            }
+        }
+        for part in self.messages.iter_mut().flat_map(|message| &mut message.parts) {
+            if let Part::ToolCall(call) = part {
+                names.push(&mut call.name);
+            }
+        }
+        if let Some(ToolChoice::Tool(name)) = &mut self.tool_choice {
+            names.push(name);
+        }
+        let mut recorded: HashSet<String> = self.renamed_tools.iter().map(|tool| tool.sent.clone()).collect();
+        for name in names {
+            let sent = format.normalise_name(name).into_owned();
+            if sent == *name {
+                continue;
+            }
+            let original = std::mem::replace(name, sent.clone());
+            if recorded.insert(sent.clone()) {
+                self.renamed_tools.push(RenamedTool { sent, original });
+            }
+        }
+        if !self.renamed_tools.is_empty() {
+            self.dropped_params.add("tools.name");
+        }
+    }
+
+    /// Shortens the id of the user to what the provider accepts, and records that.
+    pub fn shorten_user_id(&mut self, max_chars: usize) {
+        let shortened = self.fields.get("user").and_then(Value::as_str).and_then(|id| call_ids::shorten(id, max_chars));
+        if let Some(id) = shortened {
+            self.fields.insert("user".into(), id.into());
+            self.dropped_params.add("user");
+        }
+    }
+
+    /// Removes all tools but the named functions. Rejects a list that names none of them.
+    pub fn retain_tools(&mut self, names: &[String]) -> Result<(), RequestError> {
+        let names: HashSet<&String> = names.iter().collect();
+        self.tools.retain(|tool| matches!(tool, Tool::Function { name, .. } if names.contains(name)));
+        if self.tools.is_empty() {
+            return Err(RequestError::new("tool_choice", "none of the allowed tools is among `tools`"));
+        }
+        Ok(())
+    }
+
+    /// Removes a tool choice that means the default because there are no tools. Providers reject one without tools.
+    pub fn drop_choice_without_tools(&mut self) {
+        if self.tools.is_empty() && matches!(self.tool_choice, Some(ToolChoice::Auto | ToolChoice::None)) {
+            self.tool_choice = None;
+        }
+    }
+
+    /// Removes the stop sequences that the provider rejects, or that are more than it accepts, and moves the others to
+    /// its request, if there are any.
+    pub fn move_stop_sequences(
+        &mut self,
+        to: &mut Fields,
+        name: &str,
+        max_count: usize,
+        is_accepted: impl Fn(&str) -> bool,
+    ) {
+        let stops = match self.take_param("stop") {
+            Some(Value::Array(stops)) => stops,
+            Some(stop) => vec![stop],
+            None => return,
+        };
+        let count = stops.len();
+        let accepted = stops.into_iter().filter(|stop| stop.as_str().is_none_or(&is_accepted));
+        let accepted: Vec<_> = accepted.take(max_count).collect();
+        self.record_dropped_if_set("stop", (accepted.len() < count).then_some(&()));
+        if !accepted.is_empty() {
+            to.insert(name.to_owned(), accepted.into());
+        }
+    }
+
     /// Rejects a request for more than one choice.
     pub fn reject_several_choices(&mut self) -> Result<(), RequestError> {
         match self.take_param("n") {
@@ -140,16 +210,6 @@ impl ChatRequest {
             }
         }
         self.dropped_params
-    }
-}
-
-/// Returns true for values that mean the default, so that dropping them changes nothing.
-pub(crate) fn is_default_value(value: &Value) -> bool {
-    match value {
-        Value::Null | Value::Bool(false) => true,
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        _ => false,
     }
 }
 
@@ -220,6 +280,11 @@ impl Part {
     }
 }
 
+/// Returns true if a block belongs to one of Anthropic's server tools.
+pub fn is_server_tool_block(kind: &str) -> bool {
+    kind.ends_with("_tool_use") || kind.ends_with("_tool_result")
+}
+
 /// Removes and returns the `citations` list; `None` if it is missing or empty.
 pub fn take_citations(fields: &mut Fields) -> Option<Value> {
     fields.get("citations").filter(|value| value.is_array())?;
@@ -283,6 +348,31 @@ impl Source {
         Self::Data { mime: mime.unwrap_or_else(|| kind.to_owned()), data: data.to_owned() }
     }
 
+    /// Derives the MIME type of a file from its name, if the declared type says nothing. Browsers and many clients
+    /// declare `application/octet-stream`, or no type.
+    #[must_use]
+    pub fn with_type_of_file(self, name: Option<&str>) -> Self {
+        let is_unknown = |mime: &str| matches!(mime, "" | "application/octet-stream" | "binary/octet-stream");
+        match self {
+            Self::Data { mime, data } if is_unknown(&mime) => {
+                let known = name.and_then(mime_of_file).or_else(|| mime_of_base64(&data));
+                // A file of an unknown type is not declared as another one; the provider decides about it.
+                let known = known.unwrap_or("application/octet-stream");
+                // Some clients send plain text here instead of base64.
+                if known == "text/plain" && decode_base64_text(&data).is_none() {
+                    return Self::Text(data);
+                }
+                Self::Data { mime: known.to_owned(), data }
+            }
+            Self::Url { url, mime } if mime.as_deref().is_none_or(is_unknown) => {
+                let path = url.split(['?', '#']).next().unwrap_or_default();
+                let mime = mime_of_file(path).or_else(|| name.and_then(mime_of_file)).map(ToOwned::to_owned);
+                Self::Url { url, mime }
+            }
+            other => other,
+        }
+    }
+
     /// Returns the source as a URL; `None` for text and file ids.
     pub fn to_url(&self) -> Option<String> {
         match self {
@@ -333,56 +423,4 @@ pub enum ToolChoice {
     None,
     Any,
     Tool(String),
-}
-
-/// Removes and returns a string field. A value of another type stays, so that it is reported as dropped.
-pub fn take_string(fields: &mut Fields, key: &str) -> Option<String> {
-    fields.get(key).filter(|value| value.is_string())?;
-    match fields.shift_remove(key)? {
-        Value::String(text) => Some(text),
-        _ => None,
-    }
-}
-
-/// Removes and returns a required string field.
-pub fn take_required_string(fields: &mut Fields, key: &str, path: &str) -> Result<String, RequestError> {
-    take_string(fields, key).ok_or_else(|| RequestError::new(format!("{path}.{key}"), "must be a string"))
-}
-
-pub fn into_object(value: Value, path: &str) -> Result<Fields, RequestError> {
-    match value {
-        Value::Object(fields) => Ok(fields),
-        _ => Err(RequestError::new(path, "must be an object")),
-    }
-}
-
-/// Removes and returns an optional object field. A value of another type stays, so that it is reported as dropped.
-pub fn take_object(fields: &mut Fields, key: &str) -> Option<Fields> {
-    fields.get(key).filter(|value| value.is_object())?;
-    match fields.shift_remove(key)? {
-        Value::Object(inner) => Some(inner),
-        _ => None,
-    }
-}
-
-/// Removes and returns the parameter schema of a function: an object, or null if it is absent.
-pub fn take_schema(fields: &mut Fields, key: &str, path: &str) -> Result<Value, RequestError> {
-    match fields.shift_remove(key) {
-        None | Some(Value::Null) => Ok(Value::Null),
-        Some(schema @ Value::Object(_)) => Ok(schema),
-        Some(_) => Err(RequestError::new(format!("{path}.{key}"), "must be an object")),
-    }
-}
-
-pub fn into_array(value: Option<Value>, path: &str) -> Result<Vec<Value>, RequestError> {
-    match value {
-        None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Array(items)) => Ok(items),
-        Some(_) => Err(RequestError::new(path, "must be an array")),
-    }
-}
-
-/// Parses a complete body as a JSON object.
-pub fn parse_body(json: &[u8]) -> Result<Fields, RequestError> {
-    serde_json::from_slice(json).map_err(|error| RequestError::new("$", error.to_string()))
 }

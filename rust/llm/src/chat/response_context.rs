@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::signatures::ScopedSignatures;
-use crate::{chat::request::Fields, citations::CitationSet, translation::dropped::DroppedFields};
+use super::{client_tools::ClientTools, signatures::ScopedSignatures, tool_names::RenamedTool};
+use crate::{citations::CitationSet, dropped::DroppedFields, fields::Fields};
 
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "each flag is independent")]
@@ -29,11 +29,25 @@ pub struct ResponseContext {
     pub document_names: Arc<[String]>,
     /// Response fields that the client format cannot express.
     pub dropped_fields: DroppedFields,
+    /// Tools whose names the provider would reject.
+    pub renamed_tools: Arc<[RenamedTool]>,
+    /// Tools of the client that the provider gets as plain functions.
+    pub client_tools: Arc<ClientTools>,
     /// Store for tool call signatures, if this model signs its tool calls.
     pub signatures: Option<ScopedSignatures>,
 }
 
 impl ResponseContext {
+    /// Parses the arguments of a tool call as an object. Records arguments that are none as dropped: the provider's token
+    /// limit cut them off, or the model wrote another value.
+    pub fn parse_arguments(&self, arguments: &str) -> Fields {
+        let parsed = serde_json::from_str(arguments);
+        if parsed.is_err() && !arguments.trim().is_empty() {
+            self.record_dropped("arguments");
+        }
+        parsed.unwrap_or_default()
+    }
+
     /// Returns an id for a response that has none.
     pub fn generate_id(&self) -> String {
         format!("{}-{}", self.provider, self.id_suffix)

@@ -1,12 +1,19 @@
 //! Response writers: take the events of a response and produce bytes in the client's format.
 
-use super::signatures::ScopedSignatures;
+use std::sync::Arc;
+
+use super::{
+    client_tools::{self, ClientTools},
+    finish_reason,
+    signatures::ScopedSignatures,
+    tool_names::{self, RenamedTool},
+};
 use crate::{
     chat::{
         event::{EventSink, ResponseEvent},
         response_context::ResponseContext,
     },
-    translation::dropped::DroppedFields,
+    dropped::DroppedFields,
 };
 
 pub trait ResponseWriter: EventSink + Send {
@@ -15,26 +22,87 @@ pub trait ResponseWriter: EventSink + Send {
     fn take_output(&mut self) -> Vec<u8>;
 }
 
-/// Response writer that also records the usage that the provider reported and the signatures of tool calls.
+/// Response writer that also records the usage that the provider reported and the signatures of tool calls. It corrects
+/// what depends on the whole response: the finish reason, and the names and arguments of the client's own tools.
 pub struct RecordingWriter {
     writer: Box<dyn ResponseWriter>,
     dropped_fields: DroppedFields,
     signatures: Option<ScopedSignatures>,
+    renamed_tools: Arc<[RenamedTool]>,
+    client_tools: Arc<ClientTools>,
+    /// For each tool call, the arguments so far if it calls a custom tool.
+    custom_calls: Vec<Option<String>>,
+    failure: Option<String>,
 }
 
 impl RecordingWriter {
     pub fn new(writer: Box<dyn ResponseWriter>, context: &ResponseContext) -> Self {
-        Self { writer, dropped_fields: context.dropped_fields.clone(), signatures: context.signatures.clone() }
+        Self {
+            writer,
+            dropped_fields: context.dropped_fields.clone(),
+            signatures: context.signatures.clone(),
+            renamed_tools: Arc::clone(&context.renamed_tools),
+            client_tools: Arc::clone(&context.client_tools),
+            custom_calls: Vec::new(),
+            failure: None,
+        }
+    }
+
+    /// Returns the message of the failure that ended the response.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    fn has_calls(&self) -> bool {
+        !self.custom_calls.is_empty()
+    }
+
+    /// Writes the complete input of the custom tool calls. It is unwrapped from JSON, so it is not written in parts.
+    fn flush_custom_calls(&mut self) {
+        for (call_index, call) in self.custom_calls.iter_mut().enumerate() {
+            if let Some(arguments) = call.take() {
+                let input = client_tools::custom_input(&arguments);
+                self.writer.push_event(ResponseEvent::ToolCallArguments { call_index, json: &input });
+            }
+        }
     }
 }
 
 impl EventSink for RecordingWriter {
     fn push_event(&mut self, event: ResponseEvent<'_>) {
-        match (event, &self.signatures) {
-            (ResponseEvent::Usage(usage), _) => self.dropped_fields.set_usage(usage),
-            (ResponseEvent::ToolCall { id, signature: Some(signature), .. }, Some(signatures)) => {
-                signatures.insert(id, signature);
+        if self.failure.is_some() {
+            // A failed generation is billed too.
+            if let ResponseEvent::Usage(usage) = event {
+                self.dropped_fields.set_usage(usage);
             }
+            return;
+        }
+        match event {
+            ResponseEvent::Usage(usage) => self.dropped_fields.set_usage(usage),
+            ResponseEvent::ToolCall { id, name, signature } => {
+                if let (Some(signature), Some(signatures)) = (signature, &self.signatures) {
+                    signatures.insert(id, signature);
+                }
+                let name = tool_names::original_name(&self.renamed_tools, name);
+                self.custom_calls.push(self.client_tools.is_custom(name).then(String::new));
+                return self.writer.push_event(ResponseEvent::ToolCall { id, name, signature });
+            }
+            ResponseEvent::ToolCallArguments { call_index, json } => {
+                if let Some(Some(arguments)) = self.custom_calls.get_mut(call_index) {
+                    return arguments.push_str(json);
+                }
+            }
+            ResponseEvent::Finish { reason, .. } if finish_reason::is_failure(reason, self.has_calls()) => {
+                let message = format!("the provider ended the response with the finish reason `{reason}`");
+                return self.push_event(ResponseEvent::Failed { kind: None, message: &message, code: Some(reason) });
+            }
+            ResponseEvent::Finish { reason, stop_sequence } => {
+                self.flush_custom_calls();
+                let reason = finish_reason::match_calls(reason, self.has_calls());
+                return self.writer.push_event(ResponseEvent::Finish { reason, stop_sequence });
+            }
+            ResponseEvent::End => self.flush_custom_calls(),
+            ResponseEvent::Failed { message, .. } => self.failure = Some(message.to_owned()),
             _ => (),
         }
         self.writer.push_event(event);

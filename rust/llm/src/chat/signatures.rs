@@ -33,7 +33,11 @@ impl fmt::Debug for SignatureCache {
     }
 }
 
-type SignatureKey = (u64, Box<str>);
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct SignatureKey {
+    owner_hash: u64,
+    call: Box<str>,
+}
 
 #[derive(Debug, Default)]
 struct CacheState {
@@ -95,7 +99,7 @@ impl CacheState {
 
 fn entry_bytes(key: &SignatureKey, signature: &str) -> usize {
     // The key is stored in both collections.
-    ENTRY_OVERHEAD_BYTES + 2 * key.1.len() + signature.len()
+    ENTRY_OVERHEAD_BYTES + 2 * key.call.len() + signature.len()
 }
 
 /// View of the signature cache for one caller of one model at one provider. Signatures of others are not visible.
@@ -120,20 +124,24 @@ impl ScopedSignatures {
         std::mem::take(&mut *self.missed_calls.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    fn key(&self, call: &str) -> SignatureKey {
+        SignatureKey { owner_hash: self.owner_hash, call: call.into() }
+    }
+
     /// Stores a signature from the shared store, without calling the callback.
     pub fn insert_shared(&self, call: &str, signature: &str) {
-        self.cache.insert((self.owner_hash, call.into()), signature, self.now_ms);
+        self.cache.insert(self.key(call), signature, self.now_ms);
     }
 
     pub(crate) fn insert(&self, call: &str, signature: &str) {
-        let is_new = self.cache.insert((self.owner_hash, call.into()), signature, self.now_ms);
+        let is_new = self.cache.insert(self.key(call), signature, self.now_ms);
         if let (true, Some(callback)) = (is_new, &self.cache.on_new_signature) {
             callback(self.owner_hash, call, signature);
         }
     }
 
     pub(crate) fn get(&self, call: &str) -> Option<Box<str>> {
-        let found = self.cache.get(&(self.owner_hash, call.into()), self.now_ms);
+        let found = self.cache.get(&self.key(call), self.now_ms);
         if found.is_none() && self.cache.on_new_signature.is_some() {
             let mut missed = self.missed_calls.lock().unwrap_or_else(PoisonError::into_inner);
             if missed.len() < MAX_MISSED_CALLS {
@@ -189,7 +197,7 @@ mod tests {
         );
         // Expired entries are removed when the next one is stored.
         ScopedSignatures { now_ms: 2000 + SIGNATURE_TTL_MS, ..signatures.clone() }.insert("call_3", "s");
-        assert_eq!(signatures.cache.used_bytes(), entry_bytes(&(1, "call_3".into()), "s"));
+        assert_eq!(signatures.cache.used_bytes(), entry_bytes(&signatures.key("call_3"), "s"));
     }
 
     #[test]

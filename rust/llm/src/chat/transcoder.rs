@@ -8,18 +8,16 @@ use serde::Deserialize;
 
 use crate::{
     api_format::{anthropic_messages, format::ApiFormat},
+    chat::{
+        event::{EventSink, ResponseEvent},
+        response_writer::{RecordingWriter, ResponseWriter},
+    },
+    error_response,
+    provider_format::{EventFraming, StreamDecoder},
     stream::{
         aws_event_stream,
         sse::{self, Event, Splitter},
     },
-};
-use crate::{
-    chat::{
-        event::{EventSink, ResponseEvent},
-        providers::{self, StreamDecoder},
-        response_writer::{RecordingWriter, ResponseWriter},
-    },
-    translation::errors,
 };
 
 /// Maximum length of an event. The largest images arrive in events of 20 MB and more.
@@ -48,20 +46,16 @@ enum FrameSplitter {
 }
 
 impl Transcoder {
-    pub(crate) fn new(
-        frames: providers::EventFraming,
-        listener: Box<dyn StreamDecoder>,
-        writer: RecordingWriter,
-    ) -> Self {
+    pub(crate) fn new(frames: EventFraming, decoder: Box<dyn StreamDecoder>, writer: RecordingWriter) -> Self {
         Self {
             splitter: FrameSplitter::new(frames),
-            processor: PayloadProcessor::Translate { decoder: listener, writer },
+            processor: PayloadProcessor::Translate { decoder, writer },
             has_failed: false,
         }
     }
 
     /// Creates a transcoder that forwards the payloads of the frames without translation.
-    pub(crate) fn passthrough(frames: providers::EventFraming) -> Self {
+    pub(crate) fn passthrough(frames: EventFraming) -> Self {
         Self {
             splitter: FrameSplitter::new(frames),
             processor: PayloadProcessor::PassThrough(Vec::new()),
@@ -112,28 +106,32 @@ impl Transcoder {
         }
         if let FrameSplitter::Sse(splitter) = &mut self.splitter {
             let last = splitter.finish();
-            if let Some(data) = last.as_ref().and_then(Event::data) {
+            if let Some(data) = last.as_ref().and_then(Event::data).filter(|data| is_whole_payload(data)) {
                 self.processor.process_payload("", &data);
             }
             // Some streams omit the blank line after their last event.
-            if let Some(data) = sse::event_data(splitter.pending()) {
+            if let Some(data) = sse::event_data(splitter.pending()).filter(|data| is_whole_payload(data)) {
                 self.processor.process_payload("", &data);
             }
         }
-        if let PayloadProcessor::Translate { decoder: listener, writer } = &mut self.processor {
-            listener.finish_stream(writer);
+        if let PayloadProcessor::Translate { decoder, writer } = &mut self.processor {
+            decoder.finish_stream(writer);
         }
         self.processor.take_output()
     }
 }
 
+/// Returns true if the last event of a stream is whole. An event that breaks off means that the connection was lost, which
+/// is not an error of the provider's format.
+fn is_whole_payload(data: &[u8]) -> bool {
+    data.trim_ascii() == b"[DONE]" || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
+}
+
 impl FrameSplitter {
-    fn new(frames: providers::EventFraming) -> Self {
+    fn new(frames: EventFraming) -> Self {
         match frames {
-            providers::EventFraming::ServerSentEvents => Self::Sse(Splitter::new(MAX_EVENT_BYTES)),
-            providers::EventFraming::AwsEventStream => {
-                Self::AwsEventStream(aws_event_stream::FrameDecoder::new(MAX_EVENT_BYTES))
-            }
+            EventFraming::ServerSentEvents => Self::Sse(Splitter::new(MAX_EVENT_BYTES)),
+            EventFraming::AwsEventStream => Self::AwsEventStream(aws_event_stream::FrameDecoder::new(MAX_EVENT_BYTES)),
         }
     }
 }
@@ -141,8 +139,8 @@ impl FrameSplitter {
 impl PayloadProcessor {
     fn process_payload(&mut self, name: &str, data: &[u8]) {
         match self {
-            Self::Translate { decoder: listener, writer } if name.is_empty() => listener.decode(data, writer),
-            Self::Translate { decoder: listener, writer } => listener.decode_named(name, data, writer),
+            Self::Translate { decoder, writer } if name.is_empty() => decoder.decode(data, writer),
+            Self::Translate { decoder, writer } => decoder.decode_named(name, data, writer),
             Self::PassThrough(out) => write_unwrapped_event(name, data, out),
         }
     }
@@ -178,18 +176,25 @@ fn write_unwrapped_event(name: &str, data: &[u8], out: &mut Vec<u8>) {
         #[serde(rename = "type", borrow)]
         kind: Cow<'a, str>,
     }
-    let Ok(frame) = serde_json::from_slice::<AwsFrame<'_>>(data) else { return };
+    let unreadable = "an event of the provider's stream cannot be read; it is not valid for its API format";
+    let Ok(frame) = serde_json::from_slice::<AwsFrame<'_>>(data) else {
+        return write_error_event(None, unreadable, out);
+    };
     if name != "chunk" {
         return write_error_event(Some(name), frame.message.as_deref().unwrap_or(name), out);
     }
-    let Ok(event) = STANDARD.decode(frame.bytes.as_bytes()) else { return };
-    let Ok(EventType { kind }) = serde_json::from_slice(&event) else { return };
+    let Ok(event) = STANDARD.decode(frame.bytes.as_bytes()) else {
+        return write_error_event(None, unreadable, out);
+    };
+    let Ok(EventType { kind }) = serde_json::from_slice(&event) else {
+        return write_error_event(None, unreadable, out);
+    };
     for part in [b"event: ".as_slice(), kind.as_bytes(), b"\ndata: ", &event, b"\n\n"] {
         out.extend_from_slice(part);
     }
 }
 
 fn write_error_event(name: Option<&str>, message: &str, out: &mut Vec<u8>) {
-    let failure = errors::stream_failure(ApiFormat::Anthropic, None, message, name);
+    let failure = error_response::stream_failure(ApiFormat::Anthropic, None, message, name);
     out.extend_from_slice(&anthropic_messages::error_event(&failure));
 }

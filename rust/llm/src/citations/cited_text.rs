@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde_json::{Value, json};
 
 use super::to_converse;
-use crate::chat::{event::FieldScope, request::Fields};
+use crate::{chat::field_scope::FieldScope, fields::Fields};
 
 /// Citation of a range of the response text. All ranges count characters from the start of the complete text.
 #[derive(Debug, Clone, PartialEq)]
@@ -133,7 +133,8 @@ fn parse_url_citation(citation: &Value) -> Option<Citation> {
 
 /// Returns a web page as source in Anthropic's format. `encrypted_index` is empty, because only Anthropic can issue it.
 pub fn web_page_source(url: &str, title: &Value, text: &str) -> Value {
-    let title = if title.is_string() { title.clone() } else { Value::Null };
+    // Strict clients require a title.
+    let title = if title.is_string() { title.clone() } else { url.into() };
     json!({"type": "web_search_result_location", "cited_text": text, "url": url, "title": title, "encrypted_index": ""})
 }
 

@@ -1,7 +1,6 @@
 //! Citation formats of Anthropic and Bedrock Converse, and the conversion between them. The submodules locate citations
 //! in the response text.
 
-mod by_block;
 pub(crate) mod cited_text;
 pub(crate) mod text_index;
 
@@ -10,11 +9,10 @@ pub use crate::citations::cited_text::{
     web_page_source,
 };
 pub use crate::citations::text_index::{MAX_CITATIONS, MAX_SOURCE_BYTES, TextIndex};
-pub use by_block::BlockCitationWriter;
 
 use serde_json::{Value, json};
 
-use crate::chat::request::Fields;
+use crate::fields::Fields;
 
 /// Location types: name in Anthropic's format, name in Converse's format, and Anthropic's keys for the index, the start
 /// and the end.

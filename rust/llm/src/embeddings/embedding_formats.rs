@@ -2,15 +2,17 @@
 
 use serde_json::{Value, json};
 
-use crate::chat::providers::{ProviderFormat, openai_chat};
 use crate::{
-    chat::request::{Fields, RequestError, Source},
+    chat::{providers::openai_chat, request::Source},
     embeddings::request::{EmbeddingInput, EmbeddingRequest, EmbeddingResponse, Video},
+    errors::RequestError,
+    fields::Fields,
+    provider_format::{EmbeddingFormat, ProviderFormat},
 };
 
 /// Embedding format of one provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EmbeddingFormat {
+pub enum EmbeddingApi {
     Nomic,
     /// Google's models on Vertex AI (`predict`).
     VertexPredict,
@@ -18,9 +20,9 @@ pub enum EmbeddingFormat {
     VoyageMultimodal,
 }
 
-pub static NOMIC: EmbeddingFormat = EmbeddingFormat::Nomic;
-pub static VERTEX_PREDICT: EmbeddingFormat = EmbeddingFormat::VertexPredict;
-pub static VOYAGE_MULTIMODAL: EmbeddingFormat = EmbeddingFormat::VoyageMultimodal;
+pub static NOMIC: ProviderFormat = ProviderFormat::of_embeddings(&EmbeddingApi::Nomic);
+pub static VERTEX_PREDICT: ProviderFormat = ProviderFormat::of_embeddings(&EmbeddingApi::VertexPredict);
+pub static VOYAGE_MULTIMODAL: ProviderFormat = ProviderFormat::of_embeddings(&EmbeddingApi::VoyageMultimodal);
 
 fn nomic_body(texts: &mut EmbeddingRequest) -> Value {
     let mut out = json!({"model": texts.model, "texts": std::mem::take(&mut texts.texts)});
@@ -46,7 +48,8 @@ fn is_multimodal(model: &str) -> bool {
 fn vertex_multimodal_body(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
     let mut items = std::mem::take(&mut texts.multimodal_inputs);
     items.extend(std::mem::take(&mut texts.texts).into_iter().map(EmbeddingInput::from_text));
-    let instances = items.into_iter().enumerate().map(multimodal_instance).collect::<Result<Value, _>>()?;
+    let instances =
+        items.into_iter().enumerate().map(|(at, item)| multimodal_instance(at, item)).collect::<Result<Value, _>>()?;
     let mut out = json!({"instances": instances});
     if let Some(dimensions) = texts.dimensions.take() {
         out["parameters"]["dimension"] = dimensions;
@@ -55,7 +58,7 @@ fn vertex_multimodal_body(texts: &mut EmbeddingRequest) -> Result<Value, Request
 }
 
 /// Writes one instance. Its text, its image and each segment of its video get a vector each.
-fn multimodal_instance((at, item): (usize, EmbeddingInput)) -> Result<Value, RequestError> {
+fn multimodal_instance(at: usize, item: EmbeddingInput) -> Result<Value, RequestError> {
     let mut out = json!({});
     if let Some(text) = item.text {
         out["text"] = text.into();
@@ -162,7 +165,7 @@ fn media_embeddings(one: &Value) -> Fields {
     out
 }
 
-impl ProviderFormat for EmbeddingFormat {
+impl EmbeddingFormat for EmbeddingApi {
     fn can_embed_images(&self, model: &str) -> bool {
         *self == Self::VoyageMultimodal || *self == Self::VertexPredict && is_multimodal(model)
     }
@@ -189,7 +192,7 @@ impl ProviderFormat for EmbeddingFormat {
                 ..EmbeddingResponse::default()
             }),
             Self::VertexPredict => read_predictions(response),
-            Self::VoyageMultimodal => openai_chat::OPENAI.read_embeddings(response),
+            Self::VoyageMultimodal => openai_chat::read_embeddings(response),
         }
     }
 }

@@ -4,17 +4,16 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
-    chat::{
-        providers::MalformedResponse,
-        request::{Fields, RequestError, Source, parse_body, take_string},
-        response_context::ResponseContext,
-    },
-    translation::dropped::DroppedParams,
+    chat::{request::Source, response_context::ResponseContext},
+    dropped::DroppedParams,
+    errors::{MalformedResponse, RequestError},
+    fields::{Fields, parse_body, take_string},
+    json::scan::{for_each_element_from, for_each_field, for_each_field_from},
 };
 
 /// Format in which the client receives vectors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum EmbeddingFormat {
+pub enum VectorEncoding {
     #[default]
     Floats,
     /// Base64 of 32-bit floats.
@@ -65,7 +64,7 @@ pub struct EmbeddingRequest {
     pub dimensions: Option<Value>,
     /// Path of the inputs in the client's body, for errors.
     pub input_path: &'static str,
-    pub format: EmbeddingFormat,
+    pub format: VectorEncoding,
     /// All other fields. The provider format removes those that it supports.
     pub fields: Fields,
 }
@@ -75,16 +74,18 @@ impl EmbeddingRequest {
         let mut fields = parse_body(json)?;
         let mut items = match fields.shift_remove("input") {
             Some(Value::String(text)) => vec![EmbeddingInput::from_text(text)],
-            Some(Value::Array(items)) => items.into_iter().enumerate().map(parse_input).collect::<Result<_, _>>()?,
+            Some(Value::Array(items)) => {
+                items.into_iter().enumerate().map(|(at, value)| parse_input(at, value)).collect::<Result<_, _>>()?
+            }
             _ => return Err(RequestError::new("input", "must be a string, or an array of strings and images")),
         };
         let shape = match fields.get("encoding_format") {
-            Some(format) if format == "base64" => EmbeddingFormat::Base64,
-            _ => EmbeddingFormat::Floats,
+            Some(format) if format == "base64" => VectorEncoding::Base64,
+            _ => VectorEncoding::Floats,
         };
         // Vectors are returned as floats or base64. Any other encoding stays in `fields`, so that it is reported as
         // dropped.
-        if fields.get("encoding_format").is_some_and(|format| format == "float" || shape == EmbeddingFormat::Base64) {
+        if fields.get("encoding_format").is_some_and(|format| format == "float" || shape == VectorEncoding::Base64) {
             fields.shift_remove("encoding_format");
         }
         let mut inputs = Vec::new();
@@ -124,7 +125,7 @@ impl EmbeddingRequest {
 
 /// Parses an input. It is a string, an object with `text`, `image` or `video`, or a content part of chat completions.
 /// An image has `base64` or `url`, and `mime_type`; a video also has `start_offset`, `end_offset` and `interval`.
-fn parse_input((at, value): (usize, Value)) -> Result<EmbeddingInput, RequestError> {
+fn parse_input(at: usize, value: Value) -> Result<EmbeddingInput, RequestError> {
     let path = || format!("input[{at}]");
     let mut fields = match value {
         Value::String(text) => return Ok(EmbeddingInput::from_text(text)),
@@ -192,14 +193,14 @@ impl EmbeddingResponse {
     pub fn into_client_json(
         self,
         context: &ResponseContext,
-        shape: EmbeddingFormat,
+        shape: VectorEncoding,
     ) -> Result<Vec<u8>, MalformedResponse> {
-        if matches!(shape, EmbeddingFormat::GeminiSingle | EmbeddingFormat::GeminiBatch) {
+        if matches!(shape, VectorEncoding::GeminiSingle | VectorEncoding::GeminiBatch) {
             return self.into_gemini_json(shape);
         }
         let mut data = Vec::with_capacity(self.vectors.len());
         for (index, vector) in self.vectors.into_iter().enumerate() {
-            let embedding = if shape == EmbeddingFormat::Base64 { encode_base64(&vector)? } else { vector };
+            let embedding = if shape == VectorEncoding::Base64 { encode_base64(&vector)? } else { vector };
             let mut one = json!({"object": "embedding", "index": index, "embedding": embedding});
             if let (Some(one), Some(more)) = (one.as_object_mut(), self.extra_fields.get(index)) {
                 one.extend(more.clone());
@@ -208,16 +209,16 @@ impl EmbeddingResponse {
         }
         let mut response =
             json!({"object": "list", "data": data, "model": context.model, "provider": context.provider});
-        if let Some(tokens) = self.token_count {
-            response["usage"] = json!({"prompt_tokens": tokens, "total_tokens": tokens});
-        }
+        // SDKs require the field. 0 says that the provider does not report the tokens.
+        let tokens = self.token_count.unwrap_or_default();
+        response["usage"] = json!({"prompt_tokens": tokens, "total_tokens": tokens});
         Ok(response.to_string().into_bytes())
     }
 
     /// Serialises the response in Gemini's format.
-    fn into_gemini_json(self, shape: EmbeddingFormat) -> Result<Vec<u8>, MalformedResponse> {
+    fn into_gemini_json(self, shape: VectorEncoding) -> Result<Vec<u8>, MalformedResponse> {
         let mut vectors = self.vectors.into_iter().map(|vector| json!({"values": vector}));
-        let mut response = if shape == EmbeddingFormat::GeminiSingle {
+        let mut response = if shape == VectorEncoding::GeminiSingle {
             json!({"embedding": vectors.next().ok_or_else(|| MalformedResponse("the response has no vector".into()))?})
         } else {
             json!({"embeddings": vectors.collect::<Value>()})
@@ -229,8 +230,64 @@ impl EmbeddingResponse {
     }
 }
 
+/// Returns true if a request asks for vectors in base64.
+pub(crate) fn wants_base64(body: &[u8]) -> bool {
+    let mut is_base64 = false;
+    let _ = for_each_field(body, |key, at| {
+        is_base64 |= key == b"encoding_format" && &body[at] == b"\"base64\"";
+        Ok(())
+    });
+    is_base64
+}
+
+/// Encodes the vectors of a response in `OpenAI`'s format as base64; `None` if none of them is a list of numbers. The
+/// response is scanned but not parsed, because vectors make it large. All other bytes stay.
+pub(crate) fn encode_response_vectors(response: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    let mut copied = 0;
+    for_each_field_from(response, 0, |key, at| {
+        if key != b"data" || response[at.start] != b'[' {
+            return Ok(());
+        }
+        for_each_element_from(response, at.start, |item| {
+            if response[item.start] != b'{' {
+                return Ok(());
+            }
+            for_each_field_from(response, item.start, |key, vector| {
+                if key == b"embedding"
+                    && response[vector.start] == b'['
+                    && let Some(bytes) = float_bytes(&response[vector.clone()])
+                {
+                    out.extend_from_slice(&response[copied..vector.start]);
+                    out.extend_from_slice(format!("\"{}\"", STANDARD.encode(bytes)).as_bytes());
+                    copied = vector.end;
+                }
+                Ok(())
+            })?;
+            Ok(())
+        })?;
+        Ok(())
+    })
+    .ok()?;
+    (copied > 0).then(|| [&out, &response[copied..]].concat())
+}
+
+/// Returns the numbers of a JSON array as little-endian 32-bit floats; `None` if an element is no number.
+fn float_bytes(array: &[u8]) -> Option<Vec<u8>> {
+    let inner = std::str::from_utf8(array).ok()?.strip_prefix('[')?.strip_suffix(']')?.trim();
+    let mut bytes = Vec::with_capacity(inner.len() / 4);
+    for number in inner.split(',').filter(|_| !inner.is_empty()) {
+        bytes.extend_from_slice(&number.trim().parse::<f32>().ok().filter(|number| number.is_finite())?.to_le_bytes());
+    }
+    Some(bytes)
+}
+
 /// Encodes a vector as base64 of little-endian 32-bit floats.
 fn encode_base64(vector: &Value) -> Result<Value, MalformedResponse> {
+    // Some providers encode the vector themselves.
+    if vector.is_string() {
+        return Ok(vector.clone());
+    }
     let numbers = vector.as_array().ok_or_else(|| MalformedResponse("a vector is not an array".into()))?;
     #[allow(clippy::cast_possible_truncation)] // The format requires 32-bit floats.
     let bytes = numbers.iter().flat_map(|number| (number.as_f64().unwrap_or_default() as f32).to_le_bytes());
@@ -244,7 +301,27 @@ mod tests {
     #[test]
     fn encodes_a_vector_as_base64_of_32_bit_floats() {
         assert_eq!(encode_base64(&json!([1.0, -0.5])).unwrap(), "AACAPwAAAL8=");
-        assert!(encode_base64(&json!("x")).is_err());
+        assert_eq!(encode_base64(&json!("AACAPw==")).unwrap(), "AACAPw==");
+        assert!(encode_base64(&json!({})).is_err());
+    }
+
+    #[test]
+    fn encodes_the_vectors_of_a_response_and_keeps_all_other_bytes() {
+        let encoded = |response: &str| {
+            encode_response_vectors(response.as_bytes()).map(|encoded| String::from_utf8(encoded).unwrap())
+        };
+        assert_eq!(
+            encoded(r#"{"data": [{"index":0,"embedding":[1.0, -5e-1]},{"embedding":[]},{"embedding":"x"}],"n":1.50}"#),
+            Some(
+                r#"{"data": [{"index":0,"embedding":"AACAPwAAAL8="},{"embedding":""},{"embedding":"x"}],"n":1.50}"#
+                    .into()
+            )
+        );
+        for same in
+            [r#"{"data":[{"embedding":["a"]}]}"#, r#"{"data":[{"embedding":[[1]]}]}"#, r#"{"data":[1]}"#, "{\"data\":"]
+        {
+            assert_eq!(encoded(same), None, "{same}");
+        }
     }
 
     #[test]
@@ -262,9 +339,9 @@ mod tests {
     #[test]
     fn reports_an_unsupported_encoding_format_as_dropped() {
         for (format, shape, dropped) in [
-            ("float", EmbeddingFormat::Floats, ""),
-            ("base64", EmbeddingFormat::Base64, ""),
-            ("int8", EmbeddingFormat::Floats, "encoding_format"),
+            ("float", VectorEncoding::Floats, ""),
+            ("base64", VectorEncoding::Base64, ""),
+            ("int8", VectorEncoding::Floats, "encoding_format"),
         ] {
             let texts =
                 EmbeddingRequest::parse(json!({"input": "a", "encoding_format": format}).to_string().as_bytes())

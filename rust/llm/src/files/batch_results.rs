@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use super::BatchLineFormat;
-use crate::chat::providers::MalformedResponse;
+use crate::errors::MalformedResponse;
 
 /// Result of one batch line.
 #[derive(Debug)]

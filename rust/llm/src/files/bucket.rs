@@ -3,9 +3,9 @@
 use percent_encoding::percent_decode_str;
 
 use super::{DEFAULT_PURPOSE, FileObject, FileState};
-use crate::files::batch_rows::BatchLineFormat;
 use crate::{
-    catalog::{Options, PathInfo, path_segment},
+    catalog::{options::Options, path_info::PathInfo, path_segment},
+    files::batch_rows::BatchLineFormat,
     timestamp, xml,
 };
 
@@ -152,7 +152,8 @@ impl ObjectStore {
     pub fn new_object_address(
         &self,
         options: &Options,
-        (purpose, name): (&str, &str),
+        purpose: &str,
+        name: &str,
         unique: &str,
     ) -> Result<ObjectAddress, String> {
         let bucket = self.bucket_name(options)?;
@@ -213,16 +214,11 @@ impl ObjectStore {
             .and_then(|purpose| super::parse_purpose(purpose).ok());
         let created = field("last-modified").and_then(timestamp::parse_http_date).unwrap_or_default();
         let bytes = field("content-length").and_then(|length| length.parse().ok()).unwrap_or_default();
-        self.build_file(address, noted, (bytes, created))
+        self.build_file(address, noted, bytes, created)
     }
 
     /// Builds the file object; without a purpose, takes it from the object key.
-    pub fn build_file(
-        &self,
-        address: &ObjectAddress,
-        purpose: Option<&str>,
-        (bytes, created): (u64, u64),
-    ) -> FileObject {
+    pub fn build_file(&self, address: &ObjectAddress, purpose: Option<&str>, bytes: u64, created: u64) -> FileObject {
         let purpose = purpose.or_else(|| address.purpose()).unwrap_or(DEFAULT_PURPOSE).to_owned();
         FileObject {
             id: self.file_id(address),
@@ -249,7 +245,7 @@ impl ObjectStore {
         let read = |object: &str| {
             let address = ObjectAddress::new(bucket, &xml::element_text(object, "Key")?).ok()?;
             let created = timestamp::parse_rfc3339(&xml::element_text(object, "LastModified")?).unwrap_or_default();
-            Some(self.build_file(&address, None, (xml::element_text(object, "Size")?.parse().ok()?, created)))
+            Some(self.build_file(&address, None, xml::element_text(object, "Size")?.parse().ok()?, created))
         };
         let has_more = xml::element_text(response, "IsTruncated").as_deref() == Some("true");
         (xml::element_contents(response, "Contents").filter_map(read).collect(), has_more)
@@ -280,7 +276,7 @@ mod tests {
     use crate::catalog::find_provider;
 
     fn build_options(given: &[(&str, &str)]) -> Options {
-        Options::from_pairs(find_provider("bedrock").unwrap().options(), given)
+        Options::from_pairs(find_provider("bedrock").unwrap().row().options, given)
     }
 
     #[test]
@@ -310,7 +306,7 @@ mod tests {
     #[test]
     fn new_file_uses_the_key_from_the_options_or_a_unique_key() {
         let bucket = ("aws_s3_bucket", "b");
-        let fresh = |given: &[(&str, &str)], name| S3.new_object_address(&build_options(given), ("batch", name), "u-1");
+        let fresh = |given: &[(&str, &str)], name| S3.new_object_address(&build_options(given), "batch", name, "u-1");
         assert_eq!(fresh(&[bucket], "../a b.jsonl").unwrap().key, "penstock/files/batch/u-1/a_b.jsonl");
         assert_eq!(fresh(&[bucket], "..").unwrap().key, "penstock/files/batch/u-1/file");
         let address =

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::{BatchLineFormat, DEFAULT_PURPOSE, FileObject, FileState};
 use crate::{
-    catalog::{PathInfo, path_segment},
-    chat::providers::openai_chat,
+    catalog::{path_info::PathInfo, path_segment},
+    error_details::parse_error,
     operation::Operation,
     timestamp,
 };
@@ -178,7 +178,7 @@ fn parse_cohere_dataset(dataset: &Value) -> Option<FileObject> {
 
 /// Returns the error code and the message of a JSON error response.
 pub(crate) fn error_code_and_message(response: &[u8]) -> (Option<String>, Option<String>) {
-    let found = openai_chat::parse_error(response);
+    let found = parse_error(response);
     (found.code, found.message)
 }
 

@@ -137,7 +137,7 @@ pub fn translate_error(provider: &str, status: u16, response: &[u8], request_id:
     let request = request_id.map(|id| format!(" (request {id})")).unwrap_or_default();
     let message = format!("{provider} error: {detail}{request}");
     let failure = Failure { status, error_type: None, message: &message, code: code.as_deref(), request_id: None };
-    crate::translation::errors::add_provider_field(error_body(ApiFormat::OpenAi, &failure), provider)
+    crate::error_response::add_provider_field(error_body(ApiFormat::OpenAi, &failure), provider)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Model checks for batch lines. They read uploads and files as streams and reject lines whose model is not allowed.
 
 use crate::{
-    api_format::{LineSplitter, UploadParser, peek, secondary_models},
+    api_format::{LineSplitter, named_models, peek},
+    http_form::upload::UploadParser,
     json::{
         lines::LineTooLong,
         scan::{ScanError, for_each_element_from, for_each_field},
@@ -68,7 +69,7 @@ pub fn check_message_batch(batch: &[u8], admit: ModelFilter<'_>) -> Result<(), B
     }
 }
 
-/// Returns the model in this part of a request and its secondary models. The part must occur exactly once, because the
+/// Returns the model in this part of a request and all others that the part names. The part must occur exactly once, because the
 /// provider might read a different duplicate than the one checked here.
 fn requested_models(request: &[u8], part: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::with_capacity(1);
@@ -83,7 +84,9 @@ fn requested_models(request: &[u8], part: &str) -> Result<Vec<String>, String> {
     let peek = peek(&request[at.clone()]).map_err(|error| format!("{part}: {error}"))?;
     let candidate = peek.model.filter(|model| !model.is_empty());
     let model_name = candidate.ok_or_else(|| format!("it must name its model in {part}.model"))?;
-    Ok([model_name].into_iter().chain(secondary_models(&request[at])).collect())
+    let named = named_models(&request[at])
+        .map_err(|unlistable| format!("the models of {} cannot be read", unlistable.field))?;
+    Ok([model_name].into_iter().chain(named.into_iter().map(|found| found.name)).collect())
 }
 
 /// Checks the batch lines of a multipart upload as it streams. Errors in the lines only count if the file is for a

@@ -14,7 +14,7 @@ const MAX_HEAD_OR_VALUE_BYTES: usize = 4 * 1024;
 pub struct FormScanner {
     /// Delimiter between parts: a line end, two dashes and the boundary.
     delimiter: Finder<'static>,
-    state: ParserState,
+    state: FormParserState,
     /// Received bytes of an element that is not complete yet.
     buffer: Vec<u8>,
     model: Option<String>,
@@ -31,7 +31,7 @@ enum FormField {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ParserState {
+enum FormParserState {
     /// Skips content up to the next delimiter.
     Skipping,
     /// In the headers of a part.
@@ -46,13 +46,13 @@ impl FormScanner {
     pub fn from_content_type(content_type: &str) -> Option<Self> {
         let delimiter = Finder::new(multipart_delimiter(content_type)?.as_bytes()).into_owned();
         // The first delimiter may lack the line end before it, so one is added here.
-        let (state, buffer) = (ParserState::Skipping, b"\r\n".to_vec());
+        let (state, buffer) = (FormParserState::Skipping, b"\r\n".to_vec());
         Some(Self { delimiter, state, buffer, model: None, stream: None, image_params: ImageParams::default() })
     }
 
     /// Returns true if the form has ended and no more fields can follow.
     pub fn is_finished(&self) -> bool {
-        self.state == ParserState::Finished
+        self.state == FormParserState::Finished
     }
 
     pub fn model(&self) -> Option<&str> {
@@ -71,15 +71,15 @@ impl FormScanner {
 
     /// Scans the next bytes of the form.
     pub fn feed(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() && self.state != ParserState::Finished {
+        while !bytes.is_empty() && self.state != FormParserState::Finished {
             let used = match self.state {
-                ParserState::Skipping => self.skip_to_delimiter(bytes),
-                ParserState::PartHeaders => self.buffer_until(bytes, b"\r\n\r\n", Self::read_part_headers),
-                ParserState::Value(_) => {
+                FormParserState::Skipping => self.skip_to_delimiter(bytes),
+                FormParserState::PartHeaders => self.buffer_until(bytes, b"\r\n\r\n", Self::read_part_headers),
+                FormParserState::Value(_) => {
                     let delimiter = self.delimiter.needle().to_vec();
                     self.buffer_until(bytes, &delimiter, Self::read_value)
                 }
-                ParserState::Finished => 0,
+                FormParserState::Finished => 0,
             };
             bytes = &bytes[used..];
         }
@@ -92,7 +92,7 @@ impl FormScanner {
             let before = self.buffer.len();
             self.buffer.extend_from_slice(&bytes[..bytes.len().min(length)]);
             if let Some(at) = self.delimiter.find(&self.buffer) {
-                self.enter_state(ParserState::PartHeaders);
+                self.enter_state(FormParserState::PartHeaders);
                 return at + length - before;
             }
             if bytes.len() < length {
@@ -102,7 +102,7 @@ impl FormScanner {
             self.buffer.clear();
         }
         if let Some(at) = self.delimiter.find(bytes) {
-            self.enter_state(ParserState::PartHeaders);
+            self.enter_state(FormParserState::PartHeaders);
             return at + length;
         }
         self.buffer.extend_from_slice(&bytes[bytes.len().saturating_sub(length - 1)..]);
@@ -115,7 +115,7 @@ impl FormScanner {
     }
 
     /// Buffers bytes up to `end`, then passes them to `read`. Skips an element that exceeds the maximum length.
-    fn buffer_until(&mut self, bytes: &[u8], end: &[u8], read: fn(&mut Self, &[u8]) -> ParserState) -> usize {
+    fn buffer_until(&mut self, bytes: &[u8], end: &[u8], read: fn(&mut Self, &[u8]) -> FormParserState) -> usize {
         let before = self.buffer.len();
         let take_len = (MAX_HEAD_OR_VALUE_BYTES + end.len()).saturating_sub(before).min(bytes.len());
         self.buffer.extend_from_slice(&bytes[..take_len]);
@@ -127,47 +127,47 @@ impl FormScanner {
             return from + at + end.len() - before;
         }
         if self.is_closing_delimiter() {
-            self.state = ParserState::Finished;
+            self.state = FormParserState::Finished;
         } else if self.buffer.len() >= MAX_HEAD_OR_VALUE_BYTES {
             let length = self.delimiter.needle().len();
             self.retain_tail(length);
-            self.state = ParserState::Skipping;
+            self.state = FormParserState::Skipping;
         }
         take_len
     }
 
-    fn enter_state(&mut self, state: ParserState) {
+    fn enter_state(&mut self, state: FormParserState) {
         self.buffer.clear();
         self.state = state;
     }
 
     /// Returns true if two dashes follow a delimiter, which ends the form.
     fn is_closing_delimiter(&self) -> bool {
-        self.state == ParserState::PartHeaders && self.buffer.starts_with(b"--")
+        self.state == FormParserState::PartHeaders && self.buffer.starts_with(b"--")
     }
 
-    fn read_part_headers(&mut self, head: &[u8]) -> ParserState {
+    fn read_part_headers(&mut self, head: &[u8]) -> FormParserState {
         if head.starts_with(b"--") {
-            return ParserState::Finished;
+            return FormParserState::Finished;
         }
         match parse_form_field(&String::from_utf8_lossy(head)) {
-            Some(FormField::Model) if self.model.is_none() => ParserState::Value(FormField::Model),
-            Some(FormField::Stream) if self.stream.is_none() => ParserState::Value(FormField::Stream),
-            Some(field @ FormField::ImageParam(_)) => ParserState::Value(field),
-            _ => ParserState::Skipping,
+            Some(FormField::Model) if self.model.is_none() => FormParserState::Value(FormField::Model),
+            Some(FormField::Stream) if self.stream.is_none() => FormParserState::Value(FormField::Stream),
+            Some(field @ FormField::ImageParam(_)) => FormParserState::Value(field),
+            _ => FormParserState::Skipping,
         }
     }
 
     /// Stores the value of the current field. Its delimiter is consumed already, so part headers follow.
-    fn read_value(&mut self, value: &[u8]) -> ParserState {
+    fn read_value(&mut self, value: &[u8]) -> FormParserState {
         let text = String::from_utf8_lossy(value);
         match self.state {
-            ParserState::Value(FormField::Model) => self.model = Some(text.into_owned()),
-            ParserState::Value(FormField::Stream) => self.stream = Some(text.trim().eq_ignore_ascii_case("true")),
-            ParserState::Value(FormField::ImageParam(name)) => self.image_params.set_field(name.as_bytes(), &text),
+            FormParserState::Value(FormField::Model) => self.model = Some(text.into_owned()),
+            FormParserState::Value(FormField::Stream) => self.stream = Some(text.trim().eq_ignore_ascii_case("true")),
+            FormParserState::Value(FormField::ImageParam(name)) => self.image_params.set_field(name.as_bytes(), &text),
             _ => (),
         }
-        ParserState::PartHeaders
+        FormParserState::PartHeaders
     }
 }
 

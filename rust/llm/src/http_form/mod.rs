@@ -2,4 +2,5 @@
 
 pub mod batch_lines;
 pub mod form;
+pub mod form_models;
 pub mod upload;

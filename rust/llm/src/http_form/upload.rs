@@ -18,7 +18,7 @@ const ENCODING_HEADERS: [&str; 2] = ["content-transfer-encoding", "content-encod
 pub struct UploadParser {
     /// Delimiter between parts: a line end, two dashes and the boundary.
     delimiter: Finder<'static>,
-    state: ParserState,
+    state: UploadParserState,
     /// Received bytes that are not parsed yet.
     buffer: Vec<u8>,
     fields: Vec<(String, String)>,
@@ -34,7 +34,7 @@ pub struct FileInfo {
     pub content_type: Option<String>,
 }
 
-enum ParserState {
+enum UploadParserState {
     /// Before the first delimiter.
     Preamble,
     /// After a delimiter.
@@ -51,7 +51,7 @@ impl UploadParser {
         let delimiter = Finder::new(multipart_delimiter(content_type)?.as_bytes()).into_owned();
         Some(Self {
             delimiter,
-            state: ParserState::Preamble,
+            state: UploadParserState::Preamble,
             // The first delimiter may lack the line end before it, so one is added here.
             buffer: b"\r\n".to_vec(),
             fields: Vec::new(),
@@ -62,7 +62,7 @@ impl UploadParser {
 
     /// Parses the next bytes of the form; the error is a message about what is wrong with it.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
-        if matches!(self.state, ParserState::Finished) {
+        if matches!(self.state, UploadParserState::Finished) {
             return Ok(());
         }
         self.buffer.extend_from_slice(bytes);
@@ -92,25 +92,25 @@ impl UploadParser {
 
     /// Returns true if the whole file was received.
     pub fn is_file_complete(&self) -> bool {
-        self.file_info.is_some() && !matches!(self.state, ParserState::File)
+        self.file_info.is_some() && !matches!(self.state, UploadParserState::File)
     }
 
     /// Returns true if the form has ended.
     pub fn is_finished(&self) -> bool {
-        matches!(self.state, ParserState::Finished)
+        matches!(self.state, UploadParserState::Finished)
     }
 
     /// Parses one part, or a chunk of the file. Returns `false` if more input is needed first.
     fn advance(&mut self) -> Result<bool, &'static str> {
         match &mut self.state {
-            ParserState::Preamble => Ok(self.consume_to_delimiter(false)),
-            ParserState::File => Ok(self.consume_to_delimiter(true)),
-            ParserState::PartHeaders => self.read_part_headers(),
-            ParserState::Value(name) => {
+            UploadParserState::Preamble => Ok(self.consume_to_delimiter(false)),
+            UploadParserState::File => Ok(self.consume_to_delimiter(true)),
+            UploadParserState::PartHeaders => self.read_part_headers(),
+            UploadParserState::Value(name) => {
                 let name = std::mem::take(name);
                 self.read_value(name)
             }
-            ParserState::Finished => Ok(false),
+            UploadParserState::Finished => Ok(false),
         }
     }
 
@@ -125,14 +125,14 @@ impl UploadParser {
         }
         self.buffer.drain(..found.map_or(end, |at| at + length));
         if found.is_some() {
-            self.state = ParserState::PartHeaders;
+            self.state = UploadParserState::PartHeaders;
         }
         found.is_some()
     }
 
     fn read_part_headers(&mut self) -> Result<bool, &'static str> {
         if self.buffer.starts_with(b"--") {
-            self.state = ParserState::Finished;
+            self.state = UploadParserState::Finished;
             self.buffer = Vec::new();
             return Ok(false);
         }
@@ -156,7 +156,7 @@ impl UploadParser {
             if self.fields.len() >= MAX_FIELDS {
                 return Err("it has too many fields");
             }
-            self.state = ParserState::Value(name);
+            self.state = UploadParserState::Value(name);
             return Ok(true);
         };
         if name != FILE_FIELD || self.file_info.is_some() {
@@ -167,20 +167,20 @@ impl UploadParser {
         }
         let kind = part_header(&head, "content-type").map(ToOwned::to_owned);
         self.file_info = Some(FileInfo { name: filename.to_owned(), content_type: kind });
-        self.state = ParserState::File;
+        self.state = UploadParserState::File;
         Ok(true)
     }
 
     fn read_value(&mut self, name: String) -> Result<bool, &'static str> {
         let Some(end) = self.delimiter.find(&self.buffer) else {
-            self.state = ParserState::Value(name);
+            self.state = UploadParserState::Value(name);
             let is_fine = self.buffer.len() <= MAX_HEAD_OR_VALUE_BYTES;
             return if is_fine { Ok(false) } else { Err("the value of a field is too long") };
         };
         let value = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
         self.buffer.drain(..end + self.delimiter.needle().len());
         self.fields.push((name, value));
-        self.state = ParserState::PartHeaders;
+        self.state = UploadParserState::PartHeaders;
         Ok(true)
     }
 }

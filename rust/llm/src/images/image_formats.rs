@@ -6,11 +6,11 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use memchr::memmem;
 use serde_json::{Value, json};
 
-use crate::chat::providers::{ProviderFormat, bedrock_invoke::stable_diffusion_xl_body};
 use crate::{
     api_format::format::ApiFormat,
-    chat::request::RequestError,
+    errors::RequestError,
     images::request::{AspectRatio, ImageRequest, ImageResponse},
+    provider_format::{ImageFormat, ProviderFormat},
     usage::UsageCounts,
 };
 
@@ -18,7 +18,7 @@ use crate::{
 type BodyWriter = fn(&mut ImageRequest) -> Result<Value, RequestError>;
 
 /// Image generation format of one provider.
-pub struct ImageFormat {
+pub struct ImageApi {
     write_body: BodyWriter,
     /// JSON pointer to the images in the response, the key of each image, and its key in the client's response: `url`
     /// or `b64_json`.
@@ -30,28 +30,31 @@ pub struct ImageFormat {
 }
 
 /// Creates a format whose images are returned as base64.
-const fn base64_format(body: BodyWriter, at: &'static str, key: &'static str) -> ImageFormat {
-    ImageFormat { write_body: body, images_pointer: at, image_key: key, output_key: "b64_json", is_form: false }
+const fn base64_format(body: BodyWriter, at: &'static str, key: &'static str) -> ImageApi {
+    ImageApi { write_body: body, images_pointer: at, image_key: key, output_key: "b64_json", is_form: false }
 }
 
-pub static SILICONFLOW: ImageFormat = ImageFormat {
+pub static SILICONFLOW: ProviderFormat = ProviderFormat::of_images(&ImageApi {
     write_body: siliconflow_body,
     images_pointer: "/images",
     image_key: "url",
     output_key: "url",
     is_form: false,
-};
-pub static HYPERBOLIC: ImageFormat = base64_format(hyperbolic_body, "/images", "image");
-pub static SEGMIND: ImageFormat = base64_format(segmind_body, "/image", "");
-pub static FIREWORKS: ImageFormat = base64_format(fireworks_body, "", "base64");
-pub static WORKERS_AI: ImageFormat = base64_format(workers_ai_body, "/result/image", "");
+});
+pub static HYPERBOLIC: ProviderFormat = ProviderFormat::of_images(&base64_format(hyperbolic_body, "/images", "image"));
+pub static SEGMIND: ProviderFormat = ProviderFormat::of_images(&base64_format(segmind_body, "/image", ""));
+pub static FIREWORKS: ProviderFormat = ProviderFormat::of_images(&base64_format(fireworks_body, "", "base64"));
+pub static WORKERS_AI: ProviderFormat = ProviderFormat::of_images(&base64_format(workers_ai_body, "/result/image", ""));
 /// Stability's v1 engines as JSON, and its v2 endpoints as forms.
-pub static STABILITY_V1: ImageFormat = base64_format(stability_v1_body, "/artifacts", "base64");
-pub static STABILITY_V2: ImageFormat = ImageFormat { is_form: true, ..base64_format(stability_v2_body, "/image", "") };
+pub static STABILITY_V1: ProviderFormat =
+    ProviderFormat::of_images(&base64_format(stability_v1_body, "/artifacts", "base64"));
+pub static STABILITY_V2: ProviderFormat =
+    ProviderFormat::of_images(&ImageApi { is_form: true, ..base64_format(stability_v2_body, "/image", "") });
 /// Imagen, both in the Gemini API and on Vertex AI.
-pub static IMAGEN: ImageFormat = base64_format(imagen_body, "/predictions", "bytesBase64Encoded");
+pub static IMAGEN: ProviderFormat =
+    ProviderFormat::of_images(&base64_format(imagen_body, "/predictions", "bytesBase64Encoded"));
 /// Gemini models that return images among the parts of a message.
-pub static GEMINI: ImageFormat = base64_format(gemini_body, "", "");
+pub static GEMINI: ProviderFormat = ProviderFormat::of_images(&base64_format(gemini_body, "", ""));
 
 /// Field with the source image of image-to-image generation.
 const IMAGE_FIELD: &str = "image";
@@ -86,7 +89,7 @@ fn siliconflow_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
 fn hyperbolic_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     picture.reject_multiple_images()?;
     let mut out = json!({"model_name": picture.model, "prompt": picture.prompt});
-    picture.move_dimensions(&mut out, ("width", "height"));
+    picture.move_dimensions(&mut out, "width", "height");
     picture.move_fields(
         &["height", "width", "backend", "steps", "cfg_scale", "negative_prompt", "seed", "enable_refiner"],
         &mut out,
@@ -99,7 +102,7 @@ fn segmind_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     picture.fields.shift_remove("base64");
     let mut out = json!({"prompt": picture.prompt, "base64": true});
     picture.move_limited_count(10, &mut out, "samples");
-    picture.move_dimensions(&mut out, ("img_width", "img_height"));
+    picture.move_dimensions(&mut out, "img_width", "img_height");
     picture.move_field("steps", &mut out, "num_inference_steps");
     picture.move_field("qr_size", &mut out, "size");
     picture.move_fields(
@@ -127,7 +130,7 @@ fn segmind_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
 fn fireworks_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     let mut out = json!({"prompt": picture.prompt});
     picture.move_limited_count(10, &mut out, "samples");
-    picture.move_dimensions(&mut out, ("width", "height"));
+    picture.move_dimensions(&mut out, "width", "height");
     picture.move_fields(
         &[
             "cfg_scale",
@@ -147,7 +150,7 @@ fn fireworks_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
 fn workers_ai_body(picture: &mut ImageRequest) -> Result<Value, RequestError> {
     picture.reject_multiple_images()?;
     let mut out = json!({"prompt": picture.prompt});
-    picture.move_dimensions(&mut out, ("width", "height"));
+    picture.move_dimensions(&mut out, "width", "height");
     picture.move_fields(&["negative_prompt", "steps", "num_steps", "guidance", "seed"], &mut out);
     // Each Workers AI model reads only one of the two names, so the value is sent under both.
     let steps = ["steps", "num_steps"].iter().find_map(|name| out.get(*name)).cloned();
@@ -170,7 +173,7 @@ fn stability_v2_body(picture: &mut ImageRequest) -> Result<Value, RequestError> 
     let mut out = json!({"prompt": picture.prompt});
     // Several models share this path.
     let is_sd3 = picture.model.starts_with("sd3");
-    write_source_image(picture, (is_sd3, picture.model == "core"), &mut out)?;
+    write_source_image(picture, is_sd3, picture.model == "core", &mut out)?;
     picture.move_aspect_ratio(&mut out, "aspect_ratio", &STABILITY_RATIOS);
     picture.move_fields(
         &["aspect_ratio", "negative_prompt", "seed", "style_preset", "mode", "strength", "output_format", "cfg_scale"],
@@ -185,7 +188,8 @@ fn stability_v2_body(picture: &mut ImageRequest) -> Result<Value, RequestError> 
 /// Writes the source image, if there is one. Used for Stability's models in its own API and on Bedrock.
 pub(crate) fn write_source_image(
     picture: &mut ImageRequest,
-    (is_sd3, is_core): (bool, bool),
+    is_sd3: bool,
+    is_core: bool,
     out: &mut Value,
 ) -> Result<(), RequestError> {
     let Some(image) = picture.fields.shift_remove(IMAGE_FIELD).filter(|image| !image.is_null()) else { return Ok(()) };
@@ -296,7 +300,23 @@ fn encode_form(fields: &Value) -> Result<Vec<u8>, RequestError> {
     Ok(out)
 }
 
-impl ProviderFormat for ImageFormat {
+/// Writes the Stable Diffusion XL body, which Bedrock and Stability's own API share.
+pub(crate) fn stable_diffusion_xl_body(picture: &mut ImageRequest) -> Value {
+    let mut prompts = vec![json!({"text": picture.prompt, "weight": 1})];
+    if let Some(text) = picture.fields.shift_remove("negative_prompt") {
+        prompts.push(json!({"text": text, "weight": -1}));
+    }
+    let mut out = json!({"text_prompts": prompts});
+    picture.move_count(&mut out, "samples");
+    picture.move_dimensions(&mut out, "width", "height");
+    picture.move_fields(
+        &["cfg_scale", "clip_guidance_preset", "sampler", "seed", "steps", "style_preset", "extras"],
+        &mut out,
+    );
+    out
+}
+
+impl ImageFormat for ImageApi {
     fn write_image_request(&self, picture: &mut ImageRequest) -> Result<Vec<u8>, RequestError> {
         let body = (self.write_body)(picture)?;
         if self.is_form { encode_form(&body) } else { Ok(body.to_string().into_bytes()) }

@@ -3,13 +3,12 @@
 
 use serde_json::{Value, json};
 
-use crate::usage::Usage;
 use crate::{
-    chat::{
-        request::{Fields, RequestError, parse_body, take_string},
-        response_context::ResponseContext,
-    },
-    translation::dropped::DroppedParams,
+    chat::response_context::ResponseContext,
+    dropped::DroppedParams,
+    errors::RequestError,
+    fields::{Fields, parse_body, take_string},
+    usage::Usage,
 };
 
 /// Aspect ratio as width and height.
@@ -57,7 +56,7 @@ impl ImageRequest {
     }
 
     /// Moves width and height to the fields that the provider has for them.
-    pub fn move_dimensions(&mut self, to: &mut Value, (width, height): (&str, &str)) {
+    pub fn move_dimensions(&mut self, to: &mut Value, width: &str, height: &str) {
         if let Some((wide, high)) = self.size.take() {
             (to[width], to[height]) = (wide.into(), high.into());
         }

@@ -4,23 +4,18 @@
 use serde_json::{Value, json};
 
 use crate::{
-    catalog::{Options, PathOptions, path_segment},
-    operation::Operation,
-};
-use crate::{
-    chat::{
-        providers::{MalformedResponse, ProviderFormat},
-        request::{Fields, RequestError, into_object, take_required_string, take_string},
-        response_context::ResponseContext,
-    },
-    jobs::fine_tuning::{self, PageQuery, parse_job_fields, resolve_file_address},
-    translation::{TranslationInput, dropped::DroppedParams},
+    catalog::{options::Options, path_segment},
+    dropped::DroppedParams,
+    errors::RequestError,
+    fields::{Fields, into_object, take_required_string, take_string},
+    jobs::fine_tuning::{parse_job_fields, resolve_file_address},
+    translation_input::TranslationInput,
 };
 
 /// Endpoints that the lines of a batch may use.
 pub const ENDPOINTS: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"];
 /// Completion window of a batch if the provider reports none.
-const DEFAULT_COMPLETION_WINDOW: &str = "24h";
+pub const DEFAULT_COMPLETION_WINDOW: &str = "24h";
 
 /// Request to create a batch. The provider format takes the fields that it supports; the rest is reported as dropped.
 #[derive(Debug)]
@@ -39,12 +34,12 @@ pub struct BatchRequest<'a> {
 }
 
 impl<'a> BatchRequest<'a> {
-    pub fn parse(question: &TranslationInput<'a>) -> Result<Self, RequestError> {
-        let mut fields = parse_job_fields(question)?;
+    pub fn parse(input: &TranslationInput<'a>) -> Result<Self, RequestError> {
+        let mut fields = parse_job_fields(input)?;
         take_string(&mut fields, "model");
-        let options = question.hints.options;
-        let pinned = options.and_then(|options| question.provider.model_override(options, PathOptions::default()));
-        let model = pinned.unwrap_or(question.model).to_owned();
+        let options = input.hints.options;
+        let pinned = options.and_then(|options| input.provider.model_override(options));
+        let model = pinned.unwrap_or(input.model).to_owned();
         if model.is_empty() {
             return Err(RequestError::new(
                 "model",
@@ -66,13 +61,13 @@ impl<'a> BatchRequest<'a> {
         let metadata = take_field(&mut fields, "metadata").map(|found| into_object(found, "metadata")).transpose()?;
         Ok(Self {
             model,
-            input_address: resolve_file_address(question, file.clone()),
+            input_address: resolve_file_address(input, file.clone()),
             input_file_id: file,
             endpoint,
             metadata: metadata.unwrap_or_default(),
             fields,
             options,
-            unique_id: format!("{}-{:x}", question.now_ms, question.nonce),
+            unique_id: format!("{}-{:x}", input.now_ms, input.nonce),
         })
     }
 
@@ -158,60 +153,6 @@ pub fn request_counts(total: Option<u64>, completed: u64, failed: u64) -> Value 
 /// Parses a number, which Google sends as a string.
 pub fn parse_number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
-}
-
-/// Translates a provider's response about one batch, or a list of batches, to the `OpenAI` format.
-pub fn write_batch_response(
-    wire: &dyn ProviderFormat,
-    response: &Value,
-    context: &ResponseContext,
-    (operation, page): (Operation, &PageQuery),
-) -> Result<Vec<u8>, MalformedResponse> {
-    let one = |job: &Value| wire.read_batch(job).map(|fields| build_batch(fields, context));
-    let response = match operation {
-        Operation::ListBatches => fine_tuning::render_job_list(wire, response, page, one)?,
-        // The provider returned the batch as it was before the deletion; reports it as cancelled.
-        Operation::CancelBatch if wire.cancels_by_delete() => {
-            let mut batch = one(response).ok_or_else(not_a_batch)?;
-            batch["status"] = "cancelled".into();
-            batch["cancelled_at"] = context.created.into();
-            batch["output_file_id"] = Value::Null;
-            batch
-        }
-        _ => one(response).ok_or_else(not_a_batch)?,
-    };
-    Ok(response.to_string().into_bytes())
-}
-
-fn not_a_batch() -> MalformedResponse {
-    MalformedResponse("the response is not a batch".into())
-}
-
-/// Builds a batch in the `OpenAI` format from the provider's fields, then the request's fields, then defaults.
-fn build_batch(mut fields: Fields, context: &ResponseContext) -> Value {
-    let mut batch = json!({"id": "", "object": "batch", "endpoint": ENDPOINTS[0], "errors": null, "input_file_id": "",
-        "completion_window": DEFAULT_COMPLETION_WINDOW, "status": "validating", "output_file_id": null, "error_file_id": null,
-        "created_at": context.created, "in_progress_at": null, "expires_at": null, "finalizing_at": null,
-        "completed_at": null, "failed_at": null, "expired_at": null, "cancelling_at": null, "cancelled_at": null,
-        "request_counts": {"total": 0, "completed": 0, "failed": 0}, "metadata": null});
-    let status = fields.get("status").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let why = fields.shift_remove("why").filter(|why| why.as_str().is_some_and(|why| !why.is_empty()));
-    if status == "failed" {
-        let message = why.unwrap_or_else(|| "it failed".into());
-        let error = json!({"code": "provider_failed", "message": message, "param": null, "line": null});
-        fields.insert("errors".into(), json!({"object": "list", "data": [error]}));
-    }
-    if let Some(ended) = fields.shift_remove("ended")
-        && ["completed", "failed", "expired", "cancelled"].contains(&&*status)
-    {
-        fields.insert(format!("{status}_at"), ended);
-    }
-    if let Some(object) = batch.as_object_mut() {
-        object.extend(context.echoed_fields.clone());
-        object.extend(fields.into_iter().filter(|(_, value)| !value.is_null()));
-        object.insert("provider".into(), context.provider.into());
-    }
-    batch
 }
 
 #[cfg(test)]

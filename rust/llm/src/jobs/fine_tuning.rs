@@ -3,21 +3,16 @@
 use serde_json::{Value, json};
 
 use crate::{
-    catalog::{Options, path_segment},
+    catalog::options::Options,
+    dropped::DroppedParams,
+    errors::RequestError,
+    fields::{Fields, into_object, parse_body, take_required_string, take_string},
     files::FileStore,
-    operation::Operation,
-};
-use crate::{
-    chat::{
-        providers::{MalformedResponse, ProviderFormat},
-        request::{Fields, RequestError, into_object, parse_body, take_required_string, take_string},
-        response_context::ResponseContext,
-    },
-    translation::{TranslationInput, dropped::DroppedParams},
+    translation_input::TranslationInput,
 };
 
 /// Placeholder value of a setting that the client leaves to the provider. It is not sent.
-const AUTO: &str = "auto";
+pub const AUTO: &str = "auto";
 
 /// Parameters of a fine-tuning job to create. Provider formats remove the fields they support; the remaining fields are
 /// reported as dropped.
@@ -41,8 +36,8 @@ pub struct FineTuningRequest<'a> {
 
 /// Parses the body of a job request. Merges `provider_options` into the top-level fields, because clients send
 /// provider-specific fields either way.
-pub fn parse_job_fields(question: &TranslationInput<'_>) -> Result<Fields, RequestError> {
-    let mut fields = parse_body(question.body)?;
+pub fn parse_job_fields(input: &TranslationInput<'_>) -> Result<Fields, RequestError> {
+    let mut fields = parse_body(input.body)?;
     if let Some(options) = take_non_null(&mut fields, "provider_options") {
         fields.extend(into_object(options, "provider_options")?);
     }
@@ -50,22 +45,21 @@ pub fn parse_job_fields(question: &TranslationInput<'_>) -> Result<Fields, Reque
 }
 
 impl<'a> FineTuningRequest<'a> {
-    pub fn parse(question: &TranslationInput<'a>) -> Result<Self, RequestError> {
-        let mut fields = parse_job_fields(question)?;
+    pub fn parse(input: &TranslationInput<'a>) -> Result<Self, RequestError> {
+        let mut fields = parse_job_fields(input)?;
         let (method, hyperparameters) = take_method(&mut fields)?;
         take_string(&mut fields, "model");
         Ok(Self {
-            model: question.model.to_owned(),
-            training_file: resolve_file_address(question, take_required_string(&mut fields, "training_file", "$")?),
-            validation_file: take_string(&mut fields, "validation_file")
-                .map(|file| resolve_file_address(question, file)),
+            model: input.model.to_owned(),
+            training_file: resolve_file_address(input, take_required_string(&mut fields, "training_file", "$")?),
+            validation_file: take_string(&mut fields, "validation_file").map(|file| resolve_file_address(input, file)),
             suffix: take_string(&mut fields, "suffix").filter(|suffix| !suffix.is_empty()),
             method,
             hyperparameters,
             fields,
             job_name: None,
-            options: question.hints.options,
-            now: question.now_ms,
+            options: input.hints.options,
+            now: input.now_ms,
         })
     }
 
@@ -127,10 +121,10 @@ impl<'a> FineTuningRequest<'a> {
 }
 
 /// Converts a file id from an upload to the address that the provider's jobs use. Returns any other value unchanged.
-pub fn resolve_file_address(question: &TranslationInput<'_>, file: String) -> String {
-    question
+pub fn resolve_file_address(input: &TranslationInput<'_>, file: String) -> String {
+    input
         .provider
-        .file_store()
+        .file_store
         .and_then(FileStore::object_store)
         .and_then(|bucket| bucket.object_uri(&file))
         .unwrap_or(file)
@@ -160,145 +154,4 @@ fn take_method(fields: &mut Fields) -> Result<(String, Fields), RequestError> {
     }
     settings.retain(|_, value| !value.is_null() && *value != AUTO);
     Ok((kind, settings))
-}
-
-/// Jobs of a provider's list response.
-pub struct JobList<'a> {
-    pub jobs: &'a [Value],
-    pub has_more: bool,
-}
-
-impl<'a> JobList<'a> {
-    pub fn from_response(response: &'a Value, key: &str, token: &str) -> Self {
-        let jobs = response[key].as_array().map(Vec::as_slice).unwrap_or_default();
-        Self { jobs, has_more: response[token].as_str().is_some_and(|token| !token.is_empty()) }
-    }
-}
-
-/// Pagination parameters of a list request.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PageQuery {
-    after: Option<String>,
-    limit: usize,
-}
-
-impl PageQuery {
-    pub fn parse(operation: Operation, query: &str) -> Result<Self, RequestError> {
-        let usual = if operation == Operation::ListFinetuneCheckpoints { 10 } else { 20 };
-        let mut page = Self { after: None, limit: usual };
-        for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
-            match key {
-                "after" if !value.is_empty() => page.after = Some(value.to_owned()),
-                "limit" => {
-                    let limit = value.parse().ok().filter(|limit| (1..=100).contains(limit));
-                    page.limit = limit.ok_or_else(|| RequestError::new("limit", "must be a number from 1 to 100"))?;
-                }
-                _ => (),
-            }
-        }
-        Ok(page)
-    }
-
-    /// Returns the requested page as a list object with `has_more`. Returns an empty page if the `after` job no longer
-    /// exists.
-    fn paginate(&self, mut all: Vec<Value>, has_more: bool) -> Value {
-        if let Some(after) = &self.after {
-            let is_it = |one: &Value| {
-                one["id"].as_str().is_some_and(|id| id == after || path_segment::encode_segment(id) == *after)
-            };
-            all = all.iter().position(is_it).map_or_else(Vec::new, |at| all.split_off(at + 1));
-        }
-        let has_more = all.len() > self.limit || (has_more && !all.is_empty());
-        all.truncate(self.limit);
-        let id = |one: Option<&Value>| one.map_or(Value::Null, |one| one["id"].clone());
-        let (first, last) = (id(all.first()), id(all.last()));
-        json!({"object": "list", "data": all, "first_id": first, "last_id": last, "has_more": has_more})
-    }
-}
-
-/// Encodes the response to the client: one job, a list of jobs, or the checkpoints of a job.
-pub fn encode_response(
-    wire: &dyn ProviderFormat,
-    response: &Value,
-    context: &ResponseContext,
-    (operation, page): (Operation, &PageQuery),
-) -> Result<Vec<u8>, MalformedResponse> {
-    let response = match operation {
-        Operation::ListFinetunes => {
-            render_job_list(wire, response, page, |one| wire.read_tuning_job(one).map(|job| render_job(job, context)))?
-        }
-        Operation::ListFinetuneCheckpoints => {
-            let id =
-                wire.read_tuning_job(response).ok_or_else(invalid_job_error)?.shift_remove("id").unwrap_or_default();
-            let to_checkpoint = |mut fields: Fields| {
-                fields.insert("fine_tuning_job_id".into(), id.clone());
-                fields.insert("object".into(), "fine_tuning.job.checkpoint".into());
-                Value::Object(fields)
-            };
-            page.paginate(wire.read_checkpoints(response).into_iter().map(to_checkpoint).collect(), false)
-        }
-        _ => render_job(wire.read_tuning_job(response).ok_or_else(invalid_job_error)?, context),
-    };
-    Ok(response.to_string().into_bytes())
-}
-
-/// Renders each job of the provider's list and returns the requested page.
-pub fn render_job_list(
-    wire: &dyn ProviderFormat,
-    response: &Value,
-    page: &PageQuery,
-    render: impl Fn(&Value) -> Option<Value>,
-) -> Result<Value, MalformedResponse> {
-    let JobList { jobs, has_more } =
-        wire.read_job_list(response).ok_or_else(|| MalformedResponse("it has no jobs".into()))?;
-    let jobs: Option<Vec<_>> = jobs.iter().map(render).collect();
-    Ok(page.paginate(jobs.ok_or_else(invalid_job_error)?, has_more))
-}
-
-fn invalid_job_error() -> MalformedResponse {
-    MalformedResponse("it is not a job".into())
-}
-
-/// Renders a job in `OpenAI`'s format. Provider fields override request fields, which override the defaults.
-fn render_job(fields: Fields, context: &ResponseContext) -> Value {
-    let mut job = json!({"id": "", "object": "fine_tuning.job", "created_at": context.created, "error": null,
-        "fine_tuned_model": null, "finished_at": null, "hyperparameters": {"n_epochs": AUTO}, "model": "",
-        "organization_id": "", "result_files": [], "seed": 0, "status": "queued", "trained_tokens": null,
-        "training_file": "", "validation_file": null, "integrations": [], "estimated_finish": null,
-        "method": {"type": "supervised", "supervised": {}}});
-    if let Some(object) = job.as_object_mut() {
-        object.extend(context.echoed_fields.clone());
-        object.extend(fields.into_iter().filter(|(_, value)| !value.is_null()));
-        object.insert("provider".into(), context.provider.into());
-    }
-    job
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn paginate_sample_jobs(query: &str, has_more: bool) -> Value {
-        let jobs = (1..=25).map(|id| json!({"id": format!("job {id}")})).collect();
-        PageQuery::parse(Operation::ListFinetunes, query).unwrap().paginate(jobs, has_more)
-    }
-
-    #[test]
-    fn page_starts_after_the_given_job_and_reports_has_more() {
-        let first = paginate_sample_jobs("", false);
-        assert_eq!((first["data"].as_array().unwrap().len(), &first["has_more"]), (20, &true.into()));
-        let rest = paginate_sample_jobs("limit=100&after=job%2020", false);
-        assert_eq!((&rest["first_id"], &rest["last_id"]), (&"job 21".into(), &"job 25".into()));
-        assert_eq!(rest["has_more"], false);
-        assert_eq!(paginate_sample_jobs("after=job%2020", true)["has_more"], true);
-        for end in ["after=job%2025", "after=gone"] {
-            assert_eq!(
-                (&paginate_sample_jobs(end, true)["data"], &paginate_sample_jobs(end, true)["has_more"]),
-                (&json!([]), &false.into())
-            );
-        }
-        for wrong in ["limit=0", "limit=101", "limit=x"] {
-            assert_eq!(PageQuery::parse(Operation::ListFinetunes, wrong).unwrap_err().path, "limit");
-        }
-    }
 }

@@ -2,5 +2,9 @@
 
 pub(crate) mod batch;
 pub mod batch_providers;
+pub(crate) mod batch_response;
 pub(crate) mod fine_tuning;
 pub mod fine_tuning_providers;
+pub(crate) mod fine_tuning_response;
+pub(crate) mod job_list;
+pub(crate) mod provider_jobs;

@@ -1,13 +1,13 @@
 //! In-place edits of a JSON object's bytes. Everything that is not edited keeps its bytes and its order.
 
-use std::ops::Range;
+use std::{collections::HashMap, ops::Range};
 
 use serde_json::Value;
 
 use super::scan::{ScanError, for_each_element_from, for_each_field, for_each_field_from, string_literal_at};
 
 /// One step of a path to a removed value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum PathStep {
     /// A key, or an array index if it is a number.
     Key(String),
@@ -17,7 +17,7 @@ enum PathStep {
 }
 
 /// Path of a value in a request: `tools[0].function.strict`, `tools[*].x`, `messages.2.name`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FieldPath(Vec<PathStep>);
 
 impl FieldPath {
@@ -79,12 +79,13 @@ pub fn set_fields(body: &[u8], missing: &[JsonField], always: &[JsonField]) -> R
     let mut out = Vec::with_capacity(body.len() + 64);
     let (mut copied, mut count) = (0, 0);
     let (mut has, mut had) = (vec![false; always.len()], vec![false; missing.len()]);
+    let (always_index, missing_index) = (FieldIndex::new(always), FieldIndex::new(missing));
     for_each_field(body, |key, at| {
         count += 1;
-        if let Some(index) = find_field(missing, key) {
+        if let Some(index) = missing_index.find(key) {
             had[index] = true;
         }
-        if let Some(index) = find_field(always, key) {
+        if let Some(index) = always_index.find(key) {
             has[index] = true;
             out.extend_from_slice(&body[copied..at.start]);
             out.extend_from_slice(&always[index].1);
@@ -101,7 +102,7 @@ pub fn set_fields(body: &[u8], missing: &[JsonField], always: &[JsonField]) -> R
     let added = absent(missing, &had)
         .into_iter()
         .map(|index| &missing[index])
-        .filter(|(key, _)| find_field(always, key.as_bytes()).is_none());
+        .filter(|(key, _)| always_index.find(key.as_bytes()).is_none());
     for (key, value) in added.chain(absent(always, &has).into_iter().map(|index| &always[index])) {
         if count > 0 {
             out.push(b',');
@@ -115,8 +116,30 @@ pub fn set_fields(body: &[u8], missing: &[JsonField], always: &[JsonField]) -> R
     Ok(out)
 }
 
-fn find_field(fields: &[JsonField], key: &[u8]) -> Option<usize> {
-    fields.iter().position(|(name, _)| name.as_bytes() == key)
+/// Number of fields above which a hash table is faster than a search.
+const MAX_SEARCHED_FIELDS: usize = 16;
+
+/// Finds fields by name, in constant time even if there are many. Body and config may both hold thousands.
+enum FieldIndex<'f> {
+    Few(&'f [JsonField]),
+    Many(HashMap<&'f [u8], usize>),
+}
+
+impl<'f> FieldIndex<'f> {
+    fn new(fields: &'f [JsonField]) -> Self {
+        if fields.len() <= MAX_SEARCHED_FIELDS {
+            return Self::Few(fields);
+        }
+        // The first of several fields with the same name counts, so later ones are inserted first.
+        Self::Many(fields.iter().enumerate().rev().map(|(index, (name, _))| (name.as_bytes(), index)).collect())
+    }
+
+    fn find(&self, key: &[u8]) -> Option<usize> {
+        match self {
+            Self::Few(fields) => fields.iter().position(|(name, _)| name.as_bytes() == key),
+            Self::Many(by_name) => by_name.get(key).copied(),
+        }
+    }
 }
 
 /// Edit of a top-level field.

@@ -4,11 +4,10 @@
 use serde_json::{Value, json};
 
 use crate::{
-    chat::{
-        request::{Fields, RequestError, into_array, parse_body, take_required_string, take_string},
-        response_context::ResponseContext,
-    },
-    translation::dropped::DroppedParams,
+    chat::response_context::ResponseContext,
+    dropped::DroppedParams,
+    errors::RequestError,
+    fields::{Fields, into_array, parse_body, take_required_string, take_string},
 };
 
 /// Rerank request in a canonical form.
@@ -36,7 +35,11 @@ impl RerankRequest {
         Ok(Self {
             model: take_string(&mut fields, "model").unwrap_or_default(),
             query: take_required_string(&mut fields, "query", "$")?,
-            documents: documents.into_iter().enumerate().map(parse_document).collect::<Result<_, _>>()?,
+            documents: documents
+                .into_iter()
+                .enumerate()
+                .map(|(at, value)| parse_document(at, value))
+                .collect::<Result<_, _>>()?,
             top_n: top.filter(|top| !top.is_null()),
             should_return_documents: fields.shift_remove("return_documents") == Some(Value::Bool(true)),
             fields,
@@ -51,7 +54,7 @@ impl RerankRequest {
 }
 
 /// Parses a document: a string, or an object with only a `text`.
-fn parse_document((at, value): (usize, Value)) -> Result<String, RequestError> {
+fn parse_document(at: usize, value: Value) -> Result<String, RequestError> {
     let wrong = || RequestError::new(format!("documents[{at}]"), "must be a string, or an object with a `text`");
     match value {
         Value::String(text) => Ok(text),
@@ -70,7 +73,7 @@ pub struct RerankResponse {
 impl RerankResponse {
     /// Parses the results at a JSON pointer. The pair contains the provider's keys for the index and the relevance
     /// score.
-    pub fn parse_results_at(response: &Value, pointer: &str, (index_key, score): (&str, &str)) -> Option<Self> {
+    pub fn parse_results_at(response: &Value, pointer: &str, index_key: &str, score: &str) -> Option<Self> {
         let number = |value: &Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
         let one = |item: &Value| Some((number(&item[index_key])?, item.get(score)?.clone()));
         let results = response.pointer(pointer)?.as_array()?.iter().map(one).collect::<Option<_>>()?;
@@ -118,7 +121,7 @@ mod tests {
     #[test]
     fn rejects_results_without_a_valid_index() {
         let found = |response: Value| {
-            RerankResponse::parse_results_at(&response, "/r", ("id", "score")).map(|ranked| ranked.results)
+            RerankResponse::parse_results_at(&response, "/r", "id", "score").map(|ranked| ranked.results)
         };
         assert_eq!(found(json!({"r": [{"id": "1", "score": 0.5}]})), Some(vec![(1, json!(0.5))]));
         assert_eq!(found(json!({"r": [{"id": "x", "score": 0.5}]})), None);

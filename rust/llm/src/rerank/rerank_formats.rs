@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::chat::providers::{ErrorDetails, ProviderFormat, openai_chat};
 use crate::{
-    chat::request::RequestError,
+    errors::RequestError,
+    provider_format::{ProviderFormat, RerankFormat},
     rerank::request::{RerankRequest, RerankResponse},
 };
 
 /// Rerank format of one provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RerankFormat {
+pub enum RerankApi {
     Voyage,
     /// Google's ranking API, which is separate from Vertex AI.
     Google,
@@ -20,17 +20,17 @@ pub enum RerankFormat {
     Cohere,
 }
 
-pub static VOYAGE: RerankFormat = RerankFormat::Voyage;
-pub static GOOGLE: RerankFormat = RerankFormat::Google;
-pub static AMAZON: RerankFormat = RerankFormat::Amazon;
-pub static COHERE: RerankFormat = RerankFormat::Cohere;
+pub static VOYAGE: ProviderFormat = ProviderFormat::of_rerank(&RerankApi::Voyage);
+pub static GOOGLE: ProviderFormat = ProviderFormat::of_rerank(&RerankApi::Google);
+pub static AMAZON: ProviderFormat = ProviderFormat::of_rerank(&RerankApi::Amazon);
+pub static COHERE: ProviderFormat = ProviderFormat::of_rerank(&RerankApi::Cohere);
 
 /// Selects the format on Bedrock, which depends on the model's vendor.
-pub fn bedrock_format(model: &str) -> &'static RerankFormat {
+pub fn bedrock_format(model: &str) -> &'static ProviderFormat {
     if model.contains("cohere.") { &COHERE } else { &AMAZON }
 }
 
-impl RerankFormat {
+impl RerankApi {
     fn write_body(self, ranking: &mut RerankRequest) -> Value {
         let query = std::mem::take(&mut ranking.query);
         let documents = std::mem::take(&mut ranking.documents);
@@ -57,7 +57,7 @@ impl RerankFormat {
     }
 }
 
-impl ProviderFormat for RerankFormat {
+impl RerankFormat for RerankApi {
     fn write_rerank_request(&self, ranking: &mut RerankRequest) -> Result<Vec<u8>, RequestError> {
         let mut body = self.write_body(ranking);
         let (top, more) = self.param_names();
@@ -74,15 +74,11 @@ impl ProviderFormat for RerankFormat {
 
     fn read_ranking(&self, response: &Value) -> Option<RerankResponse> {
         match self {
-            Self::Voyage => RerankResponse::parse_results_at(response, "/data", ("index", "relevance_score")),
-            Self::Google => RerankResponse::parse_results_at(response, "/records", ("id", "score")),
+            Self::Voyage => RerankResponse::parse_results_at(response, "/data", "index", "relevance_score"),
+            Self::Google => RerankResponse::parse_results_at(response, "/records", "id", "score"),
             Self::Amazon | Self::Cohere => {
-                RerankResponse::parse_results_at(response, "/results", ("index", "relevance_score"))
+                RerankResponse::parse_results_at(response, "/results", "index", "relevance_score")
             }
         }
-    }
-
-    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(response)
     }
 }

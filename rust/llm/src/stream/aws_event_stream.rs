@@ -1,4 +1,5 @@
 //! Decoder for Amazon's event stream encoding: length-prefixed frames with checksums, from chunks of any size.
+//! `docs/adr/0006-aws-event-stream.md` compares it with Amazon's library.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -70,7 +71,7 @@ impl FrameDecoder {
 
     fn decode_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some(prelude) = self.buffer.first_chunk::<PRELUDE_BYTES>() else { return Ok(None) };
-        if crc32(&prelude[..8]) != read_u32(&prelude[8..]) {
+        if crc32fast::hash(&prelude[..8]) != read_u32(&prelude[8..]) {
             return Err(FrameError::ChecksumMismatch);
         }
         let (total, headers) = (read_u32(&prelude[..4]) as usize, read_u32(&prelude[4..8]) as usize);
@@ -85,7 +86,7 @@ impl FrameDecoder {
         }
         let mut frame = self.buffer.split_to(total).freeze();
         let sum = frame.split_off(total - CHECKSUM_BYTES);
-        if crc32(&frame) != read_u32(&sum) {
+        if crc32fast::hash(&frame) != read_u32(&sum) {
             return Err(FrameError::ChecksumMismatch);
         }
         frame.advance(PRELUDE_BYTES);
@@ -132,28 +133,6 @@ fn read_u32(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
-const CRC32_TABLE: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut at = 0;
-    while at < 256 {
-        let mut value = at as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            value = if value & 1 == 1 { 0xEDB8_8320 ^ (value >> 1) } else { value >> 1 };
-            bit += 1;
-        }
-        table[at] = value;
-        at += 1;
-    }
-    table
-};
-
-/// Computes the CRC-32 that zip and Ethernet use.
-fn crc32(bytes: &[u8]) -> u32 {
-    let step = |sum: u32, byte: &u8| CRC32_TABLE[((sum ^ u32::from(*byte)) & 0xFF) as usize] ^ (sum >> 8);
-    !bytes.iter().fold(!0, step)
-}
-
 /// Encodes a frame as Amazon's services do. `kind` is the message type: `event` or `exception`.
 pub fn encode_frame(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
     let mut headers = Vec::new();
@@ -169,10 +148,10 @@ pub fn encode_frame(kind: &str, name: &str, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(total);
     frame.extend_from_slice(&(total as u32).to_be_bytes());
     frame.extend_from_slice(&(headers.len() as u32).to_be_bytes());
-    frame.extend_from_slice(&crc32(&frame).to_be_bytes());
+    frame.extend_from_slice(&crc32fast::hash(&frame).to_be_bytes());
     frame.extend_from_slice(&headers);
     frame.extend_from_slice(payload);
-    frame.extend_from_slice(&crc32(&frame).to_be_bytes());
+    frame.extend_from_slice(&crc32fast::hash(&frame).to_be_bytes());
     frame
 }
 

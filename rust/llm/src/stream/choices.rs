@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use super::sse;
-use crate::{
-    json::scan::{for_each_element_from, for_each_field},
-    usage::value_start,
+use crate::json::{
+    keys::value_start,
+    scan::{for_each_element_from, for_each_field},
 };
 
 static FINISH_REASON_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finish_reason\""));

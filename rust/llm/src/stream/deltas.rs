@@ -5,9 +5,11 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use crate::{
-    json::scan::{for_each_field_from, string_literal_at, unescape},
+    json::{
+        keys::value_start,
+        scan::{for_each_field_from, string_literal_at, unescape},
+    },
     operation::Operation,
-    usage::value_start,
 };
 
 /// Maximum buffered text. Tokens of longer texts are extrapolated.

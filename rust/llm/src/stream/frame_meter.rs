@@ -53,6 +53,11 @@ impl FrameMeter {
         self.decoder.has_partial_frame()
     }
 
+    /// Returns true if the frame that ends the response was read.
+    pub fn is_terminated(&self) -> bool {
+        self.is_terminated
+    }
+
     /// Returns true if the provider has reported usage.
     pub fn has_usage(&self) -> bool {
         self.counts.has_counts()

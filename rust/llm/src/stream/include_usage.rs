@@ -10,10 +10,9 @@ use serde_json::{Map, Value};
 use super::sse;
 use crate::{
     api_format::peek,
-    catalog::{Options, Provider},
-    json::{edit, scan::for_each_field},
+    catalog::{Provider, options::Options},
+    json::{edit, keys::value_start, scan::for_each_field},
     operation::Operation,
-    usage::value_start,
 };
 
 static STREAM_OPTIONS_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"stream_options\""));
@@ -121,17 +120,26 @@ fn is_usage_only(event: &[u8]) -> bool {
         })
 }
 
-/// Returns the ranges of the `usage` fields that are an object or null, each with one adjacent comma. Only top-level
-/// fields count; nested ones belong to something else.
+fn has_choices(event: &[u8]) -> bool {
+    CHOICES_KEY.find(event).is_some_and(|at| match value_start(event, at + 9) {
+        Some((open, b'[')) => !event[open + 1..].trim_ascii_start().starts_with(b"]"),
+        _ => false,
+    })
+}
+
+/// Returns the ranges of the `usage` fields that are null, or an object in an event without choices, each with one
+/// adjacent comma. Some providers report usage beside the last choice without being asked, and their clients expect it
+/// there. Only top-level fields count; nested ones belong to something else.
 fn usage_ranges(event: &[u8]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     for line in event.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"data:")) {
         let json = line[5..].trim_ascii();
         let from = json.as_ptr().addr() - event.as_ptr().addr();
         let mut before = 0;
+        let has_choices = has_choices(line);
         // Leaves invalid JSON unchanged.
         let _ = for_each_field(json, |key, value| {
-            if key == b"usage" && matches!(json[value.start], b'{' | b'n') {
+            if key == b"usage" && (json[value.start] == b'n' || json[value.start] == b'{' && !has_choices) {
                 let (start, end) = (before, value.end);
                 let at = if start > 0 { start..end } else { 1..skip_comma(json, end) };
                 found.push(at.start + from..at.end + from);
@@ -186,8 +194,8 @@ mod tests {
             data: {\"choices\":[1],\"usage\":{\n\ndata: [DONE]\n\n";
         let left = "data: {\"id\":1,\"choices\":[{\"delta\":{\"content\":\",\\\"usage\\\":null\"}}]}\n\n\
             data: {\"choices\": [], \"prompt_filter_results\": []}\n\n\
-            data: {\"choices\":[{\"delta\":{}}] ,\"id\":1}\r\n\r\n\
-            data:{ \"choices\":[{\"delta\":{}}]}\n\n\
+            data: {\"choices\":[{\"delta\":{}}] , \"usage\" : {\"total_tokens\":3,\"x\":{}} ,\"id\":1}\r\n\r\n\
+            data:{\"usage\":{\"total_tokens\":3}, \"choices\":[{\"delta\":{}}]}\n\n\
             data: {\"choices\":[{\"usage\":{\"a\":1}}],\"x_groq\":{\"usage\":{\"a\":1}}}\n\n\
             data: {\"choices\":[1],\"usage\":{\n\ndata: [DONE]\n\n";
         assert_eq!(strip_usage(Bytes::from_static(input.as_bytes())), left);

@@ -7,9 +7,12 @@ use memchr::memmem::Finder;
 use super::{choices::ChoiceTracker, deltas::DeltaText, sse};
 use crate::{
     api_format::format::ApiFormat,
-    json::scan::{for_each_field, unescape},
+    json::{
+        keys::value_start,
+        scan::{for_each_field, unescape},
+    },
     operation::Operation,
-    usage::{Usage, UsageCounts, value_start},
+    usage::{Usage, UsageCounts},
 };
 
 /// Limit for an event that has not ended. A longer event keeps only its second half, because usage stands at the end of
@@ -105,14 +108,14 @@ impl Meter {
     }
 
     /// Creates a meter that knows the end events of this operation's streams.
-    pub fn for_operation(dialect: ApiFormat, operation: Operation) -> Self {
+    pub fn for_operation(api_format: ApiFormat, operation: Operation) -> Self {
         let stream_kind = if operation.has_typed_terminal_event() { StreamKind::Media } else { StreamKind::Text };
-        Self { stream_kind, ..Self::new(dialect) }
+        Self { stream_kind, ..Self::new(api_format) }
     }
 
     /// Creates a meter that buffers the response text until the provider reports usage.
-    pub fn with_deltas(dialect: ApiFormat, operation: Operation) -> Self {
-        Self { deltas: Some(DeltaText::for_operation(operation)), ..Self::for_operation(dialect, operation) }
+    pub fn with_deltas(api_format: ApiFormat, operation: Operation) -> Self {
+        Self { deltas: Some(DeltaText::for_operation(operation)), ..Self::for_operation(api_format, operation) }
     }
 
     /// Reads the next bytes of the stream.

@@ -99,10 +99,10 @@ impl SessionMeter {
         if let Some(model) = model.as_ref().filter(|_| self.model.is_none()) {
             self.model = Some(model.clone());
         }
-        let dialect = ApiFormat::OpenAi;
-        let usage = if is_end { response.to_usage(dialect) } else { None };
+        let api_format = ApiFormat::OpenAi;
+        let usage = if is_end { response.to_usage(api_format) } else { None };
         match (is_end, is_written) {
-            (_, true) => self.add_usage(writing.to_usage(dialect), self.transcription_model.clone(), true),
+            (_, true) => self.add_usage(writing.to_usage(api_format), self.transcription_model.clone(), true),
             (true, _) => self.add_usage(usage, model.or_else(|| self.current_model.clone()), false),
             _ => (),
         }

@@ -59,13 +59,13 @@ impl ResponseSkimmer {
     }
 
     /// Ends the response and returns its usage.
-    pub fn finish(&self, dialect: ApiFormat) -> Option<Usage> {
+    pub fn finish(&self, api_format: ApiFormat) -> Option<Usage> {
         if self.length == self.head.len() as u64 {
-            return Usage::from_response(dialect, &self.head);
+            return Usage::from_response(api_format, &self.head);
         }
         // The two ends may be adjacent: searches the last bytes as one slice.
         let last = if self.tail.len() < EDGE_BYTES { &[self.head.as_slice(), &self.tail].concat() } else { &self.tail };
-        let mut usage = from_response_tail(dialect, last).or_else(|| from_response_head(dialect, &self.head))?;
+        let mut usage = from_response_tail(api_format, last).or_else(|| from_response_head(api_format, &self.head))?;
         if let Some(lookout) = &self.tool_use_counter {
             usage.tool_uses = usage.tool_uses.max_of_each(&lookout.finish());
         }

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{Encoding, count_text};
-use crate::json::scan::for_each_field;
+use crate::json::{NUMBER_KEY, scan::for_each_field};
 
 /// Tokens that a chat format adds to each message, and to the response that follows.
 const TOKENS_PER_MESSAGE: usize = 3;
@@ -100,10 +100,6 @@ impl<'de> Visitor<'de> for &mut JsonTextCounter {
         Ok(())
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
     fn visit_bool<E>(self, _: bool) -> Result<(), E> {
         Ok(())
     }
@@ -122,7 +118,7 @@ impl<'de> Visitor<'de> for &mut JsonTextCounter {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
         while let Some(key) = members.next_key::<Cow<str>>()? {
-            if (self.is_skipped_key)(&key) {
+            if key == NUMBER_KEY || (self.is_skipped_key)(&key) {
                 members.next_value::<IgnoredAny>()?;
                 continue;
             }

@@ -12,8 +12,8 @@ pub(crate) mod request_checks;
 
 pub use crate::tokens::body_text::{count_request_body, count_response_body};
 use crate::{
-    api_format::format::ApiFormat,
-    translation::{self, RequestError},
+    api_format::format::ApiFormat, chat::clients::bedrock_converse::count_tokens::extract_counted_body,
+    errors::RequestError,
 };
 
 /// Tokenizer encoding: a vocabulary and its pattern for splitting text.
@@ -44,11 +44,11 @@ pub fn encoding_for_model(model: &str) -> Encoding {
 
 /// Counts the tokens of a request in this API format, for a count-tokens response. The error names the field that is
 /// missing or unreadable.
-pub fn count_request(dialect: ApiFormat, encoding: Encoding, body: &[u8]) -> Result<usize, RequestError> {
-    if dialect == ApiFormat::Bedrock {
-        return Ok(count_request_body(encoding, &translation::extract_counted_body(body)?).unwrap_or_default());
+pub fn count_request(api_format: ApiFormat, encoding: Encoding, body: &[u8]) -> Result<usize, RequestError> {
+    if api_format == ApiFormat::Bedrock {
+        return Ok(count_request_body(encoding, &extract_counted_body(body)?).unwrap_or_default());
     }
-    request_checks::check_request(dialect, body)?;
+    request_checks::check_request(api_format, body)?;
     Ok(count_request_body(encoding, body).unwrap_or_default())
 }
 

@@ -3,13 +3,13 @@
 
 use serde_json::Value;
 
-use crate::{api_format::format::ApiFormat, json::scan, translation::RequestError};
+use crate::{api_format::format::ApiFormat, errors::RequestError, json::scan};
 
 type CheckResult = Result<(), RequestError>;
 
 /// Returns an error for the first field that is missing or unreadable.
-pub fn check_request(dialect: ApiFormat, body: &[u8]) -> CheckResult {
-    match dialect {
+pub fn check_request(api_format: ApiFormat, body: &[u8]) -> CheckResult {
+    match api_format {
         ApiFormat::Gemini => check_gemini_request(body),
         _ => check_messages(body),
     }
@@ -109,8 +109,8 @@ fn reject(path: impl Into<String>, message: &str) -> CheckResult {
 mod tests {
     use super::*;
 
-    fn check_error(dialect: ApiFormat, body: &str) -> String {
-        check_request(dialect, body.as_bytes()).unwrap_err().to_string()
+    fn check_error(api_format: ApiFormat, body: &str) -> String {
+        check_request(api_format, body.as_bytes()).unwrap_err().to_string()
     }
 
     #[test]

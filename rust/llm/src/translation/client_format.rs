@@ -1,27 +1,29 @@
 //! API formats of clients, by operation. A format of chat requests parses the request and encodes the response.
 
-use super::TranslationInput;
 use crate::{
     chat::{
+        block_citations::BlockCitationWriter,
         clients::{
             anthropic_messages, bedrock_converse, bedrock_converse::invoke, gemini, openai_chat, openai_completions,
             openai_responses,
         },
-        request::{ChatRequest, Fields, RequestError},
+        request::ChatRequest,
         response_context::ResponseContext,
         response_writer::ResponseWriter,
         sequential_tool_calls::SequentialToolCallWriter,
     },
-    citations::BlockCitationWriter,
-    embeddings::request::EmbeddingFormat,
+    embeddings::request::VectorEncoding,
+    errors::RequestError,
+    fields::Fields,
     operation::Operation,
+    translation_input::TranslationInput,
 };
 
 /// Format in which the client sends its request and expects the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientFormat {
-    Chat(ChatFormat),
-    Embeddings(EmbeddingFormat),
+    Chat(ClientChatFormat),
+    Embeddings(VectorEncoding),
     Images,
     Rerank,
     CountTokens(CountFormat),
@@ -32,7 +34,7 @@ pub(super) enum ClientFormat {
 
 /// Client format of a request that generates text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChatFormat {
+pub(super) enum ClientChatFormat {
     OpenAiChat,
     OpenAiCompletions,
     OpenAiResponses,
@@ -55,16 +57,16 @@ impl ClientFormat {
     /// Returns the format of an operation; `None` if the operation cannot be translated.
     pub fn from_operation(operation: Operation) -> Option<Self> {
         match operation {
-            Operation::ChatComplete => Some(Self::Chat(ChatFormat::OpenAiChat)),
-            Operation::Complete => Some(Self::Chat(ChatFormat::OpenAiCompletions)),
-            Operation::CreateModelResponse => Some(Self::Chat(ChatFormat::OpenAiResponses)),
-            Operation::Messages => Some(Self::Chat(ChatFormat::AnthropicMessages)),
-            Operation::GenerateContent | Operation::StreamGenerateContent => Some(Self::Chat(ChatFormat::Gemini)),
-            Operation::Converse | Operation::ConverseStream => Some(Self::Chat(ChatFormat::BedrockConverse)),
-            Operation::InvokeModel | Operation::InvokeModelStream => Some(Self::Chat(ChatFormat::BedrockInvoke)),
-            Operation::Embed => Some(Self::Embeddings(EmbeddingFormat::Floats)),
-            Operation::EmbedContent => Some(Self::Embeddings(EmbeddingFormat::GeminiSingle)),
-            Operation::BatchEmbedContents => Some(Self::Embeddings(EmbeddingFormat::GeminiBatch)),
+            Operation::ChatComplete => Some(Self::Chat(ClientChatFormat::OpenAiChat)),
+            Operation::Complete => Some(Self::Chat(ClientChatFormat::OpenAiCompletions)),
+            Operation::CreateModelResponse => Some(Self::Chat(ClientChatFormat::OpenAiResponses)),
+            Operation::Messages => Some(Self::Chat(ClientChatFormat::AnthropicMessages)),
+            Operation::GenerateContent | Operation::StreamGenerateContent => Some(Self::Chat(ClientChatFormat::Gemini)),
+            Operation::Converse | Operation::ConverseStream => Some(Self::Chat(ClientChatFormat::BedrockConverse)),
+            Operation::InvokeModel | Operation::InvokeModelStream => Some(Self::Chat(ClientChatFormat::BedrockInvoke)),
+            Operation::Embed => Some(Self::Embeddings(VectorEncoding::Floats)),
+            Operation::EmbedContent => Some(Self::Embeddings(VectorEncoding::GeminiSingle)),
+            Operation::BatchEmbedContents => Some(Self::Embeddings(VectorEncoding::GeminiBatch)),
             Operation::ImageGenerate => Some(Self::Images),
             Operation::Rerank => Some(Self::Rerank),
             Operation::MessagesCountTokens => Some(Self::CountTokens(CountFormat::AnthropicMessages)),
@@ -76,14 +78,14 @@ impl ClientFormat {
             _ => None,
         }
     }
-
-    /// Returns true if streams are framed as AWS event streams.
-    pub fn has_aws_event_stream(self) -> bool {
-        matches!(self, Self::Chat(ChatFormat::BedrockConverse | ChatFormat::BedrockInvoke))
-    }
 }
 
-impl ChatFormat {
+impl ClientChatFormat {
+    /// Returns true if streams are framed as AWS event streams.
+    pub fn has_aws_event_stream(self) -> bool {
+        matches!(self, Self::BedrockConverse | Self::BedrockInvoke)
+    }
+
     /// Parses a request. Also returns its fields that the response repeats.
     pub fn parse_request(self, input: &TranslationInput<'_>) -> Result<(ChatRequest, Fields), RequestError> {
         let (body, model) = (input.body, input.model);
@@ -145,9 +147,4 @@ impl ChatFormat {
             Self::BedrockInvoke => Box::new(SequentialToolCallWriter::new(invoke::StreamWriter::new(context))),
         }
     }
-}
-
-/// Returns true if the operation generates text and can be translated to another API format.
-pub fn is_chat_operation(operation: Operation) -> bool {
-    matches!(ClientFormat::from_operation(operation), Some(ClientFormat::Chat(_)))
 }

@@ -5,17 +5,18 @@
 //! translation do not come here.
 
 mod client_format;
-pub(crate) mod dropped;
-pub(crate) mod errors;
 pub(crate) mod normalise;
+mod notice;
 
-pub use crate::chat::request::RequestError;
 pub use crate::chat::response_context::ResponseContext;
 pub use crate::chat::signatures::{ScopedSignatures, SignatureCache};
 pub use crate::chat::transcoder::Transcoder;
-pub use crate::translation::client_format::is_chat_operation;
-pub use crate::translation::dropped::{DroppedFields, DroppedParams};
-pub use crate::translation::normalise::Normaliser;
+pub use crate::dropped::{DroppedFields, DroppedParams};
+pub use crate::errors::RequestError;
+pub use crate::translation::{
+    normalise::{Normaliser, hidden_error_status, may_begin_error, may_hide_errors},
+    notice::{Notice, write_notice},
+};
 
 use std::sync::Arc;
 
@@ -23,72 +24,53 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use crate::{
     api_format::format::ApiFormat,
-    catalog::{Options, Provider},
-    operation::Operation,
-};
-use crate::{
     chat::{
-        providers::{EventFraming, MalformedResponse, ProviderFormat},
-        request::Fields,
+        clients::{anthropic_messages, bedrock_converse, gemini},
+        providers::openai_chat,
         response_writer::{RecordingWriter, ResponseWriter},
     },
-    embeddings::request::{EmbeddingFormat, EmbeddingRequest},
+    embeddings::request::{EmbeddingRequest, VectorEncoding},
+    error_details::{ErrorDetails, parse_error},
+    error_response::{self, ErrorFallback, ErrorOrigin},
+    errors::MalformedResponse,
+    fields::Fields,
     images::request::{ImageRequest, ImageResponse},
     jobs::{
-        batch::BatchRequest,
-        fine_tuning::{FineTuningRequest, PageQuery},
+        batch::BatchRequest, batch_response, fine_tuning::FineTuningRequest, fine_tuning_response, job_list::PageQuery,
     },
-    model_list::ListedModel,
+    model_list::{ListedModel, ModelListShape},
+    operation::Operation,
+    provider_format::{
+        BatchFormat, Capability, ChatFormat, EmbeddingFormat, EventFraming, FineTuningFormat, ImageFormat,
+        ModelListFormat, PassThroughFormat, ProviderFormat, RerankFormat, TokenCountFormat,
+    },
     rerank::request::{DOCUMENTS_KEY, RerankRequest},
-    translation::{
-        client_format::{ChatFormat, ClientFormat, CountFormat},
-        errors::ErrorOrigin,
-    },
+    translation::client_format::{ClientChatFormat, ClientFormat, CountFormat},
+    translation_input::TranslationInput,
 };
 
-/// Request that is to be translated to the provider's API format, with its context.
-pub struct TranslationInput<'a> {
-    pub operation: Operation,
-    pub provider: &'a dyn Provider,
-    pub body: &'a [u8],
-    /// Model name from the body, or from the path if the body has none.
-    pub model: &'a str,
-    pub hints: RequestHints<'a>,
-    /// True if the response may contain only fields of the client's API format.
-    pub strict: bool,
-    /// Current time in milliseconds since 1970.
-    pub now_ms: u64,
-    /// Distinguishes generated IDs of the same millisecond.
-    pub nonce: u32,
-}
-
-/// Information about a request that is not in its body.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct RequestHints<'a> {
-    /// Requested beta features of Anthropic's API. `anthropic_version` is the requested version of that API.
-    pub anthropic_betas: Option<&'a str>,
-    pub anthropic_version: Option<&'a str>,
-    /// True if the client uses Anthropic's API and therefore expects model lists in Anthropic's format.
-    pub is_anthropic_client: bool,
-    /// Query string without the input mark.
-    pub query: &'a str,
-    /// Provider options other than the credential.
-    pub options: Option<&'a Options>,
-    /// Model that determines the format of the request, if it is not the one in the body.
-    pub effective_model: Option<&'a str>,
-    /// Signatures of earlier tool calls for the same caller.
-    pub signatures: Option<&'a ScopedSignatures>,
+/// Formats of the client and of the provider for the capability that a request uses.
+enum FormatPair {
+    Chat(ClientChatFormat, &'static dyn ChatFormat),
+    Embeddings(VectorEncoding, &'static dyn EmbeddingFormat),
+    Images(&'static dyn ImageFormat),
+    Rerank(&'static dyn RerankFormat),
+    TokenCount(&'static dyn TokenCountFormat),
+    ModelList(&'static dyn ModelListFormat),
+    FineTuning(&'static dyn FineTuningFormat),
+    Batches(&'static dyn BatchFormat),
+    /// Request and response keep the client's format and only change where the host of the model requires it.
+    PassThrough(&'static dyn PassThroughFormat),
 }
 
 /// Translated request, with what is needed to translate its response.
 pub struct Translation {
-    client_format: ClientFormat,
-    provider_format: &'static dyn ProviderFormat,
+    formats: FormatPair,
+    event_framing: EventFraming,
+    error_fallback: ErrorFallback,
     operation: Operation,
-    /// True if request and response keep the client's format and only change where the host of the model requires it.
-    pub is_passthrough: bool,
-    /// True if the client uses Anthropic's API.
-    is_anthropic_client: bool,
+    /// Format in which the client expects model lists.
+    model_list_shape: ModelListShape,
     /// True if only the gateway requested the usage of the stream. It is removed from the stream after it has been
     /// read.
     pub should_hide_usage: bool,
@@ -108,67 +90,99 @@ impl Translation {
     /// does not support.
     pub fn translate_request(
         input: &TranslationInput<'_>,
-        provider_format: &'static dyn ProviderFormat,
+        provider_format: &ProviderFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
         let operation = input.operation;
         let unknown =
             || RequestError::new("$", format!("{} cannot be translated to this provider's API", operation.id()));
         let client_format = ClientFormat::from_operation(operation).ok_or_else(unknown)?;
-        if let Some(body) = provider_format.pass_through_request(input) {
-            return Ok((
-                Self {
-                    is_passthrough: true,
-                    ..Self::new(input, (client_format, provider_format), DroppedParams::default())
-                },
-                body?,
-            ));
+        if let Some(format) = provider_format.pass_through
+            && let Some(adapted) = format.pass_through_request(input)
+        {
+            let (body, dropped_params) = adapted?;
+            let plain = Self::new(input, FormatPair::PassThrough(format), provider_format);
+            return Ok((Self { dropped_params, ..plain }, body));
         }
-        let plain = || Self::new(input, (client_format, provider_format), DroppedParams::default());
-        match client_format {
-            ClientFormat::Chat(format) => Self::translate_chat_request(input, provider_format, format),
-            ClientFormat::Embeddings(format) => Self::translate_embedding_request(input, provider_format, format),
-            ClientFormat::Images => Self::translate_image_request(input, provider_format),
-            ClientFormat::Rerank => Self::translate_rerank_request(input, provider_format),
-            ClientFormat::CountTokens(format) => Self::translate_count_request(input, provider_format, format),
-            ClientFormat::FineTuning | ClientFormat::Batches => {
-                Self::translate_job_request(input, (client_format, provider_format))
+        let (translation, body) = match client_format {
+            ClientFormat::Chat(client) => {
+                let format = provider_format.chat.ok_or_else(|| Capability::Chat.unsupported_error())?;
+                let plain = Self::new(input, FormatPair::Chat(client, format), provider_format);
+                plain.translate_chat_request(input, client, format)?
             }
-            ClientFormat::ModelList => Ok((plain(), Vec::new())),
-        }
+            ClientFormat::Embeddings(encoding) => {
+                let format = provider_format.embeddings.ok_or_else(|| Capability::Embeddings.unsupported_error())?;
+                let plain = Self::new(input, FormatPair::Embeddings(encoding, format), provider_format);
+                plain.translate_embedding_request(input, encoding, format)?
+            }
+            ClientFormat::Images => {
+                let format = provider_format.images.ok_or_else(|| Capability::Images.unsupported_error())?;
+                Self::new(input, FormatPair::Images(format), provider_format).translate_image_request(input, format)?
+            }
+            ClientFormat::Rerank => {
+                let format = provider_format.rerank.ok_or_else(|| Capability::Rerank.unsupported_error())?;
+                Self::new(input, FormatPair::Rerank(format), provider_format).translate_rerank_request(input, format)?
+            }
+            ClientFormat::CountTokens(client) => {
+                let format = provider_format.token_count.ok_or_else(|| Capability::TokenCount.unsupported_error())?;
+                let plain = Self::new(input, FormatPair::TokenCount(format), provider_format);
+                plain.translate_count_request(input, client, format)?
+            }
+            ClientFormat::FineTuning => {
+                let format = provider_format.fine_tuning.ok_or_else(|| Capability::FineTuning.unsupported_error())?;
+                let plain = Self::new(input, FormatPair::FineTuning(format), provider_format);
+                plain.translate_tuning_request(input, format)?
+            }
+            ClientFormat::Batches => {
+                let format = provider_format.batches.ok_or_else(|| Capability::Batches.unsupported_error())?;
+                Self::new(input, FormatPair::Batches(format), provider_format).translate_batch_request(input, format)?
+            }
+            ClientFormat::ModelList => {
+                let format = provider_format.model_list.ok_or_else(|| Capability::ModelList.unsupported_error())?;
+                (Self::new(input, FormatPair::ModelList(format), provider_format), Vec::new())
+            }
+        };
+        Ok((translation, body))
     }
 
     fn translate_chat_request(
+        self,
         input: &TranslationInput<'_>,
-        provider_format: &'static dyn ProviderFormat,
-        format: ChatFormat,
+        client: ClientChatFormat,
+        format: &dyn ChatFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
-        let plain = Self::new(input, (ClientFormat::Chat(format), provider_format), DroppedParams::default());
-        let (mut request, echoed_fields) = format.parse_request(input)?;
+        let (mut request, echoed_fields) = client.parse_request(input)?;
+        request.drop_choice_without_tools();
         let should_show_images = !input.strict || request.has_image_modality();
         let context = ResponseContext {
             model: request.model.clone(),
-            should_show_thinking: should_show_images || format.should_show_thinking(&request),
+            should_show_thinking: should_show_images || client.should_show_thinking(&request),
             should_show_images,
             echoed_fields,
             document_names: request.document_names(),
-            ..plain.response_context
+            ..self.response_context
         };
         if let Some(effective_model) = input.hints.effective_model {
             effective_model.clone_into(&mut request.model);
         }
         request.signatures.clone_from(&context.signatures);
+        request.max_stop_sequences = input.provider.max_stop_sequences;
         if let Some(betas) = input.hints.anthropic_betas
-            && provider_format.has_betas_in_body(&request.model)
+            && format.has_betas_in_body(&request.model)
             && !request.fields.contains_key("anthropic_beta")
         {
             request.fields.insert("anthropic_beta".into(), betas.into());
         }
-        let should_hide_usage = format.has_optional_stream_usage() && request.stream && !requests_usage(input.body);
+        let should_hide_usage = client.has_optional_stream_usage() && request.stream && !requests_usage(input.body);
         let has_version = input.hints.anthropic_version.is_some() || input.hints.is_anthropic_client;
         let dropped_version = has_version.then(|| request.take_param("anthropic_version")).flatten();
-        let body = provider_format.write_request(&mut request)?;
+        let body = format.write_request(&mut request)?;
         request.record_dropped_if_set("anthropic_version", dropped_version.as_ref());
         let (anthropic_betas, anthropic_version) = (request.betas.take(), request.api_version.take());
+        let context = ResponseContext {
+            renamed_tools: std::mem::take(&mut request.renamed_tools).into(),
+            client_tools: Arc::new(std::mem::take(&mut request.client_tools)),
+            ..context
+        };
         let mut dropped_params = request.into_dropped_params();
         let body = apply_param_rules(input, Operation::ChatComplete, body, &mut dropped_params);
         let translation = Self {
@@ -177,130 +191,123 @@ impl Translation {
             anthropic_version,
             response_context: context,
             dropped_params,
-            ..plain
+            ..self
         };
         Ok((translation, body))
     }
 
     fn translate_embedding_request(
+        self,
         input: &TranslationInput<'_>,
-        provider_format: &'static dyn ProviderFormat,
-        shape: EmbeddingFormat,
+        encoding: VectorEncoding,
+        format: &'static dyn EmbeddingFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
-        let mut texts = match shape {
-            EmbeddingFormat::GeminiSingle => {
-                crate::chat::clients::gemini::texts::parse_embed_request(input.body, input.model)?
-            }
-            EmbeddingFormat::GeminiBatch => {
-                crate::chat::clients::gemini::texts::parse_batch_embed_request(input.body, input.model)?
-            }
-            EmbeddingFormat::Floats | EmbeddingFormat::Base64 => EmbeddingRequest::parse(input.body)?,
+        let mut texts = match encoding {
+            VectorEncoding::GeminiSingle => gemini::texts::parse_embed_request(input.body, input.model)?,
+            VectorEncoding::GeminiBatch => gemini::texts::parse_batch_embed_request(input.body, input.model)?,
+            VectorEncoding::Floats | VectorEncoding::Base64 => EmbeddingRequest::parse(input.body)?,
         };
-        if !texts.multimodal_inputs.is_empty() && !provider_format.can_embed_images(&texts.model) {
+        if !texts.multimodal_inputs.is_empty() && !format.can_embed_images(&texts.model) {
             return Err(RequestError::new(
                 texts.input_path,
                 "this model embeds only text; it must be a string, or an array of strings",
             ));
         }
         let first_video = texts.multimodal_inputs.iter().position(|item| item.video.is_some());
-        if let Some(at) = first_video.filter(|_| !provider_format.can_embed_video(&texts.model)) {
+        if let Some(at) = first_video.filter(|_| !format.can_embed_video(&texts.model)) {
             return Err(RequestError::new(
                 format!("{}[{at}].video", texts.input_path),
                 "this model does not embed videos; use `text` or `image`",
             ));
         }
-        let body = provider_format.write_embedding_request(&mut texts)?;
-        let client_format = ClientFormat::Embeddings(texts.format);
-        let mut dropped = texts.into_dropped_params();
-        let body = apply_param_rules(input, Operation::Embed, body, &mut dropped);
-        Ok((Self::new(input, (client_format, provider_format), dropped), body))
+        let body = format.write_embedding_request(&mut texts)?;
+        let formats = FormatPair::Embeddings(texts.format, format);
+        let mut dropped_params = texts.into_dropped_params();
+        let body = apply_param_rules(input, Operation::Embed, body, &mut dropped_params);
+        Ok((Self { formats, dropped_params, ..self }, body))
     }
 
     fn translate_image_request(
+        self,
         input: &TranslationInput<'_>,
-        provider_format: &'static dyn ProviderFormat,
+        format: &dyn ImageFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
-        let mut image_request = ImageRequest::parse(input.body)?;
-        let body = provider_format.write_image_request(&mut image_request)?;
-        Ok((Self::new(input, (ClientFormat::Images, provider_format), image_request.into_dropped_params()), body))
+        let mut request = ImageRequest::parse(input.body)?;
+        let body = format.write_image_request(&mut request)?;
+        Ok((Self { dropped_params: request.into_dropped_params(), ..self }, body))
     }
 
     fn translate_rerank_request(
+        self,
         input: &TranslationInput<'_>,
-        provider_format: &'static dyn ProviderFormat,
+        format: &dyn RerankFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
-        let mut rerank_request = RerankRequest::parse(input.body)?;
+        let mut request = RerankRequest::parse(input.body)?;
         let mut echoed_fields = Fields::default();
-        if rerank_request.should_return_documents {
-            echoed_fields.insert(DOCUMENTS_KEY.into(), rerank_request.documents.clone().into());
+        if request.should_return_documents {
+            echoed_fields.insert(DOCUMENTS_KEY.into(), request.documents.clone().into());
         }
-        let body = provider_format.write_rerank_request(&mut rerank_request)?;
-        let plain = Self::new(input, (ClientFormat::Rerank, provider_format), rerank_request.into_dropped_params());
-        Ok((Self { response_context: ResponseContext { echoed_fields, ..plain.response_context }, ..plain }, body))
+        let body = format.write_rerank_request(&mut request)?;
+        Ok((Self { dropped_params: request.into_dropped_params(), ..self.with_echoed_fields(echoed_fields) }, body))
     }
 
     fn translate_count_request(
+        self,
         input: &TranslationInput<'_>,
-        provider_format: &'static dyn ProviderFormat,
-        format: CountFormat,
+        client: CountFormat,
+        format: &dyn TokenCountFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
-        let mut request = match format {
-            CountFormat::AnthropicMessages => crate::chat::clients::anthropic_messages::parse_request(input.body)?,
-            CountFormat::Gemini => crate::chat::clients::gemini::parse_count_request(input.body, input.model)?,
-            CountFormat::BedrockConverse => {
-                crate::chat::clients::bedrock_converse::count_tokens::parse_request(input.body, input.model)?
-            }
+        let mut request = match client {
+            CountFormat::AnthropicMessages => anthropic_messages::parse_request(input.body)?,
+            CountFormat::Gemini => gemini::parse_count_request(input.body, input.model)?,
+            CountFormat::BedrockConverse => bedrock_converse::count_tokens::parse_request(input.body, input.model)?,
         };
-        let body = provider_format.write_count_request(&mut request)?;
-        let betas = request.betas.take();
-        Ok((
-            Self {
-                anthropic_betas: betas,
-                ..Self::new(input, (ClientFormat::CountTokens(format), provider_format), request.dropped_params)
-            },
-            body,
-        ))
+        request.drop_choice_without_tools();
+        let body = format.write_count_request(&mut request)?;
+        let anthropic_betas = request.betas.take();
+        Ok((Self { anthropic_betas, dropped_params: request.dropped_params, ..self }, body))
     }
 
-    /// Translates a request for a batch or a fine-tuning job. Only requests that create one have a body.
-    fn translate_job_request(
+    /// Translates a request for a batch. Only a request that creates one has a body.
+    fn translate_batch_request(
+        mut self,
         input: &TranslationInput<'_>,
-        (client_format, provider_format): (ClientFormat, &'static dyn ProviderFormat),
+        format: &dyn BatchFormat,
     ) -> Result<(Self, Vec<u8>), RequestError> {
-        let page = PageQuery::parse(input.operation, input.hints.query)?;
-        let plain = Self { page, ..Self::new(input, (client_format, provider_format), DroppedParams::default()) };
-        if input.operation == Operation::CreateBatch {
-            let mut batch = BatchRequest::parse(input)?;
-            let echoed_fields = batch.echoed_fields();
-            let body = provider_format.write_batch_request(&mut batch)?;
-            let context = ResponseContext { echoed_fields, ..plain.response_context };
-            return Ok((
-                Self { response_context: context, dropped_params: batch.into_dropped_params(), ..plain },
-                body,
-            ));
+        self.page = PageQuery::parse(input.operation, input.hints.query)?;
+        if input.operation != Operation::CreateBatch {
+            return Ok((self, Vec::new()));
         }
+        let mut batch = BatchRequest::parse(input)?;
+        let echoed_fields = batch.echoed_fields();
+        let body = format.write_batch_request(&mut batch)?;
+        Ok((Self { dropped_params: batch.into_dropped_params(), ..self.with_echoed_fields(echoed_fields) }, body))
+    }
+
+    /// Translates a request for a fine-tuning job. Only a request that creates one has a body.
+    fn translate_tuning_request(
+        mut self,
+        input: &TranslationInput<'_>,
+        format: &dyn FineTuningFormat,
+    ) -> Result<(Self, Vec<u8>), RequestError> {
+        self.page = PageQuery::parse(input.operation, input.hints.query)?;
         if input.operation != Operation::CreateFinetune {
-            return Ok((plain, Vec::new()));
+            return Ok((self, Vec::new()));
         }
         let mut job = FineTuningRequest::parse(input)?;
         let mut echoed_fields = job.echoed_fields();
-        let body = provider_format.write_tuning_request(&mut job)?;
+        let body = format.write_tuning_request(&mut job)?;
         if let Some(name) = &job.job_name {
             echoed_fields.insert("id".into(), name.as_str().into());
         }
-        let context = ResponseContext { echoed_fields, ..plain.response_context };
-        Ok((Self { response_context: context, dropped_params: job.into_dropped_params(), ..plain }, body))
+        Ok((Self { dropped_params: job.into_dropped_params(), ..self.with_echoed_fields(echoed_fields) }, body))
     }
 
-    /// Creates a translation with the values that apply to all operations; chat sets more.
-    fn new(
-        input: &TranslationInput<'_>,
-        (client_format, provider_format): (ClientFormat, &'static dyn ProviderFormat),
-        dropped_params: DroppedParams,
-    ) -> Self {
+    /// Creates a translation with the values that apply to all operations.
+    fn new(input: &TranslationInput<'_>, formats: FormatPair, provider_format: &ProviderFormat) -> Self {
         let effective_model = input.hints.effective_model.unwrap_or(input.model);
         let response_context = ResponseContext {
-            provider: input.provider.slug(),
+            provider: input.provider.slug,
             model: input.model.to_owned(),
             created: input.now_ms / 1000,
             id_suffix: format!("{}-{:x}", input.now_ms, input.nonce),
@@ -309,93 +316,135 @@ impl Translation {
             should_show_images: false,
             echoed_fields: Fields::default(),
             document_names: Arc::default(),
+            renamed_tools: Arc::default(),
+            client_tools: Arc::default(),
             dropped_fields: DroppedFields::default(),
             signatures: input.hints.signatures.filter(|_| provider_format.signs_tool_calls(effective_model)).cloned(),
         };
-        let operation = input.operation;
-        let page = PageQuery::default();
-        let (is_passthrough, should_hide_usage, anthropic_betas, anthropic_version, next_page_token) =
-            (false, false, None, None, None);
-        let is_anthropic_client = input.hints.is_anthropic_client;
         Self {
-            client_format,
-            provider_format,
-            operation,
-            is_passthrough,
-            is_anthropic_client,
-            should_hide_usage,
-            page,
-            anthropic_betas,
-            anthropic_version,
-            next_page_token,
+            formats,
+            event_framing: provider_format.event_framing,
+            error_fallback: input.provider.error_fallback,
+            operation: input.operation,
+            model_list_shape: input.hints.model_list_shape,
+            should_hide_usage: false,
+            page: PageQuery::default(),
+            anthropic_betas: None,
+            anthropic_version: None,
+            next_page_token: None,
             response_context,
-            dropped_params,
+            dropped_params: DroppedParams::default(),
         }
+    }
+
+    fn with_echoed_fields(self, echoed_fields: Fields) -> Self {
+        Self { response_context: ResponseContext { echoed_fields, ..self.response_context }, ..self }
+    }
+
+    /// Translates a complete response. A body that is an error, or says that the generation failed, is a failure
+    /// although its status is a success: returns the error in the client's format, with its status.
+    pub fn translate_response_or_failure(&self, body: &[u8]) -> Result<(u16, Vec<u8>), MalformedResponse> {
+        let failure = match self.try_translate_response(body) {
+            Ok(translated) => return Ok((200, translated)),
+            Err(failure) => failure,
+        };
+        if let Some(status) = error_response::error_status(self.operation, body) {
+            return Ok((status, self.translate_error(status, body, None)));
+        }
+        let message = match failure {
+            ResponseFailure::FailedGeneration(message) => message,
+            ResponseFailure::Malformed(fault) => return Err(fault),
+        };
+        let origin = ErrorOrigin {
+            provider: self.response_context.provider,
+            status: error_response::FAILED_GENERATION_STATUS,
+            fallback: self.error_fallback,
+            request_id: None,
+        };
+        let details = ErrorDetails { message: Some(message), ..ErrorDetails::default() };
+        let api_format = self.operation.api_format().unwrap_or(ApiFormat::OpenAi);
+        Ok((origin.status, error_response::translate_error(api_format, origin, details, body)))
     }
 
     /// Translates a complete response to the client's format.
     pub fn translate_response(&self, body: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
-        if self.is_passthrough {
-            return self.provider_format.pass_through_response(self.operation, body);
+        self.try_translate_response(body).map_err(|failure| match failure {
+            ResponseFailure::Malformed(fault) => fault,
+            ResponseFailure::FailedGeneration(message) => {
+                MalformedResponse(format!("the generation failed: {message}"))
+            }
+        })
+    }
+
+    /// Translates a complete response, and distinguishes a failed generation from a malformed response.
+    fn try_translate_response(&self, body: &[u8]) -> Result<Vec<u8>, ResponseFailure> {
+        if let FormatPair::Chat(client, format) = &self.formats {
+            let context = &self.response_context;
+            let mut writer = RecordingWriter::new(client.response_builder(context.clone()), context);
+            format.read_response(body, &mut writer)?;
+            return match writer.failure() {
+                Some(message) => Err(ResponseFailure::FailedGeneration(message.to_owned())),
+                None => Ok(writer.take_output()),
+            };
         }
+        Ok(self.translate_other_response(body)?)
+    }
+
+    /// Translates a complete response of an operation other than chat.
+    fn translate_other_response(&self, body: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
         let lacks = |missing: &str| MalformedResponse(format!("the response has no {missing}"));
         let read = || serde_json::from_slice::<serde_json::Value>(body);
-        let writer = match self.client_format {
-            ClientFormat::Embeddings(shape) => {
-                let vectors = self.provider_format.read_embeddings(&read()?).ok_or_else(|| lacks("vectors"))?;
-                return vectors.into_client_json(&self.response_context, shape);
+        let context = &self.response_context;
+        match &self.formats {
+            FormatPair::PassThrough(format) => format.pass_through_response(self.operation, body),
+            FormatPair::Chat(..) => Err(lacks("format other than chat")),
+            FormatPair::Embeddings(encoding, format) => {
+                let vectors = format.read_embeddings(&read()?).ok_or_else(|| lacks("vectors"))?;
+                vectors.into_client_json(context, *encoding)
             }
-            ClientFormat::Images => {
-                let images = self.provider_format.read_images(&read()?).ok_or_else(|| lacks("images"))?;
+            FormatPair::Images(format) => {
+                let images = format.read_images(&read()?).ok_or_else(|| lacks("images"))?;
                 if let Some(usage) = images.usage {
-                    self.response_context.dropped_fields.set_usage(usage);
+                    context.dropped_fields.set_usage(usage);
                 }
-                return Ok(images.into_client_json(&self.response_context));
+                Ok(images.into_client_json(context))
             }
-            ClientFormat::Rerank => {
-                let ranking = self.provider_format.read_ranking(&read()?).ok_or_else(|| lacks("ranks"))?;
-                return Ok(ranking.into_client_json(&self.response_context));
+            FormatPair::Rerank(format) => {
+                let ranking = format.read_ranking(&read()?).ok_or_else(|| lacks("ranks"))?;
+                Ok(ranking.into_client_json(context))
             }
-            ClientFormat::CountTokens(_) => {
-                let count = self.provider_format.read_token_count(&read()?).ok_or_else(|| lacks("count"))?;
-                return Ok(encode_token_count(self.operation, count));
+            FormatPair::TokenCount(format) => {
+                let count = format.read_token_count(&read()?).ok_or_else(|| lacks("count"))?;
+                Ok(encode_token_count(self.operation, count))
             }
-            ClientFormat::ModelList => {
-                let listed = self.provider_format.read_model_list(&read()?).ok_or_else(|| lacks("models"))?;
-                return Ok(self.encode_model_list(listed));
+            FormatPair::ModelList(format) => {
+                let listed = format.read_model_list(&read()?).ok_or_else(|| lacks("models"))?;
+                Ok(self.encode_model_list(listed))
             }
-            ClientFormat::FineTuning => {
+            FormatPair::FineTuning(format) => {
                 let parsed = if body.trim_ascii().is_empty() { serde_json::json!({}) } else { read()? };
-                return crate::jobs::fine_tuning::encode_response(
-                    self.provider_format,
-                    &parsed,
-                    &self.response_context,
-                    (self.operation, &self.page),
-                );
+                fine_tuning_response::encode_response(*format, &parsed, context, self.operation, &self.page)
             }
-            ClientFormat::Batches => {
-                return crate::jobs::batch::write_batch_response(
-                    self.provider_format,
-                    &read()?,
-                    &self.response_context,
-                    (self.operation, &self.page),
-                );
+            FormatPair::Batches(format) => {
+                batch_response::write_batch_response(*format, &read()?, context, self.operation, &self.page)
             }
-            ClientFormat::Chat(format) => format.response_builder(self.response_context.clone()),
-        };
-        let mut writer = RecordingWriter::new(writer, &self.response_context);
-        self.provider_format.read_response(body, &mut writer)?;
-        Ok(writer.take_output())
+        }
+    }
+
+    /// Returns true if the provider's response is already in the client's format.
+    pub fn is_passthrough(&self) -> bool {
+        matches!(self.formats, FormatPair::PassThrough(_))
     }
 
     /// Returns true if the request cancels a batch and the provider deletes cancelled batches.
     pub fn deletes_batch(&self) -> bool {
-        self.operation == Operation::CancelBatch && self.provider_format.cancels_by_delete()
+        self.operation == Operation::CancelBatch
+            && matches!(&self.formats, FormatPair::Batches(format) if format.cancels_by_delete())
     }
 
     /// Returns true if the request generates images.
     pub fn generates_images(&self) -> bool {
-        self.client_format == ClientFormat::Images
+        matches!(self.formats, FormatPair::Images(_))
     }
 
     /// Returns the response for an image that the provider sent as raw bytes.
@@ -408,18 +457,17 @@ impl Translation {
     pub fn merge_model_pages(&self, pages: &[impl AsRef<[u8]>]) -> Result<Vec<u8>, MalformedResponse> {
         let mut models = Vec::new();
         for page in pages {
-            let listed = self.provider_format.read_model_list(&serde_json::from_slice(page.as_ref())?);
+            let listed = match &self.formats {
+                FormatPair::ModelList(format) => format.read_model_list(&serde_json::from_slice(page.as_ref())?),
+                _ => None,
+            };
             models.extend(listed.ok_or_else(|| MalformedResponse("the response has no models".into()))?);
         }
         Ok(self.encode_model_list(models))
     }
 
     fn encode_model_list(&self, models: Vec<ListedModel>) -> Vec<u8> {
-        if self.is_anthropic_client {
-            crate::model_list::encode_anthropic_list(&models)
-        } else {
-            crate::model_list::encode_openai_list(models, self.response_context.provider)
-        }
+        crate::model_list::encode_list(self.model_list_shape, models, self.response_context.provider)
     }
 
     /// Stores the token of the next page of a model list; returns true if there is another page.
@@ -428,49 +476,60 @@ impl Translation {
         self.next_page_token.is_some()
     }
 
-    /// Returns the transcoder from the provider's stream to the client's.
+    /// Returns the transcoder from the provider's stream to the client's. Only chat has streams of its own; a stream in
+    /// response to another request is read and written as chat completions.
     pub fn transcoder(&self) -> Transcoder {
-        if self.is_passthrough {
-            return Transcoder::passthrough(self.provider_format.event_framing());
-        }
-        let format = match self.client_format {
-            ClientFormat::Chat(format) => format,
-            _ => ChatFormat::OpenAiChat,
+        let (client, decoder) = match &self.formats {
+            FormatPair::PassThrough(_) => return Transcoder::passthrough(self.event_framing),
+            FormatPair::Chat(client, format) => (*client, format.stream_decoder()),
+            _ => (ClientChatFormat::OpenAiChat, openai_chat::stream_decoder()),
         };
-        let writer = format.stream_writer(self.response_context.clone());
-        let writer = RecordingWriter::new(writer, &self.response_context);
-        Transcoder::new(self.provider_format.event_framing(), self.provider_format.stream_decoder(), writer)
+        let writer = client.stream_writer(self.response_context.clone());
+        Transcoder::new(self.event_framing, decoder, RecordingWriter::new(writer, &self.response_context))
     }
 
     /// Translates a provider's error to the client's format. The status does not change. `request_id` is the ID that
     /// the provider assigned, if known.
     pub fn translate_error(&self, status: u16, response: &[u8], request_id: Option<&str>) -> Vec<u8> {
-        if self.is_passthrough && is_anthropic_error(response) {
+        if self.is_passthrough() && is_anthropic_error(response) {
             return response.to_vec();
         }
-        let origin = ErrorOrigin { provider: self.response_context.provider, status, request_id };
-        let dialect = self.operation.api_format().unwrap_or(ApiFormat::OpenAi);
-        errors::translate_error(dialect, origin, self.provider_format.parse_error(response), response)
+        let origin =
+            ErrorOrigin { provider: self.response_context.provider, status, fallback: self.error_fallback, request_id };
+        let api_format = self.operation.api_format().unwrap_or(ApiFormat::OpenAi);
+        error_response::translate_error(api_format, origin, parse_error(response), response)
     }
 
     /// Returns the content type of streams that are sent to the client.
     pub fn client_stream_type(&self) -> &'static str {
-        let framing = if self.client_format.has_aws_event_stream() {
-            EventFraming::AwsEventStream
-        } else {
-            EventFraming::ServerSentEvents
+        let framing = match self.formats {
+            FormatPair::Chat(client, _) if client.has_aws_event_stream() => EventFraming::AwsEventStream,
+            _ => EventFraming::ServerSentEvents,
         };
         framing.content_type()
     }
 
     /// Returns the content type of streams that the provider sends.
     pub fn provider_stream_type(&self) -> &'static str {
-        self.provider_format.event_framing().content_type()
+        self.event_framing.content_type()
     }
 
     /// Returns the content type of the request body; `None` for the usual one.
     pub fn request_content_type(&self) -> Option<String> {
-        self.generates_images().then(|| self.provider_format.image_request_content_type())
+        if let FormatPair::Images(format) = self.formats { Some(format.image_request_content_type()) } else { None }
+    }
+}
+
+/// Reason why a complete response cannot be translated.
+enum ResponseFailure {
+    Malformed(MalformedResponse),
+    /// The response has a valid format and reports that the generation failed, with this message.
+    FailedGeneration(String),
+}
+
+impl From<MalformedResponse> for ResponseFailure {
+    fn from(fault: MalformedResponse) -> Self {
+        Self::Malformed(fault)
     }
 }
 
@@ -482,12 +541,6 @@ pub fn encode_token_count(operation: Operation, tokens: u64) -> Vec<u8> {
         _ => "input_tokens",
     };
     format!("{{\"{key}\":{tokens}}}").into_bytes()
-}
-
-/// Validates a token count request of Bedrock and returns the body of the request that is to be format.
-pub(crate) fn extract_counted_body(body: &[u8]) -> Result<Vec<u8>, RequestError> {
-    crate::chat::clients::bedrock_converse::count_tokens::parse_request(body, "")?;
-    Ok(crate::chat::clients::bedrock_converse::count_tokens::extract_inner_request(body)?.0)
 }
 
 /// Returns true if an error already has Anthropic's format.

@@ -1,56 +1,106 @@
 //! Normalisation of responses that are already in the client's API format. Converts provider-specific errors, finish
 //! reasons and model lists, and adds the provider's name for clients that are not strict.
 
-use std::sync::LazyLock;
+use std::{collections::BTreeSet, ops::Range, sync::LazyLock};
 
 use bytes::Bytes;
-use memchr::{memchr, memchr2, memmem::Finder, memrchr2};
+use memchr::{memchr2, memmem::Finder, memrchr2};
+use serde_json::Value;
 
-use crate::{api_format::format::ApiFormat, catalog::Provider, json::scan, operation::Operation, usage::value_start};
 use crate::{
-    chat::{
-        finish_reason::{self, to_openai},
-        providers::openai_chat,
-    },
-    model_list,
-    translation::errors::{self, ErrorOrigin},
+    api_format::format::ApiFormat,
+    catalog::row::ProviderRow,
+    chat::finish_reason::{self, to_openai},
+    embeddings,
+    error_details::parse_error,
+    error_response::{self, ErrorFallback, ErrorOrigin},
+    json::{keys::value_start, lenient, scan},
+    model_list::{self, ModelListShape},
+    operation::Operation,
+    usage::parse_count,
 };
 
 static FINISH_REASON_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"finish_reason\""));
+static TOOL_CALLS_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"tool_calls\""));
+static CONTENT_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"content\""));
+static ERROR_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"error\""));
 static PROVIDER_KEY: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"provider\""));
 
 /// Longest line of a stream that is buffered. A longer line is forwarded unchanged as it arrives.
 const MAX_LINE_BYTES: usize = 1024 * 1024;
 
+/// The beginning of a response that is shorter than this does not show whether it is an error.
+const MIN_DECISIVE_BYTES: usize = 256;
+
 /// Normalisation of the responses to one request.
 #[derive(Debug, Clone, Copy)]
+#[allow(clippy::struct_excessive_bools, reason = "each flag is independent")]
 pub struct Normaliser {
     provider: &'static str,
+    error_fallback: ErrorFallback,
     api_format: ApiFormat,
     /// True if finish reasons are mapped to `OpenAI`'s.
     should_map_finish_reasons: bool,
     /// True if the provider's name is added to responses.
     should_add_provider: bool,
-    /// True if the response is a model list, which is converted to the same format for all providers.
-    is_model_list: bool,
+    /// Format to which a model list is converted, for all providers; `None` for other responses.
+    list_shape: Option<ModelListShape>,
+    /// True if the client asked for vectors in base64, which not every provider returns.
+    encodes_vectors: bool,
     operation: Operation,
 }
 
+/// Returns true if a successful JSON response must be read, because it may be an error. The format of other responses
+/// is unknown.
+pub fn may_hide_errors(operation: Operation) -> bool {
+    operation.api_format().is_some() && !operation.is_always_streaming()
+}
+
+/// Returns true if a response that begins like this may be an error.
+pub fn may_begin_error(first_bytes: &[u8]) -> bool {
+    let start = first_bytes.trim_ascii_start();
+    let is_short = start.len() < MIN_DECISIVE_BYTES;
+    (start.is_empty() || start.starts_with(b"{")) && (is_short || ERROR_KEY.find(start).is_some())
+}
+
+/// Returns the status of a response that is an error although its status is a success.
+pub fn hidden_error_status(operation: Operation, response: &[u8]) -> Option<u16> {
+    error_response::error_status(operation, response)
+}
+
 impl Normaliser {
-    /// Creates the normaliser for an operation. `dialect` is the API format of the client.
-    pub fn new(provider: &dyn Provider, operation: Operation, api_format: ApiFormat, strict: bool) -> Self {
+    /// Creates the normaliser for an operation. `api_format` is the API format of the client.
+    pub fn new(provider: &ProviderRow, operation: Operation, api_format: ApiFormat, strict: bool) -> Self {
         let completes = matches!(operation, Operation::ChatComplete | Operation::Complete);
         let says_whose =
             completes || matches!(operation, Operation::Embed | Operation::ImageGenerate | Operation::Rerank);
         Self {
-            provider: provider.slug(),
+            provider: provider.slug,
+            error_fallback: provider.error_fallback,
             api_format,
-            should_map_finish_reasons: strict && completes && provider.has_custom_finish_reasons(),
+            should_map_finish_reasons: strict && completes && provider.has_custom_finish_reasons,
             should_add_provider: !strict && says_whose,
-            is_model_list: operation == Operation::Models
-                && matches!(api_format, ApiFormat::OpenAi | ApiFormat::Anthropic),
+            list_shape: (operation == Operation::Models).then_some(match api_format {
+                ApiFormat::Anthropic => ModelListShape::Anthropic,
+                ApiFormat::Gemini => ModelListShape::Gemini,
+                ApiFormat::OpenAi | ApiFormat::Bedrock => ModelListShape::OpenAi,
+            }),
+            encodes_vectors: false,
             operation,
         }
+    }
+
+    /// Returns the normaliser for this request body, on which the form of the response depends.
+    #[must_use]
+    pub fn for_request(self, body: &[u8]) -> Self {
+        let encodes_vectors = self.operation == Operation::Embed && embeddings::request::wants_base64(body);
+        Self { encodes_vectors, ..self }
+    }
+
+    /// Returns the normaliser for a client that expects model lists in this format.
+    #[must_use]
+    pub fn for_list_shape(self, shape: ModelListShape) -> Self {
+        Self { list_shape: self.list_shape.map(|_| shape), ..self }
     }
 
     pub fn provider(self) -> &'static str {
@@ -59,7 +109,7 @@ impl Normaliser {
 
     /// Returns true if successful responses are changed. Otherwise they are forwarded without being parsed.
     pub fn changes_responses(self) -> bool {
-        self.should_map_finish_reasons || self.should_add_provider || self.is_model_list
+        self.should_map_finish_reasons || self.should_add_provider || self.list_shape.is_some() || self.encodes_vectors
     }
 
     /// Returns true if an HTML page can be a valid response, because files may have any content.
@@ -69,21 +119,21 @@ impl Normaliser {
 
     /// Returns true if the response is a model list that is normalised.
     pub fn is_for_model_list(self) -> bool {
-        self.is_model_list
+        self.list_shape.is_some()
     }
 
     /// Returns the error in the client's API format; `None` if it already has that format. `request_id` is the ID that
     /// the provider assigned.
     pub fn normalise_error(self, status: u16, response: &[u8], request_id: Option<&str>) -> Option<Vec<u8>> {
-        let origin = ErrorOrigin { provider: self.provider, status, request_id };
-        errors::complete_native_error(self.api_format, origin, response).unwrap_or_else(|()| {
-            Some(errors::translate_error(self.api_format, origin, openai_chat::parse_error(response), response))
+        let origin = ErrorOrigin { provider: self.provider, status, fallback: self.error_fallback, request_id };
+        error_response::complete_native_error(self.api_format, origin, response).unwrap_or_else(|()| {
+            Some(error_response::translate_error(self.api_format, origin, parse_error(response), response))
         })
     }
 
     /// Normalises a complete response body.
     pub fn normalise_body(self, response: Bytes) -> Bytes {
-        self.normalise_json(&response).map_or(response, Bytes::from)
+        self.normalise_json(&response, &mut CallingChoices::new()).map_or(response, Bytes::from)
     }
 
     /// Returns a function that normalises an event stream. It takes the next chunk, or `None` at the end, and returns
@@ -92,8 +142,11 @@ impl Normaliser {
         let mut pending = Vec::new();
         // True within a long line whose beginning was already forwarded.
         let mut passes = false;
+        let mut calls = CallingChoices::new();
         move |chunk| {
-            let Some(mut chunk) = chunk else { return self.normalise_lines(&std::mem::take(&mut pending)) };
+            let Some(mut chunk) = chunk else {
+                return self.normalise_lines(&std::mem::take(&mut pending), &mut calls);
+            };
             let mut out = Vec::new();
             if passes {
                 let Some(end) = memchr2(b'\n', b'\r', &chunk) else { return chunk };
@@ -103,7 +156,7 @@ impl Normaliser {
             let end = memrchr2(b'\n', b'\r', &chunk).map_or(0, |end| end + 1);
             pending.extend_from_slice(&chunk[..end]);
             if end > 0 {
-                out.extend_from_slice(&self.normalise_lines(&std::mem::take(&mut pending)));
+                out.extend_from_slice(&self.normalise_lines(&std::mem::take(&mut pending), &mut calls));
             }
             pending.extend_from_slice(&chunk[end..]);
             if pending.len() > MAX_LINE_BYTES {
@@ -114,12 +167,13 @@ impl Normaliser {
         }
     }
 
-    /// Normalises the JSON data of complete lines and copies all other lines.
-    fn normalise_lines(self, lines: &[u8]) -> Bytes {
+    /// Normalises the JSON data of complete lines and copies all other lines. `calls` are the choices
+    /// that have called a tool.
+    fn normalise_lines(self, lines: &[u8], calls: &mut CallingChoices) -> Bytes {
         let mut out = Vec::with_capacity(lines.len() + 32);
         for line in lines.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
             let data = line.strip_prefix(b"data:").filter(|data| data.trim_ascii_start().starts_with(b"{"));
-            match data.and_then(|data| self.normalise_json(data)) {
+            match data.and_then(|data| self.normalise_json(data, calls)) {
                 Some(mended) => {
                     out.extend_from_slice(b"data:");
                     out.extend_from_slice(&mended);
@@ -130,11 +184,22 @@ impl Normaliser {
         out.into()
     }
 
-    fn normalise_json(self, json: &[u8]) -> Option<Vec<u8>> {
-        if self.is_model_list {
-            return model_list::normalise_list(json, self.provider, self.api_format);
+    fn normalise_json(self, json: &[u8], calls: &mut CallingChoices) -> Option<Vec<u8>> {
+        if let Some(shape) = self.list_shape {
+            return model_list::normalise_list(json, self.provider, shape);
         }
-        if self.should_add_provider { self.add_provider_field(json) } else { map_finish_reasons(json) }
+        if self.encodes_vectors {
+            let encoded = embeddings::request::encode_response_vectors(json);
+            let named = self.should_add_provider.then(|| self.add_provider_field(encoded.as_deref().unwrap_or(json)));
+            return named.flatten().or(encoded);
+        }
+        if self.should_add_provider {
+            return self.add_provider_field(json);
+        }
+        let plain = flatten_content(json);
+        let typed = add_call_types(plain.as_deref().unwrap_or(json)).or(plain);
+        let json = typed.as_deref().unwrap_or(json);
+        map_finish_reasons(json, calls).or(typed)
     }
 
     /// Adds the `provider` field to a JSON object; `None` if it already has one.
@@ -155,28 +220,149 @@ impl Normaliser {
     }
 }
 
-/// Maps finish reasons in JSON to `OpenAI`'s; `None` if there are no others. Quotes within strings are escaped, so the
-/// search never matches inside a text.
-fn map_finish_reasons(json: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::new();
-    let mut copied = 0;
-    for at in FINISH_REASON_KEY.find_iter(json) {
-        let Some((open, b'"')) = value_start(json, at + FINISH_REASON_KEY.needle().len()) else { continue };
-        let Some(length) = memchr(b'"', &json[open + 1..]) else { continue };
-        let range = open + 1..open + 1 + length;
-        let Ok(reason) = std::str::from_utf8(&json[range.clone()]) else { continue };
-        if finish_reason::is_openai_reason(reason) {
-            continue;
+/// Converts content that is a list of parts, as Mistral's reasoning models send it, to a string. The parts with thinking
+/// become `reasoning_content`. A list with other parts stays, because a string would lose them.
+fn flatten_content(json: &[u8]) -> Option<Vec<u8>> {
+    let is_list = |at: usize| matches!(value_start(json, at + CONTENT_KEY.needle().len()), Some((_, b'[')));
+    CONTENT_KEY.find_iter(json).find(|at| is_list(*at))?;
+    let mut response: Value = serde_json::from_slice(json).ok()?;
+    let mut is_changed = false;
+    for choice in response.get_mut("choices")?.as_array_mut()? {
+        for key in ["message", "delta"] {
+            let Some(message) = choice.get_mut(key).and_then(Value::as_object_mut) else { continue };
+            let Some(Value::Array(parts)) = message.get("content") else { continue };
+            let Some((content, thoughts)) = join_parts(parts) else { continue };
+            message.insert("content".into(), content.into());
+            if !thoughts.is_empty() {
+                message.insert("reasoning_content".into(), thoughts.into());
+            }
+            is_changed = true;
         }
-        out.extend_from_slice(&json[copied..range.start]);
-        out.extend_from_slice(to_openai(reason).as_bytes());
-        copied = range.end;
     }
-    if copied == 0 {
+    is_changed.then(|| response.to_string().into_bytes())
+}
+
+/// Returns the text and the thinking of content parts; `None` if one of them is something else.
+fn join_parts(parts: &[Value]) -> Option<(String, String)> {
+    let (mut content, mut thoughts) = (String::new(), String::new());
+    for part in parts {
+        match (part.get("thinking"), part.get("text")) {
+            (Some(thought), _) => thoughts.push_str(&lenient::value_text(thought).ok()?),
+            (None, Some(text)) => content.push_str(&lenient::value_text(text).ok()?),
+            (None, None) => content.push_str(part.as_str()?),
+        }
+    }
+    Some((content, thoughts))
+}
+
+/// Numbers of the choices that have called a tool.
+type CallingChoices = BTreeSet<u64>;
+
+/// Bounds memory: calls of further choices are not remembered.
+const MAX_CALLING_CHOICES: usize = 128;
+
+/// Adds the type to tool calls that lack it, at their start, and replaces a null type. Mistral omits it, and clients skip
+/// calls without it.
+fn add_call_types(json: &[u8]) -> Option<Vec<u8>> {
+    let mut edits: Vec<(Range<usize>, &str)> = Vec::new();
+    for at in TOOL_CALLS_KEY.find_iter(json) {
+        let Some((open, b'[')) = value_start(json, at + TOOL_CALLS_KEY.needle().len()) else { continue };
+        let visited = scan::for_each_element_from(json, open, |item| {
+            let (mut kind, mut is_start, mut is_function) = (None, false, false);
+            scan::for_each_field_from(json, item.start, |key, at| {
+                match key {
+                    b"type" => kind = Some(at),
+                    b"id" => is_start = !matches!(&json[at], b"null" | b"\"\""),
+                    b"function" => is_function = true,
+                    _ => (),
+                }
+                Ok(())
+            })?;
+            if is_start && is_function {
+                match kind {
+                    None => edits.push((item.start + 1..item.start + 1, "\"type\":\"function\",")),
+                    Some(at) if &json[at.clone()] == b"null" => edits.push((at, "\"function\"")),
+                    Some(_) => (),
+                }
+            }
+            Ok(())
+        });
+        visited.ok()?;
+    }
+    apply_edits(json, &edits)
+}
+
+/// Maps the finish reasons of all choices to `OpenAI`'s; `None` if there are no others. A choice with tool calls ends
+/// because of them, whatever the provider says.
+fn map_finish_reasons(json: &[u8], calls: &mut CallingChoices) -> Option<Vec<u8>> {
+    let has_reason = |at: usize| matches!(value_start(json, at + FINISH_REASON_KEY.needle().len()), Some((_, b'"')));
+    if TOOL_CALLS_KEY.find(json).is_none() && !FINISH_REASON_KEY.find_iter(json).any(has_reason) {
         return None;
     }
-    out.extend_from_slice(&json[copied..]);
-    Some(out)
+    let mut edits: Vec<(Range<usize>, &str)> = Vec::new();
+    scan::for_each_field_from(json, 0, |key, at| {
+        if key != b"choices" || json[at.start] != b'[' {
+            return Ok(());
+        }
+        scan::for_each_element_from(json, at.start, |choice| {
+            edits.extend(map_finish_reason(json, choice.start, calls)?);
+            Ok(())
+        })?;
+        Ok(())
+    })
+    .ok()?;
+    apply_edits(json, &edits)
+}
+
+/// Returns the range of a choice's finish reason, and the reason that replaces it. Records if the choice calls a tool.
+fn map_finish_reason(
+    json: &[u8],
+    choice: usize,
+    calls: &mut CallingChoices,
+) -> Result<Option<(Range<usize>, &'static str)>, scan::ScanError> {
+    if json[choice] != b'{' {
+        return Ok(None);
+    }
+    let (mut index, mut is_calling, mut reason_range) = (0, false, None);
+    scan::for_each_field_from(json, choice, |key, at| {
+        match key {
+            b"index" => index = parse_count(&json[at]).unwrap_or_default(),
+            b"message" | b"delta" if json[at.start] == b'{' => {
+                scan::for_each_field_from(json, at.start, |key, at| {
+                    let is_list = key == b"tool_calls" && json[at.start] == b'[';
+                    is_calling |= is_list && json[at.start + 1..].trim_ascii_start().starts_with(b"{");
+                    Ok(())
+                })?;
+            }
+            b"finish_reason" if json[at.start] == b'"' => reason_range = Some(at.start + 1..at.end - 1),
+            _ => (),
+        }
+        Ok(())
+    })?;
+    if is_calling && calls.len() < MAX_CALLING_CHOICES {
+        calls.insert(index);
+    }
+    let has_calls = is_calling || calls.contains(&index);
+    let given = reason_range.and_then(|range| Some((std::str::from_utf8(&json[range.clone()]).ok()?, range)));
+    // A failed generation must not look like a complete one.
+    let is_kept =
+        |reason: &str| finish_reason::is_openai_reason(reason) || finish_reason::is_failure(reason, has_calls);
+    Ok(given.filter(|(reason, _)| !is_kept(reason)).map(|(reason, range)| match to_openai(reason) {
+        "stop" if has_calls => (range, "tool_calls"),
+        mapped => (range, mapped),
+    }))
+}
+
+/// Replaces ranges of JSON, which are in order; `None` if there are none.
+fn apply_edits(json: &[u8], edits: &[(Range<usize>, &str)]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(json.len() + 32);
+    let mut copied = 0;
+    for (range, by) in edits {
+        out.extend_from_slice(&json[copied..range.start]);
+        out.extend_from_slice(by.as_bytes());
+        copied = range.end;
+    }
+    (!edits.is_empty()).then(|| [&out, &json[copied..]].concat())
 }
 
 #[cfg(test)]
@@ -185,7 +371,7 @@ mod tests {
     use crate::catalog;
 
     fn normaliser(slug: &str, strict: bool) -> Normaliser {
-        Normaliser::new(catalog::find_provider(slug).unwrap(), Operation::ChatComplete, ApiFormat::OpenAi, strict)
+        Normaliser::new(catalog::find_provider(slug).unwrap().row(), Operation::ChatComplete, ApiFormat::OpenAi, strict)
     }
 
     fn as_str(bytes: &[u8]) -> &str {
@@ -204,8 +390,8 @@ mod tests {
         for slug in ["deepseek", "ollama", "deepinfra", "fireworks-ai", "azure-ai", "workers-ai", "github"] {
             assert!(normaliser(slug, true).changes_responses(), "{slug}");
         }
-        assert!(!Normaliser::new(deepseek, Operation::Embed, ApiFormat::OpenAi, true).changes_responses());
-        assert!(!Normaliser::new(deepseek, Operation::Models, ApiFormat::Gemini, false).changes_responses());
+        assert!(!Normaliser::new(deepseek.row(), Operation::Embed, ApiFormat::OpenAi, true).changes_responses());
+        assert!(!Normaliser::new(deepseek.row(), Operation::ListFiles, ApiFormat::OpenAi, false).changes_responses());
     }
 
     #[test]
@@ -218,6 +404,72 @@ mod tests {
         );
         let good = Bytes::from_static(br#"{"choices":[{"finish_reason":"tool_calls"}]}"#);
         assert_eq!(normaliser("together-ai", true).normalise_body(good.clone()).as_ptr(), good.as_ptr());
+    }
+
+    #[test]
+    fn a_response_with_tool_calls_ends_because_of_them() {
+        let call = r#"{"id":"c","function":{"name":"f","arguments":"{}"}}"#;
+        let typed = r#"{"type":"function","id":"c","function":{"name":"f","arguments":"{}"}}"#;
+        let body = |call: &str, reason: &str| {
+            format!(r#"{{"choices":[{{"message":{{"tool_calls":[{call}]}},"finish_reason":"{reason}"}}]}}"#)
+        };
+        let mistral = normaliser("mistral-ai", true);
+        for (reason, expected) in
+            [("", "tool_calls"), ("eos", "tool_calls"), ("stop", "stop"), ("model_length", "length")]
+        {
+            assert_eq!(as_str(&mistral.normalise_body(body(call, reason).into())), body(typed, expected));
+        }
+        let events = |reason: &str, call: &str| {
+            format!(
+                "data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{call}]}}}}]}}\n\ndata: {{\"choices\":[{{\"delta\":{{}},\"finish_reason\":\"{reason}\"}}]}}\n\n"
+            )
+        };
+        let mut stream = mistral.stream_normaliser();
+        assert_eq!(as_str(&stream(Some(events("eos", call).into()))), events("tool_calls", typed));
+        let null_type = call.replace(r#""id""#, r#""type":null,"id""#);
+        assert_eq!(
+            as_str(&mistral.normalise_body(body(&null_type, "stop").into())),
+            body(&null_type.replace("null", r#""function""#), "stop")
+        );
+        // Each choice ends for its own reason.
+        let choice = |index: u8, calls: &str, reason: &str| {
+            format!(r#"{{"index":{index},"message":{{"tool_calls":[{calls}]}},"finish_reason":"{reason}"}}"#)
+        };
+        let both = |first: &str, second: &str| {
+            format!(r#"{{"choices":[{},{}]}}"#, choice(0, typed, first), choice(1, "", second))
+        };
+        assert_eq!(as_str(&mistral.normalise_body(both("eos", "eos").into())), both("tool_calls", "stop"));
+        // Later parts of the arguments carry neither id nor type.
+        let part = r#"{"index":0,"function":{"arguments":"{}"}}"#;
+        assert_eq!(as_str(&stream(Some(events("stop", part).into()))), events("stop", part));
+    }
+
+    #[test]
+    fn a_list_of_parts_becomes_text_and_reasoning() {
+        let input = br#"{"choices":[{"delta":{"content":[{"type":"thinking","thinking":[{"type":"text","text":"t"}]},{"type":"text","text":"x"}]}}]}"#;
+        let output = normaliser("mistral-ai", true).normalise_body(Bytes::from_static(input));
+        assert_eq!(as_str(&output), r#"{"choices":[{"delta":{"content":"x","reasoning_content":"t"}}]}"#);
+        let plain = br#"{"choices":[{"delta":{"content":[{"type":"thinking","thinking":"t"},"x"]}}]}"#;
+        assert_eq!(normaliser("mistral-ai", true).normalise_body(Bytes::from_static(plain)), output);
+        let other =
+            Bytes::from_static(br#"{"choices":[{"delta":{"content":[{"type":"reference","reference_ids":[1]}]}}]}"#);
+        assert_eq!(normaliser("mistral-ai", true).normalise_body(other.clone()), other);
+    }
+
+    #[test]
+    fn encodes_vectors_if_the_client_asked_for_base64() {
+        let ollama = catalog::find_provider("ollama").unwrap();
+        let plain = Normaliser::new(ollama.row(), Operation::Embed, ApiFormat::OpenAi, true);
+        let asked = plain.for_request(br#"{"input":"x","encoding_format":"base64"}"#);
+        let response =
+            Bytes::from_static(br#"{"data":[{"embedding":[0.5,-0.25],"index":0}],"usage":{"total_tokens":1}}"#);
+        assert_eq!(
+            as_str(&asked.normalise_body(response.clone())),
+            r#"{"data":[{"embedding":"AAAAPwAAgL4=","index":0}],"usage":{"total_tokens":1}}"#
+        );
+        assert!(!plain.for_request(br#"{"input":"x"}"#).changes_responses());
+        let encoded = Bytes::from_static(br#"{"data":[{"embedding":"AAAAPw==","index":0}]}"#);
+        assert_eq!(asked.normalise_body(encoded.clone()), encoded);
     }
 
     #[test]
@@ -239,12 +491,12 @@ mod tests {
     fn normalises_model_lists_in_strict_and_non_strict_mode() {
         let openai = catalog::find_provider("openai").unwrap();
         for strict in [true, false] {
-            let mending = Normaliser::new(openai, Operation::Models, ApiFormat::OpenAi, strict);
+            let mending = Normaliser::new(openai.row(), Operation::Models, ApiFormat::OpenAi, strict);
             let input =
                 Bytes::from_static(br#"{"object":"list","data":[{"id":"m","object":"model","owned_by":"o","x":1}]}"#);
             assert_eq!(
                 as_str(&mending.normalise_body(input)),
-                r#"{"object":"list","data":[{"id":"m","object":"model","created":0,"owned_by":"o"}],"provider":"openai"}"#
+                r#"{"object":"list","data":[{"id":"m","object":"model","created":0,"owned_by":"o","type":"model"}],"provider":"openai"}"#
             );
             let other = Bytes::from_static(b"{\"voices\":[]}");
             assert_eq!(mending.normalise_body(other.clone()), other);
@@ -266,7 +518,7 @@ mod tests {
                     output.extend_from_slice(&stream(Some(Bytes::copy_from_slice(chunk))));
                 }
                 output.extend_from_slice(&stream(None));
-                assert_eq!(as_str(&output), expected, "in pieces of {length}");
+                assert_eq!(as_str(&output), expected, "in chunks of {length}");
             }
         }
     }
@@ -290,7 +542,7 @@ mod tests {
                 assert!(buffered <= MAX_LINE_BYTES + 64, "{buffered}");
             }
             output.extend_from_slice(&stream(None));
-            assert!(length == input.len() || as_str(&output) == expected, "in pieces of {length}");
+            assert!(length == input.len() || as_str(&output) == expected, "in chunks of {length}");
         }
     }
 
@@ -314,13 +566,13 @@ mod tests {
         assert_eq!(text(""), shaped("status 422", usual, "null", "null"));
         let openais = r#"{"error":{"message":"m","type":"t","param":null,"code":null}}"#;
         assert_eq!(text(openais), shaped("m", "t", "null", "null"));
-        assert_eq!(text(&text(openais).unwrap()), None, "what has been told so is not told again");
+        assert_eq!(text(&text(openais).unwrap()), None, "a normalised body is not normalised again");
     }
 
     #[test]
     fn an_anthropic_error_contains_the_provider_request_id() {
         let provider = catalog::find_provider("azure-ai").unwrap();
-        let mending = Normaliser::new(provider, Operation::Messages, ApiFormat::Anthropic, true);
+        let mending = Normaliser::new(provider.row(), Operation::Messages, ApiFormat::Anthropic, true);
         let converted =
             mending.normalise_error(529, br#"{"error":{"code":"busy","message":"m"}}"#, Some("req-1")).unwrap();
         assert_eq!(

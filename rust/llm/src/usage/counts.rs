@@ -3,18 +3,21 @@
 
 use memchr::memmem;
 
-use super::{SERVICE_TIER_KEY, ServiceTier, Usage, find_last_usage_key, value_start};
-use crate::usage::tool_uses::{self, Grounding, ToolUses};
+use super::{SERVICE_TIER_KEY, ServiceTier, Usage, find_last_usage_key};
 use crate::{
     api_format::{ScanError, format::ApiFormat},
-    json::scan::{
-        NestedReader, for_each_element_from, for_each_field, for_each_field_from, read_nested_from,
-        scan_rest_of_object, string_literal_at,
+    json::{
+        keys::value_start,
+        scan::{
+            NestedReader, for_each_element_from, for_each_field, for_each_field_from, read_nested_from,
+            scan_rest_of_object, string_literal_at,
+        },
     },
+    usage::tool_uses::{self, Grounding, ToolUses},
 };
 
-/// Counts as the provider reports them. If a stream reports a count twice, the larger value wins, because counts are
-/// cumulative.
+/// Counts as the provider reports them. If a stream reports a count again, the last value wins, because providers
+/// correct their first estimate. A later zero means that the count is not repeated.
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each flag is independent of the others")]
 pub(crate) struct UsageCounts {
@@ -49,18 +52,87 @@ pub(crate) struct UsageCounts {
     is_image_generation: bool,
     has_output_details: bool,
     service: ServiceTier,
+    /// True if the usage object that was read last has fields of cached tokens, and of the input.
+    has_cache_fields: bool,
+    has_input_field: bool,
+    /// Sums of all iterations in the usage object that was read last.
+    iterations: Option<IterationCounts>,
+    /// True if the request contains audio whose tokens are only in the total.
+    has_untold_audio: bool,
     /// Anthropic reports the speed in a field separate from the service tier.
     speed: ServiceTier,
 }
 
+/// Number of counts of tokens, and of the first of them that a restated input replaces.
+const COUNT_SLOTS: usize = 17;
+const INPUT_SLOTS: usize = 6;
+
 impl UsageCounts {
+    /// Returns true if the provider reported usage. Zeros only say that it does not know the usage.
     pub(crate) fn has_counts(&self) -> bool {
+        let tokens = [self.input, self.output, self.total, self.cache_read, self.cache_write, self.cache_write_1h];
+        let others = [self.reasoning, self.audio_in, self.audio_out, self.image_in, self.image_out];
         self.has_counts
+            && (tokens.into_iter().chain(others).any(|count| count > 0)
+                || self.tools != ToolUses::default()
+                || self.item_tools != ToolUses::default())
     }
 
     /// Reads a `usage` object. If the JSON is malformed, the fields before the error count.
     pub(crate) fn read_usage(&mut self, object: &[u8]) {
-        let _ = read_nested_from(object, 0, self);
+        self.replace_counts(|counts| {
+            let _ = read_nested_from(object, 0, counts);
+        });
+    }
+
+    /// Replaces the counts by those that `read` finds, and keeps the earlier ones that are not repeated.
+    fn replace_counts(&mut self, read: impl FnOnce(&mut Self)) {
+        let cached =
+            |counts: &Self| [counts.cache_read, counts.cache_write, counts.cache_write_5m, counts.cache_write_1h];
+        let cached_before = cached(self);
+        let earlier = self.count_slots().map(std::mem::take);
+        (self.has_cache_fields, self.has_input_field) = (false, false);
+        read(self);
+        // Input and cache counts belong together: a corrected input may move tokens from one to the other, even all.
+        let has_moved = self.has_input_field && cached(self) != cached_before && cached(self) != [0; 4];
+        let is_restated = self.has_cache_fields && (self.input > 0 || has_moved);
+        for (at, (slot, count)) in self.count_slots().into_iter().zip(earlier).enumerate() {
+            if *slot == 0 && !(is_restated && at < INPUT_SLOTS) {
+                *slot = count;
+            }
+        }
+        // Anthropic's own counts leave out the iterations that compacted the conversation, but it bills all of them.
+        if let Some(sum) = self.iterations.take() {
+            self.input = sum.input;
+            self.output = sum.output;
+            self.cache_read = sum.cache_read;
+            self.cache_write = sum.cache_write;
+            self.cache_write_5m = sum.cache_write_5m;
+            self.cache_write_1h = sum.cache_write_1h;
+        }
+    }
+
+    /// Returns all counts of tokens. Those of the input come first.
+    fn count_slots(&mut self) -> [&mut u64; COUNT_SLOTS] {
+        [
+            &mut self.input,
+            &mut self.total,
+            &mut self.cache_read,
+            &mut self.cache_write,
+            &mut self.cache_write_5m,
+            &mut self.cache_write_1h,
+            &mut self.output,
+            &mut self.tool_use_input,
+            &mut self.reasoning,
+            &mut self.audio_in,
+            &mut self.audio_out,
+            &mut self.image_in,
+            &mut self.image_out,
+            &mut self.cached_audio,
+            &mut self.cached_image,
+            &mut self.citation_tokens,
+            &mut self.perplexity_reasoning,
+        ]
     }
 
     pub(crate) fn read_tail(mut self, tail: &[u8]) -> Option<Self> {
@@ -87,8 +159,8 @@ impl UsageCounts {
     }
 
     /// Reads a complete response, or Gemini's JSON array that contains all chunks of one.
-    pub(crate) fn read_response(&mut self, dialect: ApiFormat, response: &[u8]) -> Result<(), ScanError> {
-        if dialect == ApiFormat::Gemini && response.trim_ascii_start().starts_with(b"[") {
+    pub(crate) fn read_response(&mut self, api_format: ApiFormat, response: &[u8]) -> Result<(), ScanError> {
+        if api_format == ApiFormat::Gemini && response.trim_ascii_start().starts_with(b"[") {
             return for_each_element_from(response, 0, |at| self.read_response_fields(&response[at])).map(drop);
         }
         self.read_response_fields(response)
@@ -149,11 +221,13 @@ impl UsageCounts {
 
     /// Reads Cohere's `meta` object, which rerank responses have too.
     fn read_cohere_meta(&mut self, object: &[u8]) {
-        let _ = for_each_field(object, |key, at| {
-            if matches!(key, b"tokens" | b"billed_units") {
-                self.read_usage(&object[at]);
-            }
-            Ok(())
+        self.replace_counts(|counts| {
+            let _ = for_each_field(object, |key, at| {
+                if matches!(key, b"tokens" | b"billed_units") {
+                    let _ = read_nested_from(&object[at], 0, counts);
+                }
+                Ok(())
+            });
         });
     }
 
@@ -187,11 +261,15 @@ impl UsageCounts {
     /// Reads the last `"usage": {…}` object, at any depth. Returns the offset of its end.
     pub(crate) fn read_last_usage(&mut self, json: &[u8]) -> Option<usize> {
         let (start, _) = value_start(json, find_last_usage_key(json)?)?;
-        read_nested_from(json, start, self).ok()
+        let mut end = None;
+        self.replace_counts(|counts| end = read_nested_from(json, start, counts).ok());
+        end
     }
 
     fn read_usage_field(&mut self, key: &[u8], value: &[u8]) {
         self.has_responses_fields |= key == b"input_tokens";
+        self.has_cache_fields |= key.starts_with(b"cache");
+        self.has_input_field |= key == b"input_tokens";
         let slot = match key {
             b"prompt_tokens" | b"input_tokens" | b"promptTokenCount" | b"inputTokens" | b"inputTokenCount" => {
                 &mut self.input
@@ -207,6 +285,7 @@ impl UsageCounts {
             b"cache_read_input_tokens"
             | b"prompt_cache_hit_tokens"
             | b"cached_tokens"
+            | b"num_cached_tokens"
             | b"cachedContentTokenCount"
             | b"cacheReadInputTokens"
             | b"cacheReadInputTokenCount" => &mut self.cache_read,
@@ -222,6 +301,15 @@ impl UsageCounts {
             b"candidatesTokensDetails" => {
                 return raise_counts([&mut self.audio_out, &mut self.image_out], audio_and_image_tokens(value));
             }
+            // Mistral counts the audio in seconds; its tokens are in the total only.
+            b"prompt_audio_seconds" => {
+                self.has_untold_audio |= parse_count(value).is_some_and(|seconds| seconds > 0);
+                return;
+            }
+            b"iterations" => {
+                self.iterations = IterationCounts::parse_sum(value);
+                return;
+            }
             b"search_units" => &mut self.tools.rankings,
             b"num_search_queries" => &mut self.tools.web_searches,
             b"citation_tokens" => &mut self.citation_tokens,
@@ -231,7 +319,7 @@ impl UsageCounts {
                 return;
             }
             b"cacheDetails" => {
-                let written = sum_counts_by_kind(value, (b"ttl", [b"\"5m\"", b"\"1h\""]), b"inputTokens");
+                let written = sum_counts_by_kind(value, b"ttl", [b"\"5m\"", b"\"1h\""], b"inputTokens");
                 return raise_counts([&mut self.cache_write_5m, &mut self.cache_write_1h], written);
             }
             _ => return self.read_service_tier(key, value),
@@ -268,8 +356,8 @@ impl UsageCounts {
         });
     }
 
-    pub(crate) fn to_usage(&self, dialect: ApiFormat) -> Option<Usage> {
-        if !self.has_counts {
+    pub(crate) fn to_usage(&self, api_format: ApiFormat) -> Option<Usage> {
+        if !self.has_counts() {
             return None;
         }
         let mut usage = Usage {
@@ -278,7 +366,7 @@ impl UsageCounts {
             tool_uses: self.tools.max_of_each(&self.item_tools).max_of_each(&self.grounding.billed_uses()),
             ..Usage::default()
         };
-        let is_told_apart = matches!(dialect, ApiFormat::Anthropic | ApiFormat::Bedrock)
+        let is_told_apart = matches!(api_format, ApiFormat::Anthropic | ApiFormat::Bedrock)
             && self.cache_read.saturating_add(self.cache_write).saturating_add(self.cache_write_1h) > 0;
         if self.input == 0 && self.output == 0 && !is_told_apart {
             // Some rerank and embedding APIs report only the total.
@@ -286,8 +374,8 @@ impl UsageCounts {
         }
         let long = self.cache_write_1h;
         let short = self.cache_write_5m.max(self.cache_write.saturating_sub(long));
-        let is_summed = matches!(dialect, ApiFormat::OpenAi | ApiFormat::Gemini);
-        match dialect {
+        let is_summed = matches!(api_format, ApiFormat::OpenAi | ApiFormat::Gemini);
+        match api_format {
             ApiFormat::OpenAi | ApiFormat::Gemini => {
                 usage.input = usage.input.saturating_add(self.cached_outside_input());
                 usage.cache_read = split_off_tokens(&mut usage.input, self.cache_read);
@@ -307,12 +395,15 @@ impl UsageCounts {
                 usage.cache_write_5m = short;
             }
         }
-        if dialect == ApiFormat::Gemini {
+        if api_format == ApiFormat::Gemini {
             usage.output = usage.output.saturating_add(self.reasoning);
         }
         // Some providers leave reasoning out of the completion tokens. The difference to the total reveals it, and may
         // be the only sign of it.
-        let untold = if is_summed { self.total.saturating_sub(usage.total()) } else { 0 };
+        let mut untold = if is_summed { self.total.saturating_sub(usage.total()) } else { 0 };
+        if self.has_untold_audio {
+            usage.audio_in = usage.audio_in.saturating_add(std::mem::take(&mut untold));
+        }
         usage.output = usage.output.saturating_add(untold);
         usage.reasoning =
             split_off_tokens(&mut usage.output, if self.reasoning == 0 { untold } else { self.reasoning });
@@ -334,6 +425,56 @@ impl UsageCounts {
         let cached = cached.into_iter().fold(0, u64::saturating_add);
         let sum = self.input.saturating_add(self.output).saturating_add(cached);
         if self.total == sum { cached } else { 0 }
+    }
+}
+
+/// Counts of the iterations of one response. Anthropic samples several times if it compacts the conversation or runs
+/// its own tools.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct IterationCounts {
+    input: u64,
+    output: u64,
+    cache_read: u64,
+    cache_write: u64,
+    cache_write_5m: u64,
+    cache_write_1h: u64,
+}
+
+impl IterationCounts {
+    /// Returns the sums of all iterations; `None` if there are none, or if one cannot be read.
+    fn parse_sum(iterations: &[u8]) -> Option<Self> {
+        let mut sum = Self::default();
+        for_each_element_from(iterations, 0, |at| sum.add_fields(&iterations[at])).ok()?;
+        (sum != Self::default()).then_some(sum)
+    }
+
+    fn add_fields(&mut self, object: &[u8]) -> Result<(), ScanError> {
+        for_each_field(object, |key, at| {
+            let value = &object[at];
+            let slot = match key {
+                b"input_tokens" => &mut self.input,
+                b"output_tokens" => &mut self.output,
+                b"cache_read_input_tokens" => &mut self.cache_read,
+                b"cache_creation_input_tokens" => &mut self.cache_write,
+                b"cache_creation" if value.starts_with(b"{") => return self.add_lifetimes(value),
+                _ => return Ok(()),
+            };
+            *slot = slot.saturating_add(parse_count(value).unwrap_or_default());
+            Ok(())
+        })
+    }
+
+    /// Adds the cached tokens by lifetime.
+    fn add_lifetimes(&mut self, object: &[u8]) -> Result<(), ScanError> {
+        for_each_field(object, |key, at| {
+            let slot = match key {
+                b"ephemeral_5m_input_tokens" => &mut self.cache_write_5m,
+                b"ephemeral_1h_input_tokens" => &mut self.cache_write_1h,
+                _ => return Ok(()),
+            };
+            *slot = slot.saturating_add(parse_count(&object[at]).unwrap_or_default());
+            Ok(())
+        })
     }
 }
 
@@ -419,11 +560,11 @@ fn raise_counts(slots: [&mut u64; 2], counts: [u64; 2]) {
 
 /// Returns Gemini's audio and image token counts. Video and documents are billed like text.
 fn audio_and_image_tokens(array: &[u8]) -> [u64; 2] {
-    sum_counts_by_kind(array, (b"modality", [b"\"AUDIO\"", b"\"IMAGE\""]), b"tokenCount")
+    sum_counts_by_kind(array, b"modality", [b"\"AUDIO\"", b"\"IMAGE\""], b"tokenCount")
 }
 
 /// Sums the counts of two kinds in an array that has one count per kind.
-fn sum_counts_by_kind(array: &[u8], (name, kinds): (&[u8], [&[u8]; 2]), counted: &[u8]) -> [u64; 2] {
+fn sum_counts_by_kind(array: &[u8], name: &[u8], kinds: [&[u8]; 2], counted: &[u8]) -> [u64; 2] {
     let mut found = [0_u64; 2];
     // If the JSON is malformed, the elements before the error count.
     let _ = for_each_element_from(array, 0, |at| {
@@ -453,9 +594,6 @@ pub(crate) fn parse_count(value: &[u8]) -> Option<u64> {
         return Some(value.iter().fold(0, |count, digit| count * 10 + u64::from(digit - b'0')));
     }
     let text = std::str::from_utf8(value).ok()?;
-    if let Ok(count) = text.parse() {
-        return Some(count);
-    }
     #[allow(clippy::cast_sign_loss)] // The cast saturates, so negative numbers become zero.
-    text.parse::<f64>().ok().map(|number| number as u64)
+    text.parse().ok().or_else(|| text.parse::<f64>().ok().map(|number| number as u64))
 }

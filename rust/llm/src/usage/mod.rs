@@ -8,20 +8,15 @@ use std::sync::LazyLock;
 use memchr::memmem;
 
 use self::counts::raise_count;
-use crate::usage::tool_uses::may_have_search_calls;
 
-pub(crate) use self::counts::UsageCounts;
-pub use crate::stream::{
-    deltas::DeltaText,
-    frame_meter::FrameMeter,
-    item_meter::ItemMeter,
-    meter::{Meter, StreamSummary},
-    session::{ModelUsage, SessionEvent, SessionMeter},
-    skim::ResponseSkimmer,
-};
+pub(crate) use self::counts::{UsageCounts, parse_count};
 pub(crate) use crate::usage::tool_uses::SearchCallScanner;
 pub use crate::usage::tool_uses::{ToolUses, always_searches};
-use crate::{api_format::format::ApiFormat, json::scan::for_each_field};
+use crate::{
+    api_format::format::ApiFormat,
+    json::{keys::value_start, scan::for_each_field},
+    usage::tool_uses::may_have_search_calls,
+};
 
 /// Service tier of a response. Faster tiers and those that wait for capacity have their own prices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -125,21 +120,21 @@ impl Usage {
     }
 
     /// Reads the usage of a complete response. Searches its end first, because most providers report usage there.
-    pub fn from_response(dialect: ApiFormat, response: &[u8]) -> Option<Self> {
+    pub fn from_response(api_format: ApiFormat, response: &[u8]) -> Option<Self> {
         // Gemini reports its searches before the usage, so its responses are read from the start.
-        let tail = if dialect == ApiFormat::Gemini { None } else { counts_from_tail(response) };
+        let tail = if api_format == ApiFormat::Gemini { None } else { counts_from_tail(response) };
         let may_search = |counts: &UsageCounts| {
-            dialect == ApiFormat::OpenAi && counts.has_responses_fields && may_have_search_calls(response)
+            api_format == ApiFormat::OpenAi && counts.has_responses_fields && may_have_search_calls(response)
         };
         if let Some(counts) = tail.as_ref().filter(|counts| !has_other_service_tier(response) && !may_search(counts)) {
-            return counts.to_usage(dialect);
+            return counts.to_usage(api_format);
         }
         let mut counts = UsageCounts::default();
-        let read = counts.read_response(dialect, response);
+        let read = counts.read_response(api_format, response);
         read.ok()
-            .and_then(|()| counts.to_usage(dialect))
-            .or_else(|| tail.and_then(|counts| counts.to_usage(dialect)))
-            .or_else(|| if dialect == ApiFormat::Bedrock { read_invoke_usage(response) } else { None })
+            .and_then(|()| counts.to_usage(api_format))
+            .or_else(|| tail.and_then(|counts| counts.to_usage(api_format)))
+            .or_else(|| if api_format == ApiFormat::Bedrock { read_invoke_usage(response) } else { None })
     }
 
     /// Reads usage from the headers of a Bedrock response: the numbers of input and output tokens.
@@ -183,17 +178,17 @@ fn sum_result_tokens(list: &[u8]) -> u64 {
 }
 
 /// Reads usage from the last bytes of a large response, the rest of which was not buffered.
-pub(crate) fn from_response_tail(dialect: ApiFormat, tail: &[u8]) -> Option<Usage> {
+pub(crate) fn from_response_tail(api_format: ApiFormat, tail: &[u8]) -> Option<Usage> {
     let mut counts = UsageCounts::default();
     counts.read_service_tier_before_usage(tail);
-    if dialect != ApiFormat::Gemini {
-        return counts.read_tail(tail)?.to_usage(dialect);
+    if api_format != ApiFormat::Gemini {
+        return counts.read_tail(tail)?.to_usage(api_format);
     }
     // In an array of responses, the last one reports the total of all.
     let tail = tail.trim_ascii_end();
     let tail = tail.strip_suffix(b"]").unwrap_or(tail).trim_ascii_end();
     counts.grounding.read_tail(tail);
-    counts.read_tail(tail)?.to_usage(dialect)
+    counts.read_tail(tail)?.to_usage(api_format)
 }
 
 /// Reads the last usage object, if only the response object itself is open around it.
@@ -228,22 +223,9 @@ fn has_other_service_tier(response: &[u8]) -> bool {
 }
 
 /// Reads usage from the first bytes of a response. Uses the top-level fields that are complete.
-pub(crate) fn from_response_head(dialect: ApiFormat, head: &[u8]) -> Option<Usage> {
+pub(crate) fn from_response_head(api_format: ApiFormat, head: &[u8]) -> Option<Usage> {
     let mut counts = UsageCounts::default();
     // The bytes always break off somewhere, so an error is expected.
     let _ = counts.read_response_fields(head);
-    counts.to_usage(dialect)
-}
-
-/// Returns the offset and the first byte of the value that follows a key; `None` if there is no colon.
-pub(crate) fn value_start(json: &[u8], key_end: usize) -> Option<(usize, u8)> {
-    let mut colon = false;
-    for (offset, &byte) in json.get(key_end..)?.iter().enumerate() {
-        match byte {
-            b' ' | b'\t' | b'\r' | b'\n' => {}
-            b':' if !colon => colon = true,
-            _ => return colon.then_some((key_end + offset, byte)),
-        }
-    }
-    None
+    counts.to_usage(api_format)
 }

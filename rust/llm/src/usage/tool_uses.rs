@@ -5,8 +5,11 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use super::{counts::parse_count, value_start};
-use crate::json::scan::{for_each_element_from, for_each_field, scan_rest_of_object};
+use super::counts::parse_count;
+use crate::json::{
+    keys::value_start,
+    scan::{for_each_element_from, for_each_field, scan_rest_of_object},
+};
 
 /// Returns true for `OpenAI` chat models that run exactly one web search per request. Their responses do not report it.
 pub fn always_searches(model: &str) -> bool {
@@ -93,7 +96,7 @@ pub(crate) fn count_in_items(output: &[u8]) -> ToolUses {
 
 /// Counts the tool use of one output item; none if it is unfinished or failed.
 pub(crate) fn count_in_item(item: &[u8]) -> ToolUses {
-    let mut output_item = OutputItem::default();
+    let mut output_item = ScannedOutputItem::default();
     let _ = for_each_field(item, |key, at| {
         output_item.read_field(key, &item[at]);
         Ok(())
@@ -102,13 +105,13 @@ pub(crate) fn count_in_item(item: &[u8]) -> ToolUses {
 }
 
 #[derive(Default)]
-struct OutputItem<'a> {
+struct ScannedOutputItem<'a> {
     item_type: &'a [u8],
     status: &'a [u8],
     action: &'a [u8],
 }
 
-impl<'a> OutputItem<'a> {
+impl<'a> ScannedOutputItem<'a> {
     fn read_field(&mut self, key: &[u8], value: &'a [u8]) {
         match key {
             b"type" => self.item_type = value,
@@ -172,7 +175,7 @@ impl SearchCallScanner {
             let Some(kind) = kind.filter(|kind| ends_with_type_key(&self.pending[..close - kind.len()])) else {
                 continue;
             };
-            let mut item = OutputItem { item_type: kind, ..OutputItem::default() };
+            let mut item = ScannedOutputItem { item_type: kind, ..ScannedOutputItem::default() };
             // The buffer usually ends within the enclosing JSON, so an error is expected.
             let _ = scan_rest_of_object(&self.pending, close, |key, at| {
                 item.read_field(key, &self.pending[at]);

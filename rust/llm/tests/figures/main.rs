@@ -12,7 +12,8 @@ use penstock_llm::{
     catalog,
     operation::Operation,
     tokens::{Encoding, count_text},
-    translation::{RequestHints, Translation, TranslationInput},
+    translation::Translation,
+    translation_input::{RequestHints, TranslationInput},
 };
 
 const CHAT_REQUEST: &[u8] = include_bytes!("../golden/inputs/requests/chatComplete/whole-anthropic.json");
@@ -44,7 +45,7 @@ fn translate_request() -> (Translation, Vec<u8>) {
     let (body, model, beside) = (black_box(CHAT_REQUEST), "", RequestHints::default());
     let question = TranslationInput {
         operation,
-        provider,
+        provider: provider.row(),
         body,
         model,
         hints: beside,

@@ -28,7 +28,8 @@ use penstock_llm::{
         sse::Splitter,
         transcript::{StreamFormat, Transcript},
     },
-    translation::{RequestHints, Translation, TranslationInput},
+    translation::Translation,
+    translation_input::{RequestHints, TranslationInput},
     usage::Usage,
 };
 use serde_json::{Value, json};
@@ -168,14 +169,14 @@ const CLIENT_OPERATIONS: [Operation; 8] = [
 fn translations_for(case: &Case) -> Vec<Translation> {
     let mut all: Vec<_> = case.translate_request().ok().map(|(translation, _)| translation).into_iter().collect();
     let provider = catalog::find_provider(&case.provider).unwrap();
-    if penstock_llm::translation::is_chat_operation(case.operation()) {
+    if case.operation().is_chat() {
         let model = case.model();
-        let told = |operation: Operation| {
+        let result = |operation: Operation| {
             let (wire, body) = (provider.provider_format(operation, &model)?, request_body(operation).to_string());
             let beside = RequestHints::default();
             let question = TranslationInput {
                 operation,
-                provider,
+                provider: provider.row(),
                 body: body.as_bytes(),
                 model: &model,
                 hints: beside,
@@ -185,7 +186,7 @@ fn translations_for(case: &Case) -> Vec<Translation> {
             };
             Some(Translation::translate_request(&question, wire).ok()?.0)
         };
-        all.extend(CLIENT_OPERATIONS.into_iter().filter_map(told));
+        all.extend(CLIENT_OPERATIONS.into_iter().filter_map(result));
     }
     all
 }
@@ -281,7 +282,7 @@ fn corrupted_responses_cause_no_panic_and_bounded_memory() {
     let is_translated = |one: &&dyn Provider| {
         one.slug() != "mock" && Operation::ALL.iter().any(|operation| one.provider_format(*operation, "").is_some())
     };
-    let unread = catalog::all_providers().filter(is_translated).map(Provider::slug);
+    let unread = catalog::all_providers().filter(is_translated).map(<dyn Provider>::slug);
     let unread: Vec<_> = unread.filter(|slug| !read.contains_key(slug)).collect();
     assert!(unread.is_empty(), "nothing that these answer was read: {unread:?}");
 }

@@ -3,7 +3,8 @@
 use penstock_llm::{
     catalog,
     operation::Operation,
-    translation::{RequestError, RequestHints, Translation, TranslationInput},
+    translation::{RequestError, Translation},
+    translation_input::{RequestHints, TranslationInput},
 };
 use serde_json::{Value, json};
 
@@ -17,7 +18,7 @@ fn translate_request(slug: &str, operation: Operation, body: &Value) -> Result<(
     let (body, beside) = (body.as_bytes(), RequestHints::default());
     let question = TranslationInput {
         operation,
-        provider,
+        provider: provider.row(),
         body,
         model: &model,
         hints: beside,
@@ -90,7 +91,7 @@ fn resolves_refs_and_all_of_in_gemini_tool_schemas() {
         (json!({"type": "object", "additionalProperties": {"type": "string"}}), "additionalProperties"),
     ] {
         let (sent, lost) =
-            sent_and_dropped("google", CHAT_OPERATION, &chat_body("gemini-2.5-pro", &tool_with_parameters(&empty)));
+            sent_and_dropped("google", CHAT_OPERATION, &chat_body("gemini-2.0-flash", &tool_with_parameters(&empty)));
         assert_eq!(sent["tools"][0]["functionDeclarations"], json!([{"name": "f"}]), "{empty}");
         assert_eq!(lost, named);
     }
@@ -103,12 +104,12 @@ fn assigns_ids_to_tool_calls_without_ids_and_indexes() {
         translate_request("groq", Operation::Messages, &chat_body("m", &json!({"max_tokens": 9}))).unwrap();
     let answer = json!({"id": "c1", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant",
         "tool_calls": [call("f", "{\"a\":1}"), call("f", "{\"a\":2}"), call("g", "{}")]}}]});
-    let told: Value =
+    let result: Value =
         serde_json::from_slice(&translation.translate_response(answer.to_string().as_bytes()).unwrap()).unwrap();
     let expected = json!([{"type": "tool_use", "id": "call_c1_0", "name": "f", "input": {"a": 1}},
         {"type": "tool_use", "id": "call_c1_1", "name": "f", "input": {"a": 2}},
         {"type": "tool_use", "id": "call_c1_2", "name": "g", "input": {}}]);
-    assert_eq!(told["content"], expected);
+    assert_eq!(result["content"], expected);
     for number in [json!({}), json!({"index": 0})] {
         let numbered = |mut call: Value| {
             call.as_object_mut().unwrap().extend(number.as_object().unwrap().clone());
@@ -146,9 +147,9 @@ fn document_names_are_valid_and_unique_for_bedrock() {
     let body = json!({"model": "amazon.nova-pro-v1:0", "messages": [{"role": "user", "content": content}]});
     let (sent, _) = sent_and_dropped("bedrock", CHAT_OPERATION, &body);
     let blocks = sent["messages"][0]["content"].as_array().unwrap().iter();
-    let told: Vec<_> = blocks.filter_map(|block| block["document"]["name"].as_str()).collect();
+    let result: Vec<_> = blocks.filter_map(|block| block["document"]["name"].as_str()).collect();
     let (cut, second) = ("a".repeat(200), format!("{} 2", "a".repeat(198)));
-    assert_eq!(told, ["a-pdf", "a-pdf 2", "a b (1) [2]", "document", "document 2", "document 3", &cut, &second]);
+    assert_eq!(result, ["a-pdf", "a-pdf 2", "a b (1) [2]", "document", "document 2", "document 3", &cut, &second]);
 }
 
 #[test]
@@ -178,14 +179,14 @@ fn maps_reasoning_budget_and_leaves_tokens_for_the_response() {
         let (sent, lost) = sent_and_dropped("anthropic", CHAT_OPERATION, &chat_body(claude, &more));
         assert_eq!((&sent["thinking"]["budget_tokens"], lost.as_str()), (&budget, named), "{more}");
     }
-    for (effort, model, told, named) in [
+    for (effort, model, result, named) in [
         ("high", "gemini-2.5-pro", json!({"thinkingBudget": 24_576}), ""),
         ("max", "gemini-2.5-pro", json!({"thinkingBudget": 24_576}), "reasoning_effort"),
         ("xhigh", "gemini-3-pro", json!({"thinkingLevel": "high"}), "reasoning_effort"),
     ] {
         let (sent, lost) =
             sent_and_dropped("google", CHAT_OPERATION, &chat_body(model, &json!({"reasoning_effort": effort})));
-        assert_eq!((&sent["generationConfig"]["thinkingConfig"], lost.as_str()), (&told, named), "{effort}");
+        assert_eq!((&sent["generationConfig"]["thinkingConfig"], lost.as_str()), (&result, named), "{effort}");
     }
 }
 
@@ -204,11 +205,11 @@ fn generates_one_id_for_a_response_without_an_id() {
         };
         let (translation, _) = translate_request("cohere", operation, &body).unwrap();
         let answer = json!({"message": {"content": [{"type": "text", "text": "Hello"}]}, "finish_reason": "COMPLETE"});
-        let told: Value =
+        let result: Value =
             serde_json::from_slice(&translation.translate_response(answer.to_string().as_bytes()).unwrap()).unwrap();
-        assert_eq!(told["id"], id, "{}", operation.id());
-        let created = told.get("created").or_else(|| told.get("created_at"));
-        assert!(created.is_none_or(|created| *created == 1_700_000_000), "{told}");
+        assert_eq!(result["id"], id, "{}", operation.id());
+        let created = result.get("created").or_else(|| result.get("created_at"));
+        assert!(created.is_none_or(|created| *created == 1_700_000_000), "{result}");
         let mut stream = translation.transcoder();
         let events = [
             json!({"type": "message-start"}),
@@ -365,14 +366,14 @@ fn accepts_provider_specific_parameter_names() {
 #[test]
 fn sends_openai_fields_only_to_bedrock_models_that_accept_them() {
     let more = json!({"response_format": {"type": "json_object"}, "reasoning_effort": "low"});
-    let told = |model: &str| {
+    let result = |model: &str| {
         let (sent, lost) = sent_and_dropped("bedrock", CHAT_OPERATION, &chat_body(model, &more));
         (sent["additionalModelRequestFields"].clone(), lost)
     };
-    assert_eq!(told("openai.gpt-oss-120b-1:0"), (more.clone(), String::new()));
+    assert_eq!(result("openai.gpt-oss-120b-1:0"), (more.clone(), String::new()));
     let format = json!({"response_format": {"type": "json_object"}});
-    assert_eq!(told("qwen.qwen3-32b-v1:0"), (format, "reasoning_effort".into()));
-    assert_eq!(told("us.meta.llama3-3-70b-instruct-v1:0"), (Value::Null, "reasoning_effort, response_format".into()));
+    assert_eq!(result("qwen.qwen3-32b-v1:0"), (format, "reasoning_effort".into()));
+    assert_eq!(result("us.meta.llama3-3-70b-instruct-v1:0"), (Value::Null, "reasoning_effort, response_format".into()));
 }
 
 #[test]
@@ -416,7 +417,7 @@ fn accepts_bare_base64_images_and_plain_text_files() {
 
 #[test]
 fn uses_the_anthropic_version_of_the_body_if_the_host_fits() {
-    let told = |slug: &str, said: &str| {
+    let result = |slug: &str, said: &str| {
         let body = chat_body("anthropic.claude-sonnet-4-5", &json!({"anthropic_version": said}));
         let (translation, sent) = translate_request(slug, CHAT_OPERATION, &body).unwrap();
         (
@@ -425,11 +426,11 @@ fn uses_the_anthropic_version_of_the_body_if_the_host_fits() {
             translation.dropped_params.header_value(),
         )
     };
-    assert_eq!(told("anthropic", "2023-01-01"), (Some("2023-01-01".into()), Value::Null, String::new()));
+    assert_eq!(result("anthropic", "2023-01-01"), (Some("2023-01-01".into()), Value::Null, String::new()));
     // Anthropic does not accept the version of a cloud host, and a cloud host does not accept Anthropic's.
-    assert_eq!(told("anthropic", "bedrock-2023-05-31"), (None, Value::Null, "anthropic_version".into()));
-    assert_eq!(told("vertex-ai", "vertex-2024-01-01"), (None, json!("vertex-2024-01-01"), String::new()));
-    assert_eq!(told("vertex-ai", "2023-06-01"), (None, json!("vertex-2023-10-16"), "anthropic_version".into()));
+    assert_eq!(result("anthropic", "bedrock-2023-05-31"), (None, Value::Null, "anthropic_version".into()));
+    assert_eq!(result("vertex-ai", "vertex-2024-01-01"), (None, json!("vertex-2024-01-01"), String::new()));
+    assert_eq!(result("vertex-ai", "2023-06-01"), (None, json!("vertex-2023-10-16"), "anthropic_version".into()));
 }
 
 #[test]

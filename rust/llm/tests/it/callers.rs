@@ -8,7 +8,8 @@ use penstock_llm::{
     api_format::ApiFormat,
     catalog::{self, Provider},
     operation::Operation,
-    translation::{RequestHints, Translation, TranslationInput},
+    translation::Translation,
+    translation_input::{RequestHints, TranslationInput},
 };
 use serde_json::{Value, json};
 
@@ -37,7 +38,7 @@ fn build_translation(provider: &'static dyn Provider, operation: Operation, mode
     let body = hello_request(operation).to_string().into_bytes();
     let question = TranslationInput {
         operation,
-        provider,
+        provider: provider.row(),
         body: &body,
         model,
         hints: RequestHints::default(),
@@ -49,40 +50,40 @@ fn build_translation(provider: &'static dyn Provider, operation: Operation, mode
 }
 
 /// Summarises text, tool calls, finish reason and usage of a response in one shape for all client formats.
-fn summarize_response(operation: Operation, told: &Value) -> Value {
+fn summarize_response(operation: Operation, result: &Value) -> Value {
     let (texts, calls, finish, cost) = match operation {
         Operation::GenerateContent | Operation::StreamGenerateContent => {
-            let parts = told["candidates"][0]["content"]["parts"].as_array().unwrap();
+            let parts = result["candidates"][0]["content"]["parts"].as_array().unwrap();
             let calls = parts.iter().map(|part| &part["functionCall"]).filter(|call| call.is_object());
             let calls: Vec<_> = calls.map(|call| json!([call["name"], call["args"]])).collect();
-            let usage = &told["usageMetadata"];
+            let usage = &result["usageMetadata"];
             let thoughts = usage["thoughtsTokenCount"].as_u64().unwrap_or_default();
             let out = usage["candidatesTokenCount"].as_u64().unwrap() + thoughts;
             let texts = parts.iter().filter(|part| part["thought"].is_null()).map(|part| part["text"].clone());
             (
                 texts.collect(),
                 calls,
-                told["candidates"][0]["finishReason"].clone(),
+                result["candidates"][0]["finishReason"].clone(),
                 json!([usage["promptTokenCount"], out]),
             )
         }
         Operation::Converse | Operation::ConverseStream => {
-            let blocks = told["output"]["message"]["content"].as_array().unwrap();
+            let blocks = result["output"]["message"]["content"].as_array().unwrap();
             let calls = blocks.iter().map(|block| &block["toolUse"]).filter(|call| call.is_object());
             let calls: Vec<_> = calls.map(|call| json!([call["name"], call["input"]])).collect();
-            let usage = &told["usage"];
+            let usage = &result["usage"];
             let out = usage["outputTokens"].as_u64().unwrap();
             let texts: Vec<_> = blocks.iter().map(|block| block["text"].clone()).collect();
-            (texts, calls, told["stopReason"].clone(), json!([usage["totalTokens"].as_u64().unwrap() - out, out]))
+            (texts, calls, result["stopReason"].clone(), json!([usage["totalTokens"].as_u64().unwrap() - out, out]))
         }
         _ => {
-            let blocks = told["content"].as_array().unwrap();
+            let blocks = result["content"].as_array().unwrap();
             let calls = blocks.iter().filter(|block| block["type"] == "tool_use");
             let calls: Vec<_> = calls.map(|call| json!([call["name"], call["input"]])).collect();
-            let (usage, texts) = (&told["usage"], blocks.iter().map(|block| block["text"].clone()).collect());
+            let (usage, texts) = (&result["usage"], blocks.iter().map(|block| block["text"].clone()).collect());
             let counts = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
             let prompt: u64 = counts.iter().filter_map(|key| usage[key].as_u64()).sum();
-            (texts, calls, told["stop_reason"].clone(), json!([prompt, usage["output_tokens"]]))
+            (texts, calls, result["stop_reason"].clone(), json!([prompt, usage["output_tokens"]]))
         }
     };
     let text: String = texts.iter().filter_map(Value::as_str).collect();
@@ -111,8 +112,8 @@ fn client_formats_agree_on_complete_and_streamed_content() {
         let mut all = Vec::new();
         for (operation, streamed) in OPERATION_PAIRS {
             let Some(translation) = build_translation(provider, operation, "") else { continue };
-            let told = serde_json::from_slice(&translation.translate_response(&whole).unwrap()).unwrap();
-            let found = summarize_response(operation, &told);
+            let result = serde_json::from_slice(&translation.translate_response(&whole).unwrap()).unwrap();
+            let found = summarize_response(operation, &result);
             let mut transcoder = self::build_translation(provider, streamed, "").unwrap().transcoder();
             let mut bytes = transcoder.push_chunk(stream.clone()).to_vec();
             bytes.extend_from_slice(&transcoder.finish());
@@ -144,13 +145,13 @@ fn translates_errors_of_every_provider() {
         let UpstreamBody::Error(bytes) = case.upstream_body() else { continue };
         for (operation, _) in OPERATION_PAIRS {
             let Some(translation) = build_translation(provider, operation, "") else { continue };
-            let told: Value = serde_json::from_slice(&translation.translate_error(429, &bytes, None)).unwrap();
+            let result: Value = serde_json::from_slice(&translation.translate_error(429, &bytes, None)).unwrap();
             let (message, word) = match operation {
-                Operation::GenerateContent => (&told["error"]["message"], &told["error"]["status"]),
-                _ => (&told["message"], &told["__type"]),
+                Operation::GenerateContent => (&result["error"]["message"], &result["error"]["status"]),
+                _ => (&result["message"], &result["__type"]),
             };
-            assert!(message.as_str().unwrap().starts_with(&format!("{} error: ", case.provider)), "{told}");
-            assert!(["RESOURCE_EXHAUSTED", "ThrottlingException"].contains(&word.as_str().unwrap()), "{told}");
+            assert!(message.as_str().unwrap().starts_with(&format!("{} error: ", case.provider)), "{result}");
+            assert!(["RESOURCE_EXHAUSTED", "ThrottlingException"].contains(&word.as_str().unwrap()), "{result}");
         }
     }
 }
@@ -177,7 +178,7 @@ fn google_clients_can_embed_at_every_embedding_provider() {
             let (body, beside) = (body.to_string(), RequestHints::default());
             let question = TranslationInput {
                 operation,
-                provider,
+                provider: provider.row(),
                 body: body.as_bytes(),
                 model: &model,
                 hints: beside,
@@ -186,12 +187,12 @@ fn google_clients_can_embed_at_every_embedding_provider() {
                 nonce: 0,
             };
             let translation = Translation::translate_request(&question, wire).unwrap().0;
-            let told: Value = serde_json::from_slice(&translation.translate_response(&answer).unwrap()).unwrap();
-            let values = told.pointer("/embedding/values").or_else(|| told.pointer("/embeddings/0/values"));
+            let result: Value = serde_json::from_slice(&translation.translate_response(&answer).unwrap()).unwrap();
+            let values = result.pointer("/embedding/values").or_else(|| result.pointer("/embeddings/0/values"));
             let is_one = |values: &Value| {
                 values.as_array().is_some_and(|values| values.iter().all(Value::is_number) && !values.is_empty())
             };
-            assert!(values.is_some_and(is_one), "{} {}: {told}", provider.slug(), operation.id());
+            assert!(values.is_some_and(is_one), "{} {}: {result}", provider.slug(), operation.id());
             let error: Value =
                 serde_json::from_slice(&translation.translate_error(429, br#"{"error":{"message":"later"}}"#, None))
                     .unwrap();

@@ -12,8 +12,8 @@ use penstock_llm::{
     catalog::{self, Options, PathInfo, PathOptions, Provider},
     files::{FileStore, ObjectStore},
     operation::Operation,
+    stream::meter::Meter,
     translation::Normaliser,
-    usage::Meter,
 };
 use serde_json::Value;
 
@@ -51,7 +51,7 @@ fn chat_tools_also_work_for_anthropic_clients() {
         (whole.provider, stream.provider) = (slug.to_owned(), slug.to_owned());
         let (translation, sent) = whole.translate_request().unwrap();
         let sent: Value = serde_json::from_slice(&sent).unwrap();
-        if provider.param_rules(Operation::ChatComplete).dropped_fields.contains(&"tools") {
+        if provider.row().param_rules(Operation::ChatComplete).dropped_fields.contains(&"tools") {
             assert!(
                 sent["tools"].is_null() && translation.dropped_params.header_value().contains("tools"),
                 "{slug}: {sent}"
@@ -102,9 +102,12 @@ fn model_lists_have_one_shape_for_every_provider() {
                 all_cases().into_iter().find(|case| case.name() == name).unwrap_or_else(|| panic!("{name} is missing"));
             let UpstreamBody::Complete(answer) = case.upstream_body() else { continue };
             let (_, mending, _) = case.prepare_pass_through();
-            let told: Value = serde_json::from_slice(&mending.normalise_body(answer)).unwrap();
-            let keys: Vec<_> = told["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
-            assert_eq!((&told["provider"], &keys[..]), (&slug.into(), &["id", "object", "created", "owned_by"][..]));
+            let result: Value = serde_json::from_slice(&mending.normalise_body(answer)).unwrap();
+            let keys: Vec<_> = result["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
+            assert_eq!(
+                (&result["provider"], &keys[..]),
+                (&slug.into(), &["id", "object", "created", "owned_by", "type"][..])
+            );
         }
     }
 }
@@ -120,14 +123,14 @@ fn normalises_model_lists_and_moderations_without_own_cases() {
             .into_iter()
             .filter(|one| provider.provider_format(*one, "").is_none())
         {
-            let mending = Normaliser::new(provider, operation, ApiFormat::OpenAi, true);
+            let mending = Normaliser::new(provider.row(), operation, ApiFormat::OpenAi, true);
             let name = format!("{}/{}", provider.slug(), operation.id());
             if operation == Operation::Models {
-                let told: Value = serde_json::from_slice(&mending.normalise_body(list.as_slice().into())).unwrap();
-                let keys: Vec<_> = told["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
+                let result: Value = serde_json::from_slice(&mending.normalise_body(list.as_slice().into())).unwrap();
+                let keys: Vec<_> = result["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
                 assert_eq!(
-                    (&told["provider"], &keys[..]),
-                    (&provider.slug().into(), &["id", "object", "created", "owned_by"][..]),
+                    (&result["provider"], &keys[..]),
+                    (&provider.slug().into(), &["id", "object", "created", "owned_by", "type"][..]),
                     "{name}"
                 );
             } else {
@@ -140,11 +143,11 @@ fn normalises_model_lists_and_moderations_without_own_cases() {
             for error in
                 [r#"{"detail":"no"}"#, r#"{"message":"no"}"#, r#"{"error":"no"}"#, r#"{"error":{"message":"no"}}"#]
             {
-                let told: Value =
+                let result: Value =
                     serde_json::from_slice(&mending.normalise_error(404, error.as_bytes(), None).unwrap()).unwrap();
-                let keys: Vec<_> = told["error"].as_object().unwrap().keys().map(String::as_str).collect();
+                let keys: Vec<_> = result["error"].as_object().unwrap().keys().map(String::as_str).collect();
                 assert_eq!(keys, ["message", "type", "param", "code"], "{name} {error}");
-                assert!(told["error"]["message"].as_str().unwrap().contains("no"), "{name} {error}: {told}");
+                assert!(result["error"]["message"].as_str().unwrap().contains("no"), "{name} {error}: {result}");
             }
             asked += 1;
         }
@@ -267,7 +270,7 @@ fn upstream_targets_match_the_golden_files() {
 /// Returns one line per operation that the provider serves, translated or passed through, and one for the proxy route.
 fn list_targets(provider: &'static dyn Provider) -> String {
     let mut options = Options::default();
-    for option in provider.options() {
+    for option in provider.row().options {
         let value = OPTION_VALUES.iter().find(|(key, _)| *key == option.key);
         if let Some((_, value)) = value {
             options.insert_if_absent(*option, (*value).to_owned());
@@ -292,7 +295,7 @@ fn build_target(provider: &'static dyn Provider, operation: Operation, options: 
     let id =
         file_store_for(provider, operation).and_then(FileStore::object_store).map_or_else(|| "id-1".to_owned(), file);
     let path = path.replace(":id", &id).replace('*', MODEL_NAME);
-    let base = provider.resolve_base_url(operation, options)?.unwrap_or_else(|| provider.base_url().to_owned());
+    let base = provider.resolve_base_url(operation, options)?.unwrap_or_else(|| provider.row().base_url.to_owned());
     let prefix = base.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..])).unwrap_or_default();
     let stated = PathOptions::default();
     let asked = PathInfo {
@@ -351,33 +354,33 @@ fn request_without_model(case: &Case) -> Value {
 fn summarize_case(case: &Case) -> Vec<String> {
     let UpstreamBody::Complete(bytes) = case.upstream_body() else { panic!("{} is not whole", case.name()) };
     let is_told = case.provider().provider_format(case.operation(), &case.model()).is_some();
-    let told =
+    let result =
         if is_told { case.translate_request().unwrap().0.translate_response(&bytes).unwrap() } else { bytes.to_vec() };
-    let told: Value = serde_json::from_slice(&told).unwrap();
+    let result: Value = serde_json::from_slice(&result).unwrap();
     match case.operation.as_str() {
-        "messages" => summarize_message(&told),
-        "createModelResponse" => summarize_responses_object(&told),
-        _ => summarize_chat_completion(&told),
+        "messages" => summarize_message(&result),
+        "createModelResponse" => summarize_responses_object(&result),
+        _ => summarize_chat_completion(&result),
     }
 }
 
-fn summarize_chat_completion(told: &Value) -> Vec<String> {
-    let message = &told["choices"][0]["message"];
+fn summarize_chat_completion(result: &Value) -> Vec<String> {
+    let message = &result["choices"][0]["message"];
     let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| call["function"].to_string());
     let mut said = vec![message["content"].to_string()];
     said.extend(calls);
-    said.push(told["choices"][0]["finish_reason"].to_string());
+    said.push(result["choices"][0]["finish_reason"].to_string());
     said
 }
 
-fn summarize_responses_object(told: &Value) -> Vec<String> {
-    let items = told["output"].as_array().unwrap().iter().filter(|item| item["type"] != "reasoning");
+fn summarize_responses_object(result: &Value) -> Vec<String> {
+    let items = result["output"].as_array().unwrap().iter().filter(|item| item["type"] != "reasoning");
     let told_of = |item: &Value| format!("{}{}{}", item["content"][0]["text"], item["name"], item["arguments"]);
-    items.map(told_of).chain([told["status"].to_string()]).collect()
+    items.map(told_of).chain([result["status"].to_string()]).collect()
 }
 
-fn summarize_message(told: &Value) -> Vec<String> {
-    let blocks = told["content"].as_array().unwrap().iter().filter(|block| block["type"] != "thinking");
+fn summarize_message(result: &Value) -> Vec<String> {
+    let blocks = result["content"].as_array().unwrap().iter().filter(|block| block["type"] != "thinking");
     let told_of = |block: &Value| format!("{}{}{}", block["text"], block["name"], block["input"]);
-    blocks.map(told_of).chain([told["stop_reason"].to_string()]).collect()
+    blocks.map(told_of).chain([result["stop_reason"].to_string()]).collect()
 }

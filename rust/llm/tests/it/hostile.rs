@@ -6,7 +6,8 @@ use bytes::Bytes;
 use penstock_llm::{
     catalog,
     stream::aws_event_stream::FrameDecoder,
-    translation::{RequestHints, Translation, TranslationInput},
+    translation::Translation,
+    translation_input::{RequestHints, TranslationInput},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -86,7 +87,7 @@ proptest! {
             let body = replace_value_in_json(&case.client_request(), at, kind);
             let model = case.model();
             let Some(wire) = provider.provider_format(case.operation(), &model) else { continue };
-            let question = TranslationInput { operation: case.operation(), provider, body: &body, model: &model, hints: RequestHints { anthropic_betas: Some("a,,b"), ..RequestHints::default() }, strict: at % 2 == 0, now_ms: 0, nonce: 0 };
+            let question = TranslationInput { operation: case.operation(), provider: provider.row(), body: &body, model: &model, hints: RequestHints { anthropic_betas: Some("a,,b"), ..RequestHints::default() }, strict: at % 2 == 0, now_ms: 0, nonce: 0 };
             if let Ok((translation, _)) = Translation::translate_request(&question, wire) {
                 translate_changed_response(&translation, &case, at, kind);
             }
@@ -115,11 +116,11 @@ fn gives_up_on_an_endless_event_without_buffering_it() {
         let case = translated_cases().into_iter().find(|case| case.name() == name).unwrap();
         let (translation, _) = case.translate_request().unwrap();
         let mut transcoder = translation.transcoder();
-        let mut told = transcoder.push_chunk("data: ".into()).to_vec();
+        let mut result = transcoder.push_chunk("data: ".into()).to_vec();
         for _ in 0..40 {
-            told.extend_from_slice(&transcoder.push_chunk(endless.clone()));
+            result.extend_from_slice(&transcoder.push_chunk(endless.clone()));
         }
-        let text = String::from_utf8(told).unwrap();
+        let text = String::from_utf8(result).unwrap();
         assert!(text.contains("error") && text.len() < 1000, "{name}: {}", text.len());
         assert!(transcoder.push_chunk(endless.clone()).is_empty() && transcoder.finish().is_empty(), "{name}: once");
     }

@@ -3,7 +3,8 @@
 use penstock_llm::{
     api_format::ApiFormat::{self, Anthropic, Gemini, OpenAi},
     operation::Operation,
-    usage::{Meter, StreamSummary, ToolUses, Usage},
+    stream::meter::{Meter, StreamSummary},
+    usage::{ToolUses, Usage},
 };
 use proptest::prelude::*;
 

@@ -9,7 +9,8 @@ use penstock_llm::{
     catalog,
     operation::Operation,
     stream::aws_event_stream,
-    translation::{RequestHints, ScopedSignatures, SignatureCache, Translation, TranslationInput},
+    translation::{ScopedSignatures, SignatureCache, Translation},
+    translation_input::{RequestHints, TranslationInput},
 };
 use serde_json::{Value, json};
 
@@ -175,12 +176,12 @@ fn openrouter_stream() -> Bytes {
             &json!({"id": "c-1", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": null}]}),
         )
     };
-    let mut told: Vec<u8> = deltas.into_iter().flat_map(chunk).collect();
-    told.extend(encode_event(
+    let mut result: Vec<u8> = deltas.into_iter().flat_map(chunk).collect();
+    result.extend(encode_event(
         &json!({"id": "c-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}),
     ));
-    told.extend_from_slice(b"data: [DONE]\n\n");
-    told.into()
+    result.extend_from_slice(b"data: [DONE]\n\n");
+    result.into()
 }
 
 fn cohere_message() -> Value {
@@ -231,10 +232,10 @@ fn nova_stream() -> Bytes {
         ("messageStop", json!({"stopReason": "tool_use"})),
         ("metadata", json!({"usage": {"inputTokens": 9, "outputTokens": 9, "totalTokens": 18}})),
     ];
-    let told = frames
+    let result = frames
         .iter()
         .flat_map(|(name, said)| aws_event_stream::encode_frame("event", name, said.to_string().as_bytes()));
-    told.collect::<Vec<_>>().into()
+    result.collect::<Vec<_>>().into()
 }
 
 fn cohere_stream() -> Bytes {
@@ -263,9 +264,9 @@ fn parts_of_role(turns: &Value, role: &str, parts: &str) -> Vec<Value> {
     turns.flat_map(|turn| turn[parts].as_array().cloned().unwrap_or_default()).collect()
 }
 
-/// Builds a request with reasoning and a tool in a client format. `told` is an earlier response that the client sends
+/// Builds a request with reasoning and a tool in a client format. `result` is an earlier response that the client sends
 /// back.
-fn build_request(operation: Operation, stream: bool, told: Option<&Value>) -> Value {
+fn build_request(operation: Operation, stream: bool, result: Option<&Value>) -> Value {
     let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}});
     let mut request = match operation {
         Operation::ChatComplete => json!({"model": "m", "messages": [{"role": "user", "content": "Rain?"}],
@@ -289,35 +290,35 @@ fn build_request(operation: Operation, stream: bool, told: Option<&Value>) -> Va
     if stream && request["model"].is_string() {
         request["stream"] = true.into();
     }
-    if let Some(told) = told {
-        append_turn_and_tool_result(operation, &mut request, told);
+    if let Some(result) = result {
+        append_turn_and_tool_result(operation, &mut request, result);
     }
     request
 }
 
 /// Appends the assistant turn of the response and the result of its tool call.
-fn append_turn_and_tool_result(operation: Operation, request: &mut Value, told: &Value) {
+fn append_turn_and_tool_result(operation: Operation, request: &mut Value, earlier: &Value) {
     let mut add = |key: &str, more: Vec<Value>| request[key].as_array_mut().unwrap().extend(more);
     match operation {
         Operation::ChatComplete => {
-            let message = told["choices"][0]["message"].clone();
+            let message = earlier["choices"][0]["message"].clone();
             let result = json!({"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "rain"});
             add("messages", vec![message, result]);
         }
         Operation::Messages => {
-            let call = told["content"].as_array().unwrap().iter().find(|block| block["type"] == "tool_use").unwrap();
+            let call = earlier["content"].as_array().unwrap().iter().find(|block| block["type"] == "tool_use").unwrap();
             let result = json!({"type": "tool_result", "tool_use_id": call["id"], "content": "rain"});
-            let turn = json!({"role": "assistant", "content": told["content"]});
+            let turn = json!({"role": "assistant", "content": earlier["content"]});
             add("messages", vec![turn, json!({"role": "user", "content": [result]})]);
         }
         Operation::CreateModelResponse => {
-            let mut items = told["output"].as_array().unwrap().clone();
+            let mut items = earlier["output"].as_array().unwrap().clone();
             let call = items.iter().find(|item| item["type"] == "function_call").unwrap();
             items.push(json!({"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}));
             add("input", items);
         }
         Operation::Converse | Operation::ConverseStream => {
-            let turn = told["output"]["message"].clone();
+            let turn = earlier["output"]["message"].clone();
             let call = turn["content"].as_array().unwrap().iter().find(|block| block["toolUse"].is_object()).unwrap();
             let result = json!({"toolUseId": call["toolUse"]["toolUseId"], "content": [{"text": "rain"}]});
             add("messages", vec![turn, json!({"role": "user", "content": [{"toolResult": result}]})]);
@@ -326,7 +327,7 @@ fn append_turn_and_tool_result(operation: Operation, request: &mut Value, told: 
             let response = json!({"functionResponse": {"name": "weather", "response": {"output": "rain"}}});
             add(
                 "contents",
-                vec![told["candidates"][0]["content"].clone(), json!({"role": "user", "parts": [response]})],
+                vec![earlier["candidates"][0]["content"].clone(), json!({"role": "user", "parts": [response]})],
             );
         }
     }
@@ -340,7 +341,7 @@ fn translate_request(operation: Operation, provider: &str, request: &Value) -> O
     let beside = RequestHints::default();
     let question = TranslationInput {
         operation,
-        provider,
+        provider: provider.row(),
         body: &body,
         model: "m",
         hints: beside,
@@ -362,7 +363,7 @@ fn opaque_data_makes_the_round_trip_or_is_reported() {
                 else {
                     continue;
                 };
-                let told = if is_stream {
+                let result = if is_stream {
                     let mut transcoder = translation.transcoder();
                     let mut bytes = transcoder.push_chunk((answering.stream)()).to_vec();
                     bytes.extend_from_slice(&transcoder.finish());
@@ -371,7 +372,7 @@ fn opaque_data_makes_the_round_trip_or_is_reported() {
                     let answer = (answering.complete)().to_string();
                     serde_json::from_slice(&translation.translate_response(answer.as_bytes()).unwrap()).unwrap()
                 };
-                let again = build_request(operation, is_stream, Some(&told));
+                let again = build_request(operation, is_stream, Some(&result));
                 let (second, sent) = translate_request(operation, answering.provider, &again).unwrap();
                 let sent = (answering.sent_turns)(&serde_json::from_slice(&sent).unwrap());
                 let original = (answering.response_turn)(&(answering.complete)());
@@ -381,7 +382,7 @@ fn opaque_data_makes_the_round_trip_or_is_reported() {
                 let lost = [&translation, &second].map(|one| {
                     one.response_context.dropped_fields.header_value(&one.dropped_params).unwrap_or_default()
                 });
-                let pair = format!("{} by {} (stream: {is_stream}): {told}", answering.provider, operation.id());
+                let pair = format!("{} by {} (stream: {is_stream}): {result}", answering.provider, operation.id());
                 if PROVIDERS_WITHOUT_SIGNATURES.contains(&answering.provider) {
                     assert!(
                         lost.iter().any(|lost| lost.contains("thinking") || lost.contains("reasoning_content")),
@@ -414,7 +415,7 @@ fn restores_a_missing_signature_for_the_same_caller() {
         let (operation, now) = (Operation::ChatComplete, 1_700_000_000_000);
         let question = TranslationInput {
             operation,
-            provider,
+            provider: provider.row(),
             body: &body,
             model,
             hints: beside,

@@ -4,7 +4,8 @@ use crate::golden_cases::translated_cases;
 use penstock_llm::{
     api_format::ApiFormat::{self, Gemini, OpenAi},
     operation::Operation,
-    usage::{Meter, ResponseSkimmer, SessionMeter, ToolUses, Usage},
+    stream::{meter::Meter, session::SessionMeter, skim::ResponseSkimmer},
+    usage::{ToolUses, Usage},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -160,12 +161,12 @@ fn counts_searches_of_a_translated_gemini_response() {
     let translated = |name: &str| all.iter().find(|case| case.name() == name).unwrap().translate_request().unwrap().0;
     let answer = grounded_response("gemini-3-flash", &json!(["a", "b"]));
     let searches = |usage: Option<Usage>| usage.map(|usage| usage.tool_uses.web_searches);
-    let told = translated("google/chatComplete/whole");
-    told.translate_response(answer.to_string().as_bytes()).unwrap();
-    assert_eq!(searches(told.response_context.dropped_fields.usage()), Some(2));
-    let told = translated("google/messages/stream");
-    let unsaid = told.response_context.dropped_fields.clone();
-    let mut transcoder = told.transcoder();
+    let result = translated("google/chatComplete/whole");
+    result.translate_response(answer.to_string().as_bytes()).unwrap();
+    assert_eq!(searches(result.response_context.dropped_fields.usage()), Some(2));
+    let result = translated("google/messages/stream");
+    let unsaid = result.response_context.dropped_fields.clone();
+    let mut transcoder = result.transcoder();
     drop(transcoder.push_chunk(format!("data: {answer}\n\n").into()));
     drop(transcoder.finish());
     assert_eq!(searches(unsaid.usage()), Some(2));

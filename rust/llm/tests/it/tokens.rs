@@ -144,6 +144,7 @@ fn counts_the_tokens_of_a_request() {
     assert_eq!(count(image), Some(9));
     assert_eq!(count(r#"{"input":["hello world","hello"]}"#), Some(3));
     assert_eq!(count(r#"{"input":[[1,2,3],[4]]}"#), Some(4));
+    assert_eq!(count(r#"{"input":[123456789,-1,0.25]}"#), Some(1));
     assert_eq!(count(r#"{"system":"hello","messages":[]}"#), Some(4));
     assert_eq!(count("[]"), None);
 }

@@ -3,7 +3,11 @@
 use crate::golden_cases::{Case, UpstreamBody, translated_cases};
 use penstock_llm::{
     api_format::ApiFormat::{self, Anthropic, Bedrock, Gemini, OpenAi},
-    usage::{Meter, ResponseSkimmer, ServiceTier, StreamSummary, ToolUses, Usage},
+    stream::{
+        meter::{Meter, StreamSummary},
+        skim::ResponseSkimmer,
+    },
+    usage::{ServiceTier, ToolUses, Usage},
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -111,15 +115,15 @@ fn does_not_subtract_reasoning_that_completion_excludes() {
 
 #[test]
 fn counts_tokens_that_only_the_total_includes() {
-    let told = |body: &str| response_usage(OpenAi, body).unwrap();
-    let thought = told(r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115}}"#);
+    let result = |body: &str| response_usage(OpenAi, body).unwrap();
+    let thought = result(r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115}}"#);
     assert_eq!(thought, Usage { input: 10, output: 5, reasoning: 100, ..NO_USAGE });
-    let partly = told(
+    let partly = result(
         r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":115,"completion_tokens_details":{"reasoning_tokens":90}}}"#,
     );
     assert_eq!(partly, Usage { input: 10, output: 15, reasoning: 90, ..NO_USAGE });
     // Cached tokens may be reported in addition to the prompt tokens.
-    let cached = told(
+    let cached = result(
         r#"{"usage":{"prompt_tokens":10,"completion_tokens":5,"total_tokens":65,"prompt_tokens_details":{"cached_tokens":50}}}"#,
     );
     assert_eq!(cached, Usage { input: 10, output: 5, cache_read: 50, ..NO_USAGE });
@@ -240,10 +244,10 @@ fn reported_total(answer: &Value) -> Option<u64> {
 }
 
 fn case_usage(case: &Case) -> Option<(u64, Option<Usage>)> {
-    let (UpstreamBody::Complete(told), Some(returned)) = (case.upstream_body(), case.client_response()) else {
+    let (UpstreamBody::Complete(result), Some(returned)) = (case.upstream_body(), case.client_response()) else {
         return None;
     };
-    let total = reported_total(&serde_json::from_slice(&told).ok()?)?;
+    let total = reported_total(&serde_json::from_slice(&result).ok()?)?;
     let dialect = case.operation().api_format().unwrap_or(OpenAi);
     Some((total, Usage::from_response(dialect, &returned)))
 }
@@ -464,4 +468,50 @@ fn a_translated_response_reports_its_service_tier() {
         translation.response_context.dropped_fields.usage().map(|usage| usage.service_tier),
         Some(ServiceTier::Flex)
     );
+}
+
+#[test]
+fn all_iterations_of_a_response_are_billed() {
+    let compacted = r#"{"input_tokens":181,"cache_read_input_tokens":0,"output_tokens":61,"iterations":[
+        {"type":"compaction","input_tokens":100,"cache_read_input_tokens":55096,"output_tokens":30,
+         "cache_creation_input_tokens":9,"cache_creation":{"ephemeral_5m_input_tokens":4,"ephemeral_1h_input_tokens":5}},
+        {"type":"message","input_tokens":181,"cache_read_input_tokens":0,"output_tokens":61}]}"#;
+    let expected =
+        Usage { input: 281, output: 91, cache_read: 55096, cache_write_5m: 4, cache_write_1h: 5, ..NO_USAGE };
+    assert_eq!(response_usage(Anthropic, &format!(r#"{{"content":[],"usage":{compacted}}}"#)), Some(expected));
+    let start = r#"data: {"type":"message_start","message":{"usage":{"input_tokens":100,"cache_read_input_tokens":55096,"output_tokens":1}}}"#;
+    let compacted = compacted.replace('\n', " ");
+    let stream = format!("{start}\n\ndata: {{\"type\":\"message_delta\",\"delta\":{{}},\"usage\":{compacted}}}\n\n");
+    assert_eq!(meter_chunks(Anthropic, [stream.as_bytes()]).usage, Some(expected));
+    for none in ["null", "[]", "[{}]", "[[]]"] {
+        let usage = format!(r#"{{"usage":{{"input_tokens":3,"output_tokens":2,"iterations":{none}}}}}"#);
+        assert_eq!(response_usage(Anthropic, &usage), Some(Usage { input: 3, output: 2, ..NO_USAGE }), "{none}");
+    }
+}
+
+#[test]
+fn a_correction_moves_all_input_to_the_cache() {
+    let stream = |first: &str, last: &str| {
+        format!(
+            "data: {{\"type\":\"message_start\",\"message\":{{\"usage\":{first}}}}}\n\ndata: {{\"type\":\"message_delta\",\"usage\":{last}}}\n\n"
+        )
+    };
+    for (first, last, input, cache_read) in [
+        (r#"{"input_tokens":5000}"#, r#"{"input_tokens":0,"cache_read_input_tokens":5000,"output_tokens":2}"#, 0, 5000),
+        (
+            r#"{"input_tokens":10,"cache_read_input_tokens":50}"#,
+            r#"{"input_tokens":0,"cache_read_input_tokens":50,"output_tokens":2}"#,
+            10,
+            50,
+        ),
+        (
+            r#"{"input_tokens":10,"cache_read_input_tokens":50}"#,
+            r#"{"input_tokens":0,"cache_read_input_tokens":0,"output_tokens":2}"#,
+            10,
+            50,
+        ),
+    ] {
+        let usage = meter_chunks(Anthropic, [stream(first, last).as_bytes()]).usage;
+        assert_eq!(usage, Some(Usage { input, cache_read, output: 2, ..NO_USAGE }), "{first} {last}");
+    }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 fn all_param_rules() -> impl Iterator<Item = (&'static dyn Provider, Operation, &'static ParamRules)> {
     catalog::all_providers().flat_map(|provider| {
         [Operation::ChatComplete, Operation::Complete, Operation::Embed]
-            .map(|one| (provider, one, provider.param_rules(one)))
+            .map(|one| (provider, one, provider.row().param_rules(one)))
     })
 }
 
@@ -139,14 +139,14 @@ fn drops_and_reports_cache_hints_where_they_are_unsupported() {
         "messages": [{"role": "system", "content": "a cache_control"},
             {"role": "user", "content": [{"type": "text", "text": "b cache_control"}]}]});
     for slug in ["mistral-ai", "groq", "cerebras"] {
-        let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
+        let wording = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
         assert_eq!(apply_rules(wording, &said_with(&hint)), (expected.clone(), "cache_control".into()), "{slug}");
         assert_eq!(apply_rules(wording, &said_with(&Value::Null)), (expected.clone(), String::new()), "{slug}");
         assert_eq!(apply_rules(wording, &expected), (expected.clone(), String::new()), "{slug}");
     }
     // Other providers receive the hints, because some of them host Claude.
     for slug in ["openai", "openrouter"] {
-        let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
+        let wording = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
         assert_eq!(apply_rules(wording, &said_with(&hint)), (said_with(&hint), String::new()), "{slug}");
     }
 }
@@ -156,14 +156,19 @@ fn clamps_and_reports_numbers_out_of_range() {
     for (provider, _, wording) in all_param_rules() {
         for (name, least, most) in wording.ranges {
             let [least, most]: [Value; 2] = [least, most].map(|end| serde_json::from_str(end).unwrap());
-            for (told, expected, lost) in [
+            for (result, expected, lost) in [
                 (json!(-9), &least, *name),
                 (json!(9999.5), &most, *name),
                 (most.clone(), &most, ""),
                 (json!(null), &json!(null), ""),
             ] {
                 let expected = (body_with_field(name, expected), lost.to_owned());
-                assert_eq!(apply_rules(wording, &body_with_field(name, &told)), expected, "{} {told}", provider.slug());
+                assert_eq!(
+                    apply_rules(wording, &body_with_field(name, &result)),
+                    expected,
+                    "{} {result}",
+                    provider.slug()
+                );
             }
         }
     }
@@ -190,21 +195,21 @@ const CLAMPED_PARAMS: [(&str, &str, f64, f64); 13] = [
 #[test]
 fn clamps_to_documented_ranges_but_not_for_openai() {
     for (slug, name, asked, expected) in CLAMPED_PARAMS {
-        let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
+        let wording = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
         let (sent, lost) = apply_rules(wording, &body_with_field(name, &json!(asked)));
         assert_eq!((sent[name].as_f64(), lost.as_str()), (Some(expected), name), "{slug} {name}");
     }
     for operation in [Operation::ChatComplete, Operation::Complete] {
         for slug in ["openai", "azure-openai", "mock"] {
-            assert!(catalog::find_provider(slug).unwrap().param_rules(operation).ranges.is_empty(), "{slug}");
+            assert!(catalog::find_provider(slug).unwrap().row().param_rules(operation).ranges.is_empty(), "{slug}");
         }
     }
     for slug in ["anyscale", "fireworks-ai", "github", "lambda", "lepton", "nebius", "nextbit", "x-ai"] {
-        let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::Complete);
+        let wording = catalog::find_provider(slug).unwrap().row().param_rules(Operation::Complete);
         let (sent, lost) = apply_rules(wording, &body_with_field("temperature", &json!(2.5)));
         assert_eq!((sent["temperature"].as_f64(), lost.as_str()), (Some(2.0), "temperature"), "{slug}");
     }
-    let bounded = |one: &&'static dyn Provider| !one.param_rules(Operation::ChatComplete).ranges.is_empty();
+    let bounded = |one: &&'static dyn Provider| !one.row().param_rules(Operation::ChatComplete).ranges.is_empty();
     assert!(catalog::all_providers().filter(bounded).count() > 50);
 }
 
@@ -239,7 +244,7 @@ const REJECTED_PARAMS: [(&str, &[&str]); 4] = [
 #[test]
 fn does_not_send_rejected_parameters_to_strict_providers() {
     for (slug, fields) in REJECTED_PARAMS {
-        let wording = catalog::find_provider(slug).unwrap().param_rules(Operation::ChatComplete);
+        let wording = catalog::find_provider(slug).unwrap().row().param_rules(Operation::ChatComplete);
         for name in fields {
             assert!(apply_rules(wording, &body_with_field(name, &json!("x"))).0.get(*name).is_none(), "{slug} {name}");
         }
@@ -279,7 +284,7 @@ const DOCUMENTED_RENAMES: [(&str, &str, &[&str]); 6] = [
 
 #[test]
 fn tables_contain_the_documented_renames() {
-    let wording = |slug, operation| catalog::find_provider(slug).unwrap().param_rules(operation);
+    let wording = |slug, operation| catalog::find_provider(slug).unwrap().row().param_rules(operation);
     for (from, to, slugs) in DOCUMENTED_RENAMES {
         for slug in slugs {
             assert!(wording(slug, Operation::ChatComplete).renames.contains(&(from, to)), "{slug} {from}");
@@ -299,7 +304,7 @@ fn tables_contain_the_documented_renames() {
 fn only_openai_keeps_the_developer_role() {
     for provider in catalog::all_providers().filter(|one| one.supports_natively(Operation::ChatComplete)) {
         let keeps = ["openai", "azure-openai", "bedrock-mantle", "mock"].contains(&provider.slug());
-        let wording = provider.param_rules(Operation::ChatComplete);
+        let wording = provider.row().param_rules(Operation::ChatComplete);
         assert_eq!(wording.role_map.is_empty(), keeps, "{}", provider.slug());
     }
 }

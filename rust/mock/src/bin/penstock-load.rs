@@ -3,11 +3,11 @@
 use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 
-use penstock_mock::load::{Options, run};
+use penstock_mock::load::{LoadOptions, run};
 
 fn main() -> ExitCode {
-    let report =
-        Options::parse(std::env::args().skip(1)).and_then(|options| run(&options).map_err(|error| error.to_string()));
+    let report = LoadOptions::parse(std::env::args().skip(1))
+        .and_then(|options| run(&options).map_err(|error| error.to_string()));
     let written = match &report {
         Ok(report) => writeln!(stdout(), "{report}"),
         Err(problem) => writeln!(stderr(), "{problem}"),

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::{Write, stdout};
 use std::net::SocketAddr;
 
-use penstock_mock::{Options, serve};
+use penstock_mock::{ServerOptions, serve};
 
 const USAGE: &str = "usage: penstock-mock [--host ADDRESS] [--port PORT (0 = any)] [--no-ledger] [--send-buffer BYTES]";
 
@@ -18,8 +18,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn parse_args(mut args: impl Iterator<Item = String>) -> Result<Options, Box<dyn Error>> {
-    let mut options = Options { address: SocketAddr::from(([127, 0, 0, 1], 8788)), ..Options::default() };
+fn parse_args(mut args: impl Iterator<Item = String>) -> Result<ServerOptions, Box<dyn Error>> {
+    let mut options = ServerOptions { address: SocketAddr::from(([127, 0, 0, 1], 8788)), ..ServerOptions::default() };
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--host" => options.address.set_ip(args.next().ok_or(USAGE)?.parse()?),

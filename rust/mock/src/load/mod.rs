@@ -16,14 +16,14 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::runtime::{Builder, LocalOptions};
 
-pub use options::{Mode, Options, USAGE};
+pub use options::{LoadOptions, Mode, USAGE};
 
 /// Time after the end of a run within which pending responses must finish.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs the load and returns its report.
-pub fn run(options: &Options) -> io::Result<Value> {
+pub fn run(options: &LoadOptions) -> io::Result<Value> {
     match options.mode {
         Mode::Rate => rate::run(options),
         Mode::Stuck => Ok(stuck::run(options)),

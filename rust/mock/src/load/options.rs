@@ -29,7 +29,7 @@ pub enum Mode {
 }
 
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LoadOptions {
     pub mode: Mode,
     pub address: SocketAddr,
     pub connections: usize,
@@ -58,7 +58,7 @@ struct RawOptions {
     headers: Vec<String>,
 }
 
-impl Options {
+impl LoadOptions {
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, String> {
         let mut args = args.into_iter();
         let mode = match args.next().as_deref() {
@@ -99,7 +99,7 @@ impl RawOptions {
         Ok(())
     }
 
-    fn into_options(self, mode: Mode) -> Result<Options, String> {
+    fn into_options(self, mode: Mode) -> Result<LoadOptions, String> {
         let url = self.url.as_deref().ok_or("--url is missing")?;
         let rest = url.strip_prefix("http://").ok_or_else(|| format!("only http:// URLs, not \"{url}\""))?;
         let (authority, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
@@ -114,7 +114,7 @@ impl RawOptions {
         if !(seconds > 0.0 && seconds <= 3600.0 && rate > 0.0) {
             return Err("--seconds is from 0 to 3600 and --rate above 0".to_owned());
         }
-        Ok(Options {
+        Ok(LoadOptions {
             mode,
             address,
             connections: self.connections.unwrap_or(1).max(1),
@@ -180,8 +180,8 @@ fn chat_body(model: &str, mode: Mode) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn parse_line(line: &str) -> Result<Options, String> {
-        Options::parse(line.split(' ').map(str::to_owned))
+    fn parse_line(line: &str) -> Result<LoadOptions, String> {
+        LoadOptions::parse(line.split(' ').map(str::to_owned))
     }
 
     #[test]

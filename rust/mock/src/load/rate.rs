@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::histogram::Histogram;
-use super::options::Options;
+use super::options::LoadOptions;
 use super::reply::{Failure, ResponseReader};
 use super::report::{ErrorCounts, per_second, rounded_seconds};
 use super::{CONNECT_TIMEOUT, DRAIN_TIMEOUT};
@@ -41,7 +41,7 @@ impl Schedule {
     }
 }
 
-pub fn run(options: &Options) -> io::Result<Value> {
+pub fn run(options: &LoadOptions) -> io::Result<Value> {
     // Makes sleeping threads wake exactly. Without this file they are up to 50 µs late.
     let _ = std::fs::write("/proc/self/timerslack_ns", "1");
     let start = Instant::now() + Duration::from_millis(20);
@@ -73,7 +73,7 @@ pub fn run(options: &Options) -> io::Result<Value> {
     Ok(build_report(options, &sum, start.elapsed()))
 }
 
-fn build_report(options: &Options, sum: &RunStats, time: Duration) -> Value {
+fn build_report(options: &LoadOptions, sum: &RunStats, time: Duration) -> Value {
     let mut out = Map::new();
     out.insert("requests".into(), json!(sum.requests));
     sum.errors.write_json(&mut out);
@@ -85,7 +85,7 @@ fn build_report(options: &Options, sum: &RunStats, time: Duration) -> Value {
     Value::Object(out)
 }
 
-fn run_connection(schedule: &Schedule, options: &Options) -> RunStats {
+fn run_connection(schedule: &Schedule, options: &LoadOptions) -> RunStats {
     let (mut seen, mut client) = (RunStats::default(), BlockingClient { stream: None, buffer: Vec::new() });
     // Connects first, because connecting does not count as latency here.
     let _ = client.connect(options);
@@ -121,7 +121,7 @@ struct BlockingClient {
 }
 
 impl BlockingClient {
-    fn connect(&mut self, options: &Options) -> Result<(), Failure> {
+    fn connect(&mut self, options: &LoadOptions) -> Result<(), Failure> {
         if self.stream.is_none() {
             let stream = TcpStream::connect_timeout(&options.address, CONNECT_TIMEOUT).map_err(|_| Failure::Connect)?;
             let _ = stream.set_nodelay(true);
@@ -130,7 +130,7 @@ impl BlockingClient {
         Ok(())
     }
 
-    fn send_request(&mut self, options: &Options, hard_stop: Instant) -> Result<(), Failure> {
+    fn send_request(&mut self, options: &LoadOptions, hard_stop: Instant) -> Result<(), Failure> {
         self.connect(options)?;
         let stream = self.stream.as_mut().ok_or(Failure::Connect)?;
         let left = hard_stop.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));

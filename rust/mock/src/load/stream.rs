@@ -12,10 +12,10 @@ use tokio::time::{Duration, Instant, sleep};
 use super::DRAIN_TIMEOUT;
 use super::events::EventCounter;
 use super::histogram::Histogram;
-use super::options::{Mode, Options};
+use super::options::{LoadOptions, Mode};
 use super::reply::{Failure, ResponseReader};
 use super::report::{ErrorCounts, rounded_seconds};
-use super::whole::{Connection, join_all_until};
+use super::whole::{LoadConnection, join_all_until};
 use crate::alarm::PreciseTimer;
 use crate::clock;
 
@@ -32,7 +32,7 @@ struct StreamStats {
     event_lateness: Histogram,
 }
 
-pub async fn run(options: &Options) -> Value {
+pub async fn run(options: &LoadOptions) -> Value {
     let seen = Rc::new(RefCell::new(StreamStats::default()));
     let start = Instant::now();
     let end = start + Duration::from_secs_f64(options.seconds);
@@ -40,7 +40,7 @@ pub async fn run(options: &Options) -> Value {
     let clients = (0..options.connections)
         .map(|number| {
             let begins = start + options.ramp_up * number as u32 / options.connections as u32;
-            spawn_local(run_client(Rc::clone(&options), Rc::clone(&seen), (begins, end)))
+            spawn_local(run_client(Rc::clone(&options), Rc::clone(&seen), begins, end))
         })
         .collect();
     for _ in 0..join_all_until(clients, end + DRAIN_TIMEOUT).await {
@@ -50,7 +50,7 @@ pub async fn run(options: &Options) -> Value {
     build_report(&options, &seen, start.elapsed())
 }
 
-fn build_report(options: &Options, seen: &StreamStats, time: Duration) -> Value {
+fn build_report(options: &LoadOptions, seen: &StreamStats, time: Duration) -> Value {
     let mut out = Map::new();
     if options.mode == Mode::Hold {
         let good = seen.finished_streams - seen.miscounted_streams;
@@ -69,11 +69,11 @@ fn build_report(options: &Options, seen: &StreamStats, time: Duration) -> Value 
     Value::Object(out)
 }
 
-async fn run_client(options: Rc<Options>, seen: Rc<RefCell<StreamStats>>, (begins, end): (Instant, Instant)) {
+async fn run_client(options: Rc<LoadOptions>, seen: Rc<RefCell<StreamStats>>, begins: Instant, end: Instant) {
     if let Ok(alarm) = PreciseTimer::new() {
         drop(alarm.wait_until(begins).await);
     }
-    let mut connection = Connection::default();
+    let mut connection = LoadConnection::default();
     let mut rounds = options.rounds.unwrap_or(u64::MAX);
     while rounds > 0 && Instant::now() < end {
         rounds -= 1;
@@ -86,8 +86,8 @@ async fn run_client(options: Rc<Options>, seen: Rc<RefCell<StreamStats>>, (begin
 }
 
 async fn run_one_stream(
-    connection: &mut Connection,
-    options: &Options,
+    connection: &mut LoadConnection,
+    options: &LoadOptions,
     seen: &RefCell<StreamStats>,
 ) -> Result<(), Failure> {
     let started_at = Instant::now();

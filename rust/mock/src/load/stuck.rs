@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 
 use super::CONNECT_TIMEOUT;
-use super::options::Options;
+use super::options::LoadOptions;
 use super::report::rounded_seconds;
 
 const RECEIVE_BUFFER_BYTES: usize = 4096;
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub fn run(options: &Options) -> Value {
+pub fn run(options: &LoadOptions) -> Value {
     let start = Instant::now();
     let clients: Vec<Socket> = (0..options.connections).filter_map(|_| send_request(options).ok()).collect();
     let end = start + Duration::from_secs_f64(options.seconds);
@@ -27,7 +27,7 @@ pub fn run(options: &Options) -> Value {
     })
 }
 
-fn send_request(options: &Options) -> io::Result<Socket> {
+fn send_request(options: &LoadOptions) -> io::Result<Socket> {
     let mut socket = Socket::new(Domain::for_address(options.address), Type::STREAM, None)?;
     // Set before connecting, because the TCP window is negotiated during the handshake.
     socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;

@@ -11,7 +11,7 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
 
 use super::histogram::Histogram;
-use super::options::Options;
+use super::options::LoadOptions;
 use super::reply::{Failure, ResponseReader};
 use super::report::{ErrorCounts, per_second, rounded_seconds};
 use super::{CONNECT_TIMEOUT, DRAIN_TIMEOUT};
@@ -28,13 +28,13 @@ struct RequestStats {
 
 /// Client connection that reconnects when it is needed.
 #[derive(Default)]
-pub struct Connection {
+pub struct LoadConnection {
     stream: Option<TcpStream>,
     pub buffer: BytesMut,
 }
 
-impl Connection {
-    pub async fn send_request(&mut self, options: &Options) -> Result<(), Failure> {
+impl LoadConnection {
+    pub async fn send_request(&mut self, options: &LoadOptions) -> Result<(), Failure> {
         if self.stream.is_none() {
             let connect = timeout(CONNECT_TIMEOUT, TcpStream::connect(options.address));
             let stream = connect.await.map_err(|_| Failure::Connect)?.map_err(|_| Failure::Connect)?;
@@ -58,7 +58,7 @@ impl Connection {
         self.buffer.clear();
     }
 
-    async fn run_request(&mut self, options: &Options) -> Result<(), Failure> {
+    async fn run_request(&mut self, options: &LoadOptions) -> Result<(), Failure> {
         self.send_request(options).await?;
         let mut reply = ResponseReader::default();
         while !reply.is_done() {
@@ -76,7 +76,7 @@ impl Connection {
     }
 }
 
-pub async fn run(options: &Options) -> Value {
+pub async fn run(options: &LoadOptions) -> Value {
     let seen = Rc::new(RefCell::new(RequestStats::default()));
     let start = Instant::now();
     let end = start + Duration::from_secs_f64(options.seconds);
@@ -96,8 +96,8 @@ pub async fn run(options: &Options) -> Value {
     Value::Object(out)
 }
 
-async fn run_client(options: Rc<Options>, seen: Rc<RefCell<RequestStats>>, end: Instant) {
-    let mut connection = Connection::default();
+async fn run_client(options: Rc<LoadOptions>, seen: Rc<RefCell<RequestStats>>, end: Instant) {
+    let mut connection = LoadConnection::default();
     loop {
         let started_at = Instant::now();
         if started_at >= end {

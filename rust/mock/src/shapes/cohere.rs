@@ -32,9 +32,9 @@ const ALLOWED_FIELDS: [&str; 21] = [
     "priority",
 ];
 
-pub struct Chat;
+pub struct CohereChat;
 
-impl ResponseShape for Chat {
+impl ResponseShape for CohereChat {
     fn family(&self) -> ProviderFamily {
         ProviderFamily::Cohere
     }

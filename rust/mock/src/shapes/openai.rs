@@ -9,10 +9,10 @@ const PING_EVENT: &str = ": ping\n\n";
 const PROMPT_TOKENS: u32 = 12;
 const DEFAULT_DIMENSIONS: usize = 8;
 
-pub struct Chat;
+pub struct OpenAiChat;
 pub struct Completion;
 
-impl ResponseShape for Chat {
+impl ResponseShape for OpenAiChat {
     fn family(&self) -> ProviderFamily {
         ProviderFamily::OpenAi
     }

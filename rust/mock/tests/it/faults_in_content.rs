@@ -180,11 +180,11 @@ fn send_prefill(server: &Server, model: &str, beginning: &str) -> Response {
 #[test]
 fn continues_or_rejects_a_prefill() {
     let server = start_server();
-    let told = |model: &str, beginning: &str| send_prefill(&server, model, beginning).content();
-    assert_eq!(told("mock?chunks=4&prefix=on", "Hello from"), " the pretend ");
-    assert_eq!(told("mock?chunks=4&prefix=on", "Hello from "), "the pretend ");
-    assert_eq!(told("mock?chunks=4&prefix=on", "Something else"), "Hello from the pretend ");
-    assert_eq!(told("mock?chunks=4", "Hello from"), "Hello from the pretend ");
+    let result = |model: &str, beginning: &str| send_prefill(&server, model, beginning).content();
+    assert_eq!(result("mock?chunks=4&prefix=on", "Hello from"), " the pretend ");
+    assert_eq!(result("mock?chunks=4&prefix=on", "Hello from "), "the pretend ");
+    assert_eq!(result("mock?chunks=4&prefix=on", "Something else"), "Hello from the pretend ");
+    assert_eq!(result("mock?chunks=4", "Hello from"), "Hello from the pretend ");
     assert_eq!(send_prefill(&server, "mock?prefix=off", "Hello").status(), 400);
     assert_eq!(request_chat(&server, CHAT_PATH, "mock?prefix=off", true).status(), 200);
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::talk::{CHAT_PATH, Client, MESSAGES_PATH, get, request_chat, start_server, wait_for_last_entry};
-use penstock_mock::{Options, Server};
+use penstock_mock::{Server, ServerOptions};
 use serde_json::json;
 
 #[test]
@@ -33,7 +33,8 @@ fn ledger_can_be_cleared_and_disabled() {
     client.send_request("DELETE", "/_ledger", "", "");
     assert_eq!(client.read_response(Duration::from_millis(400)).status(), 200);
     assert!(server.ledger_entries().is_empty());
-    let quiet = Server::start_with_options(&Options { ledger_enabled: false, ..Options::default() }).unwrap();
+    let quiet =
+        Server::start_with_options(&ServerOptions { ledger_enabled: false, ..ServerOptions::default() }).unwrap();
     assert_eq!(request_chat(&quiet, CHAT_PATH, "mock", false).status(), 200);
     assert_eq!(get(&quiet, "/_ledger", "").json(), json!([]));
 }
@@ -123,7 +124,7 @@ fn client_that_does_not_read_blocks_the_write() {
 
 #[test]
 fn small_send_buffer_bounds_unread_bytes() {
-    let options = Options { send_buffer_bytes: Some(32 * 1024), ..Options::default() };
+    let options = ServerOptions { send_buffer_bytes: Some(32 * 1024), ..ServerOptions::default() };
     let server = Server::start_with_options(&options).unwrap();
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(32 * 1024).unwrap();

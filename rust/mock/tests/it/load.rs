@@ -2,13 +2,13 @@
 
 use crate::talk::start_server;
 use penstock_mock::Server;
-use penstock_mock::load::{Options, run};
+use penstock_mock::load::{LoadOptions, run};
 use serde_json::{Value, json};
 
 fn run_load(server: &Server, line: &str) -> Value {
     let (mode, rest) = line.split_once(' ').unwrap();
     let line = format!("{mode} --url {}/v1/chat/completions {rest}", server.url());
-    run(&Options::parse(line.split(' ').map(str::to_owned)).unwrap()).unwrap()
+    run(&LoadOptions::parse(line.split(' ').map(str::to_owned)).unwrap()).unwrap()
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn classifies_errors() {
     }
     let nobody = { crate::talk::start_server().url() };
     let line = format!("rate --url {nobody}/ --rate 50 --seconds 0.1");
-    let refused = run(&Options::parse(line.split(' ').map(str::to_owned)).unwrap()).unwrap();
+    let refused = run(&LoadOptions::parse(line.split(' ').map(str::to_owned)).unwrap()).unwrap();
     assert_eq!((&refused["errors_by_class"]["connect"], &refused["requests"]), (&json!(5), &json!(0)), "{refused}");
 }
 

@@ -144,8 +144,8 @@ fn calls_a_tool_in_every_format_until_it_has_a_result() {
     let called = post_json(&server, CHAT_PATH, &chat).json();
     assert_eq!(called["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"], r#"{"city":"Oslo"}"#);
     assert_eq!(called["choices"][0]["finish_reason"], "tool_calls");
-    let told = json!({"model": format!("gpt{call}"), "messages": [{"role": "tool", "tool_call_id": "call_mock"}]});
-    assert_eq!(post_json(&server, CHAT_PATH, &told).json()["choices"][0]["finish_reason"], "stop");
+    let result = json!({"model": format!("gpt{call}"), "messages": [{"role": "tool", "tool_call_id": "call_mock"}]});
+    assert_eq!(post_json(&server, CHAT_PATH, &result).json()["choices"][0]["finish_reason"], "stop");
     let path = call.replace('?', "%3F").replace('%', "%25").replace("%253F", "%3F");
     let gemini = post_json(&server, &format!("/v1beta/models/g{path}:generateContent"), &gemini_request()).json();
     assert_eq!(gemini["candidates"][0]["content"]["parts"][1]["functionCall"]["args"]["city"], "Oslo");

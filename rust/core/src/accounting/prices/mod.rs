@@ -129,7 +129,8 @@ impl RequestPricing {
     /// known.
     pub fn image_cost(
         &self,
-        (provider, model): (&str, &str),
+        provider: &str,
+        model: &str,
         at: u64,
         usage: Option<&Usage>,
         drawing: &ImageParams,

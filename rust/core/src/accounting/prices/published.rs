@@ -51,7 +51,7 @@ pub struct PublishedPrices {
     #[serde(default)]
     pub(crate) sellers: BTreeMap<String, Vec<String>>,
     #[serde(default)]
-    pub(crate) lists: BTreeMap<String, Vec<PublishedModel>>,
+    pub(crate) lists: BTreeMap<String, Vec<PublishedModelPrices>>,
     /// Prices that the operator sets instead.
     #[serde(default)]
     pub(crate) said: Vec<PublishedOverride>,
@@ -59,7 +59,7 @@ pub struct PublishedPrices {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct PublishedModel {
+pub(crate) struct PublishedModelPrices {
     pub(crate) names: NameClause,
     pub(crate) prices: Vec<PublishedPrice>,
 }

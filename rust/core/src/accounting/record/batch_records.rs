@@ -15,14 +15,14 @@ use crate::{
         record::{Outcome, Record, RecordSink, metadata::Metadata},
     },
     error::Problem,
-    ingress::headers::RequestHead,
+    ingress::message::RequestHead,
     process::settings::Settings,
 };
 
 /// Input for the record of one batch line.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct BatchLine {
+pub struct BatchRecordInput {
     id: Uuid,
     /// Milliseconds since the Unix epoch.
     created_at: u64,
@@ -42,6 +42,13 @@ pub struct BatchLine {
     /// Adjustment of all prices of the saved provider.
     #[serde(default)]
     adjustment: Option<PublishedAdjustment>,
+    /// False for a single request, which has the usual price.
+    #[serde(default = "is_batch_by_default")]
+    is_batch: bool,
+}
+
+fn is_batch_by_default() -> bool {
+    true
 }
 
 /// Writes records of batch lines, priced by a published price list.
@@ -65,7 +72,7 @@ impl BatchRecorder {
     /// format. The output is deterministic.
     pub fn write_record(&self, entry: &[u8], response: &[u8]) -> Result<Vec<u8>, Problem> {
         let invalid = |error: serde_json::Error| Problem::new("$", error.to_string());
-        let entry: BatchLine = serde_json::from_slice(entry).map_err(invalid)?;
+        let entry: BatchRecordInput = serde_json::from_slice(entry).map_err(invalid)?;
         let provider = catalog::find_provider(&entry.provider);
         let provider = provider.ok_or_else(|| Problem::new("$.provider", "is not a known provider"))?;
         let mut problems = Vec::new();
@@ -95,7 +102,7 @@ impl BatchRecorder {
             prices: Arc::clone(&self.prices),
             provider_pricing: pricing,
             saved_models: None,
-            is_batch: true,
+            is_batch: entry.is_batch,
         };
         record.close(Outcome::Complete);
         Ok(self.drain_outbox())
@@ -149,10 +156,20 @@ mod tests {
             (&json!("2023-11-14T22:13:20.123Z"), &json!("gw_batch_1"))
         );
         assert_eq!((&record["ai_org"], &record["operation"]), (&json!("openai"), &json!("chatComplete")));
-        assert_eq!(
-            (&record["metadata"], &record["api_key_id"]),
-            (&json!({"key": ["team"], "value": ["red"]}), &json!("k"))
-        );
+        assert_eq!((&record["metadata"], &record["api_key_id"]), (&json!({"team": "red"}), &json!("k")));
+    }
+
+    #[test]
+    fn single_request_has_the_usual_price() {
+        let ledger = BatchRecorder::new(TEST_PRICES).unwrap();
+        let entry = json!({
+            "id": "0199aaaa-0000-7000-8000-000000000001", "created_at": 1_u64, "trace_id": "t", "status": 200,
+            "path": "/v1/chat/completions", "provider": "openai", "model": "m", "is_batch": false,
+        })
+        .to_string();
+        let record: Value =
+            serde_json::from_slice(&ledger.write_record(entry.as_bytes(), RESPONSE_BODY).unwrap()).unwrap();
+        assert_eq!(record["cost_nanodollars"], json!(40));
     }
 
     #[test]

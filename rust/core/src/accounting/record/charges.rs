@@ -1,9 +1,6 @@
 //! Usage and cost of a request: tokens, tools and images. A session may have usage of several models.
 
-use penstock_llm::{
-    api_format::ImageParams,
-    usage::{ModelUsage, Usage},
-};
+use penstock_llm::{api_format::ImageParams, stream::session::ModelUsage, usage::Usage};
 
 use super::deferred_billing::DeferredBilling;
 use crate::accounting::prices::{Cost, RequestPricing};
@@ -58,12 +55,12 @@ impl Billing {
 
     /// Returns the cost at a provider. `model_name` is the provider's name of the model, `at` the time in seconds since the
     /// epoch.
-    pub(crate) fn cost(&self, (provider, model_name): (&str, &str), at: u64, is_good: bool) -> Option<Cost> {
+    pub(crate) fn cost(&self, provider: &str, model_name: &str, at: u64, is_good: bool) -> Option<Cost> {
         let model = self.backing_model.as_deref().unwrap_or(model_name);
         let cost = |usage| self.tariff.cost(provider, model, at, usage);
         let Some(SessionUsage { main: rest, others }) = self.session_usage.as_deref() else {
             return match self.image_params.as_deref().filter(|_| is_good) {
-                Some(drawing) => self.tariff.image_cost((provider, model), at, self.usage.as_ref(), drawing),
+                Some(drawing) => self.tariff.image_cost(provider, model, at, self.usage.as_ref(), drawing),
                 None => cost(self.usage.as_ref()?),
             };
         };

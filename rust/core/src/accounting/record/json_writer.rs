@@ -23,6 +23,14 @@ impl ObjectWriter<'_> {
         write_string(self.write_key(key), value.as_bytes());
     }
 
+    /// Writes nothing if there is no value.
+    #[inline(always)]
+    pub fn optional_text(&mut self, key: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.text(key, value);
+        }
+    }
+
     /// Writes a key and a string value from bytes. Invalid UTF-8 is replaced by U+FFFD.
     pub fn bytes(&mut self, key: &[u8], value: &[u8]) {
         self.write_separator();

@@ -1,54 +1,158 @@
-//! Masking of credentials in records. Decides by the name of the header or query parameter.
+//! Masking of headers and URLs in records. Only headers from a list are shown, because nobody knows the names of all
+//! headers that carry credentials.
 
 use std::borrow::Cow;
 
+use penstock_net::headers::Headers;
+
 use crate::{
     accounting::record::json_writer::ObjectWriter,
-    ingress::headers::{Headers, RequestHead},
+    ingress::message::RequestHead,
+    process::secret::{MASK, is_secret_name, looks_like_token},
 };
 
-const MASK: &str = "***";
-/// Header whose subprotocols may include API keys.
-const WEBSOCKET_PROTOCOL_HEADER: &[u8] = b"sec-websocket-protocol";
+/// Headers whose values are shown, unless they look like a token.
+const SHOWN_HEADERS: [&str; 58] = [
+    "accept",
+    "accept-charset",
+    "accept-encoding",
+    "accept-language",
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
+    "anthropic-version",
+    "cache-control",
+    "connection",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-length",
+    "content-type",
+    "date",
+    "dnt",
+    "expect",
+    "forwarded",
+    "host",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "keep-alive",
+    "openai-beta",
+    "openai-organization",
+    "openai-project",
+    "origin",
+    "pragma",
+    "priority",
+    "range",
+    "referer",
+    "sec-fetch-dest",
+    "sec-fetch-mode",
+    "sec-fetch-site",
+    "sec-websocket-extensions",
+    "sec-websocket-version",
+    "te",
+    "traceparent",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+    "via",
+    "x-app",
+    "x-correlation-id",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-real-ip",
+    "x-request-id",
+    "x-stainless-arch",
+    "x-stainless-async",
+    "x-stainless-helper-method",
+    "x-stainless-lang",
+    "x-stainless-os",
+    "x-stainless-package-version",
+    "x-stainless-retry-count",
+    "x-stainless-runtime",
+];
+/// Control headers whose values are shown, without their prefix.
+const SHOWN_CONTROL_HEADERS: [&str; 22] = [
+    "cache-force-refresh",
+    "cache-namespace",
+    "config",
+    "custom-host",
+    "debug",
+    "explain",
+    "fetch-integrated-models",
+    "forward-headers",
+    "metadata",
+    "models-endpoint",
+    "nitro-mode",
+    "parent-span-id",
+    "provider",
+    "request-timeout",
+    "retry-count",
+    "sensitive-headers",
+    "span-id",
+    "span-name",
+    "strict-open-ai-compliance",
+    "trace-id",
+    "virtual-key",
+    "pretty",
+];
+/// Headers that hold identifiers, which may look like tokens.
+const IDENTIFIER_HEADERS: [&str; 7] = [
+    "content-type",
+    "host",
+    "openai-organization",
+    "openai-project",
+    "traceparent",
+    "x-correlation-id",
+    "x-request-id",
+];
+/// Values beyond this length are cut.
+const MAX_SHOWN_VALUE_BYTES: usize = 2048;
 
-/// Writes headers. Masks those that may hold a secret and those in `listed`, which has lower-case names.
-pub fn write_masked_headers(fields: &mut ObjectWriter<'_>, headers: &Headers, listed: &[&[String]]) {
+/// Writes headers. Masks those that are not known to be harmless, and those in `listed`, which has lower-case names.
+/// `prefixes` are the prefixes of control headers.
+pub fn write_masked_headers(
+    fields: &mut ObjectWriter<'_>,
+    headers: &Headers,
+    listed: &[&[String]],
+    prefixes: &[String],
+) {
     for (name, value) in headers.iter() {
         let is_listed = || listed.iter().any(|list| list.iter().any(|listed| listed.as_bytes() == name));
-        // An inline config may hold a key, whatever the prefix of its header. So may a malformed one.
-        let is_inline = || name.ends_with(b"-config") && !is_slug(value);
-        if is_secret_name(name) || is_inline() || is_listed() {
-            fields.bytes(name, MASK.as_bytes());
-        } else if name.ends_with(b"-custom-host") || name == b"referer" {
-            fields.bytes(name, strip_url_secrets(&String::from_utf8_lossy(value)).as_bytes());
-        } else {
-            fields.bytes(name, value);
+        match shown_value(name, value, prefixes).filter(|_| !is_listed()) {
+            Some(shown) => fields.bytes(name, shown),
+            None => fields.bytes(name, MASK.as_bytes()),
         }
     }
+}
+
+/// Returns the part of a header's value that may be shown.
+fn shown_value<'v>(name: &[u8], value: &'v [u8], prefixes: &[String]) -> Option<&'v [u8]> {
+    let name = std::str::from_utf8(name).ok()?;
+    let control = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix.as_str()));
+    let (shown, name) = match control {
+        Some(rest) => (SHOWN_CONTROL_HEADERS.contains(&rest), rest),
+        None => (SHOWN_HEADERS.binary_search(&name).is_ok(), name),
+    };
+    if !shown {
+        return None;
+    }
+    let mut text = std::str::from_utf8(value).ok()?;
+    match name {
+        // An inline config may hold a key. So may a malformed one.
+        "config" if !is_slug(value) => return None,
+        "custom-host" | "referer" => text = strip_url_secrets(text),
+        _ => (),
+    }
+    let is_identifier = IDENTIFIER_HEADERS.contains(&name) || control.is_some() && name.ends_with("-id");
+    let cut = &text.as_bytes()[..text.len().min(MAX_SHOWN_VALUE_BYTES)];
+    (is_identifier || !looks_like_token(text)).then_some(cut)
 }
 
 /// Returns true if the text can be the slug of a saved object. Any other text may contain a secret.
 pub fn is_slug(text: &[u8]) -> bool {
     text.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
-}
-
-/// Returns true if fields with this name may hold credentials. Prefers false positives.
-pub fn is_secret_name(name: impl AsRef<[u8]>) -> bool {
-    let name = name.as_ref();
-    // Dispatches on the first letter, because this runs for every header of every request.
-    name == WEBSOCKET_PROTOCOL_HEADER
-        || name.iter().enumerate().any(|(at, first)| {
-            let parts: &[&[u8]] = match first {
-                b'a' => &[b"auth"],
-                b'c' => &[b"cookie", b"credential"],
-                b'k' => &[b"key"],
-                b'p' => &[b"passw", b"passphrase"],
-                b's' => &[b"secret", b"service-account", b"signature"],
-                b't' => &[b"token"],
-                _ => return false,
-            };
-            parts.iter().any(|part| name[at..].starts_with(part))
-        })
 }
 
 /// Returns the URL without its user info, query and fragment, which may hold secrets.
@@ -69,7 +173,7 @@ pub fn mask_url(head: &RequestHead) -> Cow<'_, str> {
             url.push('&');
         }
         match pair.split_once('=') {
-            Some((name, _)) if is_secret_param(&decode_param_name(name)) => {
+            Some((name, value)) if is_secret_param(&decode_param_name(name)) || looks_like_token(value) => {
                 url.push_str(name);
                 url.push('=');
                 url.push_str(MASK);
@@ -99,7 +203,8 @@ mod tests {
         let headers: Headers = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
         let mut out = Vec::new();
         write_object(&mut out, |fields| {
-            write_masked_headers(fields, &headers, &[&["x-user".into()], &["x-team".into()]]);
+            let prefixes = ["x-gateway-".to_owned(), "x-portkey-".to_owned()];
+            write_masked_headers(fields, &headers, &[&["x-user".into()], &["user-agent".into()]], &prefixes);
         });
         String::from_utf8(out).unwrap()
     }
@@ -109,8 +214,14 @@ mod tests {
         for (name, value) in [
             ("authorization", "Bearer sk-1"),
             ("sec-websocket-protocol", "openai-insecure-api-key.sk-1"),
-            ("x-team", "sk-1"),
+            ("x-unknown", "sk-1"),
             ("x-user", "sk-1"),
+            ("user-agent", "sk-1"),
+            ("x-amzn-oidc-data", "sk-1"),
+            ("cf-access-jwt-assertion", "sk-1"),
+            ("x-gateway-aws-external-id", "sk-1"),
+            ("accept", "sk-1-0123456789"),
+            ("x-gateway-provider", "Bearer sk-1"),
             ("x-gateway-config", r#"{"api_key":"sk-1"}"#),
             ("x-portkey-config", r#"["sk-1"]"#),
             ("x-gateway-custom-host", "https://user:sk-1@host/"),
@@ -122,6 +233,7 @@ mod tests {
         }
         let plain = [("accept", "*/*"), ("x-gateway-config", "pc-1")];
         assert_eq!(mask_to_json(&plain), r#"{"accept":"*/*","x-gateway-config":"pc-1"}"#);
+        assert!(SHOWN_HEADERS.is_sorted());
     }
 
     #[test]

@@ -2,19 +2,24 @@
 
 use std::borrow::Cow;
 
-use serde::{Serialize, Serializer, ser::SerializeStruct};
+use penstock_net::headers::Headers;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::{
-    accounting::record::masking,
     error::{Error, Result},
-    ingress::headers::Headers,
+    process::secret::is_secret_name,
 };
 
 /// Maximum length of a value, in characters.
 const MAX_VALUE_CHARS: usize = 128;
+/// Maximum length of a value that is stored with a key or workspace, in characters.
+const MAX_STORED_VALUE_CHARS: usize = 512;
+/// Maximum length of a key, and maximum number of pairs.
+const MAX_KEY_BYTES: usize = 256;
+const MAX_PAIRS: usize = 64;
 /// Key for the end user of a request.
-const USER_KEY: &str = "_user";
+pub const USER_KEY: &str = "_user";
 /// Key for the session that groups several requests.
 pub const SESSION_KEY: &str = "session_id";
 
@@ -34,6 +39,10 @@ impl Metadata {
         let mut metadata = Self::default();
         for (key, value) in map {
             match value {
+                Value::String(_) if !metadata.has_space(&key) => {
+                    let message = format!("may hold at most {MAX_PAIRS} keys of at most {MAX_KEY_BYTES} bytes");
+                    metadata.problem.get_or_insert(message);
+                }
                 Value::String(text) if is_short(&text) => metadata.pairs.push((key, text)),
                 _ => {
                     let key: String = key.chars().take(MAX_VALUE_CHARS).collect();
@@ -49,17 +58,30 @@ impl Metadata {
     /// Adds a pair unless the key is already set, is empty, or the value is too long. Values that the client set
     /// explicitly win.
     pub fn add_if_absent(&mut self, key: &str, value: &str) {
-        if is_short(value) && !key.is_empty() && !self.pairs.iter().any(|(existing, _)| existing == key) {
+        if is_short(value)
+            && !key.is_empty()
+            && self.has_space(key)
+            && !self.pairs.iter().any(|(existing, _)| existing == key)
+        {
             self.pairs.push((key.to_owned(), value.to_owned()));
         }
     }
 
     /// Sets pairs that override those of the client, for example metadata of an API key or workspace.
     pub fn override_with(&mut self, pairs: &[(String, String)]) {
-        for (key, value) in pairs {
+        // Stored pairs are bounded when they are saved; older ones are cut here.
+        for (key, value) in pairs.iter().filter(|(key, _)| key.len() <= MAX_KEY_BYTES).take(MAX_PAIRS) {
             self.pairs.retain(|(existing, _)| existing != key);
-            self.pairs.push((key.clone(), value.clone()));
+            // The first pairs are the client's, which stored ones displace.
+            if self.pairs.len() == MAX_PAIRS {
+                self.pairs.remove(0);
+            }
+            self.pairs.push((key.clone(), value.chars().take(MAX_STORED_VALUE_CHARS).collect()));
         }
+    }
+
+    fn has_space(&self, key: &str) -> bool {
+        self.pairs.len() < MAX_PAIRS && key.len() <= MAX_KEY_BYTES
     }
 
     /// Uses the `user` field of the body as the end user, unless one is already set.
@@ -75,7 +97,7 @@ impl Metadata {
         for member in members {
             let (pair, _) = member.split_once(';').unwrap_or((member, ""));
             if let Some((key, value)) = pair.split_once('=')
-                && !masking::is_secret_name(key.to_ascii_lowercase())
+                && !is_secret_name(key.to_ascii_lowercase())
             {
                 self.add_if_absent(key.trim(), &percent_decode(value.trim()));
             }
@@ -89,6 +111,11 @@ impl Metadata {
                 self.add_if_absent(name, value);
             }
         }
+    }
+
+    /// Returns all pairs.
+    pub fn pairs(&self) -> &[(String, String)] {
+        &self.pairs
     }
 
     /// Returns an error if the client's metadata was invalid.
@@ -126,11 +153,7 @@ fn percent_decode(text: &str) -> Cow<'_, str> {
 /// Serialises as two parallel arrays, `key` and `value`.
 impl Serialize for Metadata {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let list = |pick: fn(&(String, String)) -> &str| self.pairs.iter().map(pick).collect::<Vec<_>>();
-        let mut lists = serializer.serialize_struct("Metadata", 2)?;
-        lists.serialize_field("key", &list(|(key, _)| key))?;
-        lists.serialize_field("value", &list(|(_, value)| value))?;
-        lists.end()
+        serializer.collect_map(self.pairs.iter().map(|(key, value)| (key, value)))
     }
 }
 
@@ -150,7 +173,7 @@ mod tests {
     fn serializes_as_two_parallel_lists() {
         let metadata = Metadata::parse(r#"{"_user":"ann","team":"red"}"#);
         assert!(metadata.validate().is_ok());
-        assert_eq!(to_json(&metadata), r#"{"key":["_user","team"],"value":["ann","red"]}"#);
+        assert_eq!(to_json(&metadata), r#"{"_user":"ann","team":"red"}"#);
     }
 
     #[test]
@@ -176,13 +199,34 @@ mod tests {
     }
 
     #[test]
+    fn stored_pairs_are_bounded() {
+        let mut metadata = Metadata::default();
+        let pairs: Vec<_> = (0..100).map(|number| (format!("k{number}"), "é".repeat(190_000))).collect();
+        metadata.override_with(&pairs);
+        assert!(to_json(&metadata).len() < 80_000, "{}", to_json(&metadata).len());
+        let many: serde_json::Map<_, _> = (0..65).map(|number| (format!("k{number}"), "v".into())).collect();
+        let error = Metadata::parse(&Value::Object(many).to_string()).validate().unwrap_err();
+        assert!(error.message().contains("64"), "{}", error.message());
+    }
+
+    #[test]
+    fn stored_pairs_displace_those_of_the_client() {
+        let many: Map<_, _> = (0..MAX_PAIRS).map(|number| (format!("k{number}"), "v".into())).collect();
+        let mut metadata = Metadata::parse(&Value::Object(many).to_string());
+        metadata.override_with(&[("team".into(), "red".into())]);
+        metadata.override_with(&[("workspace".into(), "w".into()), ("k9".into(), "stored".into())]);
+        let found = ["team", "workspace", "k9"].map(|key| metadata.get(key));
+        assert_eq!((found, metadata.pairs.len()), ([Some("red"), Some("w"), Some("stored")], MAX_PAIRS));
+    }
+
+    #[test]
     fn merges_baggage_but_explicit_metadata_wins() {
         let mut metadata = Metadata::parse(r#"{"team":"red"}"#);
         metadata.add_baggage(&build_headers(&[
             ("baggage", "team=blue , userId=Am%C3%A9lie%20%2B;prop=1;x"),
             ("baggage", "isProduction=a+b,broken,=empty,api_key=sk-1"),
         ]));
-        assert_eq!(to_json(&metadata), r#"{"key":["team","userId","isProduction"],"value":["red","Amélie +","a+b"]}"#);
+        assert_eq!(to_json(&metadata), r#"{"team":"red","userId":"Amélie +","isProduction":"a+b"}"#);
     }
 
     #[test]
@@ -190,7 +234,7 @@ mod tests {
         let mut metadata = Metadata::default();
         metadata.add_user("bob");
         metadata.add_user("eve");
-        assert_eq!(to_json(&metadata), r#"{"key":["_user"],"value":["bob"]}"#);
+        assert_eq!(to_json(&metadata), r#"{"_user":"bob"}"#);
     }
 
     #[test]
@@ -199,6 +243,6 @@ mod tests {
         let headers = build_headers(&[("X-Team", "red"), ("x-long", &"l".repeat(129))]);
         let listed = ["x-team", "x-long", "x-absent"].map(String::from);
         metadata.add_headers(&headers, listed.iter());
-        assert_eq!(to_json(&metadata), r#"{"key":["x-team"],"value":["red"]}"#);
+        assert_eq!(to_json(&metadata), r#"{"x-team":"red"}"#);
     }
 }

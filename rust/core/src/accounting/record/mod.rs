@@ -3,22 +3,22 @@
 pub mod batch_records;
 pub(crate) mod charges;
 pub(crate) mod deferred_billing;
+pub mod details;
 pub(crate) mod json_writer;
 pub mod masking;
 pub mod metadata;
 pub mod outbox;
+pub(crate) mod recorded_bodies;
 pub(crate) mod request_log;
 pub(crate) mod serialize;
+pub(crate) mod spooling;
 
 use std::{
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use penstock_llm::{
-    api_format::ApiFormat,
-    usage::{SessionEvent, Usage},
-};
+use penstock_llm::{api_format::ApiFormat, stream::session::SessionEvent, usage::Usage};
 use tokio::runtime::Handle;
 use uuid::{Builder, Uuid};
 
@@ -26,16 +26,18 @@ pub use crate::accounting::record::charges::{Billing, SessionUsage};
 pub use crate::accounting::record::deferred_billing::DeferredBilling;
 pub use crate::accounting::record::request_log::{Detail, RequestLog, SessionEvents};
 
-use masking::is_secret_name;
 use outbox::Outbox;
 
 use crate::{
     accounting::{
         compressed_response::CompressedResponse,
+        prices::Cost,
+        spool::{Source, Spool, SpoolEntry},
         token_counting::{CountableResponse, TokenCounter},
     },
-    ingress::headers::RequestHead,
-    process::{metrics::Metrics, settings::Settings},
+    ingress::message::RequestHead,
+    limits::{now_ms, request_holds::RequestUsage},
+    process::{metrics::Metrics, secret::is_secret_name, settings::Settings},
 };
 
 /// How a request ended.
@@ -64,15 +66,32 @@ impl Outcome {
     }
 }
 
+/// Tells if an amendment follows, because the usage is not known yet.
+#[derive(Clone, Copy)]
+enum AmendmentStatus {
+    None,
+    Follows,
+}
+
+/// Memory for records of requests without a valid key.
+const REFUSED_OUTBOX_BYTES: usize = 512 * 1024;
+
 /// Destination of records, shared by all requests of a worker.
 pub struct RecordSink {
     pub outbox: Outbox,
+    /// Records of requests without a valid key. Small, so that they cannot displace others.
+    pub refused_outbox: Outbox,
+    /// Spool that takes the place of the outboxes, if the settings name a folder for it.
+    pub spool: Option<Arc<Spool>>,
     pub metrics: Metrics,
     pub token_counter: TokenCounter,
     pub worker: u32,
     pub should_record: bool,
+    pub records_peers: bool,
     /// Lower-case names of headers that are masked in addition to the built-in ones.
     pub sensitive_headers: Vec<String>,
+    /// Prefixes of control headers.
+    pub control_prefixes: Vec<String>,
     /// Lower-case names of headers whose values become metadata.
     pub metadata_headers: Vec<String>,
 }
@@ -85,13 +104,28 @@ impl RecordSink {
         metadata_headers.retain(|name| !is_secret_name(name) && !sensitive_headers.contains(name));
         Self {
             outbox: Outbox::new(settings.outbox_bytes),
+            refused_outbox: Outbox::new(REFUSED_OUTBOX_BYTES),
+            spool: Spool::from_settings(settings).map(Arc::new),
             metrics: Metrics::default(),
             token_counter: TokenCounter::default(),
             worker: settings.worker,
-            should_record: settings.records && settings.control_socket.is_some(),
+            should_record: settings.records && (settings.control_socket.is_some() || settings.spool_path.is_some()),
+            records_peers: settings.record_peers,
             sensitive_headers,
+            control_prefixes: ["x-gateway-"]
+                .into_iter()
+                .map(Into::into)
+                .chain(settings.header_aliases.clone())
+                .collect(),
             metadata_headers,
         }
+    }
+}
+
+impl RecordSink {
+    /// Returns the spool if records must be on the disk before the client has the complete response.
+    pub fn durable_spool(&self) -> Option<&Arc<Spool>> {
+        self.spool.as_ref().filter(|spool| spool.is_durable())
     }
 }
 
@@ -104,6 +138,8 @@ pub struct Record {
     started_at: Instant,
     /// Outcome and duration of a request that has ended while its record is still open.
     end: Option<(Outcome, Duration)>,
+    /// True if the end of the record is in the spool already, so that only an amendment may follow.
+    is_end_written: bool,
     is_closed: bool,
 }
 
@@ -115,14 +151,16 @@ impl Record {
         sink.metrics.start_request();
         let created_at = unix_time();
         let id = new_id(created_at);
+        let spool = sink.spool.as_ref().map(|spool| Arc::new(SpoolEntry::new(Arc::clone(spool), id, created_at)));
         Self {
             id,
-            log: Box::default(),
+            log: Box::new(RequestLog::open(spool)),
             head,
             sink,
             created_at,
             started_at: Instant::now(),
             end: None,
+            is_end_written: false,
             is_closed: false,
         }
     }
@@ -131,17 +169,34 @@ impl Record {
     /// zero.
     pub fn for_external_request(id: Uuid, created_at: Duration, head: Arc<RequestHead>, sink: Arc<RecordSink>) -> Self {
         let end = Some((Outcome::Complete, Duration::ZERO));
-        Self { id, log: Box::default(), head, sink, created_at, started_at: Instant::now(), end, is_closed: false }
+        let log = Box::new(RequestLog { admitted_workspace: Some(0), ..RequestLog::default() });
+        Self {
+            id,
+            log,
+            head,
+            sink,
+            created_at,
+            started_at: Instant::now(),
+            end,
+            is_end_written: false,
+            is_closed: false,
+        }
     }
 
     pub fn elapsed(&self) -> Duration {
         self.started_at.elapsed()
     }
 
+    /// Returns the spool if the client must not get the end of its response before the record is on the disk.
+    pub fn durable_spool(&self) -> Option<&Arc<Spool>> {
+        self.sink.durable_spool()
+    }
+
     /// Records a stream chunk that was sent to the client.
     pub fn record_chunk(&mut self, chunk: &[u8]) {
         self.log.bytes_out += chunk.len() as u64;
         self.log.append_to_cache_entry(chunk);
+        self.record_delivered_chunk(chunk);
         self.sink.metrics.stream_chunks.add(1);
     }
 
@@ -184,7 +239,7 @@ impl Record {
                 if (200..300).contains(&self.log.status)
                     && (count_input.is_some() || matches!(countable_response, CountableResponse::Compressed(_))) =>
             {
-                self.mark_ended(outcome);
+                self.write_end_early(outcome);
                 let sink = Arc::clone(&self.sink);
                 sink.token_counter.submit(self, count_input, countable_response);
             }
@@ -206,7 +261,7 @@ impl Record {
         if self.log.needs_charge_claim()
             && let Ok(runtime) = Handle::try_current()
         {
-            self.mark_ended(outcome);
+            self.write_end_early(outcome);
             // The client already has its response, so the claim is made in the background.
             runtime.spawn(async move {
                 self.log.claim_charge().await;
@@ -262,7 +317,61 @@ impl Record {
             }
         }
         if self.sink.should_record {
-            self.sink.outbox.push_line(|lines| serialize::write_record(lines, self, cost.as_ref(), outcome, took));
+            self.write(cost.as_ref(), outcome, took, AmendmentStatus::None);
+        }
+        let log = &mut self.log;
+        if let Some(holds) = &mut log.limits {
+            let tokens = log.billing.usage.as_ref().map_or(0, Usage::total);
+            let nanodollars = cost.map_or(0, |cost| cost.nanodollars);
+            holds.settle(RequestUsage { requests: 1, tokens, nanodollars }, now_ms());
+        }
+    }
+
+    /// Writes the end of the record to the spool before its usage is known, because the client is about to receive the
+    /// last part of the response. An amendment follows.
+    fn write_end_early(&mut self, outcome: Outcome) {
+        let took = self.mark_ended(outcome);
+        if self.log.spool.is_none() || !self.sink.should_record || self.is_end_written {
+            return;
+        }
+        // The usage may be replaced, or charged to another record.
+        let usage = self.log.billing.usage.take();
+        self.write(None, outcome, took, AmendmentStatus::Follows);
+        self.log.billing.usage = usage;
+        self.is_end_written = true;
+    }
+
+    /// Writes the record, or its amendment, to the spool; without a spool to the outbox.
+    fn write(&self, cost: Option<&Cost>, outcome: Outcome, took: Duration, amendment: AmendmentStatus) {
+        let log = &self.log;
+        let source = log.admitted_workspace.map_or(Source::Refused, Source::Admitted);
+        match (&log.spool, log.admitted_workspace) {
+            (Some(entry), _) if self.is_end_written => {
+                if log.billing.usage.is_some() || cost.is_some() {
+                    entry.amend(source, |out| serialize::write_amendment(out, log, cost));
+                }
+            }
+            (Some(entry), Some(_)) => {
+                let is_off = log.detail == Detail::MetricsOnly;
+                let write = |out: &mut _, bodies| {
+                    serialize::write_record(out, self, cost, outcome, took, Some(bodies));
+                };
+                match amendment {
+                    AmendmentStatus::None => entry.end(source, is_off, write),
+                    AmendmentStatus::Follows => entry.end_early(source, is_off, write),
+                }
+            }
+            (Some(entry), None) => {
+                entry.end(source, true, |out, _| serialize::write_refused_record(out, self, outcome, took));
+            }
+            (None, Some(workspace)) => {
+                let write = |lines: &mut _| serialize::write_record(lines, self, cost, outcome, took, None);
+                self.sink.outbox.push_line(workspace, write);
+            }
+            (None, None) => {
+                let write = |lines: &mut _| serialize::write_refused_record(lines, self, outcome, took);
+                self.sink.refused_outbox.push_line(0, write);
+            }
         }
     }
 }
@@ -329,7 +438,7 @@ mod tests {
     }
 
     fn read_lines(sink: &RecordSink) -> Vec<Value> {
-        let taken = sink.outbox.take_pending().unwrap();
+        let taken = sink.refused_outbox.take_pending().unwrap();
         taken
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty())
@@ -341,6 +450,7 @@ mod tests {
     fn masks_possible_secrets_and_listed_headers() {
         let sink = test_sink();
         let mut record = Record::open(test_head(), Arc::clone(&sink));
+        record.log.admitted_workspace = Some(0);
         record.log.masked_headers = vec!["x-user".into()];
         record.close(Outcome::Complete);
         let text = String::from_utf8(sink.outbox.take_pending().unwrap()).unwrap();

@@ -1,30 +1,37 @@
-//! Outbox of record lines. Holds JSON lines in bounded memory until the control process has acknowledged them.
+//! Records that wait in bounded memory until they can be written. Workspaces share the memory fairly, so that one of them
+//! cannot make the records of others vanish.
 
 use std::{
+    collections::{HashMap, VecDeque},
     mem,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
-use tokio::sync::Notify;
-
-/// Size in bytes at which a batch is sent. A smaller batch is sent after [`BATCH_LINGER`].
-const BATCH_BYTES: usize = 1024 * 1024;
-const BATCH_LINGER: Duration = Duration::from_millis(100);
 /// A buffer with a larger capacity is freed instead of reused.
-const MAX_SPARE_BYTES: usize = 2 * BATCH_BYTES;
+const MAX_SPARE_BYTES: usize = 2 * 1024 * 1024;
+
+/// Owner of a record: a hash of its workspace.
+pub type Owner = u64;
+
+#[derive(Default)]
+struct Pending {
+    lines: Vec<u8>,
+    /// Unacknowledged bytes of each owner: all of them, and those in `lines`.
+    owners: HashMap<Owner, (usize, usize)>,
+    /// Bytes of each owner in the batches that were taken, in their order.
+    taken: VecDeque<Vec<(Owner, usize)>>,
+}
 
 pub struct Outbox {
-    pending: Mutex<Vec<u8>>,
+    pending: Mutex<Pending>,
     /// Buffer of an acknowledged batch, reused for the next one.
     spare_buffer: Mutex<Vec<u8>>,
     /// Bytes of pending lines and of batches that are not yet acknowledged.
     unacknowledged: AtomicUsize,
     limit_bytes: usize,
-    full_batch: Notify,
     accepted_count: AtomicU64,
     dropped_count: AtomicU64,
 }
@@ -37,35 +44,45 @@ impl Outbox {
             spare_buffer: Mutex::default(),
             unacknowledged: AtomicUsize::new(0),
             limit_bytes,
-            full_batch: Notify::new(),
             accepted_count: AtomicU64::new(0),
             dropped_count: AtomicU64::new(0),
         }
     }
 
-    /// Appends one line that `write` produces. If the outbox is full, drops and counts the line.
-    pub fn push_line(&self, write: impl FnOnce(&mut Vec<u8>)) {
-        if self.unacknowledged.load(Ordering::Relaxed) >= self.limit_bytes {
-            self.dropped_count.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
+    /// Appends one line that `write` produces. Drops and counts it as `push` does.
+    pub fn push_line(&self, owner: Owner, write: impl FnOnce(&mut Vec<u8>)) {
+        self.push(owner, |lines| {
+            write(lines);
+            lines.push(b'\n');
+        });
+    }
+
+    /// Appends what `write` produces. Drops and counts it if the outbox is full, or if its owner uses more than its
+    /// share: the limit divided by one more than the number of owners with unacknowledged bytes. Returns false if it
+    /// was dropped.
+    pub fn push(&self, owner: Owner, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let is_full = self.unacknowledged.load(Ordering::Relaxed) >= self.limit_bytes;
         let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = waiting.len();
-        write(&mut waiting);
-        waiting.push(b'\n');
-        let after = waiting.len();
+        let count = waiting.owners.len();
+        let Pending { lines, owners, .. } = &mut *waiting;
+        let used = owners.entry(owner).or_default();
+        let owner_count = count.max(1) + usize::from(used.0 == 0 && count > 0);
+        if is_full || used.0 >= self.limit_bytes / (owner_count + 1) {
+            if used.0 == 0 {
+                owners.remove(&owner);
+            }
+            self.dropped_count.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        let before = lines.len();
+        write(lines);
+        let after = lines.len();
+        used.0 += after - before;
+        used.1 += after - before;
         drop(waiting);
         self.unacknowledged.fetch_add(after - before, Ordering::Relaxed);
         self.accepted_count.fetch_add(1, Ordering::Relaxed);
-        if before < BATCH_BYTES && after >= BATCH_BYTES {
-            self.full_batch.notify_one();
-        }
-    }
-
-    /// Waits until a batch is full or the linger time is over, then returns its lines. `None` if there are none.
-    pub async fn next_batch(&self) -> Option<Vec<u8>> {
-        drop(tokio::time::timeout(BATCH_LINGER, self.full_batch.notified()).await);
-        self.take_pending()
+        true
     }
 
     /// Returns all pending lines; `None` if there are none.
@@ -73,11 +90,28 @@ impl Outbox {
         let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         // A reused buffer has its full capacity already and its pages mapped. An idle outbox holds no buffer.
         let buffer = mem::take(&mut *self.spare_buffer.lock().unwrap_or_else(PoisonError::into_inner));
-        (!waiting.is_empty()).then(|| mem::replace(&mut *waiting, buffer))
+        if waiting.lines.is_empty() {
+            return None;
+        }
+        let in_batch = waiting.owners.iter_mut().map(|(owner, (_, pending))| (*owner, mem::take(pending)));
+        let in_batch = in_batch.filter(|(_, bytes)| *bytes > 0).collect();
+        waiting.taken.push_back(in_batch);
+        Some(mem::replace(&mut waiting.lines, buffer))
     }
 
-    /// Releases lines that the control process has accepted. Their bytes no longer count towards the limit.
+    /// Releases the lines that were taken first, because they are written. Their bytes no longer
+    /// count towards the limit.
     pub fn acknowledge(&self, mut lines: Vec<u8>) {
+        let mut waiting = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        for (owner, bytes) in waiting.taken.pop_front().unwrap_or_default() {
+            if let Some(used) = waiting.owners.get_mut(&owner) {
+                used.0 = used.0.saturating_sub(bytes);
+                if used.0 == 0 {
+                    waiting.owners.remove(&owner);
+                }
+            }
+        }
+        drop(waiting);
         self.unacknowledged.fetch_sub(lines.len(), Ordering::Relaxed);
         if lines.capacity() <= MAX_SPARE_BYTES {
             lines.clear();
@@ -106,21 +140,40 @@ mod tests {
     #[test]
     fn drops_and_counts_lines_over_the_limit() {
         let outbox = Outbox::new(8);
-        outbox.push_line(|lines| lines.extend_from_slice(b"0123456789"));
-        outbox.push_line(|lines| lines.extend_from_slice(b"more"));
+        outbox.push_line(0, |lines| lines.extend_from_slice(b"0123456789"));
+        outbox.push_line(0, |lines| lines.extend_from_slice(b"more"));
         assert_eq!((outbox.accepted_lines(), outbox.dropped_lines()), (1, 1));
         let lines = outbox.take_pending().unwrap();
         assert_eq!(lines, &b"0123456789\n"[..]);
         outbox.acknowledge(lines);
-        outbox.push_line(|lines| lines.extend_from_slice(b"more"));
+        outbox.push_line(0, |lines| lines.extend_from_slice(b"more"));
         assert_eq!((outbox.accepted_lines(), outbox.unacknowledged_bytes()), (2, 5));
+    }
+
+    #[test]
+    fn an_owner_cannot_use_the_share_of_others() {
+        let outbox = Outbox::new(1200);
+        let push = |owner| outbox.push_line(owner, |lines| lines.extend_from_slice(&[b'x'; 99]));
+        (0..50).for_each(|_| push(1));
+        assert_eq!((outbox.accepted_lines(), outbox.dropped_lines()), (6, 44));
+        (0..3).for_each(|_| push(2));
+        assert_eq!((outbox.accepted_lines(), outbox.dropped_lines()), (9, 44));
+        let first = outbox.take_pending().unwrap();
+        push(1);
+        assert_eq!(outbox.dropped_lines(), 45, "lines that were taken still count");
+        outbox.acknowledge(first);
+        (0..50).for_each(|_| push(1));
+        assert_eq!(outbox.accepted_lines(), 15);
+        let second = outbox.take_pending().unwrap();
+        outbox.acknowledge(second);
+        assert_eq!((outbox.unacknowledged_bytes(), outbox.pending.lock().unwrap().owners.len()), (0, 0));
     }
 
     #[test]
     fn reuses_acknowledged_buffers_and_frees_them_when_idle() {
         let outbox = Outbox::new(usize::MAX);
         let fill = |bytes: usize| {
-            outbox.push_line(|lines| lines.resize(bytes, b' '));
+            outbox.push_line(0, |lines| lines.resize(bytes, b' '));
             outbox.take_pending().unwrap()
         };
         let first = fill(1000);
@@ -134,8 +187,8 @@ mod tests {
         assert!(outbox.take_pending().is_none() && outbox.spare_buffer.lock().unwrap().capacity() == 0);
     }
 
-    #[tokio::test]
-    async fn empty_outbox_returns_no_batch() {
-        assert!(Outbox::new(8).next_batch().await.is_none());
+    #[test]
+    fn empty_outbox_returns_no_lines() {
+        assert!(Outbox::new(8).take_pending().is_none());
     }
 }

@@ -7,24 +7,31 @@ use std::{
 };
 
 use penstock_llm::{
-    api_format::{FormScanner, ImageCounter, unfinished_response_id},
+    api_format::{ImageCounter, unfinished_response_id},
+    catalog,
+    http_form::form::FormScanner,
     operation::Operation,
-    translation::{DroppedFields, DroppedParams, is_chat_operation},
-    usage::{SessionEvent, Usage, always_searches},
+    stream::session::SessionEvent,
+    translation::{DroppedFields, DroppedParams},
+    usage::{Usage, always_searches},
 };
 
 use super::{
     Billing, RecordSink,
+    details::RecordDetails,
     metadata::{self, Metadata},
+    recorded_bodies::RecordedBodies,
 };
 use crate::{
     accounting::{
         prices::Cost,
         record::deferred_billing::DeferredBilling,
         routing_decision::{CacheStatus, RoutingDecision},
+        spool::SpoolEntry,
         token_counting::CountInput,
     },
-    ingress::{control_headers::ControlHeaders, headers::RequestHead},
+    ingress::{control_headers::ControlHeaders, message::RequestHead},
+    limits::{now_ms, request_holds::RequestHolds},
     state::shared::{pending_charges::PendingCharge, response_cache::PendingCacheEntry},
 };
 
@@ -75,8 +82,10 @@ pub struct RequestLog {
     pub is_streaming: bool,
     /// Form body that is parsed while it is uploaded. Also yields `model` and `stream` once they have arrived.
     pub form: Option<Arc<Mutex<FormScanner>>>,
+    /// Hash of the caller's workspace, 0 without one. `None` until the caller is authenticated or needs no key.
+    /// Workspaces share the memory for records.
+    pub admitted_workspace: Option<u64>,
     pub api_key_id: Option<String>,
-    pub config_slug: Option<String>,
     pub trace_id: Option<String>,
     pub span_id: Option<String>,
     pub span_name: Option<String>,
@@ -112,9 +121,22 @@ pub struct RequestLog {
     pub pending_cache_entry: Option<Box<PendingCacheEntry>>,
     /// Time from sending the upstream request to the head of its response.
     pub upstream_latency: Option<Duration>,
+    /// Entry in the spool; `None` without a spool, and for concurrent attempts.
+    pub spool: Option<Arc<SpoolEntry>>,
+    /// Bodies for the spool, until the response is delivered.
+    pub bodies: RecordedBodies,
+    /// What the request holds of limits. `None` if no limit may apply to it.
+    pub limits: Option<Box<RequestHolds>>,
+    /// Fields that are only reported.
+    pub details: RecordDetails,
 }
 
 impl RequestLog {
+    /// Returns the log of a request that has just arrived.
+    pub(crate) fn open(spool: Option<Arc<SpoolEntry>>) -> Self {
+        Self { spool, details: RecordDetails::open(), ..Self::default() }
+    }
+
     /// Returns the initial log of the same request for another target, for example a hedged attempt.
     #[must_use]
     pub fn fork(&self) -> Self {
@@ -130,6 +152,9 @@ impl RequestLog {
             billing: self.billing.fork(),
             upstream_latency: self.upstream_latency,
             hides_usage: self.hides_usage,
+            bodies: self.bodies.fork(),
+            limits: self.limits.as_ref().map(|holds| Box::new(holds.fork())),
+            details: self.details.fork(),
             ..Self::default()
         }
     }
@@ -146,8 +171,18 @@ impl RequestLog {
             dropped_fields: omitted_fields,
             upstream_latency: upstream,
             hides_usage,
+            bodies,
+            details,
+            limits,
             ..
         } = other;
+        match (&mut self.limits, limits) {
+            (Some(own), Some(limits)) => own.adopt_target(*limits, now_ms()),
+            (own @ None, limits) => *own = limits,
+            (Some(_), None) => (),
+        }
+        self.details.adopt_target(details);
+        self.bodies.adopt_target(bodies);
         (self.provider, self.model, self.provider_model) = (provider, model, own_model);
         (self.is_streaming, self.upstream_latency) = (stream, upstream);
         (self.dropped_params, self.dropped_fields, self.hides_usage) = (dropped, omitted_fields, hides_usage);
@@ -158,6 +193,8 @@ impl RequestLog {
         (self.provider_model, self.billing.backing_model, self.upstream_latency, self.dropped_fields) =
             (None, None, None, None);
         self.hides_usage = false;
+        self.bodies.clear_target();
+        self.details.clear_target();
         self.dropped_params = DroppedParams::default();
     }
 
@@ -221,8 +258,10 @@ impl RequestLog {
     /// Returns the number of web searches that the model always makes for a chat, whatever the client's format.
     /// Responses do not report them.
     pub fn implicit_searches(&self) -> u64 {
-        let is_chat = self.operation.is_some_and(|one| is_chat_operation(one) && one != Operation::CreateModelResponse);
-        u64::from(is_chat && self.provider == "openai" && always_searches(self.resolved_model()))
+        let is_chat = self.operation.is_some_and(|one| one.is_chat() && one != Operation::CreateModelResponse);
+        let hides_searches =
+            || catalog::find_provider(self.provider).is_some_and(|provider| provider.row().hides_searches);
+        u64::from(is_chat && always_searches(self.resolved_model()) && hides_searches())
     }
 
     /// Adds implicit web searches, and those of interrupted streams, to the usage.
@@ -242,7 +281,7 @@ impl RequestLog {
         let option = decision.map_or("config", |decision| &*decision.selected_target);
         let target = decision.and_then(|decision| decision.target_report.as_ref());
         escape_non_ascii(
-            &serde_json::json!({"config": self.config_slug, "option": option, "decisions": steps, "target": target})
+            &serde_json::json!({"config": self.details.config_slug(), "option": option, "decisions": steps, "target": target})
                 .to_string(),
         )
     }
@@ -268,7 +307,7 @@ impl RequestLog {
             return Some(Cost { nanodollars: 0, price_version: None });
         }
         let is_good = (200..300).contains(&self.status);
-        self.billing.cost((self.provider, self.resolved_model()), at, is_good)
+        self.billing.cost(self.provider, self.resolved_model(), at, is_good)
     }
 
     /// Copies the fields that the form parser has read so far.
@@ -319,7 +358,7 @@ impl RequestLog {
     /// was deferred.
     pub fn defer_charge(&self, id: &str) -> bool {
         let Some(DeferredBilling::MayStart(charges)) = &self.billing.deferred_billing else { return false };
-        charges.add(self.provider, id, (&self.model, self.provider_model.as_deref()));
+        charges.add(self.provider, id, &self.model, self.provider_model.as_deref());
         true
     }
 

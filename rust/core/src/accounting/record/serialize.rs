@@ -1,6 +1,6 @@
 //! JSON line serialiser of records.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use penstock_llm::{
     operation::Operation,
@@ -12,28 +12,221 @@ use crate::accounting::{
     prices::Cost,
     record::{
         Detail, Outcome, Record, RequestLog,
+        details::write_sdk,
         json_writer::{ObjectWriter, write_object},
         masking::{mask_url, write_masked_headers},
+        metadata,
     },
-    routing_decision::RoutingStep,
+    routing_decision::{CacheStatus, RoutingStep},
+    spool::{BodyStatus, SpoolEntry},
 };
+use crate::ingress::message::RequestHead;
+
+/// Maximum length of a record. A longer one is written without the parts that have no fixed size.
+const MAX_RECORD_BYTES: usize = 128 * 1024;
+/// Maximum length of the texts of a record that the client chooses, and of those of a client without a valid key.
+const MAX_TEXT_BYTES: usize = 8 * 1024;
+const MAX_STRANGER_TEXT_BYTES: usize = 256;
+
+/// Maximum length of the results of guardrails with their data.
+const MAX_HOOK_RESULT_BYTES: usize = 32 * 1024;
 
 /// Appends the record as one JSON object. All durations are in milliseconds.
-pub fn write_record(lines: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, outcome: Outcome, took: Duration) {
+pub fn write_record(
+    lines: &mut Vec<u8>,
+    record: &Record,
+    cost: Option<&Cost>,
+    outcome: Outcome,
+    took: Duration,
+    bodies: Option<BodyStatus>,
+) {
+    let start = lines.len();
+    write_full_record(lines, record, cost, outcome, took, bodies);
+    if lines.len() - start > MAX_RECORD_BYTES {
+        lines.truncate(start);
+        write_object(lines, |line| {
+            write_basics(line, record, MAX_STRANGER_TEXT_BYTES, outcome, took);
+            write_usage(line, record.log.billing.usage.as_ref(), cost);
+            record.log.details.write_identity(line);
+            write_prompt(line, &record.head);
+            line.optional_text("api_key_id", record.log.api_key_id.as_deref());
+            let user = record.log.metadata.get(metadata::USER_KEY);
+            line.optional_text("user", user.map(|user| cut_text(user, MAX_STRANGER_TEXT_BYTES)));
+            write_limits(line, &record.log);
+            line.optional_text("body", bodies.map(BodyStatus::name));
+            write_peer(line, record);
+            line.boolean("is_shortened", true);
+        });
+    }
+}
+
+/// Appends the record of a request without a valid key. It holds nothing of its headers, query and body.
+pub fn write_refused_record(lines: &mut Vec<u8>, record: &Record, outcome: Outcome, took: Duration) {
     write_object(lines, |line| {
-        write_ids(line, record);
-        line.text("request_method", &record.head.method);
-        line.text("request_url", &mask_url(&record.head));
+        write_basics(line, record, MAX_STRANGER_TEXT_BYTES, outcome, took);
+        if let Some(peer) = record.head.peer_ip {
+            line.text("peer", &peer.to_string());
+        }
+    });
+}
+
+/// Writes the fields that every record has. Texts are cut after `limit` bytes.
+fn write_basics(line: &mut ObjectWriter<'_>, record: &Record, limit: usize, outcome: Outcome, took: Duration) {
+    let log = &record.log;
+    let mut id = Uuid::encode_buffer();
+    let id: &str = record.id.hyphenated().encode_lower(&mut id);
+    line.text("id", id);
+    line.timestamp("created_at", record.created_at);
+    line.text("trace_id", cut_text(log.trace_id.as_deref().unwrap_or(id), limit));
+    line.text("request_method", cut_text(&record.head.method, limit));
+    line.text("request_url", cut_text(&record.head.path, limit));
+    write_response_fields(line, log, outcome, took);
+    line.text("ai_org", log.provider);
+    line.text("ai_model", cut_text(log.resolved_model(), limit));
+    line.text("operation", log.operation.map_or("", Operation::id));
+    line.number("bytes_out", log.bytes_out);
+    line.number("worker", record.sink.worker);
+}
+
+/// Writes the client's network address, if the settings ask for it.
+fn write_peer(line: &mut ObjectWriter<'_>, record: &Record) {
+    if let Some(peer) = record.head.peer_ip.filter(|_| record.sink.records_peers) {
+        line.text("peer", &peer.to_string());
+    }
+}
+
+/// Returns the beginning of a text, of at most this many bytes.
+fn cut_text(text: &str, limit: usize) -> &str {
+    &text[..text.floor_char_boundary(limit)]
+}
+
+/// Appends the beginning of a record: what is known before the request is sent. If the process is killed, it is all that
+/// is known of the request.
+pub fn write_begin(out: &mut Vec<u8>, entry: &SpoolEntry, head: &RequestHead, log: &RequestLog, worker: u32) {
+    write_object(out, |line| {
+        write_ids(line, entry.id, entry.created_at, log);
+        line.text("request_method", cut_text(&head.method, MAX_STRANGER_TEXT_BYTES));
+        line.text("request_url", cut_text(&mask_url(head), MAX_TEXT_BYTES));
+        write_request_fields(line, log);
+        write_caller(line, log);
+        write_prompt(line, head);
+        write_limits(line, log);
+        line.number("worker", worker);
+    });
+}
+
+/// Appends the fields that became known after the end of a record was written.
+pub fn write_amendment(out: &mut Vec<u8>, log: &RequestLog, cost: Option<&Cost>) {
+    write_object(out, |line| {
+        line.text("ai_model", cut_text(log.resolved_model(), MAX_TEXT_BYTES));
+        write_usage(line, log.billing.usage.as_ref(), cost);
+        // The ledger adds the usage of an amendment without looking for its record.
+        write_limits(line, log);
+    });
+}
+
+/// Writes who sent the request, and with which config.
+fn write_caller(line: &mut ObjectWriter<'_>, log: &RequestLog) {
+    log.details.write_identity(line);
+    line.optional_text("api_key_id", log.api_key_id.as_deref());
+    line.optional_text("user", log.metadata.get(metadata::USER_KEY));
+    if !log.metadata.is_empty() {
+        line.serialize_value("metadata", &log.metadata);
+    }
+}
+
+/// Writes which prompt made the request.
+fn write_prompt(line: &mut ObjectWriter<'_>, head: &RequestHead) {
+    let Some(prompt) = &head.prompt else { return };
+    line.text("prompt_id", &prompt.id);
+    line.text("prompt_slug", &prompt.slug);
+    line.text("prompt_version_id", &prompt.version_id);
+    line.number("prompt_version", prompt.version);
+    line.optional_text("prompt_label", prompt.label.as_deref());
+}
+
+/// Writes the variables of the prompt. Without bodies, only their names are written.
+fn write_prompt_variables(line: &mut ObjectWriter<'_>, head: &RequestHead, keeps_values: bool) {
+    let variables = head.prompt.as_ref().and_then(|prompt| prompt.variables.as_object());
+    let Some(variables) = variables.filter(|variables| !variables.is_empty()) else { return };
+    if keeps_values {
+        line.serialize_value("prompt_variables", variables);
+    } else {
+        line.object("prompt_variables", |fields| variables.keys().for_each(|name| fields.null(name)));
+    }
+}
+
+/// Writes the limits that rejected the request, and the budgets that it counts for.
+fn write_limits(line: &mut ObjectWriter<'_>, log: &RequestLog) {
+    let Some(holds) = &log.limits else { return };
+    let budgets: Vec<_> = holds.budget_uses().collect();
+    if budgets.is_empty() && holds.rejected_by().is_none() && holds.would_reject().is_empty() {
+        return;
+    }
+    line.object("limits", |fields| {
+        fields.optional_text("rejected_by", holds.rejected_by());
+        if !holds.would_reject().is_empty() {
+            fields.serialize_value("would_reject", &holds.would_reject());
+        }
+        fields.list("budgets", &budgets, |out, budget| {
+            write_object(out, |row| {
+                row.text("id", budget.limit_id);
+                row.text("group", budget.group);
+                row.number("period_start", budget.period_start_ms);
+                row.text("type", budget.measure.name());
+                if budget.is_failed_attempt {
+                    row.boolean("is_failed_attempt", true);
+                }
+            });
+        });
+    });
+}
+
+/// Writes the results of guardrails; without the data of the checks, which may hold parts of texts, if bodies are not
+/// recorded.
+fn write_hook_results(line: &mut ObjectWriter<'_>, log: &RequestLog, shows_data: bool) {
+    let Some(shared) = &log.details.hook_results else { return };
+    let results = shared.lock();
+    if results.is_empty() {
+        return;
+    }
+    let json = results.to_json(shows_data && log.detail != Detail::MetricsOnly);
+    let is_short = json.to_string().len() <= MAX_HOOK_RESULT_BYTES;
+    let json = if is_short { json } else { results.to_json(false) };
+    line.serialize_value("hook_results", &json);
+}
+
+fn write_full_record(
+    lines: &mut Vec<u8>,
+    record: &Record,
+    cost: Option<&Cost>,
+    outcome: Outcome,
+    took: Duration,
+    bodies: Option<BodyStatus>,
+) {
+    write_object(lines, |line| {
+        write_ids(line, record.id, record.created_at, &record.log);
+        line.text("request_method", cut_text(&record.head.method, MAX_TEXT_BYTES));
+        line.text("request_url", cut_text(&mask_url(&record.head), MAX_TEXT_BYTES));
         write_response_fields(line, &record.log, outcome, took);
+        record.log.details.write_timings(line, record.log.time_to_first_byte.unwrap_or(took));
         write_request_fields(line, &record.log);
+        record.log.details.write_attempts(line);
         write_usage(line, record.log.billing.usage.as_ref(), cost);
         write_decision(line, &record.log);
         write_events(line, &record.log);
-        write_optional_text(line, "api_key_id", record.log.api_key_id.as_deref());
-        write_optional_text(line, "config", record.log.config_slug.as_deref());
-        if !record.log.metadata.is_empty() {
-            line.serialize_value("metadata", &record.log.metadata);
+        write_caller(line, &record.log);
+        write_prompt(line, &record.head);
+        write_prompt_variables(line, &record.head, bodies.is_some_and(|bodies| bodies != BodyStatus::Off));
+        write_limits(line, &record.log);
+        write_hook_results(line, &record.log, bodies.is_some_and(|bodies| bodies != BodyStatus::Off));
+        write_sdk(line, &record.head, &record.sink.control_prefixes);
+        write_peer(line, record);
+        line.optional_text("body", bodies.map(BodyStatus::name));
+        if let Some(entry) = &record.log.spool {
+            line.number("request_bytes", entry.request_bytes.load(Ordering::Relaxed));
         }
+        line.number("response_bytes", record.log.bytes_out);
         line.number("bytes_out", record.log.bytes_out);
         line.number("worker", record.sink.worker);
         if record.log.detail == Detail::MetricsOnly {
@@ -44,22 +237,26 @@ pub fn write_record(lines: &mut Vec<u8>, record: &Record, cost: Option<&Cost>, o
                     fields,
                     &record.head.headers,
                     &[&record.log.masked_headers, &record.sink.sensitive_headers],
+                    &record.sink.control_prefixes,
                 );
             });
+            record.log.details.write_response_headers(line);
         }
     });
 }
 
-fn write_ids(line: &mut ObjectWriter<'_>, record: &Record) {
-    let RequestLog { trace_id, span_id, span_name, parent_span_id, .. } = &*record.log;
-    let mut id = Uuid::encode_buffer();
-    let id: &str = record.id.hyphenated().encode_lower(&mut id);
+fn write_ids(line: &mut ObjectWriter<'_>, id: Uuid, created_at: Duration, log: &RequestLog) {
+    let RequestLog { trace_id, span_id, span_name, parent_span_id, .. } = log;
+    let mut buffer = Uuid::encode_buffer();
+    let id: &str = id.hyphenated().encode_lower(&mut buffer);
     line.text("id", id);
-    line.timestamp("created_at", record.created_at);
+    line.timestamp("created_at", created_at);
+    line.text("source", "gateway");
+    line.text("internal_trace_id", id);
     line.text("trace_id", trace_id.as_deref().unwrap_or(id));
-    write_optional_text(line, "span_id", span_id.as_deref());
-    write_optional_text(line, "span_name", span_name.as_deref());
-    write_optional_text(line, "parent_span_id", parent_span_id.as_deref());
+    line.optional_text("span_id", span_id.as_deref());
+    line.optional_text("span_name", span_name.as_deref());
+    line.optional_text("parent_span_id", parent_span_id.as_deref());
 }
 
 fn write_response_fields(line: &mut ObjectWriter<'_>, log: &RequestLog, outcome: Outcome, took: Duration) {
@@ -68,7 +265,7 @@ fn write_response_fields(line: &mut ObjectWriter<'_>, log: &RequestLog, outcome:
     line.number("response_status_code", *status);
     line.boolean("is_success", is_good && outcome == Outcome::Complete && error.is_none());
     line.text("outcome", outcome.name());
-    write_optional_text(line, "error", *error);
+    line.optional_text("error", *error);
     line.milliseconds("response_time", took);
     for (key, duration) in [("time_to_first_byte", first_byte), ("upstream_response_time", upstream)] {
         if let Some(duration) = duration {
@@ -79,7 +276,7 @@ fn write_response_fields(line: &mut ObjectWriter<'_>, log: &RequestLog, outcome:
 
 fn write_request_fields(line: &mut ObjectWriter<'_>, log: &RequestLog) {
     line.text("ai_org", log.provider);
-    line.text("ai_model", log.resolved_model());
+    line.text("ai_model", cut_text(log.resolved_model(), MAX_TEXT_BYTES));
     line.text("operation", log.operation.map_or("", Operation::id));
     line.text("mode", log.decision.as_ref().map_or("single", |decision| decision.strategy));
     line.boolean("is_proxy_call", log.is_proxy);
@@ -112,7 +309,7 @@ fn write_usage(line: &mut ObjectWriter<'_>, usage: Option<&Usage>, cost: Option<
     };
     line.number("cost_nanodollars", cost.nanodollars);
     line.text("cost_currency", "USD");
-    write_optional_text(line, "price_version", cost.price_version.as_deref());
+    line.optional_text("price_version", cost.price_version.as_deref());
 }
 
 /// Writes the parts of which the units are sums, and the tool uses.
@@ -147,7 +344,11 @@ fn write_usage_parts(parts: &mut ObjectWriter<'_>, usage: &Usage) {
 
 fn write_decision(line: &mut ObjectWriter<'_>, log: &RequestLog) {
     let decision = log.decision.as_deref();
-    line.text("cache_status", decision.map_or("disabled", |decision| decision.cache_status.name()));
+    let cache_status = decision.map_or(CacheStatus::Disabled, |decision| decision.cache_status);
+    line.text("cache_status", cache_status.name());
+    if cache_status != CacheStatus::Disabled {
+        line.text("cache_type", "simple");
+    }
     line.number("retry_success_count", decision.map_or(0, |decision| decision.retry_count));
     line.text("last_used_option_index", decision.map_or("config", |decision| &decision.selected_target));
     match (decision, log.provider_source) {
@@ -169,7 +370,7 @@ fn write_events(line: &mut ObjectWriter<'_>, log: &RequestLog) {
         write_object(out, |event| {
             event.text("type", &mark.event_type);
             event.milliseconds("after", *after);
-            write_optional_text(event, "word", mark.status.as_deref());
+            event.optional_text("word", mark.status.as_deref());
             if let Some(usage) = &mark.usage {
                 event.number("req_units", usage.total_input());
                 event.number("res_units", usage.total_output());
@@ -178,11 +379,5 @@ fn write_events(line: &mut ObjectWriter<'_>, log: &RequestLog) {
     });
     if events.dropped_count > 0 {
         line.number("events_left_out", events.dropped_count);
-    }
-}
-
-fn write_optional_text(line: &mut ObjectWriter<'_>, key: &str, value: Option<&str>) {
-    if let Some(value) = value {
-        line.text(key, value);
     }
 }

@@ -1,22 +1,30 @@
 //! JWT authentication: accepts tokens of an organisation's identity provider instead of gateway keys. Verifies them
 //! with the provider's published keys.
 
+mod issuer;
+mod signed_token;
+mod strict_json;
 mod verifier;
 
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use self::verifier::{PublishedKey, Verifier, decode_base64url};
+use self::{
+    issuer::Issuer,
+    signed_token::{Claims, SignedToken, parse_unix_seconds, user_claim},
+    verifier::{PublishedJwk, Verifier},
+};
 use crate::{
     auth::gateway_key::{GatewayKey, Workspace, parse_defaults},
     error::{Error, Problem, Result},
+    limits::claims::compile_claims,
 };
 
 /// Scope that a token needs to send requests.
@@ -29,29 +37,13 @@ const MAX_CACHED_TOKENS: usize = 10_000;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PublishedSettings {
-    keys: Vec<PublishedKey>,
+    keys: Vec<PublishedJwk>,
     issuers: Vec<Issuer>,
     algorithms: Vec<String>,
     /// Organisations whose tokens are accepted; empty means all.
     organisations: Vec<String>,
     default_scopes: Vec<String>,
     leeway_seconds: u64,
-}
-
-/// Identity provider, and the organisations that it may issue tokens for.
-#[derive(Debug, Deserialize)]
-struct Issuer {
-    /// URL where its keys are published.
-    #[serde(default)]
-    url: String,
-    /// Required value of the `iss` claim; empty accepts any.
-    #[serde(default, rename = "issuer")]
-    name: String,
-    /// Required value of the `aud` claim; empty accepts any.
-    #[serde(default)]
-    audience: String,
-    #[serde(default)]
-    organisations: Vec<String>,
 }
 
 /// Users removed from an organisation, or from one workspace only. Lists every identifier that a token may use for
@@ -85,14 +77,6 @@ pub struct TokenAuthenticator {
     /// Identifiers of removed users by organisation id or workspace id.
     removed_members: HashMap<Box<str>, HashSet<Box<str>>>,
     verified_tokens: Mutex<HashMap<[u8; 32], Arc<TokenIdentity>>>,
-}
-
-#[derive(Deserialize)]
-struct TokenHeader {
-    alg: String,
-    kid: String,
-    #[serde(rename = "typ")]
-    _typ: String,
 }
 
 impl TokenAuthenticator {
@@ -141,9 +125,9 @@ impl TokenAuthenticator {
                 Some(token_identity) => token_identity,
                 None if text.len() > MAX_TOKEN_BYTES => return Err(Error::TokenInvalid),
                 None => {
-                    let refusal = || self.rejection_error(claims);
-                    let (issuer, claims) = self.verify_signature(head, claims, signature).ok_or_else(refusal)?;
-                    let token_identity = Arc::new(self.build_identity(issuer, &claims, workspaces)?);
+                    let token = SignedToken::parse(head, claims, signature).ok_or(Error::TokenInvalid)?;
+                    let issuer = self.verify_signature(&token).ok_or_else(|| self.rejection_error(&token.claims))?;
+                    let token_identity = Arc::new(self.build_identity(issuer, &token.claims, workspaces)?);
                     self.cache_token(digest, &token_identity);
                     token_identity
                 }
@@ -161,7 +145,8 @@ impl TokenAuthenticator {
             return false;
         };
         let is_token = head.starts_with("eyJ") && text.len() <= MAX_TOKEN_BYTES;
-        is_token && self.verify_signature(head, claims, signature).is_some()
+        is_token
+            && SignedToken::parse(head, claims, signature).is_some_and(|token| self.verify_signature(&token).is_some())
     }
 
     fn lock_verified_tokens(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], Arc<TokenIdentity>>> {
@@ -187,33 +172,24 @@ impl TokenAuthenticator {
         Ok(())
     }
 
-    /// Verifies the signature and returns its issuer and the claims. The algorithm must be allowed and must fit the
-    /// kind of key.
-    fn verify_signature(&self, head: &str, claims: &str, signature: &str) -> Option<(&Issuer, Value)> {
-        let read: TokenHeader = serde_json::from_slice(&decode_base64url(head)?).ok()?;
-        let algorithm = self.algorithms.iter().find(|name| **name == read.alg)?;
-        let message = format!("{head}.{claims}");
-        let signature = decode_base64url(signature)?;
-        let claims: Value = serde_json::from_slice(&decode_base64url(claims)?).ok()?;
-        let good = |(index, key): &(usize, Verifier)| {
+    /// Verifies the signature and returns its issuer. The algorithm must be allowed and must fit the kind of key.
+    fn verify_signature(&self, token: &SignedToken) -> Option<&Issuer> {
+        let algorithm = self.algorithms.iter().find(|name| **name == token.algorithm)?;
+        self.keys.get(&token.key_id)?.iter().find_map(|(index, key)| {
             let issuer = &self.issuers[*index];
             issuer
-                .matches_claims(&claims)
-                .then(|| key.verify(algorithm, message.as_bytes(), &signature))?
+                .matches_claims(&token.claims)
+                .then(|| key.verify(algorithm, token.signed_text.as_bytes(), &token.signature))?
                 .map(|()| issuer)
-        };
-        let issuer = self.keys.get(&read.kid)?.iter().find_map(good)?;
-        Some((issuer, claims))
+        })
     }
 
     /// Returns why a token is rejected. If the keys of its issuer have not been fetched yet, the token can be neither
     /// confirmed nor refused.
-    fn rejection_error(&self, claims: &str) -> Error {
-        let claims: Value =
-            decode_base64url(claims).and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default();
+    fn rejection_error(&self, claims: &Claims) -> Error {
         let is_mute = |index| !self.keys.values().flatten().any(|(issuer_index, _)| *issuer_index == index);
         let is_unread = |(index, issuer): (usize, &Issuer)| {
-            !issuer.url.is_empty() && issuer.matches_claims(&claims) && is_mute(index)
+            !issuer.url.is_empty() && issuer.matches_claims(claims) && is_mute(index)
         };
         if self.issuers.iter().enumerate().any(is_unread) {
             Error::TokenVerificationUnavailable
@@ -222,12 +198,13 @@ impl TokenAuthenticator {
         }
     }
 
-    fn build_identity(&self, issuer: &Issuer, claims: &Value, workspaces: &[Workspace]) -> Result<TokenIdentity> {
+    fn build_identity(&self, issuer: &Issuer, claims: &Claims, workspaces: &[Workspace]) -> Result<TokenIdentity> {
         let text = |name: &str| claims.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-        let seconds = |name: &str| claims.get(name).and_then(parse_unix_seconds);
-        let ends = seconds("exp").ok_or(Error::TokenInvalid)?;
+        let seconds = |value: &Value| parse_unix_seconds(value).ok_or(Error::TokenInvalid);
+        let expires_at = claims.get("exp").map_or(Err(Error::TokenInvalid), seconds)?;
+        let not_before = claims.get("nbf").map_or(Ok(0), seconds)?;
         let organisation = text("organisation_id").ok_or(Error::TokenInvalid)?;
-        let user = ["email_id", "sub", "uid"].into_iter().find_map(text).ok_or(Error::TokenInvalid)?;
+        let user = user_claim(claims).ok_or(Error::TokenInvalid)?;
         let is_allowed = |allowed: &[String]| allowed.is_empty() || allowed.iter().any(|one| one == organisation);
         if !is_allowed(&self.organisations) || !is_allowed(&issuer.organisations) {
             return Err(Error::TokenForbidden { claim: "organisation" });
@@ -248,7 +225,8 @@ impl TokenAuthenticator {
         if !self.has_required_scope(claims) {
             return Err(Error::TokenForbidden { claim: "scope" });
         }
-        reject_limit_claims(claims)?;
+        let limits = compile_claims(organisation, user, claims.get("usage_limits"), claims.get("rate_limits"))
+            .map_err(|_| Error::TokenInvalid)?;
         let defaults = match claims.get("defaults") {
             None | Some(Value::Null) => None,
             Some(value @ Value::Object(_)) => parse_defaults(&value.to_string()).map_err(|_| Error::TokenInvalid)?,
@@ -257,11 +235,14 @@ impl TokenAuthenticator {
         let key = GatewayKey {
             id: user.into(),
             name: user.into(),
-            expires_at: Some(ends),
+            expires_at: Some(expires_at),
             workspace: Some(Arc::clone(&workspace.id)),
+            // The management API finds users by their id, or by their email in lower case.
+            user_id: Some(if user.contains('@') { user.to_lowercase().into() } else { user.into() }),
             defaults,
+            limits,
         };
-        Ok(TokenIdentity { key, not_before: seconds("nbf").unwrap_or(0) })
+        Ok(TokenIdentity { key, not_before })
     }
 
     /// Returns true if this user was removed from the organisation or workspace with this id.
@@ -271,7 +252,7 @@ impl TokenAuthenticator {
         self.removed_members.get(tenant_id).is_some_and(contains_user)
     }
 
-    fn has_required_scope(&self, claims: &Value) -> bool {
+    fn has_required_scope(&self, claims: &Claims) -> bool {
         // A scope may have a brand prefix, such as `portkey.`.
         let is_it = |scope: &str| {
             scope == REQUIRED_SCOPE || scope.split_once('.').is_some_and(|(_, rest)| rest == REQUIRED_SCOPE)
@@ -283,35 +264,6 @@ impl TokenAuthenticator {
             None => self.default_scopes.iter().any(|scope| is_it(scope)),
         }
     }
-}
-
-impl Issuer {
-    /// Returns true if the claims name this issuer and the expected audience.
-    fn matches_claims(&self, claims: &Value) -> bool {
-        let claim_matches = |name: &str, wanted: &str| match claims.get(name) {
-            Some(Value::String(value)) => value == wanted,
-            Some(Value::Array(values)) => name == "aud" && values.iter().any(|one| one == wanted),
-            _ => false,
-        };
-        (self.name.is_empty() || claim_matches("iss", &self.name))
-            && (self.audience.is_empty() || claim_matches("aud", &self.audience))
-    }
-}
-
-/// Rejects tokens that claim limits. The gateway does not count usage per token, so it could not enforce them.
-fn reject_limit_claims(claims: &Value) -> Result<()> {
-    for (name, claim_label) in [("usage_limits", "claim usage_limits"), ("rate_limits", "claim rate_limits")] {
-        let value = claims.get(name).unwrap_or(&Value::Null);
-        if !value.is_null() && value.as_array().is_none_or(|limits| !limits.is_empty()) {
-            return Err(Error::TokenForbidden { claim: claim_label });
-        }
-    }
-    Ok(())
-}
-
-/// Parses Unix seconds, which may have a fraction.
-fn parse_unix_seconds(value: &Value) -> Option<u64> {
-    value.as_u64().or_else(|| Duration::try_from_secs_f64(value.as_f64()?).ok().map(|since| since.as_secs()))
 }
 
 #[cfg(test)]
@@ -391,6 +343,27 @@ mod tests {
             };
             format!("{message}.{}", encode_base64url(&signature))
         }
+
+        /// Builds the token of a case in `tests/vectors/tokens.json`.
+        fn sign_case(&self, table: &Value, case: &Value) -> String {
+            let times = |text: &str, field: &str| text.repeat(case[field].as_u64().unwrap_or(0) as usize);
+            let nested = times("[", "nested") + &times("]", "nested");
+            let part = |name: &str| {
+                case[format!("{name}_base64")].as_str().map_or_else(
+                    || {
+                        let text = case[name].as_str().or(table[name].as_str()).unwrap();
+                        let text = text.replace("NESTED", &nested).replace("FILLED", &times("x", "filled"));
+                        encode_base64url(text.as_bytes())
+                    },
+                    str::to_owned,
+                )
+            };
+            let message = format!("{}.{}", part("header"), part("claims"));
+            let signature = case["signature"]
+                .as_str()
+                .map_or_else(|| encode_base64url(self.ed25519.sign(message.as_bytes()).as_ref()), str::to_owned);
+            format!("{message}.{signature}{}", case["signature_suffix"].as_str().unwrap_or_default())
+        }
     }
 
     fn compile_settings(published: Value) -> TokenAuthenticator {
@@ -446,7 +419,27 @@ mod tests {
         }
         let token_identity =
             all.authenticate(&issuer.sign_token("RS256", &valid_claims()), &sample_workspaces()).unwrap().unwrap();
-        assert_eq!(token_identity.key.workspace.as_deref(), Some("w"));
+        let key = &token_identity.key;
+        assert_eq!((key.workspace.as_deref(), key.user_id.as_deref()), (Some("w"), Some("somebody")));
+        let mut with_email = valid_claims();
+        with_email["email_id"] = "Ann@b.test".into();
+        let by_email = all.authenticate(&issuer.sign_token("EdDSA", &with_email), &sample_workspaces()).unwrap();
+        assert_eq!(by_email.unwrap().key.user_id.as_deref(), Some("ann@b.test"));
+    }
+
+    /// `tests/unit/kit/test_tokens.py` runs the same cases, so that both verifiers accept the same tokens.
+    #[test]
+    fn decides_shared_cases_like_the_management_api() {
+        let table: Value = serde_json::from_str(include_str!("../../../../../tests/vectors/tokens.json")).unwrap();
+        let signer = TestSigner::new();
+        let tokens = signer.build_authenticator(&["RS256", "ES256", "EdDSA"]);
+        let cases = table["cases"].as_array().unwrap();
+        assert!(cases.len() > 100);
+        for case in cases {
+            let found = authentication_outcome(&tokens, &signer.sign_case(&table, case));
+            let expected = if case["accepted"] == true { !found.contains(' ') } else { found.starts_with("401 ") };
+            assert!(expected, "{}: {found}", case["name"]);
+        }
     }
 
     #[test]
@@ -552,18 +545,21 @@ mod tests {
     }
 
     #[test]
-    fn rejects_tokens_with_limit_claims() {
+    fn tokens_may_carry_limits() {
         let issuer = TestSigner::new();
         let tokens = issuer.build_authenticator(&["EdDSA"]);
-        for name in ["usage_limits", "rate_limits"] {
-            for (limits, status) in
-                [(json!(null), None), (json!([]), None), (json!([{"value": 5}]), Some(403)), (json!({}), Some(403))]
-            {
-                let mut claims = valid_claims();
-                claims[name] = limits.clone();
-                let found = tokens.authenticate(&issuer.sign_token("EdDSA", &claims), &sample_workspaces()).unwrap();
-                assert_eq!(found.err().map(|error| error.status()), status, "{name} {limits}");
-            }
+        let with = |name: &str, limits: Value| {
+            let mut claims = valid_claims();
+            claims[name] = limits;
+            tokens.authenticate(&issuer.sign_token("EdDSA", &claims), &sample_workspaces()).unwrap()
+        };
+        let rates = json!([{"type": "requests", "unit": "rpm", "value": 5}]);
+        assert_eq!(with("rate_limits", rates).unwrap().key.limits.as_ref().unwrap()[0].limit, 5);
+        for none in [json!(null), json!([])] {
+            assert!(with("usage_limits", none).unwrap().key.limits.is_none());
+        }
+        for wrong in [json!([{"value": 5}]), json!({}), json!("5")] {
+            assert_eq!(with("rate_limits", wrong.clone()).err().map(|error| error.status()), Some(401), "{wrong}");
         }
     }
 

@@ -8,7 +8,7 @@ const MIN_RSA_MODULUS_BYTES: usize = 256;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PublishedKey {
+pub(super) struct PublishedJwk {
     pub(super) kid: String,
     /// Index of the issuer that owns the key.
     pub(super) issuer: usize,
@@ -40,7 +40,7 @@ pub(super) enum Curve {
 }
 
 impl Verifier {
-    pub(super) fn from_published(key: &PublishedKey) -> Option<Self> {
+    pub(super) fn from_published(key: &PublishedJwk) -> Option<Self> {
         match (key.kty.as_str(), key.crv.as_str()) {
             ("RSA", _) => {
                 let n = decode_base64url(&key.n)?;

@@ -8,6 +8,7 @@ use penstock_llm::{
     http_form::batch_lines::{self, BatchLineError, BatchUploadChecker},
     operation::Operation,
 };
+use penstock_net::{Deadline, IncomingResponse, body::Body};
 use percent_encoding::utf8_percent_encode;
 use serde::{Deserialize, de::IgnoredAny};
 
@@ -16,10 +17,9 @@ use crate::{
     endpoints::batches::PATH_SEGMENT_ENCODE_SET,
     error::{Error, Result},
     gateway_state::GatewayState,
-    ingress::{body::Body, headers::RequestHead, route::Route},
+    ingress::{message::RequestHead, route::Route},
     request::send::send_to_target,
     resolve::{target::Target, target_resolver::Call},
-    upstream::{IncomingResponse, deadline::Deadline},
 };
 
 /// Path of Anthropic's message batches.
@@ -30,7 +30,7 @@ const MESSAGE_BATCHES_PATH: &str = "/messages/batches";
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(dead_code, reason = "`deny_unknown_fields` needs the field names; their values are not read")]
-struct CreateBatchBody<'b> {
+struct SingleFileBatchBody<'b> {
     #[serde(borrow)]
     input_file_id: Cow<'b, str>,
     endpoint: Option<IgnoredAny>,
@@ -64,7 +64,7 @@ impl Target<'_> {
     }
 
     fn is_anthropic_post(&self, call: &Call<'_>) -> bool {
-        call.head.method == "POST" && self.provider.api_format() == ApiFormat::Anthropic
+        call.head.method == "POST" && self.provider.row().api_format == ApiFormat::Anthropic
     }
 }
 
@@ -83,7 +83,7 @@ pub async fn check_batch_models(
         _ => (),
     }
     let head = file_request_head(call, target, body.complete_bytes())?;
-    let (incoming, mut deadline) = fetch_file(state, (call, &head), target, log).await?;
+    let (incoming, mut deadline) = fetch_file(state, call, &head, target, log).await?;
     deadline.enforce(check_lines(incoming, models, state.body_limits.max_bytes)).await?;
     Ok(body)
 }
@@ -106,7 +106,7 @@ fn check_upload(call: &Call<'_>, models: Arc<SavedModels>, longest: usize, body:
     let mut form = BatchUploadChecker::from_content_type(kind, longest)
         .ok_or_else(|| unread("a file must be uploaded as a form (multipart/form-data)"))?;
     let mut left = body.length();
-    body.with_guard(Box::new(move |chunk| {
+    let guarded = body.with_guard(Box::new(move |chunk| {
         if let Some(chunk) = chunk {
             form.feed(chunk, &|model| models.is_allowed(model)).map_err(fault_to_error)?;
             left = left.map(|left| left.saturating_sub(chunk.len() as u64));
@@ -114,16 +114,17 @@ fn check_upload(call: &Call<'_>, models: Arc<SavedModels>, longest: usize, body:
         // Checks before the last byte is sent, because after it the provider has the complete file.
         let is_last = chunk.is_none() || left == Some(0);
         if is_last && !form.is_finished() {
-            Err(unread("the form is incomplete; its closing boundary is missing"))
+            Err(unread("the form is incomplete; its closing boundary is missing").into())
         } else {
             Ok(())
         }
-    }))
+    }));
+    Ok(guarded?)
 }
 
 fn fault_to_error(fault: BatchLineError) -> Error {
     match fault {
-        BatchLineError::ModelNotAllowed(model) => Error::ModelNotAllowed { model },
+        BatchLineError::ModelNotAllowed(model) => Error::model_not_allowed(model),
         BatchLineError::Malformed(message) => Error::BatchUnreadable { message },
     }
 }
@@ -131,7 +132,7 @@ fn fault_to_error(fault: BatchLineError) -> Error {
 /// Builds the head of the request for the file from which a batch is created.
 fn file_request_head(call: &Call<'_>, target: &Target<'_>, body: &[u8]) -> Result<RequestHead> {
     let invalid = |message: String| Error::BatchUnreadable { message };
-    let batch: CreateBatchBody<'_> = serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))?;
+    let batch: SingleFileBatchBody<'_> = serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))?;
     let id = &*batch.input_file_id;
     if matches!(id, "" | "." | "..") {
         return Err(invalid("input_file_id must name a file".into()));
@@ -153,7 +154,8 @@ fn file_request_head(call: &Call<'_>, target: &Target<'_>, body: &[u8]) -> Resul
 /// Requests the file from the provider.
 async fn fetch_file(
     state: &GatewayState,
-    (call, head): (&Call<'_>, &RequestHead),
+    call: &Call<'_>,
+    head: &RequestHead,
     target: &Target<'_>,
     log: &mut RequestLog,
 ) -> Result<(IncomingResponse, Deadline)> {

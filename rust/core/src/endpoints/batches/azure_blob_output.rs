@@ -4,18 +4,17 @@
 use std::{pin::pin, time::Instant};
 
 use penstock_llm::{api_format::ApiFormat, catalog, files};
+use penstock_net::{
+    BaseUrl, BodyFraming, Deadline, IncomingResponse, Origin, OutgoingRequest, ResponseBody, Upstream, body::Body,
+};
 
 use crate::{
     accounting::record::RequestLog,
     credentials::{self, IssuedCredential},
     error::{Error, Result},
     gateway_state::GatewayState,
-    ingress::body::Body,
     resolve::{target::Target, target_resolver::Call},
-    response::{delivery::UpstreamResponse, offload::with_content_type},
-    upstream::{
-        self, BaseUrl, BodyFraming, IncomingResponse, Origin, OutgoingRequest, ResponseBody, deadline::Deadline,
-    },
+    response::{delivery::UpstreamResponse, mask_secrets, offload::with_content_type},
 };
 
 /// The earliest versions of the Azure storage API do not accept tokens.
@@ -41,14 +40,14 @@ impl<'u> BlobUrl<'u> {
 
     /// Returns true if the host is Azure storage over TLS, or is trusted by the operator. Tokens are sent to no other
     /// host.
-    fn is_trusted_storage(&self, upstream: &upstream::Upstream) -> bool {
+    fn is_trusted_storage(&self, upstream: &Upstream) -> bool {
         let Origin::Network { is_secure: secure, host, .. } = &self.base.origin else { return false };
         *secure && catalog::is_azure_blob_host(host) || upstream.is_trusted(host)
     }
 
     /// Returns true if nobody can read the URL's signature in transit: the connection uses TLS, or the operator trusts
     /// the host.
-    pub fn has_trusted_transport(&self, upstream: &upstream::Upstream) -> bool {
+    pub fn has_trusted_transport(&self, upstream: &Upstream) -> bool {
         let Origin::Network { is_secure: secure, host, .. } = &self.base.origin else { return false };
         *secure || upstream.is_trusted(host)
     }
@@ -76,11 +75,12 @@ impl<'u> BlobUrl<'u> {
 pub async fn fetch_output_blob(
     state: &GatewayState,
     call: &Call<'_>,
-    (target, url): (&Target<'_>, &str),
+    target: &Target<'_>,
+    url: &str,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let lacks = |message: String| Error::ProviderOptionInvalid { provider: target.provider.slug(), message };
-    if !target.provider.can_write_azure_blobs() {
+    if !target.provider.row().can_write_azure_blobs {
         return Err(Error::NoBatchOutput { status: String::new() });
     }
     let blob = BlobUrl::parse(url)
@@ -97,14 +97,18 @@ pub async fn fetch_output_blob(
     let sending = pin!(state.upstream.send(&blob.base.origin, outgoing));
     let incoming = deadline.enforce(sending).await?;
     log.upstream_latency = Some(sent.elapsed());
-    let incoming =
-        if incoming.head.status < 300 { incoming } else { translate_error(target, incoming, &mut deadline).await? };
+    let incoming = if incoming.head.status < 300 {
+        incoming
+    } else {
+        let masked = mask_secrets::mask_stored_secrets(target, token.as_deref(), incoming, &mut deadline).await?;
+        translate_error(target, url, masked, &mut deadline).await?
+    };
     Ok(UpstreamResponse::new(incoming, ApiFormat::OpenAi, deadline.response_started()))
 }
 
 /// Returns a storage token: fetched from the issuer of the target's own credential, or sent with the request.
 async fn storage_token(state: &GatewayState, target: &Target<'_>) -> Result<String> {
-    let given = || target.provider.bearer_token(&target.options).map(ToOwned::to_owned);
+    let given = || target.provider.row().bearer_token(&target.options).map(ToOwned::to_owned);
     let Some(grant) = target.grant.as_deref().and_then(catalog::Grant::for_azure_storage) else {
         return given().ok_or_else(|| {
             let message = "the output of this batch is in a blob, which an API key cannot read; configure token fetching \
@@ -131,11 +135,13 @@ fn build_header_fields(token: Option<&str>, range: Option<&str>) -> String {
 /// Translates an error of the storage service to `OpenAI`'s error shape.
 async fn translate_error(
     target: &Target<'_>,
+    url: &str,
     mut incoming: IncomingResponse,
     deadline: &mut Deadline,
 ) -> Result<IncomingResponse> {
     let error_body =
-        deadline.enforce(upstream::collect(&mut incoming.body, MAX_ERROR_BODY_BYTES)).await?.unwrap_or_default();
+        deadline.enforce(penstock_net::collect(&mut incoming.body, MAX_ERROR_BODY_BYTES)).await?.unwrap_or_default();
+    let error_body = mask_secrets::mask_url_secrets(url, &error_body);
     let mut head = incoming.head;
     let translated = files::translate_error(
         target.provider.slug(),

@@ -1,12 +1,13 @@
 //! Cancels batches at providers that delete a batch instead.
 
 use penstock_llm::translation::Translation;
+use penstock_net::body::Body;
 
 use crate::{
     accounting::record::RequestLog,
     error::Result,
     gateway_state::GatewayState,
-    ingress::{body::Body, headers::RequestHead},
+    ingress::message::RequestHead,
     request::{send::send_to_target, translate},
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
@@ -38,6 +39,6 @@ pub(crate) async fn delete_batch(
             .await?;
         batch = if deleted.head.status < 300 { batch } else { deleted };
     }
-    let response = translate::translate_response(call, translation, batch, &mut deadline).await?;
+    let response = translate::translate_response(call, translation, batch, &mut deadline, log).await?;
     Ok(UpstreamResponse::new(response, call.client_api_format(), deadline))
 }

@@ -4,7 +4,8 @@
 use penstock_llm::{
     api_format, catalog,
     operation::Operation,
-    translation::{RequestHints, Translation, TranslationInput},
+    translation::Translation,
+    translation_input::{RequestHints, TranslationInput},
 };
 
 use crate::{error::Problem, request::translate};
@@ -62,7 +63,7 @@ fn build_translation(line: BatchLine<'_>) -> Result<(Translation, Vec<u8>), Prob
     let wire = provider.provider_format(operation, &model).ok_or_else(unsupported)?;
     let question = TranslationInput {
         operation,
-        provider,
+        provider: provider.row(),
         body,
         model: &model,
         hints: RequestHints::default(),

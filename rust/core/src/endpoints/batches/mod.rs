@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 
 use crate::{
     auth::caller::{self, Caller},
-    ingress::{control_headers::ControlHeaders, headers::RequestHead},
+    ingress::{client_sdk, control_headers::ControlHeaders, message::RequestHead},
     state::snapshot::{GatewayKey, Snapshot},
 };
 
@@ -41,6 +41,10 @@ pub fn is_for_gateway_store(snapshot: &Snapshot, head: &RequestHead, aliases: &[
     if below.strip_prefix('/').is_some_and(is_gateway_id) {
         return true;
     }
+    if client_sdk::is_google_client(&head.headers) {
+        // Google's API has the same paths for its own files and batches.
+        return false;
+    }
     let control = ControlHeaders::parse(&head.headers, aliases);
     match control.provider {
         Some(name) => is_gateway_name(name, aliases),
@@ -63,8 +67,8 @@ fn is_gateway_id(id: &str) -> bool {
 
 /// Returns true if the API key of the request has a default config, which routes all its requests.
 fn has_default_config(snapshot: &Snapshot, head: &RequestHead, control: &ControlHeaders<'_>) -> bool {
-    let token_identity = caller::authenticate_token(snapshot, &head.headers, control).ok().flatten();
-    let admitted = caller::admit(token_identity.as_ref(), snapshot, true, &head.headers, control);
+    let token = caller::authenticate_token(snapshot, &head.headers, control).ok().flatten();
+    let admitted = caller::admit(token.as_ref(), snapshot, true, &head.headers, control);
     admitted.is_ok_and(|Caller { key, .. }| key.and_then(GatewayKey::default_config).is_some())
 }
 
@@ -117,6 +121,8 @@ mod tests {
         for header in [("x-gateway-config", "pc-2"), ("x-gateway-virtual-key", "v"), ("x-gateway-api-key", "abc")] {
             assert!(!is_gateway_store("/v1/batches", &[header]), "{header:?}");
         }
+        assert!(!is_gateway_store("/v1/files/a", &[("x-goog-api-key", "k")]));
+        assert!(is_gateway_store("/v1/files/gw_file_1", &[("x-goog-api-key", "k")]));
         assert!(!is_gateway_store("/v1/filesystem", &[]) && !is_gateway_store("/v1/vector_stores/v/files", &[]));
         let is_gateway_provider = |name: &str, aliases: &[&str]| {
             let aliases: Vec<_> = aliases.iter().map(|&alias| alias.to_owned()).collect();

@@ -6,14 +6,14 @@ use penstock_llm::{
     api_format::{LineSplitter, LineTooLong},
     files::BatchLineFormat,
 };
+use penstock_net::IncomingResponse;
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     endpoints::batches::line_requests::{self, BatchLine},
-    ingress::headers::BatchOutput,
+    ingress::message::BatchOutput,
     resolve::target_resolver::Call,
     response::offload::with_content_type,
-    upstream::IncomingResponse,
 };
 
 /// Maximum length of a line; a longer one is an error.
@@ -39,10 +39,10 @@ impl BatchOutputTranslator {
         let Some(BatchOutput::ProviderFile { endpoint, model }) = call.head.batch_output.as_deref() else {
             return None;
         };
-        Some(Self::new(provider, line_format, (endpoint, model)))
+        Some(Self::new(provider, line_format, endpoint, model))
     }
 
-    fn new(provider: &'static str, line_format: BatchLineFormat, (endpoint, model): (&str, &str)) -> Self {
+    fn new(provider: &'static str, line_format: BatchLineFormat, endpoint: &str, model: &str) -> Self {
         let request = match endpoint {
             "/v1/completions" => json!({"model": model, "prompt": "-"}),
             "/v1/embeddings" | "/v1/responses" => json!({"model": model, "input": "-"}),
@@ -162,11 +162,8 @@ mod tests {
         let bad = json!({"recordId": "b", "error": {"errorCode": 429, "errorMessage": "too busy"}});
         let file = format!("{good}\n\n{bad}\n<html>");
         for step in [1, 17, file.len()] {
-            let mut results = BatchOutputTranslator::new(
-                "bedrock",
-                BatchLineFormat::Bedrock,
-                ("/v1/chat/completions", "amazon.nova"),
-            );
+            let mut results =
+                BatchOutputTranslator::new("bedrock", BatchLineFormat::Bedrock, "/v1/chat/completions", "amazon.nova");
             let rows = translate_in_chunks(&mut results, &file, step);
             let ids: Vec<_> = rows.iter().map(|row| row["custom_id"].as_str().unwrap()).collect();
             assert_eq!(ids, ["a", "b", ""]);
@@ -188,7 +185,8 @@ mod tests {
         let mut results = BatchOutputTranslator::new(
             "bedrock",
             BatchLineFormat::Bedrock,
-            ("/v1/embeddings", "amazon.titan-embed-text-v2:0"),
+            "/v1/embeddings",
+            "amazon.titan-embed-text-v2:0",
         );
         assert_eq!(
             translate_in_chunks(&mut results, vector, 9)[0]["response"]["body"]["data"][0]["embedding"],
@@ -198,7 +196,7 @@ mod tests {
             "candidates": [{"content": {"role": "model", "parts": [{"text": "hi"}]}, "finishReason": "STOP"}]}});
         for (endpoint, object) in [("/v1/completions", "text_completion"), ("/v1/responses", "response")] {
             let mut results =
-                BatchOutputTranslator::new("vertex-ai", BatchLineFormat::Vertex, (endpoint, "gemini-2.5-pro"));
+                BatchOutputTranslator::new("vertex-ai", BatchLineFormat::Vertex, endpoint, "gemini-2.5-pro");
             let rows = translate_in_chunks(&mut results, &gemini.to_string(), 30);
             assert_eq!((&rows[0]["response"]["body"]["object"], &rows[0]["custom_id"]), (&json!(object), &json!("a")));
         }
@@ -207,7 +205,7 @@ mod tests {
     #[test]
     fn reports_an_overlong_line_and_stops() {
         let mut results =
-            BatchOutputTranslator::new("fireworks-ai", BatchLineFormat::Fireworks, ("/v1/chat/completions", "m"));
+            BatchOutputTranslator::new("fireworks-ai", BatchLineFormat::Fireworks, "/v1/chat/completions", "m");
         let long = vec![b'x'; MAX_LINE_BYTES + 1];
         let row: Value = serde_json::from_slice(&results.translate_chunk(Some(&long))).unwrap();
         assert!(row["error"]["message"].as_str().unwrap().contains("line 1"), "{row}");

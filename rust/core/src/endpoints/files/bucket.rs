@@ -5,6 +5,7 @@ use penstock_llm::{
     files::{self, ObjectAddress, ObjectStore},
     operation::Operation,
 };
+use penstock_net::body::Body;
 
 use super::{MAX_LIST_BYTES, parse_limit, query_param, upload};
 use crate::endpoints::files::{
@@ -15,7 +16,6 @@ use crate::endpoints::files::{
 use crate::{
     accounting::record::RequestLog,
     error::Result,
-    ingress::body::Body,
     request::internal_request::InternalRequest,
     resolve::{target::CredentialOrigin, target_resolver::Call},
     response::delivery::UpstreamResponse,
@@ -24,29 +24,25 @@ use crate::{
 /// Maximum number of objects that a bucket lists in one response.
 const MAX_LISTED_FILES: usize = 1000;
 
-/// The client's call and the bucket format that serves it.
-type BucketCall<'a> = (&'a Call<'a>, &'static ObjectStore);
-
 pub async fn handle_request(
     client: &FileStoreClient<'_>,
-    bucket_call: BucketCall<'_>,
+    call: &Call<'_>,
+    bucket: &'static ObjectStore,
     body: Body,
     log: &mut RequestLog,
 ) -> FileStoreResult {
     match client.operation {
-        Operation::UploadFile => {
-            upload::upload_file(client, bucket_call.0, body, log, BucketUpload::new(client, bucket_call.1)).await
-        }
-        Operation::ListFiles => list_files(client, bucket_call).await,
-        Operation::DeleteFile => delete_file(client, bucket_call).await,
-        Operation::RetrieveFileContent => retrieve_content(client, bucket_call).await,
-        _ => retrieve_file(client, bucket_call).await,
+        Operation::UploadFile => upload::upload_file(client, call, body, log, BucketUpload::new(client, bucket)).await,
+        Operation::ListFiles => list_files(client, call, bucket).await,
+        Operation::DeleteFile => delete_file(client, call, bucket).await,
+        Operation::RetrieveFileContent => retrieve_content(client, call, bucket).await,
+        _ => retrieve_file(client, call, bucket).await,
     }
 }
 
 /// Resolves the object that a request names. With a stored credential, it must be in the credential's own bucket, in
 /// the folder of gateway files. Other objects of the bucket's owner are not accessible.
-fn resolve_object(client: &FileStoreClient<'_>, (call, bucket): BucketCall<'_>) -> Result<ObjectAddress> {
+fn resolve_object(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &ObjectStore) -> Result<ObjectAddress> {
     let object = bucket.parse_object_address(call.route.path).map_err(|message| client.option_error(message))?;
     check_object_access(client, bucket, &object)?;
     Ok(object)
@@ -65,8 +61,8 @@ pub fn check_object_access(client: &FileStoreClient<'_>, bucket: &ObjectStore, o
     Err(client.option_error(message))
 }
 
-async fn retrieve_file(client: &FileStoreClient<'_>, bucket_call: BucketCall<'_>) -> FileStoreResult {
-    let (object, (_, bucket)) = (resolve_object(client, bucket_call)?, bucket_call);
+async fn retrieve_file(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &ObjectStore) -> FileStoreResult {
+    let object = resolve_object(client, call, bucket)?;
     let path = bucket.file_path(&object);
     let (incoming, _) = client.send(InternalRequest::new("HEAD", &path)).await?;
     let file = bucket.file_from_headers(&object, |name| incoming.head.headers.get_str(name));
@@ -74,8 +70,8 @@ async fn retrieve_file(client: &FileStoreClient<'_>, bucket_call: BucketCall<'_>
 }
 
 /// Returns the content of an object, or the requested byte range of it.
-async fn retrieve_content(client: &FileStoreClient<'_>, bucket_call: BucketCall<'_>) -> FileStoreResult {
-    let (object, (call, bucket)) = (resolve_object(client, bucket_call)?, bucket_call);
+async fn retrieve_content(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &ObjectStore) -> FileStoreResult {
+    let object = resolve_object(client, call, bucket)?;
     let path = bucket.file_path(&object);
     let results = BatchOutputTranslator::from_call(call, client.target.provider.slug(), bucket.line_format);
     // A range could cut a batch line, which then could not be translated.
@@ -98,8 +94,8 @@ async fn retrieve_content(client: &FileStoreClient<'_>, bucket_call: BucketCall<
 
 /// Deletes an object after checking that it exists. A bucket reports success for a missing object, but the client must
 /// get a 404.
-async fn delete_file(client: &FileStoreClient<'_>, bucket_call: BucketCall<'_>) -> FileStoreResult {
-    let (object, (_, bucket)) = (resolve_object(client, bucket_call)?, bucket_call);
+async fn delete_file(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &ObjectStore) -> FileStoreResult {
+    let object = resolve_object(client, call, bucket)?;
     let path = bucket.file_path(&object);
     client.send(InternalRequest::new("HEAD", &path)).await?;
     let (incoming, _) = client.send(InternalRequest::new("DELETE", &path)).await?;
@@ -107,7 +103,7 @@ async fn delete_file(client: &FileStoreClient<'_>, bucket_call: BucketCall<'_>) 
 }
 
 /// Lists the files in the folder of gateway files, or in its subfolder for one purpose.
-async fn list_files(client: &FileStoreClient<'_>, (call, bucket): BucketCall<'_>) -> FileStoreResult {
+async fn list_files(client: &FileStoreClient<'_>, call: &Call<'_>, bucket: &ObjectStore) -> FileStoreResult {
     let most = parse_limit(client, call, MAX_LISTED_FILES)?;
     let after = query_param(call, "after").map(|id| bucket.parse_object_address(&format!("/files/{id}"))).transpose();
     let after = after.map_err(|message| client.untranslatable_error("after", message))?;

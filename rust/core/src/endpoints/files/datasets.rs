@@ -12,6 +12,10 @@ use penstock_llm::{
     files::{self, DatasetStore, FileObject, FileState, datasets},
     operation::Operation,
 };
+use penstock_net::{
+    Deadline, DeferredBody, IncomingResponse, ResponseBody,
+    body::{self, Body, BodyEnd, Feeder},
+};
 use tokio::sync::Notify;
 
 use super::{
@@ -25,11 +29,9 @@ use crate::{
         store_client::{FileStoreClient, FileStoreError, FileStoreResult, PreparedFetch, broken_response},
     },
     error::Result,
-    ingress::body::{self, Body, BodyEnd, Feeder},
     request::internal_request::InternalRequest,
     resolve::target_resolver::Call,
     response::delivery::UpstreamResponse,
-    upstream::{DeferredBody, IncomingResponse, ResponseBody, deadline::Deadline},
 };
 
 /// Maximum number of datasets that a provider lists in one response.
@@ -38,19 +40,20 @@ const JSON_CONTENT_TYPE: &str = "application/json";
 
 pub async fn handle_request(
     client: &FileStoreClient<'_>,
-    (call, kind): (&Call<'_>, DatasetStore),
+    call: &Call<'_>,
+    kind: DatasetStore,
     body: Body,
     log: &mut RequestLog,
 ) -> FileStoreResult {
     match client.operation {
         Operation::UploadFile => upload::upload_file(client, call, body, log, DatasetUpload::new(client, kind)).await,
-        Operation::ListFiles => list_files(client, (call, kind)).await,
+        Operation::ListFiles => list_files(client, call, kind).await,
         Operation::DeleteFile => {
             let (incoming, _) = client.send(InternalRequest::new("DELETE", call.route.path)).await?;
             let id = call.route.path.rsplit('/').next().unwrap_or_default();
             Ok(client.success_response(incoming, files::deletion_body(id)))
         }
-        Operation::RetrieveFileContent => retrieve_content(client, (call, kind)).await,
+        Operation::RetrieveFileContent => retrieve_content(client, call, kind).await,
         _ => {
             let (incoming, dataset) = request_json(client, InternalRequest::new("GET", call.route.path)).await?;
             let file = kind.parse_file(&dataset).ok_or_else(|| broken_response("it has no dataset id"))?;
@@ -79,7 +82,7 @@ async fn read_json(
 }
 
 /// Lists files. The provider returns all datasets at once; filters and pagination are applied here.
-async fn list_files(client: &FileStoreClient<'_>, (call, kind): (&Call<'_>, DatasetStore)) -> FileStoreResult {
+async fn list_files(client: &FileStoreClient<'_>, call: &Call<'_>, kind: DatasetStore) -> FileStoreResult {
     let most = parse_limit(client, call, MAX_LISTED_DATASETS)?;
     let query = kind.list_query(MAX_LISTED_DATASETS);
     let (incoming, response) =
@@ -95,7 +98,7 @@ async fn list_files(client: &FileStoreClient<'_>, (call, kind): (&Call<'_>, Data
 
 /// Streams the content of a dataset's files one after the other. Each file is requested when the previous one has
 /// ended.
-async fn retrieve_content(client: &FileStoreClient<'_>, (call, kind): (&Call<'_>, DatasetStore)) -> FileStoreResult {
+async fn retrieve_content(client: &FileStoreClient<'_>, call: &Call<'_>, kind: DatasetStore) -> FileStoreResult {
     let (_, response) = request_json(client, InternalRequest::new("GET", call.route.path)).await?;
     let urls = kind.download_urls(&response);
     let Some((first, others)) = urls.split_first() else { return Err(no_content_error(client, kind, &response)) };
@@ -121,10 +124,10 @@ async fn retrieve_content(client: &FileStoreClient<'_>, (call, kind): (&Call<'_>
 }
 
 /// Requests the next file of the dataset after the first.
-async fn fetch_next_file(fetching: PreparedFetch, kind: DatasetStore) -> Result<ResponseBody> {
+async fn fetch_next_file(fetching: PreparedFetch, kind: DatasetStore) -> penstock_net::Result<ResponseBody> {
     let (IncomingResponse { head, body }, _) = fetching.send().await?;
     if head.status != 200 {
-        return Err(broken_response(&format!("one of the dataset's files returned status {}", head.status)));
+        return Err(broken_response(&format!("one of the dataset's files returned status {}", head.status)).into());
     }
     let mut body = decode_to_lines(body, kind);
     if kind == DatasetStore::Fireworks {
@@ -145,7 +148,7 @@ fn decode_to_lines(body: ResponseBody, kind: DatasetStore) -> ResponseBody {
             Some(chunk) => records.decode_chunk(&chunk),
             None => records.check_complete().map(|()| Vec::new()),
         };
-        decoded.map(Bytes::from).map_err(|found| broken_response(&found.0))
+        decoded.map(Bytes::from).map_err(|found| broken_response(&found.0).into())
     })
 }
 
@@ -217,7 +220,7 @@ impl<'d> DatasetUpload<'d> {
         Ok((path, String::new(), "file"))
     }
 
-    fn start_content_upload(&self, (path, query): (String, String), unique: &str) -> ContentUpload<'d> {
+    fn start_content_upload(&self, path: String, query: String, unique: &str) -> ContentUpload<'d> {
         let (capacity, client) = (Arc::new(Notify::new()), self.client);
         let resumed = Arc::clone(&capacity);
         let (feeder, feed) = body::feed_channel(move || resumed.notify_one());
@@ -254,7 +257,7 @@ impl ContentUpload<'_> {
 impl UploadSink for DatasetUpload<'_> {
     async fn begin(&mut self, file: &FileInfo) -> FileStoreResult<()> {
         let (path, query, field) = self.create_dataset(file).await?;
-        let mut filling = self.start_content_upload((path, query), &file.unique_id);
+        let mut filling = self.start_content_upload(path, query, &file.unique_id);
         let head = format!(
             "--{}\r\ncontent-disposition: form-data; name=\"{field}\"; filename=\"file.jsonl\"\r\n\
              content-type: application/jsonl\r\n\r\n",

@@ -12,13 +12,13 @@ mod upload;
 use std::{sync::atomic::AtomicU64, time::Duration};
 
 use penstock_llm::files::FileStore;
+use penstock_net::body::Body;
 
 use crate::{
     accounting::record::RequestLog,
     endpoints::files::store_client::{FileStoreClient, FileStoreError},
     error::Result,
     gateway_state::GatewayState,
-    ingress::body::Body,
     resolve::{target::Target, target_resolver::Call},
     response::delivery::UpstreamResponse,
 };
@@ -32,15 +32,16 @@ const MAX_LIST_BYTES: usize = 4 * 1024 * 1024;
 pub async fn handle_file_request(
     state: &GatewayState,
     call: &Call<'_>,
-    (target, keeper): (&Target<'_>, FileStore),
+    target: &Target<'_>,
+    file_store: FileStore,
     body: Body,
     log: &mut RequestLog,
 ) -> Result<UpstreamResponse> {
     let operation = call.route.operation;
-    let client = FileStoreClient { state, target, operation, file_store: keeper, upstream_nanos: AtomicU64::new(0) };
-    let outcome = match keeper {
-        FileStore::Bucket(bucket) => bucket::handle_request(&client, (call, bucket), body, log).await,
-        FileStore::Datasets(kind) => datasets::handle_request(&client, (call, kind), body, log).await,
+    let client = FileStoreClient { state, target, operation, file_store, upstream_nanos: AtomicU64::new(0) };
+    let outcome = match file_store {
+        FileStore::Bucket(bucket) => bucket::handle_request(&client, call, bucket, body, log).await,
+        FileStore::Datasets(kind) => datasets::handle_request(&client, call, kind, body, log).await,
     };
     log.upstream_latency = Some(Duration::from_nanos(client.upstream_nanos.into_inner()));
     match outcome {

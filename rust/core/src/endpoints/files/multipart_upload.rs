@@ -5,6 +5,11 @@ use penstock_llm::{
     files::{self, ObjectAddress, ObjectStore},
     xml,
 };
+use penstock_net::{
+    IncomingResponse,
+    body::{self, Body},
+    memory_budget::MemoryPermit,
+};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{
@@ -14,10 +19,7 @@ use super::{
 use crate::{
     endpoints::files::store_client::{FileStoreClient, FileStoreResult, broken_response},
     error::Error,
-    ingress::body::{self, Body},
-    process::memory_budget::MemoryPermit,
     request::internal_request::InternalRequest,
-    upstream::IncomingResponse,
 };
 
 /// Characters that are percent-encoded in a query; the rest stay as AWS signs them.
@@ -171,7 +173,7 @@ impl UploadSink for BucketUpload<'_> {
         let (client, bucket) = (self.client, self.bucket);
         let lacks = |message| client.option_error(message);
         let options = &client.target.options;
-        let object = bucket.new_object_address(options, (file.purpose, &file.name), &file.unique_id).map_err(lacks)?;
+        let object = bucket.new_object_address(options, file.purpose, &file.name, &file.unique_id).map_err(lacks)?;
         check_object_access(client, bucket, &object)?;
         let is_plain = |kind: &&str| kind.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
         let kind = file.content_type.as_deref().filter(is_plain).unwrap_or(DEFAULT_CONTENT_TYPE);
@@ -197,7 +199,8 @@ impl UploadSink for BucketUpload<'_> {
         let file = self.bucket.build_file(
             &destination.object,
             Some(destination.purpose),
-            (self.sent_bytes, upload::unix_time().as_secs()),
+            self.sent_bytes,
+            upload::unix_time().as_secs(),
         );
         Ok(self.client.success_response(incoming, file.to_json_bytes()))
     }

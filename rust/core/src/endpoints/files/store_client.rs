@@ -14,17 +14,17 @@ use penstock_llm::{
     files::{self, FileStore},
     operation::Operation,
 };
+use penstock_net::{
+    Deadline, IncomingResponse, Origin, OutgoingRequest, ResponseBody, Upstream, body::Body, coarse_timer::CoarseTimer,
+};
 
 use crate::{
     endpoints::batches::azure_blob_output::BlobUrl,
     error::{Error, Result},
     gateway_state::GatewayState,
-    ingress::body::Body,
-    process::coarse_timer::CoarseTimer,
     request::internal_request::InternalRequest,
     resolve::target::Target,
-    response::{delivery::UpstreamResponse, offload::with_content_type},
-    upstream::{self, IncomingResponse, Origin, OutgoingRequest, ResponseBody, Upstream, deadline::Deadline},
+    response::{delivery::UpstreamResponse, mask_secrets, offload::with_content_type},
 };
 
 /// Maximum size of an error body that is read; a larger one is reported by its status alone.
@@ -41,6 +41,12 @@ pub enum FileStoreError {
 impl From<Error> for FileStoreError {
     fn from(error: Error) -> Self {
         Self::Gateway(error)
+    }
+}
+
+impl From<penstock_net::Error> for FileStoreError {
+    fn from(error: penstock_net::Error) -> Self {
+        Self::Gateway(error.into())
     }
 }
 
@@ -111,7 +117,8 @@ impl FileStoreClient<'_> {
             return Ok((incoming, deadline.response_started()));
         }
         let response = self.read_text(&mut incoming, &mut deadline, MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
-        Err(self.upstream_error(incoming, &response))
+        let masked = mask_secrets::mask_url_secrets(url, response.as_bytes());
+        Err(self.upstream_error(incoming, &String::from_utf8_lossy(&masked)))
     }
 
     /// Prepares a download from a signed URL, to be sent later. No credential is sent, because the URL is signed.
@@ -140,7 +147,7 @@ impl FileStoreClient<'_> {
         deadline: &mut Deadline,
         most: usize,
     ) -> Result<String> {
-        let collecting = pin!(upstream::collect(&mut incoming.body, most));
+        let collecting = pin!(penstock_net::collect(&mut incoming.body, most));
         let bytes = deadline.enforce(collecting).await?;
         let bytes = bytes.ok_or_else(|| Error::UpstreamResponseBroken { cause: "it is too large".into() })?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())

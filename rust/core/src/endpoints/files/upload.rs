@@ -3,20 +3,20 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use penstock_llm::{
-    api_format::UploadParser,
     catalog::PathOptions,
     files,
+    http_form::upload::UploadParser,
     translation::{DroppedFields, DroppedParams, RequestError},
 };
+use penstock_net::body::Body;
 
-use crate::endpoints::files::{
-    batch_rows::{BatchInputTranslator, LineOverrides},
-    store_client::{FileStoreClient, FileStoreError, FileStoreResult},
-};
 use crate::{
     accounting::record::{self, RequestLog},
+    endpoints::files::{
+        batch_rows::{BatchInputTranslator, LineOverrides},
+        store_client::{FileStoreClient, FileStoreError, FileStoreResult},
+    },
     error::{Error, Result},
-    ingress::body::Body,
     resolve::{target::Target, target_resolver::Call},
 };
 

@@ -3,18 +3,20 @@
 use std::{borrow::Cow, time::Instant};
 
 use penstock_llm::api_format::ApiFormat;
+use penstock_net::{Deadline, Handshake, UpgradeResult, UpstreamWebSocket, body::Body};
+use percent_encoding::percent_decode_str;
 
 use super::offered_protocols;
 use crate::{
     accounting::record::RequestLog,
     credentials::{self, IssuedCredential, PayloadDigest},
+    endpoints::limit_admission,
     error::{Error, Result},
     gateway_state::GatewayState,
-    ingress::{body::Body, headers::RequestHead},
+    ingress::message::RequestHead,
     request::request_head::{self, BodyLength, RenderInput, TransformMode},
     resolve::{target::Target, target_resolver::Call},
-    response::delivery::UpstreamResponse,
-    upstream::{Handshake, UpgradeResult, UpstreamWebSocket, deadline::Deadline},
+    response::{delivery::UpstreamResponse, mask_secrets},
 };
 
 /// Sends the upgrade request to one target. `requested_model` is the model as the query names it.
@@ -29,7 +31,12 @@ pub(crate) async fn upgrade_target(
     if !target.provider.supports(operation) || target.provider.provider_format(operation, &log.model).is_some() {
         return Err(Error::UnsupportedOperation { operation: operation.id(), provider: target.provider.slug() });
     }
-    check_query_models(target, &call.head.query, requested_model)?;
+    target.guard_models(call, &state.settings.header_aliases, Body::empty())?;
+    if limit_admission::is_limited(target, log) {
+        drop(Box::pin(limit_admission::admit_attempt(state, call, target, Body::empty(), log)).await?);
+    }
+    log.details.mark_sending();
+    log.set_saved_provider(target);
     log.billing.tariff.provider_pricing.clone_from(&target.price_overrides);
     log.billing.tariff.saved_models = target.saved_provider.and_then(|saved| saved.models.clone());
     let issued = match &target.grant {
@@ -53,7 +60,10 @@ pub(crate) async fn upgrade_target(
             Err(Error::UpstreamResponseBroken { cause })
         }
         UpgradeResult::Rejected(incoming) => {
-            Ok(UpstreamResponse::new(*incoming, ApiFormat::OpenAi, deadline.response_started()))
+            let fetched = issued.as_deref().and_then(IssuedCredential::token);
+            let incoming =
+                Box::pin(mask_secrets::mask_stored_secrets(target, fetched, *incoming, &mut deadline)).await?;
+            Ok(UpstreamResponse::new(incoming, ApiFormat::OpenAi, deadline.response_started()))
         }
     }
 }
@@ -87,7 +97,7 @@ fn render_upgrade_head(
         issued_credential: issued,
     };
     let mut bytes = request_head::render_head(&call, target, input, &state.settings.header_aliases)?;
-    credentials::sign_head(target, call.route.operation, issued, (&mut bytes, &PayloadDigest::compute(b"")))?;
+    credentials::sign_head(target, call.route.operation, issued, &mut bytes, &PayloadDigest::compute(b""))?;
     Ok(bytes)
 }
 
@@ -102,19 +112,16 @@ fn query_values<'q>(query: &'q str, wanted: &'q str) -> impl Iterator<Item = Str
     pairs.filter(move |(name, _)| name == wanted).map(|(_, value)| value.into_owned())
 }
 
-/// Checks every `model` and `deployment` in the query. A provider may read another duplicate than the gateway does, so
-/// each must be allowed.
-fn check_query_models(target: &Target<'_>, query: &str, requested_model: &str) -> Result<()> {
-    let mut all = query_values(query, "model").chain(query_values(query, "deployment"));
-    all.try_for_each(|name| if name == requested_model { Ok(()) } else { target.check_line_model(&name) })
-}
-
 /// Replaces the model or deployment in a query and leaves all other parameters unchanged.
 fn replace_query_model(query: &str, model: &str) -> String {
     let escaped: String = url::form_urlencoded::byte_serialize(model.as_bytes()).collect();
     let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-        Some((key @ ("model" | "deployment"), _)) => Cow::Owned(format!("{key}={escaped}")),
-        _ => Cow::Borrowed(pair),
+        // The provider decodes names, so `mod%65l` names the model too.
+        Some((key, _)) => match &*percent_decode_str(key).decode_utf8_lossy() {
+            key @ ("model" | "deployment") => Cow::Owned(format!("{key}={escaped}")),
+            _ => Cow::Borrowed(pair),
+        },
+        None => Cow::Borrowed(pair),
     });
     pairs.collect::<Vec<_>>().join("&")
 }
@@ -133,5 +140,6 @@ mod tests {
         );
         assert_eq!(replace_query_model(query, "gpt realtime"), "a=1&model=gpt+realtime&b=%20");
         assert_eq!(replace_query_model("deployment=%40az%2Fgood", "good"), "deployment=good");
+        assert_eq!(replace_query_model("mod%65l=%40az%2Fgood&x", "good"), "model=good&x");
     }
 }

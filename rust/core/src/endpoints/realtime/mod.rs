@@ -3,12 +3,12 @@
 pub(crate) mod connect;
 mod relay;
 
+use penstock_net::headers::Headers;
 pub use tokio_tungstenite::tungstenite::{
     Message, Utf8Bytes,
     protocol::{CloseFrame, frame::coding::CloseCode},
 };
 
-use crate::ingress::headers::Headers;
 pub(crate) use connect::{model_from_query, upgrade_target};
 pub use relay::WebSocketSession;
 

@@ -13,7 +13,8 @@ use futures_util::{
     SinkExt, StreamExt,
     stream::{SplitSink, SplitStream},
 };
-use penstock_llm::{operation::Operation, usage::SessionMeter as Meter};
+use penstock_llm::{operation::Operation, stream::session::SessionMeter as Meter};
+use penstock_net::{MAX_MESSAGE_BYTES, ProviderWebSocket};
 use serde::Deserialize;
 use tokio::{
     sync::mpsc::{Receiver, Sender},
@@ -29,7 +30,6 @@ use crate::{
     },
     error::{Error, Result},
     gateway_state::GatewayState,
-    upstream::{MAX_MESSAGE_BYTES, ProviderWebSocket},
 };
 
 /// How long each side may take to complete the closing handshake.
@@ -90,7 +90,7 @@ impl ModelGuard {
         if self.requires_model_per_message {
             check_message_models(models, payload)?;
         }
-        models.check_secondary_models(payload)
+        models.check_named_models(payload, &[])
     }
 }
 
@@ -100,10 +100,10 @@ fn check_message_models(models: &SavedModels, payload: &[u8]) -> Result<()> {
     let mut requested = model.into_iter().chain(response.and_then(|within| within.model)).peekable();
     if requested.peek().is_none() && kind.is_some_and(|kind| kind == RESPONSE_CREATE) {
         // Without a model the provider may select one itself, for example from a stored prompt.
-        return Err(Error::ModelNotAllowed { model: String::new() });
+        return Err(Error::model_not_allowed(""));
     }
     let refused = requested.find(|model| !models.is_allowed(model));
-    refused.map_or(Ok(()), |model| Err(Error::ModelNotAllowed { model: model.into_owned() }))
+    refused.map_or(Ok(()), |model| Err(Error::model_not_allowed(model)))
 }
 
 /// Reason why a session ended.
@@ -150,10 +150,10 @@ impl WebSocketSession {
         let (mut out, mut into) = socket.split();
         let pulse = ActivityTracker { started_at: Instant::now(), last_received_ms: AtomicU64::new(0) };
         let mut meter = Meter::default();
-        let ward = ModelGuard::from_record(&record);
+        let guard = ModelGuard::from_record(&record);
         let end = tokio::select! {
-            end = relay_to_provider(state, (&mut from, &ward), &mut out, &pulse) => end,
-            end = relay_to_client(state, (&mut into, &pulse), &to, (&mut meter, &mut record)) => end,
+            end = relay_to_provider(state, &mut from, &guard, &mut out, &pulse) => end,
+            end = relay_to_client(state, &mut into, &pulse, &to, &mut meter, &mut record) => end,
             () = state.wait_for_drain_start() => SessionEnd::Draining,
         };
         let (client_close, provider_close) = end.close_frames();
@@ -243,7 +243,8 @@ fn filter_sendable(frame: CloseFrame) -> Option<CloseFrame> {
 /// Relays messages from the client to the provider. Pings the provider when it has been idle for a heartbeat.
 async fn relay_to_provider(
     state: &GatewayState,
-    (from, ward): (&mut Receiver<Message>, &ModelGuard),
+    from: &mut Receiver<Message>,
+    guard: &ModelGuard,
     out: &mut SplitSink<Box<ProviderWebSocket>, Message>,
     pulse: &ActivityTracker,
 ) -> SessionEnd {
@@ -258,7 +259,7 @@ async fn relay_to_provider(
                 None => return SessionEnd::ClientDisconnected,
                 Some(Message::Close(frame)) => return SessionEnd::ClosedByClient(frame),
                 Some(message) if message.len() > MAX_MESSAGE_BYTES => return SessionEnd::MessageTooLarge,
-                Some(message) => match ward.check_message(&message) {
+                Some(message) => match guard.check_message(&message) {
                     Ok(()) => message,
                     Err(error) => return SessionEnd::MessageDenied(error),
                 },
@@ -282,9 +283,11 @@ async fn relay_to_provider(
 /// Relays messages from the provider to the client and meters their usage.
 async fn relay_to_client(
     state: &GatewayState,
-    (into, pulse): (&mut SplitStream<Box<ProviderWebSocket>>, &ActivityTracker),
+    into: &mut SplitStream<Box<ProviderWebSocket>>,
+    pulse: &ActivityTracker,
     to: &Sender<Message>,
-    (meter, record): (&mut Meter, &mut Record),
+    meter: &mut Meter,
+    record: &mut Record,
 ) -> SessionEnd {
     let stall = Duration::from_millis(state.settings.write_stall_ms);
     loop {

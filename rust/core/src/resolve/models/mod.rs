@@ -1,13 +1,14 @@
 //! Per-model rules of saved providers: which models are allowed, their hosts, options and prices. Also detects requests
 //! for the model catalogue.
 
-pub(crate) mod grader_models;
+pub(crate) mod named_models;
 
 use penstock_llm::{
     catalog,
     operation::{BodyKind, Operation},
 };
-use percent_encoding::percent_decode_str;
+use penstock_net::headers::Headers;
+use serde::Deserialize;
 
 use crate::{
     accounting::{
@@ -15,20 +16,33 @@ use crate::{
         saved_models::{SavedModel, SavedModels},
     },
     auth::caller::{self, Caller},
-    config::{Config, Strictness},
     error::{Error, Result},
     ingress::{
         control_headers::{ControlHeaders, split_control_name},
-        headers::{Headers, RequestHead},
+        message::RequestHead,
     },
     resolve::{target::Target, target_resolver::Call},
     state::snapshot::{SavedProvider, Snapshot},
 };
 
+/// Main model of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestedModel<'m> {
+    /// Name that the provider gets.
+    pub model: &'m str,
+    /// Name as the query has it, which is replaced when the request is sent.
+    pub in_query: &'m str,
+}
+
 impl<'s> Target<'s> {
-    /// Applies the saved settings of the requested model and its path prefix. Rejects a model that may not be used.
-    pub fn apply_model(&mut self, call: &Call<'_>, model: &str, body: &[u8]) -> Result<()> {
+    /// Applies the saved settings of the requested model and its path prefix. Rejects a model that may not be used, as
+    /// its main model or anywhere else.
+    pub fn apply_model(&mut self, call: &Call<'_>, requested: RequestedModel<'_>, body: &[u8]) -> Result<()> {
+        let model = requested.model;
         self.check_and_apply_model(call, model, body)?;
+        if let Some(models) = self.restricted_models() {
+            self.check_named_models(call, models, requested, body)?;
+        }
         if let Some(prefix) = self.provider.path_prefix(call.route.operation, model, &self.base_url.prefix) {
             self.base_url.prefix = prefix.into();
         }
@@ -44,26 +58,17 @@ impl<'s> Target<'s> {
         if call.route.operation == Operation::CreateBatchJob {
             models.check_job_model(&self.provider.job_models(body))?;
         } else if let Some(saved_model) = saved_model {
-            self.apply_saved_model(call, saved_model)
-                .ok_or_else(|| Error::ModelNotAllowed { model: model.to_owned() })?;
+            self.apply_saved_model(call, saved_model).ok_or_else(|| Error::model_not_allowed(model))?;
         } else if !self.may_use_unlisted_model(call, models, model) {
-            return Err(Error::ModelNotAllowed { model: model.to_owned() });
+            return Err(Error::model_not_allowed(model));
         }
-        if call.route.operation == Operation::CreateFinetune && models.is_restricted() {
-            for grader in grader_models::parse_grader_models(body)
-                .ok_or_else(|| Error::ModelNotAllowed { model: String::new() })?
-            {
-                models.check_job_model(&[grader])?;
-            }
-        }
-        models.check_secondary_models(body)?;
         self.check_model_override(call, saved, saved_model)
     }
 
     /// Returns true if a model that is not listed may be used.
     fn may_use_unlisted_model(&self, call: &Call<'_>, models: &SavedModels, model: &str) -> bool {
         if !model.is_empty() {
-            return models.allow_all;
+            return models.is_allowed(model);
         }
         // A request that names its model elsewhere is checked before anything is sent.
         let is_looked_at = self.batch_line_allowlist(call).is_some() || self.is_message_batch_cancel(call);
@@ -85,18 +90,15 @@ impl<'s> Target<'s> {
         saved: &SavedProvider,
         saved_model: Option<&SavedModel>,
     ) -> Result<()> {
-        if let (Operation::Proxy, Some(models), true) = (call.route.operation, &saved.models, call.head.expects_body())
-            && let Some(segment) = self.provider.model_in_path(call.route.path)
-        {
-            models.check_job_model(&candidate_model_names(segment))?;
-        }
         let Some(pinned) = self.provider.model_override(&self.options, call.route.path_params) else { return Ok(()) };
         let is_own = |saved_model: &SavedModel| saved_model.options.iter().any(|(_, value)| value == pinned);
         if saved.options.has_value(pinned) || saved_model.is_some_and(is_own) {
             return Ok(());
         }
         self.check_line_model(pinned)?;
-        if let (Some(models), true) = (&saved.models, self.provider.model_from_options(&self.options) == Some(pinned)) {
+        if let (Some(models), true) =
+            (&saved.models, self.provider.row().model_from_options(&self.options) == Some(pinned))
+        {
             self.price_overrides.model_prices = models.model_prices(pinned);
         }
         Ok(())
@@ -114,7 +116,7 @@ impl<'s> Target<'s> {
         self.price_overrides.model_prices.clone_from(&saved_model.prices);
         for (option, value) in &saved_model.options {
             // Providers may define the same option differently: some take it as a header, others do not.
-            let definition = self.provider.options().iter().find(|definition| definition.key == option.key);
+            let definition = self.provider.row().options.iter().find(|definition| definition.key == option.key);
             if let Some(definition) = definition {
                 self.options.replace(*definition, value.clone());
             }
@@ -151,13 +153,6 @@ fn may_select_hidden_model(call: &Call<'_>) -> bool {
     }
 }
 
-/// Returns the model names that a segment of a raw path may contain: the whole segment, and the part before its verb.
-fn candidate_model_names(segment: &str) -> Vec<String> {
-    let segment = percent_decode_str(segment).decode_utf8_lossy().into_owned();
-    let bare = segment.rsplit_once(':').map(|(bare, _)| bare.to_owned());
-    [segment].into_iter().chain(bare).collect()
-}
-
 /// Returns true if a model list request is for the catalogue: it names no provider, or asks for the catalogue
 /// explicitly.
 pub fn is_catalogue_request(snapshot: &Snapshot, head: &RequestHead, aliases: &[String]) -> bool {
@@ -184,12 +179,12 @@ pub fn catalogue_query(snapshot: &Snapshot, head: &RequestHead, aliases: &[Strin
         return None;
     }
     let control = ControlHeaders::parse(&head.headers, aliases);
-    let token_identity = caller::authenticate_token(snapshot, &head.headers, &control).ok().flatten();
-    let caller = caller::admit(token_identity.as_ref(), snapshot, true, &head.headers, &control).ok()?;
+    let token = caller::authenticate_token(snapshot, &head.headers, &control).ok().flatten();
+    let caller = caller::admit(token.as_ref(), snapshot, true, &head.headers, &control).ok()?;
     let by_config = || {
         let config = control.config?;
-        let config = snapshot.find_config(caller.workspace(), config).filter(|_| is_slug(config.as_bytes()))?;
-        config.root.provider.as_deref().filter(|name| name.starts_with('@'))
+        let saved = snapshot.find_config(caller.workspace(), config).filter(|_| is_slug(config.as_bytes()))?;
+        saved.config.root.provider.as_deref().filter(|name| name.starts_with('@'))
     };
     let saved = |slug: &str| snapshot.find_provider(caller.workspace(), slug).map(|saved| saved.provider.clone());
     let (kind, catalogue_filter) = match (control.provider.or_else(by_config), control.virtual_key) {
@@ -200,7 +195,7 @@ pub fn catalogue_query(snapshot: &Snapshot, head: &RequestHead, aliases: &[Strin
         (None, Some(slug)) => (saved(slug)?, format!("provider={slug}")),
         (None, None) => return None,
     };
-    let is_listless = catalog::find_provider(&kind).is_some_and(|provider| !provider.has_model_list());
+    let is_listless = catalog::find_provider(&kind).is_some_and(|provider| !provider.row().has_model_list);
     let mark = if head.query.is_empty() { "" } else { "&" };
     is_listless.then(|| format!("{}{mark}{catalogue_filter}", head.query))
 }
@@ -213,6 +208,13 @@ fn control_value<'h>(headers: &'h Headers, aliases: &[String], wanted: &[u8]) ->
         .map(|(_, value)| value)
 }
 
+/// Fields of an inline config that decide whether a model list comes from the catalogue.
+#[derive(Deserialize)]
+struct InlineFlags {
+    #[serde(default, alias = "fetchIntegratedModels")]
+    fetch_integrated_models: bool,
+}
+
 fn config_fetches_catalogue(
     snapshot: &Snapshot,
     head: &RequestHead,
@@ -220,27 +222,19 @@ fn config_fetches_catalogue(
     config: &str,
 ) -> bool {
     if !is_slug(config.as_bytes()) {
-        return Config::parse(config.as_bytes(), Strictness::Lenient)
-            .is_ok_and(|config| config.root.fetch_integrated_models);
+        // The config is not compiled, because the caller is not known yet.
+        return serde_json::from_str::<InlineFlags>(config).is_ok_and(|flags| flags.fetch_integrated_models);
     }
     // A caller with a token instead of a key has a workspace too.
-    let token_identity = caller::authenticate_token(snapshot, &head.headers, control).ok().flatten();
-    let caller = caller::admit(token_identity.as_ref(), snapshot, true, &head.headers, control).ok();
+    let token = caller::authenticate_token(snapshot, &head.headers, control).ok().flatten();
+    let caller = caller::admit(token.as_ref(), snapshot, true, &head.headers, control).ok();
     let workspace = caller.as_ref().and_then(Caller::workspace);
-    snapshot.find_config(workspace, config).is_some_and(|config| config.root.fetch_integrated_models)
+    snapshot.find_config(workspace, config).is_some_and(|saved| saved.config.root.fetch_integrated_models)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn yields_model_name_with_and_without_verb() {
-        let candidates = |segment: &str| candidate_model_names(segment).join(" ");
-        assert_eq!(candidates("d%201"), "d 1");
-        assert_eq!(candidates("amazon.nova-lite-v1%3A0"), "amazon.nova-lite-v1:0 amazon.nova-lite-v1");
-        assert_eq!(candidates("gemini:generateContent"), "gemini:generateContent gemini");
-    }
 
     const SNAPSHOT_JSON: &str = r#"{"epoch":"1","catalogue":true,
         "models":[{"id":"i","allow_all":false,"models":[{"slug":"gpt","enabled":true},{"slug":"old","enabled":false}]}],
@@ -270,6 +264,29 @@ mod tests {
         }
         let free = SavedModels { allow_all: true, ..SavedModels::default() };
         assert!(free.check_job_model(&[]).is_ok());
+    }
+
+    #[test]
+    fn a_disabled_model_stays_disabled_in_any_spelling() {
+        let rows = r#"[{"slug":"Old","enabled":false},{"slug":"ft:old:me","enabled":true}]"#;
+        let published = format!(r#"{{"id":"i","allow_all":true,"models":{rows}}}"#);
+        let models = SavedModels::compile(serde_json::from_str(&published).unwrap(), "$", &mut Vec::new());
+        for model in [
+            " old",
+            "OLD",
+            "a/b/old",
+            "models/old:generateContent",
+            "us.old",
+            "%256fld",
+            "old?x",
+            "o\u{131}ld",
+            "../old\\",
+        ] {
+            assert!(!models.is_allowed(model), "{model}");
+        }
+        for model in ["older", "old-2", "my-old", "old.1", "ft:old:me", "a b"] {
+            assert!(models.is_allowed(model), "{model}");
+        }
     }
 
     #[test]

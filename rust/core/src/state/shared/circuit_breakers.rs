@@ -11,7 +11,7 @@ use super::{
     target_states::TargetStates,
 };
 use crate::{
-    features::circuit_breaker::{Breaker, Policy, Verdict},
+    features::circuit_breaker::{Breaker, BreakerPolicy, Verdict},
     state::shared::pubsub::BreakerDelta,
 };
 
@@ -35,7 +35,7 @@ struct BreakerState {
 }
 
 impl BreakerState {
-    fn verdict(&self, policy: &Policy, now: Duration, is_shared: bool) -> Verdict {
+    fn verdict(&self, policy: &BreakerPolicy, now: Duration, is_shared: bool) -> Verdict {
         let verdict = self.breaker.verdict(policy, now);
         if is_shared && verdict == Verdict::HalfOpen && !self.holds_probe_claim(policy, now) {
             return Verdict::Open;
@@ -43,12 +43,12 @@ impl BreakerState {
         verdict
     }
 
-    fn holds_probe_claim(&self, policy: &Policy, now: Duration) -> bool {
+    fn holds_probe_claim(&self, policy: &BreakerPolicy, now: Duration) -> bool {
         matches!(self.probe_claim, ProbeClaim::Granted(at) if now.saturating_sub(at) < policy.cooldown())
     }
 
     /// Marks the probe claim as requested if it is due; returns true if so.
-    fn start_claim_if_due(&mut self, policy: &Policy, now: Duration) -> bool {
+    fn start_claim_if_due(&mut self, policy: &BreakerPolicy, now: Duration) -> bool {
         let is_asked =
             matches!(self.probe_claim, ProbeClaim::Requested(at) if now.saturating_sub(at) < CLAIM_RETRY_INTERVAL);
         let is_due = self.breaker.verdict(policy, now) == Verdict::HalfOpen;
@@ -60,7 +60,7 @@ impl BreakerState {
     }
 
     /// Adds a result to the unsent delta; returns true if the delta was empty before.
-    fn add_to_delta(&mut self, target: u64, policy: &Policy, failed: bool) -> bool {
+    fn add_to_delta(&mut self, target: u64, policy: &BreakerPolicy, failed: bool) -> bool {
         let is_first = self.unsent_delta.requests == 0;
         self.unsent_delta.target = target;
         self.unsent_delta.cooldown_ms = policy.cooldown().as_millis() as u64;
@@ -92,13 +92,13 @@ impl CircuitBreakers {
     }
 
     /// Returns the verdict for a request without changing any state.
-    pub fn peek_verdict(&self, target: u64, policy: &Policy, now: Duration) -> Verdict {
+    pub fn peek_verdict(&self, target: u64, policy: &BreakerPolicy, now: Duration) -> Verdict {
         let is_shared = self.connected_redis().is_some();
         self.states.with_existing(target, |state| state.verdict(policy, now, is_shared)).unwrap_or(Verdict::Closed)
     }
 
     /// Returns the verdict for a request that may be sent. If a probe is due, claims it in Redis.
-    pub fn verdict_and_claim(&self, target: u64, policy: &Policy, now: Duration) -> Verdict {
+    pub fn verdict_and_claim(&self, target: u64, policy: &BreakerPolicy, now: Duration) -> Verdict {
         let redis = self.connected_redis();
         let check = |state: &mut BreakerState| {
             (state.verdict(policy, now, redis.is_some()), state.start_claim_if_due(policy, now))
@@ -111,7 +111,13 @@ impl CircuitBreakers {
     /// Admits a request to a target; `None` if the breaker is open. The request becomes the probe if the breaker is
     /// half-open. The permit must record the outcome; dropping it releases the probe. With `always`, an open breaker
     /// admits the request too.
-    pub fn admit(self: &Arc<Self>, target: u64, policy: &Policy, now: Duration, always: bool) -> Option<BreakerPermit> {
+    pub fn admit(
+        self: &Arc<Self>,
+        target: u64,
+        policy: &BreakerPolicy,
+        now: Duration,
+        always: bool,
+    ) -> Option<BreakerPermit> {
         let is_shared = self.connected_redis().is_some();
         let is_idle = |state: &BreakerState| state.breaker.verdict(policy, now) == Verdict::Closed;
         let (verdict, asks) = self.states.with_entry(target, is_idle, |state| {
@@ -128,7 +134,7 @@ impl CircuitBreakers {
         Some(passage).filter(|_| always || verdict != Verdict::Open)
     }
 
-    fn request_claim(&self, asks: bool, target: u64, policy: &Policy) {
+    fn request_claim(&self, asks: bool, target: u64, policy: &BreakerPolicy) {
         if let (Some(redis), true) = (self.connected_redis(), asks) {
             redis.enqueue(RedisCommand::ClaimProbe { target, cooldown: policy.cooldown() });
         }
@@ -139,7 +145,7 @@ impl CircuitBreakers {
         self.states.count_matching(|state| !is_breaker_closed(state))
     }
 
-    fn record_outcome(&self, (target, is_probe): (u64, bool), policy: &Policy, now: Duration, failed: bool) -> bool {
+    fn record_outcome(&self, target: u64, is_probe: bool, policy: &BreakerPolicy, now: Duration, failed: bool) -> bool {
         let is_told = self.redis.is_some();
         let (opened, is_first) = self.states.with_entry(
             target,
@@ -225,13 +231,13 @@ impl BreakerPermit {
     }
 
     /// Records the outcome of an attempt; returns true if it opened the breaker.
-    pub fn record_outcome(&mut self, policy: &Policy, now: Duration, failed: bool) -> bool {
+    pub fn record_outcome(&mut self, policy: &BreakerPolicy, now: Duration, failed: bool) -> bool {
         let is_probe = mem::take(&mut self.is_probe);
-        self.breakers.record_outcome((self.target_key, is_probe), policy, now, failed)
+        self.breakers.record_outcome(self.target_key, is_probe, policy, now, failed)
     }
 
     /// Returns true if the breaker has opened since the request was admitted.
-    pub fn has_breaker_opened(&self, policy: &Policy, now: Duration) -> bool {
+    pub fn has_breaker_opened(&self, policy: &BreakerPolicy, now: Duration) -> bool {
         !self.is_forced && self.breakers.peek_verdict(self.target_key, policy, now) != Verdict::Closed
     }
 }

@@ -1,12 +1,17 @@
 //! Cache of inline configs. Compiles a config that requests bring along once, as long as it keeps being used.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
 
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 
 use crate::{
     config::{Config, Strictness},
-    error::Problem,
+    error::{Error, Problem},
     process::settings::TargetLimits,
     state::shared::bounded_cache::BoundedCache,
 };
@@ -16,29 +21,104 @@ const TEXT_COPIES: usize = 2;
 /// Approximate memory of a cache entry in addition to its config.
 const ENTRY_OVERHEAD_BYTES: usize = 256;
 
+/// Longer configs are compiled on a blocking thread, because other requests would wait here.
+const MAX_INLINE_COMPILE_BYTES: usize = 2 * 1024;
+/// Longest time to wait for the compilation of other requests' configs.
+const MAX_PERMIT_WAIT: Duration = Duration::from_secs(5);
+/// Longest time to compile a config, without the wait before.
+const COMPILE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Number of configs that are compiled on blocking threads at the same time; others wait.
+const MAX_CONCURRENT_COMPILATIONS: usize = 2;
+
+type Compiled = Result<Arc<Config>, Vec<Problem>>;
+
+/// Result of a compilation on a blocking thread. `get_or_compile` returns it as long as this value exists.
+#[derive(Debug)]
+pub struct PreparedConfig(#[allow(dead_code, reason = "keeps the result alive")] Option<Arc<Compiled>>);
+
 /// Keyed by the SHA-256 digest of the config text, so that credentials in it are not stored in clear as keys.
 #[derive(Debug)]
-pub struct InlineConfigCache(Mutex<BoundedCache<[u8; 32], Arc<Config>>>);
+pub struct InlineConfigCache {
+    cached: Mutex<BoundedCache<[u8; 32], Arc<Config>>>,
+    /// Results for requests that are being handled, including errors and configs too large for the cache.
+    prepared: Mutex<HashMap<[u8; 32], Weak<Compiled>>>,
+    compilations: Arc<Semaphore>,
+}
 
 impl InlineConfigCache {
     /// Creates a cache of about this many bytes.
     pub fn new(bytes: usize) -> Self {
-        Self(Mutex::new(BoundedCache::new(bytes)))
+        Self {
+            cached: Mutex::new(BoundedCache::new(bytes)),
+            prepared: Mutex::default(),
+            compilations: Arc::new(Semaphore::new(MAX_CONCURRENT_COMPILATIONS)),
+        }
     }
 
     /// Returns the compiled config of this text. Validation errors are not cached: each call reports them again.
-    pub fn get_or_compile(&self, text: &str, limits: TargetLimits) -> Result<Arc<Config>, Vec<Problem>> {
+    pub fn get_or_compile(&self, text: &str, limits: TargetLimits) -> Compiled {
         let key = Sha256::digest(text).into();
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cached) = lock().get(&key) {
-            return Ok(cached);
+        if let Some(found) = self.find(&key) {
+            return found;
         }
         // Compiles without holding the lock, so that other requests do not wait for a large config.
-        let config = Arc::new(Config::parse_with_limits(Some(limits), text.as_bytes(), Strictness::Lenient)?);
-        let size = config.estimated_bytes() + text.len() * TEXT_COPIES + ENTRY_OVERHEAD_BYTES;
-        lock().put(key, Arc::clone(&config), size);
+        let config = compile(text, limits)?;
+        self.insert(key, text, &config);
         Ok(config)
     }
+
+    /// Compiles a large config on a blocking thread. A following `get_or_compile` returns the result at once. Fails if
+    /// the configs of other requests take too long.
+    pub async fn prepare(&self, text: &str, limits: TargetLimits) -> Result<PreparedConfig, Error> {
+        if text.len() <= MAX_INLINE_COMPILE_BYTES {
+            return Ok(PreparedConfig(None));
+        }
+        let key = Sha256::digest(text).into();
+        if self.find(&key).is_some() {
+            return Ok(PreparedConfig(self.find_prepared(&key)));
+        }
+        let owned = text.to_owned();
+        let waiting = tokio::time::timeout(MAX_PERMIT_WAIT, Arc::clone(&self.compilations).acquire_owned());
+        let permit = waiting.await.map_err(|_| Error::Overloaded)?.map_err(|_| Error::Draining)?;
+        let compiling = async {
+            let job = move || {
+                let _permit = permit;
+                compile(&owned, limits)
+            };
+            tokio::task::spawn_blocking(job).await.ok()
+        };
+        let too_long = || {
+            let seconds = COMPILE_TIMEOUT.as_secs();
+            vec![Problem::new("$", format!("takes longer than {seconds} s to compile; use a smaller config"))]
+        };
+        let compiled = tokio::time::timeout(COMPILE_TIMEOUT, compiling).await.ok().flatten();
+        let compiled = Arc::new(compiled.unwrap_or_else(|| Err(too_long())));
+        if let Ok(config) = &*compiled {
+            self.insert(key, text, config);
+        }
+        let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        prepared.retain(|_, result| result.strong_count() > 0);
+        prepared.insert(key, Arc::downgrade(&compiled));
+        Ok(PreparedConfig(Some(compiled)))
+    }
+
+    fn find(&self, key: &[u8; 32]) -> Option<Compiled> {
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner).get(key);
+        cached.map(Ok).or_else(|| self.find_prepared(key).map(|result| (*result).clone()))
+    }
+
+    fn find_prepared(&self, key: &[u8; 32]) -> Option<Arc<Compiled>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(key)?.upgrade()
+    }
+
+    fn insert(&self, key: [u8; 32], text: &str, config: &Arc<Config>) {
+        let size = config.estimated_bytes() + text.len() * TEXT_COPIES + ENTRY_OVERHEAD_BYTES;
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner).put(key, Arc::clone(config), size);
+    }
+}
+
+fn compile(text: &str, limits: TargetLimits) -> Compiled {
+    Ok(Arc::new(Config::parse_with_limits(Some(limits), text.as_bytes(), Strictness::Lenient)?))
 }
 
 #[cfg(test)]
@@ -60,18 +140,57 @@ mod tests {
         assert_eq!(compile_text(&configs, "{").unwrap_err().len(), 1);
     }
 
+    #[tokio::test]
+    async fn prepares_large_configs_and_their_errors() {
+        let configs = InlineConfigCache::new(1);
+        let text = |value: &str| format!(r#"{{"provider":{value},"note":"{}"}}"#, "x".repeat(3000));
+        let prepared = configs.prepare(&text("\"openai\""), TargetLimits::default()).await.unwrap();
+        let first = compile_text(&configs, &text("\"openai\"")).unwrap();
+        assert!(Arc::ptr_eq(&first, &compile_text(&configs, &text("\"openai\"")).unwrap()));
+        drop(prepared);
+        assert!(configs.prepared.lock().unwrap().values().all(|result| result.strong_count() == 0));
+        let prepared = configs.prepare(&text("1"), TargetLimits::default()).await.unwrap();
+        assert_eq!(compile_text(&configs, &text("1")).unwrap_err().len(), 1);
+        drop(prepared);
+        assert!(configs.prepare("{", TargetLimits::default()).await.unwrap().0.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_for_other_configs_ends_in_an_error() {
+        let configs = InlineConfigCache::new(1);
+        let taken = configs.compilations.acquire_many(MAX_CONCURRENT_COMPILATIONS as u32).await.unwrap();
+        let text = format!(r#"{{"provider":"openai","note":"{}"}}"#, "x".repeat(3000));
+        let error = configs.prepare(&text, TargetLimits::default()).await.unwrap_err();
+        assert_eq!((error.status(), error.code()), (503, "overloaded"));
+        drop(taken);
+        assert!(configs.prepare(&text, TargetLimits::default()).await.unwrap().0.is_some());
+    }
+
+    #[test]
+    fn inherited_parameters_are_bounded_in_bytes() {
+        let text = |bytes: usize| {
+            json!({"default_params": {"text": "x".repeat(bytes)}, "strategy": {"mode": "fallback"},
+                "targets": vec![json!({"provider": "openai"}); 20]})
+            .to_string()
+        };
+        let configs = InlineConfigCache::new(1);
+        assert!(compile_text(&configs, &text(100_000)).is_ok());
+        let problems = compile_text(&configs, &text(1_000_000)).unwrap_err();
+        assert!(problems.iter().any(|problem| problem.message.contains("16777216 bytes")), "{problems:?}");
+    }
+
     /// Returns how many of 100 such configs stay in the cache.
     fn count_retained(config: impl Fn(usize) -> String) -> usize {
         let configs = InlineConfigCache::new(8 * 1024 * 1024);
         (0..100).for_each(|number| drop(compile_text(&configs, &config(number)).unwrap()));
-        configs.0.lock().unwrap().len()
+        configs.cached.lock().unwrap().len()
     }
 
     #[test]
     fn config_counts_by_its_memory_not_its_text_length() {
         assert_eq!(count_retained(|number| json!({"provider": "openai", "note": number}).to_string()), 100);
         let matching = |number| {
-            let query = json!({"params.m": {"$regex": r"^\w+$"}, "params.n": number});
+            let query = json!({"params.m": {"$regex": r"^(\w{1,50}-){10}$"}, "params.n": number});
             json!({"strategy": {"mode": "conditional", "default": "a", "conditions": [{"query": query, "then": "a"}]},
                 "targets": [{"name": "a"}]})
             .to_string()

@@ -2,12 +2,14 @@
 //! of it is bounded. With Redis, breakers and cached responses are shared with other workers and nodes.
 
 pub mod bounded_cache;
+pub mod check_hosts;
 pub mod circuit_breakers;
 pub mod inline_configs;
 pub mod latency;
 pub mod monotonic_clock;
 pub mod node_store;
 pub mod pending_charges;
+pub mod prompt_versions;
 pub mod pubsub;
 pub mod redis;
 pub mod response_cache;
@@ -22,16 +24,19 @@ use std::{
 };
 
 use penstock_llm::translation::SignatureCache;
+use penstock_net::memory_budget::MemoryBudget;
 
 use crate::{
     error::Problem,
-    process::{memory_budget::MemoryBudget, settings::Settings},
+    process::settings::Settings,
     state::shared::{
+        check_hosts::CheckHosts,
         circuit_breakers::CircuitBreakers,
         latency::LatencyTracker,
         monotonic_clock::MonotonicClock,
         node_store::NodeStoreClient,
         pending_charges::{PendingCharges, SharedStore},
+        prompt_versions::PromptVersionCache,
         pubsub::PubSubHandler,
         response_cache::ResponseCache,
         retry_budgets::{RetryAllowance, RetryBudgets},
@@ -67,6 +72,10 @@ pub struct SharedState {
     pub node_store: Option<Arc<NodeStoreClient>>,
     /// Signatures of tool calls.
     pub tool_call_signatures: Arc<SignatureCache>,
+    /// Versions of prompts that are not in the snapshot.
+    pub prompt_versions: PromptVersionCache,
+    /// Hosts that checks of guardrails call.
+    pub check_hosts: Arc<CheckHosts>,
     pub clock: Arc<MonotonicClock>,
     pub redis: Option<Arc<RedisClient>>,
     hash_seed: DefaultHasher,
@@ -106,6 +115,8 @@ impl SharedState {
             pending_charges: Arc::new(PendingCharges::new(select_charge_store(redis.as_ref(), neighbours.as_ref()))),
             node_store: neighbours,
             tool_call_signatures: Arc::new(build_signatures(redis.clone())),
+            prompt_versions: PromptVersionCache::default(),
+            check_hosts: Arc::default(),
             clock,
             redis,
             hash_seed: seed,

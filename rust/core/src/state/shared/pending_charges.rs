@@ -63,7 +63,7 @@ impl PendingCharges {
     }
 
     /// Adds the charge of a background response whose usage is not known yet.
-    pub fn add(&self, provider: &str, id: &str, (model, provider_model): (&str, Option<&str>)) {
+    pub fn add(&self, provider: &str, id: &str, model: &str, provider_model: Option<&str>) {
         if id.len() > MAX_ID_BYTES {
             return;
         }
@@ -148,8 +148,8 @@ mod tests {
     #[tokio::test]
     async fn charge_is_settled_once_and_only_for_its_provider() {
         let charges = Arc::new(PendingCharges::new(SharedStore::None));
-        charges.add("openai", "resp_1", ("m", Some("own")));
-        charges.add("openai", &"x".repeat(MAX_ID_BYTES + 1), ("m", None));
+        charges.add("openai", "resp_1", "m", Some("own"));
+        charges.add("openai", &"x".repeat(MAX_ID_BYTES + 1), "m", None);
         assert!(charges.find("azure-openai", "resp_1").await.is_none());
         assert!(charges.find("openai", &"x".repeat(MAX_ID_BYTES + 1)).await.is_none());
         // Two requests find the charge, and one of them settles it.

@@ -29,7 +29,6 @@ use crate::{
     error::Problem,
     features::cache::CacheKey,
     process::{metrics::Counter, settings::Settings},
-    upstream::tls,
 };
 
 /// Timeout for connecting, pinging and sending a batch, none of which a request waits for.
@@ -158,7 +157,7 @@ impl RedisClient {
         let client = match &settings.tls_ca {
             Some(path) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => {
                 let unread = |error: io::Error| Problem::new("$.tls_ca", error.to_string());
-                let root_cert = Some(tls::trusted_roots_pem(path).map_err(unread)?);
+                let root_cert = Some(penstock_net::trusted_roots_pem(path).map_err(unread)?);
                 Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert })
             }
             _ => Client::open(info),
@@ -400,7 +399,7 @@ impl RedisClient {
         let (mut pipeline, mut claims) = (pipe(), Vec::new());
         pipeline.ignore_errors();
         for order in batch.drain(..) {
-            self.append_command(order, &mut pipeline, &mut message, (&mut claims, link.clock_offset_ms));
+            self.append_command(order, &mut pipeline, &mut message, &mut claims, link.clock_offset_ms);
         }
         if !message.is_empty()
             && let Ok(text) = serde_json::to_vec(&message)
@@ -426,7 +425,8 @@ impl RedisClient {
         order: RedisCommand,
         pipeline: &mut Pipeline,
         message: &mut PubSubMessage,
-        (claims, ahead): (&mut Vec<(usize, u64)>, i64),
+        claims: &mut Vec<(usize, u64)>,
+        clock_offset_ms: i64,
     ) {
         let breakers = self.prefixed_key("breakers");
         match order {
@@ -450,7 +450,7 @@ impl RedisClient {
                 pipeline.cmd("SET").arg(self.claim_key(target)).arg(self.worker_id).arg("NX").arg("PX").arg(age);
             }
             RedisCommand::BreakerOpened { target, opened_at: at } => {
-                pipeline.cmd("ZADD").arg(breakers).arg(ahead + at.as_millis() as i64).arg(target);
+                pipeline.cmd("ZADD").arg(breakers).arg(clock_offset_ms + at.as_millis() as i64).arg(target);
                 pipeline.cmd("DEL").arg(self.claim_key(target));
                 message.opened.push(target);
             }

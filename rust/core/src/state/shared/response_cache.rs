@@ -104,7 +104,7 @@ pub struct PendingCacheEntry {
 }
 
 impl PendingCacheEntry {
-    pub fn new(cache: Arc<ResponseCache>, (key, is_refresh): (CacheKey, bool), max_age: Duration, kind: &str) -> Self {
+    pub fn new(cache: Arc<ResponseCache>, key: CacheKey, is_refresh: bool, max_age: Duration, kind: &str) -> Self {
         Self { cache, key, max_age, content_type: kind.into(), body: Vec::new(), is_too_large: false, is_refresh }
     }
 
@@ -148,7 +148,7 @@ mod tests {
     use crate::features::cache::Partition;
 
     fn store_response(responses: &Arc<ResponseCache>, key: CacheKey, age: Duration, body: &[u8]) {
-        let mut filling = PendingCacheEntry::new(Arc::clone(responses), (key, false), age, "text/plain");
+        let mut filling = PendingCacheEntry::new(Arc::clone(responses), key, false, age, "text/plain");
         body.chunks(3).for_each(|chunk| filling.append(chunk));
         filling.store();
     }

@@ -14,7 +14,7 @@ pub struct RetryAllowance {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct WindowCounts {
+struct RetryCounts {
     requests: f64,
     retries: f64,
 }
@@ -23,16 +23,16 @@ struct WindowCounts {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RetryBudget {
     current_second: u64,
-    current: WindowCounts,
-    previous: WindowCounts,
+    current: RetryCounts,
+    previous: RetryCounts,
 }
 
 impl RetryBudget {
     fn advance_window(&mut self, now: Duration) {
         let second = now.as_secs();
         if second != self.current_second {
-            self.previous = if second == self.current_second + 1 { self.current } else { WindowCounts::default() };
-            self.current = WindowCounts::default();
+            self.previous = if second == self.current_second + 1 { self.current } else { RetryCounts::default() };
+            self.current = RetryCounts::default();
             self.current_second = second;
         }
     }

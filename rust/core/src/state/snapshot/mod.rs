@@ -13,19 +13,24 @@ use std::{
 use penstock_llm::catalog::Options;
 use sha2::{Digest, Sha256};
 
+pub use self::tables::SavedConfig;
 use self::tables::{LookupTables, WorkspaceScoped};
-pub use crate::auth::gateway_key::{GatewayKey, Workspace};
+pub use crate::auth::gateway_key::{DefaultGuardrails, GatewayKey, Workspace};
+use penstock_net::BaseUrl;
+
 use crate::{
     accounting::{
         prices::Prices,
+        record::details::{ProviderIdentity, RecordIdentity},
         saved_models::{HeaderFields, SavedModels},
     },
     auth::jwt::{TokenAuthenticator, TokenIdentity},
-    config::Config,
-    error::{Error, KeyDenial, Problem},
+    error::{Error, KeyDenial, Problem, PromptError},
     features::inspect_stream::InspectStream,
+    guardrails::saved::SavedGuardrail,
+    limits::rule::WorkspaceLimits,
     process::secret::Secret,
-    upstream::BaseUrl,
+    prompts::saved::{SavedPartial, SavedPrompt},
 };
 
 /// Number of entries from which a snapshot is freed on a thread of its own, because that takes noticeable time.
@@ -37,6 +42,8 @@ const MAX_DROP_POLLS: u32 = 3000;
 /// A saved provider: a slug that stands for a provider and its credential.
 #[derive(Debug, Clone)]
 pub struct SavedProvider {
+    /// Names under which records show it.
+    pub identity: Arc<ProviderIdentity>,
     pub provider: String,
     pub api_key: Option<Secret>,
     pub custom_host: Option<BaseUrl>,
@@ -65,11 +72,15 @@ pub struct Snapshot {
     providers: WorkspaceScoped<SavedProvider>,
     /// Metadata that workspaces add to all their requests, by workspace id.
     workspace_metadata: HashMap<Box<str>, Vec<(String, String)>>,
+    /// Guardrails of all requests of a workspace, by workspace id.
+    default_guardrails: HashMap<Box<str>, DefaultGuardrails>,
     /// Workspaces that reject inline configs.
     inline_blocking_workspaces: HashSet<Box<str>>,
     /// Workspaces whose request log contains only figures such as usage and cost, no content.
     metrics_only_workspaces: HashSet<Box<str>>,
     workspaces: Vec<Workspace>,
+    /// Index in `workspaces` by workspace id.
+    workspace_indexes: HashMap<Arc<str>, usize>,
     token_verifier: Option<TokenAuthenticator>,
     pub prices: Arc<Prices>,
     /// True if the control process has a model catalogue.
@@ -114,6 +125,74 @@ impl Snapshot {
         workspace == name || self.workspaces.iter().any(|one| &*one.id == workspace && &*one.slug == name)
     }
 
+    /// Returns the fields of a record that identify the owner of a key.
+    pub fn record_identity(&self, key: &GatewayKey) -> RecordIdentity {
+        let workspace_id = key.workspace.clone();
+        let workspace = workspace_id.as_ref().and_then(|id| self.find_workspace(id));
+        let non_empty = |text: &Arc<str>| Some(Arc::clone(text)).filter(|text| !text.is_empty());
+        RecordIdentity {
+            organisation_id: workspace.and_then(|workspace| non_empty(&workspace.organisation_id)),
+            workspace_slug: workspace.and_then(|workspace| non_empty(&workspace.slug)),
+            workspace_id,
+            api_key_name: Some(key.name.clone()).filter(|name| !name.is_empty()),
+            user_id: key.user_id.clone(),
+        }
+    }
+
+    /// Returns the limits of a workspace and its objects; `None` if it has none.
+    pub fn find_limits(&self, workspace: &str) -> Option<&WorkspaceLimits> {
+        self.stored_tables.find_limits(workspace)
+    }
+
+    /// Returns a prompt that a workspace may use, by id or slug: its own, or one that another workspace of its
+    /// organisation shares with it. A slug that several of them use is rejected, because anybody could choose it.
+    pub fn find_prompt(&self, workspace: &str, name: &str) -> Result<&Arc<SavedPrompt>, PromptError> {
+        if let Some(own) = self.stored_tables.find_prompt(workspace, name) {
+            return Ok(own);
+        }
+        let organisation = |id: &str| self.find_workspace(id).map(|found| &found.organisation_id);
+        let own_organisation = organisation(workspace);
+        let mut shared = self
+            .stored_tables
+            .find_shared_prompts(workspace, name)
+            .filter(|prompt| organisation(&prompt.workspace) == own_organisation);
+        match (shared.next(), shared.next()) {
+            (Some(prompt), None) => Ok(prompt),
+            (None, _) => Err(PromptError::UnknownPrompt { name: name.to_owned() }),
+            (Some(_), Some(_)) => Err(PromptError::AmbiguousPrompt { name: name.to_owned() }),
+        }
+    }
+
+    /// Returns a partial of a workspace, by id or slug.
+    pub fn find_partial(&self, workspace: &str, name: &str) -> Option<&SavedPartial> {
+        self.stored_tables.find_partial(workspace, name)
+    }
+
+    /// Returns a guardrail that a workspace may use, by id or slug: its own, or one of its organisation.
+    pub fn find_guardrail(&self, workspace: Option<&str>, name: &str) -> Option<&Arc<SavedGuardrail>> {
+        let organisation = &self.find_workspace(workspace?)?.organisation_id;
+        let visible = |found: &&Arc<SavedGuardrail>| match &found.workspace {
+            Some(owner) => Some(&**owner) == workspace,
+            None => *found.organisation == **organisation,
+        };
+        // A guardrail of the workspace hides one of the organisation with the same slug.
+        let found = self.stored_tables.find_guardrails(name).filter(visible);
+        found.max_by_key(|found| found.workspace.is_some())
+    }
+
+    /// Returns the guardrails of all requests of a workspace; `None` if there are none.
+    pub fn default_guardrails(&self, workspace: Option<&str>) -> Option<&DefaultGuardrails> {
+        if self.default_guardrails.is_empty() {
+            return None;
+        }
+        self.default_guardrails.get(workspace?)
+    }
+
+    /// Returns the workspace with this id.
+    pub fn find_workspace(&self, id: &str) -> Option<&Workspace> {
+        self.workspace_indexes.get(id).and_then(|index| self.workspaces.get(*index))
+    }
+
     /// Returns true if the workspace or its organisation rejects inline configs.
     pub fn blocks_inline_config(&self, workspace: Option<&str>) -> bool {
         !self.inline_blocking_workspaces.is_empty()
@@ -130,6 +209,11 @@ impl Snapshot {
     pub fn find_key(&self, text: &str) -> Option<&GatewayKey> {
         let digest = sha256_digest(text);
         self.tables_by_precedence().find_map(|tables| tables.find_key(&digest))
+    }
+
+    /// Returns the key with this id. Looks at all keys, so it is only for rare requests.
+    pub fn find_key_by_id(&self, id: &str) -> Option<&GatewayKey> {
+        self.tables_by_precedence().find_map(|tables| tables.find_key_by_id(id))
     }
 
     /// Returns why the key with this text may not be used here; `None` if it is unknown or allowed.
@@ -159,7 +243,7 @@ impl Snapshot {
     }
 
     /// Returns the config with this slug or id.
-    pub fn find_config(&self, workspace: Option<&str>, slug: &str) -> Option<&Config> {
+    pub fn find_config(&self, workspace: Option<&str>, slug: &str) -> Option<&SavedConfig> {
         self.tables_by_precedence().find_map(|tables| tables.find_config(workspace, slug))
     }
 

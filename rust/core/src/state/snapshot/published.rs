@@ -17,15 +17,19 @@ use super::{
 use crate::{
     accounting::{
         prices::{self, Prices},
+        record::details::ProviderIdentity,
         saved_models::{self, PublishedModels, SavedModels},
     },
     auth::{
-        gateway_key::{PublishedDefaults, StringMap, compile_defaults},
+        gateway_key::{DefaultGuardrails, PublishedDefaults, StringMap, compile_defaults},
         jwt::{self, TokenAuthenticator},
     },
     config::{Config, Strictness},
     error::Problem,
+    guardrails::saved::SavedGuardrail,
+    limits::rule::{PublishedLimit, WorkspaceLimits},
     process::secret::Secret,
+    prompts::saved::{SavedPartial, SavedPrompt},
 };
 
 #[derive(Deserialize)]
@@ -71,6 +75,21 @@ struct PublishedPart<'a> {
     keys: Option<Vec<PublishedKey<'a>>>,
     #[serde(default, borrow)]
     configs: Option<Vec<PublishedConfig<'a>>>,
+    #[serde(default)]
+    limits: Option<Vec<PublishedWorkspaceLimits>>,
+    #[serde(default)]
+    prompts: Option<Vec<SavedPrompt>>,
+    #[serde(default)]
+    partials: Option<Vec<SavedPartial>>,
+    #[serde(default)]
+    guardrails: Option<Vec<SavedGuardrail>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedWorkspaceLimits {
+    workspace: Box<str>,
+    limits: Vec<PublishedLimit>,
 }
 
 #[derive(Deserialize)]
@@ -85,6 +104,8 @@ struct PublishedKey<'a> {
     expires_at: Option<u64>,
     #[serde(default, borrow)]
     workspace: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    user_id: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     defaults: Option<PublishedDefaults<'a>>,
     /// Why the key may not be used here. Nothing else of such a key is stored.
@@ -106,11 +127,20 @@ struct PublishedWorkspace {
     figures_alone: bool,
     #[serde(default)]
     metadata: StringMap,
+    /// Guardrails that all requests of the workspace get: those of its organisation, and its own.
+    #[serde(default)]
+    input_guardrails: Vec<Box<str>>,
+    #[serde(default)]
+    output_guardrails: Vec<Box<str>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublishedProvider {
+    #[serde(default)]
+    id: Option<Box<str>>,
+    #[serde(default)]
+    integration_id: Option<Box<str>>,
     slug: String,
     provider: String,
     #[serde(default)]
@@ -137,6 +167,8 @@ struct PublishedProvider {
 struct PublishedConfig<'a> {
     #[serde(default)]
     id: Option<Box<str>>,
+    #[serde(default)]
+    version_id: Option<Box<str>>,
     slug: String,
     #[serde(default)]
     workspace: Option<String>,
@@ -146,7 +178,8 @@ struct PublishedConfig<'a> {
 
 impl PublishedWorkspace {
     fn to_workspace(&self) -> Workspace {
-        Workspace { id: Arc::from(&*self.id), slug: self.slug.clone(), organisation_id: self.organisation_id.clone() }
+        let [id, slug, organisation_id] = [&self.id, &self.slug, &self.organisation_id].map(|text| Arc::from(&**text));
+        Workspace { id, slug, organisation_id }
     }
 }
 
@@ -180,6 +213,7 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Res
     let workspace_ids = |is_one: fn(&PublishedWorkspace) -> bool| {
         published.workspaces.iter().filter(|row| is_one(row)).map(|row| row.id.clone()).collect()
     };
+    let workspaces: Vec<_> = published.workspaces.iter().map(PublishedWorkspace::to_workspace).collect();
     let snapshot = Snapshot {
         epoch: published.epoch,
         settings_tables,
@@ -188,8 +222,18 @@ pub(super) fn compile(before: &Snapshot, json: &[u8], is_after_any: bool) -> Res
         providers,
         inline_blocking_workspaces: workspace_ids(|row| row.block_inline_config),
         metrics_only_workspaces: workspace_ids(|row| row.figures_alone),
-        workspaces: published.workspaces.iter().map(PublishedWorkspace::to_workspace).collect(),
+        workspace_indexes: workspaces.iter().enumerate().map(|(index, one)| (Arc::clone(&one.id), index)).collect(),
+        workspaces,
         token_verifier: published.jwt.map(|jwt| TokenAuthenticator::compile(jwt, published.departed, &mut problems)),
+        default_guardrails: published
+            .workspaces
+            .iter()
+            .map(|row| {
+                let (input, output) = (row.input_guardrails.clone(), row.output_guardrails.clone());
+                (row.id.clone(), DefaultGuardrails { input, output })
+            })
+            .filter(|(_, guardrails)| !guardrails.is_empty())
+            .collect(),
         workspace_metadata: published.workspaces.into_iter().map(|row| (row.id, row.metadata.0)).collect(),
         has_model_catalogue: published.catalogue,
         management_prefixes: compile_management(published.management, &mut problems),
@@ -203,11 +247,30 @@ fn replace_parts(tables: &mut LookupTables, parts: Vec<PublishedPart<'_>>, probl
         |has: fn(&PublishedPart<'_>) -> bool| parts.iter().filter(|part| has(part)).map(|part| &*part.name).collect();
     tables.remove_keys(&names(|part| part.keys.is_some()));
     tables.remove_configs(&names(|part| part.configs.is_some()));
+    tables.remove_limits(&names(|part| part.limits.is_some()));
+    tables.remove_prompts(&names(|part| part.prompts.is_some() || part.partials.is_some()));
+    tables.remove_guardrails(&names(|part| part.guardrails.is_some()));
     tables.reserve_keys(parts.iter().map(|part| part.keys.as_ref().map_or(0, Vec::len)).sum());
     for (index, part) in parts.into_iter().enumerate() {
         let location = RowLocation { part: part.name.into(), path: format!("$.parts[{index}]") };
         add_keys(tables, &location, part.keys.unwrap_or_default(), problems);
         add_configs(tables, &location, part.configs.unwrap_or_default(), problems);
+        for (index, row) in part.limits.unwrap_or_default().into_iter().enumerate() {
+            let path = format!("{}.limits[{index}]", location.path);
+            let limits = WorkspaceLimits::compile(row.limits, &path, problems);
+            tables.add_limits(&location.part, row.workspace, limits);
+        }
+        for prompt in part.prompts.unwrap_or_default() {
+            tables.add_prompt(&location.part, prompt);
+        }
+        for guardrail in part.guardrails.unwrap_or_default() {
+            // Compiled here, on a thread of low priority, and not by the first request.
+            let _ = guardrail.hook();
+            tables.add_guardrail(&location.part, guardrail);
+        }
+        for partial in part.partials.unwrap_or_default() {
+            tables.add_partial(&location.part, partial);
+        }
     }
 }
 
@@ -229,8 +292,8 @@ fn add_keys(
     keys: Vec<PublishedKey<'_>>,
     problems: &mut Vec<Problem>,
 ) {
-    // Many keys belong to the same workspace, so its id is stored once.
-    let mut workspaces: HashSet<Arc<str>> = HashSet::new();
+    // Many keys belong to the same workspace or user, so their ids are stored once.
+    let (mut workspaces, mut users) = (HashSet::new(), HashSet::new());
     for (index, row) in keys.into_iter().enumerate() {
         let Some(digest) = parse_digest(&row.sha256) else {
             let path = format!("{}.keys[{index}].sha256", location.path);
@@ -242,8 +305,10 @@ fn add_keys(
             continue;
         }
         let workspace = row.workspace.map(|id| intern(&mut workspaces, &id));
+        let user_id = row.user_id.map(|id| intern(&mut users, &id));
         let defaults = row.defaults.and_then(compile_defaults);
-        let key = GatewayKey { id: row.id, name: row.name, expires_at: row.expires_at, workspace, defaults };
+        let PublishedKey { id, name, expires_at, .. } = row;
+        let key = GatewayKey { id, name, expires_at, workspace, user_id, defaults, limits: None };
         tables.add_key(&location.part, digest, key);
     }
 }
@@ -255,7 +320,7 @@ fn add_configs(
     problems: &mut Vec<Problem>,
 ) {
     for (index, row) in saved.into_iter().enumerate() {
-        let names = ConfigNames { id: row.id, slug: row.slug, workspace: row.workspace };
+        let names = ConfigNames { id: row.id, version_id: row.version_id, slug: row.slug, workspace: row.workspace };
         match Config::parse(row.config.get().as_bytes(), Strictness::Strict) {
             Ok(config) => tables.add_config(&location.part, names, config),
             Err(found) => problems.extend(found.into_iter().map(|problem| {
@@ -322,6 +387,11 @@ fn compile_providers(
             options.insert_if_absent(option, value);
         }
         let provider = SavedProvider {
+            identity: Arc::new(ProviderIdentity {
+                slug: row.slug.as_str().into(),
+                id: row.id,
+                integration_id: row.integration_id,
+            }),
             provider: row.provider,
             api_key: row.api_key,
             custom_host,

@@ -8,7 +8,14 @@ use std::{
 };
 
 use super::GatewayKey;
-use crate::{config::Config, error::KeyDenial};
+use crate::{
+    accounting::record::details::ConfigIdentity,
+    config::Config,
+    error::KeyDenial,
+    guardrails::saved::SavedGuardrail,
+    limits::rule::WorkspaceLimits,
+    prompts::saved::{SavedPartial, SavedPrompt},
+};
 
 /// Values by slug: global ones and those of single workspaces.
 #[derive(Debug, Clone)]
@@ -91,9 +98,20 @@ impl Hasher for DigestHasher {
 
 #[derive(Debug, Default, Clone)]
 struct ConfigTable {
-    by_slug: WorkspaceScoped<Row<Config>>,
+    by_slug: WorkspaceScoped<Row<SavedConfig>>,
     /// Config slugs by id.
     slug_by_id: HashMap<Box<str>, Row<Box<str>>>,
+}
+
+/// Prompts or partials of all workspaces, each under its id and its slug.
+type NamedByWorkspace<T> = HashMap<Arc<str>, HashMap<Arc<str>, Row<T>>>;
+
+#[derive(Debug, Default, Clone)]
+struct PromptTable {
+    prompts: NamedByWorkspace<SavedPrompt>,
+    partials: NamedByWorkspace<SavedPartial>,
+    /// Prompts that other workspaces may use, by id and by slug. Several workspaces may have the same slug.
+    shared: HashMap<Arc<str>, Vec<Row<SavedPrompt>>>,
 }
 
 /// Lookup tables of one source. A table is copied when it changes; a hundred thousand keys take three milliseconds.
@@ -102,6 +120,11 @@ pub(super) struct LookupTables {
     keys: Arc<KeyTable>,
     denied: Arc<DeniedKeyTable>,
     configs: Arc<ConfigTable>,
+    /// Limits by workspace id.
+    limits: Arc<HashMap<Box<str>, Row<WorkspaceLimits>>>,
+    prompts: Arc<PromptTable>,
+    /// Guardrails under id and slug. Several workspaces may have the same slug.
+    guardrails: Arc<HashMap<Arc<str>, Vec<Row<SavedGuardrail>>>>,
 }
 
 impl LookupTables {
@@ -110,11 +133,16 @@ impl LookupTables {
     }
 
     pub fn entry_count(&self) -> usize {
-        self.keys.len() + self.denied.len() + self.configs.slug_by_id.len()
+        self.keys.len() + self.denied.len() + self.configs.slug_by_id.len() + self.prompts.len()
     }
 
     pub fn find_key(&self, digest: &[u8; 32]) -> Option<&GatewayKey> {
         self.keys.get(digest).map(|row| &*row.value)
+    }
+
+    /// Returns the key with this id, by looking at all keys.
+    pub fn find_key_by_id(&self, id: &str) -> Option<&GatewayKey> {
+        self.keys.values().map(|row| &*row.value).find(|key| &*key.id == id)
     }
 
     pub fn has_denied_keys(&self) -> bool {
@@ -125,7 +153,7 @@ impl LookupTables {
         self.denied.get(digest).map(|(_, denial)| *denial)
     }
 
-    pub fn find_config(&self, workspace: Option<&str>, name: &str) -> Option<&Config> {
+    pub fn find_config(&self, workspace: Option<&str>, name: &str) -> Option<&SavedConfig> {
         let saved = &self.configs.by_slug;
         let by_id = || saved.get(workspace, self.find_config_slug(name)?);
         saved.get(workspace, name).or_else(by_id).map(|row| &*row.value)
@@ -154,6 +182,100 @@ impl LookupTables {
         }
     }
 
+    /// Removes the limits of these parts.
+    pub fn remove_limits(&mut self, parts: &HashSet<&str>) {
+        if !parts.is_empty() && !self.limits.is_empty() {
+            Arc::make_mut(&mut self.limits).retain(|_, row| !parts.contains(&*row.part));
+        }
+    }
+
+    pub fn add_limits(&mut self, part: &Arc<str>, workspace: Box<str>, limits: WorkspaceLimits) {
+        Arc::make_mut(&mut self.limits).insert(workspace, Row::new(part, limits));
+    }
+
+    pub fn find_limits(&self, workspace: &str) -> Option<&WorkspaceLimits> {
+        if self.limits.is_empty() {
+            return None;
+        }
+        self.limits.get(workspace).map(|row| &*row.value)
+    }
+
+    /// Removes the prompts and partials of these parts.
+    pub fn remove_prompts(&mut self, parts: &HashSet<&str>) {
+        if parts.is_empty() || self.prompts.is_empty() {
+            return;
+        }
+        let table = Arc::make_mut(&mut self.prompts);
+        retain_other_parts(&mut table.prompts, parts);
+        retain_other_parts(&mut table.partials, parts);
+        table.shared.retain(|_, rows| {
+            rows.retain(|row| !parts.contains(&*row.part));
+            !rows.is_empty()
+        });
+    }
+
+    pub fn add_prompt(&mut self, part: &Arc<str>, prompt: SavedPrompt) {
+        let table = Arc::make_mut(&mut self.prompts);
+        let names = [Arc::from(&*prompt.id), Arc::from(&*prompt.slug)];
+        let (workspace, is_shared) = (Arc::from(&*prompt.workspace), prompt.shared_with.is_some());
+        let row = Row::new(part, prompt);
+        let of_workspace = table.prompts.entry(workspace).or_default();
+        for name in names {
+            of_workspace.insert(Arc::clone(&name), row.clone());
+            if is_shared {
+                table.shared.entry(name).or_default().push(row.clone());
+            }
+        }
+    }
+
+    pub fn add_partial(&mut self, part: &Arc<str>, partial: SavedPartial) {
+        let names = [Arc::from(&*partial.id), Arc::from(&*partial.slug)];
+        let workspace = Arc::from(&*partial.workspace);
+        let row = Row::new(part, partial);
+        let of_workspace = Arc::make_mut(&mut self.prompts).partials.entry(workspace).or_default();
+        of_workspace.extend(names.map(|name| (name, row.clone())));
+    }
+
+    /// Returns a prompt of a workspace, by id or slug.
+    pub fn find_prompt(&self, workspace: &str, name: &str) -> Option<&Arc<SavedPrompt>> {
+        self.prompts.prompts.get(workspace)?.get(name).map(|row| &row.value)
+    }
+
+    /// Returns the prompts with this id or slug that others share with a workspace.
+    pub fn find_shared_prompts(&self, workspace: &str, name: &str) -> impl Iterator<Item = &Arc<SavedPrompt>> {
+        let rows = self.prompts.shared.get(name).into_iter().flatten();
+        rows.map(|row| &row.value).filter(move |prompt| prompt.is_shared_with(workspace))
+    }
+
+    /// Returns a partial of a workspace, by id or slug.
+    pub fn find_partial(&self, workspace: &str, name: &str) -> Option<&SavedPartial> {
+        self.prompts.partials.get(workspace)?.get(name).map(|row| &*row.value)
+    }
+
+    /// Removes the guardrails of these parts.
+    pub fn remove_guardrails(&mut self, parts: &HashSet<&str>) {
+        if !parts.is_empty() && !self.guardrails.is_empty() {
+            Arc::make_mut(&mut self.guardrails).retain(|_, rows| {
+                rows.retain(|row| !parts.contains(&*row.part));
+                !rows.is_empty()
+            });
+        }
+    }
+
+    pub fn add_guardrail(&mut self, part: &Arc<str>, guardrail: SavedGuardrail) {
+        let names = [Arc::from(&*guardrail.id), Arc::from(&*guardrail.slug)];
+        let row = Row::new(part, guardrail);
+        let table = Arc::make_mut(&mut self.guardrails);
+        for name in names {
+            table.entry(name).or_default().push(row.clone());
+        }
+    }
+
+    /// Returns the guardrails with this id or slug.
+    pub fn find_guardrails(&self, name: &str) -> impl Iterator<Item = &Arc<SavedGuardrail>> {
+        self.guardrails.get(name).into_iter().flatten().map(|row| &row.value)
+    }
+
     /// Reserves capacity for this many additional keys.
     pub fn reserve_keys(&mut self, more: usize) {
         if more > 0 {
@@ -171,16 +293,43 @@ impl LookupTables {
 
     pub fn add_config(&mut self, part: &Arc<str>, names: ConfigNames, config: Config) {
         let configs = Arc::make_mut(&mut self.configs);
-        if let Some(id) = names.id {
-            configs.slug_by_id.insert(id, Row::new(part, names.slug.as_str().into()));
+        let ConfigNames { id, version_id, slug, workspace } = names;
+        if let Some(id) = id.clone() {
+            configs.slug_by_id.insert(id, Row::new(part, slug.as_str().into()));
         }
-        configs.by_slug.insert(names.workspace, names.slug, Row::new(part, config));
+        let identity = Arc::new(ConfigIdentity { slug: slug.as_str().into(), id, version_id });
+        configs.by_slug.insert(workspace, slug, Row::new(part, SavedConfig { config, identity }));
     }
+}
+
+impl PromptTable {
+    fn is_empty(&self) -> bool {
+        self.prompts.is_empty() && self.partials.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.prompts.values().map(HashMap::len).sum()
+    }
+}
+
+fn retain_other_parts<T>(table: &mut NamedByWorkspace<T>, parts: &HashSet<&str>) {
+    table.retain(|_, rows| {
+        rows.retain(|_, row| !parts.contains(&*row.part));
+        !rows.is_empty()
+    });
 }
 
 /// Names under which a saved config is stored.
 pub(super) struct ConfigNames {
     pub id: Option<Box<str>>,
+    pub version_id: Option<Box<str>>,
     pub slug: String,
     pub workspace: Option<String>,
+}
+
+/// A saved config with the names under which records show it.
+#[derive(Debug)]
+pub struct SavedConfig {
+    pub config: Config,
+    pub identity: Arc<ConfigIdentity>,
 }

@@ -75,9 +75,9 @@ pub async fn send_at_rate(
         let (state, ask) = (Arc::clone(&rig.state), chat_with_config(config));
         asking.spawn(async move {
             let began = Instant::now();
-            let told =
+            let response =
                 TestResponse::read(with_timeout(penstock_core::gateway::handle(&state, ask.build())).await).await;
-            (began, began.elapsed(), told)
+            (began, began.elapsed(), response)
         });
     }
     asking.join_all().await

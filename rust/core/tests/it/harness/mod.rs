@@ -13,7 +13,7 @@ pub mod tls;
 
 use std::{
     future::Future,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -21,16 +21,12 @@ use std::{
 use bytes::Bytes;
 use penstock_core::{
     gateway_state::GatewayState,
-    ingress::{
-        Request,
-        body::Body,
-        headers::{Headers, RequestHead},
-    },
-    process::settings::Settings,
+    ingress::{Request, message::RequestHead},
+    process::{net_settings, settings::Settings},
     response::outgoing::{ClientResponse, ClientResponseBody, ResponseStream},
-    upstream::{LookupFn, Upstream},
 };
 use penstock_mock::{Entry, Server};
+use penstock_net::{LookupFn, Upstream, body::Body, headers::Headers};
 use serde_json::{Value, json};
 
 pub const CHAT_PATH: &str = "/v1/chat/completions";
@@ -95,7 +91,9 @@ impl TestGateway {
     }
 
     fn build(settings: Settings, look_up: Option<LookupFn>) -> Self {
-        let upstream = look_up.map(|look_up| Upstream::with_resolver(&settings, look_up).expect("good settings"));
+        let client_settings = net_settings::client_settings(&settings);
+        let upstream =
+            look_up.map(|look_up| Upstream::with_resolver(&client_settings, look_up).expect("good settings"));
         let mut state = GatewayState::new(settings).unwrap_or_else(|problems| panic!("{problems:?}"));
         if let Some(upstream) = upstream {
             state.upstream = upstream.into();
@@ -126,9 +124,14 @@ impl TestGateway {
             assert!(Instant::now() < deadline, "counting never ends");
             std::thread::sleep(Duration::from_millis(1));
         }
-        let Some(taken) = self.state.record_sink.outbox.take_pending() else { return Vec::new() };
-        let records = parse_json_lines(&taken);
-        self.state.record_sink.outbox.acknowledge(taken);
+        let sink = &self.state.record_sink;
+        let mut records = Vec::new();
+        for outbox in [&sink.outbox, &sink.refused_outbox] {
+            if let Some(taken) = outbox.take_pending() {
+                records.extend(parse_json_lines(&taken));
+                outbox.acknowledge(taken);
+            }
+        }
         records
     }
 
@@ -173,6 +176,11 @@ impl TestRequest {
 
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.head.headers.push(name.as_bytes(), value.as_bytes());
+        self
+    }
+
+    pub fn peer(mut self, peer: IpAddr) -> Self {
+        self.head.peer_ip = Some(peer);
         self
     }
 
@@ -243,9 +251,9 @@ pub fn mock_target(behaviour: &str) -> Value {
 }
 
 /// Returns the response headers that name the target, the retry count and the cache status.
-pub fn routing_headers(told: &TestResponse) -> [&str; 3] {
+pub fn routing_headers(response: &TestResponse) -> [&str; 3] {
     ["x-gateway-last-used-option-index", "x-gateway-retry-attempt-count", "x-gateway-cache-status"]
-        .map(|name| told.header(name).unwrap_or_default())
+        .map(|name| response.header(name).unwrap_or_default())
 }
 
 /// A response that was read to its end.

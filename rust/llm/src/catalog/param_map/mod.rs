@@ -4,7 +4,7 @@
 mod rules;
 
 pub(crate) use rules::{
-    CEREBRAS, DEEPSEEK, FIREWORKS, FIREWORKS_COMPLETIONS, GROQ, LEGACY_MAX_TOKENS, LEMONFOX, MISTRAL,
+    CEREBRAS, CLAUDE_MESSAGES, DEEPSEEK, FIREWORKS, FIREWORKS_COMPLETIONS, GROQ, LEGACY_MAX_TOKENS, LEMONFOX, MISTRAL,
     MISTRAL_EMBEDDINGS, NSCALE, OLLAMA, OPENAI_COMPATIBLE, OPENAI_COMPLETIONS, OPENROUTER, PERPLEXITY, PREDIBASE,
     REPETITION_PENALTY, REPETITION_PENALTY_COMPLETIONS, SAMBANOVA, SINGLE_CHOICE, TEMPERATURE_UP_TO_ONE,
     VOYAGE_EMBEDDINGS,
@@ -16,13 +16,17 @@ use std::borrow::Cow;
 use memchr::memmem;
 
 use crate::{
-    chat::call_ids::{self, CallIdFormat},
+    api_format::peek,
+    chat::{
+        call_ids::{self, CallIdFormat},
+        unsigned_thinking,
+    },
+    dropped::DroppedParams,
     json::{
         edit::{self, FieldChange},
         scan::for_each_field,
     },
     operation::Operation,
-    translation::DroppedParams,
 };
 use rules::{MISTRAL_HOSTED, PARALLEL_TOOL_CALLS};
 
@@ -41,7 +45,7 @@ struct PresentFields {
 impl ParamRules {
     /// Returns true if no rule can change a request.
     pub fn is_identity(&self) -> bool {
-        self.role_map.is_empty() && self.leaves_fields_unchanged()
+        self.role_map.is_empty() && self.leaves_fields_unchanged() && !self.drops_unsigned_thinking
     }
 
     pub(crate) fn accepts_field(&self, name: &str) -> bool {
@@ -56,6 +60,10 @@ impl ParamRules {
 
     /// Applies the rules to a request body. Returns the new body and the dropped parameters; `None` if nothing changes.
     pub fn apply(&self, body: &[u8]) -> Option<(Vec<u8>, DroppedParams)> {
+        if self.drops_unsigned_thinking {
+            let model = peek(body).ok().and_then(|peek| peek.model).unwrap_or_default();
+            return unsigned_thinking::drop_unsigned_thinking(body, &model);
+        }
         let has_role = self.role_map.iter().any(|(from, _)| memmem::find(body, from.as_bytes()).is_some());
         if !has_role && self.leaves_fields_unchanged() {
             return None;

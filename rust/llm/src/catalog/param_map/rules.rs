@@ -30,6 +30,8 @@ pub struct ParamRules {
     /// Assistant message, as JSON, to insert between a tool result and a user message, for providers that reject that
     /// order. The insertion is reported.
     pub bridge_message: Option<&'static str>,
+    /// True if thinking blocks without a signature are removed from messages in Anthropic's format, and reported.
+    pub drops_unsigned_thinking: bool,
 }
 
 /// Numeric field with its minimum and maximum.
@@ -51,7 +53,10 @@ pub static IDENTITY: ParamRules = ParamRules {
     ranges: &[],
     call_id_format: None,
     bridge_message: None,
+    drops_unsigned_thinking: false,
 };
+/// Claude's own API rejects thinking that it did not sign, as in a conversation that another model began.
+pub(crate) static CLAUDE_MESSAGES: ParamRules = ParamRules { drops_unsigned_thinking: true, ..IDENTITY };
 /// Text completions of `OpenAI`, with the same ranges as chat completions.
 pub(crate) static OPENAI_COMPLETIONS: ParamRules = ParamRules {
     ranges: &[TEMPERATURE_RANGE, TOP_P_RANGE, PRESENCE_PENALTY_RANGE, FREQUENCY_PENALTY_RANGE, ("logprobs", "0", "5")],

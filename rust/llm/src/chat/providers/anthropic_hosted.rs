@@ -4,16 +4,14 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use super::{ErrorDetails, EventFraming, MalformedResponse, ProviderFormat, StreamDecoder};
-use crate::chat::providers::{anthropic_messages, openai_chat};
 use crate::{
-    chat::{
-        event::EventSink,
-        request::{ChatRequest, RequestError},
-    },
+    api_format::ScanError,
+    chat::{providers::anthropic_messages, request::ChatRequest, unsigned_thinking},
+    errors::{MalformedResponse, RequestError},
     json::edit::{self, FieldPath, json_field},
     operation::Operation,
-    translation::TranslationInput,
+    provider_format::{EventFraming, PassThroughBody, PassThroughFormat, ProviderFormat, TokenCountFormat},
+    translation_input::TranslationInput,
 };
 
 /// Format of a cloud host that serves Claude models.
@@ -25,62 +23,79 @@ pub struct HostedMessagesFormat {
 }
 
 /// Vertex AI accepts the same body fields as Anthropic, and beta names in Anthropic's header.
-pub static VERTEX: HostedMessagesFormat = HostedMessagesFormat {
+pub static VERTEX: ProviderFormat = HostedMessagesFormat::provider_format(&HostedMessagesFormat {
     api_version: "vertex-2023-10-16",
     rejected_fields: &["model"],
     framing: EventFraming::ServerSentEvents,
-};
+});
 /// Bedrock selects streaming by the path and expects beta names in the body.
-pub static BEDROCK: HostedMessagesFormat = HostedMessagesFormat {
+pub static BEDROCK: ProviderFormat = HostedMessagesFormat::provider_format(&HostedMessagesFormat {
     api_version: "bedrock-2023-05-31",
     rejected_fields: &["model", "stream"],
     framing: EventFraming::AwsEventStream,
-};
+});
 
 /// Value of the required `max_tokens` in a count request, which generates nothing.
 const PLACEHOLDER_MAX_TOKENS: u64 = 10;
 
 impl HostedMessagesFormat {
+    const fn provider_format(format: &'static Self) -> ProviderFormat {
+        ProviderFormat {
+            token_count: Some(&VendorPrefixTokenCount),
+            pass_through: Some(format),
+            event_framing: format.framing,
+            ..ProviderFormat::NONE
+        }
+    }
+
     fn is_bedrock(&self) -> bool {
         self.framing == EventFraming::AwsEventStream
     }
 
-    fn rewrite_body(&self, question: &TranslationInput<'_>) -> Result<Vec<u8>, RequestError> {
-        let wrong = |error: crate::api_format::ScanError| RequestError::new("$", error.message);
+    fn rewrite_body(&self, input: &TranslationInput<'_>, given: &[u8]) -> Result<Vec<u8>, RequestError> {
         let paths: Vec<FieldPath> =
             self.rejected_fields.iter().filter_map(|name| FieldPath::parse(name).ok()).collect();
-        let body = edit::remove_paths(question.body, &paths).map_err(wrong)?;
-        let version = question.hints.anthropic_version.unwrap_or(self.api_version);
+        let body = edit::remove_paths(given, &paths).map_err(invalid_body)?;
+        let version = input.hints.anthropic_version.unwrap_or(self.api_version);
         let mut missing = vec![json_field("anthropic_version", &version.into())];
-        if let Some(betas) = question.hints.anthropic_betas.filter(|_| self.is_bedrock()) {
+        if let Some(betas) = input.hints.anthropic_betas.filter(|_| self.is_bedrock()) {
             let betas: Vec<Value> = betas.split(',').map(|one| one.trim().into()).collect();
             missing.push(json_field("anthropic_beta", &betas.into()));
         }
-        edit::set_fields(body.as_deref().unwrap_or(question.body), &missing, &[]).map_err(wrong)
+        edit::set_fields(body.as_deref().unwrap_or(given), &missing, &[]).map_err(invalid_body)
     }
 
     /// Writes the body of a token count request. Bedrock expects the complete invoke body, encoded as base64.
-    fn write_count_body(&self, question: &TranslationInput<'_>) -> Result<Vec<u8>, RequestError> {
-        let wrong = |error: crate::api_format::ScanError| RequestError::new("$", error.message);
+    fn write_count_body(&self, input: &TranslationInput<'_>, given: &[u8]) -> Result<Vec<u8>, RequestError> {
         if !self.is_bedrock() {
             // This endpoint expects the model in the body, without the vendor prefix.
-            let model = question.model.trim_start_matches("anthropic.");
-            return edit::set_fields(question.body, &[], &[json_field("model", &model.into())]).map_err(wrong);
+            let model = input.model.trim_start_matches("anthropic.");
+            return edit::set_fields(given, &[], &[json_field("model", &model.into())]).map_err(invalid_body);
         }
-        let body = self.rewrite_body(question)?;
-        let body =
-            edit::set_fields(&body, &[json_field("max_tokens", &PLACEHOLDER_MAX_TOKENS.into())], &[]).map_err(wrong)?;
+        let body = self.rewrite_body(input, given)?;
+        let body = edit::set_fields(&body, &[json_field("max_tokens", &PLACEHOLDER_MAX_TOKENS.into())], &[])
+            .map_err(invalid_body)?;
         Ok(json!({"input": {"invokeModel": {"body": STANDARD.encode(body)}}}).to_string().into_bytes())
     }
 }
 
-impl ProviderFormat for HostedMessagesFormat {
-    fn pass_through_request(&self, question: &TranslationInput<'_>) -> Option<Result<Vec<u8>, RequestError>> {
-        match question.operation {
-            Operation::Messages => Some(self.rewrite_body(question)),
-            Operation::MessagesCountTokens => Some(self.write_count_body(question)),
-            _ => None,
+fn invalid_body(error: ScanError) -> RequestError {
+    RequestError::new("$", error.message)
+}
+
+impl PassThroughFormat for HostedMessagesFormat {
+    fn pass_through_request(&self, input: &TranslationInput<'_>) -> Option<PassThroughBody> {
+        if !matches!(input.operation, Operation::Messages | Operation::MessagesCountTokens) {
+            return None;
         }
+        let model = input.hints.effective_model.unwrap_or(input.model);
+        let signed = unsigned_thinking::drop_unsigned_thinking(input.body, model);
+        let given = signed.as_ref().map_or(input.body, |(left, _)| left);
+        let body = match input.operation {
+            Operation::Messages => self.rewrite_body(input, given),
+            _ => self.write_count_body(input, given),
+        };
+        Some(body.map(|body| (body, signed.map(|(_, dropped)| dropped).unwrap_or_default())))
     }
 
     fn pass_through_response(&self, operation: Operation, response: &[u8]) -> Result<Vec<u8>, MalformedResponse> {
@@ -92,34 +107,19 @@ impl ProviderFormat for HostedMessagesFormat {
             response["inputTokens"].as_u64().ok_or_else(|| MalformedResponse("it has no inputTokens".into()))?;
         Ok(json!({"input_tokens": count}).to_string().into_bytes())
     }
+}
 
-    fn write_request(&self, request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        anthropic_messages::VERTEX.write_request(request)
-    }
+/// Token counts for other client formats.
+struct VendorPrefixTokenCount;
 
-    fn read_response(&self, response: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-        anthropic_messages::VERTEX.read_response(response, sink)
-    }
-
-    /// Used for other client formats. Here too, the model is in the body and without the vendor prefix.
+impl TokenCountFormat for VendorPrefixTokenCount {
+    /// The host expects the model in the body, without the vendor prefix.
     fn write_count_request(&self, request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         request.model = request.model.trim_start_matches("anthropic.").to_owned();
-        anthropic_messages::ANTHROPIC.write_count_request(request)
+        anthropic_messages::MessagesTokenCount.write_count_request(request)
     }
 
     fn read_token_count(&self, response: &Value) -> Option<u64> {
-        anthropic_messages::ANTHROPIC.read_token_count(response)
-    }
-
-    fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
-        anthropic_messages::VERTEX.stream_decoder()
-    }
-
-    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(response)
-    }
-
-    fn event_framing(&self) -> EventFraming {
-        self.framing
+        anthropic_messages::MessagesTokenCount.read_token_count(response)
     }
 }

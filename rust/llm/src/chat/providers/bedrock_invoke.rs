@@ -3,26 +3,29 @@
 
 use serde_json::{Value, json};
 
-use super::{ErrorDetails, MalformedResponse, ProviderFormat, StreamDecoder};
 use crate::{
-    chat::providers::{bedrock_converse::ConverseFormat, openai_chat},
-    images::image_formats,
-};
-use crate::{
-    chat::{
-        event::EventSink,
-        request::{ChatRequest, RequestError, Source},
-    },
+    chat::request::Source,
     embeddings::request::{EmbeddingInput, EmbeddingRequest, EmbeddingResponse},
-    images::request::{ImageRequest, ImageResponse},
+    errors::RequestError,
+    images::{
+        image_formats,
+        request::{ImageRequest, ImageResponse},
+    },
+    provider_format::{EmbeddingFormat, ImageFormat, ProviderFormat},
 };
 
-/// Vendor format of an invoke body.
+/// Vendor format of an embeddings body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InvokeFormat {
+enum EmbeddingBody {
     Titan,
+    /// Amazon Nova's embeddings.
+    NovaEmbedding,
     Cohere,
-    /// Stable Diffusion XL.
+}
+
+/// Vendor format of an image generation body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ImageBody {
     StableDiffusionXl,
     /// Stable Image, and Stable Diffusion 3 or later.
     StableImage,
@@ -30,11 +33,12 @@ pub enum InvokeFormat {
     AmazonImage,
 }
 
-pub static TITAN: InvokeFormat = InvokeFormat::Titan;
-pub static COHERE: InvokeFormat = InvokeFormat::Cohere;
-pub static STABLE_DIFFUSION_XL: InvokeFormat = InvokeFormat::StableDiffusionXl;
-pub static STABLE_IMAGE: InvokeFormat = InvokeFormat::StableImage;
-pub static AMAZON_IMAGE: InvokeFormat = InvokeFormat::AmazonImage;
+pub static TITAN: ProviderFormat = ProviderFormat::of_embeddings(&EmbeddingBody::Titan);
+pub static NOVA_EMBEDDING: ProviderFormat = ProviderFormat::of_embeddings(&EmbeddingBody::NovaEmbedding);
+pub static COHERE: ProviderFormat = ProviderFormat::of_embeddings(&EmbeddingBody::Cohere);
+pub static STABLE_DIFFUSION_XL: ProviderFormat = ProviderFormat::of_images(&ImageBody::StableDiffusionXl);
+pub static STABLE_IMAGE: ProviderFormat = ProviderFormat::of_images(&ImageBody::StableImage);
+pub static AMAZON_IMAGE: ProviderFormat = ProviderFormat::of_images(&ImageBody::AmazonImage);
 
 /// Returns the model id without the region prefix of an inference profile.
 pub(crate) fn strip_region(model: &str) -> &str {
@@ -46,15 +50,16 @@ pub(crate) fn strip_region(model: &str) -> &str {
     }
 }
 
-pub fn embedding_format(model: &str) -> Option<&'static InvokeFormat> {
-    match strip_region(model).split('.').next().unwrap_or_default() {
-        "cohere" => Some(&COHERE),
-        "amazon" | "" => Some(&TITAN),
+pub fn embedding_format(model: &str) -> Option<&'static ProviderFormat> {
+    match strip_region(model) {
+        name if name.starts_with("cohere.") => Some(&COHERE),
+        name if name.starts_with("amazon.nova") => Some(&NOVA_EMBEDDING),
+        name if name.starts_with("amazon.titan") || name.is_empty() => Some(&TITAN),
         _ => None,
     }
 }
 
-pub fn image_format(model: &str) -> Option<&'static InvokeFormat> {
+pub fn image_format(model: &str) -> Option<&'static ProviderFormat> {
     match strip_region(model) {
         name if name.starts_with("stability.stable-diffusion-xl") => Some(&STABLE_DIFFUSION_XL),
         name if name.starts_with("stability.") => Some(&STABLE_IMAGE),
@@ -63,28 +68,12 @@ pub fn image_format(model: &str) -> Option<&'static InvokeFormat> {
     }
 }
 
-/// Writes the Stable Diffusion XL body, which Bedrock and Stability's own API share.
-pub(crate) fn stable_diffusion_xl_body(picture: &mut ImageRequest) -> Value {
-    let mut prompts = vec![json!({"text": picture.prompt, "weight": 1})];
-    if let Some(text) = picture.fields.shift_remove("negative_prompt") {
-        prompts.push(json!({"text": text, "weight": -1}));
-    }
-    let mut out = json!({"text_prompts": prompts});
-    picture.move_count(&mut out, "samples");
-    picture.move_dimensions(&mut out, ("width", "height"));
-    picture.move_fields(
-        &["cfg_scale", "clip_guidance_preset", "sampler", "seed", "steps", "style_preset", "extras"],
-        &mut out,
-    );
-    out
-}
-
 fn amazon_image_body(picture: &mut ImageRequest) -> Value {
     let mut params = json!({"text": picture.prompt});
     picture.move_field("negative_prompt", &mut params, "negativeText");
     let mut config = json!({});
     picture.move_count(&mut config, "numberOfImages");
-    picture.move_dimensions(&mut config, ("width", "height"));
+    picture.move_dimensions(&mut config, "width", "height");
     picture.move_field("cfg_scale", &mut config, "cfgScale");
     picture.move_fields(&["quality", "seed"], &mut config);
     json!({"taskType": "TEXT_IMAGE", "textToImageParams": params, "imageGenerationConfig": config})
@@ -124,16 +113,40 @@ fn titan_embedding_body(texts: &mut EmbeddingRequest) -> Result<Value, RequestEr
     Ok(out)
 }
 
-impl ProviderFormat for InvokeFormat {
+fn nova_embedding_body(texts: &mut EmbeddingRequest) -> Result<Value, RequestError> {
+    let mut items = std::mem::take(&mut texts.multimodal_inputs);
+    items.extend(std::mem::take(&mut texts.texts).into_iter().map(EmbeddingInput::from_text));
+    let input = match <[EmbeddingInput; 1]>::try_from(items) {
+        Ok([EmbeddingInput { text: Some(text), image: None, .. }]) => {
+            ("text", json!({"truncationMode": "END", "value": text}))
+        }
+        Ok([EmbeddingInput { text: None, image: Some(Source::Data { mime, data }), .. }]) => {
+            let format = mime.strip_prefix("image/").filter(|format| !format.is_empty()).unwrap_or("png");
+            ("image", json!({"format": format.replace("jpg", "jpeg"), "source": {"bytes": data}}))
+        }
+        _ => return Err(RequestError::new(texts.input_path, "this model embeds one text or one image at a time")),
+    };
+    // Clients that do not set a purpose usually store the embeddings.
+    let purpose =
+        texts.fields.shift_remove("embeddingPurpose").or_else(|| texts.fields.shift_remove("embedding_purpose"));
+    let mut params = json!({"embeddingPurpose": purpose.unwrap_or_else(|| "GENERIC_INDEX".into())});
+    if let Some(dimensions) = texts.dimensions.take() {
+        params["embeddingDimension"] = dimensions;
+    }
+    params[input.0] = input.1;
+    Ok(json!({"taskType": "SINGLE_EMBEDDING", "singleEmbeddingParams": params}))
+}
+
+impl EmbeddingFormat for EmbeddingBody {
     fn can_embed_images(&self, model: &str) -> bool {
-        *self == Self::Cohere || is_titan_image_embedding(model)
+        matches!(self, Self::Cohere | Self::NovaEmbedding) || is_titan_image_embedding(model)
     }
 
     fn write_embedding_request(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
         let out = match self {
             Self::Titan => titan_embedding_body(texts)?,
-            Self::Cohere => super::cohere::build_embed_body(texts)?,
-            _ => return Err(RequestError::new("model", "this model does not support embeddings")),
+            Self::NovaEmbedding => nova_embedding_body(texts)?,
+            Self::Cohere => crate::chat::providers::cohere::build_embed_body(texts)?,
         };
         Ok(out.to_string().into_bytes())
     }
@@ -148,26 +161,29 @@ impl ProviderFormat for InvokeFormat {
             });
         }
         // The vectors are grouped by type, or are a plain list if there is only one type.
-        let vectors = response.pointer("/embeddings/float").or_else(|| response.get("embeddings"))?.as_array()?.clone();
+        let vectors = response.pointer("/embeddings/float").or_else(|| response.get("embeddings"))?.as_array()?;
+        // Nova names the kind of each vector beside it.
+        let vectors = vectors.iter().map(|vector| vector.get("embedding").unwrap_or(vector).clone()).collect();
         Some(EmbeddingResponse { vectors, ..EmbeddingResponse::default() })
     }
+}
 
+impl ImageFormat for ImageBody {
     fn write_image_request(&self, picture: &mut ImageRequest) -> Result<Vec<u8>, RequestError> {
         let out = match self {
-            Self::StableDiffusionXl => stable_diffusion_xl_body(picture),
+            Self::StableDiffusionXl => image_formats::stable_diffusion_xl_body(picture),
             Self::AmazonImage => amazon_image_body(picture),
             Self::StableImage => {
                 picture.reject_multiple_images()?;
                 let mut out = json!({"prompt": picture.prompt});
                 let is = |part: &str| picture.model.contains(part);
-                let kind = (is(".sd3"), is("-core"));
-                image_formats::write_source_image(picture, kind, &mut out)?;
+                let (is_sd3, is_core) = (is(".sd3"), is("-core"));
+                image_formats::write_source_image(picture, is_sd3, is_core, &mut out)?;
                 picture.move_aspect_ratio(&mut out, "aspect_ratio", &image_formats::STABILITY_RATIOS);
                 let more = ["negative_prompt", "aspect_ratio", "seed", "mode", "strength", "output_format"];
                 picture.move_fields(&more, &mut out);
                 out
             }
-            _ => return Err(RequestError::new("model", "this model does not generate images")),
         };
         Ok(out.to_string().into_bytes())
     }
@@ -176,27 +192,15 @@ impl ProviderFormat for InvokeFormat {
         let at = if *self == Self::StableDiffusionXl { "/artifacts" } else { "/images" };
         ImageResponse::parse_images_at(response, at, "base64", "b64_json")
     }
-
-    fn write_request(&self, request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
-        ConverseFormat.write_request(request)
-    }
-
-    fn read_response(&self, response: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-        ConverseFormat.read_response(response, sink)
-    }
-
-    fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
-        ConverseFormat.stream_decoder()
-    }
-
-    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(response)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_same(one: Option<&ProviderFormat>, other: Option<&ProviderFormat>) -> bool {
+        one.map(std::ptr::from_ref) == other.map(std::ptr::from_ref)
+    }
 
     #[test]
     fn selects_format_by_vendor() {
@@ -205,13 +209,15 @@ mod tests {
             ("us.cohere.embed-v4:0", Some(&COHERE)),
             ("arn:aws:bedrock:eu-west-1::foundation-model/cohere.embed-english-v3", Some(&COHERE)),
             ("arn:aws:bedrock:us-east-1:1:inference-profile/us.cohere.embed-v4:0", Some(&COHERE)),
+            ("us.amazon.nova-2-multimodal-embeddings-v1:0", Some(&NOVA_EMBEDDING)),
+            ("amazon.unknown", None),
             ("anthropic.claude-v2", None),
         ] {
-            assert_eq!(embedding_format(model), embeds, "{model}");
+            assert!(is_same(embedding_format(model), embeds), "{model}");
         }
-        assert_eq!(image_format("stability.stable-diffusion-xl-v1"), Some(&STABLE_DIFFUSION_XL));
-        assert_eq!(image_format("stability.sd3-5-large-v1:0"), Some(&STABLE_IMAGE));
-        assert_eq!(image_format("amazon.nova-canvas-v1:0"), Some(&AMAZON_IMAGE));
-        assert_eq!(image_format("meta.llama"), None);
+        assert!(is_same(image_format("stability.stable-diffusion-xl-v1"), Some(&STABLE_DIFFUSION_XL)));
+        assert!(is_same(image_format("stability.sd3-5-large-v1:0"), Some(&STABLE_IMAGE)));
+        assert!(is_same(image_format("amazon.nova-canvas-v1:0"), Some(&AMAZON_IMAGE)));
+        assert!(is_same(image_format("meta.llama"), None));
     }
 }

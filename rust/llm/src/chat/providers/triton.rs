@@ -1,23 +1,31 @@
 //! Text completion on Nvidia's Triton, a self-hosted inference server.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ErrorDetails, MalformedResponse, ProviderFormat, StreamDecoder};
-use crate::chat::providers::openai_chat;
-use crate::chat::{
-    event::{EventSink, ResponseEvent},
-    request::{ChatRequest, Fields, RequestError, join_text},
+use crate::{
+    chat::{
+        event::{self, EventSink, ResponseEvent},
+        request::{ChatRequest, join_text},
+    },
+    errors::{MalformedResponse, RequestError},
+    fields::Fields,
+    json::lenient,
+    provider_format::{ChatFormat, ProviderFormat, StreamDecoder},
 };
 
-pub struct TritonFormat;
+struct TritonFormat;
+
+pub static TRITON: ProviderFormat = ProviderFormat::of_chat(&TritonFormat);
 
 /// Returns the required parameters with their default values.
 fn required_params() -> [(&'static str, Value); 4] {
     [("max_tokens", 100.into()), ("temperature", json!(0.7)), ("top_p", json!(0.7)), ("top_k", 50.into())]
 }
 
-impl ProviderFormat for TritonFormat {
+impl ChatFormat for TritonFormat {
     fn write_request(&self, request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         request.reject_several_choices()?;
         let parts = std::mem::take(&mut request.messages).into_iter().flat_map(|message| message.parts).collect();
@@ -50,7 +58,7 @@ impl ProviderFormat for TritonFormat {
     }
 
     fn read_response(&self, response: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-        let response: GenerateResponse = serde_json::from_slice(response)?;
+        let response: GenerateResponse<'_> = serde_json::from_slice(response)?;
         let text = response.text_output.ok_or_else(|| MalformedResponse("it has no text_output".into()))?;
         sink.push_event(ResponseEvent::Start { id: "", model: "" });
         sink.push_event(ResponseEvent::Text(&text));
@@ -61,18 +69,14 @@ impl ProviderFormat for TritonFormat {
     fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         Box::new(TextStreamDecoder::default())
     }
-
-    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(response)
-    }
 }
 
 #[derive(Deserialize)]
-struct GenerateResponse {
-    #[serde(default)]
-    text_output: Option<String>,
-    #[serde(default)]
-    error: Option<String>,
+struct GenerateResponse<'a> {
+    #[serde(default, borrow, deserialize_with = "lenient::content")]
+    text_output: Option<Cow<'a, str>>,
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
+    error: Option<Cow<'a, str>>,
 }
 
 /// Emits the end of the response. Triton reports no finish reason, so `stop` is assumed.
@@ -90,8 +94,10 @@ struct TextStreamDecoder {
 
 impl StreamDecoder for TextStreamDecoder {
     fn decode(&mut self, data: &[u8], sink: &mut dyn EventSink) {
-        // Ignores data that is not a Triton event.
-        let Ok(response) = serde_json::from_slice::<GenerateResponse>(data) else { return };
+        let Ok(response) = serde_json::from_slice::<GenerateResponse<'_>>(data) else {
+            self.has_failed = true;
+            return event::report_unreadable_event(data, sink);
+        };
         if !std::mem::replace(&mut self.has_started, true) {
             sink.push_event(ResponseEvent::Start { id: "", model: "" });
         }

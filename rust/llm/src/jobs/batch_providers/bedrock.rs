@@ -3,11 +3,15 @@
 
 use serde_json::{Value, json};
 
-use super::{last_segment, non_null_fields, resolve_output_location, unix_seconds};
 use crate::{
-    chat::request::{Fields, RequestError},
-    jobs::batch::{
-        BatchRequest, ENDPOINTS, endpoint_from_slug, endpoint_slug, file_id_from_address, parse_number, request_counts,
+    errors::RequestError,
+    fields::Fields,
+    jobs::{
+        batch::{
+            BatchRequest, ENDPOINTS, endpoint_from_slug, endpoint_slug, file_id_from_address, parse_number,
+            request_counts,
+        },
+        provider_jobs::{last_segment, non_null_fields, resolve_output_location, unix_seconds},
     },
 };
 

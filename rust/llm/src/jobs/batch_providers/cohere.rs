@@ -2,10 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{non_null_fields, unix_seconds};
 use crate::{
-    chat::request::{Fields, RequestError},
-    jobs::batch::{BatchRequest, ENDPOINTS},
+    errors::RequestError,
+    fields::Fields,
+    jobs::{
+        batch::{BatchRequest, ENDPOINTS},
+        provider_jobs::{non_null_fields, unix_seconds},
+    },
 };
 
 const EMBEDDINGS_ENDPOINT: &str = ENDPOINTS[2];

@@ -2,12 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{last_segment, map_job_state, non_null_fields, unix_seconds};
 use crate::{
-    chat::request::{Fields, RequestError},
+    errors::RequestError,
+    fields::Fields,
     jobs::{
         batch::{BatchRequest, ENDPOINTS, parse_number, request_counts},
-        fine_tuning_providers::account_resource,
+        provider_jobs::account_resource,
+        provider_jobs::{last_segment, map_job_state, non_null_fields, unix_seconds},
     },
 };
 

@@ -2,12 +2,16 @@
 
 use serde_json::{Value, json};
 
-use super::{last_segment, map_job_state, non_null_fields, resolve_output_location, unix_seconds};
 use crate::{
-    catalog::vertex_model,
-    chat::request::{Fields, RequestError},
-    jobs::batch::{
-        BatchRequest, ENDPOINTS, endpoint_from_slug, endpoint_slug, file_id_from_address, parse_number, request_counts,
+    catalog::vertex_publishers::publisher_model_path,
+    errors::RequestError,
+    fields::Fields,
+    jobs::{
+        batch::{
+            BatchRequest, ENDPOINTS, endpoint_from_slug, endpoint_slug, file_id_from_address, parse_number,
+            request_counts,
+        },
+        provider_jobs::{last_segment, map_job_state, non_null_fields, resolve_output_location, unix_seconds},
     },
 };
 
@@ -26,7 +30,7 @@ pub fn build_job_body(run: &mut BatchRequest<'_>) -> Result<Value, RequestError>
     labels.insert(ENDPOINT_LABEL.into(), endpoint_slug(run.endpoint).into());
     let mut body = json!({
         "displayName": name,
-        "model": vertex_model(&run.model),
+        "model": publisher_model_path(&run.model),
         "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": [run.input_address]}},
         "outputConfig": output,
         "labels": labels,

@@ -3,10 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::{job_error, last_segment, non_null_fields, unix_seconds};
 use crate::{
-    chat::request::{Fields, RequestError},
-    jobs::fine_tuning::FineTuningRequest,
+    errors::RequestError,
+    fields::Fields,
+    jobs::{
+        fine_tuning::FineTuningRequest,
+        provider_jobs::{job_error, last_segment, non_null_fields, unix_seconds},
+    },
 };
 
 /// Hyperparameters with other names on Bedrock; the remaining ones keep their names.

@@ -2,10 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::{account_resource, job_error, job_status, last_segment, move_setting, non_null_fields, unix_seconds};
 use crate::{
-    chat::request::{Fields, RequestError},
-    jobs::fine_tuning::FineTuningRequest,
+    errors::RequestError,
+    fields::Fields,
+    jobs::{
+        fine_tuning::FineTuningRequest,
+        provider_jobs::{
+            account_resource, job_error, job_status, last_segment, move_setting, non_null_fields, unix_seconds,
+        },
+    },
 };
 
 const HYPERPARAMETER_NAMES: [(&str, &str); 6] = [

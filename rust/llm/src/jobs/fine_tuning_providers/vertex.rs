@@ -3,10 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::{job_error, job_status, last_segment, move_setting, non_null_fields, unix_seconds};
 use crate::{
-    chat::request::{Fields, RequestError},
-    jobs::fine_tuning::FineTuningRequest,
+    errors::RequestError,
+    fields::Fields,
+    jobs::{
+        fine_tuning::FineTuningRequest,
+        provider_jobs::{job_error, job_status, last_segment, move_setting, non_null_fields, unix_seconds},
+    },
 };
 
 /// `OpenAI`'s name of each method, and the field with its spec on Vertex AI.

@@ -23,8 +23,8 @@ pub enum StreamFormat {
 }
 
 impl StreamFormat {
-    pub fn for_operation(operation: Operation, dialect: ApiFormat) -> Option<Self> {
-        match (operation, dialect) {
+    pub fn for_operation(operation: Operation, api_format: ApiFormat) -> Option<Self> {
+        match (operation, api_format) {
             (Operation::ChatComplete, ApiFormat::OpenAi) => Some(Self::Chat),
             (Operation::Complete, ApiFormat::OpenAi) => Some(Self::Completions),
             (Operation::Messages, ApiFormat::Anthropic) => Some(Self::Messages),
@@ -276,8 +276,8 @@ impl Transcript {
                 return Some(ResumeRequest { body, prefill: String::new() });
             }
             (Value::Array(messages), _) if self.format != StreamFormat::Completions => messages,
-            (Value::String(question), _) if self.format == StreamFormat::Responses => {
-                vec![json!({"role": "user", "content": question})]
+            (Value::String(text), _) if self.format == StreamFormat::Responses => {
+                vec![json!({"role": "user", "content": text})]
             }
             _ => return None,
         };

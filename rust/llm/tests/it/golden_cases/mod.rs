@@ -12,9 +12,11 @@ use bytes::Bytes;
 use penstock_llm::{
     api_format::ApiFormat,
     catalog::{self, Options, Provider},
+    model_list::ModelListShape,
     operation::Operation,
     stream::{aws_event_stream::FrameDecoder, include_usage},
-    translation::{DroppedParams, Normaliser, RequestError, RequestHints, Translation, TranslationInput},
+    translation::{DroppedParams, Normaliser, RequestError, Translation},
+    translation_input::{RequestHints, TranslationInput},
 };
 use serde_json::{Value, json};
 
@@ -119,9 +121,11 @@ impl Case {
     /// Returns the request of a pass-through case after parameter mapping, and the dropped parameters.
     pub fn map_parameters(&self) -> (Vec<u8>, DroppedParams) {
         let (operation, body) = (self.operation(), self.client_request());
-        let is_worded = matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed);
-        let worded =
-            is_worded.then(|| self.provider().param_rules_for_model(operation, &self.model()).apply(&body)).flatten();
+        let is_worded =
+            matches!(operation, Operation::ChatComplete | Operation::Complete | Operation::Embed | Operation::Messages);
+        let worded = is_worded
+            .then(|| self.provider().row().param_rules_for_model(operation, &self.model()).apply(&body))
+            .flatten();
         worded.unwrap_or_else(|| (body, DroppedParams::default()))
     }
 
@@ -130,7 +134,7 @@ impl Case {
     pub fn prepare_pass_through(&self) -> (Vec<u8>, Normaliser, bool) {
         let (provider, operation, (body, _)) = (self.provider(), self.operation(), self.map_parameters());
         let dialect = operation.api_format().unwrap_or(ApiFormat::OpenAi);
-        let mending = Normaliser::new(provider, operation, dialect, self.is_strict());
+        let mending = Normaliser::new(provider.row(), operation, dialect, self.is_strict()).for_request(&body);
         let streams = matches!(self.upstream_body(), UpstreamBody::Stream(_));
         let version = self.provider_options(provider).get("api_version").map(ToOwned::to_owned);
         let says = include_usage::supports_include_usage(provider, operation, version.as_deref(), &Options::default());
@@ -168,7 +172,7 @@ impl Case {
         let operation = self.operation();
         let (query, options) = (self.files.query.clone(), self.provider_options(provider));
         let wire = provider
-            .provider_format_for_target(operation, &model, (&options, ""))
+            .provider_format_for_target(operation, &model, &options, "")
             .expect("an operation that is translated");
         let is_anthropics = self.label.contains("anthropics");
         let meant = Some(provider.effective_model(&options, &model)).filter(|meant| *meant != model);
@@ -176,6 +180,7 @@ impl Case {
             anthropic_betas: betas,
             anthropic_version: None,
             is_anthropic_client: is_anthropics,
+            model_list_shape: if is_anthropics { ModelListShape::Anthropic } else { ModelListShape::OpenAi },
             query: &query,
             options: Some(&options),
             effective_model: meant,
@@ -184,7 +189,7 @@ impl Case {
         Translation::translate_request(
             &TranslationInput {
                 operation,
-                provider,
+                provider: provider.row(),
                 body: &body,
                 model: &model,
                 hints: beside,
@@ -200,7 +205,7 @@ impl Case {
     fn provider_options(&self, provider: &dyn Provider) -> Options {
         let mut options = Options::default();
         for (option, value) in
-            provider.options().iter().filter_map(|option| Some((option, self.files.options[option.key].as_str()?)))
+            provider.row().options.iter().filter_map(|option| Some((option, self.files.options[option.key].as_str()?)))
         {
             options.insert_if_absent(*option, value.to_owned());
         }
@@ -358,9 +363,9 @@ pub fn merge_text_blocks(mut answer: Value) -> Value {
 }
 
 fn assemble_text_completion(events: &[Value]) -> Value {
-    let mut told = events.iter().filter(|event| event["choices"][0].is_object());
-    let mut whole = told.next().unwrap().clone();
-    for event in told {
+    let mut result = events.iter().filter(|event| event["choices"][0].is_object());
+    let mut whole = result.next().unwrap().clone();
+    for event in result {
         append_value(&mut whole["choices"][0]["text"], &event["choices"][0]["text"]);
         whole["choices"][0]["finish_reason"] = event["choices"][0]["finish_reason"].clone();
     }

@@ -1,6 +1,6 @@
 //! Golden cases that every provider needs. `conformance` checks them; the example `new-provider` writes them.
 
-use penstock_llm::{api_format::ApiFormat, catalog::Provider, files::FileStore, operation::Operation, translation};
+use penstock_llm::{api_format::ApiFormat, catalog::Provider, files::FileStore, operation::Operation};
 
 /// Golden cases that each translated operation of a provider needs.
 pub const REQUIRED_CASES: [&str; 3] = ["whole", "stream", "error"];
@@ -24,7 +24,7 @@ pub fn required_cases(provider: &'static dyn Provider) -> Vec<(Operation, &'stat
 pub fn needs_case(operation: Operation, case: &str) -> bool {
     let is_vendors = matches!(operation.api_format(), Some(ApiFormat::Gemini | ApiFormat::Bedrock));
     match case {
-        "stream" => operation.is_always_streaming() || translation::is_chat_operation(operation) && !is_vendors,
+        "stream" => operation.is_always_streaming() || operation.is_chat() && !is_vendors,
         "whole" => !operation.is_always_streaming(),
         _ => true,
     }
@@ -46,5 +46,5 @@ fn is_vendor_client_operation(operation: Operation) -> bool {
 
 /// Returns the provider's file store if the operation is about files.
 pub fn file_store_for(provider: &dyn Provider, operation: Operation) -> Option<FileStore> {
-    provider.file_store().filter(|_| operation.is_file_operation())
+    provider.row().file_store.filter(|_| operation.is_file_operation())
 }

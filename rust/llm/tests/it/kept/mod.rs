@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use penstock_llm::{
     catalog::{self, Provider},
     operation::Operation,
-    translation::{RequestError, RequestHints, Translation, TranslationInput},
+    translation::{RequestError, Translation},
+    translation_input::{RequestHints, TranslationInput},
 };
 use serde_json::{Value, json};
 
@@ -71,7 +72,7 @@ fn translate_body(
     let beside = RequestHints::default();
     let question = TranslationInput {
         operation,
-        provider,
+        provider: provider.row(),
         body: body.as_bytes(),
         model: &model,
         hints: beside,
@@ -238,7 +239,7 @@ fn chat_completion_fields_are_sent_rejected_or_reported() {
         (
             "/tool_choice",
             json!({"tools": [function], "tool_choice": {"type": "allowed_tools",
-            "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}}}),
+            "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}}}),
         ),
         ("/response_format/json_schema/schema", json_schema_format(true)),
         ("/response_format/json_schema/strict", json_schema_format(true)),

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use penstock_mock::{Entry, Options, Outcome, Server};
+use penstock_mock::{Entry, Outcome, Server, ServerOptions};
 use serde_json::{Value, json};
 
 pub const CHAT_PATH: &str = "/v1/chat/completions";
@@ -119,7 +119,7 @@ fn decode_chunked(mut rest: &[u8]) -> (Vec<u8>, bool) {
 }
 
 pub fn start_server() -> Server {
-    Server::start_with_options(&Options::default()).unwrap()
+    Server::start_with_options(&ServerOptions::default()).unwrap()
 }
 
 pub struct Client {

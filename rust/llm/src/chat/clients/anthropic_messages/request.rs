@@ -4,11 +4,14 @@ use serde_json::{Value, json};
 
 use crate::{
     chat::request::{
-        ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolCall, ToolChoice, into_array,
-        into_object, parse_body, take_citations, take_document_extra, take_object, take_required_string, take_schema,
-        take_string,
+        ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice, is_server_tool_block, take_citations,
+        take_document_extra,
     },
-    translation::dropped::DroppedParams,
+    dropped::DroppedParams,
+    errors::RequestError,
+    fields::{
+        Fields, into_array, into_object, parse_body, take_object, take_required_string, take_schema, take_string,
+    },
 };
 
 /// Prefix of a text signature. It travels as a redacted thinking block, because clients return such blocks unchanged.
@@ -137,6 +140,10 @@ fn parse_part(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<P
                 Some(signature) => Part::Signature(signature.to_owned()),
                 None => Part::RedactedThinking { data },
             }
+        }
+        // Earlier calls of server tools, with their results. The rest of the conversation makes sense without them.
+        server_tool if is_server_tool_block(server_tool) => {
+            return Ok(Part::ProviderBlock { kind, fields });
         }
         other => {
             return Err(RequestError::new(

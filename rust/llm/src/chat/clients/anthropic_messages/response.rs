@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use super::{encode_usage, request::TEXT_SIGNATURE_PREFIX};
 use crate::{
     chat::{
-        event::{EventSink, FieldScope, ResponseEvent},
+        event::{EventSink, ResponseEvent},
+        field_scope::FieldScope,
         finish_reason,
-        request::Fields,
         response_context::{ResponseContext, merge_field, move_fields},
         response_writer::ResponseWriter,
     },
     citations::{self, CitationSet},
+    fields::Fields,
     usage::Usage,
 };
 
@@ -183,8 +184,7 @@ impl EventSink for ResponseBuilder {
 impl ResponseWriter for ResponseBuilder {
     fn take_output(&mut self) -> Vec<u8> {
         for (block, arguments) in std::mem::take(&mut self.tool_calls) {
-            // Arguments that are not a valid object were cut off by the provider's token limit.
-            let input = serde_json::from_str::<Fields>(&arguments).unwrap_or_default();
+            let input = self.context.parse_arguments(&arguments);
             if let Some(block) = self.content_blocks.get_mut(block) {
                 block["input"] = input.into();
             }

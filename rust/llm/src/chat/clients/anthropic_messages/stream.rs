@@ -5,18 +5,19 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::{encode_usage, request::TEXT_SIGNATURE_PREFIX};
-use crate::chat::clients::anthropic_messages::response::{image_block, parse_citations};
 use crate::{
     api_format::{anthropic_messages, format::ApiFormat},
     chat::{
-        event::{EventSink, FieldScope, ResponseEvent},
+        clients::anthropic_messages::response::{image_block, parse_citations},
+        event::{EventSink, ResponseEvent},
+        field_scope::FieldScope,
         finish_reason,
-        request::Fields,
         response_context::{ResponseContext, merge_field, move_fields},
         response_writer::ResponseWriter,
     },
     citations::CitationSet,
-    translation::errors,
+    error_response,
+    fields::Fields,
     usage::Usage,
 };
 
@@ -26,7 +27,7 @@ pub struct StreamWriter {
     context: ResponseContext,
     has_started: bool,
     block_count: usize,
-    open_block: Option<BlockKind>,
+    open_block: Option<AnthropicBlockKind>,
     /// True if the next text starts a new block.
     should_start_block: bool,
     /// Citations already sent for the open text block. They follow the text of the block, so more text starts a new
@@ -42,7 +43,7 @@ pub struct StreamWriter {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BlockKind {
+enum AnthropicBlockKind {
     Text,
     Thinking,
     SignedThinking,
@@ -86,8 +87,8 @@ impl StreamWriter {
     }
 
     /// Opens a block of this kind unless one is open. A tool call always opens a new block.
-    fn ensure_block_open(&mut self, kind: BlockKind, block: &Value) {
-        if self.open_block == Some(kind) && kind != BlockKind::ToolCall {
+    fn ensure_block_open(&mut self, kind: AnthropicBlockKind, block: &Value) {
+        if self.open_block == Some(kind) && kind != AnthropicBlockKind::ToolCall {
             return;
         }
         self.write_message_start("", "");
@@ -126,9 +127,9 @@ impl StreamWriter {
 
     fn ensure_text_block_open(&mut self) {
         let is_apart = std::mem::take(&mut self.should_start_block);
-        if self.open_block != Some(BlockKind::Text) || is_apart {
+        if self.open_block != Some(AnthropicBlockKind::Text) || is_apart {
             self.close_block();
-            self.ensure_block_open(BlockKind::Text, &json!({"type": "text", "text": ""}));
+            self.ensure_block_open(AnthropicBlockKind::Text, &json!({"type": "text", "text": ""}));
         }
     }
 
@@ -146,7 +147,7 @@ impl StreamWriter {
     /// Writes citations for the open text block. Text that is already sent stays in its block, which gets all of the
     /// citations.
     fn write_citations(&mut self, cites: &CitationSet<'_>) {
-        let is_open = self.open_block == Some(BlockKind::Text) && !self.should_start_block;
+        let is_open = self.open_block == Some(AnthropicBlockKind::Text) && !self.should_start_block;
         if is_open {
             for source in cites.to_anthropic(&self.context.document_names) {
                 if !self.block_citations.contains(&source) {
@@ -175,8 +176,11 @@ impl StreamWriter {
     }
 
     fn write_thinking(&mut self, text: &str) {
-        if self.open_block != Some(BlockKind::Thinking) {
-            self.ensure_block_open(BlockKind::Thinking, &json!({"type": "thinking", "thinking": "", "signature": ""}));
+        if self.open_block != Some(AnthropicBlockKind::Thinking) {
+            self.ensure_block_open(
+                AnthropicBlockKind::Thinking,
+                &json!({"type": "thinking", "thinking": "", "signature": ""}),
+            );
         }
         if !text.is_empty() {
             self.write_delta(self.block_count - 1, "thinking_delta", "thinking", text);
@@ -186,12 +190,12 @@ impl StreamWriter {
     fn write_thinking_signature(&mut self, signature: &str) {
         self.write_thinking("");
         self.write_delta(self.block_count - 1, "signature_delta", "signature", signature);
-        self.open_block = Some(BlockKind::SignedThinking);
+        self.open_block = Some(AnthropicBlockKind::SignedThinking);
     }
 
     /// Writes a complete block, without deltas.
     fn write_complete_block(&mut self, block: &Value) {
-        self.ensure_block_open(BlockKind::Complete, block);
+        self.ensure_block_open(AnthropicBlockKind::Complete, block);
         self.close_block();
     }
 
@@ -211,7 +215,7 @@ impl StreamWriter {
         if let Some(signature) = signature {
             block["thought_signature"] = signature.into();
         }
-        self.ensure_block_open(BlockKind::ToolCall, &block);
+        self.ensure_block_open(AnthropicBlockKind::ToolCall, &block);
         self.tool_call_blocks.push(self.block_count - 1);
     }
 
@@ -272,7 +276,7 @@ impl EventSink for StreamWriter {
             }
             ResponseEvent::Failed { kind, message, code } => {
                 self.is_finished = true;
-                let failure = errors::stream_failure(ApiFormat::Anthropic, kind, message, code);
+                let failure = error_response::stream_failure(ApiFormat::Anthropic, kind, message, code);
                 self.output.extend_from_slice(&anthropic_messages::error_event(&failure));
             }
             ResponseEvent::End => self.write_end(),

@@ -4,7 +4,11 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
 use super::invoke;
-use crate::chat::request::{ChatRequest, RequestError, into_object, parse_body, take_required_string};
+use crate::{
+    chat::request::ChatRequest,
+    errors::RequestError,
+    fields::{into_object, parse_body, take_required_string},
+};
 
 /// Returns the wrapped request, and true if it is an `InvokeModel` body in a vendor's own format.
 pub fn extract_inner_request(json: &[u8]) -> Result<(Vec<u8>, bool), RequestError> {
@@ -35,6 +39,12 @@ pub fn parse_request(json: &[u8], model: &str) -> Result<ChatRequest, RequestErr
         return Err(RequestError::new(format!("{below}.messages"), "must be an array of at least one message"));
     }
     Ok(chat_request)
+}
+
+/// Validates a token count request and returns the body of the request that is to be counted.
+pub(crate) fn extract_counted_body(body: &[u8]) -> Result<Vec<u8>, RequestError> {
+    parse_request(body, "")?;
+    Ok(extract_inner_request(body)?.0)
 }
 
 #[cfg(test)]

@@ -9,12 +9,14 @@ use crate::{
     chat::{
         clients::anthropic_messages,
         event::{EventSink, ResponseEvent},
-        request::{ChatRequest, RequestError, parse_body},
+        request::ChatRequest,
         response_context::ResponseContext,
         response_writer::ResponseWriter,
     },
+    error_response,
+    errors::RequestError,
+    fields::parse_body,
     stream::{aws_event_stream::encode_frame, sse},
-    translation::errors,
     usage::Usage,
 };
 
@@ -67,7 +69,7 @@ impl EventSink for StreamWriter {
         match event {
             ResponseEvent::Failed { kind, message, code } => {
                 let pending = self.take_output();
-                let failure = errors::stream_failure(ApiFormat::Bedrock, kind, message, code);
+                let failure = error_response::stream_failure(ApiFormat::Bedrock, kind, message, code);
                 self.output = [pending, bedrock::error_event(&failure)].concat();
             }
             other => {

@@ -2,13 +2,16 @@
 
 use serde_json::{Value, json};
 
-use crate::chat::clients::bedrock_converse::signature_blocks;
 use crate::{
-    chat::request::{
-        ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolCall, ToolChoice, into_array,
-        into_object, parse_body, take_citations, take_document_extra, take_required_string, take_string,
+    chat::{
+        clients::bedrock_converse::signature_blocks,
+        request::{
+            ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice, take_citations, take_document_extra,
+        },
     },
-    translation::dropped::DroppedParams,
+    dropped::DroppedParams,
+    errors::RequestError,
+    fields::{Fields, into_array, into_object, parse_body, take_required_string, take_string},
 };
 
 /// Fields of `inferenceConfig` and their names in chat completions.

@@ -5,12 +5,12 @@ use std::ops::Range;
 use serde_json::{Value, json};
 
 use super::encode_usage;
-use crate::chat::clients::bedrock_converse::signature_blocks;
 use crate::{
     chat::{
-        event::{EventSink, FieldScope, ResponseEvent},
+        clients::bedrock_converse::signature_blocks,
+        event::{EventSink, ResponseEvent},
+        field_scope::FieldScope,
         finish_reason,
-        request::Fields,
         response_context::ResponseContext,
         response_writer::ResponseWriter,
     },
@@ -151,8 +151,7 @@ impl EventSink for ResponseBuilder {
 impl ResponseWriter for ResponseBuilder {
     fn take_output(&mut self) -> Vec<u8> {
         for (block, arguments) in std::mem::take(&mut self.tool_calls) {
-            // Arguments that are not a valid object were cut off by the provider's token limit.
-            let input = serde_json::from_str::<Fields>(&arguments).unwrap_or_default();
+            let input = self.context.parse_arguments(&arguments);
             self.content_blocks[block]["toolUse"]["input"] = input.into();
         }
         if !self.cited_ranges.is_empty() {

@@ -3,18 +3,18 @@
 use serde_json::{Value, json};
 
 use super::encode_usage;
-use crate::chat::clients::bedrock_converse::{response::parse_citations, signature_blocks};
 use crate::{
     api_format::{bedrock, format::ApiFormat},
     chat::{
+        clients::bedrock_converse::{response::parse_citations, signature_blocks},
         event::{EventSink, ResponseEvent},
         finish_reason,
         response_context::ResponseContext,
         response_writer::ResponseWriter,
     },
     citations::{Citation, CitationSet},
+    error_response,
     stream::aws_event_stream::encode_frame,
-    translation::errors,
     usage::Usage,
 };
 
@@ -24,7 +24,7 @@ pub struct StreamWriter {
     output: Vec<u8>,
     has_started: bool,
     block_count: usize,
-    open_block: Option<BlockKind>,
+    open_block: Option<ConverseBlockKind>,
     /// True if the next text starts a new block.
     should_start_block: bool,
     /// Citations already sent for the open text block. They follow the text of the block, so more text starts a new
@@ -38,7 +38,7 @@ pub struct StreamWriter {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BlockKind {
+enum ConverseBlockKind {
     Text,
     Thinking,
     ToolCall,
@@ -72,9 +72,9 @@ impl StreamWriter {
     }
 
     /// Returns the index of the open block if it has this kind; otherwise opens a new block.
-    fn ensure_block_open(&mut self, kind: BlockKind) -> usize {
-        let is_apart = kind == BlockKind::Text && std::mem::take(&mut self.should_start_block);
-        if self.open_block != Some(kind) || kind == BlockKind::ToolCall || is_apart {
+    fn ensure_block_open(&mut self, kind: ConverseBlockKind) -> usize {
+        let is_apart = kind == ConverseBlockKind::Text && std::mem::take(&mut self.should_start_block);
+        if self.open_block != Some(kind) || kind == ConverseBlockKind::ToolCall || is_apart {
             self.write_message_start();
             self.close_block();
             self.open_block = Some(kind);
@@ -95,7 +95,7 @@ impl StreamWriter {
         self.write_frame("contentBlockDelta", &json!({"contentBlockIndex": index, "delta": delta}));
     }
 
-    fn write_block_delta(&mut self, kind: BlockKind, delta: &Value) {
+    fn write_block_delta(&mut self, kind: ConverseBlockKind, delta: &Value) {
         let index = self.ensure_block_open(kind);
         self.write_delta(index, delta);
     }
@@ -103,13 +103,13 @@ impl StreamWriter {
     /// Writes citations for the open text block. Text that is already sent stays in its block, which gets all of the
     /// citations.
     fn write_citations(&mut self, cites: &CitationSet<'_>) {
-        let is_open = self.open_block == Some(BlockKind::Text) && !self.should_start_block;
+        let is_open = self.open_block == Some(ConverseBlockKind::Text) && !self.should_start_block;
         let encode = |one: &Citation| one.to_converse(&self.context.document_names).filter(|_| is_open);
         let sources: Vec<_> = cites.citations.iter().filter_map(encode).collect();
         self.context.record_dropped_citations(cites, sources.len() == cites.citations.len());
         for source in sources {
             if !self.block_citations.contains(&source) {
-                self.write_block_delta(BlockKind::Text, &json!({"citation": source}));
+                self.write_block_delta(ConverseBlockKind::Text, &json!({"citation": source}));
                 self.block_citations.push(source);
             }
         }
@@ -118,12 +118,12 @@ impl StreamWriter {
     /// Writes a redacted reasoning block.
     fn write_redacted_block(&mut self, delta: &Value) {
         self.close_block();
-        self.write_block_delta(BlockKind::Thinking, delta);
+        self.write_block_delta(ConverseBlockKind::Thinking, delta);
         self.close_block();
     }
 
     fn write_tool_call_start(&mut self, id: &str, name: &str) {
-        let index = self.ensure_block_open(BlockKind::ToolCall);
+        let index = self.ensure_block_open(ConverseBlockKind::ToolCall);
         let start = json!({"toolUse": {"toolUseId": id, "name": name}});
         self.write_frame("contentBlockStart", &json!({"contentBlockIndex": index, "start": start}));
         self.tool_call_blocks.push(index);
@@ -151,17 +151,17 @@ impl EventSink for StreamWriter {
             ResponseEvent::Text("") | ResponseEvent::Refusal("") | ResponseEvent::Thinking("") => (),
             ResponseEvent::Text(text) | ResponseEvent::Refusal(text) => {
                 self.should_start_block |= !self.block_citations.is_empty();
-                self.write_block_delta(BlockKind::Text, &json!({"text": text}));
+                self.write_block_delta(ConverseBlockKind::Text, &json!({"text": text}));
             }
             ResponseEvent::Thinking(text) => {
-                self.write_block_delta(BlockKind::Thinking, &json!({"reasoningContent": {"text": text}}));
+                self.write_block_delta(ConverseBlockKind::Thinking, &json!({"reasoningContent": {"text": text}}));
             }
             ResponseEvent::ThinkingSignature(text) => {
-                if self.open_block != Some(BlockKind::Thinking) {
+                if self.open_block != Some(ConverseBlockKind::Thinking) {
                     // AWS clients do not return a signature without a text.
-                    self.write_block_delta(BlockKind::Thinking, &json!({"reasoningContent": {"text": ""}}));
+                    self.write_block_delta(ConverseBlockKind::Thinking, &json!({"reasoningContent": {"text": ""}}));
                 }
-                self.write_block_delta(BlockKind::Thinking, &json!({"reasoningContent": {"signature": text}}));
+                self.write_block_delta(ConverseBlockKind::Thinking, &json!({"reasoningContent": {"signature": text}}));
                 self.close_block();
             }
             ResponseEvent::RedactedThinking(data) => {
@@ -175,7 +175,7 @@ impl EventSink for StreamWriter {
             ResponseEvent::ExtraField { scope, name, json } => match parse_citations(scope, name, json) {
                 Some(citations) => {
                     for citation in citations {
-                        self.write_block_delta(BlockKind::Text, &json!({"citation": citation}));
+                        self.write_block_delta(ConverseBlockKind::Text, &json!({"citation": citation}));
                     }
                 }
                 None => self.context.record_dropped(name),
@@ -197,7 +197,7 @@ impl EventSink for StreamWriter {
             ResponseEvent::Finish { reason, .. } => reason.clone_into(&mut self.finish_reason),
             ResponseEvent::Failed { kind, message, code } => {
                 self.is_finished = true;
-                let failure = errors::stream_failure(ApiFormat::Bedrock, kind, message, code);
+                let failure = error_response::stream_failure(ApiFormat::Bedrock, kind, message, code);
                 self.output.extend_from_slice(&bedrock::error_event(&failure));
             }
             ResponseEvent::End => self.write_end(),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    chat::{finish_reason, request::Fields, response_context::ResponseContext},
+    chat::{finish_reason, response_context::ResponseContext},
     usage::Usage,
 };
 
@@ -50,9 +50,8 @@ impl PendingToolCall {
         Self { id: id.to_owned(), name: name.to_owned(), arguments: String::new(), signature }
     }
 
-    pub fn to_json(&self) -> Value {
-        // Arguments that are not a valid object were cut off by the provider's token limit.
-        let args = serde_json::from_str::<Fields>(&self.arguments).unwrap_or_default();
+    pub fn to_json(&self, context: &ResponseContext) -> Value {
+        let args = context.parse_arguments(&self.arguments);
         let mut part = json!({"functionCall": {"id": self.id, "name": self.name, "args": args}});
         if let Some(signature) = &self.signature {
             part["thoughtSignature"] = signature.as_str().into();
@@ -62,13 +61,13 @@ impl PendingToolCall {
 }
 
 /// Complete response, or one chunk of a streamed response.
-pub struct GenerateContentResponse<'a> {
+pub struct GeminiResponseChunk<'a> {
     pub parts: Vec<Value>,
     pub finish_reason: Option<&'a str>,
     pub usage: Option<&'a Usage>,
 }
 
-impl GenerateContentResponse<'_> {
+impl GeminiResponseChunk<'_> {
     pub fn into_json(self, context: &ResponseContext, id: &str, model: &str) -> Value {
         let mut candidate = json!({"content": {"parts": self.parts, "role": "model"}});
         if let Some(reason) = self.finish_reason {

@@ -4,11 +4,10 @@ use serde_json::{Value, json};
 
 use super::{parts::REDACTED_PREFIX, schema};
 use crate::{
-    chat::request::{
-        ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolCall, ToolChoice, into_array,
-        into_object, parse_body,
-    },
-    translation::dropped::DroppedParams,
+    chat::request::{ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice},
+    dropped::DroppedParams,
+    errors::RequestError,
+    fields::{Fields, into_array, into_object, parse_body},
 };
 
 /// Parameters of `generationConfig` and their names in chat completions.
@@ -204,7 +203,8 @@ impl ContentParser {
                 ))
             }
             ("functionCall", value) => Ok(Part::ToolCall(self.parse_function_call(
-                (into_object(value, &inner)?, signature),
+                into_object(value, &inner)?,
+                signature,
                 &inner,
                 dropped_params,
             )?)),
@@ -217,7 +217,8 @@ impl ContentParser {
 
     fn parse_function_call(
         &mut self,
-        (mut fields, signature): (Fields, Option<String>),
+        mut fields: Fields,
+        signature: Option<String>,
         path: &str,
         dropped: &mut DroppedParams,
     ) -> Result<ToolCall, RequestError> {
@@ -359,7 +360,10 @@ fn parse_tool_config(mut config: Fields, request: &mut ChatRequest) -> Result<()
         (Some("ANY"), None) => Some(ToolChoice::Any),
         (Some(_), _) => return Err(RequestError::new(format!("{path}.mode"), "must be AUTO, ANY, VALIDATED or NONE")),
     };
-    if names.len() > 1 || names.len() == 1 && !matches!(request.tool_choice, Some(ToolChoice::Tool(_))) {
+    if names.len() > 1 && request.tool_choice == Some(ToolChoice::Any) {
+        let names: Vec<_> = names.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect();
+        request.retain_tools(&names)?;
+    } else if !names.is_empty() && !matches!(request.tool_choice, Some(ToolChoice::Tool(_))) {
         request.dropped_params.add("allowedFunctionNames");
     }
     request.record_dropped_fields("functionCallingConfig", &calling);

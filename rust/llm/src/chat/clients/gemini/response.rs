@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::parts::{self, GenerateContentResponse, PendingToolCall};
+use super::parts::{self, GeminiResponseChunk, PendingToolCall};
 use crate::{
     chat::{
         event::{EventSink, ResponseEvent},
@@ -102,11 +102,11 @@ impl EventSink for ResponseBuilder {
 impl ResponseWriter for ResponseBuilder {
     fn take_output(&mut self) -> Vec<u8> {
         for (part, call) in &self.tool_calls {
-            self.parts[*part] = call.to_json();
+            self.parts[*part] = call.to_json(&self.context);
         }
         let parts = std::mem::take(&mut self.parts);
         let response =
-            GenerateContentResponse { parts, finish_reason: Some(&self.finish_reason), usage: self.usage.as_ref() };
+            GeminiResponseChunk { parts, finish_reason: Some(&self.finish_reason), usage: self.usage.as_ref() };
         response.into_json(&self.context, &self.id, &self.model).to_string().into_bytes()
     }
 }

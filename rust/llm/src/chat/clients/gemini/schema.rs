@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::chat::request::Fields;
+use crate::fields::Fields;
 
 pub fn to_json_schema(schema: Value) -> Value {
     match schema {

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use super::parts::{self, GenerateContentResponse, PendingToolCall};
+use super::parts::{self, GeminiResponseChunk, PendingToolCall};
 use crate::{
     api_format::{format::ApiFormat, gemini},
     chat::{
@@ -13,7 +13,7 @@ use crate::{
         response_writer::ResponseWriter,
     },
     citations::CitationSet,
-    translation::errors,
+    error_response,
     usage::Usage,
 };
 
@@ -46,7 +46,7 @@ impl StreamWriter {
         }
     }
 
-    fn write_response(&mut self, response: GenerateContentResponse<'_>) {
+    fn write_response(&mut self, response: GeminiResponseChunk<'_>) {
         let json = response.into_json(&self.context, &self.id, &self.model);
         // Writing to a `Vec` cannot fail.
         let _ = write!(self.output, "data: {json}\n\n");
@@ -54,14 +54,15 @@ impl StreamWriter {
 
     fn write_part(&mut self, part: Value) {
         self.write_pending_calls();
-        self.write_response(GenerateContentResponse { parts: vec![part], finish_reason: None, usage: None });
+        self.write_response(GeminiResponseChunk { parts: vec![part], finish_reason: None, usage: None });
     }
 
     fn write_pending_calls(&mut self) {
-        let parts: Vec<_> = self.tool_calls[self.sent_call_count..].iter().map(PendingToolCall::to_json).collect();
+        let parts: Vec<_> =
+            self.tool_calls[self.sent_call_count..].iter().map(|call| call.to_json(&self.context)).collect();
         self.sent_call_count = self.tool_calls.len();
         if !parts.is_empty() {
-            self.write_response(GenerateContentResponse { parts, finish_reason: None, usage: None });
+            self.write_response(GeminiResponseChunk { parts, finish_reason: None, usage: None });
         }
     }
 
@@ -69,7 +70,7 @@ impl StreamWriter {
         self.is_finished = true;
         self.write_pending_calls();
         let (reason, usage) = (self.finish_reason.take().unwrap_or_default(), self.usage.take());
-        self.write_response(GenerateContentResponse {
+        self.write_response(GeminiResponseChunk {
             parts: vec![parts::text_part("")],
             finish_reason: Some(&reason),
             usage: usage.as_ref(),
@@ -122,7 +123,7 @@ impl EventSink for StreamWriter {
             ResponseEvent::Finish { reason, .. } => self.finish_reason = Some(reason.to_owned()),
             ResponseEvent::Failed { kind, message, code } => {
                 self.is_finished = true;
-                let failure = errors::stream_failure(ApiFormat::Gemini, kind, message, code);
+                let failure = error_response::stream_failure(ApiFormat::Gemini, kind, message, code);
                 self.output.extend_from_slice(&gemini::error_event(&failure));
             }
             ResponseEvent::End => self.write_end(),

@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::request::take_field;
 use crate::{
-    chat::request::{Fields, RequestError, into_array, into_object, parse_body},
-    embeddings::request::{EmbeddingFormat, EmbeddingRequest},
+    embeddings::request::{EmbeddingRequest, VectorEncoding},
+    errors::RequestError,
+    fields::{Fields, into_array, into_object, parse_body},
 };
 
 /// Settings that apply to all texts, and their names in embedding requests.
@@ -17,7 +18,7 @@ pub fn parse_embed_request(json: &[u8], model: &str) -> Result<EmbeddingRequest,
     let text = take_content_text(&mut fields, "content")?;
     let settings = take_settings(&mut fields);
     fields.extend(settings);
-    Ok(build_request(model, ("content", EmbeddingFormat::GeminiSingle), vec![text], fields))
+    Ok(build_request(model, "content", VectorEncoding::GeminiSingle, vec![text], fields))
 }
 
 pub fn parse_batch_embed_request(json: &[u8], model: &str) -> Result<EmbeddingRequest, RequestError> {
@@ -41,12 +42,13 @@ pub fn parse_batch_embed_request(json: &[u8], model: &str) -> Result<EmbeddingRe
         return Err(RequestError::new("requests", "must be an array of at least one request"));
     }
     fields.extend(all.unwrap_or_default());
-    Ok(build_request(model, ("requests", EmbeddingFormat::GeminiBatch), inputs, fields))
+    Ok(build_request(model, "requests", VectorEncoding::GeminiBatch, inputs, fields))
 }
 
 fn build_request(
     model: &str,
-    (path, shape): (&'static str, EmbeddingFormat),
+    path: &'static str,
+    shape: VectorEncoding,
     inputs: Vec<String>,
     mut fields: Fields,
 ) -> EmbeddingRequest {

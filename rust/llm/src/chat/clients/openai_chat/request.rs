@@ -1,14 +1,17 @@
 //! Parser of chat completion requests (`OpenAI` client format).
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
+    chat::client_tools::{self, CUSTOM_INPUT},
     chat::request::{
-        ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolCall, ToolChoice, decode_base64_text,
-        into_array, into_object, parse_body, take_citations, take_object, take_required_string, take_schema,
-        take_string,
+        ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice, decode_base64_text, take_citations,
     },
-    translation::dropped::DroppedParams,
+    dropped::DroppedParams,
+    errors::RequestError,
+    fields::{
+        Fields, into_array, into_object, parse_body, take_object, take_required_string, take_schema, take_string,
+    },
 };
 
 pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
@@ -21,8 +24,8 @@ pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     let mut request = ChatRequest { messages, dropped_params: dropped, ..ChatRequest::default() };
     request.model = take_string(&mut fields, "model").unwrap_or_default();
     request.stream = fields.shift_remove("stream") == Some(Value::Bool(true));
-    request.tools = parse_tools(fields.shift_remove("tools"), &mut request.dropped_params)?;
-    request.tool_choice = parse_tool_choice(fields.shift_remove("tool_choice"))?;
+    parse_tools(fields.shift_remove("tools"), &mut request)?;
+    parse_tool_choice(fields.shift_remove("tool_choice"), &mut request)?;
     // Usage is always requested from the provider; `include_usage` only decides if the client sees it.
     if let Some(mut options) = take_object(&mut fields, "stream_options") {
         options.shift_remove("include_usage");
@@ -118,12 +121,17 @@ fn parse_tool_call(value: Value, path: &str, dropped: &mut DroppedParams) -> Res
     let id = take_required_string(&mut fields, "id", path)?;
     let cache = take_cache_control(&mut fields);
     let hints = fields.shift_remove("extra_content");
+    let signature = hints.and_then(|extra| extra.pointer("/google/thought_signature")?.as_str().map(ToOwned::to_owned));
+    if let Some(mut custom) = take_object(&mut fields, "custom") {
+        let input = take_string(&mut custom, "input").unwrap_or_default();
+        let name = take_required_string(&mut custom, "name", &format!("{path}.custom"))?;
+        return Ok(ToolCall { id, name, arguments: client_tools::custom_arguments(&input), signature, cache });
+    }
     let inner = format!("{path}.function");
     let mut function = into_object(fields.shift_remove("function").unwrap_or_default(), &inner)?;
     let name = take_required_string(&mut function, "name", &inner)?;
     let arguments = take_string(&mut function, "arguments").unwrap_or_default();
-    let hints = hints.and_then(|extra| extra.pointer("/google/thought_signature")?.as_str().map(ToOwned::to_owned));
-    let signature = take_string(&mut function, "thought_signature").or(hints);
+    let signature = take_string(&mut function, "thought_signature").or(signature);
     // These fields only repeat the kind and the position of the call.
     for key in ["type", "index"] {
         fields.shift_remove(key);
@@ -252,7 +260,7 @@ fn parse_file(
     let name = take_string(&mut file, "filename").or_else(|| take_string(&mut file, "file_name"));
     let mime = take_string(&mut file, "mime_type");
     let source = if let Some(data) = take_string(&mut file, "file_data") {
-        let mime = mime.unwrap_or_else(|| "application/pdf".into());
+        let mime = mime.unwrap_or_default();
         match mime.as_str() {
             _ if data.starts_with("data:") => Source::from_url(data, None),
             // Some clients send plain text here instead of base64.
@@ -265,25 +273,41 @@ fn parse_file(
         Source::File(take_required_string(&mut file, "file_id", &format!("{path}.file"))?)
     };
     dropped.add_remaining_fields("file", &file);
+    let source = source.with_type_of_file(name.as_deref());
     Ok(Part::Document { source, name, cache, extra: Box::default() })
 }
 
-fn take_cache_control(fields: &mut Fields) -> Option<Value> {
+pub(crate) fn take_cache_control(fields: &mut Fields) -> Option<Value> {
     fields.shift_remove("cache_control").filter(|cache| !cache.is_null())
 }
 
-fn parse_tools(value: Option<Value>, dropped: &mut DroppedParams) -> Result<Vec<Tool>, RequestError> {
-    let tools = into_array(value, "tools")?.into_iter().enumerate();
-    tools.map(|(at, value)| parse_tool(value, &format!("tools[{at}]"), dropped)).collect()
+fn parse_tools(value: Option<Value>, request: &mut ChatRequest) -> Result<(), RequestError> {
+    for (at, value) in into_array(value, "tools")?.into_iter().enumerate() {
+        let tool = parse_tool(value, &format!("tools[{at}]"), request)?;
+        request.tools.push(tool);
+    }
+    Ok(())
 }
 
-fn parse_tool(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Tool, RequestError> {
+fn parse_tool(value: Value, path: &str, request: &mut ChatRequest) -> Result<Tool, RequestError> {
+    let ChatRequest { dropped_params: dropped, client_tools, .. } = request;
     let mut fields = into_object(value, path)?;
     let kind = take_required_string(&mut fields, "type", path)?;
+    let cache = take_cache_control(&mut fields);
+    if kind == "custom" {
+        let custom = into_object(fields.shift_remove("custom").unwrap_or_default(), &format!("{path}.custom"))?;
+        let tool = custom_tool(custom, cache, &format!("{path}.custom"))?;
+        if let Tool::Function { name, .. } = &tool {
+            client_tools.add_custom(name);
+        }
+        return Ok(tool);
+    }
     if kind != "function" {
+        if let Some(cache) = cache {
+            fields.insert("cache_control".into(), cache);
+        }
         return Ok(Tool::BuiltIn { kind, fields });
     }
-    let cache = take_cache_control(&mut fields);
     let path = format!("{path}.function");
     let mut function = into_object(fields.shift_remove("function").unwrap_or_default(), &path)?;
     let tool = Tool::Function {
@@ -291,27 +315,80 @@ fn parse_tool(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<T
         description: take_string(&mut function, "description"),
         schema: take_schema(&mut function, "parameters", &path)?,
         strict: function.shift_remove("strict").filter(|strict| !strict.is_null()),
-        cache: cache.or_else(|| self::take_cache_control(&mut function)),
+        cache: cache.or_else(|| take_cache_control(&mut function)),
         extra: fields.into(),
     };
     dropped.add_remaining_fields("tools.function", &function);
     Ok(tool)
 }
 
-fn parse_tool_choice(value: Option<Value>) -> Result<Option<ToolChoice>, RequestError> {
-    let wrong = || RequestError::new("tool_choice", "must be auto, none, required or a named function");
-    match value {
-        None | Some(Value::Null) => Ok(None),
+fn parse_tool_choice(value: Option<Value>, request: &mut ChatRequest) -> Result<(), RequestError> {
+    let wrong = || {
+        let allowed = "must be auto, none, required, allowed_tools, or a function or custom tool with its name";
+        RequestError::new("tool_choice", allowed)
+    };
+    request.tool_choice = match value {
+        None | Some(Value::Null) => None,
         Some(Value::String(mode)) => match mode.as_str() {
-            "auto" => Ok(Some(ToolChoice::Auto)),
-            "none" => Ok(Some(ToolChoice::None)),
-            "required" => Ok(Some(ToolChoice::Any)),
-            _ => Err(wrong()),
+            "auto" => Some(ToolChoice::Auto),
+            "none" => Some(ToolChoice::None),
+            "required" => Some(ToolChoice::Any),
+            _ => return Err(wrong()),
         },
-        Some(Value::Object(choice)) => {
-            let name = choice.get("function").and_then(|function| function.get("name")).and_then(Value::as_str);
-            Ok(Some(ToolChoice::Tool(name.ok_or_else(wrong)?.to_owned())))
+        Some(choice @ Value::Object(_)) if choice["type"] == "allowed_tools" => {
+            return apply_allowed_tools(&choice["allowed_tools"], request);
         }
-        Some(_) => Err(wrong()),
+        Some(choice @ Value::Object(_)) => {
+            let name = ["/function/name", "/custom/name"].iter().find_map(|at| choice.pointer(at)?.as_str());
+            Some(ToolChoice::Tool(name.ok_or_else(wrong)?.to_owned()))
+        }
+        Some(_) => return Err(wrong()),
+    };
+    Ok(())
+}
+
+/// Returns the function that stands for a custom tool. Its schema is one string; a grammar is described in words.
+/// `cache` is the cache hint beside the tool's fields.
+pub(crate) fn custom_tool(mut fields: Fields, cache: Option<Value>, path: &str) -> Result<Tool, RequestError> {
+    let cache = cache.or_else(|| take_cache_control(&mut fields));
+    let name = take_required_string(&mut fields, "name", path)?;
+    let mut description = take_string(&mut fields, "description").unwrap_or_default();
+    let format = fields.shift_remove("format").unwrap_or_default();
+    let grammar = if format["grammar"].is_object() { &format["grammar"] } else { &format };
+    if let Some(definition) = grammar["definition"].as_str() {
+        let syntax = grammar["syntax"].as_str().unwrap_or("given");
+        let gap = if description.is_empty() { "" } else { "\n\n" };
+        description = format!("{description}{gap}`{CUSTOM_INPUT}` must match this {syntax} grammar:\n{definition}");
     }
+    Ok(Tool::Function {
+        name,
+        description: Some(description).filter(|text| !text.is_empty()),
+        schema: json!({"type": "object", "properties": {CUSTOM_INPUT: {"type": "string"}}, "required": [CUSTOM_INPUT],
+            "additionalProperties": false}),
+        strict: None,
+        cache,
+        extra: fields.into(),
+    })
+}
+
+/// Applies a choice of `allowed_tools`: removes the other tools, so that the model cannot call them.
+pub(crate) fn apply_allowed_tools(choice: &Value, request: &mut ChatRequest) -> Result<(), RequestError> {
+    let name = |tool: &Value| {
+        let name = ["/name", "/function/name", "/custom/name"].iter().find_map(|at| tool.pointer(at)?.as_str())?;
+        Some(match tool["namespace"].as_str() {
+            Some(namespace) => format!("{namespace}__{name}"),
+            None => name.to_owned(),
+        })
+    };
+    let names: Vec<_> = choice["tools"].as_array().into_iter().flatten().filter_map(name).collect();
+    request.retain_tools(&names)?;
+    request.tool_choice = match choice["mode"].as_str() {
+        None | Some("auto") => Some(ToolChoice::Auto),
+        Some("required") => Some(ToolChoice::Any),
+        Some(mode) => {
+            let message = format!("`{mode}` is not supported; must be auto or required");
+            return Err(RequestError::new("tool_choice.mode", message));
+        }
+    };
+    Ok(())
 }

@@ -5,13 +5,15 @@ use serde_json::{Value, json};
 use super::encode_usage;
 use crate::{
     chat::{
-        event::{EventSink, FieldScope, ResponseEvent},
+        client_tools::ClientTools,
+        event::{EventSink, ResponseEvent},
+        field_scope::FieldScope,
         finish_reason,
-        request::Fields,
         response_context::{ResponseContext, merge_field, move_fields},
         response_writer::ResponseWriter,
     },
     citations::{ANNOTATIONS_FIELD, Citation, CitationSet},
+    fields::Fields,
     usage::Usage,
 };
 
@@ -25,7 +27,7 @@ pub struct ResponseBuilder {
     content_blocks: Vec<Value>,
     /// True if the next text starts a new block.
     should_start_block: bool,
-    tool_calls: Vec<ToolCall>,
+    tool_calls: Vec<CollectedToolCall>,
     thought_signature: Option<String>,
     extra_fields: ExtraFields,
     usage: Option<Usage>,
@@ -40,8 +42,9 @@ struct ExtraFields {
     message: Fields,
 }
 
+/// Tool call, collected from its events.
 #[derive(Debug)]
-struct ToolCall {
+struct CollectedToolCall {
     id: String,
     name: String,
     arguments: String,
@@ -148,7 +151,9 @@ impl ResponseBuilder {
             message["content_blocks"] = std::mem::take(&mut self.content_blocks).into();
         }
         if !self.tool_calls.is_empty() {
-            message["tool_calls"] = std::mem::take(&mut self.tool_calls).into_iter().map(ToolCall::into_json).collect();
+            let tools = &self.context.client_tools;
+            let calls = std::mem::take(&mut self.tool_calls).into_iter();
+            message["tool_calls"] = calls.map(|call| call.into_json(tools)).collect();
         }
         if let Some(signature) = self.thought_signature.take() {
             message["extra_content"] = json!({"google": {"thought_signature": signature}});
@@ -158,10 +163,14 @@ impl ResponseBuilder {
     }
 }
 
-impl ToolCall {
-    fn into_json(self) -> Value {
+impl CollectedToolCall {
+    fn into_json(self, tools: &ClientTools) -> Value {
         let Self { id, name, arguments, signature } = self;
-        let mut call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+        let mut call = if tools.is_custom(&name) {
+            json!({"id": id, "type": "custom", "custom": {"name": name, "input": arguments}})
+        } else {
+            json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+        };
         if let Some(signature) = signature {
             call["extra_content"] = json!({"google": {"thought_signature": signature}});
         }
@@ -208,7 +217,7 @@ impl EventSink for ResponseBuilder {
                     self.content_blocks.push(block);
                 }
             }
-            ResponseEvent::ToolCall { id, name, signature } => self.tool_calls.push(ToolCall {
+            ResponseEvent::ToolCall { id, name, signature } => self.tool_calls.push(CollectedToolCall {
                 id: id.to_owned(),
                 name: name.to_owned(),
                 arguments: String::new(),

@@ -8,13 +8,14 @@ use super::encode_usage;
 use crate::{
     api_format::{Failure, format::ApiFormat, openai_chat},
     chat::{
-        event::{EventSink, FieldScope, ResponseEvent},
+        event::{EventSink, ResponseEvent},
+        field_scope::FieldScope,
         finish_reason,
         response_context::{ResponseContext, is_chat_choice_field},
         response_writer::ResponseWriter,
     },
     citations::{ANNOTATIONS_FIELD, Citation, CitationSet},
-    translation::errors,
+    error_response,
     usage::Usage,
 };
 
@@ -28,6 +29,8 @@ pub struct StreamWriter {
     chunk_prefix: Vec<u8>,
     context: ResponseContext,
     tool_call_count: usize,
+    /// Indexes of the calls of tools that take free text.
+    custom_calls: Vec<usize>,
     /// Number of annotations sent so far.
     annotation_count: usize,
     /// Index and kind of the last content block.
@@ -46,6 +49,7 @@ impl StreamWriter {
             chunk_prefix: Vec::new(),
             context,
             tool_call_count: 0,
+            custom_calls: Vec::new(),
             annotation_count: 0,
             last_block: None,
             should_start_block: false,
@@ -186,8 +190,13 @@ impl StreamWriter {
         let index = self.tool_call_count;
         self.tool_call_count += 1;
         self.last_block = Some((self.last_block.map_or(0, |(at, _)| at + 1), "call"));
-        let mut call =
-            json!({"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}});
+        let is_custom = self.context.client_tools.is_custom(name);
+        let mut call = if is_custom {
+            self.custom_calls.push(index);
+            json!({"index": index, "id": id, "type": "custom", "custom": {"name": name, "input": ""}})
+        } else {
+            json!({"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}})
+        };
         if let Some(signature) = signature {
             call["extra_content"] = json!({"google": {"thought_signature": signature}});
         }
@@ -269,16 +278,18 @@ impl EventSink for StreamWriter {
             }
             ResponseEvent::ToolCall { id, name, signature } => self.write_tool_call_start(id, name, signature),
             ResponseEvent::ToolCallArguments { call_index: call, json } => {
+                let is_custom = self.custom_calls.contains(&call);
+                let (kind, key) = if is_custom { ("custom", "input") } else { ("function", "arguments") };
                 self.write_delta_chunk(json.len() + 64, |out| {
-                    let _ = write!(out, "\"tool_calls\":[{{\"index\":{call},\"function\":{{");
-                    write_json_field(out, "arguments", json);
+                    let _ = write!(out, "\"tool_calls\":[{{\"index\":{call},\"{kind}\":{{");
+                    write_json_field(out, key, json);
                     out.extend_from_slice(b"}}]");
                 });
             }
             ResponseEvent::Usage(usage) => self.usage = Some(usage),
             ResponseEvent::Finish { reason, .. } => self.finish_reason = Some(reason.to_owned()),
             ResponseEvent::Failed { kind, message, code } => {
-                self.write_error(&errors::stream_failure(ApiFormat::OpenAi, kind, message, code));
+                self.write_error(&error_response::stream_failure(ApiFormat::OpenAi, kind, message, code));
             }
             ResponseEvent::End => self.write_end(),
         }

@@ -2,7 +2,11 @@
 
 use serde_json::Value;
 
-use crate::chat::request::{ChatRequest, Message, Part, RequestError, Role, parse_body, take_string};
+use crate::{
+    chat::request::{ChatRequest, Message, Part, Role},
+    errors::RequestError,
+    fields::{parse_body, take_string},
+};
 
 pub fn parse_request(json: &[u8]) -> Result<ChatRequest, RequestError> {
     let mut fields = parse_body(json)?;

@@ -7,10 +7,10 @@ use crate::{
         clients::openai_chat::encode_usage,
         event::{EventSink, ResponseEvent},
         finish_reason,
-        request::Fields,
         response_context::{ResponseContext, merge_field, move_fields},
         response_writer::ResponseWriter,
     },
+    fields::Fields,
     usage::Usage,
 };
 

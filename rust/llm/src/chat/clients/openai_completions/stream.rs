@@ -4,16 +4,18 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::chat::clients::openai_completions::response::{build_choices, dropped_event_name};
 use crate::{
     api_format::{format::ApiFormat, openai_chat},
     chat::{
-        clients::openai_chat::encode_usage,
+        clients::{
+            openai_chat::encode_usage,
+            openai_completions::response::{build_choices, dropped_event_name},
+        },
         event::{EventSink, ResponseEvent},
         response_context::ResponseContext,
         response_writer::ResponseWriter,
     },
-    translation::errors,
+    error_response,
     usage::Usage,
 };
 
@@ -98,7 +100,7 @@ impl EventSink for StreamWriter {
             ResponseEvent::Finish { reason, .. } => reason.clone_into(&mut self.finish_reason),
             ResponseEvent::Failed { kind, message, code } => {
                 self.is_finished = true;
-                let failure = errors::stream_failure(ApiFormat::OpenAi, kind, message, code);
+                let failure = error_response::stream_failure(ApiFormat::OpenAi, kind, message, code);
                 self.output.extend_from_slice(&openai_chat::error_event(&failure));
             }
             ResponseEvent::End => self.write_end(),

@@ -2,13 +2,20 @@
 
 use serde_json::{Value, json};
 
-use crate::chat::clients::openai_responses::response::{REDACTED_PREFIX, TEXT_SIGNATURE_PREFIX};
 use crate::{
-    chat::request::{
-        ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolCall, ToolChoice, into_array,
-        into_object, parse_body, take_object, take_required_string, take_schema, take_string,
+    chat::{
+        client_tools::{self, ClientTools},
+        clients::{
+            openai_chat,
+            openai_responses::response::{REDACTED_PREFIX, TEXT_SIGNATURE_PREFIX},
+        },
+        request::{ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice},
     },
-    translation::dropped::DroppedParams,
+    dropped::DroppedParams,
+    errors::RequestError,
+    fields::{
+        Fields, into_array, into_object, parse_body, take_object, take_required_string, take_schema, take_string,
+    },
 };
 
 /// Request fields that the response repeats.
@@ -50,14 +57,15 @@ pub fn parse_request(json: &[u8]) -> Result<(ChatRequest, Fields), RequestError>
         Some(Value::String(text)) => request.messages.push(Message { role: Role::User, parts: vec![Part::text(text)] }),
         input => {
             for (at, value) in into_array(input, "input")?.into_iter().enumerate() {
-                request.messages.push(parse_item(value, &format!("input[{at}]"), &mut request.dropped_params)?);
+                let message = parse_item(value, &format!("input[{at}]"), &mut request)?;
+                request.messages.extend(message);
             }
         }
     }
     for (at, value) in into_array(fields.shift_remove("tools"), "tools")?.into_iter().enumerate() {
-        request.tools.push(parse_tool(value, &format!("tools[{at}]"))?);
+        parse_tool(value, &format!("tools[{at}]"), &mut request)?;
     }
-    request.tool_choice = parse_tool_choice(fields.shift_remove("tool_choice"))?;
+    parse_tool_choice(fields.shift_remove("tool_choice"), &mut request)?;
     rename_params(&mut fields, &mut request.dropped_params);
     request.fields = fields;
     Ok((request, echo))
@@ -115,9 +123,82 @@ fn to_chat_response_format(format: Value) -> Value {
     }
 }
 
-fn parse_item(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Message, RequestError> {
+/// Returns true for items of tools that the maker of the API runs itself, and of its other features. Other providers
+/// have no such items, and the rest of the conversation makes sense without them.
+fn is_hosted_item(kind: &str) -> bool {
+    let is_of_tool = ["_call", "_call_output", "_output"].iter().any(|end| kind.ends_with(end));
+    is_of_tool || kind.starts_with("mcp_") || matches!(kind, "compaction" | "additional_tools" | "program")
+}
+
+/// Takes the name of a called tool out of an item, and returns the function that stands for it.
+fn take_called_function(fields: &mut Fields, path: &str, tools: &mut ClientTools) -> Result<String, RequestError> {
+    let name = take_required_string(fields, "name", path)?;
+    Ok(match take_string(fields, "namespace") {
+        Some(namespace) => tools.add_namespaced(&namespace, &name),
+        None => name,
+    })
+}
+
+/// Takes the signature of a tool call out of its item.
+fn take_call_signature(fields: &mut Fields) -> Option<String> {
+    let hints = fields.shift_remove("extra_content")?;
+    hints.pointer("/google/thought_signature").and_then(Value::as_str).map(ToOwned::to_owned)
+}
+
+fn parse_function_call(
+    fields: &mut Fields,
+    path: &str,
+    cache: Option<Value>,
+    tools: &mut ClientTools,
+) -> Result<ToolCall, RequestError> {
+    let signature = take_call_signature(fields);
+    Ok(ToolCall {
+        id: take_required_string(fields, "call_id", path)?,
+        name: take_called_function(fields, path, tools)?,
+        arguments: take_string(fields, "arguments").unwrap_or_default(),
+        signature,
+        cache,
+    })
+}
+
+/// Parses a call of a custom tool, whose input is plain text.
+fn parse_custom_call(
+    fields: &mut Fields,
+    path: &str,
+    cache: Option<Value>,
+    tools: &mut ClientTools,
+) -> Result<ToolCall, RequestError> {
+    let input = take_string(fields, "input").unwrap_or_default();
+    let signature = take_call_signature(fields);
+    let call = ToolCall {
+        id: take_required_string(fields, "call_id", path)?,
+        name: take_called_function(fields, path, tools)?,
+        arguments: client_tools::custom_arguments(&input),
+        signature,
+        cache,
+    };
+    tools.add_custom(&call.name);
+    Ok(call)
+}
+
+fn parse_reasoning(fields: &mut Fields, path: &str) -> Result<Part, RequestError> {
+    let summary = into_array(fields.shift_remove("summary"), &format!("{path}.summary"))?;
+    let text = summary.iter().filter_map(|part| part["text"].as_str()).collect();
+    let signature = take_string(fields, "encrypted_content").filter(|sealed| !sealed.is_empty());
+    let unsealed = |prefix| signature.as_deref().and_then(|sealed: &str| sealed.strip_prefix(prefix));
+    Ok(match (unsealed(REDACTED_PREFIX), unsealed(TEXT_SIGNATURE_PREFIX)) {
+        (Some(data), _) => Part::RedactedThinking { data: data.to_owned() },
+        (None, Some(seal)) => Part::Signature(seal.to_owned()),
+        (None, None) => Part::Thinking { text, signature },
+    })
+}
+
+/// Parses an item of the input. Returns `None` for an item that no other provider has.
+fn parse_item(value: Value, path: &str, request: &mut ChatRequest) -> Result<Option<Message>, RequestError> {
+    let ChatRequest { dropped_params: dropped, client_tools, .. } = request;
     let mut fields = into_object(value, path)?;
     let kind = take_string(&mut fields, "type").unwrap_or_else(|| "message".into());
+    let cache = openai_chat::take_cache_control(&mut fields);
     // The id and status of an item mean nothing to a provider that did not store it.
     for key in ["id", "status"] {
         fields.shift_remove(key);
@@ -127,25 +208,21 @@ fn parse_item(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<M
             let role = take_required_string(&mut fields, "role", path)?;
             (
                 parse_role(&role, path)?,
-                parse_content(fields.shift_remove("content"), &format!("{path}.content"), dropped)?,
+                parse_content(fields.shift_remove("content"), &format!("{path}.content"), cache, dropped)?,
             )
         }
         "function_call" => {
-            let hints = fields.shift_remove("extra_content").unwrap_or_default();
-            let signature = hints.pointer("/google/thought_signature").and_then(Value::as_str).map(ToOwned::to_owned);
-            let call = ToolCall {
-                id: take_required_string(&mut fields, "call_id", path)?,
-                name: take_required_string(&mut fields, "name", path)?,
-                arguments: take_string(&mut fields, "arguments").unwrap_or_default(),
-                signature,
-                cache: None,
-            };
+            let call = parse_function_call(&mut fields, path, cache, client_tools)?;
             (Role::Assistant, vec![Part::ToolCall(call)])
         }
-        "function_call_output" => {
+        "custom_tool_call" => {
+            let call = parse_custom_call(&mut fields, path, cache, client_tools)?;
+            (Role::Assistant, vec![Part::ToolCall(call)])
+        }
+        "function_call_output" | "custom_tool_call_output" => {
             let id = take_required_string(&mut fields, "call_id", path)?;
-            let parts = parse_content(fields.shift_remove("output"), &format!("{path}.output"), dropped)?;
-            (Role::User, vec![Part::ToolResult { id, parts, is_error: false, cache: None }])
+            let parts = parse_content(fields.shift_remove("output"), &format!("{path}.output"), None, dropped)?;
+            (Role::User, vec![Part::ToolResult { id, parts, is_error: false, cache }])
         }
         "image_generation_call" => {
             let data = take_required_string(&mut fields, "result", path)?;
@@ -153,17 +230,10 @@ fn parse_item(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<M
             let source = Source::Data { mime, data };
             (Role::Assistant, vec![Part::Image { source, detail: None, cache: None }])
         }
-        "reasoning" => {
-            let summary = into_array(fields.shift_remove("summary"), &format!("{path}.summary"))?;
-            let text = summary.iter().filter_map(|part| part["text"].as_str()).collect();
-            let signature = take_string(&mut fields, "encrypted_content").filter(|sealed| !sealed.is_empty());
-            let unsealed = |prefix| signature.as_deref().and_then(|sealed: &str| sealed.strip_prefix(prefix));
-            let part = match (unsealed(REDACTED_PREFIX), unsealed(TEXT_SIGNATURE_PREFIX)) {
-                (Some(data), _) => Part::RedactedThinking { data: data.to_owned() },
-                (None, Some(seal)) => Part::Signature(seal.to_owned()),
-                (None, None) => Part::Thinking { text, signature },
-            };
-            (Role::Assistant, vec![part])
+        "reasoning" => (Role::Assistant, vec![parse_reasoning(&mut fields, path)?]),
+        hosted if is_hosted_item(hosted) => {
+            dropped.add(&format!("input.{hosted}"));
+            return Ok(None);
         }
         other => {
             return Err(RequestError::new(
@@ -173,7 +243,7 @@ fn parse_item(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<M
         }
     };
     dropped.add_remaining_fields("input", &fields);
-    Ok(Message { role, parts })
+    Ok(Some(Message { role, parts }))
 }
 
 fn parse_role(role: &str, path: &str) -> Result<Role, RequestError> {
@@ -188,37 +258,57 @@ fn parse_role(role: &str, path: &str) -> Result<Role, RequestError> {
     }
 }
 
-fn parse_content(value: Option<Value>, path: &str, dropped: &mut DroppedParams) -> Result<Vec<Part>, RequestError> {
-    match value {
-        Some(Value::String(text)) => Ok(vec![Part::text(text)]),
+/// Parses the content of an item. Applies the `cache_control` of the item to its last part.
+fn parse_content(
+    value: Option<Value>,
+    path: &str,
+    cache: Option<Value>,
+    dropped: &mut DroppedParams,
+) -> Result<Vec<Part>, RequestError> {
+    let mut parts = match value {
+        Some(Value::String(text)) => vec![Part::text(text)],
         value => {
             let items = into_array(value, path)?.into_iter().enumerate();
-            items.map(|(at, value)| parse_part(value, &format!("{path}[{at}]"), dropped)).collect()
+            items.map(|(at, value)| parse_part(value, &format!("{path}[{at}]"), dropped)).collect::<Result<_, _>>()?
         }
+    };
+    match (cache, parts.last_mut()) {
+        (
+            Some(cache),
+            Some(Part::Text { cache: slot, .. } | Part::Image { cache: slot, .. } | Part::Document { cache: slot, .. }),
+        ) => *slot = Some(cache),
+        (Some(_), _) => dropped.add("cache_control"),
+        (None, _) => (),
     }
+    Ok(parts)
 }
 
 fn parse_part(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<Part, RequestError> {
     let mut fields = into_object(value, path)?;
+    let cache = openai_chat::take_cache_control(&mut fields);
     let part = match take_required_string(&mut fields, "type", path)?.as_str() {
-        "input_text" | "output_text" | "text" => Part::text(take_required_string(&mut fields, "text", path)?),
-        "refusal" => Part::text(take_required_string(&mut fields, "refusal", path)?),
+        kind @ ("input_text" | "output_text" | "text" | "refusal") => {
+            let key = if kind == "refusal" { kind } else { "text" };
+            Part::Text { text: take_required_string(&mut fields, key, path)?, cache, citations: None }
+        }
         "input_image" => {
             let detail = fields.shift_remove("detail").filter(|detail| detail != "auto" && !detail.is_null());
             let source = match take_string(&mut fields, "image_url") {
                 Some(url) => Source::from_url(url, None),
                 None => Source::File(take_required_string(&mut fields, "file_id", path)?),
             };
-            Part::Image { source, detail, cache: None }
+            Part::Image { source, detail, cache }
         }
         "input_file" => {
             let name = take_string(&mut fields, "filename");
             let source = match (take_string(&mut fields, "file_data"), take_string(&mut fields, "file_url")) {
-                (Some(data), _) => Source::from_url(data, None),
+                (Some(data), _) if data.starts_with("data:") => Source::from_url(data, None),
+                (Some(data), _) => Source::Data { mime: String::new(), data },
                 (None, Some(url)) => Source::Url { url, mime: None },
                 (None, None) => Source::File(take_required_string(&mut fields, "file_id", path)?),
             };
-            Part::Document { source, name, cache: None, extra: Box::default() }
+            let source = source.with_type_of_file(name.as_deref());
+            Part::Document { source, name, cache, extra: Box::default() }
         }
         other => {
             return Err(RequestError::new(
@@ -231,33 +321,100 @@ fn parse_part(value: Value, path: &str, dropped: &mut DroppedParams) -> Result<P
     Ok(part)
 }
 
-fn parse_tool(value: Value, path: &str) -> Result<Tool, RequestError> {
+/// Parses a tool. Namespaces are flattened, and tools with free text become functions with one string. Drops a tool that
+/// the maker of the API runs itself: coding agents send a fixed list, and the others work without it.
+fn parse_tool(value: Value, path: &str, request: &mut ChatRequest) -> Result<(), RequestError> {
     let mut fields = into_object(value, path)?;
-    let kind = take_required_string(&mut fields, "type", path)?;
-    if kind != "function" {
-        // Built-in tools of one API differ from those of another, even if they have the same name.
-        return Err(RequestError::new(format!("{path}.type"), format!("`{kind}` is not supported by this provider")));
+    match take_required_string(&mut fields, "type", path)?.as_str() {
+        kind @ ("function" | "custom") => {
+            let tool = parse_client_tool(kind, fields, path, None, &mut request.client_tools)?;
+            request.tools.push(tool);
+        }
+        "namespace" => {
+            let namespace = take_required_string(&mut fields, "name", path)?;
+            let tools = into_array(fields.shift_remove("tools"), &format!("{path}.tools"))?;
+            for (at, value) in tools.into_iter().enumerate() {
+                let path = format!("{path}.tools[{at}]");
+                let mut fields = into_object(value, &path)?;
+                let kind = take_required_string(&mut fields, "type", &path)?;
+
+                let tool = parse_client_tool(&kind, fields, &path, Some(&namespace), &mut request.client_tools)?;
+                request.tools.push(tool);
+            }
+            // Each function has a description of its own.
+            fields.shift_remove("description");
+            request.record_dropped_fields("tools", &fields);
+        }
+        hosted => request.record_dropped(&format!("tools.{hosted}")),
     }
-    Ok(Tool::Function {
-        name: take_required_string(&mut fields, "name", path)?,
-        description: take_string(&mut fields, "description"),
-        schema: take_schema(&mut fields, "parameters", path)?,
-        strict: fields.shift_remove("strict").filter(|strict| !strict.is_null()),
-        cache: None,
-        extra: fields.into(),
-    })
+    Ok(())
 }
 
-fn parse_tool_choice(value: Option<Value>) -> Result<Option<ToolChoice>, RequestError> {
-    let wrong = || RequestError::new("tool_choice", "must be auto, none, required or a named function");
-    match value {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(mode)) if mode == "auto" => Ok(Some(ToolChoice::Auto)),
-        Some(Value::String(mode)) if mode == "none" => Ok(Some(ToolChoice::None)),
-        Some(Value::String(mode)) if mode == "required" => Ok(Some(ToolChoice::Any)),
-        Some(Value::Object(choice)) if choice.get("type") == Some(&json!("function")) => {
-            Ok(Some(ToolChoice::Tool(choice.get("name").and_then(Value::as_str).ok_or_else(wrong)?.to_owned())))
+/// Parses a tool that the client runs.
+fn parse_client_tool(
+    kind: &str,
+    mut fields: Fields,
+    path: &str,
+    namespace: Option<&str>,
+    client_tools: &mut ClientTools,
+) -> Result<Tool, RequestError> {
+    let mut tool = match kind {
+        "function" => Tool::Function {
+            name: take_required_string(&mut fields, "name", path)?,
+            description: take_string(&mut fields, "description"),
+            schema: take_schema(&mut fields, "parameters", path)?,
+            strict: fields.shift_remove("strict").filter(|strict| !strict.is_null()),
+            cache: openai_chat::take_cache_control(&mut fields),
+            extra: fields.into(),
+        },
+        "custom" => openai_chat::custom_tool(fields, None, path)?,
+        other => {
+            let message = format!("`{other}` is not supported; must be function or custom");
+            return Err(RequestError::new(format!("{path}.type"), message));
         }
-        Some(_) => Err(wrong()),
+    };
+    if let Tool::Function { name, .. } = &mut tool {
+        if let Some(namespace) = namespace {
+            *name = client_tools.add_namespaced(namespace, name);
+        }
+        if kind == "custom" {
+            client_tools.add_custom(name);
+        }
     }
+    Ok(tool)
+}
+
+/// Parses the tool choice. A choice that needs a dropped tool is rejected.
+fn parse_tool_choice(value: Option<Value>, request: &mut ChatRequest) -> Result<(), RequestError> {
+    let wrong = || {
+        let allowed = "must be auto, none, required, allowed_tools, or a function or custom tool with its name";
+        RequestError::new("tool_choice", allowed)
+    };
+    request.tool_choice = match value {
+        None | Some(Value::Null) => None,
+        Some(Value::String(mode)) if mode == "auto" => Some(ToolChoice::Auto),
+        Some(Value::String(mode)) if mode == "none" => Some(ToolChoice::None),
+        Some(Value::String(mode)) if mode == "required" => Some(ToolChoice::Any),
+        Some(choice @ Value::Object(_)) => match choice["type"].as_str() {
+            Some("allowed_tools") => return openai_chat::apply_allowed_tools(&choice, request),
+            Some("function" | "custom") => {
+                let name = choice["name"].as_str().ok_or_else(wrong)?;
+                let function = match choice["namespace"].as_str() {
+                    Some(namespace) => request.client_tools.add_namespaced(namespace, name),
+                    None => name.to_owned(),
+                };
+                Some(ToolChoice::Tool(function))
+            }
+            Some(hosted) => {
+                let message = format!("`{hosted}` is not supported by this provider; choose a function or custom tool");
+                return Err(RequestError::new("tool_choice.type", message));
+            }
+            None => return Err(wrong()),
+        },
+        Some(_) => return Err(wrong()),
+    };
+    if request.tools.is_empty() && request.tool_choice == Some(ToolChoice::Any) {
+        return Err(RequestError::new("tool_choice", "must be auto or none; this provider supports none of the tools"));
+    }
+    Ok(())
 }

@@ -1,5 +1,7 @@
 //! Builder of a complete response of the `OpenAI` Responses API. A streamed response ends with the same object.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use crate::{
@@ -7,12 +9,12 @@ use crate::{
     chat::{
         event::{EventSink, ResponseEvent},
         finish_reason,
-        request::Fields,
         response_context::{ResponseContext, merge_field},
         response_writer::ResponseWriter,
     },
     citations::CitationSet,
-    translation::errors,
+    error_response,
+    fields::Fields,
     usage::Usage,
 };
 
@@ -43,6 +45,8 @@ pub(crate) struct OutputItem {
     pub text: String,
     call_id: String,
     name: String,
+    /// Namespace of the tool that is called.
+    namespace: Option<String>,
     /// Signature of a tool call, or encrypted content of a reasoning item.
     signature: Option<String>,
     /// Number of characters in `text`; counted for message text only.
@@ -57,15 +61,22 @@ pub(crate) enum ItemKind {
     Refusal,
     Reasoning,
     FunctionCall,
+    /// Call of a tool that takes free text. The text is the input.
+    CustomCall,
     Image,
 }
 
 impl ItemKind {
+    pub fn is_tool_call(self) -> bool {
+        matches!(self, Self::FunctionCall | Self::CustomCall)
+    }
+
     fn id_prefix(self) -> &'static str {
         match self {
             Self::Text | Self::Refusal => "msg",
             Self::Reasoning => "rs",
             Self::FunctionCall => "fc",
+            Self::CustomCall => "ctc",
             Self::Image => "ig",
         }
     }
@@ -94,11 +105,25 @@ impl OutputItem {
             ItemKind::FunctionCall => {
                 let mut item = json!({"type": "function_call", "id": id, "call_id": self.call_id, "name": self.name,
                     "arguments": text, "status": status});
-                if let Some(signature) = &self.signature {
-                    item["extra_content"] = json!({"google": {"thought_signature": signature}});
-                }
+                self.add_call_fields(&mut item);
                 item
             }
+            ItemKind::CustomCall => {
+                let mut item = json!({"type": "custom_tool_call", "id": id, "call_id": self.call_id, "name": self.name,
+                    "input": text, "status": status});
+                self.add_call_fields(&mut item);
+                item
+            }
+        }
+    }
+
+    /// Adds the fields that only some tool calls have.
+    fn add_call_fields(&self, item: &mut Value) {
+        if let Some(namespace) = &self.namespace {
+            item["namespace"] = namespace.as_str().into();
+        }
+        if let Some(signature) = &self.signature {
+            item["extra_content"] = json!({"google": {"thought_signature": signature}});
         }
     }
 
@@ -145,6 +170,7 @@ impl ResponseBuilder {
             char_count: 0,
             call_id: String::new(),
             name: String::new(),
+            namespace: None,
             signature: None,
             annotations: Vec::new(),
         });
@@ -156,7 +182,7 @@ impl ResponseBuilder {
     /// is signed.
     fn open_item(&mut self, kind: ItemKind) -> &mut OutputItem {
         let is_open = self.items.last().is_some_and(|last| last.kind == kind && last.signature.is_none());
-        if !is_open || kind == ItemKind::FunctionCall {
+        if !is_open || kind.is_tool_call() {
             return self.push_item(kind);
         }
         let last = self.items.len() - 1;
@@ -190,7 +216,7 @@ impl ResponseBuilder {
 
     /// Returns the index in `items` of the tool call with this number.
     pub(crate) fn tool_call_index(&self, number: usize) -> Option<usize> {
-        let mut calls = self.items.iter().enumerate().filter(|(_, item)| item.kind == ItemKind::FunctionCall);
+        let mut calls = self.items.iter().enumerate().filter(|(_, item)| item.kind.is_tool_call());
         calls.nth(number).map(|(at, _)| at)
     }
 
@@ -257,7 +283,7 @@ fn usage_json(token_usage: &Usage) -> Value {
 
 /// Returns the `error` object of a failed response.
 fn stream_error(kind: Option<&str>, message: &str, code: Option<&str>) -> Value {
-    let code = match errors::stream_failure(ApiFormat::OpenAi, kind, message, code).status {
+    let code = match error_response::stream_failure(ApiFormat::OpenAi, kind, message, code).status {
         429 => "rate_limit_exceeded",
         // Keeps codes in OpenAI's snake case; AWS exception names are replaced.
         _ => code.filter(|code| code.contains('_')).unwrap_or("server_error"),
@@ -307,8 +333,12 @@ impl EventSink for ResponseBuilder {
                 }
             }
             ResponseEvent::ToolCall { id, name, signature } => {
-                let item = self.open_item(ItemKind::FunctionCall);
+                let tools = Arc::clone(&self.context.client_tools);
+                let kind = if tools.is_custom(name) { ItemKind::CustomCall } else { ItemKind::FunctionCall };
+                let (namespace, name) = tools.namespace_and_name(name);
+                let item = self.open_item(kind);
                 (item.call_id, item.name) = (id.to_owned(), name.to_owned());
+                item.namespace = namespace.map(ToOwned::to_owned);
                 item.signature = signature.map(ToOwned::to_owned);
             }
             ResponseEvent::ToolCallArguments { call_index: call, json } => {

@@ -63,7 +63,7 @@ impl StreamWriter {
         self.write_response_start();
         // Only tool calls may be open at the same time, so all other items are closed first.
         for at in 0..self.started_item_count {
-            if self.builder.items[at].kind != ItemKind::FunctionCall {
+            if !self.builder.items[at].kind.is_tool_call() {
                 self.close_item(at);
             }
         }
@@ -75,12 +75,13 @@ impl StreamWriter {
         let mut shown = item.to_json("in_progress");
         match kind {
             ItemKind::FunctionCall => shown["arguments"] = "".into(),
+            ItemKind::CustomCall => shown["input"] = "".into(),
             ItemKind::Reasoning => shown["summary"] = json!([]),
             ItemKind::Text | ItemKind::Refusal | ItemKind::Image => (),
         }
         self.write_sse_event("response.output_item.added", json!({"output_index": at, "item": shown}));
         let part = match kind {
-            ItemKind::FunctionCall | ItemKind::Image => return,
+            ItemKind::FunctionCall | ItemKind::CustomCall | ItemKind::Image => return,
             // Encrypted reasoning has no text to show.
             ItemKind::Reasoning if self.builder.items[at].text.is_empty() => return,
             ItemKind::Reasoning => json!({"type": "summary_text", "text": ""}),
@@ -98,7 +99,7 @@ impl StreamWriter {
         let Some(item) = self.builder.items.get(at) else { return };
         let (kind, id) = (item.kind, item.id.clone());
         let mut fields = json!({"item_id": id, "output_index": at, "delta": text});
-        if kind != ItemKind::FunctionCall {
+        if !kind.is_tool_call() {
             fields[part_event_and_index_key(kind).1] = 0.into();
         }
         if kind == ItemKind::Text {
@@ -149,14 +150,14 @@ impl StreamWriter {
         }
         let (name, key) = text_event_and_key(kind);
         let mut fields = json!({"item_id": id, "output_index": at, key: item.text});
-        if kind != ItemKind::FunctionCall {
+        if !kind.is_tool_call() {
             fields[part_event_and_index_key(kind).1] = 0.into();
         }
         if kind == ItemKind::Text {
             fields["logprobs"] = json!([]);
         }
         self.write_sse_event(&format!("{name}.done"), fields);
-        if kind != ItemKind::FunctionCall {
+        if !kind.is_tool_call() {
             let (name, index) = part_event_and_index_key(kind);
             self.write_sse_event(
                 &format!("{name}.done"),
@@ -185,6 +186,7 @@ fn text_event_and_key(kind: ItemKind) -> (&'static str, &'static str) {
         ItemKind::Refusal => ("response.refusal", "refusal"),
         ItemKind::Reasoning => ("response.reasoning_summary_text", "text"),
         ItemKind::FunctionCall => ("response.function_call_arguments", "arguments"),
+        ItemKind::CustomCall => ("response.custom_tool_call_input", "input"),
         // Images are sent complete, never as deltas.
         ItemKind::Image => ("response.image_generation_call", "result"),
     }

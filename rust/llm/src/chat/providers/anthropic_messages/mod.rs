@@ -5,21 +5,22 @@ pub(crate) mod response;
 pub(crate) mod thinking;
 
 pub use crate::chat::providers::anthropic_messages::response::compact_json;
-pub(crate) use request::{max_output_tokens, native_tool, trim_prefill};
+pub(crate) use request::{MAX_USER_ID_CHARS, max_output_tokens, native_tool, trim_prefill};
 
 use serde_json::Value;
 
-use super::{ErrorDetails, MalformedResponse, ProviderFormat, StreamDecoder};
-use crate::chat::providers::openai_chat;
 use crate::{
-    chat::{
-        event::EventSink,
-        request::{ChatRequest, RequestError},
-    },
+    chat::{event::EventSink, request::ChatRequest},
+    dropped::DroppedParams,
+    errors::{MalformedResponse, RequestError},
     model_list::ListedModel,
     operation::Operation,
+    provider_format::{
+        ChatFormat, ModelListFormat, PassThroughBody, PassThroughFormat, ProviderFormat, StreamDecoder,
+        TokenCountFormat,
+    },
     timestamp,
-    translation::TranslationInput,
+    translation_input::TranslationInput,
 };
 
 pub struct MessagesFormat {
@@ -27,10 +28,23 @@ pub struct MessagesFormat {
     hosted_api_version: Option<&'static str>,
 }
 
-pub static ANTHROPIC: MessagesFormat = MessagesFormat { hosted_api_version: None };
-pub static VERTEX: MessagesFormat = MessagesFormat { hosted_api_version: Some("vertex-2023-10-16") };
+pub static ANTHROPIC: ProviderFormat = MessagesFormat::provider_format(&MessagesFormat { hosted_api_version: None });
+pub static VERTEX: ProviderFormat =
+    MessagesFormat::provider_format(&MessagesFormat { hosted_api_version: Some("vertex-2023-10-16") });
 
-impl ProviderFormat for MessagesFormat {
+impl MessagesFormat {
+    const fn provider_format(format: &'static Self) -> ProviderFormat {
+        ProviderFormat {
+            chat: Some(format),
+            token_count: Some(&MessagesTokenCount),
+            model_list: Some(&AnthropicModelList),
+            pass_through: Some(&AnthropicModelList),
+            ..ProviderFormat::NONE
+        }
+    }
+}
+
+impl ChatFormat for MessagesFormat {
     fn write_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         thinking::reject_forced_tool_choice(chat_request)?;
         let response = thinking::prefill_index(chat_request);
@@ -63,7 +77,12 @@ impl ProviderFormat for MessagesFormat {
     fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         Box::new(response::MessageStreamDecoder::default())
     }
+}
 
+/// Token count endpoint of Anthropic's API.
+pub struct MessagesTokenCount;
+
+impl TokenCountFormat for MessagesTokenCount {
     /// Writes only the fields that count as input, because the endpoint rejects those that control the output.
     fn write_count_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         const COUNTED_FIELDS: [&str; 6] = ["model", "messages", "system", "tools", "tool_choice", "thinking"];
@@ -72,11 +91,15 @@ impl ProviderFormat for MessagesFormat {
         Ok(Value::Object(body).to_string().into_bytes())
     }
 
-    /// Passes a model list request through unchanged if the client uses Anthropic's API.
-    fn pass_through_request(&self, question: &TranslationInput<'_>) -> Option<Result<Vec<u8>, RequestError>> {
-        (question.operation == Operation::Models && question.hints.is_anthropic_client).then(|| Ok(Vec::new()))
+    fn read_token_count(&self, response: &Value) -> Option<u64> {
+        response["input_tokens"].as_u64()
     }
+}
 
+/// Model list of Anthropic's API.
+struct AnthropicModelList;
+
+impl ModelListFormat for AnthropicModelList {
     fn read_model_list(&self, response: &Value) -> Option<Vec<ListedModel>> {
         let one = |item: &Value| {
             let created = item["created_at"].as_str().and_then(timestamp::parse_rfc3339).unwrap_or_default();
@@ -84,12 +107,12 @@ impl ProviderFormat for MessagesFormat {
         };
         Some(response["data"].as_array()?.iter().filter_map(one).collect())
     }
+}
 
-    fn read_token_count(&self, response: &Value) -> Option<u64> {
-        response["input_tokens"].as_u64()
-    }
-
-    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(response)
+impl PassThroughFormat for AnthropicModelList {
+    /// Passes a model list request through unchanged if the client uses Anthropic's API.
+    fn pass_through_request(&self, input: &TranslationInput<'_>) -> Option<PassThroughBody> {
+        (input.operation == Operation::Models && input.hints.is_anthropic_client)
+            .then(|| Ok((Vec::new(), DroppedParams::default())))
     }
 }

@@ -6,17 +6,21 @@ use super::thinking;
 use crate::{
     chat::{
         call_ids,
-        providers::openai_chat::reasoning_details,
         request::{
-            ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolChoice, decode_base64_text,
+            ChatRequest, Message, Part, Role, Source, Tool, ToolChoice, decode_base64_text, is_server_tool_block,
             response_schema,
         },
+        tool_names,
+        tool_schema::object_schema,
     },
     citations,
+    errors::RequestError,
+    fields::Fields,
 };
 
 pub fn write_body(request: &mut ChatRequest) -> Result<Fields, RequestError> {
     request.reject_several_choices()?;
+    request.normalise_tool_names(tool_names::CLAUDE);
     let mut out = Fields::new();
     let model = std::mem::take(&mut request.model);
     out.insert("model".into(), model.as_str().into());
@@ -28,6 +32,7 @@ pub fn write_body(request: &mut ChatRequest) -> Result<Fields, RequestError> {
     write_sampling(request, &model, &mut out);
     thinking::write_config(request, &model, &mut out, may_think)?;
     write_output_format(request, &mut out);
+    request.shorten_user_id(MAX_USER_ID_CHARS);
     if let Some(user) = request.take_param("user") {
         out.insert("metadata".into(), json!({"user_id": user}));
     }
@@ -40,6 +45,9 @@ pub fn write_body(request: &mut ChatRequest) -> Result<Fields, RequestError> {
     }
     Ok(out)
 }
+
+/// Longest `metadata.user_id` that Anthropic accepts, in characters.
+pub(crate) const MAX_USER_ID_CHARS: usize = 256;
 
 /// Returns beta names separated by commas, from a list or a comma-separated string.
 fn join_betas(betas: Value) -> String {
@@ -119,7 +127,7 @@ fn content_block(part: Part, path: &str, request: &mut ChatRequest) -> Result<Op
             (block.into(), cache)
         }
         Part::Audio { .. } => return Err(RequestError::new(path, "this provider does not accept audio")),
-        Part::Thinking { text, signature: Some(signature) } if !reasoning_details::is_encoded_in(&signature) => {
+        Part::Thinking { text, signature: Some(signature) } if thinking::is_claude_signature(&signature) => {
             (json!({"type": "thinking", "thinking": text, "signature": signature}), None)
         }
         Part::Thinking { .. } => {
@@ -132,7 +140,7 @@ fn content_block(part: Part, path: &str, request: &mut ChatRequest) -> Result<Op
             return Ok(None);
         }
         // Blocks of Anthropic's server tools.
-        Part::ProviderBlock { kind, mut fields } if thinking::is_server_tool_block(&kind) => {
+        Part::ProviderBlock { kind, mut fields } if is_server_tool_block(&kind) => {
             fields.insert("type".into(), kind.into());
             (fields.into(), None)
         }
@@ -220,8 +228,9 @@ fn tool_definition(tool: Tool, request: &mut ChatRequest) -> Value {
     match tool {
         Tool::Function { name, description, schema, strict, cache, extra: mut more } => {
             let mut tool = json!({"name": name, "description": description.unwrap_or_default()});
-            tool["input_schema"] =
-                if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
+            let (schema, is_merged) = object_schema(schema);
+            request.record_dropped_if_set("input_schema.anyOf", is_merged.then_some(&()));
+            tool["input_schema"] = schema;
             let native_fields = ANTHROPIC_TOOL_FIELDS.into_iter().map(|key| (key, more.shift_remove(key)));
             for (key, value) in [("strict", strict), ("cache_control", cache)].into_iter().chain(native_fields) {
                 if let Some(value) = value.filter(|value| !value.is_null()) {
@@ -259,11 +268,8 @@ fn write_sampling(request: &mut ChatRequest, model: &str, out: &mut Fields) {
     for key in ["temperature", "top_p", "top_k"] {
         request.move_param(key, out, key);
     }
-    match request.take_param("stop") {
-        Some(Value::String(stop)) => drop(out.insert("stop_sequences".into(), json!([stop]))),
-        Some(stop) => drop(out.insert("stop_sequences".into(), stop)),
-        None => (),
-    }
+    // Anthropic rejects a stop sequence that is only whitespace.
+    request.move_stop_sequences(out, "stop_sequences", usize::MAX, |stop| !stop.trim().is_empty());
 }
 
 fn write_output_format(request: &mut ChatRequest, out: &mut Fields) {

@@ -8,44 +8,53 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     api_format::format::ApiFormat,
     chat::{
-        event::{EventSink, FieldScope, ResponseEvent},
-        providers::{MalformedResponse, StreamDecoder},
+        event::{self, EventSink, ResponseEvent},
+        field_scope::FieldScope,
     },
-    json::scan::{decode_string, for_each_field},
+    errors::MalformedResponse,
+    json::{
+        lenient,
+        scan::{decode_string, for_each_field},
+    },
+    provider_format::StreamDecoder,
     usage::UsageCounts,
 };
 
 #[derive(Deserialize)]
-struct Message<'a> {
-    #[serde(default, borrow)]
+struct AnthropicMessage<'a> {
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     id: Cow<'a, str>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     model: Cow<'a, str>,
+    /// Absent in the `message` of the event that starts a stream of some hosts.
     #[serde(default, borrow)]
-    content: Vec<ContentBlock<'a>>,
+    content: Option<&'a RawValue>,
+    /// Set in a response that is an error.
     #[serde(default, borrow)]
+    error: Option<StreamError<'a>>,
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     stop_reason: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     stop_sequence: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     usage: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
-struct ContentBlock<'a> {
+struct AnthropicContentBlock<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::content_or_empty")]
     text: Cow<'a, str>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::content_or_empty")]
     thinking: Cow<'a, str>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     signature: Cow<'a, str>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     data: Cow<'a, str>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     id: Cow<'a, str>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     name: Cow<'a, str>,
     #[serde(default, borrow)]
     input: Option<&'a RawValue>,
@@ -53,7 +62,11 @@ struct ContentBlock<'a> {
     citations: Option<&'a RawValue>,
 }
 
-impl ContentBlock<'_> {
+/// Content of a complete message.
+#[derive(Deserialize)]
+struct AnthropicContent<'a>(#[serde(borrow, deserialize_with = "lenient::list")] Vec<AnthropicContentBlock<'a>>);
+
+impl AnthropicContentBlock<'_> {
     /// Returns true if other API formats have this block type too.
     fn is_translatable(&self) -> bool {
         matches!(&*self.kind, "text" | "thinking" | "redacted_thinking" | "tool_use")
@@ -61,10 +74,15 @@ impl ContentBlock<'_> {
 }
 
 pub fn decode_message(body: &[u8], sink: &mut dyn EventSink) -> Result<(), MalformedResponse> {
-    let message: Message<'_> = serde_json::from_slice(body)?;
+    let message: AnthropicMessage<'_> = serde_json::from_slice(body)?;
+    if let Some(error) = &message.error {
+        return Err(MalformedResponse(error.message.clone().into_owned()));
+    }
+    let content = message.content.ok_or_else(|| MalformedResponse("it has no content".into()))?;
+    let content: AnthropicContent<'_> = serde_json::from_str(content.get())?;
     sink.push_event(ResponseEvent::Start { id: &message.id, model: &message.model });
     let mut calls = 0;
-    for (at, block) in message.content.iter().enumerate() {
+    for (at, block) in content.0.iter().enumerate() {
         if !block.is_translatable() {
             // Such blocks are rare, so only then is the response parsed again to get the raw block.
             let parsed: Value = serde_json::from_slice(body)?;
@@ -75,7 +93,7 @@ pub fn decode_message(body: &[u8], sink: &mut dyn EventSink) -> Result<(), Malfo
         if block.kind == "tool_use" {
             sink.push_event(ResponseEvent::ToolCallArguments {
                 call_index: calls,
-                json: &compact_json(block.input.map_or("{}", RawValue::get)),
+                json: &compact_json(&block.input.and_then(lenient::embedded_json).unwrap_or(Cow::Borrowed("{}"))),
             });
             calls += 1;
         }
@@ -96,12 +114,21 @@ pub fn compact_json(json: &str) -> Cow<'_, str> {
     if !json.contains('\n') {
         return Cow::Borrowed(json);
     }
-    let read = serde_json::from_str::<Value>(json);
-    read.map_or(Cow::Borrowed(json), |value| Cow::Owned(value.to_string()))
+    // The bytes are copied, because parsing would round long numbers.
+    let mut out = String::with_capacity(json.len());
+    let (mut is_string, mut is_escaped) = (false, false);
+    for one in json.chars() {
+        if is_string || !matches!(one, ' ' | '\t' | '\n' | '\r') {
+            out.push(one);
+        }
+        is_string ^= one == '"' && !is_escaped;
+        is_escaped = is_string && one == '\\' && !is_escaped;
+    }
+    Cow::Owned(out)
 }
 
 /// Emits the start of a tool call, or the content that the block itself contains.
-fn emit_block(block: &ContentBlock<'_>, sink: &mut dyn EventSink) {
+fn emit_block(block: &AnthropicContentBlock<'_>, sink: &mut dyn EventSink) {
     match &*block.kind {
         "text" => {
             sink.push_event(ResponseEvent::TextBlockStart);
@@ -134,13 +161,13 @@ fn emit_usage(counts: &UsageCounts, sink: &mut dyn EventSink) {
 }
 
 #[derive(Deserialize)]
-struct StreamEvent<'a> {
+struct AnthropicStreamEvent<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::index_or_zero")]
     index: u64,
     #[serde(default, borrow)]
-    message: Option<Message<'a>>,
+    message: Option<AnthropicMessage<'a>>,
     #[serde(default, borrow)]
     content_block: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -153,9 +180,9 @@ struct StreamEvent<'a> {
 
 #[derive(Deserialize)]
 struct MessageDelta<'a> {
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     stop_reason: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     stop_sequence: Option<Cow<'a, str>>,
 }
 
@@ -196,24 +223,43 @@ impl<'a> BlockDelta<'a> {
     }
 
     fn block_index(&self) -> u64 {
-        serde_json::from_slice(self.index).unwrap_or_default()
+        std::str::from_utf8(self.index).ok().and_then(|index| index.trim_matches('"').parse().ok()).unwrap_or_default()
+    }
+}
+
+/// Returns the text of a delta. Some servers send the arguments of a tool call as an object instead of a string.
+fn decode_payload<'a>(delta: &BlockDelta<'a>) -> Option<Cow<'a, str>> {
+    match delta.payload.first() {
+        Some(b'{' | b'[') if delta.kind == b"\"input_json_delta\"" => {
+            std::str::from_utf8(delta.payload).ok().map(Cow::Borrowed)
+        }
+        _ => decode_string(delta.payload),
     }
 }
 
 #[derive(Deserialize)]
 struct StreamError<'a> {
-    #[serde(rename = "type", default, borrow)]
+    #[serde(rename = "type", default, borrow, deserialize_with = "lenient::text")]
     kind: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     message: Cow<'a, str>,
+}
+
+/// Tool call of a stream.
+struct StreamedToolCall {
+    block_index: u64,
+    /// True if any of its arguments have arrived.
+    has_arguments: bool,
+    /// Input in the event that starts the call. Some servers send it there, complete and without deltas.
+    initial_input: String,
 }
 
 /// Stream decoder for Anthropic Messages.
 #[derive(Default)]
 pub struct MessageStreamDecoder {
     counts: UsageCounts,
-    /// Block index of each tool call, and true if any of its arguments have arrived.
-    tool_calls: Vec<(u64, bool)>,
+    has_started: bool,
+    tool_calls: Vec<StreamedToolCall>,
     /// Anthropic-only block whose input is still arriving: its index, the block, and the partial input.
     native_block: Option<(u64, Value, String)>,
 }
@@ -223,13 +269,23 @@ impl StreamDecoder for MessageStreamDecoder {
         if let Some(growth) = BlockDelta::parse(data) {
             return self.apply_delta(&growth, sink);
         }
-        // Ignores data that is not an Anthropic event.
-        let Ok(event) = serde_json::from_slice::<StreamEvent<'_>>(data) else { return };
+        let Ok(event) = serde_json::from_slice::<AnthropicStreamEvent<'_>>(data) else {
+            return event::report_unreadable_event(data, sink);
+        };
         match &*event.kind {
             "content_block_start" => self.start_block(&event, sink),
             "content_block_stop" => self.stop_block(event.index, sink),
             "message_start" => {
                 let Some(message) = &event.message else { return };
+                if std::mem::replace(&mut self.has_started, true) {
+                    // A proxy retried in the middle of the stream; the parts of both responses do not fit together.
+                    let message = "the stream of the provider began again before its end";
+                    return sink.push_event(ResponseEvent::Failed {
+                        kind: None,
+                        message,
+                        code: Some("stream_restarted"),
+                    });
+                }
                 self.add_usage(message.usage);
                 sink.push_event(ResponseEvent::Start { id: &message.id, model: &message.model });
             }
@@ -261,16 +317,23 @@ impl MessageStreamDecoder {
         }
     }
 
-    fn start_block(&mut self, event: &StreamEvent<'_>, sink: &mut dyn EventSink) {
+    fn start_block(&mut self, event: &AnthropicStreamEvent<'_>, sink: &mut dyn EventSink) {
         let Some(json) = event.content_block.map(RawValue::get) else { return };
-        let Ok(block) = serde_json::from_str::<ContentBlock<'_>>(json) else { return };
+        let Ok(block) = serde_json::from_str::<AnthropicContentBlock<'_>>(json) else {
+            return event::report_unreadable_event(json.as_bytes(), sink);
+        };
         if !block.is_translatable() {
             self.native_block = serde_json::from_str(json).ok().map(|block| (event.index, block, String::new()));
             return;
         }
         emit_block(&block, sink);
         if block.kind == "tool_use" {
-            self.tool_calls.push((event.index, false));
+            let input = block.input.and_then(lenient::embedded_json).filter(|input| !input.is_empty());
+            self.tool_calls.push(StreamedToolCall {
+                block_index: event.index,
+                has_arguments: false,
+                initial_input: compact_json(input.as_deref().unwrap_or("{}")).into_owned(),
+            });
         }
     }
 
@@ -283,7 +346,12 @@ impl MessageStreamDecoder {
                 json: &json,
             });
         }
-        let Some(text) = decode_string(growth.payload) else { return };
+        if matches!(growth.payload, b"" | b"null") {
+            return;
+        }
+        let Some(text) = decode_payload(growth) else {
+            return event::report_unreadable_event(growth.payload, sink);
+        };
         match growth.kind {
             b"\"text_delta\"" => sink.push_event(ResponseEvent::Text(&text)),
             b"\"thinking_delta\"" => sink.push_event(ResponseEvent::Thinking(&text)),
@@ -297,15 +365,15 @@ impl MessageStreamDecoder {
         if let Some((_, _, input)) = &mut self.native_block {
             return input.push_str(json);
         }
-        let call = self.tool_calls.iter().position(|(block, _)| *block == index);
+        let call = self.tool_calls.iter().position(|call| call.block_index == index);
         if let Some(call) = call.filter(|_| !json.is_empty()) {
-            self.tool_calls[call].1 = true;
+            self.tool_calls[call].has_arguments = true;
             sink.push_event(ResponseEvent::ToolCallArguments { call_index: call, json });
         }
     }
 
-    /// Ends a block. Emits `{}` as the arguments of a tool call without parameters, because the stream has no arguments
-    /// for it.
+    /// Ends a block. If no arguments of a tool call have arrived, emits its initial input, which is `{}` for a call
+    /// without parameters.
     fn stop_block(&mut self, index: u64, sink: &mut dyn EventSink) {
         if let Some((_, mut block, input)) = self.native_block.take_if(|(at, ..)| *at == index) {
             if let Ok(input) = serde_json::from_str(&input) {
@@ -314,10 +382,11 @@ impl MessageStreamDecoder {
             let kind = block["type"].as_str().unwrap_or_default();
             sink.push_event(ResponseEvent::NativeBlock { kind, json: &block.to_string() });
         }
-        if let Some(call) = self.tool_calls.iter().position(|(block, has_arguments)| *block == index && !has_arguments)
-        {
-            self.tool_calls[call].1 = true;
-            sink.push_event(ResponseEvent::ToolCallArguments { call_index: call, json: "{}" });
+        let is_it = |call: &StreamedToolCall| call.block_index == index && !call.has_arguments;
+        if let Some(call_index) = self.tool_calls.iter().position(is_it) {
+            let call = &mut self.tool_calls[call_index];
+            call.has_arguments = true;
+            sink.push_event(ResponseEvent::ToolCallArguments { call_index, json: &call.initial_input });
         }
     }
 }

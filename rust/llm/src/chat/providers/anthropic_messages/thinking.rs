@@ -3,9 +3,14 @@
 use serde_json::{Value, json};
 
 use crate::{
-    catalog::claude_version,
-    chat::request::{ChatRequest, Fields, Message, Part, RequestError, Role, ToolChoice},
-    translation::dropped::DroppedParams,
+    chat::{
+        claude_version::{DisableMode, ThinkingMode, claude_version, is_adaptive_only},
+        providers::openai_chat::reasoning_details,
+        request::{ChatRequest, Message, Part, Role, ToolChoice, is_server_tool_block},
+    },
+    dropped::DroppedParams,
+    errors::RequestError,
+    fields::Fields,
 };
 
 /// Reasoning efforts that clients can send, with the token budget of each.
@@ -23,49 +28,6 @@ const EFFORT_BUDGETS: [(&str, u64); 7] = [
 const MIN_BUDGET_TOKENS: u64 = 1024;
 /// Tokens of `max_tokens` that are reserved for the answer if the client sends an effort instead of a budget.
 const MIN_ANSWER_TOKENS: u64 = 256;
-
-/// Thinking and sampling settings that a model accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ThinkingMode {
-    /// A budget in tokens.
-    Budget,
-    /// A budget, or adaptive thinking with an effort.
-    BudgetOrAdaptive,
-    /// Only adaptive thinking with an effort. The model rejects budgets and sampling parameters.
-    AdaptiveOnly(DisableMode),
-}
-
-/// How thinking is disabled on a model with adaptive thinking only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DisableMode {
-    /// By leaving out `thinking`.
-    Omitted,
-    Explicit,
-    /// Thinking cannot be disabled.
-    Impossible,
-}
-
-impl ThinkingMode {
-    fn for_model(model: &str) -> Self {
-        let version = claude_version(model);
-        match version {
-            _ if ["claude-mythos", "claude-fable"].iter().any(|family| model.contains(family)) => {
-                Self::AdaptiveOnly(DisableMode::Impossible)
-            }
-            None => Self::Budget,
-            Some(version) if version < (4, 6) => Self::Budget,
-            Some((4, 6)) => Self::BudgetOrAdaptive,
-            Some((4, _)) => Self::AdaptiveOnly(DisableMode::Omitted),
-            Some((5, 0)) => Self::AdaptiveOnly(DisableMode::Explicit),
-            Some(_) => Self::AdaptiveOnly(DisableMode::Impossible),
-        }
-    }
-}
-
-/// Returns true if a model supports only adaptive thinking, which is controlled by an effort at most.
-pub fn is_adaptive_only(model: &str) -> bool {
-    matches!(ThinkingMode::for_model(model), ThinkingMode::AdaptiveOnly(_))
-}
 
 /// Removes sampling parameters that the model rejects.
 pub fn drop_unsupported_sampling(request: &mut ChatRequest, model: &str) {
@@ -116,8 +78,8 @@ pub fn write_config(request: &mut ChatRequest, model: &str, out: &mut Fields, ma
         return Ok(());
     }
     match fit_budget(thinking, out, reserved_tokens).filter(|_| may) {
-        Some((thinking, is_less)) => {
-            request.record_dropped_if_set(param_name, is_less.then_some(&()));
+        Some((thinking, is_changed)) => {
+            request.record_dropped_if_set(param_name, is_changed.then_some(&()));
             out.insert("thinking".into(), thinking);
             drop_conflicting_sampling(out, &mut request.dropped_params);
         }
@@ -206,8 +168,7 @@ pub fn parse_effort(request: &mut ChatRequest) -> Result<Option<(&'static str, u
 /// Rejects a forced tool call if the model does not support it. It cannot be dropped, because the response would not be
 /// what the client asked for.
 pub fn reject_forced_tool_choice(request: &ChatRequest) -> Result<(), RequestError> {
-    if matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_)))
-        && is_at_least_version(request, (5, 1))
+    if matches!(request.tool_choice, Some(ToolChoice::Any | ToolChoice::Tool(_))) && is_at_least_version(request, 5, 1)
     {
         return Err(RequestError::new(
             "tool_choice",
@@ -220,7 +181,7 @@ pub fn reject_forced_tool_choice(request: &ChatRequest) -> Result<(), RequestErr
 /// Returns the index of the last assistant message, which may be a prefill, if the model does not support prefills.
 pub fn prefill_index(request: &ChatRequest) -> Option<usize> {
     let is_answer = |message: &Message| message.role == Role::Assistant;
-    if is_at_least_version(request, (4, 6)) { request.messages.iter().rposition(is_answer) } else { None }
+    if is_at_least_version(request, 4, 6) { request.messages.iter().rposition(is_answer) } else { None }
 }
 
 /// Rejects a prefill if the written request ends with it. Checks the written request because empty messages are left
@@ -239,13 +200,8 @@ pub fn reject_prefill(response: Option<usize>, written: &Fields) -> Result<(), R
     ))
 }
 
-/// Returns true if a block belongs to one of Anthropic's server tools.
-pub fn is_server_tool_block(kind: &str) -> bool {
-    kind.ends_with("_tool_use") || kind.ends_with("_tool_result")
-}
-
-fn is_at_least_version(request: &ChatRequest, first: (u32, u32)) -> bool {
-    claude_version(&request.model).is_some_and(|version| version >= first)
+fn is_at_least_version(request: &ChatRequest, major: u32, minor: u32) -> bool {
+    claude_version(&request.model).is_some_and(|version| version >= (major, minor))
 }
 
 /// Returns true if thinking can be enabled. It cannot be combined with a forced tool call.
@@ -256,17 +212,17 @@ pub fn can_think(request: &ChatRequest, model: &str) -> bool {
 }
 
 /// Fits the thinking budget into `max_tokens`, which includes it. If fewer than `reserved_tokens` tokens would remain for the
-/// answer, the budget becomes half of `max_tokens`. Returns the config, and true if the budget was reduced; `None` if
-/// it would be below the minimum.
+/// answer, the budget becomes half of `max_tokens`. A budget below the minimum becomes the minimum. Returns the config,
+/// and true if the budget was changed; `None` if the minimum leaves too few tokens for the answer.
 fn fit_budget(mut thinking: Value, out: &mut Fields, reserved_tokens: u64) -> Option<(Value, bool)> {
-    let Some(budget) = thinking["budget_tokens"].as_u64() else { return Some((thinking, false)) };
+    let Some(given) = thinking["budget_tokens"].as_u64() else { return Some((thinking, false)) };
+    let budget = given.max(MIN_BUDGET_TOKENS);
     let most = out.get("max_tokens").and_then(Value::as_u64).unwrap_or_default();
-    if budget.saturating_add(reserved_tokens) <= most {
-        return Some((thinking, false));
-    }
-    let half = most / 2;
-    thinking["budget_tokens"] = half.into();
-    (half >= MIN_BUDGET_TOKENS).then_some((thinking, true))
+    let is_fitting = budget.saturating_add(reserved_tokens) <= most;
+    let fitting = if is_fitting { budget } else { (most / 2).max(MIN_BUDGET_TOKENS) };
+    thinking["budget_tokens"] = fitting.into();
+    let has_space = fitting == most / 2 || fitting.saturating_add(reserved_tokens) <= most;
+    has_space.then_some((thinking, fitting != given))
 }
 
 /// Removes sampling parameters that Anthropic rejects while thinking is enabled.
@@ -278,12 +234,19 @@ fn drop_conflicting_sampling(out: &mut Fields, dropped: &mut DroppedParams) {
     }
 }
 
+/// Returns true if a signature of thinking may be Claude's own. Thinking of other models is not sent to Claude.
+pub fn is_claude_signature(signature: &str) -> bool {
+    !signature.is_empty() && !reasoning_details::is_encoded_in(signature)
+}
+
 /// Returns true if the request continues a tool call turn without its thinking blocks. Thinking cannot be enabled in
 /// the middle of such a turn.
 fn continues_without_thinking(request: &ChatRequest) -> bool {
     let is_result = |part: &Part| matches!(part, Part::ToolResult { .. });
-    let thought =
-        |part: &Part| matches!(part, Part::Thinking { signature: Some(_), .. } | Part::RedactedThinking { .. });
+    let thought = |part: &Part| match part {
+        Part::Thinking { signature, .. } => signature.as_deref().is_some_and(is_claude_signature),
+        part => matches!(part, Part::RedactedThinking { .. }),
+    };
     let responses = |message: &&Message| message.role == Role::User && message.parts.iter().any(is_result);
     if !request.messages.last().is_some_and(|last| responses(&last)) {
         return false;

@@ -7,22 +7,27 @@ pub(crate) mod vendor_fields;
 
 use serde_json::{Value, json};
 
-use super::{ErrorDetails, EventFraming, MalformedResponse, ProviderFormat, StreamDecoder};
-use crate::chat::providers::{anthropic_messages::thinking, openai_chat};
 use crate::{
-    chat::{
-        event::EventSink,
-        request::{ChatRequest, RequestError},
-    },
+    chat::{event::EventSink, providers::anthropic_messages::thinking, request::ChatRequest},
+    errors::{MalformedResponse, RequestError},
     model_list::{self, ListedModel},
+    provider_format::{ChatFormat, EventFraming, ModelListFormat, ProviderFormat, StreamDecoder, TokenCountFormat},
 };
 
-pub struct ConverseFormat;
+struct ConverseFormat;
+
+pub static CONVERSE: ProviderFormat = ProviderFormat {
+    chat: Some(&ConverseFormat),
+    token_count: Some(&ConverseFormat),
+    model_list: Some(&ConverseFormat),
+    event_framing: EventFraming::AwsEventStream,
+    ..ProviderFormat::NONE
+};
 
 /// Body fields that Bedrock's token count takes into account.
 const TOKEN_COUNT_FIELDS: [&str; 4] = ["messages", "system", "toolConfig", "additionalModelRequestFields"];
 
-impl ProviderFormat for ConverseFormat {
+impl ChatFormat for ConverseFormat {
     fn write_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         thinking::reject_forced_tool_choice(chat_request)?;
         let response = thinking::prefill_index(chat_request);
@@ -42,7 +47,9 @@ impl ProviderFormat for ConverseFormat {
     fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         Box::new(response::ConverseDecoder::default())
     }
+}
 
+impl TokenCountFormat for ConverseFormat {
     fn write_count_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         let mut body = request::build_body(chat_request)?;
         body.retain(|key, _| TOKEN_COUNT_FIELDS.contains(&key.as_str()));
@@ -52,17 +59,10 @@ impl ProviderFormat for ConverseFormat {
     fn read_token_count(&self, response: &Value) -> Option<u64> {
         response["inputTokens"].as_u64()
     }
+}
 
+impl ModelListFormat for ConverseFormat {
     fn read_model_list(&self, response: &Value) -> Option<Vec<ListedModel>> {
         model_list::parse_models_at(response, "/modelSummaries", "modelId", "")
-    }
-
-    /// The error body contains only `{message}`.
-    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(response)
-    }
-
-    fn event_framing(&self) -> EventFraming {
-        EventFraming::AwsEventStream
     }
 }

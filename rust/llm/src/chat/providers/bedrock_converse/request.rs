@@ -2,16 +2,22 @@
 
 use serde_json::{Value, json};
 
-use crate::chat::providers::bedrock_converse::{
-    document_names,
-    vendor_fields::{self, CachePointPosition, Vendor},
-};
 use crate::{
     chat::{
-        providers::{anthropic_messages, openai_chat::reasoning_details},
-        request::{ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolChoice},
+        providers::{
+            anthropic_messages::{self, thinking},
+            bedrock_converse::{
+                document_names,
+                vendor_fields::{self, CachePointPosition, Vendor},
+            },
+        },
+        request::{ChatRequest, Message, Part, Role, Source, Tool, ToolChoice},
+        tool_names,
+        tool_schema::object_schema,
     },
     citations,
+    errors::RequestError,
+    fields::Fields,
 };
 
 /// Fields of `inferenceConfig`, which apply to the models of all vendors.
@@ -29,6 +35,7 @@ const BEDROCK_FIELDS: &[(&str, &str)] = &[
 
 pub fn build_body(request: &mut ChatRequest) -> Result<Fields, RequestError> {
     request.reject_several_choices()?;
+    request.normalise_tool_names(tool_names::OPENAI);
     let mut out = Fields::new();
     let may_think = vendor_fields::can_think(request);
     write_messages(request, &mut out)?;
@@ -41,11 +48,10 @@ pub fn build_body(request: &mut ChatRequest) -> Result<Fields, RequestError> {
     for (key, name) in INFERENCE_PARAMS {
         request.move_param(key, &mut inference, name);
     }
-    match request.take_param("stop") {
-        Some(Value::String(stop)) => drop(inference.insert("stopSequences".into(), json!([stop]))),
-        Some(stop) => drop(inference.insert("stopSequences".into(), stop)),
-        None => (),
-    }
+    let rejects_blank = vendor_fields::may_be_claude(&request.model);
+    request.move_stop_sequences(&mut inference, "stopSequences", usize::MAX, |stop| {
+        !(stop.is_empty() || rejects_blank && stop.trim().is_empty())
+    });
     if !inference.is_empty() {
         out.insert("inferenceConfig".into(), inference.into());
     }
@@ -128,7 +134,7 @@ fn write_part(part: Part, path: &str, request: &mut ChatRequest, out: &mut Vec<V
             (block, cache)
         }
         Part::Audio { .. } => return Err(refused("audio")),
-        Part::Thinking { text, signature: Some(signature) } if !reasoning_details::is_encoded_in(&signature) => {
+        Part::Thinking { text, signature: Some(signature) } if thinking::is_claude_signature(&signature) => {
             (json!({"reasoningContent": {"reasoningText": {"text": text, "signature": signature}}}), None)
         }
         Part::Thinking { .. } => {
@@ -262,6 +268,7 @@ fn document_format(mime: &str) -> Option<&'static str> {
         "text/csv" => "csv",
         "text/html" => "html",
         "application/msword" => "doc",
+        "application/vnd.ms-excel" => "xls",
         "application/vnd.openxmlformats-officedocument.wordprocessingml.document" => "docx",
         "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet" => "xlsx",
         _ => return None,
@@ -292,6 +299,11 @@ fn declare_called_tools(request: &mut ChatRequest, out: &mut Fields) {
 /// Writes function tools. Returns the server tools of Anthropic, which only its models support.
 fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>, RequestError> {
     let (mut tools, mut native) = (Vec::new(), Vec::new());
+    if request.tool_choice == Some(ToolChoice::None) && !request.tools.is_empty() {
+        // Converse has no such choice. Without tools the model cannot call any.
+        request.tools.clear();
+        request.tool_choice = None;
+    }
     for (at, tool) in std::mem::take(&mut request.tools).into_iter().enumerate() {
         let (name, description, schema, strict, cache, more) = match tool {
             Tool::Function { name, description, schema, strict, cache, extra: more } => {
@@ -309,7 +321,8 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>
             }
         };
         request.record_dropped_fields("tools", &more);
-        let schema = if schema.is_object() { schema } else { json!({"type": "object", "properties": {}}) };
+        let (schema, is_merged) = object_schema(schema);
+        request.record_dropped_if_set("inputSchema.anyOf", is_merged.then_some(&()));
         let mut spec = json!({"name": name});
         // Bedrock rejects an empty description.
         if let Some(description) = description.filter(|text| !text.is_empty()) {
@@ -342,20 +355,16 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<Vec<Value>
     }
     let mut config = json!({"tools": tools});
     if let Some(choice) = choice {
-        config["toolChoice"] = encode_tool_choice(choice)?;
+        config["toolChoice"] = encode_tool_choice(choice);
     }
     out.insert("toolConfig".into(), config);
     Ok(native)
 }
 
-fn encode_tool_choice(choice: ToolChoice) -> Result<Value, RequestError> {
+fn encode_tool_choice(choice: ToolChoice) -> Value {
     match choice {
-        ToolChoice::Auto => Ok(json!({"auto": {}})),
-        ToolChoice::Any => Ok(json!({"any": {}})),
-        ToolChoice::Tool(name) => Ok(json!({"tool": {"name": name}})),
-        ToolChoice::None => Err(RequestError::new(
-            "tool_choice",
-            "`none` is not supported by this provider; leave out the tools instead",
-        )),
+        ToolChoice::Auto | ToolChoice::None => json!({"auto": {}}),
+        ToolChoice::Any => json!({"any": {}}),
+        ToolChoice::Tool(name) => json!({"tool": {"name": name}}),
     }
 }

@@ -3,14 +3,18 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{Value, json, value::RawValue};
 
 use crate::{
     api_format::format::ApiFormat,
     chat::{
-        event::{EventSink, FieldScope, ResponseEvent},
-        providers::{MalformedResponse, StreamDecoder, anthropic_messages::compact_json},
+        event::{self, EventSink, ResponseEvent},
+        field_scope::FieldScope,
+        providers::anthropic_messages::compact_json,
     },
+    errors::MalformedResponse,
+    json::lenient,
+    provider_format::StreamDecoder,
     usage::UsageCounts,
 };
 
@@ -19,7 +23,7 @@ use crate::{
 struct ConverseResponse<'a> {
     #[serde(borrow)]
     output: Output<'a>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     stop_reason: Cow<'a, str>,
     #[serde(default, borrow)]
     usage: Option<&'a RawValue>,
@@ -32,19 +36,19 @@ struct ConverseResponse<'a> {
 #[derive(Deserialize)]
 struct Output<'a> {
     #[serde(borrow)]
-    message: Message<'a>,
+    message: ConverseMessage<'a>,
 }
 
 #[derive(Deserialize)]
-struct Message<'a> {
-    #[serde(borrow)]
-    content: Vec<ContentBlock<'a>>,
+struct ConverseMessage<'a> {
+    #[serde(default, borrow, deserialize_with = "lenient::list")]
+    content: Vec<ConverseContentBlock<'a>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ContentBlock<'a> {
-    #[serde(default, borrow)]
+struct ConverseContentBlock<'a> {
+    #[serde(default, borrow, deserialize_with = "lenient::content")]
     text: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     tool_use: Option<ToolUse<'a>>,
@@ -62,7 +66,7 @@ struct ContentBlock<'a> {
 /// Text with its citations.
 #[derive(Deserialize)]
 struct CitationsContent<'a> {
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::list")]
     content: Vec<CitedText<'a>>,
     #[serde(default, borrow)]
     citations: Option<&'a RawValue>,
@@ -70,13 +74,13 @@ struct CitationsContent<'a> {
 
 #[derive(Deserialize)]
 struct CitedText<'a> {
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::content_or_empty")]
     text: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
 struct Image<'a> {
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     format: Cow<'a, str>,
     #[serde(borrow)]
     source: ImageSource<'a>,
@@ -84,21 +88,33 @@ struct Image<'a> {
 
 #[derive(Deserialize)]
 struct ImageSource<'a> {
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     bytes: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ToolUse<'a> {
-    #[serde(rename = "toolUseId", default, borrow)]
+    #[serde(rename = "toolUseId", default, borrow, deserialize_with = "lenient::text_or_empty")]
     id: Cow<'a, str>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     name: Cow<'a, str>,
+    /// Set for a tool that Bedrock runs itself, such as Nova's grounding.
+    #[serde(rename = "type", default, borrow, deserialize_with = "lenient::text")]
+    kind: Option<Cow<'a, str>>,
     /// JSON object in a complete response; string with a fragment of JSON in a stream.
     #[serde(default, borrow)]
     input: Option<&'a RawValue>,
 }
+
+impl ToolUse<'_> {
+    /// Returns true if the provider runs the tool, so that the client must not run it.
+    fn is_server_tool(&self) -> bool {
+        self.kind.as_deref() == Some(SERVER_TOOL_KIND)
+    }
+}
+
+const SERVER_TOOL_KIND: &str = "server_tool_use";
 
 /// Reasoning block. A complete response nests the text in `reasoningText`; a stream does not.
 #[derive(Deserialize)]
@@ -106,19 +122,19 @@ struct ToolUse<'a> {
 struct ReasoningContent<'a> {
     #[serde(rename = "reasoningText", default, borrow)]
     thought: Option<ReasoningText<'a>>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::content")]
     text: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     signature: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     redacted_content: Option<Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]
 struct ReasoningText<'a> {
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::content_or_empty")]
     text: Cow<'a, str>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     signature: Option<Cow<'a, str>>,
 }
 
@@ -142,11 +158,13 @@ pub fn decode_response(response: &[u8], sink: &mut dyn EventSink) -> Result<(), 
         if let Some(reasoning) = &block.reasoning_content {
             emit_reasoning(reasoning, sink);
         }
-        if let Some(call) = &block.tool_use {
+        if let Some(call) = block.tool_use.as_ref().filter(|call| call.is_server_tool()) {
+            emit_server_tool(&call.id, &call.name, call.input.map(RawValue::get), sink);
+        } else if let Some(call) = &block.tool_use {
             sink.push_event(ResponseEvent::ToolCall { id: &call.id, name: &call.name, signature: None });
             sink.push_event(ResponseEvent::ToolCallArguments {
                 call_index: calls,
-                json: &compact_json(call.input.map_or("{}", RawValue::get)),
+                json: &compact_json(&call.input.and_then(lenient::embedded_json).unwrap_or(Cow::Borrowed("{}"))),
             });
             calls += 1;
         }
@@ -167,8 +185,15 @@ pub fn decode_response(response: &[u8], sink: &mut dyn EventSink) -> Result<(), 
     Ok(())
 }
 
+/// Emits a call that the provider ran itself, as a block that only this provider has.
+fn emit_server_tool(id: &str, name: &str, input: Option<&str>, sink: &mut dyn EventSink) {
+    let block = json!({"type": SERVER_TOOL_KIND, "id": id, "name": name,
+        "input": input.and_then(|input| serde_json::from_str::<Value>(input).ok())});
+    sink.push_event(ResponseEvent::NativeBlock { kind: SERVER_TOOL_KIND, json: &block.to_string() });
+}
+
 /// Emits the citations and images of a block.
-fn emit_citations_and_images(block: &ContentBlock<'_>, sink: &mut dyn EventSink) {
+fn emit_citations_and_images(block: &ConverseContentBlock<'_>, sink: &mut dyn EventSink) {
     if let Some(CitationsContent { content, citations }) = &block.citations_content {
         sink.push_event(ResponseEvent::TextBlockStart);
         for part in content {
@@ -209,23 +234,31 @@ fn emit_reasoning(reasoning: &ReasoningContent<'_>, sink: &mut dyn EventSink) {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct StreamEvent<'a> {
-    #[serde(default)]
+struct ConverseStreamEvent<'a> {
+    #[serde(default, deserialize_with = "lenient::index_or_zero")]
     content_block_index: u64,
     #[serde(default, borrow)]
-    start: Option<ContentBlock<'a>>,
+    start: Option<ConverseContentBlock<'a>>,
     #[serde(default, borrow)]
-    delta: Option<ContentBlock<'a>>,
-    #[serde(default, borrow)]
+    delta: Option<ConverseContentBlock<'a>>,
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     stop_reason: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     usage: Option<&'a RawValue>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     message: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     trace: Option<&'a RawValue>,
     #[serde(default, borrow)]
     additional_model_response_fields: Option<&'a RawValue>,
+}
+
+/// Call of a stream that the provider runs itself.
+struct ServerTool {
+    block_index: u64,
+    id: String,
+    name: String,
+    input: String,
 }
 
 /// Decodes a streamed Converse response.
@@ -234,6 +267,8 @@ pub struct ConverseDecoder {
     is_started: bool,
     /// Block index of each tool call, with true once some of its arguments have arrived.
     tool_calls: Vec<(u64, bool)>,
+    /// Call that the provider runs itself, while its input arrives.
+    server_tool: Option<ServerTool>,
     /// Index of the block that emitted text last.
     last_text_block: Option<u64>,
     finish_reason: Option<String>,
@@ -245,13 +280,21 @@ impl StreamDecoder for ConverseDecoder {
     }
 
     fn decode_named(&mut self, name: &str, data: &[u8], sink: &mut dyn EventSink) {
-        // Ignores data that is not an event of this format.
-        let Ok(event) = serde_json::from_slice::<StreamEvent<'_>>(data) else { return };
+        let Ok(event) = serde_json::from_slice::<ConverseStreamEvent<'_>>(data) else {
+            self.finish_reason = None;
+            return event::report_unreadable_event(data, sink);
+        };
         match name {
             "messageStart" => self.emit_start(sink),
             "contentBlockStart" => {
-                let Some(ContentBlock { tool_use: Some(call), .. }) = &event.start else { return };
+                let Some(ConverseContentBlock { tool_use: Some(call), .. }) = &event.start else { return };
                 self.emit_start(sink);
+                if call.is_server_tool() {
+                    let (id, name) = (call.id.clone().into_owned(), call.name.clone().into_owned());
+                    let block_index = event.content_block_index;
+                    self.server_tool = Some(ServerTool { block_index, id, name, input: String::new() });
+                    return;
+                }
                 sink.push_event(ResponseEvent::ToolCall { id: &call.id, name: &call.name, signature: None });
                 self.tool_calls.push((event.content_block_index, false));
             }
@@ -299,7 +342,7 @@ impl ConverseDecoder {
         }
     }
 
-    fn process_delta(&mut self, event: &StreamEvent<'_>, sink: &mut dyn EventSink) {
+    fn process_delta(&mut self, event: &ConverseStreamEvent<'_>, sink: &mut dyn EventSink) {
         let Some(delta) = &event.delta else { return };
         self.emit_start(sink);
         let is_text = delta.text.is_some() || delta.citation.is_some();
@@ -314,7 +357,11 @@ impl ConverseDecoder {
         }
         emit_citations_and_images(delta, sink);
         let input = delta.tool_use.as_ref().and_then(|call| call.input);
-        let json = input.and_then(|input| serde_json::from_str::<Cow<'_, str>>(input.get()).ok());
+        let json = input.and_then(lenient::embedded_json);
+        let is_own = |tool: &&mut ServerTool| tool.block_index == event.content_block_index;
+        if let (Some(json), Some(tool)) = (&json, self.server_tool.as_mut().filter(is_own)) {
+            return tool.input.push_str(json);
+        }
         let call = self.tool_calls.iter().position(|(block, _)| *block == event.content_block_index);
         if let (Some(json), Some(call)) = (json.filter(|json| !json.is_empty()), call) {
             self.tool_calls[call].1 = true;
@@ -323,6 +370,9 @@ impl ConverseDecoder {
     }
 
     fn process_block_stop(&mut self, index: u64, sink: &mut dyn EventSink) {
+        if let Some(tool) = self.server_tool.take_if(|tool| tool.block_index == index) {
+            return emit_server_tool(&tool.id, &tool.name, Some(&tool.input), sink);
+        }
         if let Some(call) = self.tool_calls.iter().position(|(block, has_arguments)| *block == index && !has_arguments)
         {
             self.tool_calls[call].1 = true;
@@ -343,6 +393,37 @@ mod tests {
                 self.0.push(format!("{name} {json}"));
             }
         }
+    }
+
+    #[derive(Default)]
+    struct BlockSink(Vec<String>);
+
+    impl EventSink for BlockSink {
+        fn push_event(&mut self, event: ResponseEvent<'_>) {
+            match event {
+                ResponseEvent::NativeBlock { json, .. } => self.0.push(json.to_owned()),
+                ResponseEvent::ToolCall { name, .. } => self.0.push(name.to_owned()),
+                _ => (),
+            }
+        }
+    }
+
+    #[test]
+    fn a_streamed_server_tool_has_its_input() {
+        let mut sink = BlockSink::default();
+        let mut decoder = ConverseDecoder::default();
+        for (name, event) in [
+            (
+                "contentBlockStart",
+                r#"{"contentBlockIndex":0,"start":{"toolUse":{"toolUseId":"i","name":"n","type":"server_tool_use"}}}"#,
+            ),
+            ("contentBlockDelta", r#"{"contentBlockIndex":0,"delta":{"toolUse":{"input":"{\"q\":"}}}"#),
+            ("contentBlockDelta", r#"{"contentBlockIndex":0,"delta":{"toolUse":{"input":"1}"}}}"#),
+            ("contentBlockStop", r#"{"contentBlockIndex":0}"#),
+        ] {
+            decoder.decode_named(name, event.as_bytes(), &mut sink);
+        }
+        assert_eq!(sink.0, [r#"{"type":"server_tool_use","id":"i","name":"n","input":{"q":1}}"#]);
     }
 
     #[test]

@@ -2,10 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::chat::{
-    call_ids,
-    providers::anthropic_messages::{self, thinking},
-    request::{ChatRequest, Fields, RequestError},
+use crate::{
+    chat::{
+        call_ids,
+        providers::anthropic_messages::{self, thinking},
+        request::ChatRequest,
+    },
+    errors::RequestError,
+    fields::Fields,
 };
 
 /// Vendor of a model, as far as the request depends on it.
@@ -94,10 +98,6 @@ pub fn convert_thinking(request: &mut ChatRequest, may: bool) -> Result<(), Requ
     }
     let model = request.model.clone();
     thinking::drop_unsupported_sampling(request, &model);
-    let is_said = request.fields.get("thinking").is_some_and(|value| !value.is_null());
-    if is_said && !thinking::is_adaptive_only(&model) {
-        return Ok(());
-    }
     let mut converted = Fields::new();
     let most = request.fields.get("max_tokens").filter(|most| !most.is_null()).cloned();
     converted.insert(
@@ -178,6 +178,7 @@ fn write_claude_fields(request: &mut ChatRequest, more: &mut Fields) {
     {
         thinking::set_output_config(more, &key, value);
     }
+    request.shorten_user_id(anthropic_messages::MAX_USER_ID_CHARS);
     if let Some(user) = request.take_param("user") {
         more.insert("metadata".into(), json!({"user_id": user}));
     }

@@ -5,7 +5,10 @@ use std::ops::Range;
 use serde_json::{Value, json};
 
 use crate::{
-    chat::event::{EventSink, FieldScope, ResponseEvent},
+    chat::{
+        event::{EventSink, ResponseEvent},
+        field_scope::FieldScope,
+    },
     citations::{Citation, CitationSet, MAX_CITATIONS, TextIndex, search_result_source},
 };
 
@@ -16,14 +19,14 @@ const TEXT_KEYS: [&str; 3] = ["text", "snippet", "content"];
 
 /// Maps citations to ranges of the full text.
 #[derive(Default)]
-pub struct CitationTracker {
+pub struct CohereCitationTracker {
     text_index: TextIndex,
     /// For each text part, its content index and the number of characters before it.
     part_offsets: Vec<(u64, usize)>,
     citation_count: usize,
 }
 
-impl CitationTracker {
+impl CohereCitationTracker {
     pub fn add_text(&mut self, part: u64, text: &str) {
         if self.part_offsets.last().is_none_or(|(last, _)| *last != part) {
             self.part_offsets.push((part, self.text_index.char_count()));

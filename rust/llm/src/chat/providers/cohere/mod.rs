@@ -5,21 +5,31 @@ pub(crate) mod response;
 
 use serde_json::{Value, json};
 
-use super::{ErrorDetails, MalformedResponse, ProviderFormat, StreamDecoder};
-use crate::chat::providers::{
-    anthropic_messages::thinking,
-    openai_chat::{self, request},
-};
 use crate::{
     chat::{
         event::EventSink,
-        request::{ChatRequest, Fields, RequestError, Source, Tool, ToolChoice, response_schema},
+        providers::{
+            anthropic_messages::thinking,
+            openai_chat::{self, request},
+        },
+        request::{ChatRequest, Source, Tool, ToolChoice, response_schema},
+        tool_names,
     },
     embeddings::request::{EmbeddingInput, EmbeddingRequest, EmbeddingResponse},
+    errors::{MalformedResponse, RequestError},
+    fields::Fields,
     model_list::{self, ListedModel},
+    provider_format::{ChatFormat, EmbeddingFormat, ModelListFormat, ProviderFormat, StreamDecoder},
 };
 
-pub struct CohereFormat;
+struct CohereFormat;
+
+pub static COHERE: ProviderFormat = ProviderFormat {
+    chat: Some(&CohereFormat),
+    embeddings: Some(&CohereFormat),
+    model_list: Some(&CohereFormat),
+    ..ProviderFormat::NONE
+};
 
 /// Cohere's field names by their `OpenAI` names. Fields that are not listed cannot be sent.
 const FIELD_NAMES: &[(&str, &str)] = &[
@@ -49,9 +59,10 @@ const COHERE_PARAMS: &[(&str, &str)] = &[
     ("strict_tools", "strict_tools"),
 ];
 
-impl ProviderFormat for CohereFormat {
+impl ChatFormat for CohereFormat {
     fn write_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         chat_request.reject_several_choices()?;
+        chat_request.normalise_tool_names(tool_names::OPENAI);
         for key in ["frequency_penalty", "presence_penalty"] {
             chat_request.clamp_param(key, &(0..=1));
         }
@@ -94,7 +105,9 @@ impl ProviderFormat for CohereFormat {
     fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         Box::new(response::CohereDecoder::default())
     }
+}
 
+impl EmbeddingFormat for CohereFormat {
     fn can_embed_images(&self, _model: &str) -> bool {
         true
     }
@@ -118,14 +131,11 @@ impl ProviderFormat for CohereFormat {
         let tokens = tokens.and_then(Value::as_f64).map(|tokens| tokens as u64);
         Some(EmbeddingResponse { vectors, token_count: tokens, ..EmbeddingResponse::default() })
     }
+}
 
+impl ModelListFormat for CohereFormat {
     fn read_model_list(&self, response: &Value) -> Option<Vec<ListedModel>> {
         model_list::parse_models_at(response, "/models", "name", "")
-    }
-
-    /// The error body contains only `{message}`.
-    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(response)
     }
 }
 
@@ -139,9 +149,9 @@ pub(crate) fn build_embed_body(texts: &mut EmbeddingRequest) -> Result<Value, Re
         json!({"texts": std::mem::take(&mut texts.texts)})
     } else if has_text {
         // Only newer models accept texts and images together.
-        json!({"inputs": items.map(build_embed_input).collect::<Result<Value, RequestError>>()?})
+        json!({"inputs": items.map(|(at, item)| build_embed_input(at, item)).collect::<Result<Value, RequestError>>()?})
     } else {
-        json!({"images": items.filter_map(image_data_url).collect::<Result<Value, RequestError>>()?})
+        json!({"images": items.filter_map(|(at, item)| image_data_url(at, item)).collect::<Result<Value, RequestError>>()?})
     };
     // Cohere requires `input_type`. The default is `image` for images. Otherwise it is `search_document`, because
     // clients that do not set it usually store the embeddings.
@@ -158,15 +168,15 @@ pub(crate) fn build_embed_body(texts: &mut EmbeddingRequest) -> Result<Value, Re
     Ok(out)
 }
 
-fn build_embed_input((at, item): (usize, EmbeddingInput)) -> Result<Value, RequestError> {
+fn build_embed_input(at: usize, item: EmbeddingInput) -> Result<Value, RequestError> {
     let mut parts: Vec<_> = item.text.iter().map(|text| json!({"type": "text", "text": text})).collect();
-    if let Some(url) = image_data_url((at, item)).transpose()? {
+    if let Some(url) = image_data_url(at, item).transpose()? {
         parts.push(json!({"type": "image_url", "image_url": {"url": url}}));
     }
     Ok(json!({"content": parts}))
 }
 
-fn image_data_url((at, item): (usize, EmbeddingInput)) -> Option<Result<Value, RequestError>> {
+fn image_data_url(at: usize, item: EmbeddingInput) -> Option<Result<Value, RequestError>> {
     item.image.map(|image| match image {
         Source::Data { mime, data } => Ok(format!("data:{mime};base64,{data}").into()),
         _ => Err(RequestError::new(format!("input[{at}].image"), "must be sent as bytes")),

@@ -7,7 +7,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    chat::event::{EventSink, FieldScope, ResponseEvent},
+    chat::{
+        event::{EventSink, ResponseEvent},
+        field_scope::FieldScope,
+    },
     citations::{
         Citation, CitationSet, MAX_CITATIONS, MAX_SOURCE_BYTES, TextIndex, search_result_source, web_page_source,
     },

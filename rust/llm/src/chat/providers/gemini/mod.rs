@@ -9,15 +9,12 @@ mod thinking;
 
 use serde_json::{Value, json};
 
-use super::{ErrorDetails, MalformedResponse, ProviderFormat, StreamDecoder};
-use crate::chat::providers::openai_chat;
 use crate::{
-    chat::{
-        event::EventSink,
-        request::{ChatRequest, RequestError},
-    },
+    chat::{event::EventSink, request::ChatRequest},
     embeddings::request::{EmbeddingRequest, EmbeddingResponse},
+    errors::{MalformedResponse, RequestError},
     model_list::{self, ListedModel},
+    provider_format::{ChatFormat, EmbeddingFormat, ModelListFormat, ProviderFormat, StreamDecoder, TokenCountFormat},
 };
 
 pub struct GeminiFormat {
@@ -25,10 +22,22 @@ pub struct GeminiFormat {
     is_vertex: bool,
 }
 
-pub static AI_STUDIO: GeminiFormat = GeminiFormat { is_vertex: false };
-pub static VERTEX_AI: GeminiFormat = GeminiFormat { is_vertex: true };
+pub static AI_STUDIO: ProviderFormat = GeminiFormat::provider_format(&GeminiFormat { is_vertex: false });
+pub static VERTEX_AI: ProviderFormat = GeminiFormat::provider_format(&GeminiFormat { is_vertex: true });
 
-impl ProviderFormat for GeminiFormat {
+impl GeminiFormat {
+    const fn provider_format(format: &'static Self) -> ProviderFormat {
+        ProviderFormat {
+            chat: Some(format),
+            embeddings: Some(format),
+            token_count: Some(format),
+            model_list: Some(format),
+            ..ProviderFormat::NONE
+        }
+    }
+}
+
+impl ChatFormat for GeminiFormat {
     fn write_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         Ok(serde_json::Value::Object(request::write_body(chat_request, !self.is_vertex)?).to_string().into_bytes())
     }
@@ -44,7 +53,9 @@ impl ProviderFormat for GeminiFormat {
     fn stream_decoder(&self) -> Box<dyn StreamDecoder> {
         Box::new(response::GeminiDecoder::default())
     }
+}
 
+impl EmbeddingFormat for GeminiFormat {
     fn write_embedding_request(&self, texts: &mut EmbeddingRequest) -> Result<Vec<u8>, RequestError> {
         let model = format!("models/{}", texts.model.trim_start_matches("models/"));
         let task = texts.fields.shift_remove("task_type");
@@ -66,7 +77,9 @@ impl ProviderFormat for GeminiFormat {
         let vectors = response["embeddings"].as_array()?.iter().map(|one| one["values"].clone()).collect();
         Some(EmbeddingResponse { vectors, ..EmbeddingResponse::default() })
     }
+}
 
+impl TokenCountFormat for GeminiFormat {
     fn write_count_request(&self, chat_request: &mut ChatRequest) -> Result<Vec<u8>, RequestError> {
         let model = format!("models/{}", chat_request.model.trim_start_matches("models/"));
         let mut fields = request::write_body(chat_request, !self.is_vertex)?;
@@ -83,16 +96,13 @@ impl ProviderFormat for GeminiFormat {
     fn read_token_count(&self, response: &Value) -> Option<u64> {
         response["totalTokens"].as_u64()
     }
+}
 
+impl ModelListFormat for GeminiFormat {
     fn read_model_list(&self, response: &Value) -> Option<Vec<ListedModel>> {
         if self.is_vertex {
             return model_list::parse_models_at(response, "/publisherModels", "name", "publishers/google/models/");
         }
         model_list::parse_models_at(response, "/models", "name", "models/")
-    }
-
-    /// The error body is `{error: {code, message, status}}`, with field names that the shared parser knows.
-    fn parse_error(&self, response: &[u8]) -> ErrorDetails {
-        openai_chat::parse_error(response)
     }
 }

@@ -4,13 +4,19 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Value, json};
 
-use super::{schema, thinking};
-use crate::chat::{
-    request::{
-        ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolCall, ToolChoice, into_array,
-        into_object, join_text, response_schema,
+use super::{
+    schema::{self, WrittenSchema},
+    thinking,
+};
+use crate::{
+    chat::{
+        file_types::mime_of_file,
+        request::{ChatRequest, Message, Part, Role, Source, Tool, ToolCall, ToolChoice, join_text, response_schema},
+        signatures::ScopedSignatures,
+        tool_names,
     },
-    signatures::ScopedSignatures,
+    errors::RequestError,
+    fields::{Fields, into_array, into_object},
 };
 
 /// Names under which clients may pass Google's native tools as functions: Gemini's name and its `snake_case` form.
@@ -43,6 +49,9 @@ const GENERATION_PARAMS: &[(&str, &str)] = &[
     ("frequency_penalty", "frequencyPenalty"),
 ];
 
+/// Gemini rejects more stop sequences.
+const MAX_STOP_SEQUENCES: usize = 5;
+
 /// Ranges that parameters are clamped to. Penalties are absent because the ends of their ranges are exclusive.
 const PARAM_RANGES: &[(&str, RangeInclusive<i32>)] = &[("temperature", 0..=2), ("top_p", 0..=1)];
 
@@ -50,6 +59,7 @@ const PARAM_RANGES: &[(&str, RangeInclusive<i32>)] = &[("temperature", 0..=2), (
 /// models that know them.
 pub fn write_body(request: &mut ChatRequest, names_calls: bool) -> Result<Fields, RequestError> {
     request.reject_several_choices()?;
+    request.normalise_tool_names(tool_names::GEMINI);
     let mut out = Fields::new();
     let called = collect_call_names(&request.messages);
     let were = request.messages.len();
@@ -288,30 +298,14 @@ fn source_part(source: Source, default: &str, path: &str) -> Result<Value, Reque
             json!({"inlineData": {"mimeType": mime.as_deref().unwrap_or(default), "data": url}})
         }
         Source::Url { url, mime } => {
-            let mime = mime.unwrap_or_else(|| mime_from_extension(&url).unwrap_or(default).to_owned());
+            let path = url.split(['?', '#']).next().unwrap_or_default();
+            let mime = mime.unwrap_or_else(|| mime_of_file(path).unwrap_or(default).to_owned());
             json!({"fileData": {"mimeType": mime, "fileUri": url}})
         }
         Source::Text(text) => json!({"text": text}),
         Source::File(_) => {
             return Err(RequestError::new(path, "this provider accepts files by URL or as data, not by id"));
         }
-    })
-}
-
-fn mime_from_extension(url: &str) -> Option<&'static str> {
-    let path = url.split(['?', '#']).next().unwrap_or_default();
-    let (_, extension) = path.rsplit_once('.')?;
-    Some(match extension.to_ascii_lowercase().as_str() {
-        "png" => "image/png",
-        "jpg" | "jpeg" => "image/jpeg",
-        "gif" => "image/gif",
-        "webp" => "image/webp",
-        "pdf" => "application/pdf",
-        "mp4" => "video/mp4",
-        "mp3" => "audio/mp3",
-        "wav" => "audio/wav",
-        "txt" => "text/plain",
-        _ => return None,
     })
 }
 
@@ -354,7 +348,8 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), Reques
             }
         }
     }
-    if !functions.is_empty() {
+    let has_functions = !functions.is_empty();
+    if has_functions {
         native.push(json!({"functionDeclarations": functions}));
     }
     if !native.is_empty() {
@@ -363,7 +358,11 @@ fn write_tools(request: &mut ChatRequest, out: &mut Fields) -> Result<(), Reques
     if request.take_param("parallel_tool_calls") == Some(Value::Bool(false)) {
         request.record_dropped("parallel_tool_calls");
     }
-    let calling = request.tool_choice.take().map(|choice| match choice {
+    // Gemini rejects a configuration of function calls if there are no functions.
+    let choice = request.tool_choice.take();
+    let lost = choice.as_ref().filter(|choice| !has_functions && **choice != ToolChoice::Auto);
+    request.record_dropped_if_set("tool_choice", lost);
+    let calling = choice.filter(|_| has_functions).map(|choice| match choice {
         ToolChoice::Auto => json!({"mode": "AUTO"}),
         ToolChoice::None => json!({"mode": "NONE"}),
         ToolChoice::Any => json!({"mode": "ANY"}),
@@ -405,12 +404,10 @@ fn function_declaration(name: &str, description: Option<String>, schema: &Value,
         function["description"] = description.into();
     }
     // Gemini rejects an object schema without properties, but accepts a function without parameters.
-    let parameters = schema::sanitize_schema(schema, &mut request.dropped_params);
-    if !schema::is_empty_object(&parameters) {
-        function["parameters"] = parameters;
-    }
-    if schema::has_typed_additional_properties(schema) {
-        request.record_dropped("additionalProperties");
+    match schema::write_schema(schema, &request.model, &mut request.dropped_params) {
+        WrittenSchema::Complete(parameters) => function["parametersJsonSchema"] = parameters,
+        WrittenSchema::Subset(parameters) if schema::is_empty_object(&parameters) => (),
+        WrittenSchema::Subset(parameters) => function["parameters"] = parameters,
     }
     function
 }
@@ -423,11 +420,7 @@ fn write_generation_config(request: &mut ChatRequest, out: &mut Fields) -> Resul
     for (key, name) in GENERATION_PARAMS {
         request.move_param(key, &mut config, name);
     }
-    match request.take_param("stop") {
-        Some(Value::String(stop)) => drop(config.insert("stopSequences".into(), json!([stop]))),
-        Some(stop) => drop(config.insert("stopSequences".into(), stop)),
-        None => (),
-    }
+    request.move_stop_sequences(&mut config, "stopSequences", MAX_STOP_SEQUENCES, |stop| !stop.is_empty());
     write_response_format(request, &mut config);
     write_modalities(request, &mut config)?;
     write_image_config(request, &mut config)?;
@@ -449,9 +442,10 @@ fn write_response_format(request: &mut ChatRequest, config: &mut Fields) {
         config.insert("responseMimeType".into(), "application/json".into());
     }
     if let Some(wanted) = response_schema(&format) {
-        config.insert("responseSchema".into(), schema::sanitize_schema(&wanted, &mut request.dropped_params));
-        if schema::has_typed_additional_properties(&wanted) {
-            request.record_dropped("additionalProperties");
-        }
+        let (name, wanted) = match schema::write_schema(&wanted, &request.model, &mut request.dropped_params) {
+            WrittenSchema::Complete(wanted) => ("responseJsonSchema", wanted),
+            WrittenSchema::Subset(wanted) => ("responseSchema", wanted),
+        };
+        config.insert(name.into(), wanted);
     }
 }

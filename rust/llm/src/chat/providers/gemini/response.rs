@@ -9,23 +9,28 @@ use super::{grounding::GroundingTracker, logprobs, request::NATIVE_PART_KINDS};
 use crate::{
     api_format::format::ApiFormat,
     chat::{
-        event::{EventSink, FieldScope, ResponseEvent},
+        event::{self, EventSink, ResponseEvent},
+        field_scope::FieldScope,
         finish_reason,
-        providers::{ErrorDetails, MalformedResponse, StreamDecoder, anthropic_messages::compact_json, openai_chat},
+        providers::anthropic_messages::compact_json,
     },
+    error_details::{ErrorDetails, parse_error},
+    errors::MalformedResponse,
+    json::lenient,
+    provider_format::StreamDecoder,
     usage::UsageCounts,
 };
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct GenerateContentResponse<'a> {
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::list")]
     candidates: Vec<Candidate<'a>>,
     #[serde(default, borrow)]
     usage_metadata: Option<&'a RawValue>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     model_version: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     response_id: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     prompt_feedback: Option<PromptFeedback<'a>>,
@@ -38,8 +43,11 @@ struct GenerateContentResponse<'a> {
 struct Candidate<'a> {
     #[serde(default, borrow)]
     content: Option<Content<'a>>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     finish_reason: Option<Cow<'a, str>>,
+    /// Says what went wrong, for a finish reason that means a failure.
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
+    finish_message: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     grounding_metadata: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -67,18 +75,18 @@ impl<'a> Candidate<'a> {
 
 #[derive(Deserialize)]
 struct Content<'a> {
-    #[serde(default, borrow)]
-    parts: Vec<Part<'a>>,
+    #[serde(default, borrow, deserialize_with = "lenient::list")]
+    parts: Vec<GeminiPart<'a>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Part<'a> {
-    #[serde(default, borrow)]
+struct GeminiPart<'a> {
+    #[serde(default, borrow, deserialize_with = "lenient::content")]
     text: Option<Cow<'a, str>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::flag")]
     thought: bool,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     thought_signature: Option<Cow<'a, str>>,
     #[serde(default, borrow)]
     function_call: Option<FunctionCall<'a>>,
@@ -93,17 +101,17 @@ struct Part<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Blob<'a> {
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     mime_type: Cow<'a, str>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     data: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
 struct FunctionCall<'a> {
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     id: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text_or_empty")]
     name: Cow<'a, str>,
     #[serde(default, borrow)]
     args: Option<&'a RawValue>,
@@ -113,7 +121,7 @@ struct FunctionCall<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PromptFeedback<'a> {
-    #[serde(default, borrow)]
+    #[serde(default, borrow, deserialize_with = "lenient::text")]
     block_reason: Option<Cow<'a, str>>,
 }
 
@@ -137,16 +145,19 @@ pub struct GeminiDecoder {
     response_id: String,
     usage_counts: UsageCounts,
     finish_reason: Option<String>,
+    finish_message: Option<String>,
     grounding: GroundingTracker,
 }
 
 impl StreamDecoder for GeminiDecoder {
     fn decode(&mut self, data: &[u8], sink: &mut dyn EventSink) {
-        // Ignores data that is not a chunk.
-        let Ok(response) = serde_json::from_slice::<GenerateContentResponse<'_>>(data) else { return };
+        let Ok(response) = serde_json::from_slice::<GenerateContentResponse<'_>>(data) else {
+            self.finish_reason = None;
+            return event::report_unreadable_event(data, sink);
+        };
         if response.error.is_some() {
             self.finish_reason = None;
-            let ErrorDetails { message, kind, code, .. } = openai_chat::parse_error(data);
+            let ErrorDetails { message, kind, code, .. } = parse_error(data);
             let message = message.as_deref().unwrap_or("the provider failed");
             return sink.push_event(ResponseEvent::Failed { kind: kind.as_deref(), message, code: code.as_deref() });
         }
@@ -157,11 +168,15 @@ impl StreamDecoder for GeminiDecoder {
     /// no end is emitted.
     fn finish_stream(&mut self, sink: &mut dyn EventSink) {
         let Some(reason) = self.finish_reason.take() else { return };
+        if finish_reason::is_failure(&reason, self.call_count > 0) {
+            let message = self.finish_message.as_deref().unwrap_or("the model's response is malformed");
+            return sink.push_event(ResponseEvent::Failed { kind: None, message, code: Some(&reason) });
+        }
         if let Some(usage) = self.usage_counts.to_usage(ApiFormat::Gemini) {
             sink.push_event(ResponseEvent::Usage(usage));
         }
         // Gemini ends a function call with the same finish reason as text.
-        let is_call = self.call_count > 0 && matches!(reason.as_str(), "STOP" | "FUNCTION_CALL");
+        let is_call = self.call_count > 0 && !matches!(finish_reason::to_openai(&reason), "length" | "content_filter");
         sink.push_event(ResponseEvent::Finish {
             reason: if is_call { "tool_calls" } else { &reason },
             stop_sequence: None,
@@ -208,6 +223,7 @@ impl GeminiDecoder {
             }
             if let Some(reason) = &candidate.finish_reason {
                 self.finish_reason = Some(reason.clone().into_owned());
+                self.finish_message = candidate.finish_message.as_deref().map(ToOwned::to_owned);
             }
         }
         if let Some(reason) = response.prompt_feedback.as_ref().and_then(|feedback| feedback.block_reason.as_deref()) {
@@ -221,7 +237,7 @@ impl GeminiDecoder {
         }
     }
 
-    fn process_part(&mut self, part: &Part<'_>, sink: &mut dyn EventSink) {
+    fn process_part(&mut self, part: &GeminiPart<'_>, sink: &mut dyn EventSink) {
         if let Some(call) = &part.function_call {
             self.emit_function_call(call, part.thought_signature.as_deref(), sink);
         }
@@ -251,7 +267,7 @@ impl GeminiDecoder {
         sink.push_event(ResponseEvent::ToolCall { id, name: &call.name, signature });
         sink.push_event(ResponseEvent::ToolCallArguments {
             call_index: self.call_count,
-            json: &compact_json(call.args.map_or("{}", RawValue::get)),
+            json: &compact_json(&call.args.and_then(lenient::embedded_json).unwrap_or(Cow::Borrowed("{}"))),
         });
         self.call_count += 1;
     }

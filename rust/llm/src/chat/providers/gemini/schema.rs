@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use crate::{chat::request::is_default_value, translation::dropped::DroppedParams};
+use crate::{dropped::DroppedParams, fields::is_default_value};
 
 /// Maximum nesting depth, including expanded references. Deeper values are unconstrained.
 const MAX_SCHEMA_DEPTH: usize = 24;
@@ -52,6 +52,37 @@ pub fn sanitize_schema(schema: &Value, dropped_params: &mut DroppedParams) -> Va
     cleaned
 }
 
+/// Returns true if the model also takes complete JSON schemas.
+pub fn supports_json_schema(model: &str) -> bool {
+    let Some((_, version)) = model.rsplit_once("gemini-") else { return false };
+    let version = version.split('-').next().unwrap_or_default();
+    let (major, minor) = version.split_once('.').unwrap_or((version, "0"));
+    let (major, minor): (u32, u32) = (major.parse().unwrap_or_default(), minor.parse().unwrap_or_default());
+    (major, minor) >= (2, 5)
+}
+
+/// Schema in the form in which it loses nothing.
+pub enum WrittenSchema {
+    /// In Gemini's subset.
+    Subset(Value),
+    /// As the client wrote it, in the field for JSON schemas.
+    Complete(Value),
+}
+
+/// Converts a schema to Gemini's subset. If that loses something and the model takes JSON schemas, keeps the schema.
+pub fn write_schema(schema: &Value, model: &str, dropped_params: &mut DroppedParams) -> WrittenSchema {
+    let mut dropped = DroppedParams::default();
+    let subset = sanitize_schema(schema, &mut dropped);
+    if has_typed_additional_properties(schema) {
+        dropped.add("additionalProperties");
+    }
+    if !dropped.is_empty() && supports_json_schema(model) {
+        return WrittenSchema::Complete(schema.clone());
+    }
+    dropped_params.merge(&dropped);
+    WrittenSchema::Subset(subset)
+}
+
 /// Returns true if the schema is an object schema without any constraint on its content. Gemini rejects such a schema.
 pub fn is_empty_object(schema: &Value) -> bool {
     let says_nothing = |key: &str, value: &Value| match (key, value) {
@@ -92,6 +123,9 @@ impl SchemaSanitizer<'_> {
     fn sanitize(&self, schema: &Value, depth: usize, is_referred: bool) -> Value {
         let left = self.remaining_expansions.get();
         if depth > MAX_SCHEMA_DEPTH || is_referred && left == 0 {
+            if is_referred {
+                self.dropped.borrow_mut().add("$ref");
+            }
             return Value::Object(Map::default());
         }
         self.remaining_expansions.set(left.saturating_sub(usize::from(is_referred)));
@@ -133,6 +167,11 @@ impl SchemaSanitizer<'_> {
                     }
                 }
             }
+        }
+        // Gemini rejects an array without a type of its items. Comes last, because `allOf` and `$ref` may define them.
+        let has_items = out.get("items").and_then(Value::as_object).is_some_and(|items| !items.is_empty());
+        if out.get("type").is_some_and(|kind| kind == "array") && !has_items {
+            out.insert("items".into(), serde_json::json!({"type": "string"}));
         }
         Value::Object(out)
     }
@@ -281,7 +320,10 @@ fn convert_type_list(value: &Value, out: &mut Map<String, Value>) {
     if rest.len() == 1 {
         out.insert("type".into(), rest.remove(0));
     } else {
-        let one = |kind| serde_json::json!({"type": kind});
+        let one = |kind: Value| match kind.as_str() {
+            Some("array") => serde_json::json!({"type": kind, "items": {"type": "string"}}),
+            _ => serde_json::json!({"type": kind}),
+        };
         out.insert("anyOf".into(), rest.into_iter().map(one).collect());
     }
 }
@@ -353,6 +395,25 @@ mod tests {
             let mut dropped = DroppedParams::default();
             assert_eq!(sanitize_schema(&schema, &mut dropped), expected, "{schema}");
             assert_eq!(dropped.header_value(), dropped_names, "{schema}");
+        }
+    }
+
+    #[test]
+    fn keeps_the_complete_schema_for_models_that_take_it() {
+        let recursive = json!({"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"});
+        let lossy = json!({"type": "object", "properties": {"n": {"type": "number", "multipleOf": 2}}});
+        let plain = json!({"type": "object", "properties": {"n": {"type": "number"}}});
+        for (schema, model, is_complete) in [
+            (&recursive, "gemini-2.5-flash", true),
+            (&lossy, "gemini-3-pro-preview", true),
+            (&lossy, "google/gemini-2.0-flash", false),
+            (&lossy, "gemini-flash-latest", false),
+            (&plain, "gemini-2.5-flash", false),
+        ] {
+            let mut dropped = DroppedParams::default();
+            let written = write_schema(schema, model, &mut dropped);
+            assert_eq!(matches!(written, WrittenSchema::Complete(_)), is_complete, "{model} {schema}");
+            assert!(!is_complete || dropped.is_empty());
         }
     }
 

@@ -4,9 +4,10 @@ use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
-use crate::chat::{
-    providers::anthropic_messages::thinking::parse_effort,
-    request::{ChatRequest, Fields, RequestError},
+use crate::{
+    chat::{providers::anthropic_messages::thinking::parse_effort, request::ChatRequest},
+    errors::RequestError,
+    fields::Fields,
 };
 
 /// Way in which a model's thinking is configured.

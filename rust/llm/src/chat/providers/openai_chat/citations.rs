@@ -5,10 +5,11 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{
     chat::{
-        event::{EventSink, FieldScope, ResponseEvent},
-        request::is_default_value,
+        event::{EventSink, ResponseEvent},
+        field_scope::FieldScope,
     },
     citations::{ANNOTATIONS_FIELD, CitationSet, MAX_CITATIONS, TextIndex, parse_chat_annotations},
+    fields::is_default_value,
 };
 
 const CITATIONS_FIELD: &str = "citations";
@@ -19,7 +20,7 @@ const TRANSLATED_KEYS: [&str; 3] = ["url", "title", "snippet"];
 const MAX_DROPPED_KEYS: usize = 16;
 
 #[derive(Default)]
-pub struct CitationTracker {
+pub struct OpenAiCitationTracker {
     pub text_index: TextIndex,
     /// Top-level citation fields by name, as JSON. Chunks repeat them, so the latest value replaces the earlier one.
     top_level_fields: Vec<(&'static str, String)>,
@@ -28,7 +29,7 @@ pub struct CitationTracker {
     last_mark_end: usize,
 }
 
-impl CitationTracker {
+impl OpenAiCitationTracker {
     pub fn store_field(&mut self, name: &'static str, json: &RawValue) {
         self.top_level_fields.retain(|(field_name, _)| *field_name != name);
         self.top_level_fields.push((name, json.get().to_owned()));
@@ -44,6 +45,12 @@ impl CitationTracker {
         cited.truncate(remaining);
         self.emitted_count += cited.len();
         for one in &mut cited {
+            if one.marker_range == (0..0) {
+                // The provider does not say which text the page supports, so it is cited for all of it.
+                one.claim_range = 0..self.text_index.char_count();
+                one.marker_range = one.claim_range.clone();
+                continue;
+            }
             // The mark is a link that follows the text it supports, so the claim is the text up to the end of the mark.
             one.claim_range = self.text_index.claim_start(&one.marker_range, self.last_mark_end)..one.marker_range.end;
             self.last_mark_end = one.marker_range.end;

@@ -3,10 +3,15 @@
 use serde_json::{Value, json};
 
 use super::ReasoningReplay;
-use crate::chat::providers::openai_chat::reasoning_details;
-use crate::chat::{
-    call_ids,
-    request::{ChatRequest, Fields, Message, Part, RequestError, Role, Source, Tool, ToolChoice, join_text},
+use crate::{
+    chat::{
+        call_ids,
+        providers::openai_chat::reasoning_details,
+        request::{ChatRequest, Message, Part, Role, Source, Tool, ToolChoice, join_text},
+        tool_names,
+    },
+    errors::RequestError,
+    fields::{Fields, is_default_value},
 };
 
 /// Parameters that compatible providers accept under the same name and in the same form.
@@ -43,11 +48,13 @@ const MAX_EFFORT: &str = "max";
 pub fn build_body(request: &mut ChatRequest, limit: &str, thoughts: ReasoningReplay) -> Result<Fields, RequestError> {
     // Only one of several choices could be translated.
     request.reject_several_choices()?;
+    request.normalise_tool_names(tool_names::OPENAI);
+    drop_unsupported_sampling(request);
     let mut out = Fields::new();
     out.insert("model".into(), request.model.as_str().into());
     let mut messages = Vec::new();
     for (at, message) in merge_turns(std::mem::take(&mut request.messages)) {
-        write_message(message, &format!("messages[{at}]"), request, (thoughts, &mut messages))?;
+        write_message(message, &format!("messages[{at}]"), request, thoughts, &mut messages)?;
     }
     if call_ids::for_chat_model(&request.model) == call_ids::MISTRAL {
         messages = insert_assistant_after_tools(messages, request);
@@ -79,6 +86,8 @@ pub fn build_body(request: &mut ChatRequest, limit: &str, thoughts: ReasoningRep
         request.fields.insert("reasoning_effort".into(), "high".into());
         request.record_dropped("reasoning_effort");
     }
+    request.shorten_user_id(MAX_USER_ID_CHARS);
+    limit_stop_sequences(request);
     for key in COMMON_PARAMS {
         request.move_param(key, &mut out, key);
     }
@@ -87,6 +96,62 @@ pub fn build_body(request: &mut ChatRequest, limit: &str, thoughts: ReasoningRep
     }
     request.model.clear();
     Ok(out)
+}
+
+/// Longest id of a user that `OpenAI` accepts, in characters.
+const MAX_USER_ID_CHARS: usize = 64;
+/// Removes the stop sequences that are too many. A single string stays as it is.
+fn limit_stop_sequences(request: &mut ChatRequest) {
+    let max_count = request.max_stop_sequences.unwrap_or(usize::MAX);
+    if request.fields.get("stop").is_some_and(Value::is_array) {
+        let mut stops = Fields::new();
+        request.move_stop_sequences(&mut stops, "stop", max_count, |stop| !stop.is_empty());
+        request.fields.extend(stops);
+    }
+}
+
+/// Removes the sampling parameters that `OpenAI`'s reasoning models reject. Their default values say nothing.
+fn drop_unsupported_sampling(request: &mut ChatRequest) {
+    const PARAMS: [(&str, f64); 7] = [
+        ("temperature", 1.0),
+        ("top_p", 1.0),
+        ("presence_penalty", 0.0),
+        ("frequency_penalty", 0.0),
+        ("logit_bias", 0.0),
+        ("top_logprobs", 0.0),
+        ("logprobs", 0.0),
+    ];
+    let effort = request.fields.get("reasoning_effort").and_then(Value::as_str);
+    if !rejects_sampling(&request.model, effort) {
+        return;
+    }
+    for (key, usual) in PARAMS {
+        let dropped = request.take_param(key).filter(|value| value.as_f64() != Some(usual) && *value != false);
+        request.record_dropped_if_set(key, dropped.as_ref());
+    }
+    // Only the first generation accepts stop sequences.
+    if !base_name(&request.model).starts_with("o1") {
+        let dropped = request.take_param("stop").filter(|stop| !is_default_value(stop));
+        request.record_dropped_if_set("stop", dropped.as_ref());
+    }
+}
+
+/// Returns the name of a model without the vendor.
+fn base_name(model: &str) -> &str {
+    model.rsplit('/').next().unwrap_or_default()
+}
+
+/// Returns true if the model always reasons, or reasons with this effort, and rejects sampling parameters then.
+fn rejects_sampling(model: &str, effort: Option<&str>) -> bool {
+    let name = base_name(model);
+    let is_digit = |one: char| one.is_ascii_digit();
+    if name.strip_prefix('o').is_some_and(|rest| rest.starts_with(is_digit)) {
+        return true;
+    }
+    let Some(rest) = name.strip_prefix("gpt-5") else { return false };
+    // Since version 5.1, the default effort is `none`.
+    let is_optional = rest.starts_with('.');
+    !rest.contains("chat") && (!is_optional || effort.is_some_and(|effort| effort != "none"))
 }
 
 /// Returns the thinking budget in tokens, if the client set one.
@@ -132,7 +197,8 @@ fn write_message(
     message: Message,
     path: &str,
     request: &mut ChatRequest,
-    (thoughts, out): (ReasoningReplay, &mut Vec<Value>),
+    thoughts: ReasoningReplay,
+    out: &mut Vec<Value>,
 ) -> Result<(), RequestError> {
     let Message { role, parts } = message;
     if role == Role::Assistant {
@@ -154,6 +220,7 @@ fn write_message(
                 out.push(json!({"role": "tool", "tool_call_id": call_ids::for_chat_model(&request.model).normalise_id(&id), "content": content}));
                 user_parts.extend(others);
             }
+            Part::ProviderBlock { kind, .. } => request.record_dropped(&kind),
             other => user_parts.push(other),
         }
     }

@@ -1,0 +1,270 @@
+//! Fields of a record that do not influence the request: who sent it, the attempts at providers, and where time went.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use penstock_net::headers::Headers;
+
+use crate::{
+    accounting::record::json_writer::{ObjectWriter, write_object},
+    guardrails::results::SharedHookResults,
+    ingress::message::RequestHead,
+};
+
+/// Attempts that are listed. Further ones are only counted in the routing decision.
+const MAX_ATTEMPTS: usize = 64;
+/// Response headers that are recorded. Their values are those of the provider; none of them can hold a credential.
+const SHOWN_RESPONSE_HEADERS: [&str; 12] = [
+    "apim-request-id",
+    "cf-ray",
+    "content-encoding",
+    "content-type",
+    "openai-model",
+    "openai-processing-ms",
+    "openai-version",
+    "request-id",
+    "retry-after",
+    "server",
+    "x-amzn-requestid",
+    "x-request-id",
+];
+const SHOWN_RESPONSE_HEADER_PREFIXES: [&str; 2] = ["x-ratelimit-", "anthropic-ratelimit-"];
+/// Headers by which SDKs describe themselves: the control header without its prefix, and that of the providers' SDKs.
+const SDK_HEADERS: [(&str, &str, &str); 3] = [
+    ("runtime", "runtime", "x-stainless-runtime"),
+    ("runtime_version", "runtime-version", "x-stainless-runtime-version"),
+    ("sdk_version", "package-version", "x-stainless-package-version"),
+];
+/// Maximum length of the value of such a header.
+const MAX_SDK_TEXT_BYTES: usize = 128;
+
+/// Caller of a request, as far as its record names it.
+#[derive(Debug, Clone, Default)]
+pub struct RecordIdentity {
+    pub organisation_id: Option<Arc<str>>,
+    pub workspace_id: Option<Arc<str>>,
+    pub workspace_slug: Option<Arc<str>>,
+    pub api_key_name: Option<Box<str>>,
+    /// User who owns the API key, or to whom the token was issued.
+    pub user_id: Option<Arc<str>>,
+}
+
+/// Saved provider, as its records name it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ProviderIdentity {
+    pub slug: Box<str>,
+    /// `None` for a provider of the settings file.
+    pub id: Option<Box<str>>,
+    pub integration_id: Option<Box<str>>,
+}
+
+/// Saved config, as its records name it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ConfigIdentity {
+    pub slug: Box<str>,
+    /// `None` for a config of the settings file.
+    pub id: Option<Box<str>>,
+    pub version_id: Option<Box<str>>,
+}
+
+/// Time spent on the translation of one response. Clones count together, because a stream is translated while it is
+/// delivered.
+#[derive(Debug, Clone, Default)]
+pub struct TranslationClock(Arc<AtomicU64>);
+
+impl TranslationClock {
+    /// Adds the time since `start`.
+    pub fn add_since(&self, start: Instant) {
+        self.0.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn total(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// One request to a provider.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    pub provider: &'static str,
+    pub host: Arc<str>,
+    pub status: Option<u16>,
+    /// Time from the arrival of the client's request until this one was sent.
+    pub start: Duration,
+    pub duration: Duration,
+    pub error: Option<&'static str>,
+}
+
+/// Fields of one record that are only reported.
+#[derive(Debug, Default)]
+pub struct RecordDetails {
+    pub identity: RecordIdentity,
+    /// Saved config that applies.
+    pub config: Option<Arc<ConfigIdentity>>,
+    /// Saved provider of the target.
+    pub saved_provider: Option<Arc<ProviderIdentity>>,
+    pub attempts: Vec<Attempt>,
+    pub response_headers: Option<Headers>,
+    opened_at: Option<Instant>,
+    /// Time from the arrival of the request until its body was read.
+    parsing_time: Option<Duration>,
+    /// Time from then until the first request to a provider.
+    pre_processing_time: Option<Duration>,
+    pub cache_time: Option<Duration>,
+    /// Set if the response is translated.
+    pub translation_clock: Option<TranslationClock>,
+    /// Results of guardrails.
+    pub hook_results: Option<SharedHookResults>,
+}
+
+impl RecordDetails {
+    /// Returns the details of a request that has just arrived.
+    pub fn open() -> Self {
+        Self { opened_at: Some(Instant::now()), ..Self::default() }
+    }
+
+    /// Returns the initial details of a concurrent attempt.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self { saved_provider: self.saved_provider.clone(), opened_at: self.opened_at, ..Self::default() }
+    }
+
+    /// Takes over what belongs to the attempt that responded.
+    pub fn adopt_target(&mut self, other: Self) {
+        (self.saved_provider, self.translation_clock) = (other.saved_provider, other.translation_clock);
+        self.hook_results = other.hook_results;
+        self.attempts.extend(other.attempts);
+        self.attempts.truncate(MAX_ATTEMPTS);
+    }
+
+    /// Forgets what belongs to a target whose response is not used.
+    pub fn clear_target(&mut self) {
+        (self.saved_provider, self.translation_clock) = (None, None);
+    }
+
+    /// Returns the slug of the saved config.
+    pub fn config_slug(&self) -> Option<&str> {
+        self.config.as_ref().map(|config| &*config.slug)
+    }
+
+    /// Records that the request's body was read.
+    pub fn mark_parsed(&mut self) {
+        self.parsing_time = self.opened_at.map(|opened_at| opened_at.elapsed());
+    }
+
+    /// Records that a request is about to be sent to a provider.
+    pub fn mark_sending(&mut self) {
+        if let (Some(opened_at), None) = (self.opened_at, self.pre_processing_time) {
+            self.pre_processing_time = Some(opened_at.elapsed().saturating_sub(self.parsing_time.unwrap_or_default()));
+        }
+    }
+
+    /// Returns the time since the request arrived.
+    pub fn elapsed(&self) -> Duration {
+        self.opened_at.map_or(Duration::ZERO, |opened_at| opened_at.elapsed())
+    }
+
+    pub fn add_attempt(&mut self, attempt: Attempt) {
+        if self.attempts.len() < MAX_ATTEMPTS {
+            self.attempts.push(attempt);
+        }
+    }
+
+    /// Records the headers of the provider's response that may be shown.
+    pub fn set_response_headers(&mut self, headers: &Headers) {
+        let is_shown = |name: &[u8]| {
+            SHOWN_RESPONSE_HEADERS.iter().any(|shown| name.eq_ignore_ascii_case(shown.as_bytes()))
+                || SHOWN_RESPONSE_HEADER_PREFIXES.iter().any(|prefix| {
+                    name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
+                })
+        };
+        self.response_headers = Some(headers.iter().filter(|(name, _)| is_shown(name)).collect());
+    }
+
+    /// Writes who sent the request, and which saved provider and config it uses.
+    pub fn write_identity(&self, line: &mut ObjectWriter<'_>) {
+        let RecordIdentity { organisation_id, workspace_id, workspace_slug, api_key_name, user_id } = &self.identity;
+        line.optional_text("organisation_id", organisation_id.as_deref());
+        line.optional_text("workspace_id", workspace_id.as_deref());
+        line.optional_text("workspace_slug", workspace_slug.as_deref());
+        line.optional_text("api_key_name", api_key_name.as_deref());
+        line.optional_text("user_id", user_id.as_deref());
+        if let Some(ProviderIdentity { slug, id, integration_id }) = self.saved_provider.as_deref() {
+            line.text("virtual_key", slug);
+            line.optional_text("provider_id", id.as_deref());
+            line.optional_text("integration_id", integration_id.as_deref());
+        }
+        if let Some(ConfigIdentity { slug, id, version_id }) = self.config.as_deref() {
+            line.text("config", slug);
+            line.optional_text("config_id", id.as_deref());
+            line.optional_text("config_version_id", version_id.as_deref());
+        }
+    }
+
+    /// Writes where the time of the request went, in milliseconds. `until_response` is the time to the first byte of
+    /// the response, or to the end of the request without one.
+    pub fn write_timings(&self, line: &mut ObjectWriter<'_>, until_response: Duration) {
+        let upstream: Duration = self.attempts.iter().map(|attempt| attempt.duration).sum();
+        line.milliseconds("gateway_processing_time", until_response.saturating_sub(upstream));
+        for (key, duration) in [
+            ("request_parsing_time", self.parsing_time),
+            ("pre_processing_time", self.pre_processing_time),
+            ("response_parsing_time", self.translation_clock.as_ref().map(TranslationClock::total)),
+            ("cache_processing_time", self.cache_time),
+        ] {
+            if let Some(duration) = duration {
+                line.milliseconds(key, duration);
+            }
+        }
+    }
+
+    /// Writes the requests to providers.
+    pub fn write_attempts(&self, line: &mut ObjectWriter<'_>) {
+        if self.attempts.is_empty() {
+            return;
+        }
+        line.list("attempts", &self.attempts, |out, attempt| {
+            write_object(out, |fields| {
+                fields.text("provider", attempt.provider);
+                fields.text("host", &attempt.host);
+                if let Some(status) = attempt.status {
+                    fields.number("status", status);
+                }
+                fields.milliseconds("start", attempt.start);
+                fields.milliseconds("duration", attempt.duration);
+                fields.optional_text("error", attempt.error);
+            });
+        });
+    }
+
+    /// Writes the headers of the provider's response that may be shown.
+    pub fn write_response_headers(&self, line: &mut ObjectWriter<'_>) {
+        let Some(headers) = self.response_headers.as_ref().filter(|headers| !headers.is_empty()) else { return };
+        line.object("response_headers", |fields| headers.iter().for_each(|(name, value)| fields.bytes(name, value)));
+    }
+}
+
+/// Writes which SDK the client uses.
+pub fn write_sdk(line: &mut ObjectWriter<'_>, head: &RequestHead, control_prefixes: &[String]) {
+    let find = |control: &str, general: &str| {
+        head.headers.iter().find_map(|(name, value)| {
+            let is_control = || {
+                let rest = name.len().checked_sub(control.len()).map(|at| name.split_at(at));
+                rest.is_some_and(|(prefix, rest)| {
+                    rest == control.as_bytes() && control_prefixes.iter().any(|one| one.as_bytes() == prefix)
+                })
+            };
+            (name == general.as_bytes() || is_control()).then_some(value)
+        })
+    };
+    for (key, control, general) in SDK_HEADERS {
+        if let Some(text) = find(control, general).and_then(|value| str::from_utf8(value).ok()) {
+            line.text(key, &text[..text.floor_char_boundary(MAX_SDK_TEXT_BYTES)]);
+        }
+    }
+}

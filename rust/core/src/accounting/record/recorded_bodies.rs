@@ -1,0 +1,134 @@
+//! Bodies of a request while it is handled: the request as the client sent it and as it was sent upstream, and the
+//! provider's response before it is changed.
+
+use std::{
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use penstock_net::ResponseBody;
+
+use crate::accounting::spool::{SpoolEntry, frame::FrameKind};
+
+/// Bodies of a request and of its current attempt.
+#[derive(Debug, Default)]
+pub struct RecordedBodies {
+    /// Entry that takes the bodies; `None` if they are not recorded.
+    pub(super) entry: Option<Arc<SpoolEntry>>,
+    pub(super) client_request: Option<Bytes>,
+    /// Body that the current attempt sent.
+    upstream_request: Option<Bytes>,
+    /// Response of the current attempt, if the client gets it changed.
+    response_tap: Option<Arc<ResponseTap>>,
+    /// True if the client gets the response of the current attempt as the provider sends it.
+    pub is_forwarded: bool,
+}
+
+impl RecordedBodies {
+    /// Returns the initial state for a concurrent attempt.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self { entry: self.entry.clone(), is_forwarded: self.is_forwarded, ..Self::default() }
+    }
+
+    /// Takes over what belongs to the attempt that responded.
+    pub fn adopt_target(&mut self, other: Self) {
+        let Self { upstream_request, response_tap, is_forwarded, .. } = other;
+        (self.upstream_request, self.response_tap, self.is_forwarded) = (upstream_request, response_tap, is_forwarded);
+    }
+
+    /// Forgets the bodies of an attempt that is not used.
+    pub fn clear_target(&mut self) {
+        (self.upstream_request, self.response_tap, self.is_forwarded) = (None, None, false);
+    }
+
+    pub fn is_recording(&self) -> bool {
+        self.entry.is_some()
+    }
+
+    /// Stores the body that is sent upstream. Stored secrets must be masked in it.
+    pub fn set_upstream_request(&mut self, body: Bytes) {
+        self.upstream_request = Some(body).filter(|_| self.is_recording());
+    }
+
+    /// Records what the provider sends, before it is changed.
+    #[must_use]
+    pub fn tap_response(&mut self, body: ResponseBody) -> ResponseBody {
+        let Some(entry) = &self.entry else { return body };
+        let tap = Arc::new(ResponseTap { entry: Arc::clone(entry), held: Mutex::new(Some(Vec::new())) });
+        self.response_tap = Some(Arc::clone(&tap));
+        body.map_chunks(move |chunk| {
+            if let Some(chunk) = &chunk {
+                tap.record(chunk);
+            }
+            chunk.unwrap_or_default()
+        })
+    }
+
+    /// Records the bodies of the current attempt, because the client gets its response.
+    pub fn deliver(&mut self) {
+        let (sent, received) = (self.upstream_request.take(), self.client_request.take());
+        if let (Some(entry), Some(sent)) = (&self.entry, sent)
+            && received.as_ref() != Some(&sent)
+        {
+            entry.add_complete_body(FrameKind::UpstreamRequest, sent);
+        }
+        self.open_tap();
+    }
+
+    /// Returns true if the current attempt's response, as far as it was read, equals these bytes. Then it need not be
+    /// recorded apart from them.
+    pub(super) fn drop_equal_response(&mut self, received: &[u8]) -> bool {
+        self.response_tap.take_if(|tap| tap.has_read(received)).is_some()
+    }
+
+    /// Records the response of an attempt that continues the response of another.
+    pub fn open_tap(&mut self) {
+        if let Some(tap) = self.response_tap.take() {
+            tap.open();
+        }
+    }
+}
+
+/// Recorder of a provider's response. Holds what it has read until it is known that the client gets this response.
+struct ResponseTap {
+    entry: Arc<SpoolEntry>,
+    /// `None` once chunks are recorded at once.
+    held: Mutex<Option<Vec<Bytes>>>,
+}
+
+impl std::fmt::Debug for ResponseTap {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("ResponseTap")
+    }
+}
+
+impl ResponseTap {
+    fn record(&self, chunk: &Bytes) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *held {
+            None => self.entry.add_body_piece(FrameKind::UpstreamResponse, chunk),
+            Some(chunks) => {
+                // One chunk beyond the limit is enough to report the cut.
+                if chunks.iter().map(Bytes::len).sum::<usize>() <= self.entry.body_limit() {
+                    chunks.push(chunk.clone());
+                }
+            }
+        }
+    }
+
+    /// Returns true if the response that was read so far equals these bytes.
+    fn has_read(&self, bytes: &[u8]) -> bool {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let rest = held.iter().flatten().try_fold(bytes, |rest, chunk| rest.strip_prefix(&**chunk));
+        held.is_some() && rest.is_some_and(<[u8]>::is_empty)
+    }
+
+    fn open(&self) {
+        let held = mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
+        for chunk in held.unwrap_or_default() {
+            self.entry.add_body_piece(FrameKind::UpstreamResponse, &chunk);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a record writes to the spool while its request is handled: its beginning, and the bodies as they pass.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use bytes::Bytes;
+use penstock_llm::operation::Operation;
+use penstock_net::{body::Body, headers::Headers};
+
+use super::{Detail, Record, RecordSink, RequestLog, serialize};
+use crate::{
+    accounting::spool::{Source, SpoolEntry, frame::FrameKind},
+    ingress::message::RequestHead,
+};
+
+impl RequestLog {
+    /// Writes the beginning of the record to the spool, with the request's body. To be called before anything is sent
+    /// upstream.
+    pub fn begin_record(&mut self, head: &RequestHead, sink: &RecordSink, body: Body) -> Body {
+        self.details.mark_parsed();
+        let (Some(entry), Some(workspace)) = (self.spool.clone(), self.admitted_workspace) else { return body };
+        self.bodies.entry = self.body_entry().cloned();
+        if let Body::Complete(bytes) = &body {
+            entry.request_bytes.store(bytes.len() as u64, Ordering::Relaxed);
+            if self.bodies.is_recording() && !bytes.is_empty() {
+                self.bodies.client_request = Some(bytes.clone());
+                entry.add_complete_body(FrameKind::ClientRequest, bytes.clone());
+            }
+        }
+        entry.begin(Source::Admitted(workspace), |out| serialize::write_begin(out, &entry, head, self, sink.worker));
+        if matches!(body, Body::Complete(_)) {
+            return body;
+        }
+        let is_recording = self.bodies.is_recording();
+        body.with_watcher(Box::new(move |bytes| {
+            entry.request_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            if is_recording {
+                entry.add_body_piece(FrameKind::ClientRequest, bytes);
+            }
+        }))
+    }
+
+    /// Returns the entry in the spool if bodies of this request may be recorded.
+    fn body_entry(&self) -> Option<&Arc<SpoolEntry>> {
+        let allows = self.detail == Detail::Full
+            && self.admitted_workspace.is_some()
+            && !self.operation.is_some_and(Operation::is_about_stored_data);
+        self.spool.as_ref().filter(|entry| allows && entry.keeps_bodies())
+    }
+}
+
+impl Record {
+    /// Records the headers of the provider's response that may be shown.
+    pub fn record_response_headers(&mut self, headers: &Headers) {
+        if self.sink.should_record && self.log.detail == Detail::Full {
+            self.log.details.set_response_headers(headers);
+        }
+    }
+
+    /// Records a complete response: as it was received, and as it is delivered if that differs.
+    pub fn record_complete_response(&mut self, received: &Bytes, delivered: Option<&Bytes>) {
+        let bodies = &mut self.log.bodies;
+        // A translation or normalisation may have changed nothing.
+        let is_received = bodies.is_forwarded || bodies.drop_equal_response(received);
+        bodies.deliver();
+        let Some(entry) = &self.log.bodies.entry else { return };
+        if is_received {
+            entry.add_complete_body(FrameKind::UpstreamResponse, received.clone());
+        }
+        if let Some(delivered) = delivered.or_else(|| (!is_received).then_some(received)) {
+            entry.add_complete_body(FrameKind::ClientResponse, delivered.clone());
+        }
+    }
+
+    /// Records that the client gets a stream.
+    pub fn begin_stream(&mut self) {
+        self.sink.metrics.streams.add(1);
+        self.log.bodies.deliver();
+    }
+
+    /// Records a response that the gateway made itself.
+    pub fn record_own_response(&mut self, body: &Bytes) {
+        self.log.bodies.deliver();
+        if let Some(entry) = self.log.body_entry() {
+            entry.add_complete_body(FrameKind::ClientResponse, body.clone());
+        }
+    }
+
+    /// Records a chunk of a stream as it was received.
+    pub fn record_received_chunk(&self, chunk: &[u8]) {
+        let bodies = &self.log.bodies;
+        if let (true, Some(entry)) = (bodies.is_forwarded, &bodies.entry) {
+            entry.add_body_piece(FrameKind::UpstreamResponse, chunk);
+        }
+    }
+
+    /// Records a chunk of a stream as it is delivered, unless the client gets the stream as it was received.
+    pub fn record_delivered_chunk(&self, chunk: &[u8]) {
+        let bodies = &self.log.bodies;
+        if let (true, Some(entry)) = (!bodies.is_forwarded || self.log.hides_usage, &bodies.entry) {
+            entry.add_body_piece(FrameKind::ClientResponse, chunk);
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Requests that run or render a saved prompt. The prompt becomes a chat or text completion request, which is handled
+//! like one that a client sent.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use penstock_net::{body::Body, headers::Headers, memory_budget::MemoryPermit};
+use serde_json::{Map, Value, value::RawValue};
+use tokio::sync::Semaphore;
+
+use super::{collected_body::collect_body, provider_request};
+use crate::{
+    auth::caller,
+    endpoints::management_proxy,
+    error::{Error, PromptError, Result},
+    gateway_state::GatewayState,
+    ingress::{
+        Request,
+        control_headers::ControlHeaders,
+        message::{PromptIdentity, PromptProvider, RequestHead},
+    },
+    prompts::{
+        prompt::{CompiledPrompt, PromptFault},
+        prompt_request::{PromptAction, PromptPath, PromptRequest},
+        saved::{PromptReference, SavedPrompt, SavedVersion},
+        template::RenderLimits,
+    },
+    response::{
+        delivery,
+        offload::{MAX_INLINE_BYTES, run_offloaded},
+        outgoing::{ClientResponse, ClientResponseHead},
+    },
+    state::snapshot::Snapshot,
+};
+
+/// Fields that a caller may not set if the prompt uses the provider of another workspace.
+const FIELDS_OF_OWNER: [&str; 3] = ["model", "messages", "prompt"];
+/// Requests up to this size have the values of their variables in the record, if bodies are recorded.
+const MAX_RECORDED_BYTES: usize = 16 * 1024;
+/// Variables of larger requests that are listed by name, and the length of a name.
+const MAX_RECORDED_NAMES: usize = 100;
+const MAX_RECORDED_NAME_BYTES: usize = 100;
+/// Prompts that are rendered on blocking threads at the same time; others wait, at most this long.
+static RENDERINGS: Semaphore = Semaphore::const_new(2);
+const MAX_PERMIT_WAIT: Duration = Duration::from_secs(5);
+
+/// Handles a request whose path runs or renders a prompt.
+pub(super) async fn handle(
+    state: &Arc<GatewayState>,
+    snapshot: Arc<Snapshot>,
+    request: Request,
+    path: PromptPath,
+) -> ClientResponse {
+    let Request { mut head, body } = request;
+    let workspace = match find_workspace(state, &snapshot, &head) {
+        Ok(workspace) if !state.is_overloaded() => workspace,
+        // The body of a request that will be rejected is not read.
+        _ => return provider_request::handle(state, snapshot, Request { head, body }, None).await,
+    };
+    let is_render = path.action == PromptAction::Render;
+    match prepare(state, &snapshot, workspace, path, body).await {
+        Ok((prepared, share)) => {
+            // The path to the provider charges the memory budget itself. No other task runs in between.
+            drop(share);
+            if is_render {
+                return render_response(state, &head, &prepared);
+            }
+            prepared.rewrite_head(&mut head, &state.settings.header_aliases);
+            let body = Body::Complete(prepared.body.into());
+            provider_request::handle(state, snapshot, Request { head, body }, None).await
+        }
+        Err(error) => {
+            provider_request::handle(state, snapshot, Request { head, body: Body::empty() }, Some(error)).await
+        }
+    }
+}
+
+/// Returns the workspace of the caller.
+fn find_workspace(state: &GatewayState, snapshot: &Snapshot, head: &RequestHead) -> Result<Option<Box<str>>> {
+    let control = ControlHeaders::parse(&head.headers, &state.settings.header_aliases);
+    let token = caller::authenticate_token(snapshot, &head.headers, &control)?;
+    let caller = caller::admit(token.as_ref(), snapshot, state.settings.require_key, &head.headers, &control)?;
+    Ok(caller.workspace().map(Into::into))
+}
+
+/// A rendered prompt.
+struct PreparedRequest {
+    body: String,
+    is_chat: bool,
+    identity: PromptIdentity,
+    /// Saved provider of a prompt without a model.
+    provider_slug: Option<String>,
+    missing: Vec<String>,
+}
+
+async fn prepare(
+    state: &GatewayState,
+    snapshot: &Arc<Snapshot>,
+    workspace: Option<Box<str>>,
+    path: PromptPath,
+    body: Body,
+) -> Result<(PreparedRequest, Option<MemoryPermit>)> {
+    let (bytes, share) = collect_body(state, body).await?;
+    let request_bytes = bytes.len();
+    let request = run_offloaded(request_bytes, move || PromptRequest::parse(&bytes)).await?.map_err(Error::Prompt)?;
+    let name = path.reference.as_ref().or(request.reference.as_ref()).ok_or_else(|| {
+        let message = "is missing; it must be the id or slug of a prompt".to_owned();
+        Error::Prompt(PromptError::InvalidBody { path: "$.promptID".into(), message })
+    })?;
+    let PromptReference { name, version: selector } = PromptReference::parse(name);
+    let unknown = || Error::Prompt(PromptError::UnknownPrompt { name: name.to_owned() });
+    let workspace = workspace.ok_or_else(unknown)?;
+    let prompt = Arc::clone(snapshot.find_prompt(&workspace, name).map_err(Error::Prompt)?);
+    let number = prompt.version_number(selector).map_err(Error::Prompt)?;
+    let version = match prompt.find_version(number) {
+        Some(version) => Arc::clone(version),
+        None => fetch_version(state, &prompt, number).await?,
+    };
+    let (snapshot, label) = (Arc::clone(snapshot), selector.label().map(Into::into));
+    let call = PromptCall { snapshot, prompt, version, workspace, label, request, request_bytes, action: path.action };
+    Ok((Arc::new(call).run().await?, share))
+}
+
+/// Asks the control process for a version that is not in the snapshot. Versions never change, so the worker keeps it.
+async fn fetch_version(state: &GatewayState, prompt: &SavedPrompt, number: u32) -> Result<Arc<SavedVersion>> {
+    if let Some(version) = state.shared.prompt_versions.find(&prompt.id, number) {
+        return Ok(version);
+    }
+    match management_proxy::fetch_prompt_version(state, &prompt.id, number).await? {
+        Some(json) => {
+            let version = serde_json::from_slice(&json).map_err(|_| Error::ControlUnavailable)?;
+            Ok(state.shared.prompt_versions.insert(&prompt.id, number, version, json.len()))
+        }
+        None => Err(Error::Prompt(prompt.unknown_version(&number.to_string()))),
+    }
+}
+
+/// A request for one version of a prompt.
+struct PromptCall {
+    snapshot: Arc<Snapshot>,
+    prompt: Arc<SavedPrompt>,
+    version: Arc<SavedVersion>,
+    /// Workspace of the caller.
+    workspace: Box<str>,
+    label: Option<Box<str>>,
+    request: PromptRequest,
+    request_bytes: usize,
+    action: PromptAction,
+}
+
+impl PromptCall {
+    /// Renders the prompt. What takes long runs on a blocking thread, so that other requests are not delayed.
+    async fn run(self: Arc<Self>) -> Result<PreparedRequest> {
+        self.check_overrides()?;
+        if self.request_bytes.max(self.version.content_bytes()) <= MAX_INLINE_BYTES {
+            match self.render(RenderLimits::INLINE) {
+                Err(PromptFault::Render(error)) if error.is_limit() => (),
+                result => return result.map_err(|fault| self.to_error(fault)),
+            }
+        }
+        // The semaphore is never closed. Rendering neither panics nor is cancelled, unless the process shuts down.
+        let waiting = tokio::time::timeout(MAX_PERMIT_WAIT, RENDERINGS.acquire());
+        let permit = waiting.await.map_err(|_| Error::Overloaded)?.map_err(|_| Error::Draining)?;
+        let rendering = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            self.render(RenderLimits::FULL).map_err(|fault| self.to_error(fault))
+        });
+        rendering.await.map_err(|_| Error::Draining)?
+    }
+
+    /// Rejects fields with which a caller would use the provider of another workspace for something else than its
+    /// prompt.
+    fn check_overrides(&self) -> Result<()> {
+        if self.is_own() || self.request.chooses_provider() {
+            return Ok(());
+        }
+        let field = FIELDS_OF_OWNER.into_iter().find(|field| self.request.overrides(field));
+        field.map_or(Ok(()), |field| {
+            Err(Error::Prompt(PromptError::FieldOfOwner { prompt: self.prompt.slug.clone(), field }))
+        })
+    }
+
+    /// Returns true if the prompt belongs to the workspace of the caller.
+    fn is_own(&self) -> bool {
+        self.prompt.workspace == self.workspace
+    }
+
+    fn render(&self, limits: RenderLimits) -> std::result::Result<PreparedRequest, PromptFault> {
+        let Self { snapshot, prompt, version, request, .. } = self;
+        let compiled = version.compiled().map_err(|message| PromptFault::Invalid(message.to_owned()))?;
+        let find_partial = |name: &str| snapshot.find_partial(&prompt.workspace, name)?.source();
+        let (rendered, missing) = compiled.render(&request.variables, limits, find_partial)?;
+        let (body, has_model) = request.compose_body(compiled, &rendered, self.action == PromptAction::Complete);
+        Ok(PreparedRequest {
+            is_chat: rendered.is_chat(),
+            identity: self.identity(compiled),
+            provider_slug: compiled.virtual_key.clone().filter(|_| !has_model),
+            body,
+            missing,
+        })
+    }
+
+    fn to_error(&self, fault: PromptFault) -> Error {
+        let message = match fault {
+            PromptFault::Invalid(message) => message,
+            PromptFault::Render(error) => error.to_string(),
+            PromptFault::NotJson(message) => format!("the raw template makes no valid JSON: {message}"),
+        };
+        Error::Prompt(PromptError::NotRenderable { prompt: self.prompt.slug.clone(), message })
+    }
+
+    fn identity(&self, compiled: &CompiledPrompt) -> PromptIdentity {
+        let Self { prompt, version, request, .. } = self;
+        let slug = compiled.virtual_key.as_ref().filter(|_| !self.is_own() && !request.chooses_provider());
+        let provider = slug.map(|slug| PromptProvider {
+            workspace: prompt.workspace.clone(),
+            slug: slug.trim_start_matches('@').into(),
+        });
+        PromptIdentity {
+            id: prompt.id.clone(),
+            slug: prompt.slug.clone(),
+            version_id: version.id.clone(),
+            version: version.number,
+            label: self.label.clone(),
+            variables: self.recorded_variables(),
+            provider,
+        }
+    }
+
+    /// Returns the variables for the record; of a large request only their names.
+    fn recorded_variables(&self) -> Value {
+        let variables = &self.request.variables;
+        if self.request_bytes <= MAX_RECORDED_BYTES {
+            return variables.clone();
+        }
+        let names = variables.as_object().into_iter().flat_map(Map::keys).take(MAX_RECORDED_NAMES);
+        let short = |name: &String| name[..name.floor_char_boundary(MAX_RECORDED_NAME_BYTES)].to_owned();
+        Value::Object(names.map(|name| (short(name), Value::Null)).collect())
+    }
+}
+
+impl PreparedRequest {
+    /// Turns the head of the request into that of a completion request.
+    fn rewrite_head(&self, head: &mut RequestHead, aliases: &[String]) {
+        head.path = if self.is_chat { "/v1/chat/completions" } else { "/v1/completions" }.into();
+        head.headers.retain(|name| !matches!(name, b"content-type" | b"content-length" | b"transfer-encoding"));
+        head.headers.push(b"content-type", b"application/json");
+        if let Some(slug) = &self.provider_slug {
+            let control = ControlHeaders::parse(&head.headers, aliases);
+            if control.provider.is_none() {
+                let value = format!("@{}", slug.trim_start_matches('@'));
+                head.headers.push(b"x-gateway-provider", value.as_bytes());
+            }
+        }
+        head.prompt = Some(Box::new(self.identity.clone()));
+    }
+}
+
+/// Returns the request that would be sent, and the variables that had no value.
+fn render_response(state: &GatewayState, head: &RequestHead, prepared: &PreparedRequest) -> ClientResponse {
+    let data = RawValue::from_string(prepared.body.clone()).ok();
+    let missing = &prepared.missing;
+    let json = serde_json::json!({"success": true, "data": data, "missing_variables": missing}).to_string();
+    let mut fields = Headers::with_capacity(4);
+    fields.push(b"content-type", b"application/json");
+    let mut response_head = ClientResponseHead::new(200, fields);
+    response_head.set_content_length(Some(json.len()));
+    let response = ClientResponse { head: response_head, body: Bytes::from(json).into() };
+    delivery::add_request_ids(response, head, &state.settings.header_aliases)
+}

@@ -1,0 +1,199 @@
+//! A check of a guardrail: what it sees, what it says, and how the table lists it.
+
+use std::{borrow::Cow, fmt::Debug, time::Duration};
+
+use penstock_llm::{operation::Operation, texts::TextPart};
+use penstock_net::headers::Headers;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::text_scope::TextScope;
+
+/// Characters of a text that results show.
+const EXCERPT_CHARS: usize = 100;
+
+/// When a check runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// Before the request is sent.
+    Input,
+    /// After a response with status 200.
+    Output,
+}
+
+/// Stages in which a check can run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stages {
+    Input,
+    Output,
+    Both,
+}
+
+impl Stages {
+    pub fn includes(self, stage: Stage) -> bool {
+        match self {
+            Self::Input => stage == Stage::Input,
+            Self::Output => stage == Stage::Output,
+            Self::Both => true,
+        }
+    }
+
+    pub fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Input => &["input"],
+            Self::Output => &["output"],
+            Self::Both => &["input", "output"],
+        }
+    }
+}
+
+/// What checks look at.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckInput<'i> {
+    pub stage: Stage,
+    pub operation: Operation,
+    /// Slug of the provider.
+    pub provider: &'i str,
+    pub model: &'i str,
+    pub is_streaming: bool,
+    pub metadata: &'i [(String, String)],
+    pub headers: &'i Headers,
+    /// Body of the request. `Null` if it is not JSON.
+    pub request: &'i Value,
+    /// Body of the response. `Null` before there is one, and for a stream.
+    pub response: &'i Value,
+    /// Texts of the body that is checked.
+    pub texts: &'i [TextPart],
+}
+
+/// Texts that a check looks at, joined.
+pub struct SelectedText<'i> {
+    /// Indexes in the input's texts.
+    pub indexes: Vec<usize>,
+    pub text: Cow<'i, str>,
+}
+
+impl<'i> CheckInput<'i> {
+    /// Returns the texts in a scope, one in each line.
+    pub fn select(&self, scope: TextScope, measures: bool) -> SelectedText<'i> {
+        let indexes = scope.select(self.stage, self.texts, measures);
+        let text = match indexes[..] {
+            [] => "".into(),
+            [only] => self.texts[only].text.as_str().into(),
+            _ => {
+                let texts: Vec<_> = indexes.iter().map(|index| self.texts[*index].text.as_str()).collect();
+                texts.join("\n").into()
+            }
+        };
+        SelectedText { indexes, text }
+    }
+}
+
+/// What a check changes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// New texts by their index in the input's texts.
+    Texts(Vec<(usize, String)>),
+    /// A new body.
+    Body(Value),
+}
+
+/// Why a check has no verdict.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckError {
+    pub name: &'static str,
+    pub message: String,
+}
+
+impl CheckError {
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { name: "Check error", message: message.into() }
+    }
+}
+
+/// Result of a check.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CheckOutcome {
+    pub verdict: bool,
+    pub data: Value,
+    pub error: Option<CheckError>,
+    pub change: Option<Change>,
+}
+
+impl CheckOutcome {
+    pub fn new(verdict: bool, data: Value) -> Self {
+        Self { verdict, data, ..Self::default() }
+    }
+
+    pub fn failed(error: CheckError) -> Self {
+        Self { error: Some(error), ..Self::default() }
+    }
+}
+
+/// A request to another host that decides for a check.
+#[derive(Debug, Clone)]
+pub struct ExternalCall {
+    pub url: String,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+    pub timeout: Duration,
+    /// Reads status and body of the reply.
+    pub read: fn(u16, &[u8], Stage, &str) -> Result<CheckOutcome, CheckError>,
+}
+
+/// A check with its parameters.
+pub trait Check: Debug + Send + Sync {
+    /// Looks at a request or response.
+    ///
+    /// # Errors
+    /// If it cannot decide, for example because a text is missing.
+    fn run(&self, input: &CheckInput<'_>) -> Result<CheckOutcome, CheckError>;
+
+    /// Returns the call to another host that decides, if there is one.
+    fn external_call(&self, _input: &CheckInput<'_>) -> Option<Result<ExternalCall, CheckError>> {
+        None
+    }
+
+    /// Returns the approximate memory use in bytes, beyond that of its parameters.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
+    /// Returns true if the check can change texts or bodies.
+    fn may_change(&self) -> bool {
+        false
+    }
+}
+
+/// Why the parameters of a check are invalid: the path below them, and a message.
+pub type CompileResult = Result<Box<dyn Check>, (String, String)>;
+
+/// One check of the table.
+pub struct CheckRow {
+    pub id: &'static str,
+    /// Another id for the same check.
+    pub alias: Option<&'static str>,
+    pub name: &'static str,
+    pub description: &'static str,
+    pub stages: Stages,
+    /// Parameters that hold credentials.
+    pub secrets: &'static [&'static str],
+    /// JSON Schema of the parameters, without those that many checks share.
+    pub schema: &'static str,
+    /// Parameters that many checks share, and that this one has too.
+    pub shared: &'static [&'static str],
+    pub compile: fn(Value) -> CompileResult,
+}
+
+/// Reads the parameters of a check, which its schema has validated.
+pub fn read_parameters<T: for<'de> Deserialize<'de>>(parameters: Value) -> Result<T, (String, String)> {
+    serde_json::from_value(parameters).map_err(|error| (String::new(), error.to_string()))
+}
+
+/// Returns the beginning of a text, for results.
+pub fn excerpt(text: &str) -> String {
+    match text.char_indices().nth(EXCERPT_CHARS) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,241 @@
+//! The checks that guardrails can use: one table with their parameters, and their code by theme.
+
+mod code;
+mod language;
+mod metadata;
+mod models;
+mod parameters;
+mod personal_data;
+mod prefix;
+mod replacement;
+mod request_types;
+mod secrets;
+mod text;
+mod webhook;
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use serde_json::{Map, Value, json};
+
+pub use super::check::{
+    Change, Check, CheckError, CheckInput, CheckOutcome, CheckRow, ExternalCall, SelectedText, Stage, Stages,
+};
+use super::text_scope::SCOPE_NAMES;
+use crate::{error::Problem, parse::document_reader::Strictness};
+
+/// Schemas of parameters that many checks share.
+fn shared_schema(name: &str) -> Value {
+    match name {
+        "not" => json!({"type": "boolean", "default": false, "description": "true inverts the verdict"}),
+        "scope" => {
+            json!({"enum": SCOPE_NAMES, "default": "last_message", "description": "texts that are checked; for responses, `last_message` means every choice"})
+        }
+        "timeout" => {
+            json!({"type": "integer", "minimum": 1, "maximum": 60_000, "description": "milliseconds that the other host may take"})
+        }
+        _ => Value::Null,
+    }
+}
+
+impl CheckRow {
+    /// Returns the complete JSON Schema of the parameters.
+    pub fn parameters(&self) -> Value {
+        let mut schema: Value = serde_json::from_str(self.schema).unwrap_or_default();
+        let mut properties: Map<String, Value> = schema["properties"].as_object().cloned().unwrap_or_default();
+        for name in self.shared {
+            properties.insert((*name).to_owned(), shared_schema(name));
+        }
+        properties.insert(
+            "failOnError".into(),
+            json!({"type": "boolean", "default": false, "description": "true: a check that cannot decide counts as failed"}),
+        );
+        schema["type"] = json!("object");
+        schema["properties"] = properties.into();
+        schema["additionalProperties"] = json!(false);
+        schema
+    }
+}
+
+/// All checks.
+pub fn rows() -> impl Iterator<Item = &'static CheckRow> {
+    let themes = [
+        text::ROWS,
+        replacement::ROWS,
+        code::ROWS,
+        models::ROWS,
+        request_types::ROWS,
+        metadata::ROWS,
+        parameters::ROWS,
+        prefix::ROWS,
+        webhook::ROWS,
+        personal_data::ROWS,
+        secrets::ROWS,
+        language::ROWS,
+    ];
+    themes.into_iter().flatten()
+}
+
+/// Returns the catalogue of checks as a JSON array.
+pub fn catalogue() -> Value {
+    rows()
+        .map(|row| {
+            json!({"id": row.id, "name": row.name, "description": row.description, "hooks": row.stages.names(),
+                "parameters": row.parameters(), "secrets": row.secrets})
+        })
+        .collect()
+}
+
+/// A row with its compiled schema.
+struct KnownCheck {
+    row: &'static CheckRow,
+    schema: Option<jsonschema::Validator>,
+}
+
+static CHECKS: LazyLock<HashMap<&'static str, KnownCheck>> = LazyLock::new(|| {
+    let mut known = HashMap::new();
+    for row in rows() {
+        for id in [Some(row.id), row.alias].into_iter().flatten() {
+            known.insert(id, KnownCheck { row, schema: jsonschema::validator_for(&row.parameters()).ok() });
+        }
+    }
+    known
+});
+
+/// A check of a hook, ready to run.
+#[derive(Debug)]
+pub struct CompiledCheck {
+    /// Id as the config spells it.
+    pub id: String,
+    pub stages: Stages,
+    pub check: Box<dyn Check>,
+    /// True if a check that cannot decide counts as failed.
+    pub fails_on_error: bool,
+    /// Approximate memory use in bytes.
+    pub memory_bytes: usize,
+}
+
+/// Bytes that a compiled check takes for each byte of its parameters, at most, without patterns.
+const BYTES_PER_SOURCE_BYTE: usize = 16;
+
+/// Compiles a check. `path` is where the document has it.
+///
+/// # Errors
+/// All problems of its id and its parameters. Values are not shown, because they may be credentials.
+pub fn compile_check(
+    id: &str,
+    parameters: &Value,
+    path: &str,
+    strictness: Strictness,
+) -> Result<CompiledCheck, Vec<Problem>> {
+    let Some(known) = CHECKS.get(id) else {
+        let message =
+            format!("`{}` is no check; see docs/guardrail-checks.md", id.chars().take(80).collect::<String>());
+        return Err(vec![Problem::new(format!("{path}.id"), message)]);
+    };
+    let parameters = if parameters.is_null() { json!({}) } else { parameters.clone() };
+    let mut problems: Vec<_> = known
+        .schema
+        .iter()
+        .flat_map(|schema| schema.iter_errors(&parameters))
+        .filter(|error| {
+            strictness != Strictness::Lenient
+                || !matches!(error.kind(), jsonschema::error::ValidationErrorKind::AdditionalProperties { .. })
+        })
+        .map(|error| {
+            let below = error.instance_path().as_str().replace('/', ".");
+            Problem::new(format!("{path}.parameters{below}"), error.masked_with("the value").to_string())
+        })
+        .collect();
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let fails_on_error = parameters["failOnError"].as_bool().unwrap_or_default();
+    let source_bytes = parameters.to_string().len();
+    match (known.row.compile)(parameters) {
+        Ok(check) => {
+            let memory_bytes = check.memory_bytes() + source_bytes * BYTES_PER_SOURCE_BYTE;
+            Ok(CompiledCheck { id: id.to_owned(), stages: known.row.stages, check, fails_on_error, memory_bytes })
+        }
+        Err((below, message)) => {
+            problems.push(Problem::new(format!("{path}.parameters{below}"), message));
+            Err(problems)
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use penstock_llm::operation::Operation;
+    use penstock_net::headers::Headers;
+
+    use super::*;
+
+    /// Runs a check on a text, as the last message of a request or as a response.
+    pub fn run_on(id: &str, parameters: Value, stage: Stage, text: &str) -> Result<CheckOutcome, CheckError> {
+        let request = json!({"model": "m", "messages": [{"role": "user", "content": text}]});
+        let response = json!({"choices": [{"message": {"role": "assistant", "content": text}}]});
+        run_on_bodies(id, parameters, stage, &request, &response)
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "the tests pass literals")]
+    pub fn run_on_bodies(
+        id: &str,
+        parameters: Value,
+        stage: Stage,
+        request: &Value,
+        response: &Value,
+    ) -> Result<CheckOutcome, CheckError> {
+        let compiled = compile_check(id, &parameters, "$", Strictness::StrictWithLints).unwrap();
+        let texts = match stage {
+            Stage::Input => penstock_llm::texts::request_texts(request),
+            Stage::Output => penstock_llm::texts::response_texts(response),
+        };
+        let metadata = [("team".to_owned(), "red".to_owned()), ("_user".to_owned(), "ann".to_owned())];
+        compiled.check.run(&CheckInput {
+            stage,
+            operation: Operation::ChatComplete,
+            provider: "openai",
+            model: request["model"].as_str().unwrap_or_default(),
+            is_streaming: false,
+            metadata: &metadata,
+            headers: &Headers::with_capacity(0),
+            request,
+            response,
+            texts: &texts,
+        })
+    }
+
+    pub fn verdict(id: &str, parameters: Value, text: &str) -> bool {
+        run_on(id, parameters, Stage::Output, text).unwrap().verdict
+    }
+
+    #[test]
+    fn ids_are_unique_and_schemas_valid() {
+        let mut ids: Vec<_> = rows().flat_map(|row| [Some(row.id), row.alias]).flatten().collect();
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+        for row in rows() {
+            let schema = row.parameters();
+            assert!(jsonschema::meta::is_valid(&schema), "{}", row.id);
+            assert!(CHECKS[row.id].schema.is_some(), "{}", row.id);
+            assert!(row.secrets.iter().all(|name| schema["properties"][name].is_object()), "{}", row.id);
+            assert!(row.shared.iter().all(|name| !shared_schema(name).is_null()), "{}", row.id);
+        }
+    }
+
+    #[test]
+    fn problems_name_the_parameter_but_no_value() {
+        let problems = |id: &str, parameters: Value| {
+            compile_check(id, &parameters, "$.checks[0]", Strictness::StrictWithLints).unwrap_err()
+        };
+        let found = problems("default.wordCount", json!({"minWords": "a-secret", "other": 1}));
+        let paths: Vec<_> = found.iter().map(|problem| problem.path.as_str()).collect();
+        assert!(paths.contains(&"$.checks[0].parameters.minWords"), "{found:?}");
+        assert!(found.iter().all(|problem| !problem.message.contains("a-secret")), "{found:?}");
+        assert_eq!(problems("default.none", json!({}))[0].path, "$.checks[0].id");
+        assert_eq!(problems("default.regexMatch", json!({"rule": "("}))[0].path, "$.checks[0].parameters.rule");
+        assert!(compile_check("default.wordCount", &json!({"other": 1}), "$", Strictness::Lenient).is_ok());
+    }
+}

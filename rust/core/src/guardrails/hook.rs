@@ -1,0 +1,383 @@
+//! Hooks: groups of checks that run together, as configs and saved guardrails define them.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
+
+use serde_json::{Map, Value};
+
+use super::{
+    checks::{CompiledCheck, compile_check},
+    results::Feedback,
+};
+use crate::parse::document_reader::{ConfigReader, to_snake_case};
+
+/// Checks that one hook may have.
+const MAX_CHECKS: usize = 50;
+/// Bytes that all checks of a document may hold when they are compiled, and what a rejected one counts.
+const MAX_CHECK_BYTES: usize = 8 * 1024 * 1024;
+const REJECTED_CHECK_BYTES: usize = 256 * 1024;
+/// Hooks that one list of a config may have.
+const MAX_HOOKS: usize = 50;
+/// Keys of a hook. Every other key of a hook in the short form is a check.
+const HOOK_KEYS: [&str; 11] = [
+    "deny",
+    "on_fail",
+    "on_success",
+    "async",
+    "id",
+    "type",
+    "guardrail_version_id",
+    "sequential",
+    "soft_deny_200",
+    "stream",
+    "name",
+];
+
+/// What a hook does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HookKind {
+    #[default]
+    Guardrail,
+    /// Changes bodies. Its checks run one after the other.
+    Mutator,
+}
+
+impl HookKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Guardrail => "guardrail",
+            Self::Mutator => "mutator",
+        }
+    }
+}
+
+/// How a hook handles a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamMode {
+    /// The client gets nothing until the checks have passed.
+    Hold,
+    /// The client gets everything; the results follow after the end.
+    End,
+}
+
+/// A hook, ready to run.
+#[derive(Debug, Default)]
+pub struct Hook {
+    pub id: String,
+    pub kind: HookKind,
+    pub checks: Vec<HookCheck>,
+    pub denies: bool,
+    pub is_async: bool,
+    pub is_sequential: bool,
+    pub on_success: Option<Feedback>,
+    pub on_fail: Option<Feedback>,
+    /// Version of the saved guardrail.
+    pub version: Option<Box<str>>,
+    /// `None`: depends on what the hook does.
+    pub stream: Option<StreamMode>,
+    /// Hash of everything that the hook does.
+    pub fingerprint: u64,
+}
+
+/// A check of a hook.
+#[derive(Debug)]
+pub struct HookCheck {
+    pub check: CompiledCheck,
+    /// True if a denial because of this check is delivered with status 200.
+    pub is_soft: bool,
+}
+
+impl Hook {
+    /// Returns how the hook handles streams: it holds them if it may deny or change them.
+    pub fn stream_mode(&self) -> StreamMode {
+        let default = if !self.is_async && (self.denies || self.kind == HookKind::Mutator || self.may_change()) {
+            StreamMode::Hold
+        } else {
+            StreamMode::End
+        };
+        self.stream.unwrap_or(default)
+    }
+
+    /// Returns the approximate memory use in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.checks.iter().map(|check| size_of::<HookCheck>() + check.check.memory_bytes).sum::<usize>()
+    }
+
+    fn may_change(&self) -> bool {
+        self.checks.iter().any(|check| check.check.check.may_change())
+    }
+}
+
+/// A hook of a config: defined there, or the id or slug of a saved guardrail.
+#[derive(Debug, Clone)]
+pub enum HookReference {
+    Inline(Arc<Hook>),
+    Saved(Arc<str>),
+}
+
+impl PartialEq for HookReference {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Inline(one), Self::Inline(other)) => Arc::ptr_eq(one, other),
+            (Self::Saved(one), Self::Saved(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+/// Form of the hooks in a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HookForm {
+    /// `checks` is a list.
+    Full,
+    /// Checks are keys beside those of the hook.
+    Short(HookKind),
+}
+
+/// Parses a list of hooks of a config.
+pub fn parse_hooks(value: &Value, form: HookForm, reading: &mut ConfigReader) -> Vec<HookReference> {
+    let mut number = 0;
+    let hooks = reading.read_items(value, "an array of guardrails", |reading, item| {
+        number += 1;
+        match item {
+            Value::String(name) if !name.is_empty() => Some(HookReference::Saved(name.as_str().into())),
+            Value::Object(fields) => Some(HookReference::Inline(Arc::new(parse_hook(fields, form, number, reading)))),
+            other => {
+                reading.report_expected("an object, or the id or slug of a guardrail", other);
+                None
+            }
+        }
+    });
+    if hooks.len() > MAX_HOOKS {
+        reading.report_problem(format!("must have at most {MAX_HOOKS} guardrails, not {}", hooks.len()));
+    }
+    hooks
+}
+
+fn parse_hook(fields: &Map<String, Value>, form: HookForm, number: usize, reading: &mut ConfigReader) -> Hook {
+    let mut hook = Hook::default();
+    if let HookForm::Short(kind) = form {
+        hook.kind = kind;
+    }
+    let (mut is_soft, problems_before) = (false, reading.problem_count());
+    hook.fingerprint = fingerprint(&Value::Object(fields.clone()));
+    for (key, value) in fields {
+        let name = to_snake_case(key);
+        match name.as_str() {
+            "checks" if form == HookForm::Full => {
+                hook.checks = reading.within_key(key, |reading| parse_checks(value, reading));
+            }
+            "event_type" => (),
+            name if HOOK_KEYS.contains(&name) => {
+                reading.within_key(key, |reading| parse_hook_key(&mut hook, &mut is_soft, name, value, reading));
+            }
+            _ if matches!(form, HookForm::Short(_)) => {
+                hook.checks.extend(reading.within_key(key, |reading| parse_short_check(key, value, reading)));
+            }
+            _ if reading.is_strict() => reading.within_key(key, |reading| reading.report_problem("is not a known key")),
+            _ => (),
+        }
+    }
+    if hook.id.is_empty() {
+        hook.id = format!("guardrail_{number}");
+    }
+    for check in &mut hook.checks {
+        check.is_soft |= is_soft;
+    }
+    if hook.checks.len() > MAX_CHECKS {
+        reading.report_problem(format!("must have at most {MAX_CHECKS} checks, not {}", hook.checks.len()));
+    }
+    if reading.should_lint() && hook.checks.is_empty() && reading.problem_count() == problems_before {
+        reading.report_problem("has no check");
+    }
+    hook
+}
+
+fn parse_hook_key(hook: &mut Hook, is_soft: &mut bool, name: &str, value: &Value, reading: &mut ConfigReader) {
+    match name {
+        "deny" => hook.denies = reading.read_boolean(value).unwrap_or_default(),
+        "async" => hook.is_async = reading.read_boolean(value).unwrap_or_default(),
+        "sequential" => hook.is_sequential = reading.read_boolean(value).unwrap_or_default(),
+        "soft_deny_200" => *is_soft = reading.read_boolean(value).unwrap_or_default(),
+        "id" => hook.id = reading.read_string(value).unwrap_or_default(),
+        "type" => match value.as_str() {
+            Some("guardrail") => hook.kind = HookKind::Guardrail,
+            Some("mutator") => hook.kind = HookKind::Mutator,
+            _ => reading.report_expected("`guardrail` or `mutator`", value),
+        },
+        "stream" => match value.as_str() {
+            Some("hold") => hook.stream = Some(StreamMode::Hold),
+            Some("end") => hook.stream = Some(StreamMode::End),
+            _ => reading.report_expected("`hold` or `end`", value),
+        },
+        "on_success" => hook.on_success = parse_feedback(value),
+        "on_fail" => hook.on_fail = parse_feedback(value),
+        "guardrail_version_id" => hook.version = value.as_str().map(Into::into),
+        _ => (),
+    }
+}
+
+/// Returns the feedback of an action such as `{"feedback": {"value": 5}}`.
+fn parse_feedback(action: &Value) -> Option<Feedback> {
+    let feedback = action.get("feedback").filter(|feedback| feedback.is_object())?;
+    let number = |name: &str, default: f64| feedback[name].as_f64().unwrap_or(default);
+    let metadata = match &feedback["metadata"] {
+        Value::Object(fields) => fields.clone(),
+        Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
+        _ => Map::new(),
+    };
+    Some(Feedback { value: number("value", 0.0), weight: number("weight", 1.0), metadata })
+}
+
+fn parse_checks(value: &Value, reading: &mut ConfigReader) -> Vec<HookCheck> {
+    let checks = reading.read_items(value, "an array of checks", |reading, item| {
+        let Some(fields) = reading.read_object(item) else { return Some(None) };
+        let field = |name: &str| fields.iter().find(|(key, _)| to_snake_case(key) == name).map(|(_, value)| value);
+        let Some(id) = field("id").and_then(Value::as_str) else {
+            reading.report_problem("needs `id`, such as `default.contains`");
+            return Some(None);
+        };
+        if field("is_enabled") == Some(&Value::Bool(false)) {
+            return Some(None);
+        }
+        let parameters = field("parameters").unwrap_or(&Value::Null);
+        let is_soft = field("soft_deny_200") == Some(&Value::Bool(true));
+        Some(read_check(id, parameters, is_soft, reading))
+    });
+    checks.into_iter().flatten().collect()
+}
+
+/// Parses a check whose key is its id. The plug-in of the id may be left out.
+fn parse_short_check(key: &str, value: &Value, reading: &mut ConfigReader) -> Option<HookCheck> {
+    let flag = |names: [&str; 2]| names.into_iter().find_map(|name| value.get(name)).and_then(Value::as_bool);
+    if flag(["is_enabled", "isEnabled"]) == Some(false) {
+        return None;
+    }
+    let id = value.get("id").and_then(Value::as_str).unwrap_or(key);
+    let id = if id.contains('.') { id.to_owned() } else { format!("default.{id}") };
+    let is_soft = flag(["soft_deny_200", "softDeny200"]).unwrap_or_default();
+    let mut parameters = value.clone();
+    if let Some(fields) = parameters.as_object_mut() {
+        for name in ["id", "is_enabled", "isEnabled", "soft_deny_200", "softDeny200"] {
+            fields.shift_remove(name);
+        }
+    }
+    read_check(&id, &parameters, is_soft, reading)
+}
+
+fn read_check(id: &str, parameters: &Value, is_soft: bool, reading: &mut ConfigReader) -> Option<HookCheck> {
+    if reading.check_bytes > MAX_CHECK_BYTES {
+        reading
+            .report_problem(format!("makes all checks hold more than {MAX_CHECK_BYTES} bytes when they are compiled"));
+        return None;
+    }
+    match compile_check(id, parameters, "", reading.strictness()) {
+        Ok(check) => {
+            reading.check_bytes += check.memory_bytes;
+            Some(HookCheck { check, is_soft })
+        }
+        Err(problems) => {
+            // Compiling it may have cost as much as the largest check.
+            reading.check_bytes += REJECTED_CHECK_BYTES;
+            reading.report_all(problems);
+            None
+        }
+    }
+}
+
+/// Returns the hash of a definition. It is the same in all processes.
+fn fingerprint(definition: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    definition.to_string().hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Parses the checks and actions of a saved guardrail.
+pub fn parse_saved(content: &Value, reading: &mut ConfigReader) -> Hook {
+    let mut hook = Hook { fingerprint: fingerprint(content), ..Hook::default() };
+    if let Some(checks) = content.get("checks") {
+        hook.checks = reading.within_key("checks", |reading| parse_checks(checks, reading));
+    }
+    let mut is_soft = false;
+    for (key, value) in content.get("actions").and_then(Value::as_object).into_iter().flatten() {
+        let name = to_snake_case(key);
+        if HOOK_KEYS.contains(&name.as_str()) {
+            let read = |reading: &mut ConfigReader| parse_hook_key(&mut hook, &mut is_soft, &name, value, reading);
+            reading.within_key("actions", |reading| reading.within_key(key, read));
+        }
+    }
+    for check in &mut hook.checks {
+        check.is_soft |= is_soft;
+    }
+    hook
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{error::Problem, parse::document_reader::Strictness};
+
+    fn parse(value: &Value, form: HookForm) -> Result<Vec<HookReference>, Vec<Problem>> {
+        let mut reading = ConfigReader::new(Strictness::StrictWithLints);
+        let hooks = parse_hooks(value, form, &mut reading);
+        reading.finish().map(|_| hooks)
+    }
+
+    fn single(value: &Value, form: HookForm) -> Arc<Hook> {
+        match &parse(&json!([value]), form).unwrap()[..] {
+            [HookReference::Inline(hook)] => Arc::clone(hook),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_short_form_has_checks_as_keys() {
+        let value = json!({"contains": {"words": ["a"]}, "gateway.secrets": {}, "off": {"is_enabled": false},
+            "mine": {"id": "default.wordCount", "maxWords": 5, "soft_deny_200": true}, "deny": true, "id": "h",
+            "on_fail": {"feedback": {"value": -5, "metadata": {"a": "b"}}}});
+        let hook = single(&value, HookForm::Short(HookKind::Guardrail));
+        let ids: Vec<_> = hook.checks.iter().map(|check| check.check.id.as_str()).collect();
+        assert_eq!(ids, ["default.contains", "gateway.secrets", "default.wordCount"]);
+        assert_eq!((hook.denies, hook.is_async, hook.id.as_str()), (true, false, "h"));
+        assert!(hook.checks[2].is_soft && !hook.checks[0].is_soft);
+        assert!((hook.on_fail.as_ref().unwrap().value + 5.0).abs() < f64::EPSILON);
+        assert_eq!(hook.stream_mode(), StreamMode::Hold);
+    }
+
+    #[test]
+    fn the_full_form_lists_checks() {
+        let value = json!({"type": "mutator", "id": "h", "async": true, "sequential": true,
+            "checks": [{"id": "default.regexReplace", "parameters": {"rule": "a"}}, {"id": "x", "is_enabled": false}]});
+        let hook = single(&value, HookForm::Full);
+        assert_eq!((hook.kind, hook.checks.len(), hook.is_sequential), (HookKind::Mutator, 1, true));
+        assert_eq!(hook.stream_mode(), StreamMode::End);
+    }
+
+    #[test]
+    fn names_refer_to_saved_guardrails() {
+        let hooks = parse(&json!(["pg-x"]), HookForm::Short(HookKind::Guardrail)).unwrap();
+        assert_eq!(hooks, [HookReference::Saved("pg-x".into())]);
+    }
+
+    #[test]
+    fn problems_are_reported_where_they_are() {
+        let paths = |value: &Value, form| -> Vec<String> {
+            parse(value, form).unwrap_err().into_iter().map(|problem| problem.path).collect()
+        };
+        let short = json!([{"contains": {"words": "a"}, "unknown": {}, "deny": 1}, 5, {"deny": true}]);
+        assert_eq!(
+            paths(&short, HookForm::Short(HookKind::Guardrail)),
+            ["$[0].contains.parameters.words", "$[0].unknown.id", "$[0].deny", "$[1]", "$[2]"]
+        );
+        let full = json!([{"checks": [{"id": "default.wordCount", "parameters": {"minWords": -1}}, {}], "other": 1}]);
+        assert_eq!(
+            paths(&full, HookForm::Full),
+            ["$[0].checks[0].parameters.minWords", "$[0].checks[1]", "$[0].other"]
+        );
+    }
+}

@@ -1,0 +1,10 @@
+//! Guardrails: hooks that check, change or deny requests before they are sent and responses before they are delivered.
+//! A hook has checks; a check looks at texts or at the request itself.
+
+pub mod check;
+pub mod checks;
+pub mod hook;
+pub mod javascript_pattern;
+pub mod results;
+pub mod saved;
+mod text_scope;

@@ -1,0 +1,163 @@
+//! Results of hooks, as clients and logs see them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Map, Value, json};
+
+use super::check::{CheckError, Stage};
+
+/// Result of one check.
+#[derive(Debug, Clone)]
+pub struct CheckResult {
+    pub id: String,
+    pub verdict: bool,
+    pub data: Value,
+    pub error: Option<CheckError>,
+    pub is_transformed: bool,
+    pub fails_on_error: bool,
+    pub milliseconds: u64,
+    pub created_at: String,
+}
+
+impl CheckResult {
+    /// Returns true if the check does not make its hook fail: an error does so only if the parameters say it.
+    pub fn passes(&self) -> bool {
+        self.verdict || self.error.is_some() && !self.fails_on_error
+    }
+
+    fn to_json(&self, shows_data: bool) -> Value {
+        let data = if shows_data { &self.data } else { &Value::Null };
+        let mut json = json!({"data": data, "verdict": self.verdict, "id": self.id,
+            "execution_time": self.milliseconds, "transformed": self.is_transformed, "created_at": self.created_at,
+            "log": null, "fail_on_error": self.fails_on_error});
+        if let Some(error) = &self.error {
+            json["error"] = json!({"name": error.name, "message": error.message});
+        }
+        json
+    }
+}
+
+/// Feedback that a hook adds to the trace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Feedback {
+    pub value: f64,
+    pub weight: f64,
+    pub metadata: Map<String, Value>,
+}
+
+/// Result of one hook.
+#[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "each flag is independent")]
+pub struct HookResult {
+    pub id: String,
+    pub kind: &'static str,
+    /// Why the hook did not run. `None` if it did.
+    pub skipped: Option<&'static str>,
+    pub verdict: bool,
+    pub is_async: bool,
+    /// True if the hook denies what it checked.
+    pub denies: bool,
+    /// True if the denial is delivered with status 200.
+    pub is_soft: bool,
+    pub is_transformed: bool,
+    pub checks: Vec<CheckResult>,
+    pub feedback: Option<Feedback>,
+    pub milliseconds: u64,
+    pub created_at: String,
+}
+
+impl HookResult {
+    /// Returns true if the hook ran and did not pass.
+    pub fn is_failed(&self) -> bool {
+        self.skipped.is_none() && !self.verdict
+    }
+
+    /// Returns the result. Without data, nothing of the texts is in it.
+    pub fn to_json(&self, shows_data: bool) -> Value {
+        if let Some(reason) = self.skipped {
+            let mut json = json!({"id": self.id, "type": self.kind, "skipped": true});
+            if !reason.is_empty() {
+                json["reason"] = reason.into();
+            }
+            if self.denies {
+                json["deny"] = true.into();
+            }
+            return json;
+        }
+        let feedback = self.feedback.as_ref().map(|feedback| self.feedback_json(feedback));
+        let checks: Vec<_> = self.checks.iter().map(|check| check.to_json(shows_data)).collect();
+        json!({"verdict": self.verdict, "id": self.id, "transformed": self.is_transformed, "checks": checks,
+            "feedback": feedback, "execution_time": self.milliseconds, "async": self.is_async, "type": self.kind,
+            "created_at": self.created_at, "deny": self.denies})
+    }
+
+    fn feedback_json(&self, feedback: &Feedback) -> Value {
+        let ids = |is_one: fn(&CheckResult) -> bool| {
+            let ids: Vec<_> = self.checks.iter().filter(|check| is_one(check)).map(|check| check.id.as_str()).collect();
+            Value::from(ids.join(", "))
+        };
+        let mut metadata = feedback.metadata.clone();
+        metadata.insert("successfulChecks".into(), ids(|check| check.verdict && check.error.is_none()));
+        metadata.insert("failedChecks".into(), ids(|check| !check.verdict && check.error.is_none()));
+        metadata.insert("erroredChecks".into(), ids(|check| check.error.is_some()));
+        json!({"value": feedback.value, "weight": feedback.weight, "metadata": metadata})
+    }
+}
+
+/// Results of all hooks of a request, to which hooks add theirs while the response is delivered.
+#[derive(Debug, Clone, Default)]
+pub struct SharedHookResults(Arc<Mutex<HookResults>>);
+
+impl SharedHookResults {
+    pub fn lock(&self) -> MutexGuard<'_, HookResults> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Results of all hooks of a request.
+#[derive(Debug, Clone, Default)]
+pub struct HookResults {
+    pub before: Vec<HookResult>,
+    pub after: Vec<HookResult>,
+}
+
+impl HookResults {
+    pub fn is_empty(&self) -> bool {
+        self.before.is_empty() && self.after.is_empty()
+    }
+
+    pub fn results_at(&self, stage: Stage) -> &[HookResult] {
+        if stage == Stage::Input { &self.before } else { &self.after }
+    }
+
+    /// Adds the results of hooks that have run.
+    pub fn add(&mut self, stage: Stage, results: Vec<HookResult>) {
+        if stage == Stage::Input { self.before.extend(results) } else { self.after.extend(results) }
+    }
+
+    /// Returns the results for the log.
+    pub fn to_json(&self, shows_data: bool) -> Value {
+        let list = |results: &[HookResult]| results.iter().map(|result| result.to_json(shows_data)).collect::<Vec<_>>();
+        json!({"before_request_hooks": list(&self.before), "after_request_hooks": list(&self.after)})
+    }
+
+    /// Returns the results that a client sees: those of asynchronous hooks are only in the log. The data of checks of a
+    /// response that was denied or changed may hold what the client must not see.
+    pub fn to_client_json(&self) -> Value {
+        let hides_data = self.after.iter().any(|result| result.denies || result.is_transformed);
+        let list = |results: &[HookResult], shows_data: bool| -> Vec<Value> {
+            results.iter().filter(|result| !result.is_async).map(|result| result.to_json(shows_data)).collect()
+        };
+        json!({"before_request_hooks": list(&self.before, true), "after_request_hooks": list(&self.after, !hides_data)})
+    }
+
+    /// Returns true if clients see any result.
+    pub fn has_visible(&self) -> bool {
+        self.before.iter().chain(&self.after).any(|result| !result.is_async)
+    }
+
+    /// Returns true if a synchronous hook failed.
+    pub fn has_failed(&self) -> bool {
+        self.before.iter().chain(&self.after).any(|result| !result.is_async && result.is_failed())
+    }
+}

@@ -1,0 +1,41 @@
+//! Which texts of a request or response a check looks at.
+
+use penstock_llm::texts::{TextKind, TextPart, TextRole};
+use serde::Deserialize;
+
+use super::check::Stage;
+
+/// Texts that a check looks at. The default is the last message of a request, and all choices of a response.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TextScope {
+    #[default]
+    LastMessage,
+    User,
+    System,
+    ToolResults,
+    ToolArguments,
+    All,
+}
+
+/// Names of the scopes, for the schema of parameters.
+pub const SCOPE_NAMES: [&str; 6] = ["last_message", "user", "system", "tool_results", "tool_arguments", "all"];
+
+impl TextScope {
+    /// Returns the indexes of the texts in this scope. A check that measures texts sees only what the model says, not
+    /// its reasoning and the arguments of tools.
+    pub fn select(self, stage: Stage, texts: &[TextPart], measures: bool) -> Vec<usize> {
+        let last = texts.iter().map(|part| part.group).max().unwrap_or_default();
+        let is_said = |part: &TextPart| matches!(part.kind, TextKind::Text | TextKind::Refusal | TextKind::ToolResult);
+        let is_in_scope = |part: &TextPart| match self {
+            Self::LastMessage if stage == Stage::Output => !measures || is_said(part),
+            Self::LastMessage => part.group == last && (!measures || is_said(part)),
+            Self::User => part.role == TextRole::User && part.kind == TextKind::Text,
+            Self::System => part.role == TextRole::System,
+            Self::ToolResults => part.kind == TextKind::ToolResult,
+            Self::ToolArguments => part.kind == TextKind::ToolArguments,
+            Self::All => !measures || is_said(part),
+        };
+        texts.iter().enumerate().filter(|(_, part)| is_in_scope(part)).map(|(index, _)| index).collect()
+    }
+}

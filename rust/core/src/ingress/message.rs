@@ -1,0 +1,79 @@
+//! Requests without their body, and complete responses.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use penstock_net::{ResponseHead, headers::Headers};
+use serde_json::Value;
+
+/// Location of a batch's output, as the batch object reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BatchOutput {
+    /// The output is in the customer's own storage at this URL.
+    Blob(String),
+    /// The output is a file at the provider, with response lines for this endpoint and model.
+    ProviderFile { endpoint: String, model: String },
+}
+
+/// Prompt that made a request, as its record names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptIdentity {
+    pub id: Box<str>,
+    pub slug: Box<str>,
+    pub version_id: Box<str>,
+    pub version: u32,
+    /// Label that the caller asked for.
+    pub label: Option<Box<str>>,
+    pub variables: Value,
+    /// Saved provider of a prompt that another workspace shares.
+    pub provider: Option<PromptProvider>,
+}
+
+/// Saved provider that a shared prompt uses with the rights of its own workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptProvider {
+    pub workspace: Box<str>,
+    pub slug: Box<str>,
+}
+
+/// Request without its body, shared by the request pipeline and the record.
+#[derive(Debug, Clone, Default)]
+pub struct RequestHead {
+    /// Upper-case method, such as `POST`.
+    pub method: String,
+    /// Path as received: percent-encoded, without the query.
+    pub path: String,
+    pub query: String,
+    pub headers: Headers,
+    /// Address of the connection's peer. Set for management requests, and for others if records have it.
+    pub peer_ip: Option<IpAddr>,
+    /// Location of the batch output that the gateway fetches for the caller, as the provider reported it.
+    pub batch_output: Option<Box<BatchOutput>>,
+    /// Prompt that made the request.
+    pub prompt: Option<Box<PromptIdentity>>,
+}
+
+impl RequestHead {
+    /// Returns the size in bytes of the request head, without the HTTP version.
+    pub fn size_bytes(&self) -> usize {
+        self.method.len() + self.path.len() + self.query.len() + self.headers.size_bytes()
+    }
+
+    /// Returns true for methods whose requests have a body even when it is empty.
+    pub fn expects_body(&self) -> bool {
+        matches!(self.method.as_str(), "POST" | "PUT" | "PATCH")
+    }
+
+    /// Returns true if sending the request twice does no harm.
+    pub fn is_replayable(&self) -> bool {
+        matches!(self.method.as_str(), "GET" | "HEAD" | "OPTIONS" | "TRACE")
+            || self.headers.get("idempotency-key").is_some()
+    }
+}
+
+/// Response with its complete body, as opposed to a stream.
+#[derive(Debug, Default, Clone)]
+pub struct CompleteResponse {
+    pub head: ResponseHead,
+    pub body: Bytes,
+}

@@ -1,0 +1,328 @@
+//! Count of one limit and one group value, as all workers of a node share it. Workers take amounts in advance (leases) and
+//! return what they do not use.
+
+use super::window::{LimitWindow, SLIDING_PARTS};
+
+/// Workers whose unsettled amounts are listed. Further ones are counted together and never expire.
+const MAX_HOLDERS: usize = 256;
+/// Time after which the unsettled amounts of a worker that no longer reports no longer count.
+const HOLDER_EXPIRY_MS: u64 = 60_000;
+/// Part of what is left that a worker may take in advance.
+const LEASE_FRACTION: u64 = 100;
+
+/// Amounts that a worker has taken but that are not settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Holder {
+    worker: u64,
+    amount: u64,
+    seen_ms: u64,
+}
+
+/// Amount that a request wants, and the least that it accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Amount {
+    pub amount: u64,
+    pub minimum: u64,
+}
+
+impl Amount {
+    /// Returns an amount of which nothing less is accepted.
+    pub fn exactly(amount: u64) -> Self {
+        Self { amount, minimum: amount }
+    }
+
+    /// Returns an amount in place of which any smaller one is accepted, except none.
+    pub fn at_most(amount: u64) -> Self {
+        Self { amount, minimum: 1 }
+    }
+}
+
+/// Result of a request for an amount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// Amount that the worker may use; 0 if less than the minimum is left.
+    pub amount: u64,
+    /// What is left in the window after this.
+    pub left: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UsageCounter {
+    /// Start of the newest window, or part of a sliding window, that was counted.
+    start_ms: u64,
+    /// Amounts taken in this window. In a sliding window, those of its last parts, by number of the part.
+    used: u64,
+    parts: Vec<(u64, u64)>,
+    /// What the ledger knows of this window: the sum of all records. It is more than `used` if a worker was killed.
+    recorded: u64,
+    /// How often operators have set the usage back.
+    resets: u64,
+    holders: Vec<Holder>,
+}
+
+impl UsageCounter {
+    /// Takes what is wanted, and in advance up to a hundredth of what is left. If less than wanted is left, takes that;
+    /// takes nothing if it is less than the minimum.
+    pub fn take(&mut self, window: LimitWindow, now_ms: u64, limit: u64, worker: u64, wanted: Amount) -> Grant {
+        self.advance(window, now_ms);
+        let left = limit.saturating_sub(self.used(window));
+        if wanted.minimum > left {
+            return Grant { amount: 0, left };
+        }
+        let amount = wanted.amount.max(left / LEASE_FRACTION).min(left);
+        self.add(window, amount);
+        self.change_holder(window, worker, now_ms, |held| held.saturating_add(amount));
+        Grant { amount, left: left - amount }
+    }
+
+    /// Returns what is left, without taking anything.
+    pub fn left(&mut self, window: LimitWindow, now_ms: u64, limit: u64) -> u64 {
+        self.advance(window, now_ms);
+        limit.saturating_sub(self.used(window))
+    }
+
+    /// Reports what a worker did with its amounts. `returned` is what it does not need, `exceeded` what requests used
+    /// beyond their holds, and `held` what it still holds. `start_ms` is the window in which it took the amounts.
+    pub fn settle(&mut self, window: LimitWindow, now_ms: u64, start_ms: u64, worker: u64, report: WorkerReport) {
+        self.advance(window, now_ms);
+        let is_current = window.sliding_part_ms() > 0 || start_ms == self.start_ms;
+        if is_current {
+            self.subtract(window, start_ms, report.returned);
+            if report.exceeded > 0 {
+                self.add(window, report.exceeded);
+            }
+        }
+        self.change_holder(window, worker, now_ms, |_| report.held);
+    }
+
+    /// Sets what the ledger knows of the period of a budget. After an operator has set the usage back, `resets` is higher
+    /// than before, and the count starts again from this amount.
+    pub fn set_recorded(&mut self, window: LimitWindow, now_ms: u64, amount: u64, resets: u64) {
+        self.advance(window, now_ms);
+        if window.part_at(now_ms).start_ms != self.start_ms {
+            return;
+        }
+        let held = self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.amount));
+        self.used = if resets > self.resets { amount.saturating_add(held) } else { self.used.max(amount) };
+        (self.recorded, self.resets) = (amount, self.resets.max(resets));
+    }
+
+    /// Returns when everything that is counted now no longer counts. `None`: never.
+    pub fn reset_ms(&self, window: LimitWindow) -> Option<u64> {
+        window.part_at(self.start_ms).reset_ms
+    }
+
+    /// Starts the current window. A clock that went back continues the newest window, so that nothing counts twice.
+    fn advance(&mut self, window: LimitWindow, now_ms: u64) {
+        let part = window.part_at(now_ms);
+        if part.start_ms > self.start_ms {
+            self.start_ms = part.start_ms;
+            if let Some(newest) = self.start_ms.checked_div(window.sliding_part_ms()) {
+                let oldest = newest.saturating_sub(SLIDING_PARTS);
+                self.parts.retain(|(number, _)| *number >= oldest);
+            } else {
+                (self.used, self.recorded, self.resets) = (0, 0, 0);
+                // What workers hold was taken in the window before.
+                self.holders.clear();
+            }
+        }
+        if window.is_budget() {
+            self.expire_holders(now_ms);
+        }
+    }
+
+    /// Releases the amounts of workers that no longer report. What they spent comes from the ledger.
+    fn expire_holders(&mut self, now_ms: u64) {
+        let mut expired = 0_u64;
+        self.holders.retain(|holder| {
+            let is_alive = holder.seen_ms.saturating_add(HOLDER_EXPIRY_MS) > now_ms;
+            if !is_alive {
+                expired = expired.saturating_add(holder.amount);
+            }
+            is_alive
+        });
+        if expired > 0 {
+            let held = self.holders.iter().fold(0, |sum: u64, holder| sum.saturating_add(holder.amount));
+            self.used = self.used.saturating_sub(expired).max(self.recorded.saturating_add(held));
+        }
+    }
+
+    fn used(&self, window: LimitWindow) -> u64 {
+        if window.sliding_part_ms() > 0 {
+            self.parts.iter().fold(0, |sum: u64, (_, amount)| sum.saturating_add(*amount))
+        } else {
+            self.used
+        }
+    }
+
+    fn add(&mut self, window: LimitWindow, amount: u64) {
+        let length = window.sliding_part_ms();
+        if length == 0 {
+            self.used = self.used.saturating_add(amount);
+            return;
+        }
+        let number = self.start_ms / length;
+        match self.parts.last_mut().filter(|(last, _)| *last == number) {
+            Some((_, sum)) => *sum = sum.saturating_add(amount),
+            None => self.parts.push((number, amount)),
+        }
+    }
+
+    fn subtract(&mut self, window: LimitWindow, start_ms: u64, amount: u64) {
+        let length = window.sliding_part_ms();
+        if length == 0 {
+            self.used = self.used.saturating_sub(amount).max(self.recorded);
+            return;
+        }
+        let number = start_ms / length;
+        if let Some((_, sum)) = self.parts.iter_mut().find(|(part, _)| *part == number) {
+            *sum = sum.saturating_sub(amount);
+        }
+    }
+
+    /// Changes what a worker holds of a budget. Rate limits need not know it: their windows end soon.
+    fn change_holder(&mut self, window: LimitWindow, worker: u64, now_ms: u64, change: impl FnOnce(u64) -> u64) {
+        if !window.is_budget() {
+            return;
+        }
+        let index = self.holders.iter().position(|holder| holder.worker == worker);
+        let amount = change(index.map_or(0, |index| self.holders[index].amount));
+        match (index, amount) {
+            (Some(index), 0) => drop(self.holders.swap_remove(index)),
+            (Some(index), amount) => self.holders[index] = Holder { worker, amount, seen_ms: now_ms },
+            (None, amount) if amount > 0 && self.holders.len() < MAX_HOLDERS => {
+                self.holders.push(Holder { worker, amount, seen_ms: now_ms });
+            }
+            (None, _) => (),
+        }
+    }
+}
+
+/// What a worker did with its amounts since its last report.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WorkerReport {
+    pub returned: u64,
+    pub exceeded: u64,
+    pub held: u64,
+}
+
+impl UsageCounter {
+    /// Encodes the counter as little-endian integers.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut words = vec![self.start_ms, self.used, self.recorded, self.resets, self.parts.len() as u64];
+        words.extend(self.parts.iter().flat_map(|(number, amount)| [*number, *amount]));
+        words.push(self.holders.len() as u64);
+        words.extend(self.holders.iter().flat_map(|holder| [holder.worker, holder.amount, holder.seen_ms]));
+        words.into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// Decodes a counter. `None` if the bytes are none.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        if !rest.is_empty() {
+            return None;
+        }
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        let mut next = || words.next();
+        let (start_ms, used, recorded, resets) = (next()?, next()?, next()?, next()?);
+        let part_count = next().filter(|count| *count <= SLIDING_PARTS + 1)?;
+        let parts = (0..part_count).map(|_| Some((next()?, next()?))).collect::<Option<_>>()?;
+        let holder_count = next().filter(|count| *count <= MAX_HOLDERS as u64)?;
+        let holders = (0..holder_count)
+            .map(|_| Some(Holder { worker: next()?, amount: next()?, seen_ms: next()? }))
+            .collect::<Option<_>>()?;
+        next().is_none().then_some(Self { start_ms, used, parts, recorded, resets, holders })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::limits::window::RateUnit;
+
+    const MINUTE: LimitWindow = LimitWindow::Fixed(RateUnit::Minute);
+    const PERIOD: LimitWindow = LimitWindow::Period { start_ms: 1, end_ms: None };
+
+    #[test]
+    fn grants_until_the_limit_and_again_in_the_next_window() {
+        let mut counter = UsageCounter::default();
+        let grants: Vec<_> = (0..4).map(|_| counter.take(MINUTE, 60_000, 3, 1, Amount::exactly(1)).amount).collect();
+        assert_eq!(grants, [1, 1, 1, 0]);
+        assert_eq!(counter.take(MINUTE, 120_000, 3, 1, Amount::exactly(1)), Grant { amount: 1, left: 2 });
+        // The clock went back.
+        assert_eq!(counter.take(MINUTE, 119_999, 3, 1, Amount::exactly(3)).amount, 0);
+    }
+
+    #[test]
+    fn takes_a_hundredth_in_advance_and_accepts_returns() {
+        let mut counter = UsageCounter::default();
+        assert_eq!(counter.take(PERIOD, 5, 10_000, 1, Amount::exactly(7)), Grant { amount: 100, left: 9_900 });
+        counter.settle(PERIOD, 6, 1, 1, WorkerReport { returned: 93, exceeded: 0, held: 0 });
+        assert_eq!(counter.left(PERIOD, 7, 10_000), 9_993);
+    }
+
+    #[test]
+    fn takes_what_is_left_if_the_request_accepts_less() {
+        let mut counter = UsageCounter::default();
+        assert_eq!(counter.take(PERIOD, 5, 100, 1, Amount::at_most(70)), Grant { amount: 70, left: 30 });
+        assert_eq!(counter.take(PERIOD, 6, 100, 1, Amount::exactly(70)).amount, 0);
+        assert_eq!(counter.take(PERIOD, 7, 100, 1, Amount::at_most(70)), Grant { amount: 30, left: 0 });
+        assert_eq!(counter.take(PERIOD, 8, 100, 1, Amount::at_most(70)).amount, 0);
+    }
+
+    #[test]
+    fn releases_what_a_killed_worker_held_but_not_what_the_ledger_knows() {
+        let mut counter = UsageCounter::default();
+        assert_eq!(counter.take(PERIOD, 5, 100, 1, Amount::exactly(60)).left, 40);
+        counter.set_recorded(PERIOD, 10, 25, 0);
+        assert_eq!(counter.left(PERIOD, 11, 100), 40);
+        assert_eq!(counter.left(PERIOD, 5 + HOLDER_EXPIRY_MS, 100), 75);
+    }
+
+    #[test]
+    fn usage_that_is_recorded_late_still_counts() {
+        let mut counter = UsageCounter::default();
+        counter.take(PERIOD, 5, 100, 1, Amount::exactly(10));
+        counter.settle(PERIOD, 6, 1, 1, WorkerReport { returned: 0, exceeded: 5, held: 0 });
+        counter.set_recorded(PERIOD, 7, 40, 0);
+        assert_eq!(counter.left(PERIOD, 8, 100), 60);
+        // An operator sets it back.
+        counter.set_recorded(PERIOD, 9, 0, 1);
+        assert_eq!(counter.left(PERIOD, 10, 100), 100);
+        counter.take(PERIOD, 11, 100, 1, Amount::exactly(10));
+        counter.set_recorded(PERIOD, 12, 0, 1);
+        assert_eq!(counter.left(PERIOD, 13, 100), 90);
+    }
+
+    #[test]
+    fn refuses_bytes_that_are_no_counter() {
+        let mut counter = UsageCounter::default();
+        counter.take(LimitWindow::Sliding(RateUnit::Second), 12_345, 9, 3, Amount::exactly(2));
+        let bytes = counter.encode();
+        assert_eq!(UsageCounter::decode(&bytes), Some(counter));
+        for broken in [&bytes[..bytes.len() - 8], &bytes[..bytes.len() - 1], &[0; 24], &[255; 64]] {
+            assert_eq!(UsageCounter::decode(broken), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_sliding_window_holds_more_than_the_limit(steps in proptest::collection::vec((0_u64..120, 1_u64..4), 1..400)) {
+            let window = LimitWindow::Sliding(RateUnit::Second);
+            let (mut counter, mut now, limit) = (UsageCounter::default(), 10_000, 20);
+            let mut admitted: Vec<(u64, u64)> = Vec::new();
+            for (pause, amount) in steps {
+                now += pause;
+                let grant = counter.take(window, now, limit, 1, Amount::exactly(amount));
+                prop_assert!(grant.amount == 0 || grant.amount == amount);
+                if grant.amount > 0 {
+                    admitted.push((now, amount));
+                }
+                let sum: u64 = admitted.iter().filter(|(at, _)| *at + 1000 > now).map(|(_, amount)| amount).sum();
+                prop_assert!(sum <= limit, "{sum} in the second before {now}");
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Rate limits and budgets. `rule` says which requests a limit counts, `window` when its count starts again, `counter`
+//! how much is used. `limiter` admits requests from leases of this worker; `node_counters` holds the counts that all
+//! workers of the node share.
+
+pub mod claims;
+pub mod counter;
+pub mod limiter;
+pub mod node_counters;
+pub mod request_holds;
+pub mod rule;
+pub mod window;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Returns the milliseconds since the Unix epoch.
+pub fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

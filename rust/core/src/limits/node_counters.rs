@@ -1,0 +1,341 @@
+//! Counters that all workers of a node share: one small file for each limit and group value, locked while it changes.
+//! They outlive the processes. A worker reads a file only when its lease is used up.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, ErrorKind},
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{counter::UsageCounter, now_ms, window::LimitWindow};
+
+/// Longest wait for another worker that changes the same counter. That takes microseconds, or some tens of milliseconds if
+/// the worker has to wait for a CPU meanwhile.
+const MAX_LOCK_WAIT: Duration = Duration::from_millis(100);
+/// Longest wait while a worker that has a counter locked seems to be stopped.
+const MAX_STALLED_LOCK_WAIT: Duration = Duration::from_millis(1);
+/// Time after a wait in vain for which waits are short, so that a stopped worker does not block the others.
+const STALL: Duration = Duration::from_secs(1);
+/// Pause between two attempts to lock.
+const LOCK_PAUSE: Duration = Duration::from_micros(50);
+/// Counters of a node. Clients may choose group values, and the counters of a budget stay until its period ends.
+const MAX_FILES: usize = 500_000;
+/// Bytes of a counter file at most.
+const MAX_FILE_BYTES: usize = 16 * 1024;
+/// Bytes before the encoded counter: its length, and when it no longer counts.
+const HEADER_BYTES: usize = 16;
+
+/// Folder of counters.
+#[derive(Debug)]
+pub struct CounterFolder {
+    path: PathBuf,
+    /// Number of files in it, as far as this process knows.
+    file_count: AtomicUsize,
+    /// Until when waits for a lock are short.
+    stalled_until: Mutex<Option<Instant>>,
+}
+
+/// Where counters are.
+#[derive(Debug)]
+pub enum NodeCounters {
+    Folder(CounterFolder),
+    /// In this process, if the settings name no folder.
+    Memory(Mutex<HashMap<[u8; 16], UsageCounter>>),
+}
+
+impl NodeCounters {
+    pub fn new(folder: Option<&Path>) -> Self {
+        folder.map_or_else(
+            || Self::Memory(Mutex::default()),
+            |folder| {
+                Self::Folder(CounterFolder {
+                    path: folder.to_owned(),
+                    file_count: AtomicUsize::new(0),
+                    stalled_until: Mutex::default(),
+                })
+            },
+        )
+    }
+
+    /// Changes the counter of a limit and a group value, which is created if there is none.
+    ///
+    /// # Errors
+    /// If the file cannot be read, written or locked in time. Then nothing has changed.
+    pub fn update<R>(
+        &self,
+        limit_id: &str,
+        group: &str,
+        window: LimitWindow,
+        change: impl FnOnce(&mut UsageCounter) -> R,
+    ) -> io::Result<R> {
+        let name = counter_name(limit_id, group);
+        match self {
+            Self::Memory(counters) => {
+                let mut counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok(change(counters.entry(name).or_default()))
+            }
+            Self::Folder(folder) => folder.update(name, window, change),
+        }
+    }
+
+    /// Sets what the ledger knows of a budget: how much was used in the period that starts at `start_ms`, and how often
+    /// operators have set it back.
+    ///
+    /// # Errors
+    /// As `update`.
+    pub fn set_recorded(&self, limit_id: &str, group: &str, start_ms: u64, amount: u64, resets: u64) -> io::Result<()> {
+        let window = LimitWindow::Period { start_ms, end_ms: None };
+        self.update(limit_id, group, window, |counter| counter.set_recorded(window, now_ms(), amount, resets))
+    }
+
+    /// Removes the counters that no longer count. Returns how many there were.
+    ///
+    /// # Errors
+    /// If a file cannot be read or removed.
+    pub fn remove_past(&self, now_ms: u64) -> io::Result<usize> {
+        let Self::Folder(folder) = self else { return Ok(0) };
+        let (mut removed, mut kept) = (0, 0);
+        for shard in read_folder(&folder.path)? {
+            for path in read_folder(&shard)? {
+                let Some(file) = folder.lock_file(&path, false)? else { continue };
+                if read_header(&file)?.is_none_or(|(_, reset_ms)| reset_ms <= now_ms) {
+                    fs::remove_file(&path)?;
+                    removed += 1;
+                } else {
+                    kept += 1;
+                }
+            }
+        }
+        folder.file_count.store(kept, Ordering::Relaxed);
+        Ok(removed)
+    }
+
+    /// Returns true if there are so many counters that new group values must share one.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Folder(folder) if folder.file_count.load(Ordering::Relaxed) >= MAX_FILES)
+    }
+}
+
+fn read_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        found => found?.map(|entry| Ok(entry?.path())).collect(),
+    }
+}
+
+fn counter_name(limit_id: &str, group: &str) -> [u8; 16] {
+    let mut hasher = Sha256::new();
+    hasher.update((limit_id.len() as u64).to_le_bytes());
+    hasher.update(limit_id.as_bytes());
+    hasher.update(group.as_bytes());
+    let digest: [u8; 32] = hasher.finalize().into();
+    digest.first_chunk().copied().unwrap_or_default()
+}
+
+fn counter_path(folder: &Path, name: [u8; 16]) -> PathBuf {
+    let [first, ..] = name;
+    folder.join(format!("{first:02x}")).join(format!("{:032x}", u128::from_be_bytes(name)))
+}
+
+impl CounterFolder {
+    fn update<R>(
+        &self,
+        name: [u8; 16],
+        window: LimitWindow,
+        change: impl FnOnce(&mut UsageCounter) -> R,
+    ) -> io::Result<R> {
+        let path = counter_path(&self.path, name);
+        let file = loop {
+            // A file that was removed between opening and locking is opened again.
+            if let Some(file) = self.lock_file(&path, true)? {
+                break file;
+            }
+        };
+        // The ledger does not know when a period ends, so it keeps what a worker wrote.
+        let header = read_header(&file)?;
+        if header.is_none() {
+            self.file_count.fetch_add(1, Ordering::Relaxed);
+        }
+        let known_reset = header.map_or(u64::MAX, |(_, reset_ms)| reset_ms);
+        let mut counter = read_counter(&file)?;
+        let result = change(&mut counter);
+        let encoded = counter.encode();
+        let reset_ms = counter.reset_ms(window).unwrap_or(known_reset);
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + encoded.len());
+        bytes.extend((encoded.len() as u64).to_le_bytes());
+        bytes.extend(reset_ms.to_le_bytes());
+        bytes.extend(encoded);
+        file.write_all_at(&bytes, 0)?;
+        Ok(result)
+    }
+
+    /// Opens and locks a file. `None` if it was removed meanwhile, or does not exist and should not be created.
+    fn lock_file(&self, path: &Path, create: bool) -> io::Result<Option<File>> {
+        let open = || OpenOptions::new().read(true).write(true).create(create).truncate(false).open(path);
+        let file = match open() {
+            Err(error) if error.kind() == ErrorKind::NotFound && create => {
+                fs::create_dir_all(path.parent().unwrap_or(path))?;
+                open()?
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            found => found?,
+        };
+        let began = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(file).filter(|file| file.metadata().is_ok_and(|found| found.nlink() > 0))),
+                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) if began.elapsed() > self.max_lock_wait(began) => {
+                    *self.stalled_until() = Some(Instant::now() + STALL);
+                    return Err(ErrorKind::TimedOut.into());
+                }
+                Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
+            }
+        }
+    }
+
+    fn max_lock_wait(&self, now: Instant) -> Duration {
+        let is_stalled = self.stalled_until().is_some_and(|end| now < end);
+        if is_stalled { MAX_STALLED_LOCK_WAIT } else { MAX_LOCK_WAIT }
+    }
+
+    fn stalled_until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.stalled_until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the length of the counter and when it no longer counts; `None` for a new or damaged file.
+fn read_header(file: &File) -> io::Result<Option<(usize, u64)>> {
+    let mut header = [0; HEADER_BYTES];
+    match file.read_exact_at(&mut header, 0) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let ([length, reset_ms], _) = header.as_chunks::<8>() else { return Ok(None) };
+    let length = u64::from_le_bytes(*length) as usize;
+    Ok((length <= MAX_FILE_BYTES).then(|| (length, u64::from_le_bytes(*reset_ms))))
+}
+
+/// Reads a counter. A damaged file counts as a new one: the ledger restores what was recorded.
+fn read_counter(file: &File) -> io::Result<UsageCounter> {
+    let Some((length, _)) = read_header(file)? else { return Ok(UsageCounter::default()) };
+    let mut bytes = vec![0; length];
+    match file.read_exact_at(&mut bytes, HEADER_BYTES as u64) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(UsageCounter::default()),
+        read => read?,
+    }
+    Ok(UsageCounter::decode(&bytes).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{counter::Amount, window::RateUnit};
+
+    const MINUTE: LimitWindow = LimitWindow::Fixed(RateUnit::Minute);
+
+    struct TestFolder(PathBuf);
+
+    impl TestFolder {
+        fn new() -> Self {
+            let path = std::env::temp_dir().join(format!("penstock-limits-{:x}", fastrand::u128(..)));
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for TestFolder {
+        fn drop(&mut self) {
+            drop(fs::remove_dir_all(&self.0));
+        }
+    }
+
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        read_folder(folder).unwrap().iter().flat_map(|shard| read_folder(shard).unwrap()).collect()
+    }
+
+    #[test]
+    fn workers_together_never_take_more_than_the_limit() {
+        let folder = TestFolder::new();
+        let granted: u64 = thread::scope(|scope| {
+            let workers = (0..4_u64).map(|worker| {
+                let counters = NodeCounters::new(Some(&folder.0));
+                scope.spawn(move || {
+                    let take = |_| {
+                        let taken = counters
+                            .update("l", "a", MINUTE, |one| one.take(MINUTE, 60_000, 100, worker, Amount::exactly(1)));
+                        taken.map_or(0, |grant| grant.amount)
+                    };
+                    (0..60).map(take).sum::<u64>()
+                })
+            });
+            workers.collect::<Vec<_>>().into_iter().map(|worker| worker.join().unwrap()).sum()
+        });
+        assert_eq!(granted, 100);
+    }
+
+    #[test]
+    fn counters_outlive_the_process_and_are_removed_when_they_are_over() {
+        let folder = TestFolder::new();
+        let left = |now| {
+            let counters = NodeCounters::new(Some(&folder.0));
+            counters
+                .update("l", "a", MINUTE, |counter| counter.take(MINUTE, now, 5, 1, Amount::exactly(2)).left)
+                .unwrap()
+        };
+        assert_eq!((left(60_000), left(60_001)), (3, 1));
+        let counters = NodeCounters::new(Some(&folder.0));
+        assert_eq!((counters.remove_past(119_999).unwrap(), counters.remove_past(120_000).unwrap()), (0, 1));
+        assert!(files(&folder.0).is_empty());
+        assert_eq!(left(120_000), 3);
+    }
+
+    #[test]
+    fn damaged_file_counts_as_new() {
+        let folder = TestFolder::new();
+        let counters = NodeCounters::new(Some(&folder.0));
+        let take = || {
+            counters
+                .update("l", "a", MINUTE, |counter| counter.take(MINUTE, 60_000, 5, 1, Amount::exactly(2)).left)
+                .unwrap()
+        };
+        assert_eq!(take(), 3);
+        for bytes in [&b""[..], b"short", &[255; 64], &[8, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]] {
+            fs::write(&files(&folder.0)[0], bytes).unwrap();
+            assert_eq!(take(), 3, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn waits_for_a_worker_that_has_no_cpu_but_not_long_for_a_stopped_one() {
+        let folder = TestFolder::new();
+        let counters = NodeCounters::new(Some(&folder.0));
+        let update = || counters.update("l", "a", MINUTE, |_| ());
+        update().unwrap();
+        let held = File::open(&files(&folder.0)[0]).unwrap();
+        held.lock().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(20));
+                held.unlock().unwrap();
+            });
+            update().unwrap();
+        });
+        held.lock().unwrap();
+        let began = Instant::now();
+        let errors = [update(), update(), update()].map(|result| result.unwrap_err().kind());
+        assert_eq!(errors, [ErrorKind::TimedOut; 3]);
+        // Only the first of them waits.
+        assert!(began.elapsed() < 2 * MAX_LOCK_WAIT, "{:?}", began.elapsed());
+    }
+}

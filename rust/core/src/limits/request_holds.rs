@@ -1,0 +1,249 @@
+//! Amounts that one request holds: of limits on the number of requests, and of all others, which each attempt takes
+//! anew.
+
+use std::sync::Arc;
+
+use super::{
+    limiter::{Hold, Limiter, Remaining, RuleRef},
+    rule::{LimitRule, LimitSubject, Measure},
+};
+
+/// Limits that are reported in headers, the strictest first.
+const MAX_REPORTED: usize = 5;
+
+/// What a request uses, or may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RequestUsage {
+    pub requests: u64,
+    pub tokens: u64,
+    pub nanodollars: u64,
+}
+
+impl RequestUsage {
+    fn amount_of(self, measure: Measure) -> u64 {
+        match measure {
+            Measure::Requests => self.requests,
+            Measure::Tokens => self.tokens,
+            Measure::Cost => self.nanodollars,
+        }
+    }
+}
+
+/// Limit that leaves less than a request needs.
+#[derive(Debug, Clone)]
+pub struct Rejection {
+    pub rule: RuleRef,
+    pub group: Box<str>,
+    pub remaining: Remaining,
+}
+
+/// A limit that counted this request, with what it leaves.
+#[derive(Debug, Clone)]
+pub struct LimitStatus {
+    pub rule: RuleRef,
+    pub remaining: Remaining,
+}
+
+/// Budget that a record counts for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetUse<'r> {
+    pub limit_id: &'r str,
+    pub group: &'r str,
+    pub period_start_ms: u64,
+    pub measure: Measure,
+    /// True if only the number of requests counts, because another target responded.
+    pub is_failed_attempt: bool,
+}
+
+pub struct RequestHolds {
+    limiter: Arc<Limiter>,
+    request: Vec<Hold>,
+    attempt: Vec<Hold>,
+    /// Budgets of requests that earlier attempts counted for.
+    failed_attempts: Vec<Hold>,
+    statuses: Vec<LimitStatus>,
+    /// Ids of limits that only count, and would have rejected the request.
+    would_reject: Vec<Box<str>>,
+    /// Bound of the response that a hard budget set.
+    pub max_tokens: Option<u64>,
+    /// Limit of the caller that rejected the request.
+    rejected_by: Option<Box<str>>,
+}
+
+impl std::fmt::Debug for RequestHolds {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("RequestHolds")
+            .field("request", &self.request)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}
+
+/// When a limit is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitStage {
+    /// Once, before a target is chosen: numbers of requests of a caller.
+    Request,
+    /// Before each attempt: limits on targets, tokens and cost.
+    Attempt,
+}
+
+impl LimitStage {
+    fn for_rule(rule: &LimitRule) -> Self {
+        if rule.measure == Measure::Requests && !rule.applies_to_targets() { Self::Request } else { Self::Attempt }
+    }
+}
+
+impl RequestHolds {
+    pub fn new(limiter: Arc<Limiter>) -> Self {
+        Self {
+            limiter,
+            request: Vec::new(),
+            attempt: Vec::new(),
+            failed_attempts: Vec::new(),
+            statuses: Vec::new(),
+            would_reject: Vec::new(),
+            max_tokens: None,
+            rejected_by: None,
+        }
+    }
+
+    /// Returns the holds of a concurrent attempt of the same request.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self::new(Arc::clone(&self.limiter))
+    }
+
+    /// Takes over the target's holds of a concurrent attempt that responded.
+    pub fn adopt_target(&mut self, mut other: Self, now_ms: u64) {
+        self.end_attempt(now_ms);
+        self.attempt.append(&mut other.attempt);
+        self.failed_attempts.append(&mut other.failed_attempts);
+        self.would_reject.append(&mut other.would_reject);
+        self.max_tokens = other.max_tokens;
+        self.rejected_by = self.rejected_by.take().or_else(|| other.rejected_by.take());
+        for status in std::mem::take(&mut other.statuses) {
+            self.report(status);
+        }
+    }
+
+    /// Takes what the limits of one object need. `amount` tells how much a limit reserves.
+    ///
+    /// # Errors
+    /// If a limit leaves less. What was taken for this stage is returned.
+    pub fn take(
+        &mut self,
+        stage: LimitStage,
+        rules: &Arc<[LimitRule]>,
+        subject: &LimitSubject<'_>,
+        amount: &dyn Fn(&LimitRule, &Limiter, &str) -> u64,
+        now_ms: u64,
+    ) -> Result<(), Box<Rejection>> {
+        for (index, rule) in rules.iter().enumerate() {
+            if LimitStage::for_rule(rule) != stage {
+                continue;
+            }
+            let Some(group) = rule.group_of(subject) else { continue };
+            let needed = amount(rule, &self.limiter, &group);
+            let rule = RuleRef { rules: Arc::clone(rules), index };
+            match self.limiter.take(rule.clone(), &group, needed, now_ms) {
+                Ok((hold, remaining)) => {
+                    let holds = if stage == LimitStage::Request { &mut self.request } else { &mut self.attempt };
+                    holds.push(hold);
+                    self.report(LimitStatus { rule, remaining });
+                }
+                Err(_) if rule.is_dry_run => {
+                    self.limiter.metrics.would_reject.add(1);
+                    self.would_reject.push(rule.id.clone());
+                }
+                Err(remaining) => {
+                    self.limiter.metrics.rejected.add(1);
+                    self.report(LimitStatus { rule: rule.clone(), remaining });
+                    self.release(stage, now_ms);
+                    if !rule.applies_to_targets() {
+                        self.rejected_by = Some(rule.id.clone());
+                    }
+                    return Err(Box::new(Rejection { rule, group: group.into(), remaining }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the current attempt, whose response is not used: it counted as a request, and used nothing else.
+    pub fn end_attempt(&mut self, now_ms: u64) {
+        let usage = RequestUsage { requests: 1, ..RequestUsage::default() };
+        for hold in self.attempt.drain(..) {
+            self.limiter.settle(&hold, usage.amount_of(hold.rule.measure), now_ms);
+            if hold.rule.is_budget() && hold.rule.measure == Measure::Requests {
+                self.failed_attempts.push(hold);
+            }
+        }
+    }
+
+    /// Replaces all holds by what the request used.
+    pub fn settle(&mut self, usage: RequestUsage, now_ms: u64) {
+        let usage = if self.rejected_by.is_some() { RequestUsage::default() } else { usage };
+        for hold in self.request.drain(..).chain(self.attempt.drain(..)) {
+            self.limiter.settle(&hold, usage.amount_of(hold.rule.measure), now_ms);
+        }
+    }
+
+    /// Returns the limits that counted this request, the one with the smallest part left first.
+    pub fn statuses(&self) -> &[LimitStatus] {
+        &self.statuses
+    }
+
+    pub fn rejected_by(&self) -> Option<&str> {
+        self.rejected_by.as_deref()
+    }
+
+    pub fn would_reject(&self) -> &[Box<str>] {
+        &self.would_reject
+    }
+
+    /// Returns the budgets that the record counts for.
+    pub fn budget_uses(&self) -> impl Iterator<Item = BudgetUse<'_>> {
+        let all = [(&self.request, false), (&self.attempt, false), (&self.failed_attempts, true)];
+        let is_counted = self.rejected_by.is_none();
+        all.into_iter()
+            .flat_map(|(holds, is_failed_attempt)| holds.iter().map(move |hold| (hold, is_failed_attempt)))
+            .filter_map(move |(hold, is_failed_attempt)| {
+                (is_counted && hold.rule.is_budget()).then_some(BudgetUse {
+                    limit_id: &hold.rule.id,
+                    group: &hold.group,
+                    period_start_ms: hold.start_ms,
+                    measure: hold.rule.measure,
+                    is_failed_attempt,
+                })
+            })
+    }
+
+    fn release(&mut self, stage: LimitStage, now_ms: u64) {
+        let holds = if stage == LimitStage::Request { &mut self.request } else { &mut self.attempt };
+        for hold in holds.drain(..) {
+            self.limiter.settle(&hold, 0, now_ms);
+        }
+    }
+
+    fn report(&mut self, status: LimitStatus) {
+        let part_left = |status: &LimitStatus| status.remaining.left.saturating_mul(1000) / status.rule.limit.max(1);
+        let is_same = |other: &LimitStatus| {
+            Arc::ptr_eq(&other.rule.rules, &status.rule.rules) && other.rule.index == status.rule.index
+        };
+        self.statuses.retain(|other| !is_same(other));
+        let index = self.statuses.partition_point(|other| part_left(other) <= part_left(&status));
+        self.statuses.insert(index, status);
+        self.statuses.truncate(MAX_REPORTED);
+    }
+}
+
+impl Drop for RequestHolds {
+    fn drop(&mut self) {
+        // An attempt that was cancelled, such as the slower one of two, has used nothing that is known.
+        if !self.request.is_empty() || !self.attempt.is_empty() {
+            self.settle(RequestUsage { requests: 1, ..RequestUsage::default() }, super::now_ms());
+        }
+    }
+}

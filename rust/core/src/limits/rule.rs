@@ -1,0 +1,530 @@
+//! Limits as the control process publishes them, and which requests they count.
+
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
+
+use serde::{Deserialize, de::IgnoredAny};
+
+use super::window::{LimitWindow, RateUnit};
+use crate::{accounting::record::metadata::Metadata, error::Problem};
+
+/// Longest group value in bytes. A longer one is replaced by its digest.
+const MAX_GROUP_VALUE_BYTES: usize = 256;
+/// Separates the group values of a limit that groups by several keys.
+const GROUP_SEPARATOR: char = '|';
+const METADATA_PREFIX: &str = "metadata.";
+
+/// Object that a limit belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OwnerKind {
+    Policy,
+    Workspace,
+    ApiKey,
+    Provider,
+    Integration,
+    Token,
+}
+
+impl OwnerKind {
+    /// Returns the kind as error messages name it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Workspace => "workspace",
+            Self::ApiKey => "API key",
+            Self::Provider => "provider",
+            Self::Integration => "integration",
+            Self::Token => "token of",
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LimitOwner {
+    pub kind: OwnerKind,
+    pub id: Box<str>,
+    /// Name under which error messages and headers show it.
+    pub slug: Box<str>,
+}
+
+/// What a limit counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Measure {
+    Requests,
+    Tokens,
+    /// Nano-dollars.
+    Cost,
+}
+
+impl Measure {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Tokens => "tokens",
+            Self::Cost => "cost",
+        }
+    }
+}
+
+/// How a budget bounds what a request may use before its usage is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enforcement {
+    /// Reserves what requests usually use.
+    #[default]
+    Soft,
+    /// Reserves the most that the request can use.
+    Hard,
+}
+
+/// Field of a request that conditions and groups refer to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SubjectKey {
+    ApiKey,
+    Workspace,
+    Metadata(Box<str>),
+    VirtualKey,
+    Provider,
+    Config,
+    Prompt,
+    Model,
+    EndpointType,
+}
+
+impl SubjectKey {
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "api_key" => Self::ApiKey,
+            "workspace_id" => Self::Workspace,
+            "virtual_key" => Self::VirtualKey,
+            "provider" => Self::Provider,
+            "config" => Self::Config,
+            "prompt" => Self::Prompt,
+            "model" => Self::Model,
+            "endpoint_type" => Self::EndpointType,
+            _ => Self::Metadata(text.strip_prefix(METADATA_PREFIX)?.into()),
+        })
+    }
+
+    /// Returns true if the value is known only once the target of an attempt is.
+    fn depends_on_target(&self) -> bool {
+        matches!(self, Self::VirtualKey | Self::Provider | Self::Model)
+    }
+}
+
+/// Slug and id of a saved object, by either of which conditions may name it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ObjectNames<'r> {
+    pub slug: &'r str,
+    pub id: &'r str,
+}
+
+/// Target of an attempt.
+#[derive(Debug, Clone, Copy)]
+pub struct TargetSubject<'r> {
+    pub provider: &'r str,
+    /// Saved provider, if one is used.
+    pub saved: Option<ObjectNames<'r>>,
+    pub model: &'r str,
+}
+
+/// What limits may refer to in a request.
+#[derive(Clone, Copy)]
+pub struct LimitSubject<'r> {
+    pub api_key: Option<ObjectNames<'r>>,
+    pub workspace: Option<ObjectNames<'r>>,
+    pub metadata: &'r Metadata,
+    pub config: Option<ObjectNames<'r>>,
+    pub prompt: Option<ObjectNames<'r>>,
+    pub endpoint_type: &'r str,
+    /// `None` while no target is chosen.
+    pub target: Option<TargetSubject<'r>>,
+}
+
+impl<'r> LimitSubject<'r> {
+    /// Returns the value by which a limit groups requests. Empty if the request has none.
+    fn group_value(&self, key: &SubjectKey) -> &'r str {
+        let id = |names: Option<ObjectNames<'r>>| names.map_or("", |names| names.id);
+        match key {
+            SubjectKey::ApiKey => id(self.api_key),
+            SubjectKey::Workspace => id(self.workspace),
+            SubjectKey::Config => self.config.map_or("", |names| names.slug),
+            SubjectKey::Prompt => self.prompt.map_or("", |names| names.slug),
+            SubjectKey::Metadata(name) => self.metadata.get(name).unwrap_or(""),
+            SubjectKey::EndpointType => self.endpoint_type,
+            SubjectKey::VirtualKey => self.target.and_then(|target| target.saved).map_or("", |names| names.slug),
+            SubjectKey::Provider => self.target.map_or("", |target| target.provider),
+            SubjectKey::Model => self.target.map_or("", |target| target.model),
+        }
+    }
+
+    fn matches(&self, key: &SubjectKey, pattern: &ValuePattern) -> bool {
+        let either = |names: Option<ObjectNames<'_>>| {
+            names.is_some_and(|names| pattern.matches(names.slug) || pattern.matches(names.id))
+        };
+        match key {
+            SubjectKey::ApiKey => either(self.api_key),
+            SubjectKey::Workspace => either(self.workspace),
+            SubjectKey::Config => either(self.config),
+            SubjectKey::Prompt => either(self.prompt),
+            SubjectKey::VirtualKey => either(self.target.and_then(|target| target.saved)),
+            SubjectKey::Model => self.target.is_some_and(|target| pattern.matches_model(&target)),
+            SubjectKey::Metadata(name) => self.metadata.get(name).is_some_and(|value| pattern.matches(value)),
+            SubjectKey::EndpointType | SubjectKey::Provider => pattern.matches(self.group_value(key)),
+        }
+    }
+}
+
+/// Value of a condition, in which `*` stands for any text.
+#[derive(Debug)]
+struct ValuePattern(Box<str>);
+
+impl ValuePattern {
+    /// Compares in time linear in both lengths for each wildcard, without backtracking.
+    fn matches(&self, value: &str) -> bool {
+        let mut pieces = self.0.split('*');
+        let Some(mut rest) = pieces.next().and_then(|first| value.strip_prefix(first)) else { return false };
+        let mut pieces = pieces.peekable();
+        if pieces.peek().is_none() {
+            return rest.is_empty();
+        }
+        while let Some(piece) = pieces.next() {
+            if pieces.peek().is_none() {
+                return rest.ends_with(piece);
+            }
+            match rest.find(piece) {
+                Some(at) => rest = &rest[at + piece.len()..],
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Compares with a model: `@slug/model` names the saved provider too.
+    fn matches_model(&self, target: &TargetSubject<'_>) -> bool {
+        if !self.0.starts_with('@') {
+            return self.matches(target.model);
+        }
+        target.saved.is_some_and(|saved| self.matches(&format!("@{}/{}", saved.slug, target.model)))
+    }
+}
+
+#[derive(Debug)]
+struct LimitCondition {
+    key: SubjectKey,
+    values: Vec<ValuePattern>,
+    excludes: bool,
+}
+
+/// A limit, compiled.
+#[derive(Debug)]
+pub struct LimitRule {
+    pub id: Box<str>,
+    /// Name of its counters. A limit whose window changes gets new ones.
+    pub counter_id: Box<str>,
+    pub owner: LimitOwner,
+    pub measure: Measure,
+    /// Requests, tokens or nano-dollars.
+    pub limit: u64,
+    pub window: LimitWindow,
+    pub enforcement: Enforcement,
+    /// True if the limit only counts and reports.
+    pub is_dry_run: bool,
+    conditions: Vec<LimitCondition>,
+    group_by: Vec<SubjectKey>,
+}
+
+impl LimitRule {
+    /// Returns a limit of everything that its owner does.
+    pub(super) fn of_owner(owner: LimitOwner, measure: Measure, limit: u64, window: LimitWindow, id: Box<str>) -> Self {
+        Self {
+            counter_id: counter_id(&id, window),
+            id,
+            owner,
+            measure,
+            limit,
+            window,
+            enforcement: Enforcement::Soft,
+            is_dry_run: false,
+            conditions: Vec::new(),
+            group_by: Vec::new(),
+        }
+    }
+
+    /// Returns true if the limit bounds what is used in a period, not how fast it is used.
+    pub fn is_budget(&self) -> bool {
+        self.window.is_budget()
+    }
+
+    /// Returns true if the limit applies to attempts at targets instead of requests.
+    pub fn applies_to_targets(&self) -> bool {
+        let keys = self.conditions.iter().map(|condition| &condition.key).chain(&self.group_by);
+        matches!(self.owner.kind, OwnerKind::Provider | OwnerKind::Integration)
+            || keys.into_iter().any(SubjectKey::depends_on_target)
+    }
+
+    /// Returns the group value of a request that the limit counts; `None` if it does not count it.
+    pub fn group_of<'r>(&self, subject: &LimitSubject<'r>) -> Option<Cow<'r, str>> {
+        let is_met = |condition: &LimitCondition| {
+            condition.values.iter().any(|value| subject.matches(&condition.key, value)) != condition.excludes
+        };
+        if !self.conditions.iter().all(is_met) {
+            return None;
+        }
+        Some(match &self.group_by[..] {
+            [] => Cow::Borrowed(""),
+            [key] => shorten(Cow::Borrowed(subject.group_value(key))),
+            keys => shorten(Cow::Owned(join_groups(keys.iter().map(|key| subject.group_value(key))))),
+        })
+    }
+}
+
+/// Joins group values so that different values never give the same text.
+fn join_groups<'v>(values: impl Iterator<Item = &'v str>) -> String {
+    let mut joined = String::new();
+    for (index, value) in values.enumerate() {
+        if index > 0 {
+            joined.push(GROUP_SEPARATOR);
+        }
+        joined.push_str(&value.replace('%', "%25").replace(GROUP_SEPARATOR, "%7C"));
+    }
+    joined
+}
+
+fn shorten(value: Cow<'_, str>) -> Cow<'_, str> {
+    use sha2::{Digest, Sha256};
+    if value.len() <= MAX_GROUP_VALUE_BYTES {
+        return value;
+    }
+    let digest = Sha256::digest(value.as_bytes());
+    Cow::Owned(digest.iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}")))
+}
+
+/// Limits of one workspace and of its objects.
+#[derive(Debug, Default)]
+pub struct WorkspaceLimits {
+    /// Those of the workspace itself, and its policies.
+    pub all: Option<Arc<[LimitRule]>>,
+    /// By id of the API key, the provider and the integration.
+    pub api_keys: LimitsById,
+    pub providers: LimitsById,
+    pub integrations: LimitsById,
+}
+
+type LimitsById = HashMap<Box<str>, Arc<[LimitRule]>>;
+
+impl WorkspaceLimits {
+    /// Compiles the limits of a workspace. `path` is their JSON path.
+    pub fn compile(published: Vec<PublishedLimit>, path: &str, problems: &mut Vec<Problem>) -> Self {
+        let mut all = Vec::new();
+        let mut by_owner: HashMap<(OwnerKind, Box<str>), Vec<LimitRule>> = HashMap::new();
+        for (index, row) in published.into_iter().enumerate() {
+            match compile_limit(row) {
+                Ok(rule) if matches!(rule.owner.kind, OwnerKind::Policy | OwnerKind::Workspace) => all.push(rule),
+                Ok(rule) => by_owner.entry((rule.owner.kind, rule.owner.id.clone())).or_default().push(rule),
+                Err((field, message)) => {
+                    problems.push(Problem::new(format!("{path}.limits[{index}].{field}"), message));
+                }
+            }
+        }
+        let mut limits = Self { all: (!all.is_empty()).then(|| all.into()), ..Self::default() };
+        for ((kind, id), rules) in by_owner {
+            let table = match kind {
+                OwnerKind::ApiKey => &mut limits.api_keys,
+                OwnerKind::Provider => &mut limits.providers,
+                _ => &mut limits.integrations,
+            };
+            table.insert(id, rules.into());
+        }
+        limits
+    }
+}
+
+/// A limit as it is published.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishedLimit {
+    id: Box<str>,
+    owner: LimitOwner,
+    #[serde(rename = "type")]
+    measure: Measure,
+    /// `rate` or `usage`, as `window` and `period` say too.
+    #[serde(default, rename = "kind")]
+    _kind: IgnoredAny,
+    /// Threshold of an alert, which the ledger sends.
+    #[serde(default, rename = "alert")]
+    _alert: IgnoredAny,
+    limit: u64,
+    #[serde(default)]
+    window: Option<PublishedWindow>,
+    #[serde(default)]
+    period: Option<PublishedPeriod>,
+    #[serde(default)]
+    enforcement: Enforcement,
+    #[serde(default)]
+    dry_run: bool,
+    #[serde(default)]
+    conditions: Vec<PublishedCondition>,
+    #[serde(default)]
+    group_by: Vec<Box<str>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedWindow {
+    unit: RateUnit,
+    #[serde(default)]
+    sliding: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedPeriod {
+    start: u64,
+    #[serde(default)]
+    end: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedCondition {
+    key: Box<str>,
+    values: Vec<Box<str>>,
+    #[serde(default)]
+    excludes: bool,
+}
+
+/// Returns the name of the counters of a limit. The ledger knows those of budgets by the id of the limit.
+fn counter_id(id: &str, window: LimitWindow) -> Box<str> {
+    match window {
+        LimitWindow::Fixed(unit) => format!("{id}:fixed:{}", unit.name()).into(),
+        LimitWindow::Sliding(unit) => format!("{id}:sliding:{}", unit.name()).into(),
+        LimitWindow::Period { .. } | LimitWindow::Recurring(_) => id.into(),
+    }
+}
+
+fn compile_limit(row: PublishedLimit) -> Result<LimitRule, (&'static str, String)> {
+    let window = match (row.window, row.period) {
+        (Some(PublishedWindow { unit, sliding: true }), None) => LimitWindow::Sliding(unit),
+        (Some(PublishedWindow { unit, sliding: false }), None) => LimitWindow::Fixed(unit),
+        (None, Some(period)) => LimitWindow::Period { start_ms: period.start, end_ms: period.end },
+        _ => return Err(("window", "either this or `period` is required".into())),
+    };
+    let parse = |field, text: &str| SubjectKey::parse(text).ok_or((field, format!("`{text}` is no key of a request")));
+    let conditions = row.conditions.into_iter().map(|condition| {
+        Ok(LimitCondition {
+            key: parse("conditions", &condition.key)?,
+            values: condition.values.into_iter().map(ValuePattern).collect(),
+            excludes: condition.excludes,
+        })
+    });
+    Ok(LimitRule {
+        conditions: conditions.collect::<Result<_, _>>()?,
+        group_by: row.group_by.iter().map(|key| parse("group_by", key)).collect::<Result<_, _>>()?,
+        counter_id: counter_id(&row.id, window),
+        id: row.id,
+        owner: row.owner,
+        measure: row.measure,
+        limit: row.limit,
+        window,
+        enforcement: row.enforcement,
+        is_dry_run: row.dry_run,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn rule(fields: &Value) -> LimitRule {
+        let mut row = json!({"id": "l", "owner": {"kind": "policy", "id": "p", "slug": "p"}, "type": "requests",
+            "limit": 1, "window": {"unit": "minute"}});
+        row.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        compile_limit(serde_json::from_value(row).unwrap()).unwrap()
+    }
+
+    fn subject(metadata: &Metadata) -> LimitSubject<'_> {
+        LimitSubject {
+            api_key: Some(ObjectNames { slug: "dev", id: "k-1" }),
+            workspace: Some(ObjectNames { slug: "here", id: "w-1" }),
+            metadata,
+            config: None,
+            prompt: None,
+            endpoint_type: "chatComplete",
+            target: Some(TargetSubject {
+                provider: "openai",
+                saved: Some(ObjectNames { slug: "prod", id: "p-1" }),
+                model: "gpt-4o-mini",
+            }),
+        }
+    }
+
+    #[test]
+    fn all_conditions_must_be_met() {
+        let metadata = Metadata::parse(r#"{"team":"red","plan":"free"}"#);
+        let group = |conditions: Value| {
+            rule(&json!({"conditions": conditions})).group_of(&subject(&metadata)).map(Cow::into_owned)
+        };
+        let met = Some(String::new());
+        assert_eq!(
+            group(json!([{"key": "api_key", "values": ["k-1"]}, {"key": "provider", "values": ["openai"]}])),
+            met
+        );
+        assert_eq!(
+            group(json!([{"key": "api_key", "values": ["dev"]}, {"key": "provider", "values": ["groq"]}])),
+            None
+        );
+        assert_eq!(group(json!([{"key": "metadata.team", "values": ["blue", "red"]}])), met);
+        assert_eq!(group(json!([{"key": "metadata.team", "values": ["red"], "excludes": true}])), None);
+        assert_eq!(group(json!([{"key": "metadata.other", "values": ["*"]}])), None);
+        assert_eq!(group(json!([{"key": "metadata.other", "values": ["x"], "excludes": true}])), met);
+        assert_eq!(group(json!([{"key": "config", "values": ["*"]}])), None);
+        assert_eq!(group(json!([{"key": "endpoint_type", "values": ["embed"]}])), None);
+        for model in ["gpt-4o-mini", "gpt-*", "*", "*4o*", "g*o-m*i", "@prod/*", "@*/gpt-4o-mini"] {
+            assert_eq!(group(json!([{"key": "model", "values": [model]}])), met, "{model}");
+        }
+        for model in ["gpt-4o", "o-*", "*-4", "@dev/*", "@prod/gpt-4o", "gpt-4o-mini*x"] {
+            assert_eq!(group(json!([{"key": "model", "values": [model]}])), None, "{model}");
+        }
+    }
+
+    #[test]
+    fn groups_are_unambiguous_and_bounded() {
+        let metadata = Metadata::parse(r#"{"a":"x|y","b":"z"}"#);
+        let group = |keys: Value, metadata: &Metadata| {
+            rule(&json!({"group_by": keys})).group_of(&subject(metadata)).unwrap().into_owned()
+        };
+        assert_eq!(group(json!(["metadata.a", "metadata.b"]), &metadata), "x%7Cy|z");
+        assert_eq!(group(json!(["api_key", "metadata.none"]), &metadata), "k-1|");
+        assert_eq!(group(json!(["metadata.none"]), &metadata), "");
+        let long = Metadata::parse(&json!({"a": "\u{1f600}".repeat(100)}).to_string());
+        let short = group(json!(["metadata.a"]), &long);
+        assert!(short.starts_with("sha256:") && short.len() == 71, "{short}");
+    }
+
+    #[test]
+    fn recognises_limits_of_targets() {
+        assert!(!rule(&json!({"group_by": ["api_key", "metadata.a", "endpoint_type", "config"]})).applies_to_targets());
+        for key in ["model", "provider", "virtual_key"] {
+            assert!(rule(&json!({"group_by": [key]})).applies_to_targets(), "{key}");
+        }
+        let owner = json!({"owner": {"kind": "integration", "id": "i", "slug": "i"}});
+        assert!(rule(&owner).applies_to_targets());
+    }
+
+    #[test]
+    fn reports_what_is_wrong_with_a_published_limit() {
+        let row = json!([{"id": "l", "owner": {"kind": "policy", "id": "p", "slug": "p"}, "type": "cost", "limit": 1},
+            {"id": "l", "owner": {"kind": "policy", "id": "p", "slug": "p"}, "type": "cost", "limit": 1,
+             "period": {"start": 1}, "group_by": ["colour"]}]);
+        let mut problems = Vec::new();
+        let limits = WorkspaceLimits::compile(serde_json::from_value(row).unwrap(), "$", &mut problems);
+        assert!(limits.all.is_none());
+        let paths: Vec<_> = problems.iter().map(|problem| &*problem.path).collect();
+        assert_eq!(paths, ["$.limits[0].window", "$.limits[1].group_by"]);
+    }
+}

@@ -1,0 +1,7 @@
+//! Prompts: templates of chat and text completion requests, which callers run by name.
+
+pub mod prompt;
+pub mod prompt_request;
+pub mod saved;
+pub mod template;
+pub mod variable_names;

@@ -1,0 +1,222 @@
+//! Requests that run or render a prompt: their path and body, and the provider request that they become.
+
+use percent_encoding::percent_decode_str;
+use serde_json::{Map, Value, value::RawValue};
+
+use super::prompt::{CompiledPrompt, RenderedBody, RequestFields, push_json_string};
+use crate::error::PromptError;
+
+/// Prefix of the paths of prompts.
+const PROMPTS_PREFIX: &str = "/v1/prompts/";
+/// Path of clients that name the prompt in the body.
+const LEGACY_PATH: &str = "/v1/prompt/complete";
+/// Fields of the body that are not part of the provider request.
+const OWN_FIELDS: [&str; 5] = ["variables", "hyperparameters", "promptID", "promptId", "prompt_id"];
+
+/// What a request does with a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PromptAction {
+    /// Sends it to the provider.
+    Complete,
+    /// Returns the request that would be sent.
+    Render,
+}
+
+/// Path of a request for a prompt.
+#[derive(Debug, PartialEq, Eq)]
+pub struct PromptPath {
+    /// Id or slug, with the version. `None` if the body names the prompt.
+    pub reference: Option<String>,
+    pub action: PromptAction,
+}
+
+impl PromptPath {
+    /// Parses the path. `None` if it does not run or render a prompt.
+    pub fn parse(method: &str, path: &str) -> Option<Self> {
+        if method != "POST" {
+            return None;
+        }
+        // The SDK repeats the version of its base URL in older calls.
+        let path = path.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/")).unwrap_or(path);
+        if path == LEGACY_PATH {
+            return Some(Self { reference: None, action: PromptAction::Complete });
+        }
+        let (name, action) = path.strip_prefix(PROMPTS_PREFIX)?.split_once('/')?;
+        let action = match action {
+            "completions" | "generate" => PromptAction::Complete,
+            "render" => PromptAction::Render,
+            _ => return None,
+        };
+        (!name.is_empty())
+            .then(|| Self { reference: Some(percent_decode_str(name).decode_utf8_lossy().into_owned()), action })
+    }
+}
+
+/// Body of a request for a prompt.
+#[derive(Debug)]
+pub struct PromptRequest {
+    /// An object.
+    pub variables: Value,
+    /// Name of the prompt, from clients that send it in the body.
+    pub reference: Option<String>,
+    /// Fields of the provider request that replace those of the prompt. Each name is there once.
+    overrides: Vec<(String, Box<RawValue>)>,
+}
+
+impl Default for PromptRequest {
+    fn default() -> Self {
+        Self { variables: Value::Object(Map::new()), reference: None, overrides: Vec::new() }
+    }
+}
+
+impl PromptRequest {
+    /// Parses a body. An empty one has no variables.
+    pub fn parse(body: &[u8]) -> Result<Self, PromptError> {
+        let invalid =
+            |path: &str, message: &str| PromptError::InvalidBody { path: path.into(), message: message.into() };
+        if body.trim_ascii().is_empty() {
+            return Ok(Self::default());
+        }
+        let fields: RequestFields =
+            serde_json::from_slice(body).map_err(|error| invalid("$", &format!("must be a JSON object: {error}")))?;
+        let mut request = Self::default();
+        let mut top_level = Vec::new();
+        for (name, value) in fields.0 {
+            match name.as_str() {
+                "variables" => {
+                    request.variables = parse_object(&value)
+                        .ok_or_else(|| invalid("$.variables", "must be an object with a value for each variable"))?;
+                }
+                "hyperparameters" => {
+                    let message = "must be an object with fields of the request to the provider";
+                    let fields: Option<RequestFields> =
+                        serde_json::from_str(value.get()).map_err(|_| invalid("$.hyperparameters", message))?;
+                    request.overrides = fields.unwrap_or_default().0;
+                }
+                known if OWN_FIELDS.contains(&known) => {
+                    let text = serde_json::from_str(value.get());
+                    request.reference =
+                        Some(text.map_err(|_| invalid(&format!("$.{name}"), "must be the id or slug of a prompt"))?);
+                }
+                _ => top_level.push((name, value)),
+            }
+        }
+        request.overrides.append(&mut top_level);
+        request.overrides.retain(|(name, _)| !OWN_FIELDS.contains(&name.as_str()));
+        keep_last(&mut request.overrides);
+        Ok(request)
+    }
+
+    /// Returns true if the caller replaces this field of the prompt.
+    pub fn overrides(&self, name: &str) -> bool {
+        self.overrides.iter().any(|(known, _)| known == name)
+    }
+
+    /// Returns true if the caller chose a saved provider, as in `@slug/model`.
+    pub fn chooses_provider(&self) -> bool {
+        self.model_override().is_some_and(|model| model.starts_with('@'))
+    }
+
+    /// Returns the body of the provider request, and true if it names a model. With `provider_prefix` the model names the
+    /// saved provider of the prompt, as in `@slug/model`, unless the caller chose one.
+    pub fn compose_body(
+        &self,
+        prompt: &CompiledPrompt,
+        rendered: &RenderedBody,
+        provider_prefix: bool,
+    ) -> (String, bool) {
+        let mut body = String::from("{");
+        let overridden = |name: &str| self.overrides(name);
+        let own_model = self.model_override();
+        let raw_fields = match rendered {
+            RenderedBody::Fields(fields) => &fields[..],
+            _ => &[],
+        };
+        let is_raw = |name: &str| raw_fields.iter().any(|(known, _)| known == name);
+        let raw_model = raw_fields.iter().rev().find(|(name, _)| name == "model");
+        let raw_model = raw_model.and_then(|(_, value)| serde_json::from_str(value.get()).ok());
+        let model = own_model.or(raw_model).or_else(|| prompt.model.clone());
+        if let Some(model) = &model {
+            let prefix = prompt.virtual_key.as_ref().filter(|_| provider_prefix && !model.starts_with('@'));
+            let model =
+                prefix.map_or_else(|| model.clone(), |slug| format!("@{}/{model}", slug.trim_start_matches('@')));
+            push_field(&mut body, "model", |body| push_json_string(body, &model));
+        }
+        let stored = prompt.fields.iter().filter(|(name, _)| !is_raw(name)).chain(raw_fields);
+        for (name, value) in stored.filter(|(name, _)| name != "model" && !overridden(name)) {
+            push_field(&mut body, name, |body| body.push_str(value.get()));
+        }
+        match rendered {
+            RenderedBody::Messages(json) if !overridden("messages") => {
+                push_field(&mut body, "messages", |body| body.push_str(json));
+            }
+            RenderedBody::Text(json) if !overridden("prompt") => {
+                push_field(&mut body, "prompt", |body| body.push_str(json));
+            }
+            _ => (),
+        }
+        for (name, value) in self.overrides.iter().filter(|(name, _)| name != "model") {
+            push_field(&mut body, name, |body| body.push_str(value.get()));
+        }
+        body.push('}');
+        (body, model.is_some())
+    }
+
+    /// Returns the model that the caller chose.
+    fn model_override(&self) -> Option<String> {
+        let (_, value) = self.overrides.iter().find(|(name, _)| name == "model")?;
+        serde_json::from_str(value.get()).ok()
+    }
+}
+
+/// Parses an object; `null` is an empty one.
+fn parse_object(value: &RawValue) -> Option<Value> {
+    let fields: Option<Map<String, Value>> = serde_json::from_str(value.get()).ok()?;
+    Some(Value::Object(fields.unwrap_or_default()))
+}
+
+/// Keeps the last of the fields with the same name.
+fn keep_last(fields: &mut Vec<(String, Box<RawValue>)>) {
+    let mut seen = std::collections::HashSet::new();
+    fields.reverse();
+    fields.retain(|(name, _)| seen.insert(name.clone()));
+    fields.reverse();
+}
+
+fn push_field(body: &mut String, name: &str, push_value: impl FnOnce(&mut String)) {
+    body.push_str(if body.len() > 1 { "," } else { "" });
+    push_json_string(body, name);
+    body.push(':');
+    push_value(body);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_the_prompt_and_what_to_do() {
+        let parse = |path| PromptPath::parse("POST", path).map(|found| (found.reference, found.action));
+        let named = |name: &str, action| Some((Some(name.to_owned()), action));
+        assert_eq!(parse("/v1/prompts/a%40prod/completions"), named("a@prod", PromptAction::Complete));
+        assert_eq!(parse("/v1/prompts/a@2/render"), named("a@2", PromptAction::Render));
+        assert_eq!(parse("/v1/v1/prompts/a/generate"), named("a", PromptAction::Complete));
+        assert_eq!(parse("/v1/prompt/complete"), Some((None, PromptAction::Complete)));
+        for path in
+            ["/v1/prompts", "/v1/prompts/a", "/v1/prompts/a/versions", "/v1/prompts//render", "/v1/prompts/a/render/b"]
+        {
+            assert_eq!(parse(path), None, "{path}");
+        }
+        assert_eq!(PromptPath::parse("GET", "/v1/prompts/a/render"), None);
+    }
+
+    #[test]
+    fn fields_of_the_body_override_each_other() {
+        let body =
+            br#"{"variables": null, "a": 1, "hyperparameters": {"a": 2, "b": 3, "variables": {}}, "b": 4, "b": 5}"#;
+        let request = PromptRequest::parse(body).unwrap();
+        let fields: Vec<_> = request.overrides.iter().map(|(name, value)| (name.as_str(), value.get())).collect();
+        assert_eq!((fields, request.variables), (vec![("a", "1"), ("b", "5")], serde_json::json!({})));
+        assert_eq!(PromptRequest::parse(b" \n").unwrap().variables, serde_json::json!({}));
+    }
+}

@@ -1,0 +1,375 @@
+//! Renders templates. The work and the output are bounded, whatever the template and the variables are.
+
+use std::{borrow::Cow, fmt::Write as _};
+
+use serde_json::Value;
+
+use super::{MAX_DEPTH, Template, TemplateNode, VariablePath};
+
+/// How much work a template may take.
+#[derive(Debug, Clone, Copy)]
+pub struct RenderLimits {
+    /// Maximum length of the output in bytes.
+    pub output_bytes: usize,
+    /// Maximum number of rendered nodes, looked-up names, and bytes of indented partials.
+    pub steps: usize,
+}
+
+impl RenderLimits {
+    /// Limits of a template that is rendered on the thread that serves requests; it takes far less than a millisecond.
+    pub const INLINE: Self = Self { output_bytes: 128 * 1024, steps: 10_000 };
+    /// Limits of a template that is rendered on a blocking thread.
+    pub const FULL: Self = Self { output_bytes: 4 * 1024 * 1024, steps: 4 * 1024 * 1024 };
+}
+
+/// How values are escaped. Text of the template is never escaped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Escape {
+    /// Values are inserted as they are.
+    None,
+    /// Values are inserted as the content of a JSON string, without its quotation marks.
+    Json,
+    /// Values are escaped as HTML, as the Mustache specification demands, except for `{{{name}}}` and `{{&name}}`.
+    Html,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RenderError {
+    /// The template includes a partial that does not exist.
+    UnknownPartial(Box<str>),
+    /// A partial with indentation is no valid template.
+    InvalidPartial(Box<str>),
+    TooDeep,
+    TooLarge {
+        limit: usize,
+    },
+    TooMuchWork {
+        limit: usize,
+    },
+}
+
+impl RenderError {
+    /// Returns true if higher limits may help.
+    pub fn is_limit(&self) -> bool {
+        matches!(self, Self::TooLarge { .. } | Self::TooMuchWork { .. })
+    }
+}
+
+impl std::fmt::Display for RenderError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::UnknownPartial(name) => write!(formatter, "the partial `{name}` does not exist"),
+            Self::InvalidPartial(name) => write!(formatter, "the partial `{name}` is not a valid template"),
+            Self::TooDeep => write!(formatter, "partials are nested deeper than {MAX_DEPTH}"),
+            Self::TooLarge { limit } => write!(formatter, "the rendered text is longer than {limit} bytes"),
+            Self::TooMuchWork { limit } => write!(formatter, "rendering takes more than {limit} steps"),
+        }
+    }
+}
+
+/// A partial as a renderer needs it: its source and its parsed form.
+pub struct PartialSource<'p> {
+    pub source: &'p str,
+    pub template: &'p Template,
+}
+
+/// Renders templates with the same variables and partials.
+pub struct Renderer<'r, F> {
+    variables: &'r Value,
+    find_partial: F,
+    escape: Escape,
+    limits: RenderLimits,
+    steps: usize,
+    /// Names without a value, each once.
+    missing: Vec<String>,
+    partial_depth: usize,
+}
+
+/// Values of the sections around a node, the innermost last.
+type Scope<'v> = Vec<&'v Value>;
+
+impl<'r, F: Fn(&str) -> Option<PartialSource<'r>>> Renderer<'r, F> {
+    /// `variables` are usually an object. `find_partial` returns a partial by its name.
+    pub fn new(variables: &'r Value, escape: Escape, limits: RenderLimits, find_partial: F) -> Self {
+        Self { variables, find_partial, escape, limits, steps: 0, missing: Vec::new(), partial_depth: 0 }
+    }
+
+    /// Appends the rendered template to `output`.
+    pub fn render(&mut self, template: &Template, output: &mut String) -> Result<(), RenderError> {
+        self.render_nodes(&template.nodes, &mut Vec::new(), output)
+    }
+
+    /// Returns the names that had no value so far, in the order of their first use.
+    pub fn into_missing(self) -> Vec<String> {
+        self.missing
+    }
+
+    fn render_nodes<'v>(
+        &mut self,
+        nodes: &[TemplateNode],
+        scope: &mut Scope<'v>,
+        output: &mut String,
+    ) -> Result<(), RenderError>
+    where
+        'r: 'v,
+    {
+        for node in nodes {
+            self.count_steps(1)?;
+            match node {
+                TemplateNode::Text(text) => output.push_str(text),
+                TemplateNode::Variable { path, is_unescaped } => {
+                    self.render_variable(path, *is_unescaped, scope, output);
+                }
+                TemplateNode::Section { path, is_inverted, nodes } => {
+                    self.render_section(path, *is_inverted, nodes, scope, output)?;
+                }
+                TemplateNode::Partial { name, indent } => self.render_partial(name, indent, scope, output)?,
+            }
+            if output.len() > self.limits.output_bytes {
+                return Err(RenderError::TooLarge { limit: self.limits.output_bytes });
+            }
+        }
+        Ok(())
+    }
+
+    fn render_variable(&mut self, path: &VariablePath, is_unescaped: bool, scope: &Scope<'_>, output: &mut String) {
+        let Some(value) = self.find(path, scope) else {
+            self.note_missing(path);
+            return;
+        };
+        let text = match value {
+            Value::Null => return,
+            Value::String(text) => Cow::Borrowed(text.as_str()),
+            other => Cow::Owned(other.to_string()),
+        };
+        match self.escape {
+            Escape::Json => push_json_escaped(output, &text),
+            Escape::Html if !is_unescaped => push_html_escaped(output, &text),
+            Escape::None | Escape::Html => output.push_str(&text),
+        }
+    }
+
+    fn render_section<'v>(
+        &mut self,
+        path: &VariablePath,
+        is_inverted: bool,
+        nodes: &[TemplateNode],
+        scope: &mut Scope<'v>,
+        output: &mut String,
+    ) -> Result<(), RenderError>
+    where
+        'r: 'v,
+    {
+        let value = self.find(path, scope).filter(|value| is_truthy(value));
+        match value {
+            None if is_inverted => self.render_nodes(nodes, scope, output),
+            Some(_) if is_inverted => Ok(()),
+            None => Ok(()),
+            Some(Value::Array(items)) => items.iter().try_for_each(|item| {
+                self.count_steps(1)?;
+                scope.push(item);
+                let result = self.render_nodes(nodes, scope, output);
+                scope.pop();
+                result
+            }),
+            Some(value) => {
+                scope.push(value);
+                let result = self.render_nodes(nodes, scope, output);
+                scope.pop();
+                result
+            }
+        }
+    }
+
+    fn render_partial<'v>(
+        &mut self,
+        name: &str,
+        indent: &str,
+        scope: &mut Scope<'v>,
+        output: &mut String,
+    ) -> Result<(), RenderError>
+    where
+        'r: 'v,
+    {
+        let partial = (self.find_partial)(name).ok_or_else(|| RenderError::UnknownPartial(name.into()))?;
+        if self.partial_depth == MAX_DEPTH {
+            return Err(RenderError::TooDeep);
+        }
+        self.partial_depth += 1;
+        let result = if indent.is_empty() {
+            self.render_nodes(&partial.template.nodes, scope, output)
+        } else {
+            let source = indent_lines(partial.source, indent);
+            self.count_steps(source.len())?;
+            let template = Template::parse(&source).map_err(|_| RenderError::InvalidPartial(name.into()))?;
+            self.render_nodes(&template.nodes, scope, output)
+        };
+        self.partial_depth -= 1;
+        result
+    }
+
+    /// Looks a name up. The first part of a dotted name is looked up in all scopes, the others only in its value.
+    fn find<'v>(&mut self, path: &VariablePath, scope: &Scope<'v>) -> Option<&'v Value>
+    where
+        'r: 'v,
+    {
+        let Some((first, rest)) = path.0.split_first() else { return Some(scope.last().unwrap_or(&self.variables)) };
+        self.steps += scope.len() + rest.len();
+        let in_scope = scope.iter().rev().find_map(|value| value.as_object()?.get(&**first));
+        let mut value = in_scope.or_else(|| self.variables.as_object()?.get(&**first))?;
+        for part in rest {
+            value = value.as_object()?.get(&**part)?;
+        }
+        Some(value)
+    }
+
+    fn note_missing(&mut self, path: &VariablePath) {
+        let name = path.to_string();
+        // Few names are missing, so a list is enough; a template without any value is bounded by its own length.
+        if self.missing.len() < MAX_REPORTED_NAMES && !self.missing.contains(&name) {
+            self.missing.push(name);
+        }
+    }
+
+    fn count_steps(&mut self, steps: usize) -> Result<(), RenderError> {
+        self.steps += steps;
+        let limit = self.limits.steps;
+        if self.steps > limit { Err(RenderError::TooMuchWork { limit }) } else { Ok(()) }
+    }
+}
+
+/// Maximum number of missing names that are reported.
+const MAX_REPORTED_NAMES: usize = 100;
+
+/// Returns false for values that hide a section: nothing, `false`, zero, an empty text and an empty list.
+fn is_truthy(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(flag) => *flag,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(_) => true,
+    }
+}
+
+/// Puts the indentation before each line.
+fn indent_lines(source: &str, indent: &str) -> String {
+    source.split_inclusive('\n').fold(String::with_capacity(source.len() * 2), |mut indented, line| {
+        indented.push_str(indent);
+        indented.push_str(line);
+        indented
+    })
+}
+
+fn push_html_escaped(output: &mut String, text: &str) {
+    for character in text.chars() {
+        match character {
+            '&' => output.push_str("&amp;"),
+            '<' => output.push_str("&lt;"),
+            '>' => output.push_str("&gt;"),
+            '"' => output.push_str("&quot;"),
+            '\'' => output.push_str("&#39;"),
+            other => output.push(other),
+        }
+    }
+}
+
+/// Appends the content of a JSON string.
+pub(in crate::prompts) fn push_json_escaped(output: &mut String, text: &str) {
+    let mut start = 0;
+    for (index, byte) in text.bytes().enumerate() {
+        let escaped = match byte {
+            b'"' => "\\\"",
+            b'\\' => "\\\\",
+            b'\n' => "\\n",
+            b'\r' => "\\r",
+            b'\t' => "\\t",
+            0..=0x1f => "",
+            _ => continue,
+        };
+        output.push_str(&text[start..index]);
+        start = index + 1;
+        if escaped.is_empty() {
+            write!(output, "\\u{byte:04x}").ok();
+        } else {
+            output.push_str(escaped);
+        }
+    }
+    output.push_str(&text[start..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn render(source: &str, variables: &Value, escape: Escape) -> Result<String, RenderError> {
+        let template = Template::parse(source).unwrap();
+        let mut output = String::new();
+        Renderer::new(variables, escape, RenderLimits::FULL, |_| None).render(&template, &mut output).map(|()| output)
+    }
+
+    #[test]
+    fn values_are_inserted_as_they_are_or_escaped() {
+        let values = json!({"a": "<\"\n\\\u{1}>", "n": 1.50, "l": [1, "x"], "o": {"k": null}, "none": null});
+        let template = "{{a}}|{{{a}}}|{{n}}|{{l}}|{{o}}|{{none}}|{{o.k}}";
+        let raw = "<\"\n\\\u{1}>";
+        assert_eq!(
+            render(template, &values, Escape::None).unwrap(),
+            format!("{raw}|{raw}|1.5|[1,\"x\"]|{{\"k\":null}}||")
+        );
+        let escaped = "<\\\"\\n\\\\\\u0001>";
+        assert_eq!(
+            render(template, &values, Escape::Json).unwrap(),
+            format!("{escaped}|{escaped}|1.5|[1,\\\"x\\\"]|{{\\\"k\\\":null}}||")
+        );
+    }
+
+    #[test]
+    fn falsy_values_hide_sections() {
+        for value in [json!(null), json!(false), json!(0), json!(0.0), json!(""), json!([])] {
+            assert_eq!(render("{{#x}}a{{/x}}{{^x}}b{{/x}}", &json!({"x": value}), Escape::None).unwrap(), "b");
+        }
+        for value in [json!(true), json!(1), json!("0"), json!({})] {
+            assert_eq!(render("{{#x}}a{{/x}}{{^x}}b{{/x}}", &json!({"x": value}), Escape::None).unwrap(), "a");
+        }
+    }
+
+    #[test]
+    fn missing_names_are_reported_once() {
+        let template = Template::parse("{{a}}{{b.c}}{{a}}{{d}}{{#e}}{{f}}{{/e}}").unwrap();
+        let variables = json!({"d": null});
+        let mut renderer = Renderer::new(&variables, Escape::None, RenderLimits::FULL, |_| None);
+        renderer.render(&template, &mut String::new()).unwrap();
+        assert_eq!(renderer.into_missing(), ["a", "b.c"]);
+    }
+
+    #[test]
+    fn work_and_output_are_bounded() {
+        let items = |count: usize| Value::Array(vec![json!(1); count]);
+        let nested = json!({"a": items(300), "b": items(300), "c": items(300)});
+        let template = "{{#a}}{{#b}}{{#c}}{{/c}}{{/b}}{{/a}}";
+        assert_eq!(
+            render(template, &nested, Escape::None),
+            Err(RenderError::TooMuchWork { limit: RenderLimits::FULL.steps })
+        );
+        let long = json!({"a": items(5000), "t": "x".repeat(1000)});
+        assert_eq!(
+            render("{{#a}}{{t}}{{/a}}", &long, Escape::None),
+            Err(RenderError::TooLarge { limit: RenderLimits::FULL.output_bytes })
+        );
+        assert_eq!(render("{{>p}}", &json!({}), Escape::None), Err(RenderError::UnknownPartial("p".into())));
+    }
+
+    #[test]
+    fn partials_that_include_themselves_end() {
+        let partial = Template::parse("{{>p}}").unwrap();
+        let variables = json!({});
+        let find = |_: &str| Some(PartialSource { source: "{{>p}}", template: &partial });
+        let result =
+            Renderer::new(&variables, Escape::None, RenderLimits::FULL, find).render(&partial, &mut String::new());
+        assert_eq!(result, Err(RenderError::TooDeep));
+    }
+}

@@ -1,0 +1,71 @@
+//! Responses to requests that a guardrail denies.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use penstock_llm::{
+    api_format::ApiFormat,
+    translation::{Notice, write_notice},
+};
+use penstock_net::ResponseBody;
+use serde_json::{Value, json};
+
+use super::subject::HookSubject;
+use crate::{
+    gateway_state::GatewayState,
+    response::{delivery::UpstreamResponse, offload::with_content_type},
+};
+
+/// Status of a denial.
+const DENIED_STATUS: u16 = 446;
+const MESSAGE: &str = "the guardrail checks failed; see hook_results for the reasons";
+
+/// Returns a denial with status 446.
+pub(super) fn denial(state: &GatewayState, results: &Value, dialect: ApiFormat) -> UpstreamResponse {
+    let error = match dialect {
+        ApiFormat::OpenAi => json!({"message": MESSAGE, "type": "hooks_failed", "param": null, "code": null}),
+        ApiFormat::Gemini => json!({"code": DENIED_STATUS, "message": MESSAGE, "status": "FAILED_PRECONDITION"}),
+        ApiFormat::Anthropic | ApiFormat::Bedrock => json!({"type": "hooks_failed", "message": MESSAGE}),
+    };
+    let mut body = json!({"error": error, "hook_results": results});
+    match dialect {
+        ApiFormat::Anthropic => body["type"] = "error".into(),
+        ApiFormat::Bedrock => body["message"] = MESSAGE.into(),
+        ApiFormat::OpenAi | ApiFormat::Gemini => (),
+    }
+    let bytes = body.to_string().into_bytes().into();
+    let mut response = UpstreamResponse::from_gateway(bytes, dialect, &state.coarse_timer);
+    response.incoming.head.status = DENIED_STATUS;
+    response
+}
+
+/// Returns a denial with status 200, whose message stands in place of the model's text. Formats that cannot express it
+/// get a denial with status 446.
+pub(super) fn soft_denial(
+    state: &GatewayState,
+    subject: &HookSubject,
+    results: &Value,
+    dialect: ApiFormat,
+) -> UpstreamResponse {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let notice = Notice {
+        operation: subject.operation,
+        model: &subject.model,
+        is_streaming: subject.is_streaming,
+        text: MESSAGE,
+        created: now.as_secs(),
+        id_suffix: &format!("{:x}{:08x}", now.as_millis(), fastrand::u32(..)),
+    };
+    let Some((kind, bytes)) = write_notice(&notice) else { return denial(state, results, dialect) };
+    let mut response = UpstreamResponse::from_gateway(bytes::Bytes::new(), dialect, &state.coarse_timer);
+    let headers = std::mem::take(&mut response.incoming.head.headers);
+    response.incoming.head.headers = with_content_type(headers, kind.as_bytes());
+    let bytes = match serde_json::from_slice::<Value>(&bytes) {
+        Ok(Value::Object(mut fields)) => {
+            fields.insert("hook_results".to_owned(), results.clone());
+            Value::Object(fields).to_string().into_bytes()
+        }
+        _ => bytes,
+    };
+    response.incoming.body = ResponseBody::from_bytes(bytes.into());
+    response
+}

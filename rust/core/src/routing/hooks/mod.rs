@@ -1,0 +1,490 @@
+//! Guardrails of a request: the hooks of its target and the defaults of its caller, run before it is sent and after the
+//! response.
+
+mod denial;
+mod external;
+mod runner;
+mod stream_end;
+mod subject;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use penstock_llm::texts::{TextPart, request_texts, response_texts, stream::StreamTexts};
+use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use self::{
+    runner::{HookRun, HookRunner, reads_texts, run_hooks, runs_at},
+    subject::HookSubject,
+};
+use crate::{
+    accounting::{record::RecordSink, routing_decision::RoutingStep},
+    config::Node,
+    error::{Error, Result},
+    gateway_state::GatewayState,
+    guardrails::{
+        checks::Stage,
+        hook::{Hook, HookReference, StreamMode},
+        results::{HookResult, SharedHookResults},
+    },
+    resolve::{target::Target, target_resolver::TargetResolver},
+    response::{
+        delivery::{self, StreamFraming, UpstreamResponse},
+        offload::{run_offloaded, with_content_type},
+    },
+    routing::{executor::RouteExecutor, replay_body::PreparedBody},
+};
+
+/// Status of a response whose hooks failed but do not deny it.
+const FAILED_STATUS: u16 = 246;
+const UNREADABLE_REQUEST: &str = "the request body is not a JSON object";
+const UNREADABLE_RESPONSE: &str = "the response body is not a JSON object";
+const UNREADABLE_STREAM: &str = "the stream has another format than its operation";
+const COMPRESSED: &str = "the response is compressed";
+const TOO_BUSY: &str = "too many asynchronous guardrails are running";
+/// Bodies that asynchronous hooks may hold after their requests have ended, in permits of this many bytes.
+static BACKGROUND: Semaphore = Semaphore::const_new(1024);
+const BACKGROUND_BYTES_PER_PERMIT: u32 = 64 * 1024;
+const TOO_LARGE: &str = "the response is too large to be checked";
+
+/// Hooks of one target of a request.
+pub(crate) struct TargetHooks {
+    before: Vec<Arc<Hook>>,
+    after: Vec<Arc<Hook>>,
+    results: SharedHookResults,
+    runner: HookRunner,
+    /// What the hooks before the request saw, with their changes.
+    subject: Arc<HookSubject>,
+    /// True if results may be appended to streams.
+    is_strict: bool,
+}
+
+/// Returns true if the caller's defaults add guardrails to its requests.
+pub(crate) fn has_defaults(resolver: &TargetResolver<'_>) -> bool {
+    let caller = resolver.caller;
+    caller.key.is_some_and(|key| key.guardrails().is_some())
+        || resolver.snapshot.default_guardrails(caller.workspace()).is_some()
+}
+
+/// Returns true if hooks of a node or the defaults of the caller read responses, which must not be compressed then.
+pub(crate) fn read_responses(walk: &RouteExecutor<'_>, node: &Node) -> bool {
+    let (resolver, workspace) = (walk.resolver, walk.resolver.caller.workspace());
+    let defaults =
+        [resolver.caller.key.and_then(|key| key.guardrails()), resolver.snapshot.default_guardrails(workspace)];
+    node.features.guardrails.has_after() || defaults.into_iter().flatten().any(|defaults| !defaults.output.is_empty())
+}
+
+/// Returns the hooks with these names, and those that are defined in the config.
+fn resolve_hooks<'h>(
+    resolver: &TargetResolver<'_>,
+    own: impl Iterator<Item = &'h HookReference>,
+    defaults: impl Iterator<Item = &'h Box<str>>,
+) -> Result<Vec<Arc<Hook>>> {
+    let find = |name: &str| {
+        let found = resolver.snapshot.find_guardrail(resolver.caller.workspace(), name);
+        // A guardrail that cannot run must not be left out.
+        let hook = found.and_then(|saved| saved.hook()).map(Arc::clone);
+        hook.ok_or_else(|| Error::NotFoundInWorkspace { kind: "guardrail", slug: name.to_owned() })
+    };
+    let mut hooks = Vec::new();
+    for reference in own {
+        hooks.push(match reference {
+            HookReference::Inline(hook) => Arc::clone(hook),
+            HookReference::Saved(name) => find(name)?,
+        });
+    }
+    for name in defaults {
+        let hook = find(name)?;
+        if !hooks.iter().any(|other| Arc::ptr_eq(other, &hook)) {
+            hooks.push(hook);
+        }
+    }
+    Ok(hooks)
+}
+
+impl TargetHooks {
+    /// Returns the hooks of a request to one target; `None` if there are none.
+    ///
+    /// # Errors
+    /// If a guardrail does not exist or cannot run.
+    pub async fn for_target(
+        walk: &RouteExecutor<'_>,
+        node: &Node,
+        target: &Target<'_>,
+        prepared: &PreparedBody,
+    ) -> Result<Option<Box<Self>>> {
+        let resolver = walk.resolver;
+        let key_defaults = resolver.caller.key.and_then(|key| key.guardrails());
+        let workspace_defaults = resolver.snapshot.default_guardrails(resolver.caller.workspace());
+        let features = &node.features.guardrails;
+        if features.is_empty() && key_defaults.is_none() && workspace_defaults.is_none() {
+            return Ok(None);
+        }
+        let defaults = || [key_defaults, workspace_defaults].into_iter().flatten();
+        let before = resolve_hooks(resolver, features.before(), defaults().flat_map(|one| &one.input))?;
+        let after = resolve_hooks(resolver, features.after(), defaults().flat_map(|one| &one.output))?;
+        let results = SharedHookResults::default();
+        let operation = walk.call.requested_operation();
+        let bytes = match &prepared.body {
+            Body::Complete(bytes) if walk.replay_body.as_json().is_some() => bytes.clone(),
+            _ => Bytes::new(),
+        };
+        let parse = move || {
+            let request: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+            let texts = if request.is_object() { request_texts(&request) } else { Vec::new() };
+            (request, texts)
+        };
+        let length = prepared.body.complete_bytes().len();
+        let (request, texts) = run_offloaded(length, parse).await?;
+        let subject = HookSubject {
+            stage: Stage::Input,
+            operation,
+            provider: target.provider.slug(),
+            model: prepared.model.clone(),
+            is_streaming: prepared.is_streaming || operation.is_always_streaming(),
+            metadata: walk.log.metadata.pairs().to_vec(),
+            headers: walk.call.head.headers.clone(),
+            // Other requests have no texts that hooks read.
+            unreadable: (reads_texts(operation) && !request.is_object()).then_some(UNREADABLE_REQUEST),
+            request: Arc::new(request),
+            response: Value::Null,
+            texts,
+            body_bytes: length,
+        };
+        let state = walk.state;
+        let runner = HookRunner { upstream: Arc::clone(&state.upstream), hosts: Arc::clone(&state.shared.check_hosts) };
+        let is_strict = target.is_strict;
+        Ok(Some(Box::new(Self { before, after, results, runner, subject: Arc::new(subject), is_strict })))
+    }
+
+    pub fn results(&self) -> &SharedHookResults {
+        &self.results
+    }
+
+    /// Returns what distinguishes these hooks in the key of a cached response.
+    pub fn cache_key(&self) -> Vec<u8> {
+        let hooks = self.before.iter().chain(&self.after);
+        hooks.flat_map(|hook| hook.fingerprint.to_le_bytes()).collect()
+    }
+
+    /// Runs the hooks before the request, and applies their changes to its body. Returns the response if they deny it.
+    pub async fn check_request(
+        &mut self,
+        walk: &mut RouteExecutor<'_>,
+        node: &Node,
+        prepared: &mut PreparedBody,
+    ) -> Result<Option<UpstreamResponse>> {
+        if self.before.is_empty() {
+            return Ok(None);
+        }
+        let run = self.run(walk.state, &self.before, Arc::clone(&self.subject)).await;
+        let denial = denying(&self.results.lock().before).cloned();
+        self.subject = run.subject;
+        if let Some(denied_by) = denial {
+            let at = node.path.clone();
+            walk.record_step(|| RoutingStep::Failed { at, error: "guardrail_denied" });
+            let dialect = walk.call.client_api_format();
+            return Ok(Some(self.deny(walk.state, &denied_by, dialect)));
+        }
+        // A provider may read a repeated key otherwise than these hooks did, so it gets what they read.
+        let is_checked = self.before.iter().any(|hook| hook.denies) && self.subject.request.is_object();
+        if run.is_changed || is_checked {
+            self.replace_request(prepared).await?;
+        }
+        Ok(None)
+    }
+
+    /// Runs hooks and adds their results. Asynchronous ones go on in the background, and add theirs when they are done.
+    async fn run(&self, gateway: &GatewayState, hooks: &[Arc<Hook>], subject: Arc<HookSubject>) -> HookRun {
+        let stage = subject.stage;
+        let (background, hooks): (Vec<_>, Vec<_>) = hooks.iter().cloned().partition(|hook| hook.is_async);
+        let cost = 1 + subject.body_bytes as u32 / BACKGROUND_BYTES_PER_PERMIT;
+        let permit = if background.is_empty() { None } else { BACKGROUND.try_acquire_many(cost).ok() };
+        if !background.is_empty() && permit.is_none() {
+            let skipped: Vec<_> = background.iter().map(|hook| runner::unreadable_result(hook, TOO_BUSY)).collect();
+            count(&gateway.record_sink, &skipped);
+            self.results.lock().add(stage, skipped);
+        }
+        if let Some(permit) = permit {
+            let (runner, results, subject) = (self.runner.clone(), self.results.clone(), Arc::clone(&subject));
+            let sink = Arc::clone(&gateway.record_sink);
+            tokio::spawn(async move {
+                let _permit = permit;
+                let run = run_hooks(&runner, &background, subject).await;
+                count(&sink, &run.results);
+                results.lock().add(stage, run.results);
+            });
+        }
+        let mut run = run_hooks(&self.runner, &hooks, subject).await;
+        count(&gateway.record_sink, &run.results);
+        self.results.lock().add(stage, std::mem::take(&mut run.results));
+        run
+    }
+
+    /// Replaces the body of the request by the changed one. The model stays: target and credential belong to it.
+    async fn replace_request(&mut self, prepared: &mut PreparedBody) -> Result<()> {
+        let subject = Arc::make_mut(&mut self.subject);
+        let before: Option<Value> = {
+            let bytes = prepared.body.complete_bytes();
+            penstock_llm::json::edit::pick_values(bytes, &["model".to_owned()]).into_iter().next().flatten()
+        };
+        if subject.request.get("model") != before.as_ref()
+            && let Some(fields) = Arc::make_mut(&mut subject.request).as_object_mut()
+        {
+            match before {
+                Some(model) => drop(fields.insert("model".to_owned(), model)),
+                None => drop(fields.shift_remove("model")),
+            }
+        }
+        let request = Arc::clone(&subject.request);
+        let length = prepared.body.complete_bytes().len();
+        let bytes = run_offloaded(length, move || request.to_string().into_bytes()).await?;
+        prepared.body = Body::Complete(bytes.into());
+        Ok(())
+    }
+
+    /// Returns the response of a denied request or response.
+    fn deny(
+        &self,
+        state: &GatewayState,
+        denied_by: &HookResult,
+        dialect: penstock_llm::api_format::ApiFormat,
+    ) -> UpstreamResponse {
+        let results = self.results.lock().to_client_json();
+        if denied_by.is_soft {
+            return denial::soft_denial(state, &self.subject, &results, dialect);
+        }
+        denial::denial(state, &results, dialect)
+    }
+
+    /// Adds the results to a cached response. Hooks after the response do not run again.
+    pub async fn decorate_cached(&self, response: UpstreamResponse) -> Result<UpstreamResponse> {
+        let mut response = response;
+        if let Some(bytes) = response.incoming.body.buffered_bytes().cloned() {
+            self.append_results(&mut response, bytes, None).await?;
+        }
+        Ok(response)
+    }
+
+    /// Runs the hooks after a response with status 200, and adds all results to it.
+    pub async fn check_response(
+        &self,
+        walk: &RouteExecutor<'_>,
+        mut response: UpstreamResponse,
+    ) -> Result<UpstreamResponse> {
+        let operation = self.subject.operation;
+        // Retries begin anew.
+        self.results.lock().after.clear();
+        let framing = response.chunk_format(operation);
+        let runs = response.status() == 200 && !self.after.is_empty() && runs_at(operation, Stage::Output);
+        match framing {
+            Some(framing) => self.check_stream(walk, response, framing, runs).await,
+            None if runs || self.results.lock().has_visible() => {
+                let Some(bytes) = self.collect(walk, &mut response).await? else {
+                    return Ok(self.conclude_unreadable(walk, response, TOO_LARGE, runs));
+                };
+                if !delivery::is_uncompressed(response.headers()) {
+                    response.incoming.body.put_back(bytes);
+                    return Ok(self.conclude_unreadable(walk, response, COMPRESSED, runs));
+                }
+                if !runs {
+                    self.append_results(&mut response, bytes, None).await?;
+                    return Ok(response);
+                }
+                self.check_whole(walk, response, bytes).await
+            }
+            None => Ok(response),
+        }
+    }
+
+    async fn check_whole(
+        &self,
+        walk: &RouteExecutor<'_>,
+        mut response: UpstreamResponse,
+        bytes: Bytes,
+    ) -> Result<UpstreamResponse> {
+        let copy = bytes.clone();
+        let parse = move || {
+            let body: Value = serde_json::from_slice(&copy).unwrap_or_default();
+            let texts = if body.is_object() { response_texts(&body) } else { Vec::new() };
+            (body, texts)
+        };
+        let (body, texts) = run_offloaded(bytes.len(), parse).await?;
+        let unreadable = (!body.is_object()).then_some(UNREADABLE_RESPONSE);
+        let run = self.run(walk.state, &self.after, self.response_subject(body, texts, bytes.len(), unreadable)).await;
+        let denied_by = denying(&self.results.lock().after).cloned();
+        if let Some(denied_by) = denied_by {
+            return Ok(self.deny(walk.state, &denied_by, response.dialect));
+        }
+        let changed = run.is_changed.then(|| run.subject.response.clone());
+        self.append_results(&mut response, bytes, changed).await?;
+        Ok(response)
+    }
+
+    async fn check_stream(
+        &self,
+        walk: &RouteExecutor<'_>,
+        mut response: UpstreamResponse,
+        framing: StreamFraming,
+        runs: bool,
+    ) -> Result<UpstreamResponse> {
+        if framing != StreamFraming::SseEvents || !delivery::is_uncompressed(response.headers()) {
+            return Ok(self.conclude_unreadable(walk, response, UNREADABLE_STREAM, runs));
+        }
+        let must_hold = runs && self.after.iter().any(|hook| hook.stream_mode() == StreamMode::Hold);
+        if !must_hold {
+            if self.results.lock().has_failed() {
+                response.incoming.head.status = FAILED_STATUS;
+            }
+            stream_end::attach(self, &mut response, runs);
+            return Ok(response);
+        }
+        let operation = self.subject.operation;
+        let share = walk.state.shared.recovery_memory.new_permit();
+        if !response.buffer_stream(framing, operation, share).await? {
+            return Ok(self.conclude_unreadable(walk, response, TOO_LARGE, runs));
+        }
+        let bytes = response.incoming.body.buffered_bytes().cloned().unwrap_or_default();
+        let copy = bytes.clone();
+        let texts = run_offloaded(bytes.len(), move || StreamTexts::read(&copy)).await?;
+        let parts = texts.as_ref().map(|texts| texts.parts().to_vec()).unwrap_or_default();
+        let unreadable = texts.is_none().then_some(UNREADABLE_STREAM);
+        let run =
+            self.run(walk.state, &self.after, self.response_subject(Value::Null, parts, bytes.len(), unreadable)).await;
+        let denied_by = denying(&self.results.lock().after).cloned();
+        if let Some(denied_by) = denied_by {
+            return Ok(self.deny(walk.state, &denied_by, response.dialect));
+        }
+        if let (true, Some(texts)) = (run.is_changed, texts) {
+            let new: Vec<String> = run.subject.texts.iter().map(|part| part.text.clone()).collect();
+            let changed = run_offloaded(bytes.len(), move || texts.with_texts(&new)).await?;
+            response.incoming.body = ResponseBody::from_bytes(changed.into());
+        }
+        if self.results.lock().has_failed() {
+            response.incoming.head.status = FAILED_STATUS;
+        }
+        stream_end::attach(self, &mut response, false);
+        Ok(response)
+    }
+
+    /// Returns what the hooks after the response check.
+    fn response_subject(
+        &self,
+        response: Value,
+        texts: Vec<TextPart>,
+        body_bytes: usize,
+        unreadable: Option<&'static str>,
+    ) -> Arc<HookSubject> {
+        let HookSubject { operation, provider, model, is_streaming, metadata, headers, request, .. } = &*self.subject;
+        Arc::new(HookSubject {
+            stage: Stage::Output,
+            operation: *operation,
+            provider,
+            model: model.clone(),
+            is_streaming: *is_streaming,
+            metadata: metadata.clone(),
+            headers: headers.clone(),
+            request: Arc::clone(request),
+            response,
+            texts,
+            body_bytes,
+            unreadable,
+        })
+    }
+
+    /// Ends the checks of a response that cannot be read: denying hooks deny it, all others are skipped.
+    fn conclude_unreadable(
+        &self,
+        walk: &RouteExecutor<'_>,
+        mut response: UpstreamResponse,
+        reason: &'static str,
+        runs: bool,
+    ) -> UpstreamResponse {
+        if runs {
+            let results: Vec<_> = self.after.iter().map(|hook| runner::unreadable_result(hook, reason)).collect();
+            count(&walk.state.record_sink, &results);
+            let denied_by = denying(&results).cloned();
+            self.results.lock().after = results;
+            if let Some(denied_by) = denied_by {
+                return self.deny(walk.state, &denied_by, response.dialect);
+            }
+        }
+        if response.status() == 200 && self.results.lock().has_failed() {
+            response.incoming.head.status = FAILED_STATUS;
+        }
+        response
+    }
+
+    /// Collects a whole response; `None` if it is too large, in which case its body is still complete.
+    async fn collect(&self, walk: &RouteExecutor<'_>, response: &mut UpstreamResponse) -> Result<Option<Bytes>> {
+        let mut share = walk.state.shared.recovery_memory.new_permit();
+        let body = &mut response.incoming.body;
+        if let Some(bytes) = body.buffered_bytes() {
+            return Ok(Some(bytes.clone()));
+        }
+        let mut bytes = Vec::new();
+        while let Some(chunk) = body.next_chunk().await.transpose()? {
+            bytes.extend_from_slice(&chunk);
+            if !share.try_reserve(chunk.len()) {
+                body.put_back(bytes.into());
+                return Ok(None);
+            }
+        }
+        Ok(Some(Bytes::from_owner(BudgetedBytes { bytes, permit: share })))
+    }
+
+    /// Adds the results to a JSON body, which may have changed, and sets the status.
+    async fn append_results(
+        &self,
+        response: &mut UpstreamResponse,
+        bytes: Bytes,
+        changed: Option<Value>,
+    ) -> Result<()> {
+        let (results, has_visible, has_failed) = {
+            let results = self.results.lock();
+            (results.to_client_json(), results.has_visible(), results.has_failed())
+        };
+        if has_failed && response.status() == 200 {
+            response.incoming.head.status = FAILED_STATUS;
+        }
+        if changed.is_none() && !has_visible {
+            response.incoming.body = ResponseBody::from_bytes(bytes);
+            return Ok(());
+        }
+        let length = bytes.len();
+        let body = run_offloaded(length, move || {
+            let body = changed.or_else(|| serde_json::from_slice(&bytes).ok());
+            let Some(Value::Object(mut fields)) = body else { return bytes };
+            if has_visible {
+                fields.insert("hook_results".to_owned(), results);
+            }
+            Value::Object(fields).to_string().into_bytes().into()
+        })
+        .await?;
+        let head = &mut response.incoming.head;
+        let kind = head.headers.get_str("content-type").unwrap_or("application/json").to_owned();
+        head.headers = with_content_type(std::mem::take(&mut head.headers), kind.as_bytes());
+        response.incoming.body = ResponseBody::from_bytes(body);
+        Ok(())
+    }
+}
+
+fn count(sink: &RecordSink, results: &[HookResult]) {
+    let metrics = &sink.metrics;
+    for result in results {
+        match result.skipped {
+            Some(_) => metrics.guardrails_skipped.add(1),
+            None if result.denies => metrics.guardrails_denied.add(1),
+            None if result.verdict => metrics.guardrails_passed.add(1),
+            None => metrics.guardrails_failed.add(1),
+        }
+    }
+}
+
+/// Returns the first hook that denies. A denial with status 446 comes before one with status 200.
+fn denying(results: &[HookResult]) -> Option<&HookResult> {
+    let denying = || results.iter().filter(|result| result.denies);
+    denying().find(|result| !result.is_soft).or_else(|| denying().next())
+}

@@ -1,0 +1,263 @@
+//! Runs hooks: all hooks at the same time, and the checks of a hook too unless it runs them one after the other.
+
+use std::{
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
+
+use futures_util::future::join_all;
+use penstock_llm::operation::Operation;
+use penstock_net::Upstream;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::{external::call_host, subject::HookSubject};
+use crate::{
+    guardrails::{
+        checks::{CheckError, CheckOutcome, ExternalCall, Stage},
+        hook::{Hook, HookCheck, HookKind},
+        results::{CheckResult, HookResult},
+    },
+    state::shared::check_hosts::CheckHosts,
+};
+
+/// Bytes of a body up to which checks run on the thread that serves other requests too.
+const MAX_INLINE_BODY_BYTES: usize = 32 * 1024;
+/// Checks of larger bodies that run at the same time.
+static LARGE_CHECKS: Semaphore = Semaphore::const_new(2);
+/// Check that also runs on requests whose bodies are not read.
+const REQUEST_TYPE_CHECK: &str = "default.allowedRequestTypes";
+
+/// What checks need to call other hosts.
+#[derive(Clone)]
+pub struct HookRunner {
+    pub upstream: Arc<Upstream>,
+    pub hosts: Arc<CheckHosts>,
+}
+
+/// Results of hooks on one subject, in their order.
+pub struct HookRun {
+    pub results: Vec<HookResult>,
+    /// The subject with all changes.
+    pub subject: Arc<HookSubject>,
+    pub is_changed: bool,
+}
+
+/// Runs hooks on a subject.
+pub async fn run_hooks(runner: &HookRunner, hooks: &[Arc<Hook>], subject: Arc<HookSubject>) -> HookRun {
+    let runs = join_all(hooks.iter().map(|hook| run_hook(runner, hook, &subject))).await;
+    let mut run = HookRun { results: Vec::with_capacity(runs.len()), subject, is_changed: false };
+    for (hook, (mut result, outcomes)) in hooks.iter().zip(runs) {
+        // What an asynchronous hook changes comes too late.
+        if !hook.is_async {
+            for (index, outcome) in outcomes {
+                let Some(change) = &outcome.change else { continue };
+                if Arc::make_mut(&mut run.subject).apply(change) {
+                    (run.is_changed, result.is_transformed) = (true, true);
+                } else if let Some(check) = result.checks.get_mut(index) {
+                    check.error = Some(CheckError::new("a stream has no body that could be replaced"));
+                    check.verdict = false;
+                }
+            }
+        }
+        conclude(hook, &mut result);
+        run.results.push(result);
+    }
+    run
+}
+
+/// Sets the verdict of a hook from its checks.
+fn conclude(hook: &Hook, result: &mut HookResult) {
+    if result.skipped.is_some() {
+        return;
+    }
+    result.verdict = result.checks.iter().all(CheckResult::passes);
+    result.denies = hook.denies && !hook.is_async && !result.verdict;
+    result.is_soft = result.denies
+        && hook
+            .checks
+            .iter()
+            .any(|check| check.is_soft && result.checks.iter().any(|one| one.id == check.check.id && !one.passes()));
+    let is_success = result.checks.iter().all(|check| check.verdict || check.error.is_some());
+    result.feedback = if is_success { hook.on_success.clone() } else { hook.on_fail.clone() };
+}
+
+/// Returns the reason for which a hook does not run on a subject.
+fn skip_reason(hook: &Hook, subject: &HookSubject) -> Option<&'static str> {
+    let reads_bodies = reads_texts(subject.operation);
+    let is_type_check = |check: &HookCheck| check.check.id == REQUEST_TYPE_CHECK;
+    if hook.kind == HookKind::Mutator && (hook.is_async || subject.operation.is_embedding()) {
+        Some("")
+    } else if !reads_bodies && !hook.checks.iter().any(is_type_check) {
+        Some("requests of this type are not read")
+    } else {
+        subject.unreadable
+    }
+}
+
+/// Returns the result of a hook that cannot read what it should check.
+pub fn unreadable_result(hook: &Hook, reason: &'static str) -> HookResult {
+    HookResult { skipped: Some(reason), denies: hook.denies && !hook.is_async, ..new_result(hook) }
+}
+
+fn new_result(hook: &Hook) -> HookResult {
+    HookResult {
+        id: hook.id.clone(),
+        kind: hook.kind.name(),
+        skipped: None,
+        verdict: true,
+        is_async: hook.is_async,
+        denies: false,
+        is_soft: false,
+        is_transformed: false,
+        checks: Vec::new(),
+        feedback: None,
+        milliseconds: 0,
+        created_at: now(),
+    }
+}
+
+type IndexedOutcome = (usize, CheckOutcome);
+
+async fn run_hook(
+    runner: &HookRunner,
+    hook: &Arc<Hook>,
+    subject: &Arc<HookSubject>,
+) -> (HookResult, Vec<IndexedOutcome>) {
+    let started_at = Instant::now();
+    let mut result = HookResult { skipped: skip_reason(hook, subject), ..new_result(hook) };
+    if result.skipped.is_some() {
+        // Nothing passes a denying hook unseen: what it cannot read is denied.
+        result.denies = subject.unreadable.is_some() && hook.denies && !hook.is_async;
+        return (result, Vec::new());
+    }
+    let is_read = reads_texts(subject.operation);
+    let runs_check = |check: &HookCheck| is_read || check.check.id == REQUEST_TYPE_CHECK;
+    let indexes: Vec<usize> = (0..hook.checks.len()).filter(|index| runs_check(&hook.checks[*index])).collect();
+    let outcomes = if hook.is_sequential || hook.kind == HookKind::Mutator {
+        let mut current = Arc::clone(subject);
+        let mut outcomes = Vec::new();
+        for index in indexes {
+            let timed = run_check(runner, hook, index, &current).await;
+            if let Some(change) = &timed.1.change {
+                Arc::make_mut(&mut current).apply(change);
+            }
+            outcomes.push(timed);
+        }
+        outcomes
+    } else {
+        join_all(indexes.into_iter().map(|index| run_check(runner, hook, index, subject))).await
+    };
+    let mut changes = Vec::new();
+    for (index, outcome, milliseconds) in outcomes {
+        let check = &hook.checks[index].check;
+        result.checks.push(CheckResult {
+            id: check.id.clone(),
+            verdict: outcome.verdict,
+            data: shorten(outcome.data.clone()),
+            error: outcome.error.clone(),
+            is_transformed: outcome.change.is_some(),
+            fails_on_error: check.fails_on_error,
+            milliseconds,
+            created_at: now(),
+        });
+        changes.push((result.checks.len() - 1, outcome));
+    }
+    result.milliseconds = started_at.elapsed().as_millis() as u64;
+    (result, changes)
+}
+
+/// Characters of one text in the data of a result, and bytes of JSON up to which data are shown.
+const MAX_DATA_TEXT_CHARS: usize = 500;
+const MAX_DATA_BYTES: usize = 16 * 1024;
+
+/// Returns the data of a result without long texts. A match or a JSON object may be as long as the body.
+fn shorten(mut data: Value) -> Value {
+    shorten_texts(&mut data);
+    if data.to_string().len() > MAX_DATA_BYTES {
+        json!({"explanation": "the data are too long to be shown"})
+    } else {
+        data
+    }
+}
+
+fn shorten_texts(data: &mut Value) {
+    match data {
+        Value::String(text) => {
+            if let Some((end, _)) = text.char_indices().nth(MAX_DATA_TEXT_CHARS) {
+                text.truncate(end);
+                text.push_str("...");
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(shorten_texts),
+        Value::Object(fields) => fields.values_mut().for_each(shorten_texts),
+        _ => (),
+    }
+}
+
+fn now() -> String {
+    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+}
+
+async fn run_check(
+    runner: &HookRunner,
+    hook: &Arc<Hook>,
+    index: usize,
+    subject: &Arc<HookSubject>,
+) -> (usize, CheckOutcome, u64) {
+    let started_at = Instant::now();
+    let check = &hook.checks[index].check;
+    let outcome = if check.stages.includes(subject.stage) {
+        match begin_check(hook, index, subject).await {
+            Ok(CheckStep::Call(call)) => {
+                Box::pin(call_host(&runner.upstream, &runner.hosts, &call, subject.stage)).await
+            }
+            Ok(CheckStep::Done(outcome)) => Ok(outcome),
+            Err(error) => Err(error),
+        }
+    } else {
+        let place = if subject.stage == Stage::Input { "requests" } else { "responses" };
+        Err(CheckError::new(format!("the check cannot run on {place}")))
+    };
+    (index, outcome.unwrap_or_else(CheckOutcome::failed), started_at.elapsed().as_millis() as u64)
+}
+
+/// What a check does first: it decides, or asks another host.
+enum CheckStep {
+    Done(CheckOutcome),
+    Call(ExternalCall),
+}
+
+/// Runs a check, or prepares its call to another host. Large bodies are checked on another thread, a few at the same time.
+async fn begin_check(hook: &Arc<Hook>, index: usize, subject: &Arc<HookSubject>) -> Result<CheckStep, CheckError> {
+    let (is_small, hook, subject) =
+        (subject.body_bytes <= MAX_INLINE_BODY_BYTES, Arc::clone(hook), Arc::clone(subject));
+    let job = move || {
+        let check = &hook.checks[index].check.check;
+        match check.external_call(&subject.input()) {
+            Some(call) => call.map(CheckStep::Call),
+            None => check.run(&subject.input()).map(CheckStep::Done),
+        }
+    };
+    if is_small {
+        return job();
+    }
+    let closing = || CheckError::new("the gateway is shutting down");
+    // The semaphore is never closed. A check that waits is not skipped: the client may stop waiting for it.
+    let permit = LARGE_CHECKS.acquire().await.map_err(|_| closing())?;
+    let running = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        job()
+    });
+    running.await.map_err(|_| closing())?
+}
+
+/// Returns true if requests of this kind have texts that hooks read.
+pub fn reads_texts(operation: Operation) -> bool {
+    operation.is_chat() || operation.is_embedding()
+}
+
+/// Returns true if hooks run on requests of this kind at this stage.
+pub fn runs_at(operation: Operation, stage: Stage) -> bool {
+    stage == Stage::Input || operation.is_chat()
+}

@@ -1,0 +1,167 @@
+//! Streams with results of hooks: those before the request come first. Hooks that run at the end of a stream check what
+//! the client got, before the event that ends it.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use memchr::memmem;
+use penstock_llm::{api_format::ApiFormat, operation::Operation, texts::stream::StreamTexts};
+use penstock_net::{DeferredBody, ResponseBody};
+use serde_json::{Value, json};
+
+use super::{TOO_LARGE, TargetHooks, UNREADABLE_STREAM, runner};
+use crate::{
+    guardrails::{
+        checks::Stage,
+        results::{HookResult, HookResults},
+    },
+    response::{delivery::UpstreamResponse, offload::run_offloaded},
+};
+
+/// Bytes of a stream that are kept for the hooks at its end.
+const MAX_KEPT_BYTES: usize = 4 * 1024 * 1024;
+/// Beginnings of the events that end a stream.
+const LAST_EVENTS: [&[u8]; 5] = [
+    b"data: [DONE]",
+    b"event: message_stop",
+    b"event: response.completed",
+    b"event: response.incomplete",
+    b"event: response.failed",
+];
+
+/// What passed of a stream.
+#[derive(Default)]
+struct PassedStream {
+    kept: Vec<u8>,
+    is_too_large: bool,
+    /// The events from the last one on, which wait for the hooks.
+    held: Vec<u8>,
+}
+
+impl PassedStream {
+    /// Keeps a chunk, and returns what of it passes now.
+    fn pass(&mut self, chunk: Bytes) -> Bytes {
+        if self.kept.len() + chunk.len() > MAX_KEPT_BYTES {
+            self.is_too_large = true;
+        } else {
+            self.kept.extend_from_slice(&chunk);
+        }
+        if !self.held.is_empty() {
+            self.held.extend_from_slice(&chunk);
+            return Bytes::new();
+        }
+        let begin = LAST_EVENTS.iter().filter_map(|event| memmem::find(&chunk, event)).min();
+        let Some(begin) = begin else { return chunk };
+        self.held.extend_from_slice(&chunk[begin..]);
+        chunk.slice(..begin)
+    }
+}
+
+/// Adds results to a stream. With `runs`, the hooks after the response run at its end.
+pub(super) fn attach(hooks: &TargetHooks, response: &mut UpstreamResponse, runs: bool) {
+    let operation = hooks.subject.operation;
+    let format = StreamNotice::for_operation(operation, response.dialect).filter(|_| !hooks.is_strict);
+    let first = format.and_then(|format| {
+        let results = hooks.results.lock();
+        format.event(Stage::Input, &results)
+    });
+    let last = move |results: &HookResults| format.and_then(|format| format.event(Stage::Output, results));
+    let body = std::mem::replace(&mut response.incoming.body, ResponseBody::from_bytes(Bytes::new()));
+    if !runs && first.is_none() && last(&hooks.results.lock()).is_none() {
+        response.incoming.body = body;
+        return;
+    }
+    let passed = Arc::new(Mutex::new(PassedStream::default()));
+    let body = if runs {
+        let passed = Arc::clone(&passed);
+        body.map_chunks(move |chunk| {
+            chunk.map_or_else(Bytes::new, |chunk| passed.lock().unwrap_or_else(PoisonError::into_inner).pass(chunk))
+        })
+    } else {
+        body
+    };
+    let (runner, results, after) = (hooks.runner.clone(), hooks.results.clone(), hooks.after.clone());
+    let subject = hooks.response_subject(Value::Null, Vec::new(), 0, None);
+    let end = async move {
+        let PassedStream { kept, is_too_large, mut held } =
+            std::mem::take(&mut *passed.lock().unwrap_or_else(PoisonError::into_inner));
+        if runs {
+            let body_bytes = kept.len();
+            let texts =
+                run_offloaded(body_bytes, move || StreamTexts::read(&Bytes::from(kept))).await.unwrap_or_default();
+            let mut subject = subject;
+            {
+                let subject = Arc::make_mut(&mut subject);
+                subject.unreadable = match &texts {
+                    _ if is_too_large => Some(TOO_LARGE),
+                    None => Some(UNREADABLE_STREAM),
+                    Some(_) => None,
+                };
+                subject.body_bytes = body_bytes;
+                subject.texts = texts.map(|texts| texts.parts().to_vec()).unwrap_or_default();
+            }
+            let run = runner::run_hooks(&runner, &after, subject).await;
+            // The client has the text already, so nothing can be denied any more.
+            let done = run.results.into_iter().map(|result| HookResult { denies: false, ..result });
+            results.lock().after.extend(done);
+        }
+        held.extend(last(&results.lock()).unwrap_or_default());
+        Ok(ResponseBody::from_bytes(held.into()))
+    };
+    let rest: DeferredBody = Box::new(move || Box::pin(async move { Ok(body) }));
+    let end: DeferredBody = Box::new(move || Box::pin(end));
+    let first = ResponseBody::from_bytes(first.unwrap_or_default().into());
+    response.incoming.body = ResponseBody::from_sequence(first, VecDeque::from([rest, end]));
+}
+
+/// Form in which a stream has results.
+#[derive(Debug, Clone, Copy)]
+enum StreamNotice {
+    /// An event without a name.
+    Plain,
+    Named,
+}
+
+impl StreamNotice {
+    /// Returns the form; `None` if clients of this format would not understand it.
+    fn for_operation(operation: Operation, dialect: ApiFormat) -> Option<Self> {
+        match (operation, dialect) {
+            (Operation::ChatComplete | Operation::Complete, ApiFormat::OpenAi) => Some(Self::Plain),
+            (Operation::Messages, ApiFormat::Anthropic) => Some(Self::Named),
+            _ => None,
+        }
+    }
+
+    /// Returns the event with the results of one stage; `None` if there are none to show.
+    fn event(self, stage: Stage, results: &HookResults) -> Option<Vec<u8>> {
+        if !results.results_at(stage).iter().any(|result| !result.is_async) {
+            return None;
+        }
+        let name = if stage == Stage::Input { "before_request_hooks" } else { "after_request_hooks" };
+        let data = json!({"hook_results": {name: results.to_client_json()[name]}});
+        let begin = match self {
+            Self::Plain => "data: ",
+            Self::Named => "event: hook_results\ndata: ",
+        };
+        Some(format!("{begin}{data}\n\n").into_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_event_waits() {
+        let mut passed = PassedStream::default();
+        assert_eq!(passed.pass(Bytes::from_static(b"data: 1\n\n")), "data: 1\n\n");
+        assert_eq!(passed.pass(Bytes::from_static(b"data: 2\n\ndata: [DO")), "data: 2\n\ndata: [DO");
+        let mut passed = PassedStream::default();
+        assert_eq!(passed.pass(Bytes::from_static(b"data: 2\n\ndata: [DONE]\n")), "data: 2\n\n");
+        assert_eq!(passed.pass(Bytes::from_static(b"\n")), "");
+        assert_eq!((passed.held, passed.kept.len()), (b"data: [DONE]\n\n".to_vec(), 23));
+    }
+}

@@ -1,0 +1,76 @@
+//! What hooks check: a request before it is sent, or a response before it is delivered.
+
+use std::sync::Arc;
+
+use penstock_llm::{
+    operation::Operation,
+    texts::{TextPart, remove_token_lists, request_texts, response_texts},
+};
+use penstock_net::headers::Headers;
+use serde_json::Value;
+
+use crate::guardrails::checks::{Change, CheckInput, Stage};
+
+/// Owned, because large texts are checked on another thread.
+#[derive(Debug, Clone)]
+pub struct HookSubject {
+    pub stage: Stage,
+    pub operation: Operation,
+    pub provider: &'static str,
+    pub model: String,
+    pub is_streaming: bool,
+    pub metadata: Vec<(String, String)>,
+    pub headers: Headers,
+    /// Shared, because a copy of a large body takes long.
+    pub request: Arc<Value>,
+    /// `Null` before there is a response, and for a stream.
+    pub response: Value,
+    pub texts: Vec<TextPart>,
+    /// Length of the body in bytes.
+    pub body_bytes: usize,
+    /// Why the texts cannot be read.
+    pub unreadable: Option<&'static str>,
+}
+
+impl HookSubject {
+    pub fn input(&self) -> CheckInput<'_> {
+        CheckInput {
+            stage: self.stage,
+            operation: self.operation,
+            provider: self.provider,
+            model: &self.model,
+            is_streaming: self.is_streaming,
+            metadata: &self.metadata,
+            headers: &self.headers,
+            request: &self.request,
+            response: &self.response,
+            texts: &self.texts,
+        }
+    }
+
+    /// Applies what a check changed. Returns false if that is not possible, because a stream has no body.
+    pub fn apply(&mut self, change: &Change) -> bool {
+        let body = match self.stage {
+            Stage::Input => Arc::make_mut(&mut self.request),
+            Stage::Output => &mut self.response,
+        };
+        match change {
+            Change::Texts(texts) => {
+                for (index, text) in texts {
+                    let part = &mut self.texts[*index];
+                    part.replace(body, text);
+                    part.text.clone_from(text);
+                }
+                if self.stage == Stage::Output {
+                    remove_token_lists(body);
+                }
+            }
+            Change::Body(_) if body.is_null() => return false,
+            Change::Body(new) => {
+                body.clone_from(new);
+                self.texts = if self.stage == Stage::Input { request_texts(body) } else { response_texts(body) };
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,69 @@
+//! Regular expressions of conditions that take long to match. They are matched on a blocking thread before a target is
+//! chosen, because other requests would wait for them, and up to a limit.
+
+use std::{collections::HashMap, time::Duration};
+
+use tokio::sync::Semaphore;
+
+use crate::{
+    config::Node,
+    error::{Error, Result},
+    parse::pattern::Pattern,
+    strategies::condition_input::{ConditionInput, PatternResults, ValueSource},
+};
+
+/// Bytes that all patterns together may search on the thread of the requests. A byte takes at most about a microsecond.
+const MAX_INLINE_SEARCH_BYTES: usize = 4 * 1024;
+/// Bytes that all patterns of one request may search.
+const MAX_SEARCH_BYTES: usize = 2 * 1024 * 1024;
+/// Number of requests whose patterns are matched at the same time; others wait.
+static SEARCHES: Semaphore = Semaphore::const_new(2);
+/// Longest time to wait for other requests' patterns.
+const MAX_PERMIT_WAIT: Duration = Duration::from_secs(5);
+
+/// Patterns to match with texts of one request. Each source is copied once.
+pub(super) struct PatternJobs {
+    texts: HashMap<ValueSource, Option<String>>,
+    patterns: Vec<(Pattern, ValueSource)>,
+}
+
+impl PatternJobs {
+    /// Collects the patterns below a node; `None` if they are cheap enough to be matched when they are needed. Fails if
+    /// they would search more than the limit.
+    pub fn collect(root: &Node, input: &ConditionInput<'_>) -> Result<Option<Self>> {
+        let mut bytes = 0_usize;
+        root.visit_patterns(&mut |_, source| {
+            bytes = bytes.saturating_add(source.resolve(input).as_str().map_or(0, str::len));
+        });
+        if bytes > MAX_SEARCH_BYTES {
+            return Err(Error::ConditionsTooExpensive { bytes, limit: MAX_SEARCH_BYTES });
+        }
+        if bytes <= MAX_INLINE_SEARCH_BYTES {
+            return Ok(None);
+        }
+        let mut jobs = Self { texts: HashMap::new(), patterns: Vec::new() };
+        root.visit_patterns(&mut |pattern, source| {
+            jobs.texts.entry(source.clone()).or_insert_with(|| source.resolve(input).to_scalar_string());
+            jobs.patterns.push((pattern.clone(), source.clone()));
+        });
+        Ok(Some(jobs))
+    }
+
+    pub async fn run(self) -> Result<PatternResults> {
+        // The semaphore is never closed. A search neither panics nor is cancelled, unless the process shuts down.
+        let waiting = tokio::time::timeout(MAX_PERMIT_WAIT, SEARCHES.acquire());
+        let permit = waiting.await.map_err(|_| Error::Overloaded)?.map_err(|_| Error::Draining)?;
+        let search = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let Self { texts, patterns } = self;
+            let mut results = PatternResults::new();
+            for (pattern, source) in patterns {
+                let text = texts.get(&source).and_then(Option::as_deref);
+                let number = pattern.number;
+                results.entry((number, source)).or_insert_with(|| text.is_some_and(|text| pattern.is_match(text)));
+            }
+            results
+        });
+        search.await.map_err(|_| Error::Draining)
+    }
+}

@@ -1,0 +1,213 @@
+//! Stored secrets reach neither the caller nor a host that the request names; records show no credentials.
+
+use crate::harness::{
+    CHAT_PATH, TestGateway, TestRequest, chat_body, chat_request,
+    scripted::{ScriptedServer, json_response, read_request, sse_response},
+    sha256_hex,
+};
+use penstock_mock::Server;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+
+const SECRET: &str = "CANARY-mcp-token-0123456789";
+
+/// Config with secrets in its parameters, as saved for a workspace.
+fn config_with_secrets() -> Value {
+    json!({"provider": "mock", "override_params": {"tools": [{"type": "mcp", "server_label": "crm",
+        "server_url": format!("https://crm.example/mcp?sig={SECRET}-1"), "authorization": SECRET,
+        "headers": {"X-Team": format!("{SECRET}-2")}}]}})
+}
+
+fn snapshot() -> Value {
+    json!({"epoch": "1", "configs": [{"slug": "pc-crm", "config": config_with_secrets()}]})
+}
+
+fn chat_with_saved_config() -> TestRequest {
+    let ask = TestRequest::new("POST", CHAT_PATH).header("x-gateway-config", "pc-crm");
+    ask.header("content-type", "application/json").body(chat_body("mock", false))
+}
+
+#[tokio::test]
+async fn explanations_do_not_show_secrets_of_a_saved_config() {
+    let provider = Server::start().await;
+    let rig = TestGateway::for_provider(&provider);
+    rig.apply_snapshot(&snapshot());
+    let asked = json!({"path": CHAT_PATH, "headers": {"x-gateway-config": "pc-crm"}, "body": {"model": "m"}});
+    let ask = TestRequest::new("POST", "/v1/explain").header("content-type", "application/json");
+    let response = rig.send(ask.body(asked.to_string())).await;
+    assert!(
+        response.status == 200 && response.text().contains("\"crm\"") && !response.text().contains("CANARY"),
+        "{}",
+        response.text()
+    );
+    let response = rig.send(chat_with_saved_config().header("x-gateway-explain", "true")).await;
+    let explanation = response.header("x-gateway-explanation").unwrap_or_default();
+    assert!(
+        response.status == 200 && explanation.contains("tools") && !explanation.contains("CANARY"),
+        "{explanation}"
+    );
+}
+
+#[tokio::test]
+async fn secrets_of_a_saved_config_are_not_sent_to_a_host_of_the_request() {
+    let provider = Server::start().await;
+    let rig = TestGateway::with_settings(&provider.url(), |settings| {
+        settings.trusted_custom_hosts = vec!["127.0.0.1".into()];
+    });
+    rig.apply_snapshot(&snapshot());
+    let response = rig.send(chat_with_saved_config().header("x-gateway-custom-host", &provider.url())).await;
+    assert_eq!((response.status, &*response.error_code()), (400, "invalid_custom_host"), "{}", response.text());
+    assert!(provider.ledger_entries().is_empty());
+}
+
+#[tokio::test]
+async fn provider_errors_do_not_repeat_stored_secrets() {
+    let key = "sk-stored-0123456789";
+    let echo = format!(r#"{{"error":{{"message":"wrong key {key}, header {SECRET}-h, tool {SECRET}"}}}}"#);
+    let answer = json_response("401 Unauthorized", &format!("x-echo: Bearer {key}\r\n"), &echo);
+    let provider = ScriptedServer::start_responding(answer).await;
+    let rig = TestGateway::for_url(&provider.url());
+    let mut config = config_with_secrets();
+    config["provider"] = "@mine".into();
+    rig.apply_snapshot(&json!({"epoch": "1", "configs": [{"slug": "pc-crm", "config": config}],
+        "providers": [{"slug": "mine", "provider": "mock", "api_key": key, "headers": {"x-own": format!("{SECRET}-h")}}]}));
+    let raw = TestRequest::new("POST", "/v1/proxy/whatever").header("x-gateway-config", "pc-crm");
+    for ask in [chat_with_saved_config(), raw.header("content-type", "application/json").body(r#"{"model":"m"}"#)] {
+        let response = rig.send(ask).await;
+        assert_eq!(response.status, 401, "{}", response.text());
+        assert_eq!(response.header("x-echo"), Some("Bearer ***"));
+        assert!(response.text().contains("wrong key ***"), "{}", response.text());
+        assert!(!response.text().contains("CANARY") && !response.text().contains(key), "{}", response.text());
+    }
+}
+
+#[tokio::test]
+async fn records_show_only_known_headers() {
+    let provider = Server::start().await;
+    let rig = TestGateway::for_provider(&provider);
+    let token = "CANARY00-eyJhbGciOiJSUzI1NiJ9.e30.c2ln";
+    let mut ask = chat_request("mock").header("user-agent", "OpenAI/Python 1.99.1").header("accept-language", token);
+    for name in ["cf-access-jwt-assertion", "x-goog-iap-jwt-assertion", "x-pat", "x-otp", "x-gateway-aws-external-id"] {
+        ask = ask.header(name, token);
+    }
+    assert_eq!(rig.send(ask).await.status, 200);
+    let record = rig.single_record();
+    assert!(!record.to_string().contains("CANARY"), "{record}");
+    let shown = &record["request_headers"];
+    assert_eq!((&shown["user-agent"], &shown["x-pat"]), (&json!("OpenAI/Python 1.99.1"), &json!("***")));
+    assert_eq!(shown["x-gateway-provider"], "mock");
+}
+
+#[tokio::test]
+async fn requests_without_a_key_leave_small_records_of_their_own() {
+    let provider = Server::start().await;
+    let rig = TestGateway::for_provider(&provider);
+    rig.apply_snapshot(&json!({"epoch": "1", "keys": [{"id": "k", "name": "k", "sha256": sha256_hex("pk")}]}));
+    for _ in 0..2_000 {
+        let ask =
+            chat_request("m").header("x-gateway-trace-id", &"t".repeat(7_000)).header("x-pad", &"A".repeat(7_000));
+        assert_eq!(rig.send(ask).await.status, 401);
+    }
+    let sink = &rig.state.record_sink;
+    assert_eq!((sink.outbox.accepted_lines(), sink.outbox.unacknowledged_bytes()), (0, 0));
+    assert!(sink.refused_outbox.dropped_lines() > 0 && sink.refused_outbox.unacknowledged_bytes() < 300_000);
+    let records = rig.drain_records();
+    assert!(records.iter().all(|record| record["error"] == "03" && record.to_string().len() < 1_000));
+}
+
+const KEY: &str = "sk-stored-0123456789";
+
+/// Starts a gateway whose saved provider `@mine` has a stored key, with a provider that always sends this response.
+async fn start_with_stored_key(answer: Vec<u8>) -> (TestGateway, ScriptedServer) {
+    let provider = ScriptedServer::start_responding(answer).await;
+    let rig = TestGateway::for_url(&provider.url());
+    rig.apply_snapshot(&json!({"epoch": "1", "providers": [{"slug": "mine", "provider": "mock", "api_key": KEY}]}));
+    (rig, provider)
+}
+
+fn post_to_mine(path: &str) -> TestRequest {
+    let ask = TestRequest::new("POST", path).header("x-gateway-provider", "@mine");
+    ask.header("content-type", "application/json").body(chat_body("mock", false))
+}
+
+#[tokio::test]
+async fn errors_with_status_200_do_not_repeat_stored_secrets() {
+    let echo = format!(r#"{{"error":{{"message":"wrong key {KEY}","code":401}}}}"#);
+    let (rig, _provider) = start_with_stored_key(json_response("200 OK", "", &echo)).await;
+    for path in [CHAT_PATH, "/v1/images/generations", "/v1/moderations"] {
+        let response = rig.send(post_to_mine(path)).await;
+        assert!(
+            response.status == 401 && response.text().contains("wrong key ***"),
+            "{path} {}: {}",
+            response.status,
+            response.text()
+        );
+    }
+    let config = json!({"provider": "@mine", "retry": {"attempts": 0}});
+    let response =
+        rig.send(post_to_mine("/v1/images/generations").header("x-gateway-config", &config.to_string())).await;
+    assert!(response.status == 401 && !response.text().contains(KEY), "{}", response.text());
+}
+
+#[tokio::test]
+async fn errors_of_held_streams_do_not_repeat_stored_secrets() {
+    let error = format!("data: {{\"error\":{{\"message\":\"wrong key {KEY}\"}}}}\n\n");
+    let (rig, _provider) = start_with_stored_key(sse_response(error.as_bytes(), 4096)).await;
+    let config = json!({"provider": "@mine", "recovery": "hold"});
+    let response = rig.send(post_to_mine(CHAT_PATH).header("x-gateway-config", &config.to_string())).await;
+    assert!(response.status >= 500 && response.text().contains("wrong key ***"), "{}", response.text());
+}
+
+#[tokio::test]
+async fn redirects_do_not_repeat_stored_secrets() {
+    let head = format!("location: https://elsewhere.example/?key={KEY}\r\n");
+    let (rig, _provider) = start_with_stored_key(json_response("307 Temporary Redirect", &head, "")).await;
+    for path in [CHAT_PATH, "/v1/proxy/whatever"] {
+        let response = rig.send(post_to_mine(path)).await;
+        assert_eq!(
+            (response.status, response.header("location")),
+            (307, Some("https://elsewhere.example/?key=***")),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn errors_of_file_and_blob_stores_do_not_repeat_stored_secrets() {
+    let token = "storage-token-0123456789";
+    let echo = format!(r#"{{"error":{{"message":"wrong key {KEY} {token}"}}}}"#);
+    let provider = ScriptedServer::start(move |mut io, _| {
+        let echo = echo.clone();
+        async move {
+            let here = format!("http://{}", io.local_addr().unwrap());
+            while let Some(asked) = read_request(&mut io).await {
+                let asked = String::from_utf8(asked).unwrap();
+                let (status, body) = if asked.starts_with("POST /t/oauth2") {
+                    ("200 OK", json!({"access_token": token, "expires_in": 3600}).to_string())
+                } else if asked.contains("/batches/b") {
+                    let blob = format!("{here}/out/1");
+                    let batch = json!({"id": "b", "status": "completed", "output_file_id": null, "output_blob": blob});
+                    ("200 OK", batch.to_string())
+                } else {
+                    ("403 Forbidden", echo.clone())
+                };
+                io.write_all(&json_response(status, "", &body)).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let rig = TestGateway::with_settings("", |settings| settings.trusted_custom_hosts = vec!["127.0.0.1".into()]);
+    let host = provider.url();
+    let entra = json!({"azure_auth_mode": "entra", "azure_entra_tenant_id": "t", "azure_entra_client_id": "c",
+        "azure_entra_client_secret": KEY, "azure_authority_host": host, "azure_api_version": "2025-04-01-preview"});
+    rig.apply_snapshot(&json!({"epoch": "1", "providers": [
+        {"slug": "azure", "provider": "azure-openai", "custom_host": host, "options": entra},
+        {"slug": "store", "provider": "fireworks-ai", "custom_host": host, "api_key": KEY,
+            "options": {"fireworks_account_id": "acc"}}]}));
+    for (saved, path) in [("@azure", "/v1/batches/b/output"), ("@store", "/v1/files/file-1")] {
+        let response = rig.send(TestRequest::new("GET", path).header("x-gateway-provider", saved)).await;
+        let text = response.text();
+        assert!(response.status == 403 && text.contains("wrong key ***"), "{path} {}: {text}", response.status);
+        assert!(!text.contains(KEY) && (saved == "@store" || !text.contains(token)), "{path}: {text}");
+    }
+}

@@ -1,0 +1,363 @@
+//! Saved prompts: templates, and requests that run or render a prompt.
+
+use std::{collections::HashMap, fs, path::Path};
+
+use penstock_core::prompts::{
+    prompt::{CompiledPrompt, PromptContent, RenderedBody},
+    template::{Escape, PartialSource, RenderLimits, Renderer, Template},
+};
+use proptest::{collection, prelude::*};
+use serde_json::{Value, json};
+
+use crate::harness::{TestGateway, TestRequest, TestResponse, played::GoldenProvider, sha256_hex};
+
+/// Files of the Mustache specification, with the number of their cases.
+const SPEC_FILES: [(&str, usize); 6] =
+    [("comments", 12), ("delimiters", 14), ("interpolation", 42), ("inverted", 22), ("partials", 12), ("sections", 34)];
+const CHAT_RESPONSE: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
+
+#[test]
+fn templates_follow_the_mustache_specification() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/mustache_spec");
+    let mut failures = Vec::new();
+    for (file, count) in SPEC_FILES {
+        let text = fs::read_to_string(folder.join(format!("{file}.json"))).unwrap();
+        let spec: Value = serde_json::from_str(&text).unwrap();
+        let cases = spec["tests"].as_array().unwrap();
+        assert_eq!(cases.len(), count, "{file}");
+        for case in cases {
+            let rendered = render_spec_case(case);
+            if rendered != case["expected"].as_str().unwrap() {
+                failures.push(format!("{file}: {}: {rendered:?} instead of {}", case["name"], case["expected"]));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+fn render_spec_case(case: &Value) -> String {
+    let partials: HashMap<&str, (&str, Template)> = case["partials"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, source)| {
+            let source = source.as_str().unwrap();
+            (name.as_str(), (source, Template::parse(source).unwrap()))
+        })
+        .collect();
+    let nothing = Template::parse("").unwrap();
+    // The specification renders a missing partial as nothing. The gateway rejects it.
+    let find = |name: &str| {
+        let (source, template) = partials.get(name).map_or(("", &nothing), |(source, template)| (source, template));
+        Some(PartialSource { source, template })
+    };
+    let template = Template::parse(case["template"].as_str().unwrap()).unwrap();
+    let mut output = String::new();
+    Renderer::new(&case["data"], Escape::Html, RenderLimits::FULL, find).render(&template, &mut output).unwrap();
+    output
+}
+
+fn compile(content: Value) -> CompiledPrompt {
+    let content: PromptContent = serde_json::from_value(content).unwrap();
+    CompiledPrompt::compile(&content).unwrap()
+}
+
+fn rendered_messages(prompt: &CompiledPrompt, variables: &Value) -> Option<Value> {
+    match prompt.render(variables, RenderLimits::FULL, |_| None) {
+        Ok((RenderedBody::Messages(json), _)) => Some(serde_json::from_str(&json).unwrap()),
+        _ => None,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn variables_never_add_messages_or_change_roles(
+        texts in collection::vec(r#"[\\"{}\[\],:a-z\n\u{0}-\u{1f} ]{0,40}|\PC{0,20}"#, 3)
+    ) {
+        let messages = json!([
+            {"role": "system", "content": "You are {{a}}"},
+            {"role": "{{b}}", "content": [{"type": "text", "text": "{{{b}}} {{#c}}{{.}}{{/c}}"}]},
+        ]);
+        let roles = |messages: &Value| -> Vec<Value> {
+            messages.as_array().unwrap().iter().map(|message| message["role"].clone()).collect()
+        };
+        let variables = json!({"a": texts[0], "b": texts[1], "c": [texts[2], {"x": texts[0]}]});
+        let parts = compile(json!({"string": messages.to_string()}));
+        let rendered = rendered_messages(&parts, &variables).unwrap();
+        prop_assert_eq!(roles(&rendered), roles(&messages));
+        prop_assert_eq!(&rendered[0]["content"], &json!(format!("You are {}", texts[0])));
+
+        let raw = compile(json!({"is_raw_template": true,
+            "string": r#"[{"role": "system", "content": "You are {{a}}"}, {"role": "user", "content": "{{{b}}}{{#c}}{{.}}{{/c}}"}]"#}));
+        let rendered = rendered_messages(&raw, &variables).unwrap();
+        prop_assert_eq!(roles(&rendered), [json!("system"), json!("user")]);
+        prop_assert_eq!(&rendered[0]["content"], &json!(format!("You are {}", texts[0])));
+        // Outside of a JSON string no text can become more than one value.
+        let unquoted = compile(json!({"is_raw_template": true, "string": r#"[{"role": "user", "n": {{a}}}]"#}));
+        if let Some(rendered) = rendered_messages(&unquoted, &variables) {
+            prop_assert_eq!(rendered.as_array().unwrap().len(), 1);
+        }
+    }
+
+    #[test]
+    fn any_text_is_a_template_or_an_error(source in r"(\{\{|\}\}|[#^/>!&={}. \n\ta-c]|\PC){0,60}") {
+        if let Ok(template) = Template::parse(&source) {
+            let variables = json!({"a": [1, {"b": "x"}], "b": {"c": true}, "c": "text"});
+            let find = |_: &str| None;
+            let mut output = String::new();
+            drop(Renderer::new(&variables, Escape::Json, RenderLimits::FULL, find).render(&template, &mut output));
+        }
+    }
+}
+
+fn gateway(provider: &GoldenProvider, prompts: &Value) -> TestGateway {
+    let rig = GoldenProvider::gateway_trusting_loopback();
+    let url = provider.server.url();
+    let saved = |workspace: &str, slug: &str, key: &str| {
+        json!({"id": slug, "integration_id": "i", "slug": slug, "provider": "openai", "workspace": workspace,
+            "api_key": key, "custom_host": url})
+    };
+    rig.apply_snapshot(&json!({"epoch": "1",
+        "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}, {"id": "x", "slug": "there", "organisation_id": "o"},
+            {"id": "z", "slug": "elsewhere", "organisation_id": "o"}],
+        "keys": [{"id": "k", "name": "dev", "workspace": "w", "sha256": sha256_hex("pk")},
+            {"id": "l", "name": "dev", "workspace": "x", "sha256": sha256_hex("pk-there")}],
+        "providers": [saved("w", "mine", "sk-mine"), saved("w", "other", "sk-other"), saved("x", "theirs", "sk-theirs")],
+        "parts": [{"name": "prompts/00", "prompts": prompts},
+            {"name": "prompt_partials/00", "partials": [{"id": "pa", "slug": "tone", "workspace": "w", "default": 2, "latest": 3,
+                "versions": [{"number": 2, "string": "Be {{tone}}."}, {"number": 3, "string": "draft"}]}]}]}));
+    rig
+}
+
+fn greeting() -> Value {
+    let messages = json!([{"role": "system", "content": "{{>tone}}"}, {"role": "user", "content": "Greet {{name}}"}]);
+    let version =
+        |number: u32, content: Value| json!({"number": number, "id": format!("v{number}"), "content": content});
+    json!([
+        {"id": "p1", "slug": "greeting", "name": "Greeting", "workspace": "w", "default": 1, "latest": 2,
+            "labels": {"production": 1, "test": 2}, "shared_with": ["x"],
+            "versions": [
+                version(1, json!({"string": messages.to_string(), "virtual_key": "mine", "model": "gpt-a",
+                    "parameters": {"temperature": 0.5, "max_tokens": 9}, "tools": [{"type": "function"}]})),
+                version(2, json!({"string": "[{\"role\":\"user\",\"content\":\"two {{name}}\"}]", "virtual_key": "mine",
+                    "model": "gpt-b"})),
+            ]},
+        {"id": "p2", "slug": "story", "workspace": "w", "default": 1, "latest": 1,
+            "versions": [version(1, json!({"string": "Once {{when}}", "virtual_key": "mine", "model": "gpt-c"}))]},
+        {"id": "p3", "slug": "raw", "workspace": "w", "default": 1, "latest": 1, "versions": [version(1, json!({
+            "is_raw_template": true, "virtual_key": "mine", "model": "gpt-d",
+            "string": "{\"messages\": [{{#turns}}{\"role\": \"user\", \"content\": \"{{.}}\"},{{/turns}}{\"role\": \"user\", \"content\": \"end\"}], \"top_p\": 1}"}))]},
+        {"id": "p4", "slug": "draft", "workspace": "w", "default": null, "latest": 1,
+            "versions": [version(1, json!({"string": "x"}))]},
+    ])
+}
+
+fn prompt_request(path: &str, body: &Value) -> TestRequest {
+    let request = TestRequest::new("POST", path).header("content-type", "application/json");
+    request.header("x-gateway-api-key", "pk").body(body.to_string())
+}
+
+async fn run_prompt(path: &str, body: Value) -> (TestResponse, GoldenProvider, TestGateway) {
+    let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
+    let rig = gateway(&provider, &greeting());
+    let response = rig.send(prompt_request(path, &body)).await;
+    (response, provider, rig)
+}
+
+#[tokio::test]
+async fn prompt_becomes_a_chat_request_to_its_provider() {
+    let variables = json!({"name": "\"Ann\"", "tone": "kind"});
+    let (response, provider, rig) =
+        run_prompt("/v1/prompts/greeting/completions", json!({"variables": variables})).await;
+    assert_eq!((response.status, response.text()), (200, CHAT_RESPONSE.to_owned()));
+    let (head, body) = provider.parse_last_request();
+    assert!(head.starts_with("POST /chat/completions ") && head.contains("Bearer sk-mine"), "{head}");
+    assert_eq!(
+        body,
+        json!({"model": "gpt-a", "temperature": 0.5, "max_tokens": 9, "tools": [{"type": "function"}],
+            "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Greet \"Ann\""}]})
+    );
+    let record = rig.single_record();
+    let names = ["prompt_id", "prompt_slug", "prompt_version_id", "prompt_version", "prompt_label", "prompt_variables"];
+    let fields = names.map(|name| record[name].clone());
+    let variable_names = json!({"name": null, "tone": null});
+    assert_eq!(fields, [json!("p1"), json!("greeting"), json!("v1"), json!(1), Value::Null, variable_names]);
+}
+
+#[tokio::test]
+async fn fields_of_the_caller_replace_those_of_the_prompt() {
+    let body = json!({"variables": {"name": "Bo"}, "hyperparameters": {"temperature": 1, "top_p": 0.1},
+        "temperature": 2, "model": "gpt-z", "user": "u"});
+    let (response, provider, _rig) = run_prompt("/v1/prompts/p1@test/completions", body).await;
+    assert_eq!(response.status, 200, "{}", response.text());
+    let (_, sent) = provider.parse_last_request();
+    assert_eq!(
+        sent,
+        json!({"model": "gpt-z", "messages": [{"role": "user", "content": "two Bo"}], "top_p": 0.1, "temperature": 2,
+            "user": "u"})
+    );
+    let own_provider = json!({"variables": {"name": "Bo"}, "model": "@other/gpt-z"});
+    let (_, provider, _rig) = run_prompt("/v1/prompts/greeting@latest/generate", own_provider).await;
+    assert!(provider.parse_last_request().0.contains("Bearer sk-other"));
+}
+
+#[tokio::test]
+async fn text_prompt_becomes_a_completion_request() {
+    let (_, provider, _rig) =
+        run_prompt("/v1/prompt/complete", json!({"promptID": "story", "variables": {"when": "upon"}})).await;
+    let (head, sent) = provider.parse_last_request();
+    assert!(head.starts_with("POST /completions "), "{head}");
+    assert_eq!(sent, json!({"model": "gpt-c", "prompt": "Once upon"}));
+}
+
+#[tokio::test]
+async fn render_returns_the_request_without_sending_it() {
+    let body = json!({"variables": {"name": "Ann", "unused": 1}, "stream": true});
+    let (response, provider, rig) = run_prompt("/v1/prompts/greeting/render", body).await;
+    let data = json!({"model": "gpt-a", "temperature": 0.5, "max_tokens": 9, "tools": [{"type": "function"}], "stream": true,
+        "messages": [{"role": "system", "content": "Be ."}, {"role": "user", "content": "Greet Ann"}]});
+    assert_eq!(response.json(), json!({"success": true, "data": data, "missing_variables": ["tone"]}));
+    assert!(provider.request_lines.lock().unwrap().is_empty() && rig.drain_records().is_empty());
+    let raw = json!({"variables": {"turns": ["a\"}", "b"]}});
+    let (response, _, _rig) = run_prompt("/v1/prompts/raw/render", raw).await;
+    let messages = ["a\"}", "b", "end"].map(|text| json!({"role": "user", "content": text}));
+    assert_eq!(response.json()["data"], json!({"model": "gpt-d", "messages": messages, "top_p": 1}));
+}
+
+#[tokio::test]
+async fn another_workspace_uses_a_shared_prompt_with_the_rights_of_its_owner() {
+    let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
+    let rig = gateway(&provider, &greeting());
+    let call = async |name: &str, body: Value| {
+        let path = format!("/v1/prompts/{name}/completions");
+        let request = TestRequest::new("POST", &path).header("content-type", "application/json");
+        rig.send(request.header("x-gateway-api-key", "pk-there").body(body.to_string())).await
+    };
+    let response = call("greeting", json!({"variables": {"name": "Ann", "tone": "kind"}})).await;
+    assert_eq!(response.status, 200, "{}", response.text());
+    let (head, sent) = provider.parse_last_request();
+    assert!(head.contains("Bearer sk-mine"), "{head}");
+    assert_eq!(sent["messages"][0]["content"], "Be kind.");
+    // The provider of the owner serves only the prompt. With a provider of its own, the caller may change it.
+    for field in ["model", "messages", "prompt"] {
+        let refused = call("greeting", json!({field: "x"})).await;
+        assert_eq!((refused.status, refused.error_code()), (403, "prompt_field_not_allowed".into()), "{field}");
+    }
+    let own = call("greeting", json!({"model": "@theirs/gpt", "messages": []})).await;
+    assert_eq!(own.status, 200, "{}", own.text());
+    assert!(provider.parse_last_request().0.contains("Bearer sk-theirs"));
+    let owners = call("greeting", json!({"model": "@mine/gpt"})).await;
+    assert_eq!((owners.status, owners.error_code()), (400, "not_found_in_workspace".into()));
+    // Other providers of the owner, and prompts that are not shared, stay out of reach.
+    let other = call("greeting", json!({"model": "@other/gpt"})).await;
+    assert_eq!((other.status, other.error_code()), (400, "not_found_in_workspace".into()));
+    let not_shared = call("story", json!({})).await;
+    assert_eq!((not_shared.status, not_shared.error_code()), (404, "prompt_not_found".into()));
+}
+
+#[tokio::test]
+async fn errors_name_the_prompt_and_what_is_allowed() {
+    for (path, body, status, code, text) in [
+        ("/v1/prompts/none/render", "{}", 404, "prompt_not_found", "prompt `none` does not exist in this workspace"),
+        (
+            "/v1/prompts/greeting@x/render",
+            "{}",
+            404,
+            "prompt_version_not_found",
+            "allowed are a number, `latest`, `production`, `test`",
+        ),
+        ("/v1/prompts/draft/render", "{}", 404, "prompt_version_not_found", "add `@latest` to its name"),
+        ("/v1/prompts/greeting/render", "[]", 400, "invalid_prompt_request", "must be a JSON object"),
+        (
+            "/v1/prompts/greeting/render",
+            r#"{"variables": 1}"#,
+            400,
+            "invalid_prompt_request",
+            "$.variables must be an object",
+        ),
+        (
+            "/v1/prompts/greeting/render",
+            r#"{"hyperparameters": 1}"#,
+            400,
+            "invalid_prompt_request",
+            "$.hyperparameters must",
+        ),
+        ("/v1/prompt/complete", "{}", 400, "invalid_prompt_request", "$.promptID is missing"),
+    ] {
+        let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
+        let rig = gateway(&provider, &greeting());
+        let request = TestRequest::new("POST", path).header("x-gateway-api-key", "pk").body(body);
+        let response = rig.send(request).await;
+        assert_eq!((response.status, response.error_code().as_str()), (status, code), "{path}");
+        assert!(response.text().contains(text), "{path}: {}", response.text());
+    }
+    let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
+    let rig = gateway(&provider, &greeting());
+    let stranger = TestRequest::new("POST", "/v1/prompts/greeting/render").header("x-gateway-api-key", "no");
+    assert_eq!(rig.send(stranger.body("{}")).await.status, 401);
+}
+
+#[tokio::test]
+async fn an_update_of_a_part_replaces_its_prompts() {
+    let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
+    let rig = gateway(&provider, &greeting());
+    let mut moved = greeting();
+    moved[0]["default"] = json!(2);
+    let part = json!({"name": "prompts/00", "prompts": [moved[0]]});
+    let first: Value = json!({"epoch": "2", "since": "1", "parts": [part],
+        "workspaces": [{"id": "w", "slug": "here", "organisation_id": "o"}],
+        "keys": [{"id": "k", "name": "dev", "workspace": "w", "sha256": sha256_hex("pk")}]});
+    rig.apply_snapshot(&first);
+    let response =
+        rig.send(prompt_request("/v1/prompts/greeting/render", &json!({"variables": {"name": "Ann"}}))).await;
+    assert_eq!(response.json()["data"]["messages"][0]["content"], "two Ann");
+    let gone = rig.send(prompt_request("/v1/prompts/story/render", &json!({}))).await;
+    assert_eq!(gone.status, 404);
+}
+
+#[tokio::test]
+async fn a_slug_that_several_workspaces_share_is_rejected() {
+    let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
+    let mut prompts = greeting();
+    let mut copy = prompts[0].clone();
+    copy["id"] = json!("p9");
+    copy["workspace"] = json!("y");
+    copy["shared_with"] = json!("*");
+    // The first version includes a partial, which only the workspace `w` has.
+    copy["default"] = json!(2);
+    prompts.as_array_mut().unwrap().push(copy);
+    let rig = gateway(&provider, &prompts);
+    let render = async |name: &str| {
+        let request = TestRequest::new("POST", &format!("/v1/prompts/{name}/render"));
+        rig.send(request.header("x-gateway-api-key", "pk-there").body("{}")).await
+    };
+    // The workspace `y` belongs to no organisation of the snapshot, so its prompt is not shared with anybody.
+    assert_eq!((render("greeting").await.status, render("p9").await.status), (200, 404));
+    prompts[4]["workspace"] = json!("z");
+    let rig = gateway(&provider, &prompts);
+    let render = async |name: &str| {
+        let request = TestRequest::new("POST", &format!("/v1/prompts/{name}/render"));
+        rig.send(request.header("x-gateway-api-key", "pk-there").body("{}")).await
+    };
+    let ambiguous = render("greeting").await;
+    assert_eq!((ambiguous.status, ambiguous.error_code()), (400, "prompt_ambiguous".into()));
+    assert_eq!((render("p1").await.status, render("p9").await.status), (200, 200));
+}
+
+#[tokio::test]
+async fn large_requests_and_expensive_templates_are_rendered_beside_other_requests() {
+    let provider = GoldenProvider::start(200, "application/json", CHAT_RESPONSE.into(), 4096).await;
+    let rig = gateway(&provider, &greeting());
+    let long = "x".repeat(200_000);
+    let response = rig.send(prompt_request("/v1/prompts/story/render", &json!({"variables": {"when": long}}))).await;
+    assert_eq!(response.json()["data"]["prompt"].as_str().unwrap().len(), "Once ".len() + long.len());
+    let turns: Vec<_> = (0..12_000).map(|number| number.to_string()).collect();
+    let many = json!({"variables": {"turns": turns}});
+    let response = rig.send(prompt_request("/v1/prompts/raw/render", &many)).await;
+    assert_eq!(response.json()["data"]["messages"].as_array().unwrap().len(), 12_001);
+    let huge = json!({"variables": {"when": "x".repeat(5 * 1024 * 1024)}});
+    let refused = rig.send(prompt_request("/v1/prompts/story/render", &huge)).await;
+    assert_eq!((refused.status, refused.error_code()), (400, "prompt_not_rendered".into()));
+}

@@ -1,0 +1,148 @@
+//! Texts in the content of one message, whatever its format: a string, or parts of many kinds.
+
+use serde_json::Value;
+
+use super::{TextCollector, TextKind, TextRole};
+
+/// Depth of nested content that is read. Tool results nest once.
+const MAX_DEPTH: usize = 8;
+
+impl TextCollector {
+    /// Adds the texts of a message's content.
+    pub(super) fn collect_content(&mut self, content: &Value, kind: TextKind) {
+        self.collect_nested(content, kind, 0);
+    }
+
+    fn collect_nested(&mut self, content: &Value, kind: TextKind, depth: usize) {
+        match content {
+            Value::String(_) => self.push_string(kind, content),
+            Value::Array(_) if depth < MAX_DEPTH => {
+                self.at_items(content, |collector, _, part| match part {
+                    Value::String(_) => collector.push_string(kind, part),
+                    part => collector.collect_part(part, kind, depth),
+                });
+            }
+            Value::Object(_) if depth < MAX_DEPTH => self.collect_part(content, kind, depth),
+            _ => (),
+        }
+    }
+
+    fn collect_part(&mut self, part: &Value, kind: TextKind, depth: usize) {
+        let is_thought = part.get("thought") == Some(&Value::Bool(true));
+        let text_kind = if is_thought { TextKind::Reasoning } else { kind };
+        self.at_key(part, "text", |collector, text| match text {
+            // Bedrock's `guardContent` holds its text one level deeper.
+            Value::Object(_) => collector.at_key(text, "text", |inner, text| inner.push_string(text_kind, text)),
+            _ => collector.push_string(text_kind, text),
+        });
+        self.at_key(part, "refusal", |collector, text| collector.push_string(TextKind::Refusal, text));
+        self.at_key(part, "thinking", |collector, text| collector.push_string(TextKind::Reasoning, text));
+        let is_tool_use = part["type"].as_str().is_some_and(|name| name.ends_with("tool_use"));
+        if is_tool_use {
+            self.at_key(part, "input", |collector, input| collector.push_value(TextKind::ToolArguments, input));
+        }
+        let is_result = part["type"].as_str().is_some_and(|name| name.ends_with("tool_result"));
+        if is_result {
+            self.at_key(part, "content", |collector, content| {
+                collector.collect_nested(content, TextKind::ToolResult, depth + 1);
+            });
+        }
+        self.at_key(part, "parts", |collector, parts| collector.collect_nested(parts, kind, depth + 1));
+        for name in ["functionCall", "function_call"] {
+            self.at_key(part, name, |collector, call| {
+                collector.at_key(call, "args", |inner, args| inner.push_value(TextKind::ToolArguments, args));
+            });
+        }
+        for name in ["functionResponse", "function_response"] {
+            self.at_key(part, name, |collector, result| {
+                collector
+                    .at_key(result, "response", |inner, response| inner.push_value(TextKind::ToolResult, response));
+            });
+        }
+        self.at_key(part, "executableCode", |collector, code| {
+            collector.at_key(code, "code", |inner, code| inner.push_string(TextKind::ToolArguments, code));
+        });
+        self.at_key(part, "codeExecutionResult", |collector, result| {
+            collector.at_key(result, "output", |inner, output| inner.push_string(TextKind::ToolResult, output));
+        });
+        self.at_key(part, "toolUse", |collector, call| {
+            collector.at_key(call, "input", |inner, input| inner.push_value(TextKind::ToolArguments, input));
+        });
+        self.at_key(part, "toolResult", |collector, result| {
+            collector.at_key(result, "content", |inner, content| {
+                inner.at_items(content, |inner, _, part| {
+                    inner.at_key(part, "text", |inner, text| inner.push_string(TextKind::ToolResult, text));
+                    inner.at_key(part, "json", |inner, json| inner.push_value(TextKind::ToolResult, json));
+                });
+            });
+        });
+        self.at_key(part, "reasoningContent", |collector, reasoning| {
+            collector.at_key(reasoning, "reasoningText", |inner, text| {
+                inner.at_key(text, "text", |inner, text| inner.push_string(TextKind::Reasoning, text));
+            });
+        });
+        self.at_key(part, "guardContent", |collector, guarded| collector.collect_nested(guarded, kind, depth + 1));
+    }
+
+    /// Adds the texts of a message: its content, and the tool calls that stand beside it.
+    pub(super) fn collect_message(&mut self, message: &Value) {
+        let kind = if self.role == TextRole::Tool { TextKind::ToolResult } else { TextKind::Text };
+        self.at_key(message, "content", |collector, content| collector.collect_content(content, kind));
+        for name in ["reasoning_content", "reasoning"] {
+            self.at_key(message, name, |collector, text| collector.push_string(TextKind::Reasoning, text));
+        }
+        self.at_key(message, "refusal", |collector, text| collector.push_string(TextKind::Refusal, text));
+        self.at_key(message, "audio", |collector, audio| {
+            collector.at_key(audio, "transcript", |inner, text| inner.push_string(TextKind::Text, text));
+        });
+        self.at_key(message, "tool_calls", |collector, calls| {
+            collector.at_items(calls, |collector, _, call| {
+                collector.at_key(call, "function", Self::collect_arguments);
+                // Custom tools take free text.
+                collector.at_key(call, "custom", |inner, custom| {
+                    inner.at_key(custom, "input", |inner, input| inner.push_value(TextKind::ToolArguments, input));
+                });
+            });
+        });
+        self.at_key(message, "function_call", Self::collect_arguments);
+    }
+
+    fn collect_arguments(&mut self, function: &Value) {
+        self.at_key(function, "arguments", |collector, arguments| {
+            collector.push_value(TextKind::ToolArguments, arguments);
+        });
+    }
+
+    /// Adds the texts of an item of the Responses API.
+    pub(super) fn collect_item(&mut self, item: &Value) {
+        let kind = if self.role == TextRole::Tool { TextKind::ToolResult } else { TextKind::Text };
+        self.at_key(item, "content", |collector, content| collector.collect_content(content, kind));
+        self.at_key(item, "arguments", |collector, arguments| {
+            collector.push_value(TextKind::ToolArguments, arguments);
+        });
+        if item["type"].as_str().is_some_and(|name| name.ends_with("_call")) {
+            for name in ["input", "code"] {
+                self.at_key(item, name, |collector, input| collector.push_value(TextKind::ToolArguments, input));
+            }
+        }
+        self.at_key(item, "output", |collector, output| match output {
+            Value::String(_) | Value::Array(_) => collector.collect_content(output, TextKind::ToolResult),
+            output => collector.push_value(TextKind::ToolResult, output),
+        });
+        self.at_key(item, "summary", |collector, summary| collector.collect_content(summary, TextKind::Reasoning));
+        // An item may be a part itself.
+        if item["type"].as_str().is_some_and(|name| name.ends_with("_text")) {
+            self.at_key(item, "text", |collector, text| collector.push_string(kind, text));
+        }
+    }
+}
+
+/// Returns the author that a role names.
+pub(super) fn role_of(message: &Value) -> TextRole {
+    match message["role"].as_str() {
+        Some("system" | "developer") => TextRole::System,
+        Some("assistant" | "model") => TextRole::Assistant,
+        Some("tool" | "function") => TextRole::Tool,
+        _ => TextRole::User,
+    }
+}

@@ -1,0 +1,303 @@
+//! Texts in the bodies and streams of all API formats: who wrote them, what they are and where they stand, so that they
+//! can be checked and replaced. Recognised by their fields, not by the path of the request, so that a body in another
+//! format than its path promises is read too.
+
+mod content;
+mod request;
+mod response;
+pub mod stream;
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+pub use request::request_texts;
+pub use response::response_texts;
+
+/// What a text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TextKind {
+    Text,
+    Reasoning,
+    Refusal,
+    /// Arguments of a tool call, as JSON.
+    ToolArguments,
+    ToolResult,
+}
+
+/// Author of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TextRole {
+    System,
+    User,
+    Assistant,
+    Tool,
+}
+
+/// One text of a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextPart {
+    pub kind: TextKind,
+    pub role: TextRole,
+    /// Index of the message in a request, or of the choice in a response.
+    pub group: usize,
+    pub text: String,
+    path: Vec<BodyStep>,
+}
+
+/// Step from a JSON value to one of its members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum BodyStep {
+    Key(Cow<'static, str>),
+    Index(usize),
+}
+
+impl TextPart {
+    /// Replaces this text in the body that it was read from. Returns false if the body has no such text.
+    pub fn replace(&self, body: &mut Value, text: &str) -> bool {
+        let mut value = body;
+        for step in &self.path {
+            let next = match step {
+                BodyStep::Key(key) => value.get_mut(key.as_ref()),
+                BodyStep::Index(index) => value.get_mut(*index),
+            };
+            let Some(next) = next else { return false };
+            value = next;
+        }
+        // Arguments may be an object. A replacement that is no JSON would be invalid there.
+        *value = match value {
+            Value::String(_) => Value::String(text.to_owned()),
+            _ => serde_json::from_str(text).unwrap_or_else(|_| serde_json::json!({ "text": text })),
+        };
+        true
+    }
+}
+
+/// Fields with the tokens of a text, which would still show a text that was replaced.
+const TOKEN_FIELDS: [&str; 2] = ["logprobs", "logprobsResult"];
+
+/// Removes the lists of tokens from a response or an event.
+pub fn remove_token_lists(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !TOKEN_FIELDS.contains(&name.as_str()));
+            fields.values_mut().for_each(remove_token_lists);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_token_lists),
+        _ => (),
+    }
+}
+
+/// Collects the texts of a body.
+struct TextCollector {
+    parts: Vec<TextPart>,
+    path: Vec<BodyStep>,
+    group: usize,
+    role: TextRole,
+}
+
+impl TextCollector {
+    fn new() -> Self {
+        Self { parts: Vec::new(), path: Vec::new(), group: 0, role: TextRole::User }
+    }
+
+    /// Visits a member of an object, if it has one of this name.
+    fn at_key(&mut self, object: &Value, key: &'static str, visit: impl FnOnce(&mut Self, &Value)) {
+        if let Some(value) = object.get(key) {
+            self.path.push(BodyStep::Key(Cow::Borrowed(key)));
+            visit(self, value);
+            self.path.pop();
+        }
+    }
+
+    /// Visits each item of an array.
+    fn at_items(&mut self, array: &Value, mut visit: impl FnMut(&mut Self, usize, &Value)) {
+        for (index, item) in array.as_array().into_iter().flatten().enumerate() {
+            self.path.push(BodyStep::Index(index));
+            visit(self, index, item);
+            self.path.pop();
+        }
+    }
+
+    fn push(&mut self, kind: TextKind, text: String) {
+        self.parts.push(TextPart { kind, role: self.role, group: self.group, text, path: self.path.clone() });
+    }
+
+    /// Adds a string, or any other JSON value as its source text.
+    fn push_value(&mut self, kind: TextKind, value: &Value) {
+        match value {
+            Value::Null => (),
+            Value::String(text) => self.push(kind, text.clone()),
+            other => self.push(kind, other.to_string()),
+        }
+    }
+
+    fn push_string(&mut self, kind: TextKind, value: &Value) {
+        if let Value::String(text) = value {
+            self.push(kind, text.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn texts(parts: &[TextPart]) -> Vec<(usize, TextRole, TextKind, &str)> {
+        parts.iter().map(|part| (part.group, part.role, part.kind, part.text.as_str())).collect()
+    }
+
+    #[test]
+    fn reads_chat_requests() {
+        let body = json!({"messages": [
+            {"role": "system", "content": "be kind"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "u"}}]},
+            {"role": "assistant", "content": null, "refusal": "no",
+                "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"x\":1}"}}]},
+            {"role": "tool", "tool_call_id": "c", "content": "42"},
+        ]});
+        let parts = request_texts(&body);
+        assert_eq!(
+            texts(&parts),
+            [
+                (0, TextRole::System, TextKind::Text, "be kind"),
+                (1, TextRole::User, TextKind::Text, "a"),
+                (2, TextRole::Assistant, TextKind::Refusal, "no"),
+                (2, TextRole::Assistant, TextKind::ToolArguments, "{\"x\":1}"),
+                (3, TextRole::Tool, TextKind::ToolResult, "42"),
+            ]
+        );
+    }
+
+    #[test]
+    fn reads_requests_of_other_formats() {
+        let messages = json!({"system": [{"type": "text", "text": "s"}], "messages": [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"q": "x"}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "r"}]}]},
+        ]});
+        assert_eq!(
+            texts(&request_texts(&messages)),
+            [
+                (0, TextRole::System, TextKind::Text, "s"),
+                (1, TextRole::Assistant, TextKind::ToolArguments, r#"{"q":"x"}"#),
+                (2, TextRole::User, TextKind::ToolResult, "r"),
+            ]
+        );
+        let responses = json!({"instructions": "s", "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "r"},
+        ]});
+        assert_eq!(
+            texts(&request_texts(&responses)),
+            [
+                (0, TextRole::System, TextKind::Text, "s"),
+                (1, TextRole::User, TextKind::Text, "a"),
+                (2, TextRole::Assistant, TextKind::ToolArguments, "{}"),
+                (3, TextRole::Tool, TextKind::ToolResult, "r"),
+            ]
+        );
+    }
+
+    #[test]
+    fn reads_requests_of_google_and_amazon() {
+        let gemini = json!({"systemInstruction": {"parts": [{"text": "s"}]}, "contents": [
+            {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"q": 1}}}]},
+            {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"r": 2}}}, {"text": "a"}]},
+        ]});
+        assert_eq!(
+            texts(&request_texts(&gemini)),
+            [
+                (0, TextRole::System, TextKind::Text, "s"),
+                (1, TextRole::Assistant, TextKind::ToolArguments, r#"{"q":1}"#),
+                (2, TextRole::User, TextKind::ToolResult, r#"{"r":2}"#),
+                (2, TextRole::User, TextKind::Text, "a"),
+            ]
+        );
+        let converse = json!({"system": [{"text": "s"}], "messages": [
+            {"role": "assistant", "content": [{"toolUse": {"toolUseId": "t", "name": "f", "input": {"q": 1}}}]},
+            {"role": "user", "content": [{"toolResult": {"toolUseId": "t", "content": [{"json": {"r": 2}}, {"text": "x"}]}}, {"text": "a"}]},
+        ]});
+        assert_eq!(
+            texts(&request_texts(&converse)),
+            [
+                (0, TextRole::System, TextKind::Text, "s"),
+                (1, TextRole::Assistant, TextKind::ToolArguments, r#"{"q":1}"#),
+                (2, TextRole::User, TextKind::ToolResult, r#"{"r":2}"#),
+                (2, TextRole::User, TextKind::ToolResult, "x"),
+                (2, TextRole::User, TextKind::Text, "a"),
+            ]
+        );
+        for body in [
+            json!({"prompt": "a"}),
+            json!({"prompt": ["a"]}),
+            json!({"input": "a"}),
+            json!({"input": ["a"]}),
+            json!({"contents": "a"}),
+            json!({"content": {"parts": [{"text": "a"}]}}),
+            json!({"inputText": "a"}),
+            json!({"requests": [{"content": {"parts": [{"text": "a"}]}}]}),
+        ] {
+            assert_eq!(texts(&request_texts(&body)), [(0, TextRole::User, TextKind::Text, "a")], "{body}");
+        }
+    }
+
+    #[test]
+    fn the_last_message_of_every_format_is_the_last_group() {
+        let last = |body: &Value| -> Vec<String> {
+            let parts = request_texts(body);
+            let last = parts.iter().map(|part| part.group).max().unwrap();
+            parts.into_iter().filter(|part| part.group == last).map(|part| part.text).collect()
+        };
+        let messages = json!([{"role": "user", "content": "old"}, {"role": "user", "content": "new"}]);
+        assert_eq!(last(&json!({"system": "s", "messages": messages})), ["new"]);
+        // A field of another format does not hide the last message.
+        assert_eq!(
+            last(&json!({"messages": messages, "prompt": "fine", "input": [{"role": "user", "content": "x"}]})),
+            ["new", "fine", "x"]
+        );
+        assert_eq!(last(&json!({"prompt": ["a", "b"]})), ["a", "b"]);
+        assert_eq!(last(&json!({"input": ["a", "b"]})), ["a", "b"]);
+        let content = |text: &str| json!({"content": {"parts": [{"text": text}]}});
+        assert_eq!(last(&json!({"requests": [content("a"), content("b")]})), ["a", "b"]);
+    }
+
+    #[test]
+    fn reads_every_choice_of_responses() {
+        let chat = json!({"choices": [{"index": 0, "message": {"content": "a", "reasoning_content": "t"}}, {"index": 1, "message":
+            {"content": null, "refusal": "b", "tool_calls": [{"function": {"arguments": "{}"}}]}}, {"index": 2, "text": "c"}]});
+        assert_eq!(
+            texts(&response_texts(&chat)),
+            [
+                (0, TextRole::Assistant, TextKind::Text, "a"),
+                (0, TextRole::Assistant, TextKind::Reasoning, "t"),
+                (1, TextRole::Assistant, TextKind::Refusal, "b"),
+                (1, TextRole::Assistant, TextKind::ToolArguments, "{}"),
+                (2, TextRole::Assistant, TextKind::Text, "c"),
+            ]
+        );
+        let others = [
+            json!({"type": "message", "content": [{"type": "text", "text": "a"}]}),
+            json!({"output": [{"type": "message", "content": [{"type": "output_text", "text": "a"}]}]}),
+            json!({"candidates": [{"content": {"parts": [{"text": "a"}], "role": "model"}}]}),
+            json!({"output": {"message": {"role": "assistant", "content": [{"text": "a"}]}}}),
+            json!({"results": [{"outputText": "a"}]}),
+            json!({"generation": "a"}),
+        ];
+        for body in others {
+            assert_eq!(texts(&response_texts(&body)), [(0, TextRole::Assistant, TextKind::Text, "a")], "{body}");
+        }
+    }
+
+    #[test]
+    fn replaces_texts_where_they_stand() {
+        let mut body = json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "input": {"q": "secret"}}]}]});
+        let parts = request_texts(&body);
+        assert!(parts[0].replace(&mut body, "b") && parts[1].replace(&mut body, r#"{"q":"***"}"#));
+        assert_eq!(body["messages"][0]["content"][0]["text"], "b");
+        assert_eq!(body["messages"][1]["content"][0]["input"], json!({"q": "***"}));
+    }
+}

@@ -1,0 +1,110 @@
+//! A text of the gateway in place of a model's response, in the client's format.
+
+use std::sync::Arc;
+
+use super::client_format::{ClientChatFormat, ClientFormat};
+use crate::{
+    chat::{
+        client_tools::ClientTools, event::ResponseEvent, response_context::ResponseContext,
+        response_writer::ResponseWriter,
+    },
+    dropped::DroppedFields,
+    fields::Fields,
+    operation::Operation,
+    provider_format::EventFraming,
+};
+
+/// What the response says.
+#[derive(Debug, Clone, Copy)]
+pub struct Notice<'n> {
+    pub operation: Operation,
+    pub model: &'n str,
+    pub is_streaming: bool,
+    pub text: &'n str,
+    /// Unix time in seconds.
+    pub created: u64,
+    /// Unique part of the id of the response.
+    pub id_suffix: &'n str,
+}
+
+/// Returns content type and body of the response; `None` if the operation generates no text.
+pub fn write_notice(notice: &Notice<'_>) -> Option<(&'static str, Vec<u8>)> {
+    let Some(ClientFormat::Chat(format)) = ClientFormat::from_operation(notice.operation) else { return None };
+    let context = ResponseContext {
+        provider: "gateway",
+        model: notice.model.to_owned(),
+        created: notice.created,
+        id_suffix: notice.id_suffix.to_owned(),
+        is_strict: true,
+        should_show_thinking: false,
+        should_show_images: false,
+        echoed_fields: Fields::default(),
+        document_names: Arc::default(),
+        dropped_fields: DroppedFields::default(),
+        renamed_tools: Arc::default(),
+        client_tools: Arc::new(ClientTools::default()),
+        signatures: None,
+    };
+    let (kind, mut writer): (_, Box<dyn ResponseWriter>) = if notice.is_streaming {
+        (stream_type(format), format.stream_writer(context))
+    } else {
+        ("application/json", format.response_builder(context))
+    };
+    for event in [
+        ResponseEvent::Start { id: "", model: notice.model },
+        ResponseEvent::Text(notice.text),
+        ResponseEvent::Finish { reason: "stop", stop_sequence: None },
+        ResponseEvent::End,
+    ] {
+        writer.push_event(event);
+    }
+    Some((kind, writer.take_output()))
+}
+
+fn stream_type(format: ClientChatFormat) -> &'static str {
+    let framing =
+        if format.has_aws_event_stream() { EventFraming::AwsEventStream } else { EventFraming::ServerSentEvents };
+    framing.content_type()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::texts::{response_texts, stream::StreamTexts};
+
+    const OPERATIONS: [Operation; 6] = [
+        Operation::ChatComplete,
+        Operation::Complete,
+        Operation::Messages,
+        Operation::CreateModelResponse,
+        Operation::GenerateContent,
+        Operation::Converse,
+    ];
+
+    #[test]
+    fn every_chat_format_says_the_text() {
+        for operation in OPERATIONS {
+            let notice =
+                Notice { operation, model: "m", is_streaming: false, text: "denied", created: 1, id_suffix: "x" };
+            let (kind, body) = write_notice(&notice).unwrap();
+            let texts = response_texts(&serde_json::from_slice(&body).unwrap());
+            assert_eq!((kind, texts.len(), texts[0].text.as_str()), ("application/json", 1, "denied"), "{operation:?}");
+            let (kind, stream) = write_notice(&Notice { is_streaming: true, ..notice }).unwrap();
+            if kind == "text/event-stream" {
+                let texts = StreamTexts::read(&Bytes::from(stream)).unwrap();
+                assert_eq!(texts.parts()[0].text, "denied", "{operation:?}");
+            }
+        }
+        let embed = Notice {
+            operation: Operation::Embed,
+            model: "m",
+            is_streaming: false,
+            text: "x",
+            created: 1,
+            id_suffix: "",
+        };
+        assert!(write_notice(&embed).is_none());
+    }
+}
