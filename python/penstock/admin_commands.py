@@ -43,12 +43,14 @@ _API_KEY_OPTION = click.option(
 )
 
 
-def _with_connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def with_connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that name the gateway and the key."""
     return _URL_OPTION(_API_KEY_OPTION(command))
 
 
 @contextmanager
-def _open_remote(url: str, api_key: str) -> Generator[ManagementClient]:
+def open_remote(url: str, api_key: str) -> Generator[ManagementClient]:
+    """Opens a client of the gateway."""
     # Imported here: the HTTP client takes longer to load than most commands take to run.
     from penstock.remote import ManagementClient  # noqa: PLC0415 - as said above
 
@@ -59,10 +61,11 @@ def _open_remote(url: str, api_key: str) -> Generator[ManagementClient]:
         remote.close()
 
 
-def _quote_path_segment(text: str) -> str:
-    from penstock.remote import quote_path_segment  # noqa: PLC0415 - as above
+def quote_path_segment(text: str) -> str:
+    """Percent-encodes an id or slug as one segment of a path."""
+    from penstock import remote  # noqa: PLC0415 - as above
 
-    return quote_path_segment(text)
+    return remote.quote_path_segment(text)
 
 
 @click.group()
@@ -71,17 +74,17 @@ def keys() -> None:
 
 
 @keys.command("list")
-@_with_connection_options
+@with_connection_options
 @click.option("--workspace", help="List only keys of this workspace: id or slug.")
 def list_keys(url: str, api_key: str, workspace: str | None) -> None:
     """List keys."""
-    with _open_remote(url, api_key) as remote:
-        path = f"/v1/api-keys?workspace_id={_quote_path_segment(workspace)}" if workspace else "/v1/api-keys"
+    with open_remote(url, api_key) as remote:
+        path = f"/v1/api-keys?workspace_id={quote_path_segment(workspace)}" if workspace else "/v1/api-keys"
         _print_table(remote.iter_rows(path), ("id", "key", "type", "status", "name"))
 
 
 @keys.command("create")
-@_with_connection_options
+@with_connection_options
 @click.argument("name")
 @click.option("--workspace", help="Workspace of the key: id or slug; without it the key belongs to the organisation.")
 @click.option("--user", help="Id of the user who owns the key.")
@@ -92,29 +95,29 @@ def create_key(
     """Create a key and print it; it is not shown again."""
     kind = f"{'workspace' if workspace else 'organisation'}/{'user' if user else 'service'}"
     body = {"name": name, "scopes": list(scopes), "workspace_id": workspace, "user_id": user}
-    with _open_remote(url, api_key) as remote:
+    with open_remote(url, api_key) as remote:
         created = remote.request("POST", f"/v1/api-keys/{kind}", {name: value for name, value in body.items() if value})
         click.echo(created["key"])
 
 
 @keys.command("rotate")
-@_with_connection_options
+@with_connection_options
 @click.argument("key_id")
 def rotate_key(url: str, api_key: str, key_id: str) -> None:
     """Rotate a key and print the new one; the old one stays valid until the transition ends."""
-    with _open_remote(url, api_key) as remote:
-        rotated = remote.request("POST", f"/v1/api-keys/{_quote_path_segment(key_id)}/rotate", {})
+    with open_remote(url, api_key) as remote:
+        rotated = remote.request("POST", f"/v1/api-keys/{quote_path_segment(key_id)}/rotate", {})
         click.echo(rotated["key"])
         click.echo(f"the old key is valid until {rotated['key_transition_expires_at']}", err=True)
 
 
 @keys.command("delete")
-@_with_connection_options
+@with_connection_options
 @click.argument("key_id")
 def delete_key(url: str, api_key: str, key_id: str) -> None:
     """Delete a key."""
-    with _open_remote(url, api_key) as remote:
-        remote.request("DELETE", f"/v1/api-keys/{_quote_path_segment(key_id)}")
+    with open_remote(url, api_key) as remote:
+        remote.request("DELETE", f"/v1/api-keys/{quote_path_segment(key_id)}")
 
 
 @click.group()
@@ -123,27 +126,27 @@ def config() -> None:
 
 
 @config.command("list")
-@_with_connection_options
+@with_connection_options
 @click.option("--workspace", help="List only configs of this workspace: id or slug.")
 def list_configs(url: str, api_key: str, workspace: str | None) -> None:
     """List configs."""
-    with _open_remote(url, api_key) as remote:
-        path = f"/v1/configs?workspace_id={_quote_path_segment(workspace)}" if workspace else "/v1/configs"
+    with open_remote(url, api_key) as remote:
+        path = f"/v1/configs?workspace_id={quote_path_segment(workspace)}" if workspace else "/v1/configs"
         _print_table(remote.iter_rows(path), ("slug", "status", "last_updated_at", "name"))
 
 
 @config.command("show")
-@_with_connection_options
+@with_connection_options
 @click.argument("slug")
 def show_config(url: str, api_key: str, slug: str) -> None:
     """Print a config as JSON."""
-    with _open_remote(url, api_key) as remote:
-        config: str = remote.request("GET", f"/v1/configs/{_quote_path_segment(slug)}")["config"]
+    with open_remote(url, api_key) as remote:
+        config: str = remote.request("GET", f"/v1/configs/{quote_path_segment(slug)}")["config"]
         click.echo(msgspec.json.format(config, indent=2))
 
 
 @config.command("save")
-@_with_connection_options
+@with_connection_options
 @click.argument("file", type=click.File("rb"))
 @click.option("--slug", help="Config to update with a new version.")
 @click.option("--name", help="Name of a new config.")
@@ -164,9 +167,9 @@ def save_config(
     except msgspec.DecodeError as error:
         message = f"{file.name} is not JSON: {error}"
         raise SettingsError(message) from None
-    with _open_remote(url, api_key) as remote:
+    with open_remote(url, api_key) as remote:
         if slug:
-            remote.request("PUT", f"/v1/configs/{_quote_path_segment(slug)}", {"config": content})
+            remote.request("PUT", f"/v1/configs/{quote_path_segment(slug)}", {"config": content})
         else:
             body = {"name": name, "config": content, **({"workspace_id": workspace} if workspace else {})}
             slug = remote.request("POST", "/v1/configs", body)["slug"]
@@ -174,14 +177,14 @@ def save_config(
 
 
 @click.command()
-@_with_connection_options
+@with_connection_options
 @click.option("-o", "--output", type=click.File("w"), default="-", help="File to write. [default: standard output]")
 def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click says no more
     """Export the whole state as YAML; credentials stay masked."""
     from penstock.declarative import plan as state  # noqa: PLC0415 - as above
     from penstock.declarative.document import count_masks  # noqa: PLC0415 - as above
 
-    with _open_remote(url, api_key) as remote:
+    with open_remote(url, api_key) as remote:
         found = state.export_state(remote, partial(_with_progress_bar, "reading"))
     output.write(EXPORT_HEADER + _dump_yaml(found))
     if count := count_masks(found):
@@ -189,7 +192,7 @@ def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click
 
 
 @click.command()
-@_with_connection_options
+@with_connection_options
 @click.argument("file", type=click.File("r"))
 @click.option(
     "--plan",
@@ -214,7 +217,7 @@ def apply(
     """
     from penstock.declarative.plan import Plan  # noqa: PLC0415 - as above
 
-    with _open_remote(url, api_key) as remote:
+    with open_remote(url, api_key) as remote:
         plan = Plan(
             remote, _load_yaml(file), os.environ, prune=prune, key=api_key, bar=partial(_with_progress_bar, "reading")
         )

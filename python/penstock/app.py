@@ -6,9 +6,10 @@ import asyncio
 import base64
 import importlib
 import logging
+import os
 import signal
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from litestar import Litestar, Request, Response, Router
@@ -31,17 +32,23 @@ from penstock.errors import (
     error_envelope,
     openai_error,
 )
+from penstock.forwarded import TrustedProxies
 from penstock.job_loop import run_with_restarts, stop_jobs
-from penstock.kit.client_ip import TrustedProxies
+from penstock.kit.client_format import client_error_fields, detect_client_format
 from penstock.kit.compat import CompatRequest
 from penstock.kit.json_response import JsonResponse
+from penstock.kit.log_service import LogService
+from penstock.kit.metrics_report import MetricsReport
 from penstock.kit.openapi import build_openapi as whole
+from penstock.kit.request_id import add_request_id, request_id
 from penstock.kit.text_validation import check_request_text
-from penstock.kit.validation_errors import parse_problems, route_parameters, summarize_problems
-from penstock.metrics import BatchMetrics, JobMetrics, MetricsStore
+from penstock.kit.validation_errors import NO_BODY, parse_problems, route_parameters, summarize_problems
+from penstock.logs.client import LogClient
+from penstock.logs.spool_writer import CONTROL_WRITER, SpoolWriter
+from penstock.logs.spooled_records import SpooledRecords
+from penstock.metrics import BatchMetrics, JobMetrics, MetricsStore, RefusalCounter
 from penstock.node_store import NodeStore
 from penstock.pricing.price_book import PriceBook
-from penstock.records import RecordFeed
 from penstock.resources import schema
 from penstock.settings import Settings, Store
 from penstock.settings.secret import Secret
@@ -50,11 +57,14 @@ from penstock.snapshot.file_watcher import ConfigFileWatcher
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
+    from contextlib import AbstractAsyncContextManager
 
     from litestar.plugins import PluginProtocol
     from litestar.types import Message, Method, Scope
 
+    from penstock.blobs.store import BlobStore
+    from penstock.kit.refusals import RefusalLog
     from penstock.kit.tenant_session import Services
     from penstock.snapshot.publisher import SnapshotPublisher
     from penstock.snapshot.redis_notifier import RedisNotifier
@@ -62,12 +72,32 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-BAD_REQUEST, INTERNAL_ERROR = 400, 500
+BAD_REQUEST, METHOD_NOT_ALLOWED, INTERNAL_ERROR = 400, 405, 500
+REFUSAL_STATUSES = frozenset({401, 403})
+IDENTITY_PATH = "/internal/identity"
 HTTP_METHODS: list[Method] = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
+class ApplicationParts(NamedTuple):
+    """What the routes of an application use."""
+
+    # Services by the name under which routes ask for them.
+    services: Mapping[str, object]
+    store: StoreComponents | None
+    run_jobs: Callable[[], AbstractAsyncContextManager[None]]
+    state: State
+
+
 class Application(Litestar):
-    """Litestar application with only the plugins that the gateway needs."""
+    """Litestar application with only the plugins that the gateway needs. Its routes take a second to register, so they
+    reach their services through `parts`, which may be replaced.
+    """
+
+    parts: ApplicationParts
+
+    def connect(self, parts: ApplicationParts) -> None:
+        """Sets what the routes use."""
+        self.parts, self.state = parts, parts.state
 
     @staticmethod
     def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
@@ -75,30 +105,55 @@ class Application(Litestar):
         return [*plugins, MsgspecDIPlugin()]
 
 
-def create_app(settings: Settings, published: SnapshotChannel, record_socket: socket.socket | None = None) -> Litestar:
-    """Builds the application; jobs start with its lifespan. Request records are read from `record_socket`."""
-    records = RecordFeed(settings.records)
-    batch_figures, job_figures = BatchMetrics(), JobMetrics()
-    parts = {
+def create_app(
+    settings: Settings,
+    published: SnapshotChannel,
+    log_service: LogService | None = None,
+    metrics_socket: socket.socket | None = None,
+    registered: Application | None = None,
+) -> Application:
+    """Builds the application; jobs start with its lifespan. Routes read logs from `log_service`. Metrics are served on
+    `metrics_socket` too. `registered` is an application that is no longer used, whose routes are used again.
+    """
+    is_durable = settings.records.durability == "power"
+    spool = SpoolWriter(settings.spool_folder, CONTROL_WRITER, os.uname().nodename, is_durable=is_durable)
+    log_client = LogClient(settings.log_socket if settings.records.enabled else "")
+    if log_service is None:
+        log_service = create_log_service(settings, log_client, spool)
+    batch_figures, job_figures, refusals = BatchMetrics(), JobMetrics(), RefusalCounter()
+    workers = MetricsStore()
+    report = MetricsReport(
+        workers,
+        log_client,
+        published.running.values_by_name,
+        batch_figures.values_by_name,
+        job_figures.values_by_name,
+        refusals.values_by_name,
+    )
+    services: dict[str, object] = {
         "settings": settings,
         "published": published,
-        "figures": MetricsStore(),
+        "figures": workers,
+        "metrics_report": report,
         "notes": NodeStore(),
-        "batch_figures": batch_figures,
-        "job_figures": job_figures,
-        "records": records,
+        "log_client": log_client,
         "prices": PriceBook(settings),
     }
     url = settings.store_url
-    store = open_store(settings, published, url, batch_figures, records) if url else None
+    own_records = SpooledRecords(settings.records, spool)
+    store = open_store(settings, published, url, batch_figures, own_records, refusals, log_service) if url else None
 
     @asynccontextmanager
-    async def run_jobs(_app: Litestar) -> AsyncGenerator[None]:
+    async def run_jobs() -> AsyncGenerator[None]:
         watcher = ConfigFileWatcher(settings, published)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, watcher.request_reload)
-        close_records = records.listen(record_socket, loop) if record_socket else records.close
         loops = [*([watcher.run] if settings.file else []), *(store.job_loops if store else [])]
+        if metrics_socket:
+            from penstock.jobs.metrics_server import MetricsServer
+
+            paths = resources.path_prefixes("metrics")
+            loops.append(MetricsServer(metrics_socket, paths, report, settings.metrics.token).run)
         running = [loop.create_task(run_with_restarts(job, job_figures)) for job in loops]
         try:
             yield
@@ -106,44 +161,119 @@ def create_app(settings: Settings, published: SnapshotChannel, record_socket: so
             published.close()
             await stop_jobs(running)
             if store:
+                await store.blobs.close()
                 await store.database.close()
-            close_records()
+            spool.close()
+            await log_client.close()
 
+    state = State(
+        {
+            "identify": store.authenticate if store else None,
+            "office": store.services if store else None,
+            "refusals": store.refusals if store else None,
+            "proxies": TrustedProxies(settings.security.trusted_proxies),
+            "header_aliases": settings.security.header_aliases,
+            "public_url": settings.server.public_url,
+            "key_headers": [f"{prefix}api-key" for prefix in ("x-gateway-", *settings.security.header_aliases)],
+        }
+    )
+    parts = ApplicationParts(services | (store.dependencies if store else {}), store, run_jobs, state)
+    app = registered or register_routes(parts)
+    app.connect(parts)
+    return app
+
+
+def register_routes(parts: ApplicationParts) -> Application:
+    """Builds an application with the routes that `parts` can serve."""
+    dependencies = {name: provide_part(name) for name in parts.services}
+    if parts.store:
+        from penstock.kit import listing
+
+        dependencies["work"] = Provide(create_context, sync_to_thread=False)
+        dependencies["page"] = Provide(listing.read_page_request, sync_to_thread=False)
     app = Application(
         route_handlers=build_routers(resources.module_names())
-        if store
+        if parts.store
         else [*build_routers(resources.STORELESS_MODULES), *storeless_routers()],
-        dependencies={name: provide_singleton(part) for name, part in parts.items()}
-        | (store.dependencies if store else {}),
+        dependencies=dependencies,
         exception_handlers={Exception: render_error},
         request_class=CompatRequest,
         response_class=JsonResponse,
         openapi_config=schema.build_openapi_config(),
         lifespan=[run_jobs],
-        before_request=check_request_text,
-        before_send=[store.before_send] if store else [],
+        before_request=begin_request,
+        before_send=[add_request_id, *([before_send_with_store] if parts.store else [])],
         logging_config=None,
-        state=State(
-            {
-                "identify": store.authenticate if store else None,
-                "office": store.services if store else None,
-                "proxies": TrustedProxies(settings.security.trusted_proxies),
-                "header_aliases": settings.security.header_aliases,
-                "key_headers": [f"{prefix}api-key" for prefix in ("x-gateway-", *settings.security.header_aliases)],
-            }
-        ),
     )
     check_guards(app)
     return app
+
+
+def create_context(request: Request[Any, Any, Any]) -> object:
+    """Creates the context of a request that uses the store."""
+    store = cast("StoreComponents", parts_of(request.app).store)
+    return store.services.create_context(request)
+
+
+def parts_of(app: Litestar) -> ApplicationParts:
+    """Returns what the routes of an application use."""
+    return cast("Application", app).parts
+
+
+@asynccontextmanager
+async def run_jobs(app: Litestar) -> AsyncGenerator[None]:
+    """Runs the jobs of the application."""
+    async with parts_of(app).run_jobs():
+        yield
+
+
+async def before_send_with_store(message: Message, scope: Scope) -> None:
+    """Calls the hook of the store."""
+    if store := parts_of(scope["litestar_app"]).store:
+        await store.before_send(message, scope)
+
+
+def create_log_service(settings: Settings, client: LogClient, spool: SpoolWriter) -> LogService:
+    """Returns the access of routes to logs; without the log store, they report that it is disabled."""
+    if not (settings.records.enabled and settings.log_store.enabled):
+        return LogService()
+    # Each node with an embedded log store sees its own records only.
+    is_shared = settings.store_url is not None and settings.store_url.reveal().startswith("postgresql")
+    return LogService(
+        client,
+        spool,
+        settings.log_store.format,
+        keeps_bodies=settings.records.bodies,
+        is_partial=is_shared and settings.log_store.clickhouse_url is None,
+    )
+
+
+def create_log_parts(
+    settings: Settings, database: Database, blobs: BlobStore, log_service: LogService
+) -> dict[str, Any]:
+    """Returns the dependencies of the routes of logs that need the store."""
+    from penstock.jobs.log_exports import LogExporter
+    from penstock.kit.custom_logs import CustomLogWriter
+    from penstock.pricing.cost_calculator import CostCalculator
+
+    calculator = CostCalculator(settings)
+    return {
+        "log_service": log_service,
+        "log_exporter": LogExporter(settings, database, blobs, log_service),
+        "custom_logs": CustomLogWriter(settings, calculator),
+        "cost_calculator": calculator,
+    }
 
 
 class StoreComponents(NamedTuple):
     """Components that need the store: authentication, tenant sessions, and background jobs."""
 
     database: Database
+    blobs: BlobStore
     services: Services
+    refusals: RefusalLog
     authenticate: Callable[[authorization.PresentedCredential], Awaitable[authorization.Caller]]
-    dependencies: dict[str, Provide]
+    dependencies: dict[str, object]
     job_loops: list[Callable[[], Coroutine[Any, Any, None]]]
     before_send: Callable[[Message, Scope], Awaitable[None]]
 
@@ -165,20 +295,26 @@ class ChangeNotifier(NamedTuple):
         await self.publisher.wait_until_applied(number)
 
 
-def open_store(
-    settings: Settings, published: SnapshotChannel, url: Secret, batch_figures: BatchMetrics, records: RecordFeed
+def open_store(  # noqa: PLR0913, PLR0917 - the parts that it connects
+    settings: Settings,
+    published: SnapshotChannel,
+    url: Secret,
+    batch_figures: BatchMetrics,
+    records: SpooledRecords,
+    refused: RefusalCounter,
+    log_service: LogService,
 ) -> StoreComponents:
     """Builds the components that need the store. Their modules are imported only here, so a gateway without a store
     never loads them.
     """
     from penstock.batches.runner import BatchRunner
-    from penstock.blobs.folder import BlobFolder
+    from penstock.blobs.store import open_blob_store
     from penstock.jobs.prepare import load_token_verifier
     from penstock.jobs.rotate import KeyRotator
-    from penstock.kit import listing
     from penstock.kit.authentication import CallerAuthenticator
     from penstock.kit.passwords import PasswordService
     from penstock.kit.preconditions import before_send
+    from penstock.kit.refusals import RefusalLog
     from penstock.kit.tenant_session import Services
     from penstock.resources._last_known import find_caller
     from penstock.secrets.references import SecretCache
@@ -198,21 +334,26 @@ def open_store(
     announcer = _create_redis_notifier(settings, publisher.notify)
     notifier = ChangeNotifier(publisher, announcer)
     services = Services(settings, database, vault, identities, notifier)
-    blobs = BlobFolder(settings.files_folder)
+    blobs = open_blob_store(settings)
     runner = BatchRunner(settings, services, secrets, blobs, batch_figures, records)
-    shared = {
+    log_parts = create_log_parts(settings, database, blobs, log_service)
+    dependencies: dict[str, object] = {
         "office": services,
         "identities": identities,
         "passwords": PasswordService(),
         "blobs": blobs,
         "runner": runner,
+        **log_parts,
     }
-    dependencies = {
-        "work": Provide(services.create_context, sync_to_thread=False),
-        "page": Provide(listing.read_page_request, sync_to_thread=False),
-        **{name: provide_singleton(part) for name, part in shared.items()},
-    }
-    loops: list[Callable[[], Coroutine[Any, Any, None]]] = [publisher.run, KeyRotator(services).run, runner.run]
+    refusals = RefusalLog(database, refused)
+    loops: list[Callable[[], Coroutine[Any, Any, None]]] = [
+        publisher.run,
+        KeyRotator(services).run,
+        runner.run,
+        log_parts["log_exporter"].run,
+        refusals.run,
+        *_ledger_jobs(settings, services),
+    ]
     if announcer:
         loops.append(announcer.run)
     if tokens:
@@ -220,8 +361,24 @@ def open_store(
 
         loops.append(JwksRefresher(tokens, settings.jwt.refresh_seconds, publisher.notify).run)
     return StoreComponents(
-        database, services, identities.authenticate, dependencies, loops, partial(before_send, services)
+        database,
+        blobs,
+        services,
+        refusals,
+        identities.authenticate,
+        dependencies,
+        loops,
+        partial(before_send, services),
     )
+
+
+def _ledger_jobs(settings: Settings, services: Services) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """Returns the job that adds up what requests used of budgets. It reads the records."""
+    if not settings.records.enabled:
+        return []
+    from penstock.jobs.usage_ledger import UsageLedger
+
+    return [UsageLedger(settings, services).run]
 
 
 def _create_redis_notifier(settings: Settings, on_change: Callable[[], None]) -> RedisNotifier | None:
@@ -258,14 +415,19 @@ def create_documented_app() -> Litestar:
     return create_app(Settings(store=described), SnapshotChannel(Snapshot()))
 
 
+@cache
 def openapi_json() -> bytes:
     """Returns the OpenAPI document of the management API, the same as `/schema/openapi.json`."""
     return encode_json(whole(create_documented_app()))
 
 
-def provide_singleton(part: object) -> Provide:
-    """Returns a dependency that injects the same object into every route."""
-    return Provide(lambda: part, use_cache=True, sync_to_thread=False)
+def provide_part(name: str) -> Provide:
+    """Returns a dependency that injects a service into routes."""
+
+    def find_part(request: Request[Any, Any, Any]) -> object:
+        return parts_of(request.app).services[name]
+
+    return Provide(find_part, sync_to_thread=False)
 
 
 def build_routers(names: Iterable[str]) -> list[Router]:
@@ -278,6 +440,12 @@ def build_routers(names: Iterable[str]) -> list[Router]:
     return found
 
 
+async def begin_request(request: Request[Any, Any, Any]) -> None:
+    """Gives the request its id, and checks the text of the request."""
+    request_id(request.scope)
+    await check_request_text(request)
+
+
 def check_guards(app: Litestar) -> None:
     """Denies by default: raises `StartupError` if a route declares no guard."""
     for route in app.routes:
@@ -286,8 +454,37 @@ def check_guards(app: Litestar) -> None:
             # Litestar adds the OPTIONS handlers itself; they reveal only what the OpenAPI document contains.
             itself = getattr(handler, "http_methods", None) == {"OPTIONS"}
             if not itself and not any(map(authorization.is_guard, guards)):
-                message = f"the route {route.path!r} declares no guard; hint: penstock.caller has them"
+                message = f"the route {route.path!r} declares no guard; hint: penstock.authorization has them"
                 raise StartupError(message)
+
+
+def find_allowed_methods(app: Litestar, method: str, path: str) -> tuple[list[str], str]:
+    """Returns the methods of a path, and a hint at a longer path that has this method."""
+    parts = [part for part in path.split("/") if part]
+    allowed: set[str] = set()
+    longer: list[str] = []
+    for route in app.routes:
+        own = [part for part in route.path_format.split("/") if part]
+        methods = {name for handler in getattr(route, "route_handlers", ()) for name in handler.http_methods}
+        is_same = all(one.startswith("{") or one == other for one, other in zip(own, parts, strict=False))
+        if is_same and len(own) == len(parts):
+            allowed |= methods
+        elif is_same and len(own) > len(parts) and method in methods:
+            longer.append(route.path_format)
+    # A path that ends in parameters creates objects; one that ends in a word acts on an object.
+    longer.sort(key=lambda one: (not one.endswith("}"), len(one)))
+    hint = f"; hint: {method} {longer[0]}" if longer else ""
+    return sorted(allowed), hint
+
+
+def is_recorded(path: str, status: int) -> bool:
+    """Returns true if the audit log records a request that was answered with this status: a refusal, or a sign-in that
+    was throttled.
+    """
+    # An engine authenticates a client before it reads a large body. Nothing else of these paths comes from clients.
+    is_clients = not path.startswith("/internal/") or path == IDENTITY_PATH
+    is_throttled_sign_in = status == RateLimitedError.status and path.startswith("/v1/auth/")
+    return (status in REFUSAL_STATUSES or is_throttled_sign_in) and is_clients
 
 
 def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
@@ -298,17 +495,33 @@ def render_error(request: Request[Any, Any, Any], error: Exception) -> Response[
     if isinstance(error, PenstockError):
         status, message, code, listed = error.status, error.message, error.code, error.problems
     elif isinstance(error, HTTPException):
-        found = parse_problems(error, route_parameters(cast("dict[str, Any]", request.scope).get("route_handler")))
+        scope = cast("dict[str, Any]", request.scope)
+        taken = route_parameters(scope.get("route_handler"))
+        found = parse_problems(error, request, taken, scope["state"].get("body", NO_BODY))
         status = BAD_REQUEST if found else error.status_code
         code = error_code_for(status)
         listed, message = tuple(found), summarize_problems(found, error.detail)
+    elif isinstance(error, RecursionError):
+        # A document in the request nests too deep for the place that reads it.
+        status, message, code, listed = BAD_REQUEST, "the request nests too deep", error_code_for(BAD_REQUEST), ()
     else:
         status, message, code, listed = INTERNAL_ERROR, "something went wrong", error_code_for(INTERNAL_ERROR), ()
     if status == INTERNAL_ERROR:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        log.error("%s %s failed, id=%s", request.method, request.url.path, request_id(request.scope), exc_info=error)
         message = "something went wrong"
+    refusals: RefusalLog | None = request.app.state.get("refusals")
+    if refusals and is_recorded(request.url.path, status):
+        refusals.add(request, status)
     headers = {"retry-after": str(error.retry_after)} if isinstance(error, UnavailableError | RateLimitedError) else {}
+    if status == METHOD_NOT_ALLOWED:
+        allowed, hint = find_allowed_methods(request.app, request.method, request.url.path)
+        headers["allow"] = ", ".join(allowed)
+        message = f"{request.method} is not allowed at this path; allowed: {', '.join(allowed)}{hint}"
     body = error_envelope(message, code, listed)
-    if resources.uses_openai_errors(request.url.path):
-        body["error"] = openai_error(message, status, listed)
+    if resources.is_path_of("guardrails", request.url.path):
+        # The documented envelope of these routes, for clients that read the error there.
+        body["error"] = {**openai_error(message, status, listed), "code": code}
+    if resources.uses_client_errors(request.url.path):
+        client = detect_client_format(request.headers)
+        body |= client_error_fields(client, message, status, listed, request_id(request.scope))
     return Response(body, status_code=status, headers=headers)

@@ -5,16 +5,23 @@ from __future__ import annotations
 import hashlib
 import hmac
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
 from penstock.errors import (
+    MAX_PROBLEMS,
     STORE_UNAVAILABLE_MESSAGE,
     ForbiddenError,
+    InvalidError,
     NotFoundError,
+    Problem,
     UnauthorisedError,
     UnavailableError,
+    join_problems,
+    shorten,
 )
+from penstock.similar_names import NameSuggester
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -82,12 +89,43 @@ VENDOR_KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")
 PLACEHOLDER_KEY = "OPENAI_API_KEY"
 SESSION_COOKIE, CSRF_HEADER = "penstock_session", "x-csrf-token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+# Workspace roles by increasing power. A role has powers that are not scopes, such as the choice of security settings.
+WORKSPACE_ROLES = ("member", "manager", "admin")
+# Admins of the organisation outrank the admins of its workspaces.
+ORGANISATION_ADMIN_RANK = len(WORKSPACE_ROLES) + 1
+
+
+def role_rank(role: str | None) -> int:
+    """Returns the rank of a workspace role, from 1; 0 for no role."""
+    return WORKSPACE_ROLES.index(role) + 1 if role in WORKSPACE_ROLES else 0
 
 
 def user_scopes(org_role: str | None) -> frozenset[str]:
     """Returns the scopes of a signed-in user, before workspace roles narrow them."""
     everywhere = CALL_SCOPES | WORKSPACE_SCOPES | WORKSPACE_KEY_SCOPES
     return everywhere | ORGANISATION_SCOPES if org_role in ORGANISATION_ADMIN_ROLES else everywhere
+
+
+def reject_unusable_scopes(path: str, key_type: str, scopes: Iterable[str]) -> None:
+    """Raises InvalidError if keys of this type cannot have one of the scopes, with these, at most `MAX_PROBLEMS`, and
+    similar names.
+    """
+    allowed = SCOPES_BY_KEY_TYPE[key_type]
+    problems: list[Problem] = []
+    suggester, candidates = NameSuggester(), sorted(allowed)
+    for index, scope in enumerate(scopes):
+        if scope in allowed:
+            continue
+        if len(problems) == MAX_PROBLEMS:
+            break
+        if scope in ALL_SCOPES:
+            why = f"is not for keys of the type {key_type}"
+        else:
+            similar = suggester.find(scope, candidates)
+            why = f"is not known; {f'did you mean {similar!r}?' if similar else 'GET /v1/scopes lists all'}"
+        problems.append(Problem(f"{path}[{index}]", f"{shorten(scope)!r} {why}"))
+    if problems:
+        raise InvalidError(join_problems(problems), problems)
 
 
 class RoleOverrides(NamedTuple):
@@ -126,8 +164,37 @@ class PresentedCredential(msgspec.Struct, frozen=True):
         return f"Sent({self.kind})"
 
 
-class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Authenticated caller and what its key may do."""
+class UserRights(msgspec.Struct, frozen=True, kw_only=True):
+    """Roles of one user: in the organisation, and in each workspace by id."""
+
+    org_role: str | None = None
+    roles: dict[str, str] = {}
+    # Role overrides by workspace id, for workspaces that have any.
+    apart: dict[str, RoleOverrides] = {}
+
+    @property
+    def is_organisation_admin(self) -> bool:
+        """True if the user is an owner or admin of the organisation."""
+        return self.org_role in ORGANISATION_ADMIN_ROLES
+
+    def restrict_scopes(self, scopes: frozenset[str], workspace_id: str | None) -> frozenset[str]:
+        """Returns those of the scopes that the user has in a workspace, or in the organisation if it is `None`."""
+        if self.is_organisation_admin:
+            return scopes
+        workspace_key = workspace_id or ""
+        return narrow_scopes(scopes, self.roles.get(workspace_key), self.apart.get(workspace_key))
+
+    def rank(self, workspace_id: str | None) -> int:
+        """Returns the rank of the user's role in a workspace; 0 without a role."""
+        return ORGANISATION_ADMIN_RANK if self.is_organisation_admin else role_rank(self.roles.get(workspace_id or ""))
+
+    def has_access(self, workspace_id: str | None) -> bool:
+        """Returns true if the user is a member of the workspace, or an admin of the organisation."""
+        return self.rank(workspace_id) > 0
+
+
+class Caller(UserRights, frozen=True, kw_only=True):
+    """Authenticated caller and what its key may do. The roles are those of the user whom the key belongs to."""
 
     id: str
     type: str
@@ -148,16 +215,20 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     # Expiry in milliseconds of a token whose user is not in the store; nothing else ends that user's rights.
     ends_at: int | None = None
     session_id: str | None = None
-    # Roles of the key's owner: in the organisation, and in each workspace by id.
-    org_role: str | None = None
-    roles: dict[str, str] = {}
-    # Role overrides by workspace id, for workspaces that have any.
-    apart: dict[str, RoleOverrides] = {}
+    # Rights of the other users who made the key. The key may never do more than any of them.
+    makers: tuple[UserRights, ...] = ()
+    # Users on whose authority the caller acts: the makers of its key and its own user.
+    authorities: frozenset[str] = frozenset()
+    # API key of the request, its name, and the user or key that it was handed out to.
+    key_id: str | None = None
+    key_name: str | None = None
+    key_made_by: str | None = None
 
     @property
     def is_organisation_admin(self) -> bool:
         """True if the caller has access to every workspace of the organisation."""
-        return self.type == "organisation-service" or self.org_role in ORGANISATION_ADMIN_ROLES
+        is_admin = self.type == "organisation-service" or self.org_role in ORGANISATION_ADMIN_ROLES
+        return is_admin and all(maker.is_organisation_admin for maker in self.makers)
 
     @property
     def actor_id(self) -> str:
@@ -171,16 +242,35 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     def granted_scopes(self, workspace_id: str | None) -> frozenset[str]:
         """Returns the caller's scopes in a workspace, or in the organisation if `workspace_id` is `None`."""
-        if self.user_id is None or self.is_organisation_admin:
-            return self.scopes
-        workspace_key = workspace_id or ""
-        return narrow_scopes(self.scopes, self.roles.get(workspace_key), self.apart.get(workspace_key))
+        scopes = self.scopes
+        for rights in (*([self._user_rights] if self.user_id else []), *self.makers):
+            scopes = rights.restrict_scopes(scopes, workspace_id)
+        return scopes
+
+    def rank(self, workspace_id: str | None) -> int:
+        """Returns the rank of the caller in a workspace: at most that of its user and of each maker of its key.
+
+        The key of a workspace ranks as a manager, because an admin's powers are not scopes that a key could have.
+        """
+        ranks = [rights.rank(workspace_id) for rights in self.makers]
+        if self.user_id:
+            ranks.append(self._user_rights.rank(workspace_id))
+        elif self.type == "organisation-service":
+            ranks.append(ORGANISATION_ADMIN_RANK)
+        is_workspaces = self.by == "key" and self.workspace_id is not None
+        if is_workspaces or not ranks:
+            ranks.append(role_rank("manager"))
+        return min(ranks)
+
+    @property
+    def _user_rights(self) -> UserRights:
+        return UserRights(org_role=self.org_role, roles=self.roles, apart=self.apart)
 
     def grantable_scopes(self, workspace_id: str | None) -> frozenset[str]:
         """Returns the scopes that the caller may grant to others; it cannot grant more than it has."""
         granted = self.granted_scopes(workspace_id)
         # Only workspace keys may have these scopes, so an organisation key can grant them without having them.
-        return granted | CALL_SCOPES if self.type == "organisation-service" else granted
+        return granted | CALL_SCOPES if self.type == "organisation-service" and self.is_organisation_admin else granted
 
 
 class RequireScopes:
@@ -281,6 +371,38 @@ async def allow_anyone(_connection: Connection, _route: BaseRouteHandler) -> Non
     """Guard that allows every request, for public information."""
 
 
+async def own_pages_only(connection: Connection, _route: BaseRouteHandler) -> None:
+    """Guard for routes without a credential that change something: allows programs and the gateway's own pages.
+
+    A browser sends `Origin` and `Sec-Fetch-Site` with requests of other sites' pages. Without a JSON content type such
+    a page could send the request without asking the gateway first.
+    """
+    content_type = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        message = f"the content type {content_type!r} is not accepted here; send application/json"
+        raise InvalidError(message)
+    origin = connection.headers.get("origin")
+    if connection.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"} or (
+        origin is not None and not _is_own_origin(connection, origin)
+    ):
+        message = (
+            f"pages of the origin {origin!r} may not send this request; hint: server.public_url names the gateway's own"
+        )
+        raise ForbiddenError(message)
+
+
+def _is_own_origin(connection: Connection, origin: str) -> bool:
+    public_url: str = connection.app.state.get("public_url", "")
+    own = {connection.headers.get("host", ""), urlsplit(public_url).netloc}
+    try:
+        host = urlsplit(origin).netloc.lower()
+    except ValueError:
+        # A malformed origin, such as `http://[`, belongs to no page of the gateway.
+        return False
+    # A proxy in front of the gateway may end TLS, so the scheme is not compared.
+    return host in {one.lower() for one in own if one}
+
+
 async def engine_only(connection: Connection, _route: BaseRouteHandler) -> None:
     """Guard that allows only requests of the engine itself, not requests that it forwards."""
     # The edge never forwards these paths. If it did, the proxy header would reveal the forwarded request.
@@ -289,7 +411,7 @@ async def engine_only(connection: Connection, _route: BaseRouteHandler) -> None:
         raise NotFoundError(message)
 
 
-GUARDS = (allow_anyone, engine_only, signed_in_only)
+GUARDS = (allow_anyone, engine_only, own_pages_only, signed_in_only)
 
 
 def is_guard(declared: object) -> bool:

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from penstock import __version__, admin_commands, process
+from penstock import (
+    __version__,
+    admin_commands,
+    analytics_commands,
+    log_commands,
+    process,
+    process_log,
+    rerate_command,
+)
 from penstock import settings as settings_module
 from penstock.errors import PenstockError, SettingsError
 
@@ -56,13 +64,12 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
     """Run the gateway."""
     process.limit_malloc_arenas()
     settings = load_settings(config, {"server.host": host, "server.port": port, "store.migrate": migrate})
-    logging.basicConfig(level=settings.log.level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    process_log.configure(settings.log)
     # Imported here, because the other commands need neither Granian nor an event loop.
     from penstock import serve as server
     from penstock.listen import check_open_host
     from penstock.pricing import engine_export
-    from penstock.snapshot.build import Snapshot, build_valid_snapshot
+    from penstock.snapshot.build import Snapshot, build_valid_snapshot, find_missing_providers
 
     found = prepare_store(settings)
     stored, admin_key = found.stored, found.admin_key
@@ -74,6 +81,9 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
     good = process.run_in_child(lambda: msgspec.msgpack.encode(build_valid_snapshot(settings, stored)))
     snapshot = msgspec.msgpack.decode(good, type=Snapshot)
     check_open_host(settings, snapshot.keys)
+    if settings.store_url is None:
+        for problem in find_missing_providers(settings):
+            logging.getLogger("penstock").warning("%s: %s", settings.file, problem)
     if admin_key:
         print_admin_key(admin_key)
     with ExitStack() as stack:
@@ -100,7 +110,7 @@ def init(config: str | None, email: str | None) -> None:
     if admin_key:
         print_admin_key(admin_key)
     else:
-        click.echo("the store is ready; it already has an admin key, or the key was configured")
+        click.echo("the store is ready; its admin key was configured, or was printed when the store was created")
 
 
 @main.command()
@@ -119,17 +129,29 @@ def migrate(config: str | None) -> None:
 def check(file: str | None) -> None:
     """Validate a settings file, or a routing config (a file that ends in .json), and report all errors.
 
-    Without FILE, validate the settings file that the gateway would read: PENSTOCK_CONFIG, or ./penstock.toml.
+    Without FILE, validate the settings file that the gateway would read: PENSTOCK_CONFIG, or ./penstock.toml. What
+    `penstock serve` would reject is rejected; nothing is created and no other machine is asked.
     """
     file = file or os.environ.get("PENSTOCK_CONFIG") or settings_module.DEFAULT_SETTINGS_FILE
     if file.endswith(".json"):
         check_config(file)
         return
+    from penstock.jobs.prepare import check_store
+    from penstock.listen import check_open_host
     from penstock.pricing import price_book
-    from penstock.snapshot.build import build_valid_snapshot
+    from penstock.snapshot.build import build_valid_snapshot, find_missing_providers
 
-    snapshot = build_valid_snapshot(load_settings(file, {}))
+    settings = load_settings(file, {})
+    snapshot = build_valid_snapshot(settings)
     price_book.read_price_rows(file)
+    check_open_host(settings, snapshot.keys)
+    if problems := find_missing_providers(settings):
+        if settings.store_url is None:
+            message = f"{file!r} cannot be used:"
+            raise SettingsError(message, problems)
+        for problem in problems:
+            click.echo(f"warning: {problem}, unless the store has it", err=True)
+    check_store(settings)
     click.echo(f"{file} is good: {snapshot.keys} keys, snapshot {snapshot.epoch[:12]}")
 
 
@@ -171,7 +193,29 @@ def version() -> None:
     click.echo(f"penstock {__version__}")
 
 
-for command in admin_commands.COMMANDS:
+@admin_commands.keys.command("reset-admin")
+@click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
+def reset_admin(config: str | None) -> None:
+    """Replace a lost admin key, on the machine that has the store; the old one stops working.
+
+    The new key is PENSTOCK_ADMIN_KEY if that is set; otherwise a generated key is printed once. The audit log records
+    the change.
+    """
+    settings = load_settings(config, {})
+    from penstock.jobs.prepare import reset_admin_key
+
+    if admin_key := reset_admin_key(settings):
+        print_admin_key(admin_key)
+    else:
+        click.echo("PENSTOCK_ADMIN_KEY is the admin key now")
+
+
+for command in (
+    *admin_commands.COMMANDS,
+    *log_commands.COMMANDS,
+    *analytics_commands.COMMANDS,
+    *rerate_command.COMMANDS,
+):
     main.add_command(command)
 
 
@@ -202,10 +246,13 @@ def load_settings(config: str | None, options: dict[str, object]) -> Settings:
 
 
 def print_startup_message(ready: Settings, keys: int, *, tries: bool) -> None:
-    """Prints the address that the gateway listens on, and example commands if `tries` is true."""
+    """Prints the addresses of the gateway and its console, and example commands if `tries` is true."""
     host = f"[{ready.bind_address}]" if ":" in ready.bind_address else ready.bind_address
     url = f"http://{host}:{ready.server.port}"
     click.echo(f"penstock {__version__} listens on {url}")
+    # Nobody can sign in without a store.
+    if ready.store_url:
+        click.echo(f"console: {url}/console/")
     if tries:
         from penstock import examples
 

@@ -17,13 +17,18 @@ from penstock._engine import (
     EngineError,
     WebSocketHandle,
     check,
-    is_secret_name,
+    is_secret_field,
+    refuse_destination,
+    replace_inline_data,
+    set_recorded_usage,
     start_preemption_ticker,
     translate_batch_line,
     translate_batch_result,
 )
 from penstock._engine import catalogue as _catalogue
 from penstock._engine import config_schema as _config_schema
+from penstock._engine import guardrail_checks as _guardrail_checks
+from penstock._engine import prompt_variables as _prompt_variables
 
 if TYPE_CHECKING:
     from typing import Any
@@ -36,7 +41,12 @@ __all__ = [
     "catalogue",
     "check",
     "config_schema",
-    "is_secret_name",
+    "guardrail_checks",
+    "is_secret_field",
+    "prompt_variables",
+    "refuse_destination",
+    "replace_inline_data",
+    "set_recorded_usage",
     "start_preemption_ticker",
     "translate_batch_line",
     "translate_batch_result",
@@ -51,3 +61,17 @@ def catalogue() -> list[dict[str, Any]]:
 def config_schema() -> dict[str, Any]:
     """Returns the JSON Schema of a config."""
     return msgspec.json.decode(_config_schema())
+
+
+def guardrail_checks() -> list[dict[str, Any]]:
+    """Returns the checks of guardrails that the engine has. `parameters` is the JSON Schema of their parameters, and
+    `secrets` has the names of those that hold credentials.
+    """
+    return msgspec.json.decode(_guardrail_checks())
+
+
+def prompt_variables(content: bytes) -> dict[str, Any]:
+    """Returns the names of variables, sections and partials in the content of a prompt. Raises `EngineError` with all
+    problems if a template in it is not valid.
+    """
+    return msgspec.json.decode(_prompt_variables(content))

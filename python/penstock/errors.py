@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+
+# Validation errors that one response lists.
+MAX_PROBLEMS = 50
+# Characters of a client's value that a message repeats.
+MAX_SHOWN_CHARS = 80
+
+
+def shorten(text: str) -> str:
+    """Returns a client's text as messages repeat it: cut after `MAX_SHOWN_CHARS` characters."""
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -19,6 +30,11 @@ class Problem(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Renders the error as one line for a terminal or a log."""
         return f"{self.path}: {self.message}" if self.path else self.message
+
+
+def join_problems(problems: Sequence[Problem]) -> str:
+    """Returns all validation errors in one line."""
+    return "; also ".join(f"{one.path} {one.message}".strip() for one in problems)
 
 
 class PenstockError(Exception):
@@ -78,6 +94,27 @@ class ConflictError(PenstockError):
 
     status = 409
     code = "AB07"
+
+
+class BodyTooLargeError(PenstockError):
+    """The body is longer than this route accepts."""
+
+    status = 413
+    code = "AB01"
+
+
+class UnsupportedMediaTypeError(PenstockError):
+    """The route does not read this content type or content encoding."""
+
+    status = 415
+    code = "AB01"
+
+
+class QueryTooLargeError(PenstockError):
+    """The query needs more time or memory than one query may use."""
+
+    status = 422
+    code = "AB01"
 
 
 class PreconditionFailedError(PenstockError):

@@ -29,8 +29,16 @@ END_OF_TEXT = r"$(?!\n)"
 EMAIL_PATTERN = r"^[^@\s]+@[^@\s]+" + END_OF_TEXT
 MAX_EMAIL_LENGTH = 320
 URL_PATTERN = r"^https?://\S+" + END_OF_TEXT
+HEADER_NAME_PATTERN = "^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}" + END_OF_TEXT
+# Field of an integration whose value a secret manager supplies.
+TARGET_FIELD_PATTERN = r"^(key|configurations\.[a-z0-9_]+)" + END_OF_TEXT
+KEY_PREFIX_PATTERN = r"^[A-Za-z0-9]{0,16}\Z"
+# An id or a slug that refers to another object.
+ID_PATTERN = "^[a-zA-Z0-9_-]{1,255}" + END_OF_TEXT
 # Slugs that users may choose. A slug that looks like a UUID could shadow the id of another row.
 SLUG_PATTERN = "^(?![0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$)[a-zA-Z0-9_-]{1,255}" + END_OF_TEXT
+# Names of labels. Words and numbers that select a version themselves are no labels.
+LABEL_NAME_PATTERN = r"^(?!latest$)(?!default$)(?!\d+$)(?!$)[a-zA-Z0-9_-]*[^@\s]?[a-zA-Z0-9_-]*" + END_OF_TEXT
 
 
 def is_uuid(text: str) -> bool:

@@ -11,11 +11,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.errors import SettingsError, StartupError
+from penstock.settings.monitoring import parse_listen_address
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
 
-CONTROL_BACKLOG = 1024
+CONTROL_BACKLOG, METRICS_BACKLOG = 1024, 64
 # TCP keep-alive: idle seconds before the first probe, seconds between probes, and number of probes.
 TCP_KEEPALIVE_OPTIONS = (
     {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4} if sys.platform == "linux" else {}
@@ -46,6 +47,25 @@ def open_listeners(settings: Settings) -> list[socket.socket]:
     port: int = first.getsockname()[1]
     first.close()
     return [_open_listener(settings, port, shared=True) for _ in range(settings.server.workers)]
+
+
+def open_metrics_listener(settings: Settings) -> socket.socket | None:
+    """Opens the socket of `metrics.listen`; `None` if metrics have no port of their own."""
+    if not (settings.metrics.enabled and settings.metrics.listen):
+        return None
+    host, port = parse_listen_address(settings.metrics.listen)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(METRICS_BACKLOG)
+    except OSError as error:
+        listener.close()
+        message = (
+            f"cannot listen on {settings.metrics.listen} (metrics.listen): {(error.strerror or str(error)).lower()}"
+        )
+        raise StartupError(message) from None
+    return listener
 
 
 def _open_listener(settings: Settings, port: int, *, shared: bool) -> socket.socket:
@@ -91,7 +111,7 @@ def make_run_dir(settings: Settings) -> str:
 
 def remove_run_dir(settings: Settings) -> None:
     """Removes the sockets, and the directory if it contains nothing else."""
-    for path in (settings.control_socket, settings.record_socket):
+    for path in (settings.control_socket, settings.log_socket):
         with suppress(OSError):
             os.unlink(path)
     with suppress(OSError):

@@ -80,6 +80,11 @@ METRIC_FAMILIES = {
         "counter",
         "management requests rejected because no memory was left for their bodies",
     ),
+    "audit_refusals_dropped": MetricFamily(
+        "penstock_audit_refusals_dropped_total",
+        "counter",
+        "refused management requests without an entry in the audit log, because there were too many at once",
+    ),
     "bodies_refused": MetricFamily(
         "penstock_request_bodies_refused_total",
         "counter",
@@ -115,6 +120,16 @@ METRIC_FAMILIES = {
         "counter",
         "targets that requests skipped because their circuit breaker was open",
     ),
+    "guardrails_passed": MetricFamily("penstock_guardrails_passed_total", "counter", "guardrails that passed"),
+    "guardrails_failed": MetricFamily(
+        "penstock_guardrails_failed_total", "counter", "guardrails that failed without denying anything"
+    ),
+    "guardrails_denied": MetricFamily(
+        "penstock_guardrails_denied_total", "counter", "guardrails that denied a request or a response"
+    ),
+    "guardrails_skipped": MetricFamily(
+        "penstock_guardrails_skipped_total", "counter", "guardrails that could not read what they should check"
+    ),
     "redis_up": MetricFamily(
         "penstock_redis_up", "gauge", "1 while Redis responds in time, 0 while a worker runs without it"
     ),
@@ -135,12 +150,57 @@ METRIC_FAMILIES = {
     ),
     "records": MetricFamily("penstock_records_total", "counter", "records added to the outbox"),
     "records_dropped": MetricFamily(
-        "penstock_records_dropped_total", "counter", "records lost because the outbox was full"
+        "penstock_records_dropped_total",
+        "counter",
+        "records lost because the outbox was full, or because their workspace used its share of it",
+    ),
+    "refused_records": MetricFamily(
+        "penstock_refused_records_total",
+        "counter",
+        "records of requests without a valid key, kept in a file of their own",
+    ),
+    "refused_records_dropped": MetricFamily(
+        "penstock_refused_records_dropped_total",
+        "counter",
+        "records of requests without a valid key that were lost because their outbox was full",
+    ),
+    "record_bodies_dropped": MetricFamily(
+        "penstock_record_bodies_dropped_total",
+        "counter",
+        "records whose bodies were left out because the spool was nearly full or could not be written",
+    ),
+    "spool_bytes": MetricFamily(
+        "penstock_spool_bytes", "gauge", "bytes of the spool that the log worker has not deleted yet"
+    ),
+    "spool_syncs": MetricFamily(
+        "penstock_spool_syncs_total", "counter", 'writes of records to the disk, with `records.durability = "power"`'
+    ),
+    "spool_sync_failures": MetricFamily(
+        "penstock_spool_sync_failures_total",
+        "counter",
+        "writes of records to the disk that failed, and responses that did not wait longer for one",
     ),
     "notes_dropped": MetricFamily(
         "penstock_node_store_dropped_total",
         "counter",
         "node store entries of workers that were dropped because the queue was full",
+    ),
+    "limits_rejected": MetricFamily(
+        "penstock_limit_rejections_total", "counter", "requests and attempts that a rate limit or budget rejected"
+    ),
+    "limits_would_reject": MetricFamily(
+        "penstock_limit_dry_run_rejections_total", "counter", "rejections that limits with `dry_run` only counted"
+    ),
+    "limit_counter_updates": MetricFamily(
+        "penstock_limit_counter_updates_total", "counter", "accesses of workers to the counters that they share"
+    ),
+    "limit_counter_failures": MetricFamily(
+        "penstock_limit_counter_failures_total", "counter", "accesses that failed; the worker then admits its share"
+    ),
+    "limit_groups_shared": MetricFamily(
+        "penstock_limit_shared_groups_total",
+        "counter",
+        "requests whose group value shares a counter, because the limit has too many values",
     ),
     "outbox_bytes": MetricFamily(
         "penstock_outbox_bytes", "gauge", "bytes of records in the outbox that wait to be written"
@@ -170,12 +230,78 @@ METRIC_FAMILIES = {
         "counter",
         "changes whose response was sent before all workers applied them",
     ),
-    "record_batches_written": MetricFamily(
-        "penstock_record_batches_written_total", "counter", "batches of records written to disk"
+    "log_worker_up": MetricFamily("penstock_log_worker_up", "gauge", "1 while the log worker responds"),
+    "log_store_up": MetricFamily("penstock_log_store_up", "gauge", "1 while the log store can be written"),
+    "log_records_stored": MetricFamily("penstock_log_records_stored_total", "counter", "records in the log store"),
+    "log_records_invalid": MetricFamily(
+        "penstock_log_records_invalid_total", "counter", "records that the log store could not read"
     ),
-    "record_batches_refused": MetricFamily(
-        "penstock_record_batches_refused_total", "counter", "batches of records returned to the engine unwritten"
+    "log_store_failures": MetricFamily(
+        "penstock_log_store_failures_total", "counter", "failed writes to the log store; each is repeated"
     ),
+    "log_worker_lag_seconds": MetricFamily(
+        "penstock_log_worker_lag_seconds", "gauge", "time since the log store had everything that was in the spool"
+    ),
+    "record_file_lag_seconds": MetricFamily(
+        "penstock_record_file_lag_seconds", "gauge", "time since the record file had everything that was in the spool"
+    ),
+    "record_file_failures": MetricFamily(
+        "penstock_record_file_failures_total", "counter", "failed writes to the record file; each is repeated"
+    ),
+    "log_spool_bytes": MetricFamily("penstock_log_spool_bytes", "gauge", "size of the spool as the log worker sees it"),
+    "log_spool_age_seconds": MetricFamily(
+        "penstock_log_spool_age_seconds", "gauge", "age of the oldest segment of the spool"
+    ),
+    "log_spool_damaged": MetricFamily(
+        "penstock_log_spool_damaged_total", "counter", "damaged places of the spool that were skipped"
+    ),
+    "log_bodies_dropped": MetricFamily(
+        "penstock_log_bodies_dropped_total", "counter", "records whose bodies the log worker could not keep"
+    ),
+    "log_bodies_waiting_bytes": MetricFamily(
+        "penstock_log_bodies_waiting_bytes", "gauge", "bytes of bodies that wait for their upload"
+    ),
+    "log_uploads": MetricFamily("penstock_log_uploads_total", "counter", "packs of bodies that were uploaded"),
+    "log_upload_failures": MetricFamily(
+        "penstock_log_upload_failures_total", "counter", "failed uploads and probes; each is repeated"
+    ),
+    "log_breaker_state": MetricFamily(
+        "penstock_log_breaker_state",
+        "gauge",
+        "circuit breaker of the bucket for bodies: 0 closed, 1 probing, 2 open",
+    ),
+    "otel_records_exported": MetricFamily(
+        "penstock_otel_records_exported_total", "counter", "requests whose spans the OpenTelemetry collector accepted"
+    ),
+    "otel_records_failed": MetricFamily(
+        "penstock_otel_records_failed_total", "counter", "requests whose spans the collector refused for good"
+    ),
+    "otel_records_skipped": MetricFamily(
+        "penstock_otel_records_skipped_total",
+        "counter",
+        "requests that were not exported because the collector did not respond for too long",
+    ),
+    "otel_spans_rejected": MetricFamily(
+        "penstock_otel_spans_rejected_total", "counter", "spans of accepted exports that the collector rejected"
+    ),
+    "otel_export_failures": MetricFamily(
+        "penstock_otel_export_failures_total", "counter", "exports that failed; each is repeated"
+    ),
+    "otel_lag_seconds": MetricFamily(
+        "penstock_otel_lag_seconds", "gauge", "age of the oldest request whose spans are not exported yet"
+    ),
+    "request_metrics_label_sets": MetricFamily(
+        "penstock_request_metrics_label_sets", "gauge", "combinations of labels of the request metrics"
+    ),
+    "request_metrics_overflows": MetricFamily(
+        "penstock_request_metrics_overflows_total",
+        "counter",
+        "requests counted with the label value `other`, because there are too many values or combinations",
+    ),
+    "request_metrics_invalid": MetricFamily(
+        "penstock_request_metrics_invalid_total", "counter", "records that the request metrics could not read"
+    ),
+    "log_tail_subscribers": MetricFamily("penstock_log_tail_subscribers", "gauge", "open live tails of logs"),
 }
 
 
@@ -207,6 +333,16 @@ class JobMetrics:
     def values_by_name(self) -> dict[str, float]:
         """Returns the values by metric name."""
         return {"job_restarts": self.restart_count}
+
+
+class RefusalCounter:
+    """Counts refused management requests that left no entry in the audit log."""
+
+    dropped = 0
+
+    def values_by_name(self) -> dict[str, float]:
+        """Returns the values by metric name."""
+        return {"audit_refusals_dropped": self.dropped}
 
 
 class MetricsPush(msgspec.Struct, frozen=True):
@@ -265,7 +401,7 @@ class MetricsStore:
 
 def _histogram_samples(push: MetricsPush, worker: dict[str, str]) -> Iterator[str]:
     counts = list(accumulate(push.durations))
-    bounds = [*(_format_number(bound / 1000) for bound in push.duration_bounds_ms), "+Inf"]
+    bounds = [*(format_number(bound / 1000) for bound in push.duration_bounds_ms), "+Inf"]
     # The last count is the number of requests that took longer than every bound.
     for bound, count in zip(bounds, counts, strict=False):
         yield _format_sample("_bucket", {**worker, "le": bound}, count)
@@ -280,9 +416,19 @@ def _format_family(name: str, lines: Iterable[str]) -> str:
 
 
 def _format_sample(suffix: str, labels: Mapping[str, str], value: float) -> str:
-    inside = ",".join(f'{name}="{text}"' for name, text in labels.items())
-    return f"{suffix}{{{inside}}} {_format_number(value)}" if inside else f"{suffix} {_format_number(value)}"
+    inside = format_labels(labels)
+    return f"{suffix}{{{inside}}} {format_number(value)}" if inside else f"{suffix} {format_number(value)}"
 
 
-def _format_number(value: float) -> str:
+def format_labels(labels: Mapping[str, str]) -> str:
+    """Returns labels as Prometheus reads them between braces, with their values escaped."""
+    return ",".join(f'{name}="{_escape_label_value(text)}"' for name, text in labels.items())
+
+
+def _escape_label_value(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def format_number(value: float) -> str:
+    """Returns a number as Prometheus reads it; whole numbers without a decimal point."""
     return str(int(value)) if float(value).is_integer() else repr(float(value))

@@ -11,16 +11,16 @@ import resource
 import signal
 import sys
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, StartupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Coroutine, Generator
 
 log = logging.getLogger("penstock")
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 M_ARENA_MAX = -8
 # File descriptors that a worker uses for anything but connections.
 RESERVED_FILES = 256
@@ -59,6 +59,12 @@ def set_parent_death_signal(number: int) -> None:
     """Makes the kernel send a signal to this process when its parent exits for any reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def set_process_name(name: str) -> None:
+    """Sets the name of this process, which `ps -o comm` and `top` show. At most 15 characters."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def detach_child(parent: int) -> None:
@@ -103,6 +109,29 @@ def shut_down_on_pipe_close(lifeline: int, leave: Callable[[], None]) -> None:
         leave()
 
     loop.add_reader(lifeline, on_pipe_close)
+
+
+def run_until_stopped(
+    work: Callable[[asyncio.Event], Coroutine[Any, Any, None]], lifeline: int, *, at_latest: float
+) -> None:
+    """Runs a child process without a server. It is asked to stop by SIGUSR1, SIGTERM or the end of the lifeline, and is
+    killed `at_latest` seconds later.
+    """
+
+    async def run() -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+        def ask_to_stop() -> None:
+            if not stop.is_set():
+                loop.call_later(at_latest, os.kill, os.getpid(), signal.SIGKILL)
+            stop.set()
+
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            loop.add_signal_handler(number, ask_to_stop)
+        shut_down_on_pipe_close(lifeline, ask_to_stop)
+        await work(stop)
+
+    asyncio.run(run())
 
 
 # Number of the `sched_setattr` system call, which libc does not wrap yet.

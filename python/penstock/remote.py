@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 import httpx2
+import msgspec
 
 from penstock.errors import PenstockError
 
@@ -78,6 +79,34 @@ class ManagementClient:
             if seen >= page["total"] or not page["data"]:
                 return
 
+    def iter_events(self, path: str) -> Iterator[tuple[str, Any]]:
+        """Yields the name and the content of each server-sent event of a stream."""
+        timeout = httpx2.Timeout(REQUEST_TIMEOUT_SECONDS)
+        try:
+            with self._client.stream("GET", path, timeout=timeout) as response:
+                if not response.is_success:
+                    response.read()
+                    self._parse_response("GET", path, response)
+                name = ""
+                for line in response.iter_lines():
+                    field, _, value = line.partition(": ")
+                    if field == "event":
+                        name = value
+                    elif field == "data":
+                        yield name, msgspec.json.decode(value)
+        except httpx2.TimeoutException:
+            raise RemoteError(
+                f"{self._client.base_url} sent no heartbeat for {REQUEST_TIMEOUT_SECONDS:g} seconds"
+            ) from None
+        except httpx2.HTTPError as error:
+            raise self._unreachable_error(error) from None
+
+    def _unreachable_error(self, error: Exception) -> RemoteError:
+        why = str(error) or type(error).__name__
+        return RemoteError(
+            f"{self._client.base_url} cannot be reached: {why}; hint: is it running? --url, PENSTOCK_URL"
+        )
+
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx2.Response:
         try:
             return self._client.request(method, path, json=body)
@@ -88,9 +117,7 @@ class ManagementClient:
                 f"{self._client.base_url} does not answer within {REQUEST_TIMEOUT_SECONDS:g} seconds"
             ) from None
         except httpx2.HTTPError as error:
-            why = str(error) or type(error).__name__
-            message = f"{self._client.base_url} cannot be reached: {why}; hint: is it running? --url, PENSTOCK_URL"
-            raise RemoteError(message) from None
+            raise self._unreachable_error(error) from None
 
     def _parse_response(self, method: str, path: str, response: httpx2.Response) -> dict[str, Any]:
         if response.is_success:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast
 import msgspec
 from msgspec import Meta
 
-from penstock.errors import InvalidError, Problem, UnknownReferenceError
+from penstock.errors import MAX_PROBLEMS, InvalidError, Problem, UnknownReferenceError, join_problems
+from penstock.type_validation import find_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 EPOCH, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
@@ -64,10 +64,11 @@ def format_required_timestamp(milliseconds: int) -> str:
 def to_milliseconds(given: datetime | None) -> int | None:
     """Converts a datetime to Unix milliseconds. A datetime without a time zone is read as UTC."""
     # Integer arithmetic: fractional seconds would sometimes lose a millisecond.
-    return None if given is None else (_to_utc(given) - EPOCH) // MILLISECOND
+    return None if given is None else (to_utc(given) - EPOCH) // MILLISECOND
 
 
-def _to_utc(given: datetime) -> datetime:
+def to_utc(given: datetime) -> datetime:
+    """Converts a datetime to UTC. One without a time zone is in UTC."""
     try:
         return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
     except OverflowError:
@@ -78,7 +79,7 @@ def _to_utc(given: datetime) -> datetime:
 
 def utc_midnight(given: datetime) -> datetime:
     """Returns the midnight in UTC at which the day of a datetime starts."""
-    return _to_utc(given).replace(hour=0, minute=0, second=0, microsecond=0)
+    return to_utc(given).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def next_period_start(period: str | int, start: datetime) -> datetime:
@@ -108,11 +109,45 @@ def next_reset(limit: Mapping[str, Any]) -> str | None:
     return format_timestamp(to_milliseconds(next_period_start(period, today))) if period else None
 
 
+def last_reset(limit: Mapping[str, Any], stored: int | None) -> int | None:
+    """Returns when the usage of a limit was last reset, in milliseconds: at the end of a period, or at the time `stored`
+    if that is later. `None` if it was never reset.
+    """
+    due, period = limit.get("next_usage_reset_at"), limit.get("periodic_reset") or limit.get("periodic_reset_days")
+    today = datetime.fromtimestamp(now() / 1000, UTC)
+    if due is None or (first := datetime.fromisoformat(due)) > today:
+        return stored
+    if isinstance(period, int):
+        first += timedelta(days=period * ((today - first).days // period))
+    elif period:
+        # The first period after a chosen reset may be shorter.
+        first = max(first, _period_start(period, today))
+    passed = to_milliseconds(first) or 0
+    return passed if stored is None else max(passed, stored)
+
+
+def _period_start(period: str, moment: datetime) -> datetime:
+    today = utc_midnight(moment)
+    return today - timedelta(days=today.weekday()) if period == "weekly" else today.replace(day=1)
+
+
 def with_next_reset(limits: Any) -> Any:  # noqa: ANN401 - one usage limit, several, or none
-    """Returns the usage limits with `next_usage_reset_at` set to a time in the future."""
+    """Returns the usage limits with `next_usage_reset_at` set to a time in the future, and whole amounts as integers."""
     if isinstance(limits, list):
         return [with_next_reset(limit) for limit in cast("list[dict[str, Any]]", limits)]
-    return {**limits, "next_usage_reset_at": next_reset(limits)} if limits else limits
+    if not limits:
+        return limits
+    # Earlier releases stored `500` as `500.0`.
+    amounts = {name: _whole_number(limits.get(name)) for name in ("credit_limit", "alert_threshold")}
+    return {**limits, **amounts, "next_usage_reset_at": next_reset(limits)}
+
+
+def _first_limit(limits: Any) -> Any:  # noqa: ANN401 - one usage limit, several, or none
+    return next(iter(cast("list[Any]", limits)), None) if isinstance(limits, list) else limits
+
+
+def _whole_number(value: Any) -> Any:  # noqa: ANN401 - a number or none
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def row_to_struct(shown: type[Struct], row: Mapping[str, Any], **more: object) -> Struct:
@@ -126,7 +161,10 @@ def row_to_struct(shown: type[Struct], row: Mapping[str, Any], **more: object) -
         if name in written and name not in more:
             written[name] = format_timestamp(written[name])
     if "usage_limits" in written:
-        written["usage_limits"] = with_next_reset(written["usage_limits"])
+        limits = written["usage_limits"]
+        written["usage_limits"] = with_next_reset(limits)
+        if "last_reset_at" in written and "last_reset_at" not in more and (limit := _first_limit(limits)):
+            written["last_reset_at"] = format_timestamp(last_reset(limit, columns["last_reset_at"]))
     return shown(**{**written, **more})
 
 
@@ -151,11 +189,19 @@ def field_error(path: str, message: str) -> InvalidError:
     return InvalidError(f"{path} {message}" if path else message, [Problem(path, message)])
 
 
-def schema_error(path: str, error: msgspec.ValidationError) -> InvalidError:
-    """Returns a validation error for a value that does not match its schema, with the path inside the value."""
-    message, _, location = str(error).partition(" - at ")
-    matched = re.search(r"\$([^`]*)`$", location)
-    return field_error(path + (matched[1].replace("[...]", "") if matched else ""), message[:1].lower() + message[1:])
+def convert_value(path: str, kind: type[Struct], value: object) -> Struct:
+    """Converts a JSON value to a struct. Raises `InvalidError` with all problems and their paths."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise invalid_error(find_problems(kind, value, path) or [Problem(path, str(error))]) from None
+
+
+def invalid_error(problems: Sequence[Problem]) -> InvalidError:
+    """Returns a validation error for several fields, at most `MAX_PROBLEMS`."""
+    listed = problems[:MAX_PROBLEMS]
+    rest = len(problems) - len(listed)
+    return InvalidError(f"{join_problems(listed)}{f'; and {rest} more' if rest else ''}", listed)
 
 
 def unknown_reference_error(path: str, message: str) -> UnknownReferenceError:

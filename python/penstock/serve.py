@@ -1,4 +1,4 @@
-"""Supervisor of the edge workers and the control process. Starts, watches and restarts them, and stops them in order."""
+"""Supervisor of the edge workers, the control process and the log worker. Starts, watches and restarts them, and stops them in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -27,7 +27,7 @@ from granian.http import HTTP1Settings, HTTP2Settings
 from granian.log import LogLevels
 from granian.server.mp import MPServer
 
-from penstock import listen, process
+from penstock import listen, process, process_log
 from penstock.snapshot.build import SnapshotBackup, SnapshotChannel
 
 if TYPE_CHECKING:
@@ -40,11 +40,14 @@ log = logging.getLogger("penstock")
 
 # Delay in seconds before a process that keeps exiting is restarted: the first delay, and the longest for each kind.
 # Without an edge worker no client is served, so its delay is short.
-FIRST_PAUSE, EDGE_PAUSE, CONTROL_PAUSE = 0.1, 0.5, 5.0
+FIRST_PAUSE, EDGE_PAUSE, CONTROL_PAUSE, LOGS_PAUSE = 0.1, 0.5, 5.0, 5.0
 STABLE_AFTER_SECONDS = 5.0
 MAX_FAILED_STARTS = 3
 # Seconds that a worker may take beyond the drain deadline to hand over its last records and exit.
-EDGE_GRACE, CONTROL_GRACE = 0.7, 5.0
+EDGE_GRACE, CONTROL_GRACE = 4.0, 5.0
+# Seconds that the log worker gets to read what is left in the spool. What it does not read waits for the next start.
+LOGS_GRACE = 8.0
+LOG_WORKER_NAME = "penstock-log"
 THREAD_SWITCH_INTERVAL_SECONDS = 0.0005
 # Maximum bytes per read from a connection. Each read costs a switch between two threads, however few bytes it returns.
 MAX_READ_BYTES = 128 * 1024
@@ -62,6 +65,7 @@ class GranianServer(MPServer):
             task_impl=TaskImpl.asyncio,
             blocking_threads=1,
             log_access=False,
+            log_dictconfig=process_log.GRANIAN_LOGGING,
             log_level=LogLevels.warning,
             **options,
         )
@@ -114,12 +118,37 @@ class GranianServer(MPServer):
         )
 
 
-class ChildProcess:
-    """One process that runs a Granian worker. The supervisor restarts it if it exits unexpectedly."""
+class ProcessFactory(Protocol):
+    """Creates the process of a child."""
 
-    def __init__(self, name: str, server: GranianServer, load: Callable[[], Any], longest_pause: float) -> None:
-        """Describes the process; `start` creates it."""
+    def prepare_worker(self, load: Callable[[], Any]) -> multiprocessing.Process:
+        """Returns an unstarted process."""
+        ...
+
+
+class PlainFactory:
+    """Creates processes that run a function, without Granian."""
+
+    def prepare_worker(self, load: Callable[[], Any]) -> Any:  # noqa: ANN401 - the class depends on the start method
+        """Returns an unstarted process that calls a function."""
+        return multiprocessing.get_context("fork").Process(target=load)
+
+
+class ChildProcess:
+    """One child process. The supervisor restarts it if it exits unexpectedly."""
+
+    def __init__(
+        self,
+        name: str,
+        server: ProcessFactory,
+        load: Callable[[], Any],
+        longest_pause: float,
+        *,
+        is_essential: bool = True,
+    ) -> None:
+        """Describes the process; `start` creates it. The gateway ends if an essential process cannot start."""
         self.name = name
+        self._is_essential = is_essential
         self.due = 0.0
         self.hopeless = False
         self.process: multiprocessing.Process | None = None
@@ -131,7 +160,7 @@ class ChildProcess:
         self._refusals = 0
 
     def start(self) -> None:
-        """Forks and runs Granian's worker in the child."""
+        """Forks and runs the child."""
         self.process = self._server.prepare_worker(self._load)
         self._born = time.monotonic()
         self.process.start()
@@ -151,7 +180,7 @@ class ChildProcess:
         self._deaths += 1
         # A process that was killed may work after a restart. One that exits with an error at every start will not.
         self._refusals += code > 0
-        self.hopeless = self._refusals >= MAX_FAILED_STARTS
+        self.hopeless = self._is_essential and self._refusals >= MAX_FAILED_STARTS
         # The first restart has no delay: meanwhile its connections wait in the kernel.
         pause = min(self._longest_pause, FIRST_PAUSE * 2 ** (self._deaths - 2)) if self._deaths > 1 else 0.0
         self.due = time.monotonic() + pause
@@ -176,6 +205,7 @@ class Supervisor:
         # The code below creates things that `_stop` must remove, so signals are caught from here on.
         self._install_signal_handlers()
         self.edge_sockets = listen.open_listeners(settings)
+        self.metrics_socket = listen.open_metrics_listener(settings)
         port: int = self.edge_sockets[0].getsockname()[1]
         server = msgspec.structs.replace(
             settings.server, port=port, run_dir=listen.make_run_dir(settings), connections=_limit_connections(settings)
@@ -183,7 +213,6 @@ class Supervisor:
         self.settings = msgspec.structs.replace(settings, server=server)
         self.kept = SnapshotBackup(snapshot)
         self.control_socket = listen.open_private_socket(self.settings.control_socket)
-        self.record_socket = listen.open_private_socket(self.settings.record_socket)
         self.control = ChildProcess(
             "control", GranianServer.for_control(self.control_socket), self._load_control, CONTROL_PAUSE
         )
@@ -196,16 +225,26 @@ class Supervisor:
             )
             for index, listener in enumerate(self.edge_sockets, start=1)
         ]
+        self.log_socket = listen.open_private_socket(self.settings.log_socket)
+        # Requests do not depend on it, so the gateway goes on without it.
+        self.log_worker = ChildProcess("log", PlainFactory(), self._run_log_worker, LOGS_PAUSE, is_essential=False)
         self._on_ready = on_ready
         self._probe: socket.socket | None = None
         # This process and the edge workers hold one end of this pipe. The control process notices when the last of them
         # has exited.
         self._lifeline, self._held = os.pipe()
+        # The same for the log worker, which exits after the control process.
+        self._log_lifeline, self._log_held = os.pipe()
 
     @property
     def children(self) -> list[ChildProcess]:
         """All child processes, the edge workers first."""
-        return [*self.edges, self.control]
+        return [*self.edges, self.control, *self.log_workers]
+
+    @property
+    def log_workers(self) -> list[ChildProcess]:
+        """The log worker, unless records are disabled."""
+        return [self.log_worker] if self.settings.records.enabled else []
 
     def run(self) -> int:
         """Starts all processes, restarts them until a stop signal arrives, and stops them. Returns the exit status."""
@@ -284,10 +323,12 @@ class Supervisor:
             listener.close()
         patience = self._asked_to_stop
         self._stop_children(self.edges, self.settings.server.drain_seconds + EDGE_GRACE, patience)
-        # The control process stops last, because the edge workers hand their last records to it.
         self._stop_children([self.control], CONTROL_GRACE, patience + 1)
+        # The log worker stops last, because the others write their last records to the spool.
+        self._stop_children(self.log_workers, LOGS_GRACE, patience + 2)
         self.control_socket.close()
-        self.record_socket.close()
+        self.log_socket.close()
+        self._close_metrics_socket()
         listen.remove_run_dir(self.settings)
 
     def _stop_children(self, children: list[ChildProcess], seconds: float, patience: int) -> None:
@@ -307,6 +348,10 @@ class Supervisor:
             if child.process:
                 child.process.join()
 
+    def _close_metrics_socket(self) -> None:
+        if self.metrics_socket:
+            self.metrics_socket.close()
+
     def _load_edge(self, index: int) -> Any:  # noqa: ANN401 - what Granian calls is typed by its own door
         process.set_parent_death_signal(signal.SIGUSR1)
         process.detach_child(self.pid)
@@ -314,7 +359,8 @@ class Supervisor:
             if number != index:
                 listener.close()
         self.control_socket.close()
-        self.record_socket.close()
+        self.log_socket.close()
+        self._close_metrics_socket()
         sys.setswitchinterval(THREAD_SWITCH_INTERVAL_SECONDS)
         with process.report_start_failure(f"edge {index}"):
             asgi = importlib.import_module("penstock.asgi")
@@ -333,11 +379,14 @@ class Supervisor:
         process.lower_priority()
         for listener in self.edge_sockets:
             listener.close()
+        self.log_socket.close()
         os.close(self._held)
         with process.report_start_failure("control"):
             importlib.import_module("penstock.engine").start_preemption_ticker(process.TIME_SLICE_SECONDS)
             published = SnapshotChannel(self.kept.load_latest(), self.kept)
-            app = importlib.import_module("penstock.app").create_app(self.settings, published, self.record_socket)
+            app = importlib.import_module("penstock.app").create_app(
+                self.settings, published, metrics_socket=self.metrics_socket
+            )
 
         def clean_up() -> None:
             published.close()
@@ -348,6 +397,21 @@ class Supervisor:
         process.shut_down_on_pipe_close(self._lifeline, process.shut_down_on_signal(clean_up, at_latest=CONTROL_GRACE))
         process.freeze_heap()
         return app
+
+    def _run_log_worker(self) -> None:
+        process.set_process_name(LOG_WORKER_NAME)
+        process.detach_child(self.pid)
+        for listener in (*self.edge_sockets, self.control_socket):
+            listener.close()
+        self._close_metrics_socket()
+        os.close(self._held)
+        os.close(self._log_held)
+        with process.report_start_failure("log"):
+            worker = importlib.import_module("penstock.logs.worker").LogWorker(self.settings)
+        # Not before the imports, which would take long beside busy processes.
+        process.lower_priority()
+        process.freeze_heap()
+        process.run_until_stopped(partial(worker.run, self.log_socket), self._log_lifeline, at_latest=LOGS_GRACE)
 
 
 def _limit_connections(settings: Settings) -> int:

@@ -18,12 +18,14 @@ from penstock.store.tables import files
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from penstock.blobs.folder import BlobFolder
+    from penstock.blobs.store import BlobStore
     from penstock.settings import Settings
     from penstock.store.tenant import Row, TenantStore
 
 FILE, BATCH = "gw_file_", "gw_batch_"
 MS_PER_SECOND = 1000
+# Purpose of the files that log exports are stored in.
+LOG_EXPORT_PURPOSE = "log_export"
 
 UnixSeconds = Annotated[int, Meta(description="Unix time in seconds")]
 
@@ -73,7 +75,8 @@ def not_found_error(wire: str) -> NotFoundError:
 async def find_file(session: TenantStore, wire: str) -> Row:
     """Returns the row of a file by its id on the wire; raises NotFoundError if it is missing or expired."""
     row = await session.find(files, parse_wire_id(FILE, wire))
-    if row is None or row["expires_at"] <= now():
+    # Log exports are reachable only through their own routes, which other scopes allow.
+    if row is None or row["expires_at"] <= now() or row["purpose"] == LOG_EXPORT_PURPOSE:
         raise not_found_error(wire)
     return row
 
@@ -96,7 +99,7 @@ def new_file_row(purpose: str, filename: str, keep_seconds: int, **more: Any) ->
     return {"id": new_id(), "purpose": purpose, "filename": filename[:255], "bytes": 0, **times, **more}
 
 
-async def iter_lines(blobs: BlobFolder, name: str, longest: int) -> AsyncIterator[tuple[int, bytes | None]]:
+async def iter_lines(blobs: BlobStore, name: str, longest: int) -> AsyncIterator[tuple[int, bytes | None]]:
     """Yields the non-blank lines of a blob, numbered from 1. A line longer than `longest` bytes is yielded as `None`."""
     number, buffer, too_long = 1, bytearray(), False
     async for chunk in blobs.read(name):

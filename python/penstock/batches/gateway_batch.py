@@ -17,7 +17,7 @@ from sqlalchemy import insert, select, update
 from penstock.batches.edge_messages import JSON_MEDIA_TYPE, EdgeRequest
 from penstock.batches.files import BATCH
 from penstock.batches.model import COMPLETED, EXPIRED
-from penstock.errors import EdgeUnavailableError, IncompleteResponseError, UnavailableError
+from penstock.errors import EdgeUnavailableError, IncompleteResponseError, PenstockError, UnavailableError
 from penstock.job_loop import wait_for_event
 from penstock.store.tables import batch_lines, batches
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from penstock.batches.edge_client import EdgeClient
     from penstock.batches.edge_messages import EdgeResponse
     from penstock.batches.input import BatchInput, BatchLine
+    from penstock.logs.spooled_records import SpooledRecords
     from penstock.metrics import BatchMetrics
-    from penstock.records import RecordFeed
     from penstock.settings import Settings
     from penstock.store.database import Database
     from penstock.store.tenant import Row
@@ -54,7 +54,7 @@ class BatchDependencies(NamedTuple):
     database: Database
     settings: Settings
     metrics: BatchMetrics
-    records: RecordFeed
+    records: SpooledRecords
 
 
 class GatewayBatch:
@@ -77,17 +77,27 @@ class GatewayBatch:
         left over.
         """
         done = await self._load_finished_numbers()
+        failure: PenstockError | None = None
         async with asyncio.TaskGroup() as under_way:
-            async for number, line in given.requests():
-                if number in done:
-                    continue
-                await self._room.acquire()
-                if not await self._wait_for_turn():
-                    self._room.release()
-                    self._left = True
-                    break
-                under_way.create_task(self._process_line(number, line))
+            try:
+                await self._start_lines(given, done, under_way)
+            except PenstockError as error:
+                # The input cannot be read further. Lines that were sent complete first.
+                failure = error
+        if failure:
+            raise failure
         return EXPIRED if self._left else COMPLETED
+
+    async def _start_lines(self, given: BatchInput, done: set[int], under_way: asyncio.TaskGroup) -> None:
+        async for number, line in given.requests():
+            if number in done:
+                continue
+            await self._room.acquire()
+            if not await self._wait_for_turn():
+                self._room.release()
+                self._left = True
+                break
+            under_way.create_task(self._process_line(number, line))
 
     async def _load_finished_numbers(self) -> set[int]:
         query = select(batch_lines.c.number).where(batch_lines.c.batch_id == self._row["id"])

@@ -12,7 +12,7 @@ from penstock.batches.files import iter_lines
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
-    from penstock.blobs.folder import BlobFolder
+    from penstock.blobs.store import BlobStore
     from penstock.settings import Settings
     from penstock.store.tenant import Row
 
@@ -46,7 +46,7 @@ class InputError(msgspec.Struct, frozen=True):
 class BatchInput:
     """The lines of one batch."""
 
-    def __init__(self, blobs: BlobFolder, settings: Settings, row: Row) -> None:
+    def __init__(self, blobs: BlobStore, settings: Settings, row: Row) -> None:
         """Stores the id of the file and the endpoint that its lines are sent to."""
         self._blobs = blobs
         self._settings = settings

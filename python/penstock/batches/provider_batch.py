@@ -49,6 +49,7 @@ class ProviderBatch:
         """Resumes where the last run ended. Setting `stop` requests cancellation of the batch."""
         self.stop = asyncio.Event()
         self._row_id: str = row["id"]
+        self._owner = {name: row[name] for name in ("organisation_id", "workspace_id")}
         self._job: dict[str, Any] = dict(row["job"])
         _, self._database, self._settings, self._figures, _ = self._places = dependencies
         self._provider = batch_provider_for(self._job["provider"])(client)
@@ -205,7 +206,8 @@ class ProviderBatch:
         """
         page: dict[int, BatchLine] = {}
         ended_at: int = self._job.get("ended_at") or now()
-        book = BatchBilling(BatchInfo(self._row_id, self._job, self._metadata, ended_at), self._places)
+        batch = BatchInfo(self._row_id, self._job, self._metadata, ended_at, self._owner)
+        book = BatchBilling(batch, self._places)
         async for number, line in given.requests():
             page[number] = line
             if len(page) >= PAGE_LINES:

@@ -15,8 +15,8 @@ from penstock.batches.files import BATCH
 from penstock.batches.gateway_batch import line_id
 from penstock.engine import BatchRecorder
 from penstock.pricing import engine_export
-from penstock.pricing.wire_format import PricingConfig
-from penstock.store.tables import integration_models, integrations
+from penstock.pricing.saved_prices import SavedPrices, load_saved_prices
+from penstock.store.tables import integrations, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# Number of attempts to write to the record file before records are lost.
+# Number of attempts to write to the spool before records are lost.
 MAX_WRITE_ATTEMPTS = 60
 RETRY_DELAY_SECONDS = 1.0
+# Value of `source` in the records.
+SOURCE = "batch"
 
 
 class BatchInfo(NamedTuple):
@@ -39,6 +41,8 @@ class BatchInfo(NamedTuple):
     # Metadata header of the request that created the batch.
     metadata: str | None
     ended_at: int
+    # Fields of its records that say whose they are.
+    owner: Mapping[str, Any] = {}
 
 
 class AnsweredLine(NamedTuple):
@@ -57,8 +61,8 @@ class BatchBilling:
         self._batch = batch
         self._places = dependencies
         self._ledger: BatchRecorder | None = None
-        self._own: dict[str, list[dict[str, Any]]] = {}
-        self._adjustment: dict[str, Any] | None = None
+        self._saved = SavedPrices({})
+        self._fields: dict[str, Any] = {"source": SOURCE, **batch.owner}
 
     async def write_records(self, responses: Iterable[AnsweredLine], *, again: bool) -> None:
         """Writes the records of these lines together. If `again` is true, skips them if an earlier run has already
@@ -69,37 +73,37 @@ class BatchBilling:
             return
         ledger = self._ledger or await self._open_ledger()
         before = ledger.cost
-        lines = b"".join(ledger.record(self._encode_entry(response), _encode_body(response)) for response in found)
+        lines = b"".join(self._encode_line(ledger, response) for response in found)
         self._places.metrics.cost_nanodollars += ledger.cost - before
         for _ in range(MAX_WRITE_ATTEMPTS):
             # In a thread, because the write blocks on disk I/O.
             if await asyncio.to_thread(self._places.records.append_lines, lines, again=again):
                 return
             await asyncio.sleep(RETRY_DELAY_SECONDS)
-        log.error("%d records of the batch %s are lost: the record file cannot be written", len(found), self._batch.id)
+        log.error("%d records of the batch %s are lost: the spool cannot be written", len(found), self._batch.id)
 
     async def _open_ledger(self) -> BatchRecorder:
         if integration_id := self._batch.job.get("integration_id"):
-            self._own, self._adjustment = await self._load_saved_prices(integration_id)
+            self._saved = await self._load_saved_prices(integration_id)
+            self._fields["integration_id"] = integration_id
+        if workspace_id := self._batch.owner.get("workspace_id"):
+            self._fields["workspace_slug"] = await self._find_workspace_slug(workspace_id)
         self._ledger = await asyncio.to_thread(_create_ledger, self._places)
         return self._ledger
 
-    async def _load_saved_prices(
-        self, integration_id: str
-    ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any] | None]:
-        """Returns the prices saved with the integration, by model, and its adjustment of all other prices."""
-        adjustments = select(integrations.c.pricing_adjustments).where(integrations.c.id == integration_id)
-        query = select(integration_models.c.slug, integration_models.c.pricing_config).where(
-            integration_models.c.integration_id == integration_id, integration_models.c.pricing_config.is_not(None)
-        )
+    async def _load_saved_prices(self, integration_id: str) -> SavedPrices:
         async with self._places.database.read_connection() as connection:
-            rows = (await connection.execute(query)).all()
-            adjustment = engine_export.export_adjustments(await connection.scalar(adjustments))
-        prices_by_model = {
-            row.slug: engine_export.export_operator_prices(msgspec.convert(row.pricing_config, PricingConfig))
-            for row in rows
-        }
-        return prices_by_model, adjustment
+            found = await load_saved_prices(connection, integrations.c.id == integration_id)
+        return found.get(integration_id, SavedPrices({}))
+
+    async def _find_workspace_slug(self, workspace_id: str) -> str | None:
+        async with self._places.database.read_connection() as connection:
+            return await connection.scalar(select(workspaces.c.slug).where(workspaces.c.id == workspace_id))
+
+    def _encode_line(self, ledger: BatchRecorder, answered_line: AnsweredLine) -> bytes:
+        line = ledger.record(self._encode_entry(answered_line), _encode_body(answered_line))
+        record: dict[str, Any] = msgspec.json.decode(line)
+        return msgspec.json.encode(record | self._fields) + b"\n"
 
     def _encode_entry(self, answered_line: AnsweredLine) -> bytes:
         model = str(answered_line.line.body.get("model", ""))
@@ -113,8 +117,8 @@ class BatchBilling:
             "status": answered_line.response.get("status_code", 200),
             "api_key_id": self._batch.job.get("api_key_id"),
             "metadata": self._batch.metadata,
-            "prices": self._own.get(model, []),
-            "adjustment": self._adjustment,
+            "prices": self._saved.prices_by_model.get(model, []),
+            "adjustment": self._saved.adjustment,
         }
         return msgspec.json.encode(entry)
 

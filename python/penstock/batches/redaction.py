@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from sqlalchemy import select
 
-from penstock.engine import is_secret_name
+from penstock.engine import is_secret_field
 from penstock.ids import MASK_TEXT
 from penstock.store.tables import integrations
 
@@ -69,8 +69,7 @@ async def secrets_of_integration(
 
 def _iter_secrets(name: str, value: object) -> Iterator[str]:
     """Yields the strings of a field whose name marks it as secret, or of such fields nested in its value."""
-    plain = name.replace("_", "-").lower()
-    if is_secret_name(plain) or CUSTOM_HEADERS_FIELD in plain:
+    if is_secret_field(name) or CUSTOM_HEADERS_FIELD in name.replace("_", "-").lower():
         yield from _iter_strings(value)
     elif isinstance(read := _parse_if_json(value), dict):
         for inner, item in cast("dict[str, Any]", read).items():

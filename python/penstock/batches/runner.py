@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
     from penstock.batches.edge_client import EdgeClient
     from penstock.batches.input import BatchLine, LineFault
-    from penstock.blobs.folder import BlobFolder
+    from penstock.blobs.store import BlobStore
     from penstock.kit.tenant_session import Services
+    from penstock.logs.spooled_records import SpooledRecords
     from penstock.metrics import BatchMetrics
-    from penstock.records import RecordFeed
     from penstock.secrets.references import SecretCache
     from penstock.settings import Settings
     from penstock.store.tenant import Row
@@ -79,9 +79,9 @@ class BatchRunner:
         settings: Settings,
         services: Services,
         secrets: SecretCache,
-        blobs: BlobFolder,
+        blobs: BlobStore,
         figures: BatchMetrics,
-        records: RecordFeed,
+        records: SpooledRecords,
     ) -> None:
         """Stores the dependencies; runs nothing yet."""
         self._secrets = secrets
@@ -102,6 +102,17 @@ class BatchRunner:
     def notify(self) -> None:
         """Wakes the runner, because a batch changed."""
         self._rung.set()
+
+    async def delete_content(self, file: Row) -> None:
+        """Deletes the content of a file whose row was deleted. If the storage fails, the row comes back as that of an
+        expired file, whose content is deleted later.
+        """
+        try:
+            await self._blobs.delete(file["id"])
+        except UnavailableError as error:
+            log.warning("the content of the file %s is deleted later: %s", file["id"], error)
+            async with self._database.write_transaction() as connection:
+                await connection.execute(insert(files).values({**file, "expires_at": 0}))
 
     async def run(self) -> None:
         """Claims and runs batches until cancelled."""
@@ -395,8 +406,7 @@ class BatchRunner:
         old = select(files.c.id).where(files.c.expires_at < now(), files.c.id.not_in(read)).limit(MOST_DELETED)
         async with self._database.read_connection() as connection:
             names = list(await connection.scalars(old))
-        for name in names:
-            await self._blobs.delete(name)
+        await self._blobs.delete(*names)
         long_over = now() - self._settings.files.retention_seconds * MS_PER_SECOND
         async with self._database.write_transaction() as connection:
             if names:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from penstock.errors import NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
 CHUNK_BYTES = 256 * 1024
 
@@ -53,12 +53,22 @@ class BlobFolder:
         except OSError as error:
             raise _storage_error(error) from None
 
-    async def delete(self, name: str) -> None:
-        """Deletes a blob if it exists."""
+    async def delete(self, *names: str) -> None:
+        """Deletes those of the blobs that exist."""
         try:
-            await asyncio.to_thread((self._path / name).unlink, missing_ok=True)
+            await asyncio.to_thread(self._delete_files, names)
         except OSError as error:
             raise _storage_error(error) from None
+
+    async def sign_url(self, name: str, filename: str, media_type: str, seconds: int) -> None:
+        """Returns nothing: only the gateway itself can read the folder."""
+
+    async def close(self) -> None:
+        """Does nothing: no file stays open."""
+
+    def _delete_files(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self._path / name).unlink(missing_ok=True)
 
     def _open_draft(self) -> BinaryIO:
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -163,7 +163,7 @@ def find_match(
 
 
 def replace_slugs(value: object, names: Mapping[str, str]) -> object:
-    """Replaces slugs of the document with those that the gateway assigned."""
+    """Replaces ids with the slugs of the document."""
     if isinstance(value, dict):
         return {name: replace_slugs(item, names) for name, item in cast("JsonObject", value).items()}
     if isinstance(value, list):

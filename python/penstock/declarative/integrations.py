@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from penstock.declarative.document import JsonObject, count_masks, diff_fields, list_field, omit_computed, omit_fields
 from penstock.declarative.kinds import GatewayState, ResourceKind
+from penstock.kit.provider_options import SECRET_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Integrations(ResourceKind):
         integration = remote.request("GET", path)
         shown = super().export_row(ground, {**integration, "key": integration["masked_key"] or ""})
         listed_models = [one for one in remote.request("GET", f"{path}/models")["models"] if one["created_at"]]
-        shown["models"] = [self._export_model(ground, row["ai_provider_id"], one) for one in listed_models]
+        shown["models"] = [omit_fields(one, "created_at", "last_updated_at") for one in listed_models]
         if row["workspace_id"]:
             return omit_fields(shown, "global_workspace_access")
         access_rows = remote.request("GET", f"{path}/workspaces")["workspaces"]
@@ -50,13 +50,6 @@ class Integrations(ResourceKind):
         ]
         return shown
 
-    def _export_model(self, ground: GatewayState, provider: str, row: JsonObject) -> JsonObject:
-        shown = omit_fields(row, "created_at", "last_updated_at")
-        # A price from the public list was not set by a user, so it is omitted.
-        path = f"/v1/model-configs/pricing/{provider}/{quote(row['slug'], safe='')}"
-        usual = row["is_custom"] or not row["pricing_config"] or ground.remote.find(path) != row["pricing_config"]
-        return shown if usual else omit_fields(shown, "pricing_config")
-
     def diff_resource(self, resource: Mapping[str, Any], stored: Mapping[str, Any], *, prune: bool) -> JsonObject:
         """Returns the fields that differ; of models and workspaces only the rows that differ."""
         rows = {name: self._diff_rows(name, resource, stored, prune=prune) for name in ("models", "workspaces")}
@@ -64,11 +57,7 @@ class Integrations(ResourceKind):
         if _have_new_hosts(rows["models"], list_field(stored, "models")):
             # A new host needs the credentials in the same request. Only someone who has them may choose where they are
             # sent.
-            plain |= {
-                name: resource[name]
-                for name in CREDENTIAL_FIELDS
-                if resource.get(name) and not count_masks(resource[name])
-            }
+            plain |= _unmasked_fields(resource)
         return {**plain, **{name: found for name, found in rows.items() if found}}
 
     def _diff_rows(
@@ -94,20 +83,26 @@ class Integrations(ResourceKind):
             workspace,
             created,
             {name: resource[name] for name in self.nested_fields if resource.get(name) is not None},
+            _clear_credentials(resource),
         )
         return created
 
     def update(
-        self, ground: GatewayState, workspace: JsonObject | None, stored: JsonObject, changed: JsonObject
+        self,
+        ground: GatewayState,
+        workspace: JsonObject | None,
+        stored: JsonObject,
+        changed: JsonObject,
+        credentials: JsonObject | None = None,
     ) -> None:
-        """Sends each part of a change to its endpoint."""
+        """Sends each part of a change to its endpoint. `credentials` are those of a new integration."""
         path, remote = self.resource_path(stored, workspace), ground.remote
         if own_changes := {name: changed[name] for name in self.own_fields if name in changed}:
             remote.request("PUT", path, own_changes)
-        self._update_models(remote, f"{path}/models", changed)
+        self._update_models(remote, f"{path}/models", changed, credentials or _clear_credentials(changed))
         self._update_workspaces(remote, f"{path}/workspaces", stored, changed)
 
-    def _update_models(self, remote: ManagementClient, path: str, changed: JsonObject) -> None:
+    def _update_models(self, remote: ManagementClient, path: str, changed: JsonObject, credentials: JsonObject) -> None:
         models = list_field(changed, "models")
         if removed_slugs := [one["slug"] for one in models if one.get("gone")]:
             remote.request("DELETE", path, {"models": removed_slugs})
@@ -116,7 +111,9 @@ class Integrations(ResourceKind):
         ]
         if updated_models or "allow_all_models" in changed:
             rule = {"allow_all_models": changed["allow_all_models"]} if "allow_all_models" in changed else {}
-            remote.request("PUT", path, {"models": updated_models, **rule})
+            # A new host is a new destination for the credentials, which must then be in the same request.
+            sent = credentials if any(map(_custom_host, updated_models)) else {}
+            remote.request("PUT", path, {"models": updated_models, **rule, **sent})
 
     def _update_workspaces(self, remote: ManagementClient, path: str, stored: JsonObject, changed: JsonObject) -> None:
         access_rows = list_field(changed, "workspaces")
@@ -134,6 +131,20 @@ class Integrations(ResourceKind):
         if access_rows or len(body) > 1:
             rows = [{**one, "create_default_provider": False} for one in access_rows]
             remote.request("PUT", path, {**body, "workspaces": rows})
+
+
+def _unmasked_fields(resource: Mapping[str, Any]) -> JsonObject:
+    return {
+        name: resource[name] for name in CREDENTIAL_FIELDS if resource.get(name) and not count_masks(resource[name])
+    }
+
+
+def _clear_credentials(resource: Mapping[str, Any]) -> JsonObject:
+    """Returns the key and the secret options that a document contains in clear text."""
+    unmasked = _unmasked_fields(resource)
+    options: JsonObject = unmasked.pop("configurations", {})
+    secrets = {name: value for name, value in options.items() if name in SECRET_FIELDS and value}
+    return {**unmasked, **({"configurations": secrets} if secrets else {})}
 
 
 def _have_new_hosts(models: list[JsonObject], stored_models: list[JsonObject]) -> bool:

@@ -31,7 +31,16 @@ USERS_PATH = "/v1/admin/users"
 LIMIT_FIELDS = ("usage_limits", "rate_limits", "expires_at")
 # Fields that contain the name of a provider.
 PROVIDER_FIELDS = frozenset({"provider", "ai_provider_id"})
-WORKSPACE_FIELDS = ("name", "description", "defaults", "settings", "security_settings", "usage_limits", "rate_limits")
+WORKSPACE_FIELDS = (
+    "name",
+    "icon",
+    "description",
+    "defaults",
+    "settings",
+    "security_settings",
+    "usage_limits",
+    "rate_limits",
+)
 
 
 class GatewayState:
@@ -249,9 +258,11 @@ class SecretReferences(ResourceKind):
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
         """Reads the complete secret reference, with slugs of workspaces in place of ids."""
-        shown = super().export_row(ground, ground.remote.request("GET", f"{self.path}/{row['id']}"))
+        path = f"{self.path}/{row['id']}"
+        shown = super().export_row(ground, ground.remote.request("GET", path))
+        allowed_ids = ground.remote.request("GET", f"{path}/workspaces")["allowed_workspaces"]
         # Archived workspaces are not part of the state.
-        allowed_slugs = [ground.slugs[one] for one in shown["allowed_workspaces"] if one in ground.slugs]
+        allowed_slugs = [ground.slugs[one] for one in allowed_ids if one in ground.slugs]
         return {**shown, "allowed_workspaces": allowed_slugs}
 
     def create(self, ground: GatewayState, workspace: JsonObject | None, resource: JsonObject) -> JsonObject:
@@ -316,12 +327,11 @@ class VirtualKeys(Providers):
 
 
 class Configs(ResourceKind):
-    """Routing configs. The gateway assigns random slugs to them."""
+    """Routing configs. Without a slug in the document, the gateway generates one."""
 
     name, path = "configs", "/v1/configs"
     fields = ("name", "config", "status", "is_default")
     secret_fields = ("config",)
-    keeps_slug = False
 
     def export_row(self, ground: GatewayState, row: JsonObject) -> JsonObject:
         """Reads the config with its content."""
@@ -350,6 +360,7 @@ class Configs(ResourceKind):
             "name": resource["name"],
             "config": resource.get("config"),
             "isDefault": int(resource.get("is_default") or 0),
+            **({"slug": resource["slug"]} if resource.get("slug") else {}),
         }
         created = ground.remote.request("POST", self.path, {**body, **self.workspace_body(workspace)})
         if resource.get("status", "active") != "active":
@@ -396,3 +407,34 @@ class ApiKeys(ResourceKind):
     def is_protected(self, ground: GatewayState, stored: JsonObject) -> bool:
         """Protects the key that this client uses."""
         return stored["masked"] == ground.own_key
+
+
+class Policies(ResourceKind):
+    """Common behaviour of both kinds of policies. They have no slug, and archived ones are not part of the state."""
+
+    fixed = ("type", "group_by")
+    named_by = ("id", "name")
+    unchecked_fixed = ()
+    keeps_slug = False
+
+    def match_fields(self, resource: Mapping[str, Any]) -> tuple[str, ...]:
+        """Returns the fields by which a policy is matched: one without a name by its conditions."""
+        return self.named_by if resource.get("name") else ("id", "conditions")
+
+
+class UsageLimitsPolicies(Policies):
+    """Usage limits policies of a workspace."""
+
+    name, path = "usage_limits_policies", "/v1/policies/usage-limits"
+    fields = (
+        *("name", "description", "conditions", "credit_limit", "alert_threshold"),
+        *("periodic_reset", "periodic_reset_days", "enforcement", "dry_run"),
+    )
+
+
+class RateLimitsPolicies(Policies):
+    """Rate limits policies of a workspace."""
+
+    name, path = "rate_limits_policies", "/v1/policies/rate-limits"
+    fields = ("name", "description", "conditions", "unit", "value", "window", "dry_run")
+    fixed = ("type", "group_by", "target")

@@ -28,8 +28,10 @@ from penstock.declarative.kinds import (
     Invites,
     Members,
     Providers,
+    RateLimitsPolicies,
     ResourceKind,
     SecretReferences,
+    UsageLimitsPolicies,
     Users,
     VirtualKeys,
 )
@@ -52,6 +54,8 @@ WORKSPACE_KINDS: tuple[ResourceKind, ...] = (
     VirtualKeys(),
     Configs(),
     ApiKeys(),
+    UsageLimitsPolicies(),
+    RateLimitsPolicies(),
 )
 ORGANISATION_KINDS_LAST: tuple[ResourceKind, ...] = (ApiKeys(), Users(), Invites())
 
@@ -123,8 +127,6 @@ class Plan:
         # Values that are shown only once: their kind (`key` or `link`), the resource, and the text.
         self.texts: list[tuple[str, str, str]] = []
         self._removals: list[Step] = []
-        # Slugs in the document, mapped to those that the gateway assigned.
-        self._renamed: dict[str, str] = {}
         # True if a change of the organisation may change values that workspaces inherit.
         self._hands_down = False
         self._problems: list[Problem] = []
@@ -174,11 +176,11 @@ class Plan:
         pairs: list[tuple[str, JsonObject, JsonObject | None, JsonObject]] = []
         for index, workspace in enumerate(list_field(wanted, "workspaces")):
             path = f"workspaces[{index}]"
-            found = find_match(workspace, left, ("slug", "name"))
+            found = self._find_workspace(path, workspace, left)
             workspace_ref: JsonObject = {"id": found["id"]} if found else {}
             if found:
                 left.remove(found)
-                self._record_new_slug(workspace, found)
+                self._plan_slug(path, workspace, found)
             else:
                 self._add_step(
                     "+", f"workspace {workspace['name']}", path, self._workspace_creation(workspace, workspace_ref)
@@ -191,8 +193,31 @@ class Plan:
                 self._removals.append(Step("-", f"workspace {removed['name']}", "", act))
         return pairs
 
+    def _find_workspace(self, path: str, workspace: JsonObject, left: list[JsonObject]) -> JsonObject | None:
+        """Returns the workspace of the gateway that the document means: the one with its slug, else the default one for
+        the default one, else the one with its name if the document gives no slug.
+        """
+        if not workspace.get("slug"):
+            return find_match(workspace, left, ("name",))
+        if found := find_match(workspace, left, ("slug",)):
+            return found
+        if workspace.get("is_default"):
+            return next((row for row in left if row["is_default"]), None)
+        if same_name := find_match(workspace, left, ("name",)):
+            why = f"is not {same_name['slug']!r}, the slug of the workspace with this name; use that slug, or another name"
+            self._problems.append(Problem(f"{path}.slug", why))
+        return None
+
+    def _plan_slug(self, path: str, workspace: JsonObject, found: JsonObject) -> None:
+        """Gives the default workspace the slug of the document. Every store has one, with a generated slug."""
+        slug = workspace.get("slug")
+        if slug and slug != found["slug"]:
+            at, summary = f"{WORKSPACES_PATH}/{found['id']}", f"workspace {workspace['name']}: slug"
+            self._add_step("~", summary, path, partial(self._ground.remote.request, "PUT", at, {"slug": slug}))
+
     def _workspace_creation(self, workspace: JsonObject, workspace_ref: JsonObject) -> Callable[[], None]:
-        body = {name: workspace[name] for name in WORKSPACE_FIELDS if workspace.get(name) is not None}
+        names = ("slug", *WORKSPACE_FIELDS)
+        body = {name: workspace[name] for name in names if workspace.get(name) is not None}
         if "defaults" in body:
             # A new workspace has no config yet that `user_api_key_config` could refer to.
             body["defaults"] = omit_fields(body["defaults"], "user_api_key_config")
@@ -200,7 +225,6 @@ class Plan:
         def create() -> None:
             created = self._ground.remote.request("POST", WORKSPACES_PATH, body)
             workspace_ref["id"] = created["id"]
-            self._record_new_slug(workspace, created)
 
         return create
 
@@ -210,7 +234,7 @@ class Plan:
         """Updates a workspace after its resources exist, because its defaults may refer to them."""
         fields = {name: workspace[name] for name in WORKSPACE_FIELDS if name in workspace}
         founded = {**fields, "defaults": omit_fields(fields.get("defaults") or {}, "user_api_key_config")}
-        changed = self._diff_workspace(fields, found) if found else diff_fields(self._with_new_slugs(fields), founded)
+        changed = self._diff_workspace(fields, found) if found else diff_fields(fields, founded)
         may_differ = [name for name in INHERITING_FIELDS if self._hands_down and found and name in fields]
         if not (changed or may_differ):
             return
@@ -222,14 +246,14 @@ class Plan:
                 # inherits.
                 now = self._diff_workspace(fields, self._ground.remote.request("GET", at))
             if now:
-                self._ground.remote.request("PUT", at, self._with_new_slugs(now))
+                self._ground.remote.request("PUT", at, now)
 
         changed_names = ", ".join(dict.fromkeys([*changed, *may_differ]))
         self._add_step("~", f"workspace {workspace['name']}: {changed_names}", path, update)
 
     def _diff_workspace(self, fields: JsonObject, found: JsonObject) -> JsonObject:
         """Returns the fields of a workspace that differ from the gateway."""
-        wanted = self._with_new_slugs(fields)
+        wanted = dict(fields)
         if "security_settings" in wanted:
             # On the gateway every flag has a value. Flags that the document omits stay as they are.
             wanted["security_settings"] = {**found["security_settings"], **(wanted["security_settings"] or {})}
@@ -259,7 +283,6 @@ class Plan:
                 self._plan_creation(kind, path, summary, resource, workspace_ref)
                 continue
             left.remove(found)
-            self._record_new_slug(resource, found)
             self._plan_change(kind, path, summary, resource, found, workspace_ref)
         for removed in left if self._prune else []:
             if not kind.is_protected(self._ground, removed):
@@ -276,8 +299,7 @@ class Plan:
             self._problems.append(problem)
 
         def create() -> None:
-            created = kind.create(self._ground, workspace_ref, self._with_new_slugs(resource))
-            self._record_new_slug(resource, created)
+            created = kind.create(self._ground, workspace_ref, resource)
             for name, text in (("key", created.get("key")), ("link", created.get("invite_link"))):
                 if text:
                     self.texts.append((name, summary, text))
@@ -293,24 +315,16 @@ class Plan:
         found: JsonObject,
         workspace_ref: JsonObject | None,
     ) -> None:
-        wanted = cast("JsonObject", replace_slugs(resource, self._renamed))
-        fixed = cast("JsonObject", replace_slugs(kind.fixed_values(wanted), self._ground.named))
+        fixed = cast("JsonObject", replace_slugs(kind.fixed_values(resource), self._ground.named))
         other = diff_fields(fixed, found)
         why = "is chosen once, at creation, and differs on the gateway; hint: delete it first"
         self._problems += [Problem(f"{path}.{name}", why) for name in other]
-        if changed := kind.confirm_changes(self._ground, found, kind.diff_resource(wanted, found, prune=self._prune)):
+        if changed := kind.confirm_changes(self._ground, found, kind.diff_resource(resource, found, prune=self._prune)):
 
             def update() -> None:
-                kind.update(self._ground, workspace_ref, found, self._with_new_slugs(changed))
+                kind.update(self._ground, workspace_ref, found, changed)
 
             self._add_step("~", f"{summary}: {', '.join(changed)}", path, update)
-
-    def _record_new_slug(self, resource: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-        if resource.get("slug") and found.get("slug") and resource["slug"] != found["slug"]:
-            self._renamed[resource["slug"]] = found["slug"]
-
-    def _with_new_slugs(self, body: JsonObject) -> JsonObject:
-        return cast("JsonObject", replace_slugs(body, self._renamed))
 
     def _add_step(self, sign: str, summary: str, path: str, act: Callable[[], Any]) -> None:
         self.steps.append(Step(sign, summary, path, act))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-import httpx2
+from penstock.fetch import FETCH_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,9 +40,10 @@ class JwksRefresher:
     async def _refresh_source(self, source: IssuerKeys) -> bool:
         try:
             changed = await source.refresh()
-        except (httpx2.HTTPError, ValueError) as error:
+        except FETCH_ERRORS as error:
             if source not in self._ill:
-                host = urlsplit(source.own.jwks_url).hostname
+                # A malformed URL is an error of its own, so the host is cut from the text.
+                host = source.own.jwks_url.partition("://")[2].partition("/")[0].rpartition("@")[2]
                 log.warning(
                     "the keys of %s cannot be fetched, the known ones stay valid: %s", host, type(error).__name__
                 )

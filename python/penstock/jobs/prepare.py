@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING
 import msgspec
 from sqlalchemy import select
 
-from penstock.errors import UnavailableError
-from penstock.kit.bootstrap import DEFAULT_OWNER_EMAIL, bootstrap_organisation, normalise_email
+from penstock.errors import SettingsError, UnavailableError
+from penstock.kit.bootstrap import (
+    DEFAULT_OWNER_EMAIL,
+    bootstrap_organisation,
+    describe_admin_key_problem,
+    normalise_email,
+    replace_admin_key,
+)
 from penstock.secrets import config_credentials
 from penstock.secrets.references import SecretCache, load_secret_lookups, resolve_master_key
-from penstock.secrets.vault import Vault, load_master_keys
+from penstock.secrets.vault import MissingMasterKeyError, Vault, has_data_keys, load_master_keys
 from penstock.settings import STORE_FILE
 from penstock.settings.secret import Secret
 from penstock.snapshot.build import EMPTY_STORE_DATA, PreparedStore, StoreData
@@ -35,6 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
+ADMIN_KEY_CHECK_SECONDS = 3.0
+
 
 def prepare_for_start(settings: Settings) -> bytes:
     """Prepares the store in a short-lived process. Returns a `Prepared` encoded as MessagePack."""
@@ -51,9 +59,10 @@ async def _prepare_for_start(settings: Settings) -> PreparedStore:
 
 async def _prepare_store(settings: Settings) -> PreparedStore:
     database = _open_database(settings)
-    key = load_master_keys(settings, make=database.embedded)
+    key = await _load_master_keys(settings, database, create=database.embedded)
     saved_snapshot = SavedSnapshot(settings, key)
     try:
+        await _warn_about_admin_key(settings, database)
         if database.embedded:
             return await _prepare_embedded(settings, database, key, saved_snapshot)
         admin_key = None
@@ -73,6 +82,30 @@ async def _prepare_store(settings: Settings) -> PreparedStore:
         return PreparedStore(last or EMPTY_STORE_DATA)
     finally:
         await database.close()
+
+
+async def _load_master_keys(settings: Settings, database: Database, *, create: bool) -> MasterKeys:
+    """Loads the master keys. With `create`, creates the file unless the store has credentials of another master key."""
+    try:
+        return load_master_keys(settings)
+    except MissingMasterKeyError as error:
+        if not create:
+            raise
+        if await has_data_keys(database):
+            message = f"{error.message}; no new key is created, because the store has credentials of another one"
+            raise MissingMasterKeyError(message) from None
+    return load_master_keys(settings, make=True)
+
+
+async def _warn_about_admin_key(settings: Settings, database: Database) -> None:
+    """Warns if the configured admin key does not work, because the store was created with another one."""
+    if settings.store.admin_key is None or not database.exists:
+        return
+    with suppress(UnavailableError, TimeoutError):
+        # A node also starts while its database does not answer.
+        async with asyncio.timeout(ADMIN_KEY_CHECK_SECONDS):
+            if why := await describe_admin_key_problem(database, settings.store.admin_key):
+                log.warning(why)
 
 
 async def _prepare_embedded(
@@ -178,6 +211,7 @@ def migrate_store(settings: Settings) -> tuple[str | None, str | None]:
     async def run_migration() -> tuple[str | None, str | None]:
         database = _open_database(settings)
         try:
+            _require_store(database)
             return await migrate(database, sealing=MigrationSealer(find_key))
         finally:
             await database.close()
@@ -195,14 +229,58 @@ def initialise_store(settings: Settings, email: str | None) -> str | None:
     async def run_setup() -> str | None:
         database = _open_database(settings)
         try:
-            key = load_master_keys(await resolve_master_key(settings), make=True)
+            key = await _load_master_keys(await resolve_master_key(settings), database, create=True)
+            await _warn_about_admin_key(settings, database)
             await migrate(database, sealing=MigrationSealer.from_key(key))
             prefix = settings.store.key_prefix
-            return await bootstrap_organisation(database, settings.store.admin_key, email=owner, prefix=prefix)
+            created = await bootstrap_organisation(database, settings.store.admin_key, email=owner, prefix=prefix)
+            # From now on another node without this master key is rejected, instead of creating one of its own.
+            await Vault(key).renew_data_keys(database)
+            return created
         finally:
             await database.close()
 
     return asyncio.run(run_setup())
+
+
+def reset_admin_key(settings: Settings) -> str | None:
+    """Replaces the admin key of the organisation. Returns the new key, or `None` if it is the configured one."""
+
+    async def run_reset() -> str | None:
+        database = _open_database(settings)
+        try:
+            _require_store(database)
+            return await replace_admin_key(database, settings.store.admin_key, prefix=settings.store.key_prefix)
+        finally:
+            await database.close()
+
+    return asyncio.run(run_reset())
+
+
+def check_store(settings: Settings) -> None:
+    """Raises SettingsError if the gateway would not start with this store. Creates nothing, and asks no server."""
+
+    async def run_check() -> None:
+        database = _open_database(settings)
+        try:
+            if database.embedded and not await has_data_keys(database):
+                return
+            key = load_master_keys(settings)
+            if database.embedded:
+                async with database.read_connection() as connection:
+                    await Vault(key).load(connection)
+        finally:
+            await database.close()
+
+    # The master key may be in a secret manager, which is asked only at the start.
+    if settings.store_url and not settings.store.master_key_reference:
+        asyncio.run(run_check())
+
+
+def _require_store(database: Database) -> None:
+    if not database.exists:
+        message = f"there is no store at {database.file!r}; hint: penstock init creates one"
+        raise SettingsError(message)
 
 
 def _open_database(settings: Settings) -> Database:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.ids import MASK_TEXT, new_id
-from penstock.schemas import now
-from penstock.secrets import config_credentials
+from penstock.schemas import format_timestamp, now, with_next_reset
+from penstock.secrets import config_credentials, guardrail_credentials
 from penstock.store.tables import audit_log, audited_requests
 
 if TYPE_CHECKING:
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from penstock.authorization import Caller
     from penstock.store.tenant import TenantStore
 
-# Columns whose content is never shown, not even as a mask that reveals its length.
-HIDDEN_COLUMNS = ("sealed", "sha256", "password")
+# Columns that are never shown, not even as a mask that reveals their length.
+HIDDEN_COLUMNS = ("sealed", "sha256", "password", "brought_along", "given_by")
+# Columns that responses show under another name.
+SHOWN_NAMES = {"masked": "key", "global_access": "global_workspace_access"}
 
 
 # Headers whose values cannot contain the caller's credential. For all others only the name is stored.
@@ -112,6 +114,9 @@ def _audit_row(
         else row.get("workspace_id", default_workspace_id),
         "user_id": caller.actor_id,
         "user_type": "user" if caller.user_id else "api_key",
+        "key_id": caller.key_id,
+        "key_name": caller.key_name,
+        "key_made_by": caller.key_made_by,
         "method": request_info.method,
         "uri": request_info.uri,
         "query_params": request_info.query,
@@ -122,8 +127,8 @@ def _audit_row(
         "action": verb,
         "response_status_code": request_info.status,
         "asked_id": request_info.row_id,
-        "before": mask_row(before),
-        "after": mask_row(after),
+        "before": present_row(before),
+        "after": present_row(after),
         "created_at": now(),
     }
 
@@ -146,15 +151,31 @@ def encode_body(body: bytes) -> str:
         sent = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return ""
-    hidden = dict.fromkeys(config_credentials.split_credentials(sent).secrets, MASK_TEXT)
+    found = (*config_credentials.split_credentials(sent).secrets, *guardrail_credentials.secret_paths(sent))
+    hidden = dict.fromkeys(found, MASK_TEXT)
     return msgspec.json.encode(config_credentials.replace_strings(sent, hidden)).decode()[:LARGEST_BODY]
 
 
-def mask_row(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Masks the credentials in a row."""
+def present_row(row: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Returns a row as the API shows it: names and times of the API, configs as objects, and no credentials. Columns
+    that no response shows are left out.
+    """
     if row is None:
         return None
     return {
-        name: MASK_TEXT if value and any(column_part in name for column_part in HIDDEN_COLUMNS) else value
+        SHOWN_NAMES.get(name, name): _present_value(name, value)
         for name, value in row.items()
+        if not any(part in name for part in HIDDEN_COLUMNS)
     }
+
+
+def _present_value(name: str, value: Any) -> Any:  # noqa: ANN401 - JSON
+    if name.endswith("_at") and isinstance(value, int):
+        return format_timestamp(value)
+    if name == "is_default":
+        return int(bool(value))
+    if name == "usage_limits":
+        return with_next_reset(value)
+    if name == "config" and isinstance(value, str):
+        return msgspec.json.decode(value)
+    return value

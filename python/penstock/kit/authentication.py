@@ -9,7 +9,7 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 from sqlalchemy import or_, select
 
-from penstock.authorization import Caller, PresentedCredential, user_scopes
+from penstock.authorization import Caller, PresentedCredential, UserRights, user_scopes
 from penstock.errors import ForbiddenError, UnauthorisedError, UnavailableError
 from penstock.ids import sha256_hex
 from penstock.kit import roles
@@ -27,10 +27,11 @@ from penstock.store.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from penstock.authorization import RoleOverrides
     from penstock.kit.tokens import Claims, TokenVerifier
     from penstock.store.database import Database
 
@@ -38,15 +39,21 @@ if TYPE_CHECKING:
 CACHE_SECONDS = 1.0
 MAX_CACHED_CALLERS = 10_000
 
-KEY_QUERY = select(api_keys, key_digests.c.expires_at.label("digest_expires_at")).join(
-    key_digests, key_digests.c.api_key_id == api_keys.c.id
-)
+KEY_QUERY = select(
+    api_keys, key_digests.c.expires_at.label("digest_expires_at"), key_digests.c.holders, key_digests.c.issued_to
+).join(key_digests, key_digests.c.api_key_id == api_keys.c.id)
 SESSION_QUERY = select(sessions, organisations.c.settings).join(
     organisations, organisations.c.id == sessions.c.organisation_id
 )
 
 MEMBERSHIP_QUERY = (
-    select(members.c.workspace_id, members.c.role, workspaces.c.settings, organisations.c.settings.label("above"))
+    select(
+        members.c.user_id,
+        members.c.workspace_id,
+        members.c.role,
+        workspaces.c.settings,
+        organisations.c.settings.label("above"),
+    )
     .join(workspaces, workspaces.c.id == members.c.workspace_id)
     .join(organisations, organisations.c.id == workspaces.c.organisation_id)
 )
@@ -129,15 +136,32 @@ async def _caller_from_key_row(connection: AsyncConnection, row: Mapping[Any, An
     if row["status"] == "expired" or any(end <= now() for end in ends):
         message = "this gateway key has expired"
         raise UnauthorisedError(message)
-    person: Mapping[str, Any] = await _load_roles(connection, row["user_id"]) if row["user_id"] else {}
+    listed: list[str] = row["holders"] or []
+    holders = frozenset(listed)
+    people = [*listed, row["user_id"]] if row["user_id"] else listed
+    rights = await _load_rights(connection, people)
+    makers = tuple(rights[user_id] for user_id in sorted(holders - {row["user_id"]}))
+    if not all(maker.has_access(row["workspace_id"]) for maker in makers):
+        message = (
+            "this gateway key has ended: a user who made it is no longer a member; hint: rotate it with another key"
+        )
+        raise UnauthorisedError(message)
+    scopes = frozenset[str](row["scopes"])
+    for maker in makers:
+        scopes &= user_scopes(maker.org_role)
     return Caller(
         id=row["id"],
         type=row["type"],
         organisation_id=row["organisation_id"],
         workspace_id=row["workspace_id"],
         user_id=row["user_id"],
-        scopes=frozenset(row["scopes"]),
-        **person,
+        scopes=scopes,
+        makers=makers,
+        authorities=frozenset(rights),
+        key_id=row["id"],
+        key_name=row["name"],
+        key_made_by=row["issued_to"],
+        **_role_fields(rights.get(row["user_id"])),
     )
 
 
@@ -150,14 +174,15 @@ async def _caller_by_session(connection: AsyncConnection, text: str) -> Caller:
         # The session has the scopes of the key, and ends when the key text used for sign-in expires.
         caller = await _caller_by_key(connection, row["key_sha256"] or "")
     else:
-        person = await _load_roles(connection, row["user_id"])
+        person = (await _load_rights(connection, [row["user_id"]]))[row["user_id"]]
         caller = Caller(
             id=row["id"],
             type="person",
             organisation_id=row["organisation_id"],
             user_id=row["user_id"],
-            scopes=user_scopes(person["org_role"]),
-            **person,
+            scopes=user_scopes(person.org_role),
+            authorities=frozenset([row["user_id"]]),
+            **_role_fields(person),
         )
     return msgspec.structs.replace(caller, by="session", session_id=row["id"])
 
@@ -178,7 +203,7 @@ async def _caller_by_token(connection: AsyncConnection, claims: Claims) -> Calle
     conditions = [users.c.organisation_id == claims.organisation_id]
     matches_subject = or_(users.c.id == claims.user, users.c.email == claims.user.lower())
     user_id = await connection.scalar(select(users.c.id).where(matches_subject, *conditions))
-    person: Mapping[str, Any] = await _load_roles(connection, user_id) if user_id else {}
+    person = (await _load_rights(connection, [user_id]))[user_id] if user_id else UserRights()
     if user_id is None and await _was_removed(connection, claims):
         message = "the subject of this token was removed from the organisation"
         raise UnauthorisedError(message)
@@ -192,13 +217,14 @@ async def _caller_by_token(connection: AsyncConnection, claims: Claims) -> Calle
         organisation_id=claims.organisation_id,
         workspace_id=workspace_id,
         user_id=user_id,
-        scopes=claims.scopes & user_scopes(person.get("org_role")),
+        scopes=claims.scopes & user_scopes(person.org_role),
+        authorities=frozenset([user_id] if user_id else ()),
         by="token",
         is_bound=claims.is_bound,
         config_id=claims.config_id,
         may_leave_config=claims.may_leave_config,
         ends_at=None if user_id else claims.expires_at,
-        **person,
+        **_role_fields(person),
     )
 
 
@@ -227,15 +253,27 @@ async def _token_workspace_id(connection: AsyncConnection, claims: Claims) -> st
     return found
 
 
-async def _load_roles(connection: AsyncConnection, user_id: str) -> Mapping[str, Any]:
-    role = await connection.scalar(select(users.c.role).where(users.c.id == user_id))
-    found = (await connection.execute(MEMBERSHIP_QUERY.where(members.c.user_id == user_id))).all()
-    overrides = {
-        row.workspace_id: roles.role_overrides(row.role, roles.non_default_flags(row.settings, row.above))
-        for row in found
-    }
+async def _load_rights(connection: AsyncConnection, user_ids: Collection[str]) -> dict[str, UserRights]:
+    """Returns the rights of users by id. A user who does not exist any more has none."""
+    if not user_ids:
+        return {}
+    found = (await connection.execute(select(users.c.id, users.c.role).where(users.c.id.in_(user_ids)))).all()
+    org_roles = {row.id: row.role for row in found}
+    workspace_roles: dict[str, dict[str, str]] = {}
+    overrides: dict[str, dict[str, RoleOverrides]] = {}
+    for row in (await connection.execute(MEMBERSHIP_QUERY.where(members.c.user_id.in_(user_ids)))).all():
+        workspace_roles.setdefault(row.user_id, {})[row.workspace_id] = row.role
+        if override := roles.role_overrides(row.role, roles.non_default_flags(row.settings, row.above)):
+            overrides.setdefault(row.user_id, {})[row.workspace_id] = override
     return {
-        "org_role": role,
-        "roles": {row.workspace_id: row.role for row in found},
-        "apart": {workspace_id: override for workspace_id, override in overrides.items() if override},
+        user_id: UserRights(
+            org_role=org_roles.get(user_id),
+            roles=workspace_roles.get(user_id, {}),
+            apart=overrides.get(user_id, {}),
+        )
+        for user_id in user_ids
     }
+
+
+def _role_fields(rights: UserRights | None) -> dict[str, Any]:
+    return {name: getattr(rights, name) for name in UserRights.__struct_fields__} if rights else {}

@@ -7,43 +7,42 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from penstock.forwarded import FORWARDED_FOR_HEADER, split_addresses
 
+if TYPE_CHECKING:
     from litestar import Request
 
+    from penstock.forwarded import TrustedProxies
     from penstock.settings import Settings
 
-MAX_ADDRESS_LENGTH = 64
-FORWARDED_FOR_HEADER = "x-forwarded-for"
+# Headers by which proxies name the client instead, or say that they are there.
+OTHER_PROXY_HEADERS = ("forwarded", "x-real-ip", "via")
 
 
-class TrustedProxies:
-    """Networks of trusted reverse proxies."""
+def client_address(request: Request[Any, Any, Any]) -> str:
+    """Returns the address of the client."""
+    proxies: TrustedProxies = request.app.state["proxies"]
+    return proxies.find_client(_forwarded_addresses(request))
 
-    def __init__(self, networks: Iterable[str]) -> None:
-        """Parses the trusted networks. The settings have already validated them."""
-        self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
 
-    def client_address(self, request: Request[Any, Any, Any]) -> str:
-        """Returns the address of the client: the last `x-forwarded-for` entry that does not belong to a trusted proxy."""
-        # The edge appends the address of its own peer as the last entry.
-        addresses = [
-            part.strip() for value in request.headers.getall(FORWARDED_FOR_HEADER, []) for part in value.split(",")
-        ]
-        nearest = addresses.pop() if addresses else ""
-        while addresses and self._is_trusted(nearest):
-            nearest = addresses.pop()
-        return nearest[:MAX_ADDRESS_LENGTH]
+def is_local_client(request: Request[Any, Any, Any]) -> bool:
+    """Returns true if a request comes from this machine, and no proxy on it forwarded the request for another one."""
+    if any(name in request.headers for name in OTHER_PROXY_HEADERS):
+        return False
+    # Without an entry the request did not pass through an edge worker: it came over the private socket.
+    return all(_is_loopback(address) for address in _forwarded_addresses(request))
 
-    def _is_trusted(self, address: str) -> bool:
-        if not self._networks:
-            return False
-        try:
-            parsed = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        return any(parsed in network for network in self._networks)
+
+def _forwarded_addresses(request: Request[Any, Any, Any]) -> list[str]:
+    """Returns the `x-forwarded-for` entries. The edge appends the address of its own peer as the last one."""
+    return split_addresses(request.headers.getall(FORWARDED_FOR_HEADER, []))
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def is_behind_tls(settings: Settings, request: Request[Any, Any, Any]) -> bool:

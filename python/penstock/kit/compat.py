@@ -1,31 +1,86 @@
-"""Compatibility with request bodies of older clients. They repeat path parameters in the body and spell field names
-differently.
+"""Compatibility of request bodies. Clients repeat path parameters and the workspace in the body, send back what they
+read, and spell field names differently.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin
 
 import msgspec
 from litestar import Request
+from msgspec.structs import fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from litestar.handlers import BaseRouteHandler
+
+# Option of a route: the struct that a client reads, and may send back in an update.
+SHOWN_OPTION = "shown"
 # Names that Python implementations report as their runtime.
 PYTHON_RUNTIMES = frozenset({"cpython", "pypy", "ironpython", "jython"})
 
 
 class CompatRequest(Request[Any, Any, Any]):
-    """Request whose JSON body is normalised to the current field names."""
+    """Request whose JSON body is normalised to the fields that the route accepts."""
 
     async def json(self) -> Any:  # noqa: ANN401 - whatever it is
-        """Returns the body without repeated path parameters and with the current field names."""
+        """Returns the body without repeated parameters and with the current field names. Fields that can only be read
+        are moved to the state of the request, which `RequestContext.check_unchanged` compares.
+        """
         given = await super().json()
-        field = self.route_handler.parsed_data_field
-        if field is None or not isinstance(given, dict):
-            return given
-        return normalise_body(cast("dict[str, Any]", given), dict(_field_names(field.annotation)), self.path_params)
+        handler, state = self.route_handler, self.scope["state"]
+        field = handler.parsed_data_field
+        if field is not None and isinstance(given, dict):
+            names = dict(_field_names(field.annotation))
+            given = normalise_body(cast("dict[str, Any]", given), names, self.path_params)
+            if "workspace_id" not in names and "workspace_id" in given and takes_workspace(handler):
+                state["body_workspace"] = given.pop("workspace_id")
+            if shown := handler.opt.get(SHOWN_OPTION):
+                only_read = {*dict(_field_names(shown)).values()} - {*names.values()}
+                state["unchanged"] = {name: given.pop(name) for name in only_read & given.keys()}
+            given = drop_read_only(field.annotation, given)
+        # For the error message, if the body is not valid.
+        state["body"] = given
+        return given
+
+
+@lru_cache(None)
+def takes_workspace(handler: BaseRouteHandler) -> bool:
+    """Returns true if the route reads the query parameter `workspace_id`."""
+    parts = [handler, *handler.resolve_dependencies().values()]
+    return any("workspace_id" in part.parsed_fn_signature.parameters for part in parts)
+
+
+def drop_read_only(kind: Any, value: Any) -> Any:  # noqa: ANN401 - any type, and JSON
+    """Removes the fields that structs inside a body list in `READ_ONLY`: clients send rows back as they read them."""
+    structs = _structs_in(kind)
+    if isinstance(value, list):
+        rows = cast("list[Any]", value)
+        return [drop_read_only(kind, item) for item in rows] if structs else rows
+    if not isinstance(value, dict):
+        return value
+    table = cast("dict[str, Any]", value)
+    ignored = {name for struct in structs for name in getattr(struct, "READ_ONLY", ())}
+    types = {field.encode_name: field.type for struct in structs for field in fields(struct)}
+    return {
+        name: drop_read_only(types[name], item) if name in types else item
+        for name, item in table.items()
+        if name not in ignored
+    }
+
+
+@lru_cache(None)
+def _structs_in(kind: Any) -> tuple[type[msgspec.Struct], ...]:  # noqa: ANN401 - any type
+    """Returns the structs that a value of this type may be, or the items of a list."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return (kind,)
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin is dict:
+        return ()
+    inside = inside[:1] if origin is Annotated else inside
+    return tuple(struct for one in inside for struct in _structs_in(one))
 
 
 def normalise_body(
@@ -48,12 +103,12 @@ def normalise_body(
     return normalised
 
 
-def expects_single_limits(fields: Mapping[str, str], prefixes: Iterable[str]) -> bool:
+def expects_single_limits(headers: Mapping[str, str], prefixes: Iterable[str]) -> bool:
     """Returns true if the caller is the Python client of another gateway. That client expects one object for limits in
     list responses, not a list of objects.
     """
     return any(
-        f"{prefix}package-version" in fields and fields.get(f"{prefix}runtime", "").lower() in PYTHON_RUNTIMES
+        f"{prefix}package-version" in headers and headers.get(f"{prefix}runtime", "").lower() in PYTHON_RUNTIMES
         for prefix in prefixes
     )
 

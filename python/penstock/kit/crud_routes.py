@@ -16,6 +16,7 @@ from litestar.params import JSONBody
 from sqlalchemy import ColumnElement
 
 from penstock.authorization import require_scopes
+from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.listing import PageRequest, PageSizes
 from penstock.kit.resource import Resource
 from penstock.kit.shared_fields import IdOrSlug, WorkspaceFilter
@@ -67,11 +68,14 @@ class CrudRoutes:
     resource's own module.
     """
 
-    def __init__(self, resource: Resource, one: str, tags: Sequence[str]) -> None:
-        """Stores the resource, and the singular name of its objects for summaries."""
+    def __init__(self, resource: Resource, one: str, tags: Sequence[str], many: str = "", scopes: str = "") -> None:
+        """Stores the resource, and the names of one and of many of its objects for summaries. `scopes` is the first part
+        of its scopes, if that is not the name of the resource.
+        """
         self.resource = resource
+        self._scopes = scopes or resource.name
         self.kind = one.replace(" ", "-")
-        self._one = one
+        self._one, self._many = one, many or f"{one}s"
         self._tags = tags
         self._is_placed = "workspace_id" in resource.table.c
         # The workspace is part of the request context: resolving two dependencies takes the framework much longer than
@@ -81,7 +85,7 @@ class CrudRoutes:
     def _route_options(self, verb: str, summary: str, documented: object = None) -> dict[str, Any]:
         """Returns the guard and the OpenAPI description of a route."""
         return {
-            "guards": [require_scopes(f"{self.resource.name}.{verb}")],
+            "guards": [require_scopes(f"{self._scopes}.{verb}")],
             "summary": summary,
             "description": getdoc(documented) if documented else f"{summary}.",
             "tags": self._tags,
@@ -107,7 +111,7 @@ class CrudRoutes:
             "work": Provide(list_request_context, sync_to_thread=False),
         }
 
-        route_options = self._route_options("list", f"List {self._one}s", wanted)
+        route_options = self._route_options("list", f"List {self._many}", wanted)
 
         @get("/", **route_options, dependencies=dependencies)
         async def index(
@@ -134,15 +138,26 @@ class CrudRoutes:
 
         return show
 
-    def update_route(self, change: StructType, changed: Any, alter: UpdateHandler) -> Any:  # noqa: ANN401 - as above
-        """Builds the route that updates an object."""
+    def update_route(
+        self,
+        change: StructType,
+        changed: Any,  # noqa: ANN401 - as above
+        alter: UpdateHandler,
+        shown: Any,  # noqa: ANN401 - as above
+        showing: RowRenderer,
+    ) -> Any:  # noqa: ANN401 - as above
+        """Builds the route that updates an object. A client may send back all fields of `shown`, which it reads."""
         resource = self.resource
+        route_options = self._route_options("update", f"Update {self._one}", alter)
 
-        @put("/{key:str}", **self._route_options("update", f"Update {self._one}", alter), dependencies=self._placed)
+        @put("/{key:str}", **route_options, dependencies=self._placed, opt={SHOWN_OPTION: shown})
         async def update(key: IdOrSlug, data: JSONBody[change], work: NamedDependency[RequestContext]) -> changed:
             """Updates an object."""
             async with work.write_session(work.place) as session:
-                return await alter(session, await resource.get(session, key), data)
+                row = await resource.get(session, key)
+                if work.sends_read_fields:
+                    await work.check_unchanged(session, (await showing(session, [row]))[0])
+                return await alter(session, row, data)
 
         return update
 
@@ -183,7 +198,7 @@ def crud_routes(resource: Resource, one: str, new: StructType, change: StructTyp
         verbs.create_route(new, shown, create_row),
         verbs.list_route(shown, showing),
         verbs.get_route(shown, showing),
-        verbs.update_route(change, shown, update_row),
+        verbs.update_route(change, shown, update_row, shown, showing),
         verbs.delete_route(resource.delete),
     ]
 

@@ -22,6 +22,12 @@ class GlobalAccess(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True
     """Access of all workspaces that have no setting of their own, as a client sends it."""
 
     enabled: Enabled
+    create_default_provider: Annotated[
+        bool | None,
+        Meta(
+            description="create a provider for the integration in each workspace, also in new ones; default: the request's own `create_default_provider`"
+        ),
+    ] = None
 
 
 class GlobalAccessResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +45,9 @@ def to_stored_access(given: GlobalAccess, before: Mapping[str, Any], *, provides
     """Returns the stored form of the access of all workspaces. `provides` is true if each new workspace gets a
     provider.
     """
-    limited = check_workspace_limits(given, "global_workspace_access.", rates_at_most=1, before=before)
-    found = {"usage_limits": None, "rate_limits": None, **limited}
+    limited = check_workspace_limits(given, "global_workspace_access.", rates_at_most=1, before=before, any_alert=True)
+    resets = {"last_reset_at": before["last_reset_at"]} if before.get("last_reset_at") else {}
+    found = {"usage_limits": None, "rate_limits": None, **resets, **limited}
     return {"enabled": given.enabled, **found, "create_default_provider": provides}
 
 

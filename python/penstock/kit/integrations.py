@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -37,7 +37,10 @@ WORKSPACES = Resource("integration_workspaces", integration_workspaces, publishe
 PROVIDERS = Resource("providers", providers, publishes=True)
 MAX_SLUG_ROOT_LENGTH = 200
 HEADERS_FOLLOW_HINT = "would be sent there too; hint: remove them first, or give the model a custom_host of its own"
-OWNER_ONLY_HINT = "only who gave them may choose a new one; the others choose one that the integration has already"
+MAPPED_HOST_MESSAGE = (
+    "decides where a stored credential of this integration is sent, and a change of that secret would redirect it; "
+    "hint: set the field itself, or map the credential too"
+)
 
 ProviderSlug = Annotated[
     Annotated[str, Meta(pattern=SLUG_PATTERN)] | None,
@@ -50,9 +53,7 @@ DEFAULT_VALUES: dict[str, Any] = {
     "brought_along": False,
     "sealed_key": None,
     "masked_key": None,
-    "key_given_by": None,
     "sealed_configurations": None,
-    "configurations_given_by": None,
     "secret_mappings": [],
     "tags": {},
     "allow_all_models": True,
@@ -60,6 +61,13 @@ DEFAULT_VALUES: dict[str, Any] = {
     "global_access": {"enabled": False},
     "default_provider_slug": None,
 }
+
+
+class SentCredentials(NamedTuple):
+    """Credentials of an integration in a request: its key and its secret options."""
+
+    key: str | UnsetType
+    options: Mapping[str, Any]
 
 
 def resolve_provider(path: str, name: str) -> str:
@@ -132,22 +140,22 @@ async def seal_key(session: TenantSession, owner: str, key: str, row: Row | None
     if row is not None and key == row["masked_key"]:
         return {}
     if not key:
-        return {"sealed_key": None, "masked_key": None, "key_given_by": None}
+        return {"sealed_key": None, "masked_key": None}
     if not key.isprintable():
         raise field_error("key", "must not hold control characters")
     return {
         "sealed_key": await session.seal(key, owner),
         "masked_key": mask_secret(key),
-        "key_given_by": session.caller.actor_id,
     }
 
 
 async def reject_moved_credentials(
-    session: TenantSession, row: Row, change: Mapping[str, Any], configurations: str
+    session: TenantSession, row: Row, change: Mapping[str, Any], configurations: str, sent: Mapping[str, Any] | None
 ) -> None:
-    """Rejects a change that would send stored credentials to another destination, unless they are sent anew.
-    `configurations` is the name of their field.
+    """Rejects a change that would send stored credentials to another destination, unless they are sent anew, even
+    by the user who gave them. `configurations` is the name of their field, `sent` its value in the request.
     """
+    _reject_mapped_hosts({**row, **change})
     is_moved = forms.has_new_destination(_options_with_mappings(row), _options_with_mappings({**row, **change}))
     if "secret_mappings" in change or is_moved:
         await reject_exposed_secrets(session, {**row, **change}, [] if is_moved else row["secret_mappings"], row)
@@ -155,14 +163,31 @@ async def reject_moved_credentials(
         return
     if row["secret_mappings"] and "secret_mappings" not in change:
         mappings.require_reference_scope(session, "secret_mappings", MOVED_MESSAGE)
-    for path, column in (("key", "sealed_key"), (configurations, "sealed_configurations")):
-        if row[column] and column not in change:
-            raise field_error(path, MOVED_MESSAGE)
+    if row["sealed_key"] and "sealed_key" not in change:
+        raise field_error("key", MOVED_MESSAGE)
+    _require_sent_secrets(configurations, await open_secrets(session, {**row, **change}), sent or {})
     for model in await list_models(session, row):
         if model["sealed_configurations"] and not _custom_host(model):
             raise field_error(
                 configurations, f"names another place, and custom_headers of {model['slug']!r} {HEADERS_FOLLOW_HINT}"
             )
+
+
+def _require_sent_secrets(path: str, secrets: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
+    """Rejects a request that does not contain each of these secret options in clear text."""
+    for name, value in secrets.items():
+        if sent.get(name) != value:
+            raise field_error(f"{path}.{name}", MOVED_MESSAGE)
+
+
+def _reject_mapped_hosts(values: Mapping[str, Any]) -> None:
+    """Rejects mappings that would let a secret manager decide where stored credentials are sent."""
+    if not (values["sealed_key"] or values["sealed_configurations"]):
+        return
+    for index, mapping in enumerate(values["secret_mappings"]):
+        option = mapping["target_field"].removeprefix(mappings.OPTION_PREFIX)
+        if mapping["target_field"] != "key" and forms.untrusted_host_fields({option: mapping}):
+            raise field_error(f"secret_mappings[{index}].target_field", MAPPED_HOST_MESSAGE)
 
 
 async def reject_exposed_secrets(
@@ -174,6 +199,7 @@ async def reject_exposed_secrets(
     """Rejects sending secrets of a secret manager to a host outside the provider. Mappings in `allowed_mappings` may already go
     there.
     """
+    _reject_mapped_hosts(values)
     host_fields = forms.untrusted_host_fields(_options_with_mappings(values))
     host_fields += [
         f"models[{model['slug']!r}]"
@@ -186,32 +212,44 @@ async def reject_exposed_secrets(
             mappings.require_reference_scope(session, f"secret_mappings[{index}]", why)
 
 
-def reject_foreign_host(
-    session: TenantSession, row: Row, path: str, host: str | None, bound: Iterable[str | None], key: str | UnsetType
+async def reject_foreign_host(
+    session: TenantSession,
+    row: Row,
+    path: str,
+    host: str | None,
+    bound: Iterable[str | None],
+    sent: SentCredentials,
 ) -> None:
-    """Rejects a model's custom host if credentials of its integration were not given for it. Only the user who gave
-    them may add a host.
+    """Rejects a model's custom host if it is a new destination for credentials of its integration, unless the request
+    contains them.
     """
     if host is None:
         return
-    if _origin(host) in {_origin(allowed_host) for allowed_host in (_custom_host(row), *bound) if allowed_host}:
+    if _address(host) in {_address(allowed_host) for allowed_host in (_custom_host(row), *bound) if allowed_host}:
         return
     if row["secret_mappings"]:
         mappings.require_reference_scope(session, path, "is a new destination for secrets of a secret manager")
-    if row["sealed_configurations"] and row["configurations_given_by"] != session.caller.actor_id:
-        raise field_error(path, "is a new destination for this integration's custom_headers: " + OWNER_ONLY_HINT)
-    is_sent = key is not UNSET and key != row["masked_key"]
-    if row["sealed_key"] and row["key_given_by"] != session.caller.actor_id and not is_sent:
+    if row["sealed_key"] and (sent.key is UNSET or sent.key == row["masked_key"]):
         raise field_error("key", MOVED_MESSAGE)
+    if row["sealed_configurations"]:
+        shown, hidden = row["configurations"], await open_secrets(session, row)
+        for name, secret in hidden.items():
+            if not forms.is_sent_anew(sent.options.get(name), shown.get(name), secret):
+                raise field_error(f"configurations.{name}", MOVED_MESSAGE)
 
 
 def _custom_host(row: Row) -> str | None:
     return row["configurations"].get("custom_host")
 
 
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme.lower(), parts.netloc.lower()
+def _address(url: str) -> tuple[str, str, str]:
+    # The path may select the tenant of a shared host, so it belongs to the destination.
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # A malformed URL, such as `http://[`, is a destination of its own. No request can be sent there.
+        return "", url, ""
+    return parts.scheme.lower(), parts.netloc.lower(), parts.path.rstrip("/")
 
 
 async def list_models(session: TenantSession, row: Row) -> list[Row]:
@@ -229,46 +267,9 @@ def _options_with_mappings(row: Mapping[str, Any]) -> dict[str, Any]:
 async def seal_options(
     session: TenantSession, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
 ) -> dict[str, Any]:
-    """Encrypts the secret options of an integration and returns the columns to store, with the user who gave the
-    secrets.
-    """
+    """Encrypts the secret options of an integration or a model and returns the columns to store."""
     before: dict[str, Any] = await open_secrets(session, row) if row else {}
     shown, hidden = forms.split_secrets(path, given, row["configurations"] if row else {}, before)
-    return {
-        **await _seal_secrets(session, owner, shown, hidden),
-        "configurations_given_by": _secrets_owner(session, given, hidden, before, row),
-    }
-
-
-def _secrets_owner(
-    session: TenantSession,
-    given: Mapping[str, Any],
-    hidden: Mapping[str, Any],
-    before: Mapping[str, Any],
-    row: Row | None,
-) -> str | None:
-    given_by = row["configurations_given_by"] if row else None
-    if hidden and all(given[name] == value for name, value in hidden.items()):
-        return session.caller.actor_id
-    # If several users gave the secrets, no single one may choose their destination.
-    return given_by if hidden and (hidden == before or given_by == session.caller.actor_id) else None
-
-
-async def seal_model_options(
-    session: TenantSession, owner: str, path: str, given: Mapping[str, Any], row: Row | None = None
-) -> dict[str, Any]:
-    """Encrypts the secret options of a model. No user is recorded, because its headers go to another host only if they
-    are sent anew.
-    """
-    before: dict[str, Any] = await open_secrets(session, row) if row else {}
-    return await _seal_secrets(
-        session, owner, *forms.split_secrets(path, given, row["configurations"] if row else {}, before)
-    )
-
-
-async def _seal_secrets(
-    session: TenantSession, owner: str, shown: Mapping[str, Any], hidden: Mapping[str, Any]
-) -> dict[str, Any]:
     sealed = await session.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
     return {"configurations": shown, "sealed_configurations": sealed}
 
@@ -352,9 +353,11 @@ def usable_condition(workspace_id: str | ColumnElement[str]) -> ColumnElement[bo
 
 
 async def find_free_slug(session: TenantSession, wanted: str, workspace_id: str | None = None) -> str:
-    """Returns the wanted slug, or one with a random suffix if a provider of the workspace has it already."""
+    """Returns the wanted slug, or one with a random suffix if a provider of the workspace has it already, or of any
+    workspace if none is given. A key of the organisation finds a row by a slug only if one workspace has it.
+    """
     free = wanted
-    while await _is_slug_used(session, free, workspace_id or session.required_workspace_id):
+    while await _is_slug_used(session, free, workspace_id):
         free = f"{wanted[:MAX_SLUG_ROOT_LENGTH]}-{secrets.token_hex(3)}"
     return free
 
@@ -396,8 +399,9 @@ async def _choose_slug(session: TenantSession, row: Row, workspace_id: str, want
     return wanted
 
 
-async def _is_slug_used(session: TenantSession, slug: str, workspace_id: str) -> bool:
-    conditions = [providers.c.workspace_id == workspace_id, providers.c.slug == slug]
+async def _is_slug_used(session: TenantSession, slug: str, workspace_id: str | None) -> bool:
+    inside = [providers.c.workspace_id == workspace_id] if workspace_id else []
+    conditions = [*inside, providers.c.slug == slug]
     return await session.organisation().count(providers, conditions) > 0
 
 

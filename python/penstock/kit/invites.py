@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import secrets
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from penstock.authorization import Caller
 from penstock.errors import ConflictError, NotFoundError
 from penstock.ids import sha256_hex
 from penstock.kit import keys, members
 from penstock.kit.resource import Resource
-from penstock.schemas import now
+from penstock.schemas import now, to_milliseconds
 from penstock.store.tables import invites, users, workspaces
 
 if TYPE_CHECKING:
@@ -76,6 +77,17 @@ async def reject_existing_user(session: TenantSession, email: str) -> Row | None
     return user
 
 
+async def cancel_invites_of(session: TenantSession, user_id: str) -> None:
+    """Cancels the open invitations that a user who lost rights sent, also with an API key, because their links would
+    still grant these.
+    """
+    org_session = session.organisation()
+    is_senders = or_(invites.c.invited_by == user_id, keys.has_holder(invites.c.holders, user_id))
+    is_open = invites.c.status == "pending"
+    for row in await org_session.fetch_rows(select(invites).where(is_senders, is_open), invites):
+        await INVITES.update(org_session, row, {"status": "cancelled"}, "delete")
+
+
 def invite_caller(row: Row) -> Caller:
     """Returns the caller that accepts an invitation; it has no scopes."""
     return Caller(id=row["id"], type="invite", organisation_id=row["organisation_id"])
@@ -113,8 +125,26 @@ async def _join_workspace(
     # A user who was a member before may already have keys.
     if not await keys.can_add_key(session, workspace["id"], user["id"]):
         return []
-    if scopes := invite["key_scopes"]:
-        created = await keys.create_user_key(session, workspace, user["id"], scopes, "key of an invitation")
+    if (details := key_details(invite))["scopes"]:
+        name = details.get("name") or "key of an invitation"
+        settings = _key_settings(details)
+        if "expires_at" in settings:
+            # A rule that is stricter since the invitation must not keep the person out.
+            settings["expires_at"] = await keys.cap_expiry(session, workspace["id"], settings["expires_at"])
+        created = await keys.create_user_key(session, workspace, user["id"], details["scopes"], name, settings)
     else:
         created = await keys.create_member_key(session, workspace, user["id"], membership["role"])
     return [CreatedUserKey(workspace["id"], *created)] if created else []
+
+
+def key_details(invite: Row) -> dict[str, Any]:
+    """Returns the scopes of the API keys that an invitation promises, and their name, expiry and metadata if set."""
+    stored = cast("dict[str, Any] | list[str] | None", invite["key_scopes"]) or []
+    return {"scopes": stored} if isinstance(stored, list) else stored
+
+
+def _key_settings(details: dict[str, Any]) -> dict[str, Any]:
+    """Returns the column values of a promised key."""
+    expiry, metadata = details.get("expiry"), details.get("metadata")
+    end = {"expires_at": to_milliseconds(datetime.fromisoformat(expiry))} if expiry else {}
+    return {**end, **({"defaults": {"metadata": metadata}} if metadata else {})}

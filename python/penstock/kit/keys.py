@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import Text, cast, or_, select
 
 from penstock.authorization import SCOPES_BY_KEY_TYPE
 from penstock.errors import ConflictError, ForbiddenError, Problem
 from penstock.ids import mask_secret, new_id, sha256_hex
 from penstock.kit import limits, roles
+from penstock.kit.default_metadata import check_default_metadata
 from penstock.kit.resource import Resource
 from penstock.kit.rotation import SHORTEST_TRANSITION, build_policy, check_transition_length, next_rotation
 from penstock.kit.rules import auto_creates_keys, effective_rules, organisation_rules
@@ -37,19 +38,72 @@ UNLIMITED_COLUMNS: dict[str, Any] = {"usage_limits": None, "rate_limits": None, 
 
 
 async def store_digest(session: TenantSession, key_id: str, text: str, sealed: str | None = None) -> None:
-    """Stores the digest by which a key is found. `sealed` is the encrypted text, if it is still to be handed out."""
+    """Stores the digest by which a key is found. `sealed` is the encrypted text, if it is still to be handed out.
+
+    A text that is handed out now acts on the authority of the caller who receives it, as well as of the key's user.
+    """
     row = {"id": new_id(), "api_key_id": key_id, "sha256": sha256_hex(text), "sealed": sealed, "created_at": now()}
-    await session.insert(key_digests, {**row, "expires_at": None})
+    await session.insert(key_digests, {**row, "expires_at": None, **({} if sealed else _holder_columns(session))})
 
 
-async def create_user_key(
-    session: TenantSession, workspace: Row, user_id: str, scopes: list[str], name: str, *, waits: bool = False
+def _holder_columns(session: TenantSession) -> dict[str, Any]:
+    """Returns the recipient of a key text: the caller, and the users on whose authority the caller acts."""
+    caller = session.caller
+    return {"holders": sorted(caller.authorities) or None, "issued_to": caller.actor_id}
+
+
+def has_holder(column: ColumnElement[Any], user_id: str) -> ColumnElement[bool]:
+    """Returns the condition that a JSON column with a list of user ids contains a user."""
+    return cast(column, Text).contains(f'"{user_id}"', autoescape=True)
+
+
+async def end_authority(
+    session: TenantSession, user_id: str, *conditions: ColumnElement[bool], keeps_service_keys: bool = False
+) -> None:
+    """Ends all key texts that act on the authority of a user who lost access, for the keys that match the conditions.
+
+    With `keeps_service_keys` the keys of services stay, on the authority of the caller, who must have their scopes.
+    Raises ForbiddenError if the caller itself acts on the authority of that user.
+    """
+    caller_authorities = session.caller.authorities
+    if keeps_service_keys and user_id in caller_authorities:
+        why = (
+            f"is true, but this caller acts on the authority of the user {user_id!r}; send the request as another user"
+        )
+        raise ForbiddenError(f"keep_service_keys {why}", [Problem("keep_service_keys", why)])
+    org_session = session.organisation()
+    columns = (api_keys.c.type, api_keys.c.workspace_id, api_keys.c.scopes)
+    query = select(key_digests.c.id, key_digests.c.api_key_id, key_digests.c.holders, *columns)
+    query = query.join(api_keys, api_keys.c.id == key_digests.c.api_key_id)
+    query = query.where(has_holder(key_digests.c.holders, user_id), *conditions)
+    found = await org_session.fetch_rows(query, api_keys, key_digests)
+    for row in found:
+        if keeps_service_keys and row["type"].endswith("-service"):
+            session.check_grantable_scopes(row["scopes"], row["workspace_id"])
+            # Without a holder the key keeps all its rights. Only a caller without one itself may cause that.
+            holders = sorted({*row["holders"], *caller_authorities} - {user_id})
+            await org_session.update(key_digests, row["id"], {"holders": holders or None})
+        else:
+            await org_session.update(key_digests, row["id"], {"expires_at": now()})
+    if found:
+        await org_session.mark_changed(*{section_name(api_keys, row["api_key_id"]) for row in found})
+
+
+async def create_user_key(  # noqa: PLR0913 - what a key consists of
+    session: TenantSession,
+    workspace: Row,
+    user_id: str,
+    scopes: list[str],
+    name: str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    waits: bool = False,
 ) -> tuple[str, str]:
-    """Creates a key for a user in a workspace; returns its id and text. With `waits`, the encrypted text is stored
+    """Creates a key for a user in a workspace; returns its id and text. `settings` has other columns. With `waits`, the encrypted text is stored
     until the key is rotated.
     """
     text = session.generate_key()
-    config = workspace["defaults"].get("user_api_key_config")
+    config, more = workspace["defaults"].get("user_api_key_config"), settings or {}
     values: dict[str, Any] = {
         "name": name,
         "type": "workspace-user",
@@ -57,7 +111,8 @@ async def create_user_key(
         "creation_mode": "auto",
         "masked": mask_secret(text),
         "scopes": scopes,
-        "defaults": {"config_id": config} if config else {},
+        **more,
+        "defaults": {**({"config_id": config} if config else {}), **more.get("defaults", {})},
         "rotation_policy": build_policy(None, await enforced_rotation_days(session, "workspace-user", workspace["id"])),
         "created_by": user_id,
         "workspace_id": workspace["id"],
@@ -117,15 +172,39 @@ async def apply_workspace_rules(
         raise field_error(
             "expires_at", f"is later than {latest}: user keys are valid for {longest} s in this workspace"
         )
-    if (rule_metadata := rules.get("user_key_metadata")) and "defaults" in values:
-        given_metadata: dict[str, str] = values["defaults"].get("metadata") or {}
-        both = (
-            {**rule_metadata, **given_metadata}
-            if rules.get("user_key_metadata_override", 1)
-            else {**given_metadata, **rule_metadata}
-        )
-        found["defaults"] = {**values["defaults"], "metadata": both}
+    if rules.get("user_key_metadata") and "defaults" in values:
+        merged = _merge_metadata(rules, values["defaults"].get("metadata"))
+        # Each part may be within the limits, and both together beyond them.
+        check_default_metadata("defaults.metadata", merged)
+        found["defaults"] = {**values["defaults"], "metadata": merged}
     return found
+
+
+def _merge_metadata(rules: Mapping[str, Any], given: Mapping[str, str] | None) -> dict[str, str]:
+    """Returns the metadata of a user's key: the given, with that of the rule `user_key_metadata`."""
+    of_rule: dict[str, str] = rules.get("user_key_metadata") or {}
+    given = given or {}
+    return {**of_rule, **given} if rules.get("user_key_metadata_override", 1) else {**given, **of_rule}
+
+
+async def check_promised_key(
+    session: TenantSession, workspace_id: str, path: str, end: int | None, metadata: Mapping[str, str] | None
+) -> None:
+    """Rejects an expiry and metadata of a key that will be created later, if the rules of its workspace forbid them.
+    `path` is the JSON path of the key's details, and `end` the expiry in Unix milliseconds.
+    """
+    rules = await effective_rules(session, workspace_id)
+    longest = rules.get("user_api_key_max_ttl")
+    if longest and end is not None and end > (latest := now() + longest * 1000):
+        why = f"is later than {format_timestamp(latest)}: user keys are valid for {longest} s in the workspace {workspace_id!r}"
+        raise field_error(f"{path}.expiry", why)
+    check_default_metadata(f"{path}.metadata", _merge_metadata(rules, metadata))
+
+
+async def cap_expiry(session: TenantSession, workspace_id: str, end: int) -> int:
+    """Returns an expiry that was allowed when a key was promised, cut to what the workspace allows now."""
+    longest = (await effective_rules(session, workspace_id)).get("user_api_key_max_ttl")
+    return min(end, now() + longest * 1000) if longest else end
 
 
 def _expires_after(end: int | None, moment: int) -> bool:
@@ -146,9 +225,11 @@ async def remove_matching(session: TenantSession, *conditions: ColumnElement[boo
         await resource.delete_all(session, api_keys.c.type == kind, *conditions)
 
 
-async def reject_escalation(session: TenantSession, given: Mapping[str, Any], before: Row | None = None) -> None:
+async def reject_escalation(
+    session: TenantSession, given: Mapping[str, Any], before: Row | None = None, *, resets_usage: bool = False
+) -> None:
     """Rejects values that lift the limits, the expiry or the bound config of the calling key, for itself or for another
-    key.
+    key. `resets_usage` is true if the request resets the usage.
     """
     if session.caller.is_bound:
         raise ForbiddenError("a token with limits, or with a config that it may not leave, makes and changes no keys")
@@ -171,7 +252,7 @@ async def reject_escalation(session: TenantSession, given: Mapping[str, Any], be
         if other.get("config_id") != binding["config_id"] or other["allow_config_override"]:
             why = "must have the config that the calling key is bound to, and no override"
             raise ForbiddenError(f"defaults {why}", [Problem("defaults", why)])
-    if before is not None and "last_reset_at" in given and holder["usage_limits"]:
+    if resets_usage and holder["usage_limits"]:
         message = "a key with usage limits cannot reset its own usage or that of others"
         raise ForbiddenError(message, [Problem("reset_usage", "cannot be set by this key")])
 
@@ -225,7 +306,7 @@ async def _replace_text(
 
 async def _hand_out_text(session: TenantSession, row: Row, waiting: Row, texts: list[Row]) -> tuple[str, int]:
     text = await session.open(waiting["sealed"], row["id"])
-    await session.update(key_digests, waiting["id"], {"sealed": None})
+    await session.update(key_digests, waiting["id"], {"sealed": None, **_holder_columns(session)})
     await _record_rotation(session, row, {"last_rotated_at": row["last_rotated_at"]})
     ends = [old["expires_at"] for old in texts if old["expires_at"] is not None]
     return text, min(ends, default=now())

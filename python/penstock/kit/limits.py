@@ -13,6 +13,8 @@ from penstock.kit.shared_fields import ResetUsage
 from penstock.schemas import (
     field_error,
     format_timestamp,
+    invalid_error,
+    last_reset,
     next_period_start,
     next_reset,
     now,
@@ -24,16 +26,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+# A number that was sent as an integer stays one: clients in typed languages cannot read `500.0` as an integer.
+Amount = Annotated[int, Meta(ge=1)] | Annotated[float, Meta(ge=1)]
+DEFAULT_USAGE_TYPE = "cost"
+
+
 class UsageLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Maximum usage until the next reset."""
 
     credit_limit: Annotated[
-        Annotated[float, Meta(ge=1)] | None,
-        Meta(description="US dollars, tokens or requests; null: no limit, only an alert"),
+        Amount | None, Meta(description="US dollars, tokens or requests; null: no limit, only an alert")
     ] = None
-    type: Annotated[Literal["cost", "tokens", "requests"], Meta(description="what is counted")] = "cost"
+    type: Annotated[
+        Literal["cost", "tokens", "requests"] | None, Meta(description="what is counted; default: cost")
+    ] = None
     alert_threshold: Annotated[
-        Annotated[float, Meta(ge=1)] | None, Meta(description="where an alert is sent; less than credit_limit")
+        Amount | None,
+        Meta(
+            description="usage at which an alert is sent; less than credit_limit, except for a workspace's access to an integration, where a higher value never sends one"
+        ),
     ] = None
     periodic_reset: Annotated[
         Literal["monthly", "weekly"] | None, Meta(description="on the first of a month or on Monday, 00:00 UTC")
@@ -59,6 +70,8 @@ OneOrManyUsageLimits = list[UsageLimits] | UsageLimits
 UsageLimitsField = Annotated[UsageLimits | None, Meta(description="usage limits")]
 UsageLimitListField = Annotated[list[UsageLimits] | None, Meta(description="usage limits, at most one")]
 RateLimitListField = Annotated[list[RateLimit] | None, Meta(description="rate limits")]
+USAGE_FIELDS = UsageLimits.__struct_fields__
+PERIOD_FIELDS = ("periodic_reset", "periodic_reset_days")
 RATE_UNITS = ("rpm", "rph", "rpd", "rpw")
 KEY_RATE_UNITS = ("rps", *RATE_UNITS)
 # One for each type and unit.
@@ -93,12 +106,19 @@ def check_workspace_limits(
     path: str = "",
     rates_at_most: int = MAX_RATE_LIMITS,
     before: Mapping[str, Any] | None = None,
+    *,
+    any_alert: bool = False,
 ) -> dict[str, Any]:
-    """Validates the limits of a workspace and returns the columns to store. `before` is the stored row."""
+    """Validates the limits of a workspace and returns the columns to store. `before` is the stored row. With
+    `any_alert`, the alert threshold may exceed the credit limit.
+    """
     values: dict[str, Any] = {}
     if data.usage_limits is not UNSET:
         was = (before or {}).get("usage_limits")
-        values["usage_limits"] = check_usage_limit_list(f"{path}usage_limits", data.usage_limits, was)
+        values["usage_limits"] = check_usage_limit_list(
+            f"{path}usage_limits", data.usage_limits, was, any_alert=any_alert
+        )
+        values |= _passed_reset(before)
     if data.rate_limits is not UNSET:
         values["rate_limits"] = check_rate_limits(f"{path}rate_limits", data.rate_limits, most=rates_at_most) or None
     return values
@@ -115,6 +135,7 @@ def check_limits(
         values["usage_limits"] = check_usage_limits(
             "usage_limits", data.usage_limits, (before or {}).get("usage_limits")
         )
+        values |= _passed_reset(before)
     if data.expires_at is not UNSET:
         end = to_milliseconds(data.expires_at)
         # An unchanged value that is sent back is accepted.
@@ -127,49 +148,76 @@ def check_limits(
 
 
 def check_usage_limits(
-    path: str, limits: UsageLimits | None, before: Mapping[str, Any] | None = None
+    path: str, limits: UsageLimits | None, before: Mapping[str, Any] | None = None, *, any_alert: bool = False
 ) -> dict[str, Any] | None:
-    """Validates usage limits and returns them as stored. An unchanged period goes on as it began."""
+    """Validates usage limits and returns them as stored. A changed period takes effect at the next reset."""
     if limits is None:
         return None
+    if problems := find_usage_problems(f"{path}.", limits, before or {}, any_alert=any_alert):
+        raise invalid_error(problems)
+    return to_stored_usage_limits(limits, before or {})
+
+
+def find_usage_problems(
+    prefix: str, limits: UsageLimits, before: Mapping[str, Any], *, any_alert: bool = False
+) -> list[Problem]:
+    """Returns all problems of usage limits. `prefix` is the beginning of their paths, `before` the stored limits."""
+    problems: list[Problem] = []
     end, alert = limits.credit_limit, limits.alert_threshold
     if end is None and alert is None:
-        raise field_error(f"{path}.credit_limit", "is needed, or alert_threshold")
-    if end is not None and alert is not None and alert >= end:
-        raise field_error(f"{path}.alert_threshold", f"must be less than credit_limit ({end:g})")
+        problems.append(Problem(f"{prefix}credit_limit", "is needed, or alert_threshold"))
+    if end is not None and alert is not None and alert >= end and not any_alert:
+        why = f"is {alert:g}; it must be less than credit_limit ({end:g})"
+        problems.append(Problem(f"{prefix}alert_threshold", why))
     if limits.periodic_reset and limits.periodic_reset_days:
-        raise field_error(path, "takes either periodic_reset or periodic_reset_days")
-    written: dict[str, Any] = msgspec.to_builtins(limits)
-    return {**written, "next_usage_reset_at": _next_reset_time(path, limits, before or {})}
-
-
-def _next_reset_time(path: str, limits: UsageLimits, before: Mapping[str, Any]) -> str | None:
-    requested, previous = limits.next_usage_reset_at, before.get("next_usage_reset_at")
-    period = limits.periodic_reset or limits.periodic_reset_days
-    if requested is None:
-        if period and previous and period == (before.get("periodic_reset") or before.get("periodic_reset_days")):
-            return next_reset(before)
-        return (
-            format_timestamp(to_milliseconds(next_period_start(period, datetime.fromtimestamp(now() / 1000, UTC))))
-            if period
-            else None
-        )
-    due = format_timestamp(to_milliseconds(utc_midnight(requested)))
+        why = f"{limits.periodic_reset_days} cannot be combined with periodic_reset; send either of them"
+        problems.append(Problem(f"{prefix}periodic_reset_days", why))
+    requested = limits.next_usage_reset_at
     # An unchanged value that is sent back is accepted.
-    if due != previous and (to_milliseconds(requested) or 0) <= now():
-        raise field_error(f"{path}.next_usage_reset_at", "is in the past")
-    return due
+    is_new = requested is not None and _to_due(requested) not in {before.get("next_usage_reset_at"), next_reset(before)}
+    if requested is not None and is_new and (to_milliseconds(requested) or 0) <= now():
+        problems.append(Problem(f"{prefix}next_usage_reset_at", f"{_to_due(requested)} is in the past"))
+    return problems
+
+
+def to_stored_usage_limits(limits: UsageLimits, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns valid usage limits as they are stored, with the end of the current period. `before` is the stored form."""
+    requested, period = limits.next_usage_reset_at, limits.periodic_reset or limits.periodic_reset_days
+    due = None if requested is None else _to_due(requested)
+    if due is None and period:
+        # The current period ends as announced, also if the following ones are longer or shorter.
+        due = next_reset(before) or _to_due(next_period_start(period, datetime.fromtimestamp(now() / 1000, UTC)))
+    return {**msgspec.to_builtins(limits), "next_usage_reset_at": due}
+
+
+def _to_due(moment: datetime) -> str | None:
+    return format_timestamp(to_milliseconds(utc_midnight(moment)))
+
+
+def _passed_reset(before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the column with the last reset if a period ended since it was stored. Otherwise new limits would move the
+    start of the current period, and the usage would be counted from there.
+    """
+    stored = (before or {}).get("last_reset_at")
+    resets = [last_reset(limit, stored) for limit in list_limits((before or {}).get("usage_limits"))]
+    return {"last_reset_at": resets[0]} if resets and resets[0] != stored else {}
 
 
 def check_usage_limit_list(
-    path: str, given: OneOrManyUsageLimits | None, before: Sequence[Mapping[str, Any]] | None = None
+    path: str,
+    given: OneOrManyUsageLimits | None,
+    before: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    any_alert: bool = False,
 ) -> list[dict[str, Any]] | None:
     """Validates usage limits that come as one object, or as a list of at most one."""
     listed = given if isinstance(given, list) else [given] if given else []
     if len(listed) > 1:
         raise field_error(path, "has more than one entry; at most one is allowed")
     was = before[0] if before else None
-    found = [check_usage_limits(f"{path}[{index}]", limit, was) for index, limit in enumerate(listed)]
+    found = [
+        check_usage_limits(f"{path}[{index}]", limit, was, any_alert=any_alert) for index, limit in enumerate(listed)
+    ]
     return [limit for limit in found if limit is not None] or None
 
 
@@ -210,20 +258,21 @@ def reject_exceeding_limits(holds: Mapping[str, Any], given: Mapping[str, Any], 
 
 def limiting_field(holds: Mapping[str, Any]) -> str | None:
     """Returns the name of the field that limits usage or requests, or `None`."""
-    if any(map(_has_limit, _as_list(holds["usage_limits"]))):
+    if any(map(_has_limit, list_limits(holds["usage_limits"]))):
         return "usage_limits"
     return "rate_limits" if holds["rate_limits"] else None
 
 
-def _as_list(limits: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - one limit, several, or none
+def list_limits(limits: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - one limit, several, or none
+    """Returns stored limits as a list, whether they are one, several or none."""
     return cast("list[Mapping[str, Any]]", limits if isinstance(limits, list) else [limits] if limits else [])
 
 
 def _allows_more_usage(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
     """Returns true if a usage limit allows more: a higher limit or none, another period, or an earlier reset."""
     return any(
-        not any(_is_usage_within(limit, one) for one in _as_list(given))
-        for limit in _as_list(holds)
+        not any(_is_usage_within(limit, one) for one in list_limits(given))
+        for limit in list_limits(holds)
         if _has_limit(limit)
     )
 
@@ -233,22 +282,30 @@ def _has_limit(limit: Mapping[str, Any]) -> bool:
 
 
 def _is_usage_within(limit: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    if given["type"] != limit["type"] or not _has_limit(given) or given["credit_limit"] > limit["credit_limit"]:
+    if (
+        _usage_type(given) != _usage_type(limit)
+        or not _has_limit(given)
+        or given["credit_limit"] > limit["credit_limit"]
+    ):
         return False
     due, first = given["next_usage_reset_at"], limit["next_usage_reset_at"]
     if due is None:
         return True
-    same = all(given[name] in {None, limit[name]} for name in ("periodic_reset", "periodic_reset_days"))
+    same = all(given[name] in {None, limit[name]} for name in PERIOD_FIELDS)
     # Timestamps have one fixed format, so comparing the strings compares the times.
     return same and first is not None and due >= first
 
 
+def _usage_type(limit: Mapping[str, Any]) -> str:
+    return limit.get("type") or DEFAULT_USAGE_TYPE
+
+
 def _allows_higher_rate(holds: Any, given: Any) -> bool:  # noqa: ANN401 - as above
     """Returns true if a rate limit allows more, or is missing."""
-    given_rates = {(one["type"], one["unit"]): one["value"] for one in _as_list(given)}
+    given_rates = {(one["type"], one["unit"]): one["value"] for one in list_limits(given)}
     return any(
         given_rates.get((rate_limit["type"], rate_limit["unit"]), rate_limit["value"] + 1) > rate_limit["value"]
-        for rate_limit in _as_list(holds)
+        for rate_limit in list_limits(holds)
     )
 
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Column, ColumnElement, Table
 
-    from penstock.store.fast_reads import Query
-    from penstock.store.tenant import Row, TenantStore
+    from penstock.store.tenant import Query, Row, TenantStore
 
 DEFAULT_SIZE, LARGEST_SIZE, FURTHEST = 100, 1000, 1_000_000
 

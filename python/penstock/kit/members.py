@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from litestar.params import QueryParameter
 from msgspec import Meta
 from sqlalchemy import or_, select
 
-from penstock.errors import ConflictError, NotFoundError
+from penstock.authorization import ORGANISATION_ADMIN_RANK, ORGANISATION_ADMIN_ROLES, role_rank
+from penstock.errors import ConflictError, ForbiddenError, NotFoundError
 from penstock.ids import new_id
 from penstock.kit import keys
 from penstock.kit.resource import Resource
@@ -16,7 +18,7 @@ from penstock.kit.roles import non_default_flags, role_scopes
 from penstock.kit.rules import organisation_rules
 from penstock.kit.shared_fields import CreatedAt, Email, FirstName, Id, LastName, ObjectType, UpdatedAt
 from penstock.schemas import now, row_to_struct
-from penstock.store.tables import members, removed_members, users, workspaces
+from penstock.store.tables import api_keys, members, removed_members, users, workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +33,12 @@ MEMBER_RESOURCE = Resource("workspace_users", members, publishes=True)
 USER_RESOURCE = Resource("organisation_users", users, publishes=True)
 
 Role = Annotated[Literal["admin", "manager", "member"], Meta(description="role of the user in the workspace")]
+KeepServiceKeys = Annotated[
+    bool,
+    QueryParameter(
+        description="true keeps the service keys that the user made, on the authority of the caller, who must have their scopes"
+    ),
+]
 
 
 class NewMember(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,11 +72,34 @@ MEMBER_QUERY = select(
 
 
 async def check_grantable_role(session: TenantSession, role: str, workspace_id: str) -> Row | None:
-    """Rejects a role that allows more in a workspace than the caller may do. Returns the row of the workspace."""
+    """Rejects a role that allows more in a workspace than the caller may do, by its rank or by its scopes. Returns the
+    row of the workspace.
+    """
+    if role_rank(role) > session.caller.rank(workspace_id):
+        raise ForbiddenError(f"this caller may not give the role {role!r}: it has less power in this workspace itself")
     row = await session.organisation().find(workspaces, workspace_id)
     flags = non_default_flags(row["settings"] if row else {}, await organisation_rules(session))
     session.check_grantable_scopes(role_scopes(role, flags), workspace_id)
     return row
+
+
+def reject_outranking_member(session: TenantSession, member: Row) -> None:
+    """Rejects taking a role from a member with more power in the workspace than the caller has."""
+    if member_rank(member) > session.caller.rank(member["workspace_id"]):
+        role = f"{member['org_role']} of the organisation" if is_organisation_admin(member) else member["role"]
+        raise ForbiddenError(
+            f"this caller may not change or remove a member with the role {role!r}, who has more power"
+        )
+
+
+def member_rank(member: Row) -> int:
+    """Returns the rank of a member, of whom the row contains both roles."""
+    return ORGANISATION_ADMIN_RANK if is_organisation_admin(member) else role_rank(member["role"])
+
+
+def is_organisation_admin(member: Row) -> bool:
+    """Returns true if a member is an owner or admin of the organisation, and so of each of its workspaces."""
+    return member["org_role"] in ORGANISATION_ADMIN_ROLES
 
 
 async def add_members(session: TenantSession, workspace_id: str, wanted: Sequence[NewMember]) -> None:
@@ -94,10 +125,18 @@ async def add_member(session: TenantSession, member: dict[str, str]) -> None:
     await session.delete(removed_members, removed_members.c.workspace_id == member["workspace_id"], matches_user)
 
 
-async def remove_member(session: TenantSession, member: Row) -> None:
-    """Removes a member, and records the removal because a token may still name the user."""
+async def remove_member(session: TenantSession, member: Row, *, keeps_service_keys: bool) -> None:
+    """Removes a member with the keys that belong to it or act on its authority. Records the removal because a token may
+    still name the user.
+    """
+    reject_outranking_member(session, member)
     await MEMBER_RESOURCE.delete(session, member)
     await record_removal(session, member["user_id"], member["email"])
+    await keys.remove_matching(session, api_keys.c.user_id == member["user_id"])
+    # An admin of the organisation has access to the workspace without being a member.
+    if not is_organisation_admin(member):
+        in_workspace = api_keys.c.workspace_id == member["workspace_id"]
+        await keys.end_authority(session, member["user_id"], in_workspace, keeps_service_keys=keeps_service_keys)
 
 
 async def record_removal(session: TenantSession, user_id: str, email: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock import errors
-from penstock.authorization import SESSION_COOKIE, RequireScopes, allow_anyone, signed_in_only
+from penstock.authorization import SESSION_COOKIE, RequireScopes, allow_anyone, own_pages_only, signed_in_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ ERROR_SCHEMA: JsonObject = {
             "description": "what went wrong",
             "required": ["message", "errorCode"],
             "properties": {
-                "message": {"type": "string", "description": "the first problem in a sentence"},
+                "message": {"type": "string", "description": "the problems in one line, at most five of them"},
                 "errorCode": {"type": "string", "enum": ERROR_CODES, "description": "kind of error"},
                 "errors": {"type": "array", "items": PROBLEM_SCHEMA, "description": "every problem with its path"},
             },
@@ -129,7 +129,7 @@ def _iter_handlers(app: Litestar) -> Iterator[tuple[str, str, Any]]:
 
 
 def _describe_operation(operation: JsonObject, verb: str, guards: list[object], opt: JsonObject) -> None:
-    is_open, extra_errors = allow_anyone in guards, opt.get("refuses", {})
+    is_open, extra_errors = allow_anyone in guards or own_pages_only in guards, opt.get("refuses", {})
     refusals = COMMON_ERRORS | ({} if is_open else AUTH_ERRORS) | ({} if verb == "get" else WRITE_ERRORS) | extra_errors
     good = {status: response for status, response in operation["responses"].items() if int(status) < min(COMMON_ERRORS)}
     operation["responses"] = good | {str(status): _error_response(refusals[status]) for status in sorted(refusals)}
@@ -138,9 +138,13 @@ def _describe_operation(operation: JsonObject, verb: str, guards: list[object], 
     if header := CONDITIONAL_HEADERS.get(verb) if depends or opt.get("is_once") else None:
         operation.setdefault("parameters", []).append(header)
     operation["security"] = [] if is_open else [{name: []} for name in SECURITY_SCHEMES]
-    scopes = [f"`{scope}`" for guard in guards if isinstance(guard, RequireScopes) for scope in sorted(guard.scopes)]
+    scopes = [
+        " or ".join(f"`{scope}`" for scope in sorted(guard.scopes))
+        for guard in guards
+        if isinstance(guard, RequireScopes)
+    ]
     if scopes:
-        operation["description"] = f"{operation.get('description', '')}\n\nScope: {' or '.join(scopes)}.".lstrip()
+        operation["description"] = f"{operation.get('description', '')}\n\nScope: {' and '.join(scopes)}.".lstrip()
 
 
 def _error_response(description: str) -> JsonObject:

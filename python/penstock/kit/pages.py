@@ -51,7 +51,7 @@ class CursorPage(msgspec.Struct, frozen=True, kw_only=True):
 async def fetch_rows(session: TenantSession, table: Table, wanted: CursorQuery) -> list[Row]:
     """Returns the rows of a page in the caller's workspace, and one more if more rows follow."""
     # Files and batches belong to a workspace; this rejects a session without one.
-    _ = session.required_workspace_id
+    _ = session.bound_workspace_id
     conditions = list(wanted.conditions)
     down = wanted.newest_first
     if wanted.after is not None:

@@ -4,6 +4,7 @@ engine options.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import msgspec
@@ -11,17 +12,20 @@ from msgspec import Meta
 from msgspec.structs import fields
 
 from penstock import engine
-from penstock.ids import END_OF_TEXT, MASK_TEXT, URL_PATTERN, mask_secret
-from penstock.schemas import field_error, schema_error
+from penstock.errors import MAX_PROBLEMS, Problem
+from penstock.ids import HEADER_NAME_PATTERN, MASK_TEXT, URL_PATTERN, mask_secret
+from penstock.schemas import field_error, invalid_error
 from penstock.secrets.credential_binding import address_fields, arbitrary_host_fields
 from penstock.secrets.masks import MOVED_MESSAGE
+from penstock.similar_names import NameSuggester
+from penstock.type_validation import find_problems, join_path, unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 BoundedText = Annotated[str, Meta(min_length=1, max_length=4096)]
 HostUrl = Annotated[str, Meta(pattern=URL_PATTERN, max_length=2048)]
-HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}" + END_OF_TEXT)]
+HeaderName = Annotated[str, Meta(pattern=HEADER_NAME_PATTERN)]
 Headers = Annotated[dict[HeaderName, Annotated[str, Meta(max_length=8192)]], Meta(max_length=64)]
 
 # Options that responses show masked. A masked value that is sent back leaves the stored value unchanged.
@@ -62,10 +66,16 @@ class AnthropicOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True,
     anthropic_inspect_stream_for_overloaded_error: bool | None = None
 
 
-class EntraOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class KeylessOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of providers that can be used without an API key. The flag is for consoles; it does not change requests."""
+
+    is_key_required: bool | None = None
+
+
+class EntraOptions(KeylessOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Authentication options of Azure (Microsoft Entra ID)."""
 
-    azure_auth_mode: Literal["default", "entra", "managed", "workload", "entraFederated"]
+    azure_auth_mode: Literal["default", "entra", "managed", "workload", "entraFederated"] | None = None
     azure_entra_tenant_id: BoundedText | None = None
     azure_entra_client_id: BoundedText | None = None
     azure_entra_client_secret: BoundedText | None = None
@@ -87,8 +97,12 @@ class AzureDeployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class AzureOpenAiOptions(EntraOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of an Azure OpenAI resource."""
 
-    azure_resource_name: BoundedText
-    azure_deployment_config: Annotated[list[AzureDeployment], Meta(min_length=1)]
+    azure_resource_name: BoundedText | None = None
+    azure_deployment_config: Annotated[list[AzureDeployment], Meta(min_length=1)] | None = None
+    # Names of other clients for the resource, and for its only deployment.
+    resource_name: BoundedText | None = None
+    deployment_name: BoundedText | None = None
+    api_version: Annotated[str, Meta(min_length=1, max_length=30)] | None = None
 
 
 class AzureAiOptions(EntraOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -99,10 +113,10 @@ class AzureAiOptions(EntraOptions, frozen=True, forbid_unknown_fields=True, kw_o
     azure_deployment_name: BoundedText | None = None
 
 
-class AwsOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AwsOptions(KeylessOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Region and authentication options of AWS."""
 
-    aws_auth_type: Literal["accessKey", "assumedRole", "apiKey", "serviceRole"]
+    aws_auth_type: Literal["accessKey", "assumedRole", "apiKey", "serviceRole"] | None = None
     aws_region: BoundedText
     aws_access_key_id: BoundedText | None = None
     aws_secret_access_key: BoundedText | None = None
@@ -145,15 +159,19 @@ class SageMakerOptions(AwsOptions, frozen=True, forbid_unknown_fields=True, kw_o
     amzn_sagemaker_model_name: BoundedText | None = None
 
 
-class VertexAiOptions(ProviderOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of Vertex AI in a Google Cloud project."""
+class VertexAiOptions(KeylessOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of Vertex AI in a Google Cloud project. `workload` is another name of `workloadIdentityFederation`; its
+    file may be added later.
+    """
 
-    vertex_auth_type: Literal["basic", "serviceAccount", "workloadIdentityFederation"]
+    vertex_auth_type: Literal["basic", "serviceAccount", "workload", "workloadIdentityFederation"] | None = None
     vertex_region: BoundedText
     vertex_project_id: BoundedText | None = None
     vertex_service_account_json: dict[str, Any] | Literal["*****"] | None = None
     vertex_storage_bucket_name: BoundedText | None = None
     vertex_skip_ptu_cost_attribution: bool | None = None
+    # Stored for consoles; requests do not use it.
+    vertex_map_metadata: bool | None = None
     skipPtuCostAttribution: bool | None = None  # noqa: N815 - as clients of others call it
 
 
@@ -205,12 +223,21 @@ REQUIRED_FIELDS = {
     ("vertex_auth_type", "serviceAccount"): ("vertex_service_account_json",),
     ("vertex_auth_type", "workloadIdentityFederation"): ("vertex_service_account_json",),
 }
+# Fields of which a provider needs one, by their names in other clients.
+REQUIRED_ALTERNATIVES = {
+    "azure-openai": (("azure_resource_name", "resource_name"), ("azure_deployment_config", "deployment_name")),
+}
+# Values that the engine knows by another name.
+VALUE_ALIASES = {("vertex_auth_type", "workload"): "workloadIdentityFederation"}
 # Field names of older clients (virtual keys), with the engine header that each stands for.
 LEGACY_FIELDS = {
     "resourceName": "azure-resource-name",
     "apiVersion": "azure-api-version",
     "deploymentName": "azure-deployment-id",
     "azure_deployment_name": "azure-deployment-id",
+    "resource_name": "azure-resource-name",
+    "api_version": "azure-api-version",
+    "deployment_name": "azure-deployment-id",
     "skipPtuCostAttribution": "vertex-skip-ptu-cost-attribution",
 }
 
@@ -232,23 +259,27 @@ def check_options(path: str, provider: str, given: Mapping[str, Any], mapped: fr
     """
     form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
     others = _extra_fields(provider, form)
-    if unknown := sorted(set(given) - {*form.__struct_fields__, *others}):
-        allowed = ", ".join((*form.__struct_fields__, *others))
-        raise field_error(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {allowed}")
-    _check_extra_fields(path, {name: given[name] for name in others if name in given})
+    problems = _find_unknown_options(path, provider, given, (*form.__struct_fields__, *others))
+    problems += _find_extra_problems(path, {name: given[name] for name in others if name in given})
     present = {name for name, value in given.items() if value is not None} | mapped
     for (field, value), names in REQUIRED_FIELDS.items():
-        missing = [name for name in names if name not in present]
-        if given.get(field) == value and missing:
-            raise field_error(f"{path}.{missing[0]}", f"is needed where {field} is {value!r}")
+        why = f"is needed where {field} is {value!r}"
+        problems += [
+            Problem(f"{path}.{name}", why) for name in names if given.get(field) == value and name not in present
+        ]
     # If only common fields are given, the required ones of the provider may be missing: it is configured by its key
     # alone.
     if set(given) <= set(ProviderOptions.__struct_fields__) and not mapped & set(form.__struct_fields__):
         form = ProviderOptions
+    else:
+        for names in REQUIRED_ALTERNATIVES.get(provider, ()):
+            if present.isdisjoint(names):
+                problems.append(Problem(f"{path}.{names[0]}", "is needed"))
     known_options = {name: value for name, value in given.items() if name in form.__struct_fields__}
-    convert_options(
-        path, form, {**dict.fromkeys(mapped & set(form.__struct_fields__), MAPPED_PLACEHOLDER), **known_options}
-    )
+    placeholders = dict.fromkeys(mapped & set(form.__struct_fields__), MAPPED_PLACEHOLDER)
+    problems += find_problems(form, {**placeholders, **known_options}, path)
+    if problems:
+        raise invalid_error(problems)
     _reject_unsupported(path, provider, given)
 
 
@@ -265,16 +296,25 @@ def check_partial_options(path: str, provider: str, given: Mapping[str, Any], al
     form = OPTIONS_BY_PROVIDER.get(provider, ProviderOptions)
     others = _extra_fields(provider, form)
     known_fields = (*form.__struct_fields__, *others, *(name for name in allowed if name not in others))
-    if unknown := sorted(set(given) - set(known_fields)):
-        raise field_error(f"{path}.{unknown[0]}", f"is not known for {provider}; allowed: {', '.join(known_fields)}")
-    _check_extra_fields(path, {name: given[name] for name in others if name in given})
+    problems = _find_unknown_options(path, provider, given, known_fields)
+    problems += _find_extra_problems(path, {name: given[name] for name in others if name in given})
     types = get_type_hints(form, include_extras=True)
     for name in (name for name in given if name in types):
-        try:
-            msgspec.convert(given[name], types[name])
-        except msgspec.ValidationError as error:
-            raise schema_error(f"{path}.{name}", error) from None
+        problems += find_problems(types[name], given[name], f"{path}.{name}")
+    if problems:
+        raise invalid_error(problems)
     _reject_unsupported(path, provider, given)
+
+
+def _find_unknown_options(
+    path: str, provider: str, given: Mapping[str, Any], known_fields: Sequence[str]
+) -> list[Problem]:
+    what, suggester = f"field of {provider}", NameSuggester()
+    unknown = (name for name in given if name not in known_fields)
+    return [
+        Problem(join_path(path, name), unknown_name(name, known_fields, suggester, what))
+        for name in islice(unknown, MAX_PROBLEMS)
+    ]
 
 
 def _extra_fields(provider: str, form: type[ProviderOptions]) -> list[str]:
@@ -283,12 +323,9 @@ def _extra_fields(provider: str, form: type[ProviderOptions]) -> list[str]:
     return [name for name in names if name not in form.__struct_fields__]
 
 
-def _check_extra_fields(path: str, given: Mapping[str, Any]) -> None:
-    for name, value in given.items():
-        try:
-            msgspec.convert(value, BoundedText | None)
-        except msgspec.ValidationError as error:
-            raise schema_error(f"{path}.{name}", error) from None
+def _find_extra_problems(path: str, given: Mapping[str, Any]) -> list[Problem]:
+    found = (find_problems(BoundedText | None, value, f"{path}.{name}") for name, value in given.items())
+    return [problem for problems in found for problem in problems]
 
 
 def _reject_unsupported(path: str, provider: str, given: Mapping[str, Any]) -> None:
@@ -331,14 +368,6 @@ def _client_field(provider: str, engine_path: str, given: Mapping[str, Any]) -> 
     return headers.get(headers_by_key.get(name, ""), kind)
 
 
-def convert_options(path: str, form: type[ProviderOptions], given: Mapping[str, Any]) -> ProviderOptions:
-    """Converts fields to an options class; raises InvalidError with the path of the error."""
-    try:
-        return msgspec.convert(given, form)
-    except msgspec.ValidationError as error:
-        raise schema_error(path, error) from None
-
-
 def split_secrets(
     path: str, given: Mapping[str, Any], shown: Mapping[str, Any], secrets: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
@@ -352,6 +381,11 @@ def split_secrets(
             raise field_error(f"{path}.{name}", MOVED_MESSAGE)
         displayed[name] = mask_value(hidden[name])
     return displayed, hidden
+
+
+def is_sent_anew(sent: Any, shown: Any, secret: Any) -> bool:  # noqa: ANN401 - a text, or a table of them
+    """Returns true if nothing of a secret option that was sent stands for the stored value."""
+    return bool(sent) and _restore_masked(sent, shown, secret) == sent
 
 
 def has_new_destination(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -399,7 +433,8 @@ def provider_row(provider: str, configurations: Mapping[str, Any]) -> dict[str, 
         header = _header_name(name, keys_by_header)
         # Values may be objects, which a header carries as JSON.
         if header in keys_by_header and value is not None and value != "":
-            row["options"][keys_by_header[header]] = _encode_header_value(value)
+            known_value = VALUE_ALIASES.get((name, value), value) if isinstance(value, str) else value
+            row["options"][keys_by_header[header]] = _encode_header_value(known_value)
     if configurations.get("custom_headers"):
         row["headers"] = configurations["custom_headers"]
     if configurations.get(OVERLOADED_ERROR_FIELD) is not None:

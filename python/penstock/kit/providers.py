@@ -99,8 +99,8 @@ class ProviderRoutes(CrudRoutes):
         await self.resource.delete(session, row)
         await integrations.remove_if_unused(session, row["integration_id"])
 
-    def read_routes(self, shown: type[ResponseFields]) -> list[Any]:
-        """Returns the list route and the get route."""
+    def routes_of(self, shown: type[ResponseFields], change: type[UpdateFields], changed: Any, alter: Any) -> list[Any]:  # noqa: ANN401 - as in CrudRoutes
+        """Returns the list route, the get route and the update route."""
 
         async def render_rows(session: TenantSession, rows: list[Row]) -> list[ResponseFields]:
             linked_integrations = await session.organisation().find_all(
@@ -123,7 +123,11 @@ class ProviderRoutes(CrudRoutes):
                 return found
             return [msgspec.structs.replace(one, rate_limits=limits.first_limit(one.rate_limits)) for one in found]
 
-        return [self.list_route(shown, render_list, list_query), self.get_route(shown, render_rows)]
+        return [
+            self.list_route(shown, render_list, list_query),
+            self.get_route(shown, render_rows),
+            self.update_route(change, changed, alter, shown, render_rows),
+        ]
 
 
 def _to_response(shown: type[ResponseFields], row: Row, integration: Row, workspace: Row | None) -> ResponseFields:

@@ -13,7 +13,7 @@ from penstock.errors import NotFoundError
 from penstock.ids import new_id
 from penstock.kit import listing
 from penstock.schemas import now
-from penstock.store.snapshot_sections import section_name
+from penstock.store.snapshot_sections import changed_sections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +41,8 @@ class Resource(msgspec.Struct, frozen=True):
         row = await session.insert(
             self.table, {"id": new_id(), "created_at": moment, "last_updated_at": moment, **values}
         )
-        await self._record_change(session, "create", None, row)
+        # The columns that were not given are null now.
+        await self._record_change(session, "create", None, {**dict.fromkeys(self.table.c.keys()), **row})
         return row
 
     async def get(self, session: TenantSession, key: str) -> Row:
@@ -82,10 +83,10 @@ class Resource(msgspec.Struct, frozen=True):
         await session.delete(self.table, *conditions)
         await session.record_deletions(f"{self.name}.delete", rows)
         if self.publishes:
-            await session.mark_changed(*{section_name(self.table, row["id"]) for row in rows})
+            await session.mark_changed(*{part for row in rows for part in changed_sections(self.table, row)})
 
     async def _record_change(self, session: TenantSession, verb: str, before: Row | None, after: Row | None) -> None:
         await session.record_change(f"{self.name}.{verb}", before=before, after=after)
         row = after or before
         if self.publishes and row:
-            await session.mark_changed(section_name(self.table, row["id"]))
+            await session.mark_changed(*changed_sections(self.table, row))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from penstock.authorization import WORKSPACE_SCOPES, RoleOverrides, member_scopes
+from penstock.authorization import WORKSPACE_SCOPES, RoleOverrides, member_scopes, role_rank
 from penstock.errors import ForbiddenError, Problem
 from penstock.kit.rules import OVERRIDES
 from penstock.schemas import field_error
@@ -67,7 +67,7 @@ FLAG_SCOPES: dict[str, dict[str, frozenset[str]]] = {
 # Flag values of a workspace that has changed none.
 DEFAULT_FLAGS: dict[str, bool] = {
     **{name: scopes <= member_scopes(role) for role, flags in FLAG_SCOPES.items() for name, scopes in flags.items()},
-    # These flags concern logs, which the gateway does not store yet.
+    # No scope decides what admins of the organisation see in a workspace; `penstock.kit.log_access` reads these flags.
     **{f"organisationAdminsView{what}": True for what in ("Logs", "LogMetadata")},
 }
 # By subject of a flag: its settings section. The organisation decides per section whether workspaces may change the
@@ -86,6 +86,8 @@ SECTION_BY_SUBJECT = {
 }
 FLAG_PREFIX = re.compile("^(?:members|managers|organisationAdmins)(?:View|Write|Update)")
 SECTION_BY_FLAG = {name: SECTION_BY_SUBJECT[FLAG_PREFIX.sub("", name)] for name in DEFAULT_FLAGS}
+# Settings field of the organisation with the flags that decide whose logs each role sees.
+VISIBILITY_FIELD = "data_visibility"
 NO_SETTINGS: Mapping[str, Any] = {}
 
 
@@ -94,7 +96,7 @@ def non_default_flags(settings: Mapping[str, Any], above: Mapping[str, Any]) -> 
 
     The workspace's value wins if the organisation lets workspaces change that section.
     """
-    organisation_flags: dict[str, bool] = above.get(SETTINGS_FIELD, {})
+    organisation_flags: dict[str, bool] = {**above.get(VISIBILITY_FIELD, {}), **above.get(SETTINGS_FIELD, {})}
     workspace_flags: dict[str, bool] = settings.get(SETTINGS_FIELD, {})
     flags = {
         **organisation_flags,
@@ -168,9 +170,7 @@ def check_can_set_flags(caller: Caller, workspace_id: str | None) -> None:
     """Rejects callers who are not admins of the workspace or the organisation. A manager could otherwise lift their own
     restrictions.
     """
-    # A workspace key may have more rights than the person who created it, so it may not set flags.
-    is_workspaces = caller.by == "key" and caller.workspace_id is not None
-    if is_workspaces or not (caller.is_organisation_admin or caller.roles.get(workspace_id or "") == "admin"):
+    if caller.rank(workspace_id) < role_rank("admin"):
         why = "are for admins of the workspace and of the organisation to choose"
         raise ForbiddenError(f"{SETTINGS_FIELD} {why}", [Problem(SETTINGS_FIELD, why)])
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import select
 
+from penstock.kit.default_metadata import check_default_metadata
 from penstock.schemas import field_error
 from penstock.store.tables import organisations, workspaces
 
@@ -102,6 +103,8 @@ def merge_rules(rules: Rules, before: Mapping[str, Any]) -> dict[str, Any]:
             plain = msgspec.to_builtins(given)
             values[name] = PERIOD_DAYS.get(plain, plain) if isinstance(plain, str) else plain
     merged = {name: value for name, value in values.items() if value is not None}
+    if isinstance(rules, WorkspaceRules) and rules.user_key_metadata:
+        check_default_metadata("settings.user_key_metadata", rules.user_key_metadata)
     usual, longest = merged.get("user_api_key_ttl"), merged.get("user_api_key_max_ttl")
     if usual and longest and usual > longest:
         raise field_error(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.ids import EMAIL_PATTERN, END_OF_TEXT, MAX_EMAIL_LENGTH, SLUG_PATTERN
+from penstock.ids import EMAIL_PATTERN, ID_PATTERN, MAX_EMAIL_LENGTH, SLUG_PATTERN
 from penstock.schemas import field_error
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ __all__ = [
     "EmailFilter",
     "ExpiryStatus",
     "FirstName",
+    "GuardrailReference",
     "Guardrails",
     "Id",
     "IdOrSlug",
@@ -30,7 +31,6 @@ __all__ = [
     "Name",
     "Note",
     "ObjectType",
-    "OptionalGuardrails",
     "OptionalName",
     "OptionalNote",
     "OptionalTags",
@@ -76,7 +76,7 @@ WorkspaceId = Annotated[str, Meta(description="id of its workspace")]
 CreatedBy = Annotated[str | None, Meta(description="id of the user or key that created it")]
 ExpiryStatus = Annotated[str, Meta(description="`active`, `exhausted` or `expired`")]
 ArchiveStatus = Annotated[str, Meta(description="`active` or `archived`")]
-ResetUsage = Annotated[bool, Meta(description="reset the usage count now")]
+ResetUsage = Annotated[bool | None, Meta(description="reset the usage count now")]
 ResetUsageShown = Annotated[int | None, Meta(description="always null; resetting is a write")]
 FirstName = Annotated[str, Meta(description="first name")]
 LastName = Annotated[str, Meta(description="last name")]
@@ -84,9 +84,11 @@ EmailFilter = Annotated[str | None, QueryParameter(description="only the one wit
 Email = Annotated[str, Meta(pattern=EMAIL_PATTERN, max_length=MAX_EMAIL_LENGTH, description="e-mail address")]
 IdOrSlug = Annotated[str, PathParameter(description="id or slug")]
 WorkspaceFilter = Annotated[str | None, QueryParameter(description="id or slug of the workspace")]
-_Guardrails = Annotated[list[Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,255}" + END_OF_TEXT)]], Meta(max_length=100)]
-Guardrails = Annotated[_Guardrails | None, Meta(description="ids or slugs of guardrails")]
-OptionalGuardrails = Annotated[_Guardrails | UnsetType | None, Meta(description="ids or slugs of guardrails")]
+GuardrailReference = Annotated[str, Meta(pattern=ID_PATTERN)]
+_Guardrails = Annotated[list[GuardrailReference], Meta(max_length=100)]
+Guardrails = Annotated[
+    _Guardrails | None, Meta(description="ids or slugs of guardrails of the workspace or its organisation")
+]
 _Tag = Annotated[str, Meta(max_length=255)]
 _Tags = Annotated[dict[_Tag, _Tag], Meta(max_length=64)]
 Tags = Annotated[_Tags, Meta(description="pairs of key and value")]

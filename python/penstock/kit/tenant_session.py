@@ -4,22 +4,29 @@ audit log.
 
 from __future__ import annotations
 
+import time
 from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import msgspec
 from litestar import Request  # noqa: TC002 - the framework looks at annotations when it runs
 from litestar.enums import RequestEncodingType
 from sqlalchemy import bindparam, or_, select
 
 from penstock.authorization import Caller, extract_credential, missing_scope_error
-from penstock.errors import ForbiddenError, PreconditionFailedError, Problem, SettingsError
+from penstock.errors import ForbiddenError, PreconditionFailedError, Problem, SettingsError, UnavailableError
+from penstock.fetch import Fetcher
 from penstock.ids import generate_key, generate_slug
 from penstock.kit.audit import RequestInfo, write_audit_rows
-from penstock.kit.compat import expects_single_limits
+from penstock.kit.client_ip import client_address
+from penstock.kit.compat import expects_single_limits, takes_workspace
 from penstock.kit.preconditions import ANY, claim_idempotency_key, parse_if_match, row_etag
-from penstock.schemas import field_error, unknown_reference_error
-from penstock.store.tables import configs, workspaces
+from penstock.kit.request_id import request_id
+from penstock.schemas import field_error, invalid_error, unknown_reference_error
+from penstock.settings import read_toml_file
+from penstock.store.prompt_tables import prompts
+from penstock.store.tables import configs, versions, workspaces
 from penstock.store.tenant import TenantStore, select_by_id_or_slug
 
 if TYPE_CHECKING:
@@ -29,21 +36,32 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.kit.authentication import CallerAuthenticator
-    from penstock.kit.client_ip import TrustedProxies
     from penstock.secrets.vault import Vault
     from penstock.settings import Settings
     from penstock.store.database import Database
     from penstock.store.tenant import Row
 
 
+# Unix time in milliseconds after which the edge worker no longer waits for the response.
+DEADLINE_HEADER = "x-penstock-deadline-ms"
 # An archived workspace is read-only.
 WRITABLE_STATES = frozenset({"active"})
 READABLE_STATES = WRITABLE_STATES | {"archived"}
+# Fields that other requests and jobs change, besides times. A client may send back an old value.
+CHANGING_FIELDS = frozenset(["status", "updated_by", "version_id", "workspace_count"])
 # Built once: building a query takes longer than running it.
 WORKSPACE_ID_QUERY = (
     select_by_id_or_slug(workspaces, bindparam("key"))
     .with_only_columns(workspaces.c.id)
     .where(workspaces.c.status.in_(bindparam("states", expanding=True)))
+)
+# Versions of prompts that may be used: the prompt and its workspace are active.
+PROMPT_VERSION_QUERY = (
+    select(versions)
+    .join(prompts, prompts.c.id == versions.c.resource_id)
+    .join(workspaces, workspaces.c.id == prompts.c.workspace_id)
+    .where(prompts.c.id == bindparam("prompt_id"), versions.c.number == bindparam("number"))
+    .where(prompts.c.status == "active", workspaces.c.status == "active")
 )
 
 
@@ -86,6 +104,15 @@ class TenantSession(TenantStore):
         """Id of the workspace; raises InvalidError if the session has no single workspace."""
         if self.workspace_id is None:
             raise field_error("workspace_id", "is required with a key that is not bound to a single workspace")
+        return self.workspace_id
+
+    @property
+    def bound_workspace_id(self) -> str:
+        """Id of the workspace, for routes without a parameter for it; raises ForbiddenError if the session has no single
+        workspace.
+        """
+        if self.workspace_id is None:
+            raise ForbiddenError("this caller is not bound to a workspace; send a key of a workspace")
         return self.workspace_id
 
     @property
@@ -171,8 +198,9 @@ class TenantSession(TenantStore):
     ) -> Row:
         """Returns the config that a field of the body names. An archived one is accepted only if `allowed_id` is its id."""
         is_open = or_(configs.c.status == "active", configs.c.id == allowed_id)
+        scope = "workspace" if self.workspace_id else "organisation"
         return await self.resolve_reference(
-            path, configs, key, "config of this workspace that is not archived", is_open, *conditions
+            path, configs, key, f"config of this {scope} that is not archived", is_open, *conditions
         )
 
     def check_grantable_scopes(self, scopes: Iterable[str], workspace_id: str | None) -> None:
@@ -204,6 +232,15 @@ class TenantSession(TenantStore):
         """True if the operator lets stored configs use the identity of this machine."""
         return self._office.lends
 
+    def file_provider_slugs(self) -> frozenset[str]:
+        """Returns the slugs of the providers in the settings file, which all workspaces may use."""
+        return self._office.file_provider_slugs()
+
+    @property
+    def fetcher(self) -> Fetcher:
+        """The address policy for URLs that tenants give."""
+        return self._office.fetcher
+
     def generate_key(self) -> str:
         """Generates the text of a gateway key."""
         return generate_key(self._office.key_prefix)
@@ -234,17 +271,23 @@ async def read_request_metadata(request: Request[Any, Any, Any]) -> RequestInfo:
     """Reads the metadata of a request for the audit log, with its body if that is JSON."""
     is_json = request.content_type[0] == RequestEncodingType.JSON
     body = await request.body() if is_json and request.method != "GET" else b""
-    proxies: TrustedProxies = request.app.state["proxies"]
     return RequestInfo(
         request.method,
         request.url.path[:2048],
         request.url.query[:2048],
-        request.headers.get("x-request-id", "")[:128],
-        proxies.client_address(request),
+        request_id(request.scope),
+        client_address(request),
         dict(request.headers),
         body,
         request.route_handler.status_code,
     )
+
+
+def _reject_if_late(request: Request[Any, Any, Any]) -> None:
+    """Raises, so that nothing is saved, if the edge worker has stopped waiting and answered the client with 503."""
+    deadlines = [int(text) for text in request.headers.getall(DEADLINE_HEADER, []) if text.isdecimal()]
+    if deadlines and time.time() * 1000 > min(deadlines):
+        raise UnavailableError("the change took too long; nothing was changed: try again")
 
 
 async def _return_metadata(request_info: RequestInfo) -> RequestInfo:
@@ -276,6 +319,15 @@ class RequestContext:
             self._state["etag"] = session.etag_before()
 
     @asynccontextmanager
+    async def ingest_session(self) -> AsyncGenerator[TenantSession]:
+        """Opens a session for data that is not written to the store. With an Idempotency-Key it is a write session,
+        which claims the key; otherwise a read session, which takes no lock.
+        """
+        has_key = self._request.headers.get("idempotency-key") is not None
+        async with self.write_session() if has_key else self.read_session() as session:
+            yield session
+
+    @asynccontextmanager
     async def unchecked_read_session(self) -> AsyncGenerator[TenantSession]:
         """Opens a read session in the organisation without a scope check. The route itself must restrict access."""
         async with self._office.database.read_connection() as connection:
@@ -291,6 +343,7 @@ class RequestContext:
         async with self._office.write_session_as(self.caller, await self._request_metadata()) as session:
             session.caller = await self._authenticate_again(session.connection)
             yield session
+            _reject_if_late(self._request)
         self._delay_response(session)
 
     @asynccontextmanager
@@ -306,11 +359,65 @@ class RequestContext:
             await claim_idempotency_key(session, self._request)
             session.about.expected_tags = parse_if_match(self._request.headers.get("if-match"))
             yield session
+            self._reject_unchecked_fields()
             if session.about.expected_tags is not None:
                 raise _precondition_failed("names a state, but this request depends on none")
+            _reject_if_late(self._request)
             self._state["etag"] = await session.etag_after()
         self._office.notify_change(published=session.bell.is_set)
         self._delay_response(session)
+
+    @property
+    def sends_read_fields(self) -> bool:
+        """True if the body has fields that can only be read."""
+        return bool(self._state.get("unchanged"))
+
+    async def check_unchanged(self, session: TenantSession, shown: msgspec.Struct) -> None:
+        """Accepts fields of the body that can only be read if they have the values that the client read: those of
+        `shown`. Raises InvalidError for others.
+        """
+        current = msgspec.to_builtins(shown)
+        problems: list[Problem] = []
+        for name, sent in self._state.pop("unchanged", {}).items():
+            if sent in (None, current[name]) or name in CHANGING_FIELDS or name.endswith("_at"):
+                continue
+            if name == "workspace_id" and isinstance(sent, str):
+                row = await session.organisation().find(workspaces, sent)
+                if row and row["id"] == current[name]:
+                    continue
+            problems.append(
+                Problem(name, f"cannot be changed here: it is {msgspec.json.encode(current[name]).decode()}")
+            )
+        if problems:
+            raise invalid_error(problems)
+
+    def _reject_unchecked_fields(self) -> None:
+        """Raises InvalidError if the route did not compare the fields that can only be read."""
+        if left := self._state.get("unchanged"):
+            raise invalid_error([Problem(name, "can only be read") for name in left])
+
+    def _wanted_workspace(self, workspace: str | None) -> str | None:
+        """Returns the workspace of the query, or else of the body."""
+        sent: object = self._state.get("body_workspace")
+        if (
+            self._said
+            and self._said.body
+            and "body" not in self._state
+            and takes_workspace(self._request.route_handler)
+        ):
+            # The route reads no body, but some clients name the workspace in it.
+            with suppress(msgspec.DecodeError, RecursionError):
+                document: object = msgspec.json.decode(self._said.body)
+                sent = cast("dict[str, object]", document).get("workspace_id") if isinstance(document, dict) else None
+        if sent is None:
+            return workspace
+        if not isinstance(sent, str):
+            raise field_error("workspace_id", "is not allowed: expected a string, the id or slug of the workspace")
+        if workspace not in {None, sent}:
+            raise field_error(
+                "workspace_id", f"{sent!r} in the body differs from {workspace!r} in the query; send one of them"
+            )
+        return sent
 
     async def _request_metadata(self) -> RequestInfo:
         """Reads the metadata of the request, once."""
@@ -322,6 +429,10 @@ class RequestContext:
         self.caller = await self._office.identities.authenticate_uncached(connection, extract_credential(self._request))
         return self.caller
 
+    async def authenticate_again(self) -> None:
+        """Authenticates the caller of a long response again. Raises UnauthorisedError if its credential has ended."""
+        self.caller = await self._office.identities.authenticate(extract_credential(self._request))
+
     def _delay_response(self, session: TenantSession) -> None:
         """Delays the response until the data plane applies the change, if the change affects it."""
         if session.bell.number is not None:
@@ -330,7 +441,7 @@ class RequestContext:
     async def _open_session(
         self, connection: AsyncConnection, workspace: str | None, *, among: frozenset[str] = READABLE_STATES
     ) -> TenantSession:
-        workspace_id = await self._resolve_workspace_id(connection, workspace, among)
+        workspace_id = await self._resolve_workspace_id(connection, self._wanted_workspace(workspace), among)
         if self._needs and workspace_id is None and self.caller.user_id and not self.caller.is_organisation_admin:
             return self._open_multi_workspace_session(connection, self._needs)
         if self._needs is not None and not self._needs & self.caller.granted_scopes(workspace_id):
@@ -395,14 +506,24 @@ class Services:
         notifier: ChangeNotifier,
     ) -> None:
         """Takes the services, and the settings that bound or name stored values."""
+        self._settings_file = settings.file
         self.limits = settings.routing.target_limits
         self.key_prefix = settings.store.key_prefix
         self.lends = settings.identity.allow_provider_use
+        self.fetcher = Fetcher(settings)
         self.header_aliases = settings.security.header_aliases
         self.database = database
         self.vault = vault
         self.identities = identities
         self._news = notifier
+
+    def file_provider_slugs(self) -> frozenset[str]:
+        """Returns the slugs of the providers in the settings file."""
+        tables: object = []
+        with suppress(SettingsError):
+            tables = read_toml_file(self._settings_file).get("providers", []) if self._settings_file else []
+        rows = cast("list[object]", tables) if isinstance(tables, list) else []
+        return frozenset(str(cast("dict[str, Any]", row).get("slug")) for row in rows if isinstance(row, dict))
 
     def create_context(self, request: Request[Any, Caller, Any]) -> RequestContext:
         """Creates the context of a request."""
@@ -439,6 +560,12 @@ class Services:
         self.clear_caller_cache()
         if published:
             self._news.notify()
+
+    async def find_prompt_version(self, prompt_id: str, number: int) -> Row | None:
+        """Returns a version of an active prompt for the engine, whichever organisation it belongs to."""
+        async with self.database.read_connection() as connection:
+            found = await connection.execute(PROMPT_VERSION_QUERY, {"prompt_id": prompt_id, "number": number})
+            return cast("Row | None", found.mappings().first())
 
     async def wait_until_applied(self, number: int) -> None:
         """Waits until the data plane of this node applies a change."""

@@ -8,6 +8,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 from litestar.enums import RequestEncodingType
 
 from penstock.errors import InvalidError, Problem
@@ -24,6 +25,7 @@ BODY_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 NUL_MESSAGE = "must not contain the character U+0000"
 NOT_UNICODE_MESSAGE = "must be Unicode text: it contains invalid UTF-8 or half of a surrogate pair"
 MAX_DEPTH = 128
+TOO_DEEP_MESSAGE = "nests too deep: fewer than 1000 levels of lists and objects are allowed"
 
 
 async def check_request_text(request: Request[Any, Any, Any]) -> None:
@@ -52,7 +54,7 @@ async def _body_problems(request: Request[Any, Any, Any]) -> list[Problem]:
     if taken is None:
         return []
     if getattr(taken.kwarg_definition, "media_type", None) != RequestEncodingType.MULTI_PART:
-        return _json_body_problems(await request.body())
+        return json_body_problems(await request.body())
     try:
         # The framework caches the form, so the route does not parse it again.
         await request.form()
@@ -61,7 +63,10 @@ async def _body_problems(request: Request[Any, Any, Any]) -> list[Problem]:
     return []
 
 
-def _json_body_problems(body: bytes) -> list[Problem]:
+def json_body_problems(body: bytes) -> list[Problem]:
+    """Checks the text of a JSON body."""
+    if _nests_too_deep(body):
+        return [Problem("", TOO_DEEP_MESSAGE)]
     is_text = _is_utf8(body)
     # The match may also be an escaped backslash before four digits, or a complete surrogate pair.
     if is_text and SPELLED not in body and not SPELLED_HALF.search(body):
@@ -72,6 +77,20 @@ def _json_body_problems(body: bytes) -> list[Problem]:
         # The route reports malformed JSON itself when it decodes the body.
         found = []
     return found or ([] if is_text else [Problem("", NOT_UNICODE_MESSAGE)])
+
+
+def _nests_too_deep(body: bytes) -> bool:
+    """Returns true if a JSON body cannot be decoded because of its depth. Brackets are counted first, which is cheap."""
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return False
+    try:
+        msgspec.json.decode(body)
+    except RecursionError:
+        return True
+    except msgspec.DecodeError:
+        # The route reports malformed JSON itself.
+        return False
+    return False
 
 
 def _is_utf8(body: bytes) -> bool:

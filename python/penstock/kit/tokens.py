@@ -1,5 +1,5 @@
 """Verification of JSON web tokens from trusted identity providers. Checks the signature against published keys, then
-the claims.
+the claims. The engine (`rust/core/src/auth/jwt`) must accept the same tokens: `tests/vectors/tokens.json`.
 """
 
 from __future__ import annotations
@@ -9,34 +9,40 @@ import itertools
 import json
 import logging
 import time
-from base64 import urlsafe_b64decode
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
-import httpx2
 import msgspec
-from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
+from joserfc.jwk import ECKey, OKPKey, RSAKey
+from joserfc.jws import JWSRegistry
+from joserfc.util import urlsafe_b64decode
 
 from penstock.authorization import ALL_SCOPES
 from penstock.errors import ForbiddenError, InvalidError, UnauthorisedError, UnavailableError
+from penstock.fetch import FETCH_ERRORS, Fetcher, FetchRequest
 from penstock.kit.limits import KEY_RATE_UNITS, RateLimit, UsageLimits, check_rate_limits, check_usage_limit_list
+from penstock.kit.strict_json import parse_object
 from penstock.schemas import now
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from penstock.settings import Settings
     from penstock.settings.jwt import Issuer, Jwt
 
 log = logging.getLogger("penstock")
 
-MIN_RSA_BITS = 2048
+# The curves and sizes of keys that the engine can use.
+CURVES = {"EC": ("P-256", "P-384"), "OKP": ("Ed25519",)}
+MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8192
 LARGEST_TOKEN, LARGEST_SET, MOST_KEYS = 16_384, 1_000_000, 100
 FETCH_TIMEOUT_SECONDS = 5.0
 # Unix time in seconds, in the year 5138. Later expiry times are reduced to it, because they mean that the token never
 # expires.
-MAX_EXPIRY_SECONDS = 1e11
+MAX_EXPIRY_SECONDS = 10**11
+# Exclusive. Both verifiers reject later times instead of rounding them.
+END_OF_TIME_SECONDS = 2**64
 # Minimum interval between key fetches that are triggered by tokens with an unknown key id.
 MIN_REFRESH_INTERVAL_SECONDS = 10.0
 
@@ -73,15 +79,40 @@ class Claims(msgspec.Struct, frozen=True):
     may_leave_config: bool
 
 
+class SignedToken(msgspec.Struct, frozen=True):
+    """Parts of a token that is not verified yet."""
+
+    algorithm: str
+    key_id: str
+    claims: dict[str, Any]
+    signed_text: bytes
+    signature: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> SignedToken:
+        """Parses a token. Raises ValueError if a part is malformed, or if the header lacks `alg`, `kid` or `typ`, or
+        has `crit`: no extension is supported (RFC 7515 section 4.1.11).
+        """
+        signed_text, _, signature = text.encode("ascii").rpartition(b".")
+        head, _, claims = signed_text.partition(b".")
+        header = parse_object(urlsafe_b64decode(head))
+        algorithm, key_id, _ = (_non_empty_text(header.get(name)) for name in ("alg", "kid", "typ"))
+        if "crit" in header:
+            message = "crit is not supported"
+            raise ValueError(message)
+        content = parse_object(urlsafe_b64decode(claims))
+        return cls(algorithm, key_id, content, signed_text, urlsafe_b64decode(signature))
+
+
 class IssuerKeys:
     """Public keys of one trusted identity provider, and the issuer and audience that its tokens must have."""
 
-    def __init__(self, issuer: Issuer, tls_ca: str) -> None:
+    def __init__(self, issuer: Issuer, fetcher: Fetcher) -> None:
         """Loads the keys that are in the settings."""
         self.own = issuer
         self.rows: list[dict[str, str]] = []
-        self._tls_ca = tls_ca
-        self._keys = KeySet([])
+        self._fetcher = fetcher
+        self._keys: list[RSAKey | ECKey | OKPKey] = []
         self._asked = float("-inf")
         if issuer.jwks:
             self.load_keys(json.loads(issuer.jwks))
@@ -91,7 +122,7 @@ class IssuerKeys:
         keys = msgspec.convert(document.get("keys"), list[Any])
         rows = [row for row in map(_parse_public_key, keys[:MOST_KEYS]) if row]
         changed = rows != self.rows
-        self.rows, self._keys = rows, KeySet([_import_key(row) for row in rows])
+        self.rows, self._keys = rows, [_import_key(row) for row in rows]
         return changed
 
     async def refresh(self) -> bool:
@@ -99,21 +130,14 @@ class IssuerKeys:
         on failure.
         """
         self._asked = time.monotonic()
-        verify = self._tls_ca or True
-        async with (
-            httpx2.AsyncClient(timeout=FETCH_TIMEOUT_SECONDS, verify=verify) as client,
-            client.stream("GET", self.own.jwks_url) as response,
-        ):
-            response.raise_for_status()
-            content = bytearray()
-            async for chunk in response.aiter_bytes():
-                content += chunk
-                if len(content) > LARGEST_SET:
-                    message = "the set of keys is too large"
-                    raise ValueError(message)
-        return self.load_keys(msgspec.json.decode(bytes(content), type=dict[str, Any]))
+        request = FetchRequest(url=self.own.jwks_url, max_bytes=LARGEST_SET, seconds=FETCH_TIMEOUT_SECONDS)
+        response = await self._fetcher.send(request)
+        if response.status != HTTPStatus.OK:
+            message = f"the status is {response.status}"
+            raise ValueError(message)
+        return self.load_keys(msgspec.json.decode(response.content, type=dict[str, Any]))
 
-    async def ensure_key(self, kid: object) -> bool:
+    async def ensure_key(self, kid: str) -> bool:
         """Returns true if a key id is known. Fetches the keys first if it is not."""
         if (
             self.own.jwks_url
@@ -122,11 +146,11 @@ class IssuerKeys:
         ):
             try:
                 await self.refresh()
-            except (httpx2.HTTPError, ValueError) as error:
+            except FETCH_ERRORS as error:
                 log.warning("cannot fetch the keys that verify tokens: %s", type(error).__name__)
         return self._has_key(kid)
 
-    def _has_key(self, kid: object) -> bool:
+    def _has_key(self, kid: str) -> bool:
         return any(row["kid"] == kid for row in self.rows)
 
     def matches_claims(self, claims: Mapping[str, Any]) -> bool:
@@ -137,12 +161,10 @@ class IssuerKeys:
             not self.own.audience or self.own.audience in listed
         )
 
-    def decode_token(self, text: str, algorithms: Sequence[str]) -> jwt.Token | None:
-        """Returns the decoded token; `None` if none of the keys verifies its signature."""
-        try:
-            return jwt.decode(text, self._keys, algorithms=list(algorithms))
-        except (JoseError, ValueError, TypeError, KeyError):
-            return None
+    def has_signed(self, token: SignedToken) -> bool:
+        """Returns true if one of the keys with the token's key id verifies its signature."""
+        keys = (key for row, key in zip(self.rows, self._keys, strict=True) if row["kid"] == token.key_id)
+        return any(_is_signed_with(key, token) for key in keys)
 
 
 class TokenVerifier:
@@ -151,7 +173,9 @@ class TokenVerifier:
     def __init__(self, settings: Settings) -> None:
         """Loads the keys that are in the settings."""
         self._own: Jwt = settings.jwt
-        self.sources = [IssuerKeys(issuer, settings.upstream.tls_ca) for issuer in settings.trusted_issuers]
+        # The operator chose these URLs, and an identity provider is often in the private network.
+        fetcher = Fetcher(settings, is_operators=True)
+        self.sources = [IssuerKeys(issuer, fetcher) for issuer in settings.trusted_issuers]
 
     def is_jwt(self, text: str) -> bool:
         """Returns true if a credential has the form of a JWT; other credentials are API keys."""
@@ -194,32 +218,35 @@ class TokenVerifier:
             raise UnauthorisedError("this token is too long")
         if not any(source.rows or source.own.jwks_url for source in self.sources):
             raise ForbiddenError("there are no keys to verify tokens with")
-        head, claims = (_decode_part(text, number) for number in (0, 1))
-        candidates = [source for source in self.sources if source.matches_claims(claims)]
-        keys_found = await asyncio.gather(*(source.ensure_key(head.get("kid")) for source in candidates))
+        try:
+            token = SignedToken.parse(text)
+        except ValueError:
+            raise UnauthorisedError("this token is not valid") from None
+        candidates = [source for source in self.sources if source.matches_claims(token.claims)]
+        keys_found = await asyncio.gather(*(source.ensure_key(token.key_id) for source in candidates))
         for source in itertools.compress(candidates, keys_found):
-            if token := source.decode_token(text, self._own.algorithms):
-                return self._check_claims(source.own, token.header, token.claims)
+            if token.algorithm in self._own.algorithms and source.has_signed(token):
+                return self._check_claims(source.own, token.claims)
         if any(source.own.jwks_url and not source.rows for source in candidates):
             # The token may be valid, but without the issuer's keys it cannot be verified.
             raise UnavailableError("tokens of this issuer cannot be checked now: its keys could not be read yet")
         raise UnauthorisedError("this token is not valid")
 
-    def _check_claims(self, issuer: Issuer, header: Mapping[str, Any], claims: Mapping[str, Any]) -> Claims:
-        if not header.get("kid") or not header.get("typ"):
-            raise UnauthorisedError("this token is not valid: its header needs kid and typ")
+    def _check_claims(self, issuer: Issuer, claims: Mapping[str, Any]) -> Claims:
         moment, leeway = now() / 1000, self._own.leeway_seconds
-        end, begin = _number_or_none(claims.get("exp")), _number_or_none(claims.get("nbf", 0))
-        if end is None or end + leeway <= moment:
+        end, begin = _read_seconds("exp", claims.get("exp")), _read_seconds("nbf", claims.get("nbf", 0))
+        if end + leeway <= moment:
             raise UnauthorisedError("this token has expired")
-        if begin is None or begin - leeway > moment:
+        if begin - leeway > moment:
             raise UnauthorisedError("this token is not valid yet")
         organisation = claims.get("organisation_id")
-        if not isinstance(organisation, str):
+        if not isinstance(organisation, str) or not organisation:
             raise UnauthorisedError("this token names no organisation: it needs the claim organisation_id")
         if any(allowed and organisation not in allowed for allowed in (self._own.organisations, issuer.organisations)):
             raise ForbiddenError("tokens of this organisation are not accepted here")
-        user = claims.get("email_id") or claims.get("sub") or claims.get("uid")
+        # The first of these claims that is not empty. It must be a string.
+        given = (claims.get(name) for name in ("email_id", "sub", "uid"))
+        user = next((value for value in given if value is not None and value != ""), None)
         if not isinstance(user, str):
             raise UnauthorisedError("this token names no user: it needs the claim email_id, sub or uid")
         defaults = _read_defaults(claims)
@@ -231,7 +258,7 @@ class TokenVerifier:
             user=user,
             workspace_slug=slug if isinstance(slug, str) else None,
             scopes=self._read_scopes(claims),
-            expires_at=int(min(end, MAX_EXPIRY_SECONDS) * 1000),
+            expires_at=min(end, MAX_EXPIRY_SECONDS) * 1000,
             is_bound=binds or any(claims.get(name) for name in ("usage_limits", "rate_limits")),
             config_id=defaults.config_id,
             may_leave_config=may_leave,
@@ -271,21 +298,31 @@ def _read_defaults(claims: Mapping[str, Any]) -> RequestDefaults:
     return defaults
 
 
-def _decode_part(text: str, number: int) -> dict[str, Any]:
-    """Decodes the header or the claims of a token that is not verified yet. Returns an empty object if it is malformed."""
-    part = text.split(".")[number]
+def _is_signed_with(key: RSAKey | ECKey | OKPKey, token: SignedToken) -> bool:
+    algorithm = JWSRegistry.algorithms[token.algorithm]
     try:
-        return msgspec.json.decode(urlsafe_b64decode(part + "=" * (-len(part) % 4)), type=dict[str, Any])
-    except (ValueError, msgspec.DecodeError):
-        return {}
+        algorithm.check_key(key)
+        return algorithm.verify(token.signed_text, token.signature, key)
+    except (JoseError, ValueError, TypeError):
+        return False
 
 
-def _number_or_none(value: object) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _non_empty_text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        message = "the header needs alg, kid and typ"
+        raise ValueError(message)
+    return value
+
+
+def _read_seconds(name: str, value: object) -> int:
+    """Returns Unix seconds without their fraction. Raises UnauthorisedError if the claim is no such time."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < END_OF_TIME_SECONDS:
+        return int(value)
+    raise UnauthorisedError(f"the claim {name} of this token is not valid: it must be Unix time in seconds")
 
 
 def _parse_public_key(raw: object) -> dict[str, str] | None:
-    """Parses one key of a JWKS. Returns `None` unless it is a public signature key of sufficient strength."""
+    """Parses one key of a JWKS. Returns `None` unless it is a public signature key that both verifiers can use."""
     if not isinstance(raw, dict):
         return None
     given = cast("dict[str, object]", raw)
@@ -295,13 +332,16 @@ def _parse_public_key(raw: object) -> dict[str, str] | None:
     if fields is None or not all(isinstance(given.get(name), str) for name in fields):
         return None
     row = {name: str(given[name]) for name in ("kty", "kid", *fields)}
-    if row["kty"] == "RSA" and len(row["n"]) * 6 < MIN_RSA_BITS:
-        return None
     try:
-        _import_key(row)
+        return row if _has_supported_size(row) and _import_key(row) else None
     except (JoseError, ValueError, TypeError):
         return None
-    return row
+
+
+def _has_supported_size(row: Mapping[str, str]) -> bool:
+    if row["kty"] != "RSA":
+        return row["crv"] in CURVES[row["kty"]]
+    return MIN_RSA_BITS <= int.from_bytes(urlsafe_b64decode(row["n"].encode())).bit_length() <= MAX_RSA_BITS
 
 
 def _import_key(row: dict[str, str]) -> RSAKey | ECKey | OKPKey:

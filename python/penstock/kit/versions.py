@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from penstock.ids import new_id
 from penstock.schemas import field_error, now
 from penstock.store.tables import versions
 
@@ -19,16 +18,24 @@ if TYPE_CHECKING:
 
 
 async def create_version(
-    session: TenantSession, resource: str, resource_id: str, content: Mapping[str, Any], hidden: str | None
-) -> str:
-    """Stores the next version, with its secret part `hidden` encrypted. Returns the id of the version."""
-    condition = versions.c.resource_id == resource_id
+    session: TenantSession,
+    resource: str,
+    owner: Row,
+    content: Mapping[str, Any],
+    version_id: str,
+    hidden: str | None = None,
+) -> int:
+    """Stores the next version of the object `owner` under the id `version_id`, with its secret part `hidden` encrypted.
+    Returns its number.
+    """
+    condition = versions.c.resource_id == owner["id"]
     last = await session.fetch_first(select(func.max(versions.c.number).label("number")).where(condition), versions)
-    version_id = new_id()
     row: dict[str, Any] = {
         "id": version_id,
+        # A session of the organisation has no workspace of its own.
+        "workspace_id": owner["workspace_id"],
         "resource": resource,
-        "resource_id": resource_id,
+        "resource_id": owner["id"],
         "number": int((last["number"] if last else 0) or 0) + 1,
         "content": dict(content),
         "sealed": None if hidden is None else await session.seal(hidden, version_id),
@@ -36,7 +43,15 @@ async def create_version(
         "created_at": now(),
     }
     await session.insert(versions, row)
-    return version_id
+    return row["number"]
+
+
+async def find_version(tenant: TenantStore, resource_id: str, key: str | int) -> Row | None:
+    """Returns the version of an object with this id or number; `None` if there is none."""
+    column = versions.c.number if isinstance(key, int) else versions.c.id
+    return await tenant.fetch_first(
+        select(versions).where(versions.c.resource_id == resource_id, column == key), versions
+    )
 
 
 async def list_versions(tenant: TenantStore, resource_id: str, wanted: PageRequest) -> tuple[int, list[Row]]:

@@ -39,6 +39,14 @@ LIST_NAMES_BY_PROVIDER = {
     "workers-ai": "cloudflare",
     "zhipu": "zhipuai",
 }
+# Beginnings and endings of names in the price list that are no models: patterns for fine-tuned models, groups of
+# regional names, and variants of OpenRouter.
+PATTERN_PREFIXES = ("ft:", "regional.")
+PATTERN_SUFFIXES = (".ft-", "-", ":free", ":extended")
+VARIANT_RESELLERS = frozenset({"openrouter"})
+# Beginnings and endings of models that a provider does not have, although the list has them under its name: Google AI
+# Studio and Vertex AI share a name.
+FOREIGN_MODELS = {"google": (("claude",), ("-maas",))}
 # The list has dollars per million tokens; the wire format has cents per token.
 TOKEN_RATES = {
     "input_mtok": "request_token",
@@ -112,6 +120,22 @@ class PriceBook:
                 found[row.model] = ListedModel(row.model, name, provider, _row_pricing(row))
         return found
 
+    async def list_callable_models(self, provider: str) -> dict[str, ListedModel]:
+        """Returns the models of a provider that requests can name, by their names. Each price of the operator counts as
+        a model.
+        """
+        found = await self.list_models(provider)
+        priced = {row.model for row in self._valid_rows() if row.provider == provider}
+        return {
+            name: model
+            for name, model in found.items()
+            if name in priced or (_offers(provider, name) and not _is_price_pattern(provider, name))
+        }
+
+    async def is_callable_model(self, provider: str, model: str) -> bool:
+        """Returns true if the provider has this model, listed or as a version of a listed one."""
+        return _offers(provider, model) and await self.find_price(provider, model) is not None
+
     async def find_price(self, provider: str, model: str) -> PricingConfig | None:
         """Returns the price of a model, or `None` if it is unknown."""
         for row in self._valid_rows():
@@ -135,7 +159,7 @@ class PriceBook:
 
     def _valid_rows(self) -> list[PriceRow]:
         """Returns the operator's prices that are valid today, the newest first."""
-        if self._file and (mark := _file_version(self._file)) != self._seen:
+        if self._file and (mark := file_version(self._file)) != self._seen:
             self._seen = mark
             try:
                 self._said = read_price_rows(self._file)
@@ -144,6 +168,18 @@ class PriceBook:
         today = datetime.now(UTC).date()
         valid = [row for row in self._said if start_date_of(row) <= today]
         return sorted(valid, key=start_date_of, reverse=True)
+
+
+def _offers(provider: str, model: str) -> bool:
+    """Returns true unless the price list has the model only under another provider of the same company."""
+    prefixes, suffixes = FOREIGN_MODELS.get(provider, ((), ()))
+    return not model.startswith(prefixes) and not model.endswith(suffixes)
+
+
+def _is_price_pattern(provider: str, name: str) -> bool:
+    """Returns true if a name of the price list stands for a group of models."""
+    is_variant = name.endswith(PATTERN_SUFFIXES) and provider not in VARIANT_RESELLERS
+    return name.startswith(PATTERN_PREFIXES) or is_variant
 
 
 def read_price_rows(file: str) -> list[PriceRow]:
@@ -173,7 +209,8 @@ def _load_price_list() -> dict[str, Provider]:
     return {provider.id: provider for provider in data.providers}
 
 
-def _file_version(file: str) -> tuple[int, int] | None:
+def file_version(file: str) -> tuple[int, int] | None:
+    """Returns what changes when a file is written or replaced; `None` if it does not exist."""
     try:
         found = os.stat(file)  # noqa: PTH116 - it is asked often
     except OSError:

@@ -9,10 +9,13 @@ from msgspec import Meta
 
 # One million dollars per unit. The engine counts whole pico-dollars in 64-bit integers.
 MAX_CENTS = 1e8
-AmountCents = Annotated[float, Meta(ge=0, le=MAX_CENTS, description="US cents")]
-PriceFactor = Annotated[
-    Annotated[float, Meta(ge=0)] | None, Meta(description="factor; defaults to the value of `default`")
+# In JSON an integer stays an integer.
+AmountCents = Annotated[
+    Annotated[int, Meta(ge=0, le=int(MAX_CENTS))] | Annotated[float, Meta(ge=0, le=MAX_CENTS)],
+    Meta(description="US cents"),
 ]
+Factor = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
+PriceFactor = Annotated[Factor | None, Meta(description="factor; defaults to the value of `default`")]
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,7 +108,7 @@ class PriceMultipliers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     cache_write_image_input_token: PriceFactor = None
     image: Annotated[ImageFactor | None, Meta(description="factors of image prices")] = None
     additional_units: Annotated[
-        dict[str, Annotated[float, Meta(ge=0)] | None], Meta(description="factors by unit, such as `web_search`")
+        dict[str, Factor | None], Meta(description="factors by unit, such as `web_search`")
     ] = {}
 
 

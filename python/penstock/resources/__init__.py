@@ -9,6 +9,7 @@ import os
 # Modules with other paths than /v1 and their name. A module without paths is never reachable from the network.
 CUSTOM_PREFIXES: dict[str, tuple[str, ...]] = {
     "schema": ("/schema",),
+    "console": ("/console",),
     "health": ("/v1/health", "/health", "/v1/admin/health", "/admin/health"),
     "metrics": ("/metrics", "/dataservice/metrics"),
     "internal": (),
@@ -20,15 +21,27 @@ CUSTOM_PREFIXES: dict[str, tuple[str, ...]] = {
     "model_configs": ("/v1/model-configs", "/model-configs"),
     "pricing": ("/v1/pricing", "/pricing"),
     "batches": ("/v1/batches", "/v2/batches"),
+    "log_exports": ("/v1/logs/exports",),
+    "rerating": ("/v1/admin/logs/rerate",),
     "api_keys": ("/v1/api-keys", "/v2/api-keys", "/v1/v2/api-keys"),
+    **{
+        f"policies.{name}": tuple(
+            f"{version}/policies/{name.replace('_', '-')}" for version in ("/v1", "/v2", "/v1/v2")
+        )
+        for name in ("rate_limits", "usage_limits")
+    },
+    **{
+        name: tuple(f"{version}/prompts{below}" for version in ("/v1", "/v2", "/v1/v2"))
+        for name, below in (("prompts", ""), ("prompt_partials", "/partials"))
+    },
 }
 # Modules that work without the store. All others are loaded only if a store is configured.
-STORELESS_MODULES = ("health", "internal", "metrics", "model_configs", "pricing", "schema", "version")
+STORELESS_MODULES = ("console", "health", "internal", "metrics", "model_configs", "pricing", "schema", "version")
 # Modules whose paths under /v1 providers have too. The engine decides which of those requests are for the management
 # API.
 PROVIDER_SHARED_MODULES = ("batches", "files", "models")
-# Modules that OpenAI's SDKs call.
-OPENAI_MODULES = ("batches", "files")
+# Modules that the SDKs of providers call.
+SDK_MODULES = ("batches", "files", "models")
 
 
 def module_names() -> list[str]:
@@ -54,7 +67,11 @@ def forwarded_prefixes() -> list[str]:
     return [prefix for name, prefix in every if name not in PROVIDER_SHARED_MODULES or not prefix.startswith("/v1/")]
 
 
-def uses_openai_errors(path: str) -> bool:
-    """Returns true if clients of a path expect OpenAI's error format."""
-    every = [prefix for name in OPENAI_MODULES for prefix in path_prefixes(name)]
-    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in every)
+def uses_client_errors(path: str) -> bool:
+    """Returns true if clients of a path expect errors in the format of their own API."""
+    return any(is_path_of(name, path) for name in SDK_MODULES)
+
+
+def is_path_of(name: str, path: str) -> bool:
+    """Returns true if a module serves a path."""
+    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in path_prefixes(name))

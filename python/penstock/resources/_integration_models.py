@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 from litestar import delete, get, put
@@ -19,10 +19,11 @@ from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.pricing import engine_export
 from penstock.pricing.price_book import PriceBook
 from penstock.pricing.wire_format import PricingConfig
-from penstock.schemas import EmptyResponse, field_error, row_to_struct, unknown_reference_error
+from penstock.schemas import EmptyResponse, convert_value, field_error, row_to_struct, unknown_reference_error
+from penstock.secrets import mappings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from penstock.store.tenant import Row
 
@@ -43,6 +44,9 @@ class UpsertIntegrationModel(msgspec.Struct, frozen=True, forbid_unknown_fields=
     slug: ModelSlug
     enabled: Annotated[bool, Meta(description="true if requests may use the model")]
     name: Annotated[Annotated[str, Meta(max_length=255)] | UnsetType | None, Meta(description="display name")] = UNSET
+    model_name: Annotated[
+        Annotated[str, Meta(max_length=255)] | UnsetType | None, Meta(description="another name of the field `name`")
+    ] = UNSET
     is_custom: Annotated[
         bool | UnsetType | None, Meta(description="true if the provider's list does not contain the model")
     ] = UNSET
@@ -55,11 +59,13 @@ class UpsertIntegrationModel(msgspec.Struct, frozen=True, forbid_unknown_fields=
         dict[str, Any] | UnsetType | None, Meta(description="`custom_host` and `custom_headers` for this model only")
     ] = UNSET
     pricing_config: Annotated[PricingConfig | UnsetType | None, Meta(description="price of the model")] = UNSET
+    READ_ONLY: ClassVar = ("created_at", "last_updated_at")
 
 
 class UpdateIntegrationModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Models of an integration to add or update."""
 
+    READ_ONLY: ClassVar = ("total", "object")
     models: Annotated[list[UpsertIntegrationModel], Meta(max_length=MAX_MODELS, description="models to add or update")]
     allow_all_models: Annotated[
         bool | UnsetType, Meta(description="true if models without an entry of their own may be used")
@@ -70,6 +76,12 @@ class UpdateIntegrationModels(msgspec.Struct, frozen=True, forbid_unknown_fields
             description="the integration's key; must be sent again if a model's `custom_host` is a new destination for it"
         ),
     ] = UNSET
+    configurations: Annotated[
+        dict[str, Any],
+        Meta(
+            description="secret options of the integration, such as `custom_headers`; must be sent again if a model's `custom_host` is a new destination for them"
+        ),
+    ] = {}
 
 
 class DeleteIntegrationModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,7 +100,10 @@ class IntegrationModel(msgspec.Struct, frozen=True, kw_only=True):
     is_finetune: IsFinetune = False
     base_model_slug: BaseModelSlug = None
     configurations: Annotated[dict[str, Any], Meta(description="host and header fields of this model")] = {}
-    pricing_config: Annotated[PricingConfig | None, Meta(description="price of the model")] = None
+    pricing_config: Annotated[
+        PricingConfig | None,
+        Meta(description="price that was set for the model here; null: the public one of `/model-configs/pricing`"),
+    ] = None
     created_at: OptionalTimestamp = None
     last_updated_at: OptionalTimestamp = None
 
@@ -123,13 +138,13 @@ async def list_models(
         model_rows = await kit.list_models(session, row)
     known_models = await prices.list_models(row["ai_provider_id"])
     listed = [_to_integration_model(one, known_models.get(one["slug"])) for one in model_rows]
-    others = sorted(set(known_models) - {one["slug"] for one in model_rows})
+    callable_models = await prices.list_callable_models(row["ai_provider_id"])
+    others = sorted(set(callable_models) - {one["slug"] for one in model_rows})
     listed += [
         IntegrationModel(
             slug=slug,
             name=known_models[slug].name,
             enabled=row["allow_all_models"],
-            pricing_config=msgspec.to_builtins(known_models[slug].pricing_config),
         )
         for slug in others
     ]
@@ -152,11 +167,14 @@ async def update_models(
         await kit.mark_changed(session, row)
         before = {one["slug"]: one for one in await kit.list_models(session, row)}
         bound = [one["configurations"].get("custom_host") for one in before.values()]
+        sent = kit.SentCredentials(data.key, data.configurations)
         for index, model in enumerate(data.models):
             await _save_model(session, row, f"models[{index}]", model, before.get(model.slug))
             path, host = f"models[{index}].configurations.custom_host", (model.configurations or {}).get("custom_host")
-            kit.reject_foreign_host(session, row, path, host, bound, data.key)
+            await kit.reject_foreign_host(session, row, path, host, bound, sent)
         change = {} if data.key is UNSET else await kit.seal_key(session, row["id"], data.key, row)
+        if data.configurations:
+            change |= await _seal_secret_options(session, row, data.configurations)
         if data.allow_all_models is not UNSET and data.allow_all_models != row["allow_all_models"]:
             change["allow_all_models"] = data.allow_all_models
         if change:
@@ -194,6 +212,19 @@ async def delete_models(
         return EmptyResponse()
 
 
+async def _seal_secret_options(session: TenantSession, row: Row, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces secret options of the integration; its other options stay."""
+    if others := sorted(set(given) - set(forms.SECRET_FIELDS)):
+        raise field_error(
+            f"configurations.{others[0]}", "is no secret option; hint: PUT /v1/integrations/… changes the other options"
+        )
+    options = {**row["configurations"], **given}
+    forms.check_options(
+        "configurations", row["ai_provider_id"], options, mappings.mapped_options(row["secret_mappings"])
+    )
+    return await kit.seal_options(session, row["id"], "configurations", options, row)
+
+
 async def _save_model(
     session: TenantSession, integration: Row, path: str, model: UpsertIntegrationModel, before: Row | None
 ) -> None:
@@ -202,13 +233,16 @@ async def _save_model(
     for name in ("name", "is_custom", "is_finetune", "base_model_slug"):
         if (sent := getattr(model, name)) is not UNSET:
             values[name] = bool(sent) if name.startswith("is_") else sent
+    if model.model_name is not UNSET:
+        values.setdefault("name", model.model_name)
     if model.configurations is not UNSET:
         sent = model.configurations
         if sent is not None:
-            if not sent:
+            # Responses show an empty object for a model without options, and clients send it back.
+            if not sent and before and before["configurations"]:
                 raise field_error(f"{path}.configurations", "must not be empty")
-            forms.convert_options(f"{path}.configurations", forms.ProviderOptions, sent)
-        values |= await kit.seal_model_options(session, row_id, f"{path}.configurations", sent or {}, before)
+            convert_value(f"{path}.configurations", forms.ProviderOptions, sent)
+        values |= await kit.seal_options(session, row_id, f"{path}.configurations", sent or {}, before)
     if model.pricing_config is not UNSET:
         values["pricing_config"] = msgspec.to_builtins(model.pricing_config)
     _validate_with_engine(path, integration, model)
@@ -267,9 +301,8 @@ def _reject_duplicate_slugs(slugs: Iterable[str]) -> None:
 
 
 def _to_integration_model(row: Row, known_model: Any) -> IntegrationModel:  # noqa: ANN401 - JSON
-    usual = msgspec.to_builtins(known_model.pricing_config) if known_model else None
     name = row["name"] or (known_model.name if known_model else None)
-    return row_to_struct(IntegrationModel, row, name=name, pricing_config=row["pricing_config"] or usual)
+    return row_to_struct(IntegrationModel, row, name=name)
 
 
 routes = [list_models, update_models, delete_models]

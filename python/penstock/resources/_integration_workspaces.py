@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 from litestar import get, put
@@ -48,10 +48,13 @@ class WorkspaceAccess(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=T
         ),
     ] = None
     default_provider_slug: ProviderSlug = None
+    READ_ONLY: ClassVar = ("workspace_id", "name", "last_reset_at", "created_at", "last_updated_at")
 
 
 class UpdateWorkspaceAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Changes to the access of workspaces to an integration."""
+
+    READ_ONLY: ClassVar = ("total", "data", "object")
 
     workspaces: Annotated[
         list[WorkspaceAccess], Meta(max_length=MAX_WORKSPACES, description="access of individual workspaces")
@@ -142,11 +145,12 @@ async def update_workspaces(
         await kit.mark_changed(session, row)
         if row["workspace_id"]:
             raise field_error("", "this integration belongs to one workspace; it cannot be shared with others")
-        before = await _load_access_entries(session, row)
+        before, provides = await _load_access_entries(session, row), False
         if data.override_existing_workspace_access or data.override_existing_workspaces_access:
             await _delete_access_entries(session, row)
         if data.global_workspace_access is not None:
-            provides = data.create_default_provider
+            sent = data.global_workspace_access.create_default_provider
+            provides = data.create_default_provider if sent is None else sent
             written = integration_access.to_stored_access(
                 data.global_workspace_access, row["global_access"], provides=provides
             )
@@ -164,7 +168,7 @@ async def update_workspaces(
             listed_ids.add(workspace["id"])
             if given.enabled and workspace["status"] == "active":
                 await _create_default_provider(session, row, given, data, workspace["id"])
-        if data.global_workspace_access and data.global_workspace_access.enabled and data.create_default_provider:
+        if data.global_workspace_access and data.global_workspace_access.enabled and provides:
             usable = await kit.usable_workspace_ids(session, row)
             slug = data.default_provider_slug or row["default_provider_slug"]
             await kit.create_missing_providers(session, row, [one for one in usable if one not in listed_ids], slug)
@@ -182,7 +186,7 @@ async def _load_access_entries(session: TenantSession, row: Row) -> dict[str, Ro
 async def _save_access(
     session: TenantSession, row: Row, path: str, given: WorkspaceAccess, workspace_id: str, before: Row | None
 ) -> None:
-    limited = check_workspace_limits(given, f"{path}.", rates_at_most=1, before=before)
+    limited = check_workspace_limits(given, f"{path}.", rates_at_most=1, before=before, any_alert=True)
     values: dict[str, Any] = {"enabled": given.enabled, **limited}
     if given.reset_usage:
         values["last_reset_at"] = now()

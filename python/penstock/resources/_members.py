@@ -11,15 +11,17 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import select
 
-from penstock.authorization import require_scopes
-from penstock.kit import keys, members
+from penstock.authorization import require_scopes, role_rank
+from penstock.kit import members
+from penstock.kit.compat import SHOWN_OPTION
+from penstock.kit.invites import cancel_invites_of
 from penstock.kit.listing import PageRequest
-from penstock.kit.members import MEMBER_RESOURCE, Member, NewMember, Role
+from penstock.kit.members import MEMBER_RESOURCE, KeepServiceKeys, Member, NewMember, Role
 from penstock.kit.shared_fields import EmailFilter, IdOrSlug
 from penstock.kit.tenant_session import RequestContext
 from penstock.schemas import EmptyResponse, ListResponse
-from penstock.store.tables import api_keys, users
 from penstock.store.tables import members as rows
+from penstock.store.tables import users
 
 TAGS = ["Workspaces > Members"]
 UserId = Annotated[str, PathParameter(description="id of the user")]
@@ -90,6 +92,7 @@ async def get_member(workspace: IdOrSlug, user_id: UserId, work: NamedDependency
     guards=[require_scopes("workspace_users.update")],
     summary="Update member",
     tags=TAGS,
+    opt={SHOWN_OPTION: Member},
 )
 async def update_member(
     workspace: IdOrSlug, user_id: UserId, data: JSONBody[UpdateMember], work: NamedDependency[RequestContext]
@@ -97,8 +100,12 @@ async def update_member(
     """Changes the role of a member."""
     async with work.write_session(workspace) as session:
         before = await members.get_member(session, session.required_workspace_id, user_id)
+        await work.check_unchanged(session, members.member_response(before))
+        members.reject_outranking_member(session, before)
         await members.check_grantable_role(session, data.role, session.required_workspace_id)
         await MEMBER_RESOURCE.update(session, before, {"role": data.role})
+        if role_rank(data.role) < role_rank(before["role"]):
+            await cancel_invites_of(session, user_id)
         return EmptyResponse()
 
 
@@ -109,14 +116,19 @@ async def update_member(
     summary="Remove member",
     tags=TAGS,
 )
-async def remove_member(workspace: IdOrSlug, user_id: UserId, work: NamedDependency[RequestContext]) -> EmptyResponse:
-    """Removes a member from a workspace. Also deletes the user's API keys there and rejects tokens that name both the
-    user and the workspace.
+async def remove_member(
+    workspace: IdOrSlug,
+    user_id: UserId,
+    work: NamedDependency[RequestContext],
+    keep_service_keys: KeepServiceKeys = False,
+) -> EmptyResponse:
+    """Removes a member from a workspace. Also deletes the user's API keys there, ends keys that the user made, and
+    rejects tokens that name both the user and the workspace.
     """
     async with work.write_session(workspace) as session:
         before = await members.get_member(session, session.required_workspace_id, user_id)
-        await members.remove_member(session, before)
-        await keys.remove_matching(session, api_keys.c.user_id == user_id)
+        await members.remove_member(session, before, keeps_service_keys=keep_service_keys)
+        await cancel_invites_of(session, user_id)
         return EmptyResponse()
 
 

@@ -10,10 +10,12 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
-from penstock.authorization import ALL_SCOPES, ORGANISATION_ADMIN_ROLES, SCOPES_BY_KEY_TYPE, require_scopes
+from penstock.authorization import ORGANISATION_ADMIN_ROLES, reject_unusable_scopes, require_scopes
 from penstock.errors import ForbiddenError, Problem
 from penstock.ids import is_uuid, mask_secret
 from penstock.kit import keys, limits, members, shared_fields
+from penstock.kit.compat import SHOWN_OPTION
+from penstock.kit.default_metadata import check_default_metadata
 from penstock.kit.keys import KEY_RESOURCES
 from penstock.kit.limits import LimitFields, LimitFieldsUpdate
 from penstock.kit.listing import DEFAULT_SIZE, PageRequest, PageSizes
@@ -267,19 +269,26 @@ async def get_key(key_id: KeyIdParam, work: NamedDependency[RequestContext]) -> 
         return _to_key_detail(await _get_permitted_key(session, key_id, "read"))
 
 
-@put("/{key_id:str}", guards=[require_scopes(*_list_scopes("update"))], summary="Update API key", tags=TAGS)
+@put(
+    "/{key_id:str}",
+    guards=[require_scopes(*_list_scopes("update"))],
+    summary="Update API key",
+    tags=TAGS,
+    opt={SHOWN_OPTION: ApiKeyDetail},
+)
 async def update_key(
     key_id: KeyIdParam, data: JSONBody[UpdateApiKey], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
     """Updates a key; omitted fields keep their values."""
     async with work.write_session() as session:
         row = await _get_permitted_key(session, key_id, "update")
+        await work.check_unchanged(session, _to_key_detail(row))
         values = {name: value for name, value in sent_fields(data).items() if name in {"name", "description"}}
         if data.scopes is not UNSET:
             values["scopes"] = _validate_scopes(session, row["type"], data.scopes)
         values |= await _validate_settings(session, row["type"], data, row)
         values |= await keys.apply_workspace_rules(session, values, row)
-        await keys.reject_escalation(session, values, row)
+        await keys.reject_escalation(session, values, row, resets_usage=bool(data.reset_usage))
         await KEY_RESOURCES[row["type"]].update(session, row, values)
         return EmptyResponse()
 
@@ -341,12 +350,10 @@ def _validate_scopes(session: TenantSession, type_: str, scopes: Iterable[str]) 
     """Checks that a key of this type may have the scopes and that the caller may grant them. Returns them sorted,
     without duplicates.
     """
-    for index, scope in enumerate(scopes):
-        if scope not in SCOPES_BY_KEY_TYPE[type_]:
-            why = f"is not for keys of the type {type_}" if scope in ALL_SCOPES else "is not known"
-            raise field_error(f"scopes[{index}]", f"{scope!r} {why}")
-        session.check_grantable_scopes([scope], session.workspace_id)
-    return sorted(set(scopes))
+    listed = list(scopes)
+    reject_unusable_scopes("scopes", type_, listed)
+    session.check_grantable_scopes(listed, session.workspace_id)
+    return sorted(set(listed))
 
 
 async def _check_user(session: TenantSession, user_id: str | None, workspace_id: str | None, *, is_users: bool) -> None:
@@ -378,11 +385,13 @@ async def _validate_settings(
         for name, value in (defaults.metadata or {}).items():
             if _measure_depth(value) > MAX_METADATA_DEPTH:
                 raise field_error(f"defaults.metadata.{name}", f"nests deeper than {MAX_METADATA_DEPTH} levels")
+        check_default_metadata("defaults.metadata", defaults.metadata)
         if defaults.config_id:
-            condition = configs.c.workspace_id == session.workspace_id
             had: dict[str, Any] = row["defaults"] if row else {}
+            # A key of the organisation may have the config of any workspace.
+            conditions = [configs.c.workspace_id == session.workspace_id] if session.workspace_id else []
             config = await session.resolve_config(
-                "defaults.config_id", defaults.config_id, had.get("config_id"), condition
+                "defaults.config_id", defaults.config_id, had.get("config_id"), *conditions
             )
             written["config_id"] = config["id"]
         values["defaults"] = {

@@ -48,12 +48,25 @@ class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(description="header fields as a JSON string; of fields that may hold a credential only the name")
     ]
     user_id: Annotated[str | None, Meta(description="id of the user, or of the key that acts for a service")]
-    user_type: Annotated[str, Meta(description="`user` or `api_key`")]
+    user_type: Annotated[
+        str, Meta(description="`user`, `api_key`, or `anonymous` for a refused request without a valid credential")
+    ]
+    key_id: Annotated[str | None, Meta(description="id of the API key of the request; null for sessions and tokens")]
+    key_name: Annotated[str | None, Meta(description="name of that key at the time of the request")]
+    key_made_by: Annotated[
+        str | None,
+        Meta(description="id of the user or key that the key was handed out to, at its creation or rotation"),
+    ]
     organisation_id: Annotated[str, Meta(description="id of the organisation")]
     workspace_id: Annotated[str | None, Meta(description="id of the workspace")]
     resource_type: Annotated[str, Meta(description="type of the changed resource, as its scopes name it")]
     resource_id: Annotated[str | None, Meta(description="id of the changed resource")]
-    action: Annotated[str, Meta(description="`create`, `update`, `delete` or `rotate`")]
+    action: Annotated[
+        str,
+        Meta(
+            description="`create`, `update`, `delete` or `rotate`; `refuse` for a request that was answered with 401 or 403"
+        ),
+    ]
     response_status_code: Annotated[int, Meta(description="status code of the response")]
     client_ip: Annotated[str, Meta(description="IP address of the client")]
     country: Annotated[str, Meta(description="always empty: addresses are not resolved to countries")] = ""
@@ -69,15 +82,23 @@ class AuditLogList(msgspec.Struct, frozen=True):
     object: Annotated[str, Meta(description="`analytics-graph`")] = "analytics-graph"
 
 
-StartTimeParam = Annotated[datetime, QueryParameter(description="start of the time span, inclusive, ISO 8601")]
-EndTimeParam = Annotated[datetime, QueryParameter(description="end of the time span, inclusive, ISO 8601")]
-OrganisationParam = Annotated[str, QueryParameter(description="id of the organisation, which must be the caller's own")]
+StartTimeParam = Annotated[
+    datetime | None,
+    QueryParameter(description="start of the time span, inclusive, ISO 8601; default: the first entry"),
+]
+EndTimeParam = Annotated[
+    datetime | None, QueryParameter(description="end of the time span, inclusive, ISO 8601; default: now")
+]
+OrganisationParam = Annotated[
+    str | None, QueryParameter(description="id of the organisation; default: the caller's own, and no other is allowed")
+]
 ExactMatchParam = Annotated[str | None, QueryParameter(description="only entries with exactly this value")]
 MethodParam = Annotated[
-    Literal["POST", "PUT", "DELETE"] | None, QueryParameter(description="only requests with this method")
+    Literal["GET", "POST", "PUT", "DELETE"] | None, QueryParameter(description="only requests with this method")
 ]
 UserTypeParam = Annotated[
-    Literal["user", "api_key"] | None, QueryParameter(description="only changes by users, or only changes by services")
+    Literal["user", "api_key", "anonymous"] | None,
+    QueryParameter(description="only requests of users, of services, or without a valid credential"),
 ]
 StatusParam = Annotated[int | None, QueryParameter(ge=100, le=599, description="only responses with this status code")]
 
@@ -105,9 +126,9 @@ def provide_page(  # noqa: PLR0913, PLR0917 - as of all lists
 async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
     work: NamedDependency[RequestContext],
     page: NamedDependency[PageRequest],
-    start_time: StartTimeParam,
-    end_time: EndTimeParam,
-    organisation_id: OrganisationParam,
+    start_time: StartTimeParam = None,
+    end_time: EndTimeParam = None,
+    organisation_id: OrganisationParam = None,
     method: MethodParam = None,
     uri: ExactMatchParam = None,
     request_id: ExactMatchParam = None,
@@ -120,7 +141,9 @@ async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
     client_ip: ExactMatchParam = None,
     country: ExactMatchParam = None,
 ) -> AuditLogList:
-    """Lists the changes within a time span."""
+    """Lists the changes within a time span, and requests that were refused with 401 or 403. Of the latter, the newest
+    thousand of callers and the newest thousand without a valid credential are stored.
+    """
     work.caller.check_organisation(organisation_id)
     conditions = listing.equality_conditions(
         audit_log,
@@ -134,10 +157,8 @@ async def list_entries(  # noqa: PLR0913, PLR0917 - the filters that there are
         action=action,
         client_ip=client_ip,
     )
-    conditions += [
-        audit_log.c.created_at >= to_milliseconds(start_time),
-        audit_log.c.created_at <= to_milliseconds(end_time),
-    ]
+    conditions += [audit_log.c.created_at >= to_milliseconds(start_time)] if start_time else []
+    conditions += [audit_log.c.created_at <= to_milliseconds(end_time)] if end_time else []
     async with work.read_session() as session:
         if workspace_id is not None:
             # Accepts a slug or an id. The id may be that of a deleted workspace.

@@ -18,7 +18,7 @@ from penstock.batches.model import Batch
 from penstock.batches.providers import batch_providers_by_name
 from penstock.batches.providers.batch_provider import ProviderSettings
 from penstock.batches.runner import BatchRunner
-from penstock.blobs.folder import BlobFolder
+from penstock.blobs.store import BlobStore
 from penstock.errors import ConflictError, ForbiddenError, NotFoundError, RateLimitedError
 from penstock.ids import new_id
 from penstock.kit import pages
@@ -163,7 +163,7 @@ async def _build_provider_job(session: TenantSession, data: CreateBatch, headers
 
 
 async def _check_active_batches(session: TenantSession, most: int) -> None:
-    _ = session.required_workspace_id
+    _ = session.bound_workspace_id
     if await session.count(batches, [batches.c.status.in_(kit.ACTIVE_STATUSES)]) >= most:
         message = f"{most} batches of this workspace are not finished; batches.max_unfinished allows no more"
         raise RateLimitedError(message)
@@ -218,7 +218,7 @@ async def get_batch(batch_id: BatchId, work: NamedDependency[RequestContext]) ->
     media_type="application/octet-stream",
 )
 async def get_output(
-    batch_id: BatchId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobFolder]
+    batch_id: BatchId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobStore]
 ) -> Stream:
     """Returns the output of a batch as JSON lines."""
     async with work.read_session() as session:
@@ -226,7 +226,7 @@ async def get_output(
         if batch.output_file_id is None:
             raise NotFoundError(f"this batch has no output: it is {batch.status}")
         row = await file_kit.find_file(session, batch.output_file_id)
-    return stream_file(blobs, row)
+    return await stream_file(blobs, row)
 
 
 @post("/{batch_id:str}/cancel", status_code=200, guards=[SCOPE_GUARD], summary="Cancel batch", tags=TAGS)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from litestar import get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
-from penstock import engine
 from penstock.authorization import require_scopes
-from penstock.errors import ConflictError, InvalidError, Problem
+from penstock.errors import ConflictError
 from penstock.ids import new_id
 from penstock.kit import shared_fields, versions
+from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.crud_routes import CrudRoutes
+from penstock.kit.engine_validation import validate_document
 from penstock.kit.listing import PageRequest
 from penstock.kit.resource import Resource
+from penstock.kit.saved_providers import WarningsField, find_missing_providers
 from penstock.kit.shared_fields import UNSET, IdOrSlug, UnsetType, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import ListResponse, field_error, row_to_struct, sent_fields
@@ -28,7 +30,6 @@ from penstock.store.tables import api_keys, configs, workspaces
 
 if TYPE_CHECKING:
     from penstock.kit.crud_routes import RowRenderer
-    from penstock.settings.routing import TargetLimits
     from penstock.store.tenant import Row
 
 CONFIGS = Resource("configs", configs, publishes=True, unlisted=frozenset({"config", "sealed"}))
@@ -58,6 +59,7 @@ class CreateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     is_default: Annotated[int, Meta(ge=0, le=1, description=IS_DEFAULT_DESCRIPTION)] = msgspec.field(
         name="isDefault", default=0
     )
+    slug: shared_fields.ChosenSlug = None
     workspace_id: shared_fields.WorkspaceIdOrSlug = None
 
 
@@ -71,27 +73,32 @@ class UpdateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             description="the config; it becomes a new version, and credentials that are sent back masked are unchanged"
         ),
     ] = UNSET
-    status: Annotated[Literal["active", "archived"] | UnsetType, Meta(description="an archived config is not used")] = (
-        UNSET
-    )
+    status: Annotated[
+        Literal["active", "archived", "inactive"] | UnsetType,
+        Meta(description="an archived config is not used; `inactive` is another word for `archived`"),
+    ] = UNSET
     is_default: Annotated[Annotated[int, Meta(ge=0, le=1)] | UnsetType, Meta(description=IS_DEFAULT_DESCRIPTION)] = (
         msgspec.field(name="isDefault", default=UNSET)
     )
 
 
-class CreatedConfig(msgspec.Struct, frozen=True):
-    """The ids of a new config."""
+class ConfigIds(msgspec.Struct, frozen=True):
+    """The ids of a config and of its current version."""
 
     id: shared_fields.Id
     slug: shared_fields.Slug
     version_id: VersionId
-    object: shared_fields.ObjectType = "config"
 
 
-class UpdatedConfig(msgspec.Struct, frozen=True):
-    """The current version of an updated config."""
+class SavedConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The ids of a config that was created or updated."""
 
+    id: shared_fields.Id
+    slug: shared_fields.Slug
     version_id: VersionId
+    data: Annotated[ConfigIds, Meta(description="the same, for clients that read it there")]
+    warnings: WarningsField = UNSET
+    success: Annotated[bool, Meta(description="always true")] = True
     object: shared_fields.ObjectType = "config"
 
 
@@ -123,33 +130,38 @@ class ConfigDetail(ConfigSummary, frozen=True, kw_only=True):
     type: Annotated[str, Meta(description="`ORG_CONFIG`")] = "ORG_CONFIG"
 
 
+Summary = TypeVar("Summary", bound=ConfigSummary)
+
+
 @post("/", status_code=200, guards=[require_scopes("configs.create")], summary="Create config", tags=TAGS)
-async def create_config(data: JSONBody[CreateConfig], work: NamedDependency[RequestContext]) -> CreatedConfig:
-    """Saves a config in a workspace. Requests can use it by its slug from then on."""
+async def create_config(data: JSONBody[CreateConfig], work: NamedDependency[RequestContext]) -> SavedConfig:
+    """Saves a config in a workspace. Requests can use it by its slug from then on. Warns about saved providers that it
+    names and that do not exist in the workspace.
+    """
     document = masks.restore_masks("config", _parse_config(data.config), EMPTY_CONFIG)
-    _validate_config(document, work.limits)
+    await validate_document("config", document, "config", work.limits)
     divided = config_credentials.split_credentials(document)
     async with work.write_session(data.workspace_id) as session:
         if data.is_default:
             await _clear_default(session, session.required_workspace_id)
-        row_id = new_id()
+        row_id, version_id = new_id(), new_id()
         row = await CONFIGS.create(
             session,
             {
                 "id": row_id,
                 "workspace_id": session.required_workspace_id,
-                "slug": await session.generate_unused_slug(configs, "pc", data.name, 6),
+                "slug": data.slug or await session.generate_unused_slug(configs, "pc", data.name, 6),
                 "name": data.name,
                 **await _encrypt_config(session, row_id, divided),
-                "version_id": "",
+                "version_id": version_id,
                 "is_default": bool(data.is_default),
                 "status": "active",
                 "owner_id": work.caller.actor_id,
                 "updated_by": work.caller.actor_id,
             },
         )
-        version_id = await _save_version(session, row, divided)
-        return CreatedConfig(row["id"], row["slug"], version_id)
+        await _save_version(session, row, divided)
+        return await _to_saved_config(session, row, version_id, document)
 
 
 @get("/{key:str}/versions", guards=[require_scopes("configs.read")], summary="List versions of a config", tags=TAGS)
@@ -166,7 +178,13 @@ async def list_versions(
         return ListResponse(total, [_to_version_detail(row, version) for version in rows])
 
 
-@put("/{key:str}", guards=[require_scopes("configs.update")], summary="Update config", tags=TAGS)
+@put(
+    "/{key:str}",
+    guards=[require_scopes("configs.update")],
+    summary="Update config",
+    tags=TAGS,
+    opt={SHOWN_OPTION: ConfigDetail},
+)
 async def update_config(
     key: IdOrSlug,
     data: JSONBody[UpdateConfig],
@@ -174,36 +192,40 @@ async def update_config(
     workspace_id: WorkspaceFilter = None,
     *,
     dry_run: DryRunParam = False,
-) -> UpdatedConfig:
-    """Updates a config. Changed content becomes a new version; credentials that are sent back masked are unchanged."""
+) -> SavedConfig:
+    """Updates a config. Changed content becomes a new version, a new name does not; credentials that are sent back
+    masked are unchanged.
+    """
     values = {name: value for name, value in sent_fields(data).items() if name != "config"}
+    if values.get("status") == "inactive":
+        values["status"] = "archived"
     sent = UNSET if data.config is UNSET else _parse_config(data.config)
     async with work.write_session(workspace_id) as session:
         before = await CONFIGS.get(session, key)
         # The precondition applies even if the request changes nothing.
         await session.check_precondition(configs, before)
+        await work.check_unchanged(session, _to_config(ConfigDetail, before))
         if values.get("status") == "archived" and before["status"] != "archived":
             await _reject_if_in_use(session, before)
         old = await _decrypt_config(session, before["config"], before)
         document = config_credentials.join_credentials(old)
         if sent is not UNSET:
             document = await _restore_credentials(session, before, sent, old)
-            _validate_config(document, work.limits)
+            await validate_document("config", document, "config", work.limits)
         divided = config_credentials.split_credentials(document)
-        changed = (
-            not config_credentials.is_same_document(divided, old)
-            or values.get("name", before["name"]) != before["name"]
-        )
+        is_changed = not config_credentials.is_same_document(divided, old)
         if dry_run:
-            return UpdatedConfig("" if changed else before["version_id"])
-        if changed:
-            values |= await _encrypt_config(session, before["id"], divided)
+            return await _to_saved_config(session, before, "" if is_changed else before["version_id"], document)
+        if is_changed:
+            values |= {**await _encrypt_config(session, before["id"], divided), "version_id": new_id()}
         if data.is_default is not UNSET:
             values["is_default"] = bool(data.is_default)
         if data.is_default == 1 and not before["is_default"]:
             await _clear_default(session, before["workspace_id"])
         row = await CONFIGS.update(session, before, {**values, "updated_by": work.caller.actor_id})
-        return UpdatedConfig(await _save_version(session, row, divided) if changed else row["version_id"])
+        if is_changed:
+            await _save_version(session, row, divided)
+        return await _to_saved_config(session, row, row["version_id"], {} if sent is UNSET else document)
 
 
 async def delete_config(session: TenantSession, row: Row) -> None:
@@ -224,17 +246,10 @@ def _parse_config(config: dict[str, Any] | str) -> dict[str, Any]:
 def _decode_json(config: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(config, type=dict[str, Any])
+    except RecursionError:
+        raise field_error("config", "is nested too deeply") from None
     except msgspec.MsgspecError as error:
         raise field_error("config", f"is not a JSON object: {error}") from None
-
-
-def _validate_config(document: dict[str, Any], limits: TargetLimits) -> None:
-    """Validates a config with the engine's own parser. Raises `InvalidError` with all problems."""
-    try:
-        engine.check("config", msgspec.json.encode(document), limits)
-    except engine.EngineError as error:
-        problems = [Problem(f"config{found['path'].removeprefix('$')}", found["message"]) for found in error.problems]
-        raise InvalidError("the config cannot be used", problems or [Problem("config", str(error))]) from None
 
 
 async def _restore_credentials(session: TenantSession, row: Row, sent: dict[str, Any], old: SplitDocument) -> Any:  # noqa: ANN401 - JSON
@@ -265,12 +280,17 @@ async def _encrypt_config(session: TenantSession, owner: str, divided: SplitDocu
     }
 
 
-async def _save_version(session: TenantSession, row: Row, divided: SplitDocument) -> str:
+async def _save_version(session: TenantSession, row: Row, divided: SplitDocument) -> None:
+    """Stores the content of a config as the version that the row names."""
     content = {name: row[name] for name in ("name", "config", "status", "last_updated_at")}
     hidden = config_credentials.encode_secrets(divided.secrets) if divided.secrets else None
-    version_id = await versions.create_version(session, "configs", row["id"], content, hidden)
-    await session.update(configs, row["id"], {"version_id": version_id})
-    return version_id
+    await versions.create_version(session, "configs", row, content, row["version_id"], hidden)
+
+
+async def _to_saved_config(session: TenantSession, row: Row, version_id: str, document: dict[str, Any]) -> SavedConfig:
+    warnings = await find_missing_providers(session, row["workspace_id"], document, "config")
+    ids = ConfigIds(row["id"], row["slug"], version_id)
+    return SavedConfig(id=row["id"], slug=row["slug"], version_id=version_id, data=ids, warnings=warnings)
 
 
 async def _clear_default(session: TenantSession, workspace_id: str) -> None:
@@ -281,8 +301,11 @@ async def _clear_default(session: TenantSession, workspace_id: str) -> None:
 
 
 async def _reject_if_in_use(session: TenantSession, row: Row) -> None:
-    inside = api_keys.c.workspace_id == row["workspace_id"]
-    for key in await session.fetch_rows(select(api_keys.c.name, api_keys.c.defaults).where(inside), api_keys):
+    # Keys of the organisation may have the config of any workspace.
+    inside = or_(api_keys.c.workspace_id == row["workspace_id"], api_keys.c.workspace_id.is_(None))
+    for key in await session.organisation().fetch_rows(
+        select(api_keys.c.name, api_keys.c.defaults).where(inside), api_keys
+    ):
         if key["defaults"].get("config_id") == row["id"]:
             raise ConflictError(f"the key {key['name']!r} has this config as its default")
     workspace = await session.find(workspaces, row["workspace_id"])
@@ -297,9 +320,13 @@ def _to_version_detail(row: Row, version: Row) -> ConfigDetail:
     )
 
 
+def _to_config(shown: type[Summary], row: Row) -> Summary:
+    return row_to_struct(shown, row, is_default=int(row["is_default"]))
+
+
 def _make_serializer(shown: type[ConfigSummary]) -> RowRenderer:
     async def serialize_rows(_desk: TenantSession, rows: list[Row]) -> list[ConfigSummary]:
-        return [row_to_struct(shown, row, is_default=int(row["is_default"])) for row in rows]
+        return [_to_config(shown, row) for row in rows]
 
     return serialize_rows
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -17,8 +19,10 @@ from penstock.authorization import require_scopes
 from penstock.batches import files as kit
 from penstock.batches.files import File, file_response
 from penstock.batches.model import ACTIVE_STATUSES
-from penstock.blobs.folder import CHUNK_BYTES, BlobFolder
-from penstock.errors import PenstockError, ReplayedResponse
+from penstock.batches.runner import BatchRunner
+from penstock.blobs.folder import CHUNK_BYTES
+from penstock.blobs.store import BlobStore
+from penstock.errors import PenstockError, ReplayedResponse, UnavailableError
 from penstock.kit import pages
 from penstock.kit.pages import AfterCursor, CursorPage
 from penstock.kit.tenant_session import RequestContext
@@ -36,6 +40,8 @@ TAGS = ["Files"]
 SCOPE_GUARD = require_scopes("completions.write")
 MAX_PAGE_SIZE = 10_000
 MIN_EXPIRY_SECONDS = 3600
+# The edge waits 30 seconds for the response to an upload, and nothing may be stored after that.
+MAX_STORING_SECONDS = 22.0
 # Maximum number of digits to parse. A longer number of seconds is always above the limit.
 MAX_EXPIRY_DIGITS = 12
 
@@ -81,7 +87,7 @@ async def upload_file(
     data: Annotated[UploadFileForm, Body(media_type=RequestEncodingType.MULTI_PART)],
     work: NamedDependency[RequestContext],
     settings: NamedDependency[Settings],
-    blobs: NamedDependency[BlobFolder],
+    blobs: NamedDependency[BlobStore],
 ) -> File:
     """Stores a file for the key's workspace until it is deleted or expires."""
     life = _parse_expiry_seconds(data, settings.files.retention_seconds)
@@ -90,16 +96,28 @@ async def upload_file(
         raise field_error("file", f"its name {NUL_MESSAGE}")
     row = kit.new_file_row(data.purpose, name, life, created_by=work.caller.actor_id)
     async with work.read_session() as session:
-        _ = session.required_workspace_id
+        _ = session.bound_workspace_id
         await kit.check_workspace_quota(session, settings, _measure_size(data.file))
-    row["bytes"] = await blobs.put(row["id"], _read_chunks(data.file))
+    row["bytes"] = await _store_content(blobs, row["id"], data.file)
     try:
         async with work.write_session() as session:
             await session.insert(files, row)
     except (PenstockError, ReplayedResponse):
-        await blobs.delete(row["id"])
+        with suppress(UnavailableError):
+            await blobs.delete(row["id"])
         raise
     return file_response(row)
+
+
+async def _store_content(blobs: BlobStore, name: str, file: UploadFile) -> int:
+    try:
+        async with asyncio.timeout(MAX_STORING_SECONDS):
+            return await blobs.put(name, _read_chunks(file))
+    except TimeoutError:
+        message = (
+            f"the file was not stored within {MAX_STORING_SECONDS:g} s; hint: try again later, or send a smaller file"
+        )
+        raise UnavailableError(message) from None
 
 
 def _parse_expiry_seconds(data: UploadFileForm, longest: int) -> int:
@@ -135,7 +153,11 @@ async def list_files(
     order: OrderParam = "desc",
 ) -> FileList:
     """Lists the files of the workspace."""
-    conditions = (files.c.expires_at > now(), *((files.c.purpose == purpose,) if purpose else ()))
+    conditions = (
+        files.c.expires_at > now(),
+        files.c.purpose != kit.LOG_EXPORT_PURPOSE,
+        *((files.c.purpose == purpose,) if purpose else ()),
+    )
     last = kit.parse_wire_id(kit.FILE, after) if after else None
     wanted = pages.CursorQuery(limit, last, order == "desc", conditions)
     async with work.read_session() as session:
@@ -159,23 +181,37 @@ async def get_file(file_id: FileId, work: NamedDependency[RequestContext]) -> Fi
     media_type="application/octet-stream",
 )
 async def get_content(
-    file_id: FileId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobFolder]
+    file_id: FileId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobStore]
 ) -> Stream:
     """Returns the content of a file."""
     async with work.read_session() as session:
         row = await kit.find_file(session, file_id)
-    return stream_file(blobs, row)
+    return await stream_file(blobs, row)
 
 
-def stream_file(blobs: BlobFolder, row: Row) -> Stream:
+async def stream_file(blobs: BlobStore, row: Row) -> Stream:
     """Returns a response that streams the content of a file in chunks."""
-    headers = {"content-length": str(row["bytes"])}
-    return Stream(blobs.read(row["id"]), media_type="application/octet-stream", headers=headers)
+    return await stream_blob(blobs, row["id"], row["bytes"], "application/octet-stream")
+
+
+async def stream_blob(blobs: BlobStore, name: str, size: int, media_type: str, **headers: str) -> Stream:
+    """Returns a response that streams a blob in chunks. Reads the first chunk before the response begins, so that a
+    missing blob or a storage that fails has an error response.
+    """
+    chunks = blobs.read(name)
+    first = await anext(chunks, b"")
+
+    async def iter_chunks() -> AsyncIterator[bytes]:
+        yield first
+        async for chunk in chunks:
+            yield chunk
+
+    return Stream(iter_chunks(), media_type=media_type, headers={"content-length": str(size), **headers})
 
 
 @delete("/{file_id:str}", status_code=200, guards=[SCOPE_GUARD], summary="Delete file", tags=TAGS)
 async def delete_file(
-    file_id: FileId, work: NamedDependency[RequestContext], blobs: NamedDependency[BlobFolder]
+    file_id: FileId, work: NamedDependency[RequestContext], runner: NamedDependency[BatchRunner]
 ) -> DeletedFile:
     """Deletes a file. Rejects a file that an unfinished batch still reads."""
     async with work.write_session() as session:
@@ -186,7 +222,7 @@ async def delete_file(
         if await session.count(batches, reads):
             raise field_error("file_id", f"{file_id!r} is the input of an unfinished batch; hint: cancel it")
         await session.delete(files, files.c.id == row["id"])
-    await blobs.delete(row["id"])
+    await runner.delete_content(row)
     return DeletedFile(id=file_id)
 
 

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from penstock.authorization import allow_anyone
 from penstock.metrics import MetricsStore
+from penstock.snapshot.build import SnapshotChannel
 
 STARTED_AT = time.monotonic()
 
@@ -20,7 +21,6 @@ class WorkerHealth(msgspec.Struct, frozen=True):
     """One edge worker process that reported within the last minute."""
 
     worker: Annotated[int, Meta(description="number of the worker, from 1")]
-    pid: Annotated[int, Meta(description="operating system id of its process")]
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -32,9 +32,11 @@ class Health(msgspec.Struct, frozen=True):
 
 
 @get("/", guards=[allow_anyone], sync_to_thread=False, summary="Health", tags=["Service"])
-def get_health(figures: NamedDependency[MetricsStore]) -> Health:
+def get_health(figures: NamedDependency[MetricsStore], published: NamedDependency[SnapshotChannel]) -> Health:
     """Confirms that the management API is up. Returns its uptime and the edge workers that report to it."""
-    workers = [WorkerHealth(push.worker, push.pid) for push in figures.live_workers()]
+    # A worker asks for a snapshot as soon as it starts, and sends its first metrics a second later.
+    numbers = {push.worker for push in figures.live_workers()} | published.running.live_workers()
+    workers = [WorkerHealth(number) for number in sorted(numbers)]
     return Health("success", int(time.monotonic() - STARTED_AT), workers)
 
 

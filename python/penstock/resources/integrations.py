@@ -16,6 +16,7 @@ from penstock.ids import new_id
 from penstock.kit import integrations as kit
 from penstock.kit import provider_options as forms
 from penstock.kit import shared_fields
+from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.integration_access import GlobalAccessResponse
 from penstock.kit.integration_access import to_access_response as access_shown
 from penstock.kit.integrations import ProviderSlug
@@ -200,7 +201,13 @@ async def get_integration(key: IdOrSlug, work: NamedDependency[RequestContext]) 
         return await _to_integration_detail(session, await kit.get_integration(session, key, "read"))
 
 
-@put("/{key:str}", guards=[kit.require_either_scope("update")], summary="Update integration", tags=TAGS)
+@put(
+    "/{key:str}",
+    guards=[kit.require_either_scope("update")],
+    summary="Update integration",
+    tags=TAGS,
+    opt={SHOWN_OPTION: IntegrationDetail},
+)
 async def update_integration(
     key: IdOrSlug, data: JSONBody[UpdateIntegration], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
@@ -209,6 +216,8 @@ async def update_integration(
     """
     async with work.write_session() as session:
         row = await kit.get_integration(session, key, "update")
+        if work.sends_read_fields:
+            await work.check_unchanged(session, await _to_integration_detail(session, row))
         values = {name: value for name, value in sent_fields(data).items() if name in {"name", "description", "tags"}}
         if data.secret_mappings is not UNSET:
             allowed_fields = forms.field_names(row["ai_provider_id"])
@@ -227,7 +236,8 @@ async def update_integration(
             values |= await kit.seal_options(session, row["id"], "configurations", data.configurations, row)
         if data.key is not UNSET:
             values |= await kit.seal_key(session, row["id"], data.key, row)
-        await kit.reject_moved_credentials(session, row, values, "configurations")
+        sent = None if data.configurations is UNSET else data.configurations
+        await kit.reject_moved_credentials(session, row, values, "configurations", sent)
         if data.pricing_adjustments is not UNSET:
             values["pricing_adjustments"] = msgspec.to_builtins(data.pricing_adjustments)
         await kit.INTEGRATIONS.update(session.organisation(), row, values)

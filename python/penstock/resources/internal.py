@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from litestar import Request, Response, Router, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromQuery
+from litestar.params import FromPath, FromQuery
 
-from penstock.authorization import engine_only
+from penstock.authorization import authenticate, engine_only
+from penstock.errors import NotFoundError
 from penstock.metrics import MetricsStore
 from penstock.node_store import NodeStore
 from penstock.snapshot.build import SnapshotChannel
 
+if TYPE_CHECKING:
+    from penstock.kit.tenant_session import Services
+
 LONG_POLL_SECONDS = 20.0
 MAX_PUSH_BYTES = 1024 * 1024
 EPOCH_HEADER = "x-penstock-epoch"
+# Largest integer of a column; no prompt has this many versions.
+MAX_VERSION_NUMBER = 2**31 - 1
 
 
 @post("/metrics", status_code=204)
@@ -51,6 +57,14 @@ def _build_entry_response(value: str | None) -> Response[bytes]:
     return Response(value.encode(), status_code=200, media_type="text/plain")
 
 
+@get("/identity", status_code=204)
+async def check_identity(request: Request[Any, Any, Any]) -> None:
+    """Authenticates the credential of a request whose body an engine is still reading. Reads no body and checks no
+    scope: the request itself is checked once it is complete.
+    """
+    await authenticate(request)
+
+
 @get("/snapshot")
 async def get_snapshot(
     published: NamedDependency[SnapshotChannel], epoch: FromQuery[str] = "", worker: FromQuery[int | None] = None
@@ -67,10 +81,38 @@ async def get_snapshot(
     return Response(document, media_type="application/json", headers={EPOCH_HEADER: snapshot.epoch})
 
 
+class PublishedVersion(msgspec.Struct, frozen=True):
+    """A version of a prompt, as the engine reads it."""
+
+    number: int
+    id: str
+    content: dict[str, Any]
+
+
+@get("/prompts/{prompt_id:str}/{number:int}")
+async def get_prompt_version(
+    request: Request[Any, Any, Any], prompt_id: FromPath[str], number: FromPath[int]
+) -> PublishedVersion:
+    """Returns a version of an active prompt that is not in the snapshot. Versions never change, so engines cache them."""
+    services: Services | None = request.app.state["office"]
+    found = await services.find_prompt_version(prompt_id, number) if services and number <= MAX_VERSION_NUMBER else None
+    if found is None:
+        message = "there is no such version of an active prompt"
+        raise NotFoundError(message)
+    return PublishedVersion(found["number"], found["id"], found["content"]["content"])
+
+
 routes = [
     Router(
         "/internal",
-        route_handlers=[accept_metrics, put_node_entry, get_node_entry, get_snapshot],
+        route_handlers=[
+            accept_metrics,
+            put_node_entry,
+            get_node_entry,
+            check_identity,
+            get_snapshot,
+            get_prompt_version,
+        ],
         guards=[engine_only],
         include_in_schema=False,
         request_max_body_size=MAX_PUSH_BYTES,

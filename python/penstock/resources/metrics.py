@@ -1,46 +1,44 @@
-"""Prometheus metrics: those that the engines pushed, and those of the control process."""
+"""Prometheus metrics of this node: those of the edge workers, of the control process and of the log worker."""
 
 from __future__ import annotations
 
-from litestar import get
+from typing import Any
+
+from litestar import Request, get
 from litestar.di import NamedDependency
 
 from penstock.authorization import allow_anyone
-from penstock.errors import NotFoundError
-from penstock.metrics import BatchMetrics, JobMetrics, MetricsStore
-from penstock.records import RecordFeed
+from penstock.errors import ForbiddenError, NotFoundError, UnauthorisedError
+from penstock.kit.client_ip import is_local_client
+from penstock.kit.metrics_report import PROMETHEUS_CONTENT_TYPE, TOKEN_MESSAGE, MetricsReport, has_bearer_token
 from penstock.settings import Settings
-from penstock.snapshot.build import SnapshotChannel
-
-# Litestar adds the charset.
-PROMETHEUS_CONTENT_TYPE = "text/plain; version=0.0.4"
 
 
 @get(
     "/",
     guards=[allow_anyone],
-    sync_to_thread=False,
     media_type=PROMETHEUS_CONTENT_TYPE,
     summary="Metrics",
     tags=["Service"],
 )
-def get_metrics(
+async def get_metrics(
+    request: Request[Any, Any, Any],
     settings: NamedDependency[Settings],
-    figures: NamedDependency[MetricsStore],
-    records: NamedDependency[RecordFeed],
-    batch_figures: NamedDependency[BatchMetrics],
-    job_figures: NamedDependency[JobMetrics],
-    published: NamedDependency[SnapshotChannel],
+    metrics_report: NamedDependency[MetricsReport],
 ) -> str:
-    """Returns all metrics in the Prometheus text format; 404 unless `metrics.enabled` is set."""
+    """Returns all metrics in the Prometheus text format; 404 unless `metrics.enabled` is set. If `metrics.token` is set,
+    requests must send it as bearer token. Otherwise only clients on the same machine get them; others get 403.
+    """
     if not settings.metrics.enabled:
         message = "metrics are off; hint: set ENABLE_PROMETHEUS=true"
         raise NotFoundError(message)
-    record_counts = {"record_batches_written": records.written, "record_batches_refused": records.refused}
-    running = {"publish_waits": published.running.waits, "publish_waits_given_up": published.running.given_up}
-    return figures.render(
-        {**record_counts, **running, **batch_figures.values_by_name(), **job_figures.values_by_name()}
-    )
+    if settings.metrics.token:
+        if not has_bearer_token(request.headers.get("authorization", ""), settings.metrics.token):
+            raise UnauthorisedError(TOKEN_MESSAGE)
+    elif not is_local_client(request):
+        message = "metrics are for clients on this machine; hint: set metrics.token, or metrics.listen"
+        raise ForbiddenError(message)
+    return await metrics_report.render()
 
 
 routes = [get_metrics]

@@ -1,24 +1,33 @@
-"""The model catalogue: models that the workspace's providers offer, each named `@slug/model`."""
+"""The model catalogue: models that the workspace's providers offer, each named `@slug/model`, or by its plain name if
+the key has only one provider.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 from litestar import Request, get
-from litestar.di import NamedDependency
+from litestar.di import NamedDependency, Provide
 from litestar.params import PathParameter, QueryParameter
-from msgspec import Meta
 from sqlalchemy import or_, select
 
 from penstock.authorization import require_scopes
 from penstock.errors import STORE_UNAVAILABLE_MESSAGE, InvalidError, NotFoundError, UnavailableError
+from penstock.kit.client_format import detect_client_format
 from penstock.kit.integrations import usable_condition
-from penstock.kit.shared_fields import ObjectType, WorkspaceFilter
+from penstock.kit.shared_fields import WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.pricing.price_book import PriceBook
 from penstock.resources import _last_known
+from penstock.resources._model_formats import (
+    AnyModel,
+    AnyModelList,
+    CatalogueModel,
+    PageBounds,
+    to_client_list,
+    to_client_model,
+)
 from penstock.schemas import now
 from penstock.snapshot.build import SnapshotChannel, StoreData
 from penstock.store.tables import api_keys, configs, integration_models, integrations, providers
@@ -33,41 +42,6 @@ REQUIRED_SCOPES = ("completions.write", "virtual_keys.list", "models.list")
 MAX_PAGE_SIZE = 1000
 
 
-class CatalogueModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of the catalogue."""
-
-    id: Annotated[str, Meta(description="model name for requests: `@slug/model`")]
-    created: Annotated[int, Meta(description="when its provider was created here, in Unix seconds")]
-    owned_by: Annotated[str, Meta(description="name of the provider in the engine")]
-    object: ObjectType = "model"
-
-
-class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of the models that may be used."""
-
-    data: Annotated[list[CatalogueModel], Meta(description="models of this page")]
-    total_count: Annotated[int, Meta(description="number of models on all pages")]
-    object: ObjectType = "list"
-
-
-class AnthropicModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model in the format of Anthropic's API."""
-
-    id: Annotated[str, Meta(description="model name for requests: `@slug/model`")]
-    display_name: Annotated[str, Meta(description="the same")]
-    created_at: Annotated[datetime, Meta(description="when its provider was created here")]
-    type: Annotated[Literal["model"], Meta(description="type of the object")] = "model"
-
-
-class AnthropicModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of the models that may be used, in the format of Anthropic's API."""
-
-    data: Annotated[list[AnthropicModel], Meta(description="models of this page")]
-    first_id: Annotated[str | None, Meta(description="id of the first model; null for an empty page")]
-    last_id: Annotated[str | None, Meta(description="id of the last model; null for an empty page")]
-    has_more: Annotated[bool, Meta(description="true if more models follow the last one")]
-
-
 ServiceParam = Annotated[
     str | None, QueryParameter(name="ai_service", description="only models of this type of provider")
 ]
@@ -77,102 +51,190 @@ LimitParam = Annotated[
 ]
 OffsetParam = Annotated[int, QueryParameter(ge=0, description="number of models to skip")]
 AfterParam = Annotated[str | None, QueryParameter(description="only models that follow the model with this id")]
+BeforeParam = Annotated[str | None, QueryParameter(description="only models that precede the model with this id")]
+PageSizeParam = Annotated[
+    int | None, QueryParameter(ge=1, le=MAX_PAGE_SIZE, description="the same as `limit`, for Cohere's SDK")
+]
+CamelPageSizeParam = Annotated[
+    int | None,
+    QueryParameter(name="pageSize", ge=1, le=MAX_PAGE_SIZE, description="the same as `limit`, for Google's SDK"),
+]
+TokenParam = Annotated[
+    int | None, QueryParameter(ge=0, description="`next_page_token` of the page before, for Cohere's SDK")
+]
+CamelTokenParam = Annotated[
+    int | None,
+    QueryParameter(name="pageToken", ge=0, description="`nextPageToken` of the page before, for Google's SDK"),
+]
 SortParam = Annotated[
     Literal["name", "provider", "ai_service"], QueryParameter(description="field that the list is sorted by")
 ]
 OrderParam = Annotated[Literal["asc", "desc"], QueryParameter(description="direction")]
 
 
-SORT_KEYS: dict[str, Callable[[CatalogueModel], tuple[str, ...]]] = {
-    "name": lambda model: (model.id.partition("/")[2], model.id),
+class CallableModel(NamedTuple):
+    """A model that a saved provider offers."""
+
+    name: str
+    provider_slug: str
+    service: str
+    created_seconds: int
+
+    @property
+    def id(self) -> str:
+        """Name for requests that names the provider too."""
+        return f"@{self.provider_slug}/{self.name}"
+
+    def to_catalogue(self, *, is_plain: bool) -> CatalogueModel:
+        """Returns the entry of the catalogue, under the plain name or the one with the provider."""
+        return CatalogueModel(
+            id=self.name if is_plain else self.id, created=self.created_seconds, owned_by=self.service
+        )
+
+
+class ProviderChoice(NamedTuple):
+    """Providers that the config of a request names: their slugs, `None` if it names none.
+
+    `has_plain_names` is true if requests of the key reach only one provider, so that they need not name it.
+    """
+
+    slugs: set[str] | None
+    has_plain_names: bool
+
+
+class ListWindow(msgspec.Struct, frozen=True):
+    """The part of the model list that is requested."""
+
+    limit: int | None
+    offset: int
+    after_id: str | None
+    before_id: str | None
+
+    def find_bounds(self, found: list[CatalogueModel]) -> PageBounds:
+        """Returns the positions of the requested models in the whole list."""
+        start, end = self.offset, len(found)
+        if self.after_id is not None:
+            start += _find_position("after_id", self.after_id, found) + 1
+        if self.before_id is not None:
+            end = _find_position("before_id", self.before_id, found)
+            if self.limit is not None and self.after_id is None:
+                start = max(start, end - self.limit)
+        end = end if self.limit is None else min(end, start + self.limit)
+        return PageBounds(start, max(start, end), goes_back=self.before_id is not None)
+
+
+SORT_KEYS: dict[str, Callable[[CallableModel], tuple[str, ...]]] = {
+    "name": lambda model: (model.name, model.id),
     "provider": lambda model: (model.id,),
-    "ai_service": lambda model: (model.owned_by, model.id),
+    "ai_service": lambda model: (model.service, model.id),
 }
 
 
-@get("/", guards=[require_scopes(*REQUIRED_SCOPES)], summary="List models", tags=TAGS)
+def read_list_window(  # noqa: PLR0913, PLR0917 - the names that the SDKs have for them
+    limit: LimitParam = None,
+    offset: OffsetParam = 0,
+    after_id: AfterParam = None,
+    before_id: BeforeParam = None,
+    page_size: PageSizeParam = None,
+    camel_page_size: CamelPageSizeParam = None,
+    page_token: TokenParam = None,
+    camel_page_token: CamelTokenParam = None,
+) -> ListWindow:
+    """Reads the query parameters for pages. Each API has other names for them."""
+    sizes = (size for size in (limit, page_size, camel_page_size) if size is not None)
+    return ListWindow(next(sizes, None), offset or page_token or camel_page_token or 0, after_id, before_id)
+
+
+@get(
+    "/",
+    guards=[require_scopes(*REQUIRED_SCOPES)],
+    dependencies={"window": Provide(read_list_window, sync_to_thread=False)},
+    summary="List models",
+    tags=TAGS,
+)
 async def list_models(  # noqa: PLR0913, PLR0917 - the filters that there are
     request: Request[Any, Any, Any],
     work: NamedDependency[RequestContext],
     prices: NamedDependency[PriceBook],
     published: NamedDependency[SnapshotChannel],
+    window: NamedDependency[ListWindow],
     workspace_id: WorkspaceFilter = None,
     ai_service: ServiceParam = None,
     provider: ProviderParam = None,
-    limit: LimitParam = None,
-    offset: OffsetParam = 0,
-    after_id: AfterParam = None,
     sort: SortParam = "name",
     order: OrderParam = "asc",
-) -> ModelList | AnthropicModelList:
+) -> AnyModelList:
     """Lists the models that may be used. If the request, key or token has a config, lists only models of the providers
-    that it names.
+    that it names. If the config of the key names one provider, its models have their plain names.
 
-    Clients that send `anthropic-version` get Anthropic's format. While the database is unavailable, workspace keys
-    get the models of the last snapshot.
+    Clients of Anthropic (`anthropic-version`), Google (`x-goog-api-key`, `x-goog-api-client`) and Cohere (`user-agent`)
+    get the format of their API. While the database is unavailable, workspace keys get the models of the last snapshot.
     """
-    try:
-        async with work.read_session(workspace_id) as session:
-            provider_slugs = await _find_requested_providers(session, request)
-            rows, models_by_integration = await _load_providers(session)
-    except UnavailableError:
-        snapshot = _open_last_snapshot(work, published, workspace_id)
-        config_id, may_leave = _last_known.find_default_config(published.stored, work.caller)
-        provider_slugs = _find_config_providers(
-            _select_config(request, config_id, may_leave=may_leave), snapshot.find_config
-        )
-        rows, models_by_integration = snapshot.list_providers()
+    choice, rows, models_by_integration = await _load_catalogue(request, work, published, workspace_id)
     found = [
         model
         for row in rows
         if (ai_service is None or row["ai_provider_id"] == ai_service)
         and (provider is None or row["slug"] == provider.removeprefix("@"))
-        and (provider_slugs is None or row["slug"] in provider_slugs)
+        and (choice.slugs is None or row["slug"] in choice.slugs)
         for model in await _list_provider_models(row, models_by_integration, prices)
     ]
     found.sort(key=SORT_KEYS[sort], reverse=order == "desc")
-    if after_id is not None:
-        position = next((at for at, model in enumerate(found, 1) if model.id == after_id), None)
-        if position is None:
-            raise InvalidError(f"after_id: there is no model {after_id!r} in this list")
-        offset += position
-    end = None if limit is None else offset + limit
-    page = found[offset:end]
-    if request.headers.get("anthropic-version") is not None:
-        return _to_anthropic_list(page, has_more=offset + len(page) < len(found))
-    return ModelList(data=page, total_count=len(found))
-
-
-def _to_anthropic_list(page: list[CatalogueModel], *, has_more: bool) -> AnthropicModelList:
-    data = [
-        AnthropicModel(id=model.id, display_name=model.id, created_at=datetime.fromtimestamp(model.created, UTC))
-        for model in page
-    ]
-    first, last = (data[0].id, data[-1].id) if data else (None, None)
-    return AnthropicModelList(data=data, first_id=first, last_id=last, has_more=has_more)
+    listed = [model.to_catalogue(is_plain=choice.has_plain_names) for model in found]
+    return to_client_list(detect_client_format(request.headers), listed, window.find_bounds(listed))
 
 
 @get("/{model:path}", guards=[require_scopes(*REQUIRED_SCOPES)], summary="Get model", tags=TAGS)
 async def get_model(
-    model: Annotated[str, PathParameter(description="id of the model: `@slug/model`")],
+    request: Request[Any, Any, Any],
+    model: Annotated[str, PathParameter(description="id of the model: `@slug/model`, or `model` alone")],
     work: NamedDependency[RequestContext],
     prices: NamedDependency[PriceBook],
     published: NamedDependency[SnapshotChannel],
     workspace_id: WorkspaceFilter = None,
-) -> CatalogueModel:
-    """Returns one model that may be used."""
+) -> AnyModel:
+    """Returns one model that may be used. A name without a provider is that of a model of the providers that the config
+    of the request, key or token names.
+    """
     wanted = model.removeprefix("/")
-    slug = wanted.removeprefix("@").partition("/")[0]
+    choice, rows, models_by_integration = await _load_catalogue(request, work, published, workspace_id)
+    slug, separator, name = wanted.removeprefix("@").partition("/")
+    named = [(row, name) for row in rows if wanted.startswith("@") and separator and row["slug"] == slug]
+    # Some providers have models whose own names begin with `@`.
+    chosen = [(row, wanted) for row in rows if choice.slugs is not None and row["slug"] in choice.slugs]
+    for row, wanted_name in [*named, *chosen]:
+        found = await _find_provider_model(row, wanted_name, models_by_integration, prices)
+        if found:
+            listed = found.to_catalogue(is_plain=wanted_name == wanted)
+            return to_client_model(detect_client_format(request.headers), listed)
+    raise NotFoundError(
+        f"there is no model {wanted!r} in the catalogue; hint: `@slug/model` names the provider too, and GET /v1/models lists the names"
+    )
+
+
+def _find_position(field: str, wanted: str, found: list[CatalogueModel]) -> int:
+    position = next((at for at, model in enumerate(found) if model.id == wanted), None)
+    if position is None:
+        raise InvalidError(f"{field}: there is no model {wanted!r} in this list")
+    return position
+
+
+async def _load_catalogue(
+    request: Request[Any, Any, Any], work: RequestContext, published: SnapshotChannel, workspace_id: str | None
+) -> tuple[ProviderChoice, list[Row], dict[str, list[Row]]]:
+    """Returns the providers that the request may use: those of its config, all usable ones, and the model entries by
+    integration id. Reads the last snapshot if the database is unavailable.
+    """
     try:
         async with work.read_session(workspace_id) as session:
-            rows, models_by_integration = await _load_providers(session)
+            choice = await _find_requested_providers(session, request)
+            return choice, *await _load_providers(session)
     except UnavailableError:
-        rows, models_by_integration = _open_last_snapshot(work, published, workspace_id).list_providers()
-    for row in (row for row in rows if row["slug"] == slug):
-        for found in await _list_provider_models(row, models_by_integration, prices):
-            if found.id == wanted:
-                return found
-    raise NotFoundError(f"there is no model {wanted!r} in the catalogue")
+        snapshot = _open_last_snapshot(work, published, workspace_id)
+        config_id, may_leave = _last_known.find_default_config(published.stored, work.caller)
+        sent, is_default = _select_config(request, config_id, may_leave=may_leave)
+        slugs = _find_config_providers(sent, snapshot.find_config)
+        return _choose_providers(request, slugs, is_default=is_default), *snapshot.list_providers()
 
 
 async def _load_providers(session: TenantSession) -> tuple[list[Row], dict[str, list[Row]]]:
@@ -195,18 +257,30 @@ async def _load_providers(session: TenantSession) -> tuple[list[Row], dict[str, 
 
 async def _list_provider_models(
     row: Row, models_by_integration: dict[str, list[Row]], prices: PriceBook
-) -> list[CatalogueModel]:
-    enabled_by_slug = {
-        model["slug"]: model["enabled"] for model in models_by_integration.get(row["integration_id"], [])
-    }
-    slugs = {slug for slug, enabled in enabled_by_slug.items() if enabled}
+) -> list[CallableModel]:
+    enabled_by_slug = _enabled_by_slug(row, models_by_integration)
+    names = {name for name, enabled in enabled_by_slug.items() if enabled}
     if row["allow_all_models"]:
-        slugs |= set(await prices.list_models(row["ai_provider_id"])) - set(enabled_by_slug)
-    created_seconds = row["created_at"] // 1000
-    return [
-        CatalogueModel(id=f"@{row['slug']}/{slug}", created=created_seconds, owned_by=row["ai_provider_id"])
-        for slug in sorted(slugs)
-    ]
+        names |= set(await prices.list_callable_models(row["ai_provider_id"])) - set(enabled_by_slug)
+    return [_to_callable_model(row, name) for name in sorted(names)]
+
+
+async def _find_provider_model(
+    row: Row, name: str, models_by_integration: dict[str, list[Row]], prices: PriceBook
+) -> CallableModel | None:
+    """Returns a model that the provider offers, also one that is not listed: a version or variant with a known price."""
+    is_enabled = _enabled_by_slug(row, models_by_integration).get(name)
+    if is_enabled is None:
+        is_enabled = row["allow_all_models"] and await prices.is_callable_model(row["ai_provider_id"], name)
+    return _to_callable_model(row, name) if is_enabled else None
+
+
+def _enabled_by_slug(row: Row, models_by_integration: dict[str, list[Row]]) -> dict[str, bool]:
+    return {model["slug"]: model["enabled"] for model in models_by_integration.get(row["integration_id"], [])}
+
+
+def _to_callable_model(row: Row, name: str) -> CallableModel:
+    return CallableModel(name, row["slug"], row["ai_provider_id"], row["created_at"] // 1000)
 
 
 class SnapshotWorkspaceView(NamedTuple):
@@ -236,23 +310,39 @@ def _open_last_snapshot(
     return SnapshotWorkspaceView(published.stored, key_workspace_id)
 
 
-async def _find_requested_providers(session: TenantSession, request: Request[Any, Any, Any]) -> set[str] | None:
-    """Returns the slugs of the providers that the config of the request or its key names; `None` if the config names
-    none.
-    """
+async def _find_requested_providers(session: TenantSession, request: Request[Any, Any, Any]) -> ProviderChoice:
+    """Returns the providers that the config of the request or its key names."""
     config_id, may_leave = await _find_default_config(session)
-    sent = _select_config(request, config_id, may_leave=may_leave)
+    sent, is_default = _select_config(request, config_id, may_leave=may_leave)
     if sent is None or _is_inline_config(sent):
-        return _find_config_providers(sent, lambda _: None)
-    row = await session.find(configs, sent)
-    return _find_config_providers(sent, lambda _: row["config"] if row else None)
+        slugs = _find_config_providers(sent, lambda _: None)
+    else:
+        row = await session.find(configs, sent)
+        slugs = _find_config_providers(sent, lambda _: row["config"] if row else None)
+    return _choose_providers(request, slugs, is_default=is_default)
 
 
-def _select_config(request: Request[Any, Any, Any], default_config: str | None, *, may_leave: bool) -> str | None:
-    """Returns the config that applies to a request. A key or token that allows no override always uses its own config."""
+def _choose_providers(request: Request[Any, Any, Any], slugs: set[str] | None, *, is_default: bool) -> ProviderChoice:
+    """Returns the providers of a config, and whether the request reaches its models by their plain names."""
+    names_provider = any(_control_header(request, name) for name in ("provider", "virtual-key"))
+    return ProviderChoice(slugs, is_default and not names_provider and slugs is not None and len(slugs) == 1)
+
+
+def _control_header(request: Request[Any, Any, Any], name: str) -> str | None:
     prefixes = ("x-gateway-", *request.app.state.get("header_aliases", ()))
-    sent = next((found for prefix in prefixes if (found := request.headers.get(f"{prefix}config"))), None)
-    return default_config or sent if sent is None or not may_leave else sent
+    return next((found for prefix in prefixes if (found := request.headers.get(f"{prefix}{name}"))), None)
+
+
+def _select_config(
+    request: Request[Any, Any, Any], default_config: str | None, *, may_leave: bool
+) -> tuple[str | None, bool]:
+    """Returns the config that applies to a request, and true if it is that of the key or token. A key or token that
+    allows no override always uses its own config.
+    """
+    sent = _control_header(request, "config")
+    if default_config and (sent is None or not may_leave):
+        return default_config, True
+    return sent, False
 
 
 def _is_inline_config(sent: str) -> bool:

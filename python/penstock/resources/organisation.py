@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from litestar import get, put
@@ -14,12 +14,14 @@ from sqlalchemy import select
 from penstock.authorization import require_scopes
 from penstock.kit import roles
 from penstock.kit.authentication import session_ttl_seconds
+from penstock.kit.guardrail_defaults import DEFAULT_FIELDS, find_slugs, resolve_guardrails
+from penstock.kit.log_exports import ExportField
 from penstock.kit.resource import Resource
 from penstock.kit.rules import DATA_PLANE, MAX_SESSION_SECONDS, MIN_SESSION_SECONDS, OVERRIDES, Rules, merge_rules
-from penstock.kit.shared_fields import ObjectType, OptionalGuardrails
+from penstock.kit.shared_fields import GuardrailReference, Id, ObjectType, Slug
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.resources.workspaces import WORKSPACES
-from penstock.schemas import EmptyResponse
+from penstock.schemas import EmptyResponse, sent_fields
 from penstock.store.tables import organisations, workspaces
 
 if TYPE_CHECKING:
@@ -46,37 +48,12 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_session_ttl: SessionTtlField
 
 
-# Fields that a log export may contain.
-ExportField = Literal[
-    "id",
-    "trace_id",
-    "created_at",
-    "request",
-    "response",
-    "is_success",
-    "ai_org",
-    "ai_model",
-    "req_units",
-    "res_units",
-    "total_units",
-    "request_url",
-    "cost",
-    "cost_currency",
-    "response_time",
-    "response_status_code",
-    "mode",
-    "config",
-    "prompt_slug",
-    "metadata",
-]
-
-
 class ExportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Fields that log exports leave out."""
 
     denied_fields: Annotated[
         Annotated[list[ExportField], Meta(max_length=64)],
-        Meta(description="fields that no export contains; stored only, because there are no exports yet"),
+        Meta(description="fields that no log export may contain"),
     ]
 
 
@@ -135,6 +112,7 @@ DisableAutoProvisionField = Annotated[
 class UpdateOrganisationSettings(Rules, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings to update; omitted fields keep their values, null removes a rule."""
 
+    READ_ONLY: ClassVar = ("object",)
     session_settings: Annotated[SessionSettings | UnsetType | None, Meta(description="rules for sessions")] = UNSET
     security_settings: SecurityFlagsField = UNSET
     security_settings_overrides: SecurityOverridesField = UNSET
@@ -142,7 +120,7 @@ class UpdateOrganisationSettings(Rules, frozen=True, forbid_unknown_fields=True,
     export_settings: Annotated[ExportSettings | UnsetType | None, Meta(description="rules for log exports")] = UNSET
     data_visibility: Annotated[
         DataVisibility | UnsetType | None,
-        Meta(description="visibility of logs; stored only, because there are no logs yet"),
+        Meta(description="visibility of logs and analytics"),
     ] = UNSET
     disable_auto_provision_user: DisableAutoProvisionField = UNSET
 
@@ -190,27 +168,47 @@ class OrganisationSettingsDetail(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description=AUTO_CREATE_DESCRIPTION.format("the default workspace"))
     ]
     export_settings: Annotated[ExportSettingsDetail, Meta(description="rules for log exports")]
-    data_visibility: Annotated[
-        DataVisibilityDetail, Meta(description="visibility of logs; stored only, because there are no logs yet")
-    ]
+    data_visibility: Annotated[DataVisibilityDetail, Meta(description="visibility of logs and analytics")]
     disable_auto_provision_user: Annotated[
         bool, Meta(description="true if signing in at the identity provider must not create a user")
     ]
     object: ObjectType = "organisation-settings"
 
 
-class UpdateOrganisationDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Defaults for all workspaces; a workspace may set its own. Omitted fields keep their values, null clears them."""
+class NamedGuardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A guardrail as responses name it."""
 
-    input_guardrails: OptionalGuardrails = UNSET
-    output_guardrails: OptionalGuardrails = UNSET
+    id: Annotated[GuardrailReference, Meta(description="its id")]
+    slug: Annotated[str | None, Meta(description="its slug")] = None
+
+
+_NamedGuardrails = Annotated[list[GuardrailReference | NamedGuardrail], Meta(max_length=100)]
+DefaultGuardrails = Annotated[
+    _NamedGuardrails | UnsetType | None,
+    Meta(description="ids or slugs of guardrails of the organisation, or objects as responses have them"),
+]
+
+
+class UpdateOrganisationDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Guardrails for all workspaces, besides their own. Omitted fields keep their values, null clears them."""
+
+    READ_ONLY: ClassVar = ("object",)
+    input_guardrails: DefaultGuardrails = UNSET
+    output_guardrails: DefaultGuardrails = UNSET
+
+
+class DefaultGuardrail(msgspec.Struct, frozen=True):
+    """A default guardrail."""
+
+    id: Id
+    slug: Slug
 
 
 class OrganisationDefaultsDetail(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults of the organisation."""
 
-    input_guardrails: Annotated[list[str], Meta(description="guardrails that run before each request")]
-    output_guardrails: Annotated[list[str], Meta(description="guardrails that run after each response")]
+    input_guardrails: Annotated[list[DefaultGuardrail], Meta(description="guardrails that check each request")]
+    output_guardrails: Annotated[list[DefaultGuardrail], Meta(description="guardrails that check each response")]
     object: ObjectType = "organisation-defaults"
 
 
@@ -246,12 +244,13 @@ async def update_settings(
 
 @get("/defaults", guards=[require_scopes("organisation_settings.read")], summary="Get organisation defaults", tags=TAGS)
 async def get_defaults(work: NamedDependency[RequestContext]) -> OrganisationDefaultsDetail:
-    """Returns the defaults for all workspaces that do not set their own."""
+    """Returns the guardrails that apply to all workspaces which are not excluded from them."""
     async with work.read_session() as session:
         defaults = (await _load_row(session))["settings"].get("defaults", {})
-        return OrganisationDefaultsDetail(
-            **{name: defaults.get(name, []) for name in ("input_guardrails", "output_guardrails")}
-        )
+        ids: dict[str, list[str]] = {name: defaults.get(name, []) for name in DEFAULT_FIELDS}
+        slugs = await find_slugs(session, (own_id for own_ids in ids.values() for own_id in own_ids))
+        inputs, outputs = ([DefaultGuardrail(own_id, slugs[own_id]) for own_id in ids[name]] for name in DEFAULT_FIELDS)
+        return OrganisationDefaultsDetail(input_guardrails=inputs, output_guardrails=outputs)
 
 
 @put(
@@ -263,13 +262,15 @@ async def get_defaults(work: NamedDependency[RequestContext]) -> OrganisationDef
 async def update_defaults(
     data: JSONBody[UpdateOrganisationDefaults], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Updates defaults; omitted fields keep their values."""
+    """Updates defaults; omitted fields keep their values. Only guardrails of the organisation can be defaults."""
     async with work.write_session() as session:
         row = await _load_row(session)
         rules = row["settings"]
-        given: dict[str, list[str]] = {
-            name: value or [] for name, value in msgspec.structs.asdict(data).items() if value is not UNSET
-        }
+        given: dict[str, list[str]] = {}
+        sent: dict[str, list[str | NamedGuardrail] | None] = sent_fields(data)
+        for name, value in sent.items():
+            keys = [one if isinstance(one, str) else one.id for one in value or []]
+            given[name] = await resolve_guardrails(session, name, keys, None)
         changed = {**rules, "defaults": {**rules.get("defaults", {}), **given}}
         await ORGANISATION.update(session, row, {"settings": changed})
         return EmptyResponse()
@@ -316,7 +317,8 @@ def _to_settings_detail(rules: Mapping[str, Any]) -> OrganisationSettingsDetail:
         block_inline_config=rules.get("block_inline_config", False),
         user_api_key_ttl=rules.get("user_api_key_ttl"),
         session_settings=SessionSettingsDetail(session_ttl_seconds(rules)),
-        security_settings=roles.effective_flags({}, rules),
+        # Without `data_visibility`: a client that sends back what it read would otherwise store those flags twice.
+        security_settings=roles.effective_flags(rules),
         security_settings_overrides=rules.get(OVERRIDES, {}),
         user_api_key_auto_create=rules.get("user_api_key_auto_create", False),
         default_workspace_user_api_key_auto_create=rules.get("default_workspace_user_api_key_auto_create", False),

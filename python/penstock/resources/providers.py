@@ -60,7 +60,6 @@ async def create_provider(session: TenantSession, data: CreateProvider) -> Creat
 
 routes = [
     PROVIDER_ROUTES.create_route(CreateProvider, Created, create_provider),
-    *PROVIDER_ROUTES.read_routes(ProviderDetail),
-    PROVIDER_ROUTES.update_route(UpdateProvider, Created, PROVIDER_ROUTES.update_row),
+    *PROVIDER_ROUTES.routes_of(ProviderDetail, UpdateProvider, Created, PROVIDER_ROUTES.update_row),
     PROVIDER_ROUTES.delete_route(PROVIDER_ROUTES.delete_row),
 ]

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from litestar import get
+from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 from msgspec import Meta
 from sqlalchemy import or_
 
+from penstock.authorization import require_scopes
 from penstock.ids import new_id
 from penstock.kit import provider_options, shared_fields
 from penstock.kit.crud_routes import CrudRoutes, ListQuery, plain_renderer
 from penstock.kit.listing import PageSizes
 from penstock.kit.resource import Resource
 from penstock.kit.shared_fields import UNSET, TagsFilter, UnsetType, tag_conditions
+from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import Created, EmptyResponse, field_error, sent_fields
 from penstock.secrets import mappings, references
 from penstock.store.tables import secret_references
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from penstock.kit.tenant_session import TenantSession
     from penstock.store.tenant import Row
 
 REFERENCES = Resource("secret_references", secret_references, publishes=True)
@@ -106,8 +109,12 @@ class SecretReferenceDetail(SecretReferenceSummary, frozen=True, kw_only=True):
     secret_path: SecretPathField
     secret_key: SecretKeyField
     auth_config: AuthConfigField
-    allow_all_workspaces: Annotated[bool, Meta(description="true if all workspaces may use it")]
-    allowed_workspaces: Annotated[list[str], Meta(description="ids of the workspaces that may use it, if not all may")]
+    allow_all_workspaces: Annotated[
+        bool,
+        Meta(
+            description="true if all workspaces may use it; else `/secret-references/{id}/workspaces` lists those that may"
+        ),
+    ]
     tags: shared_fields.Tags
     created_by: shared_fields.CreatedBy
 
@@ -136,7 +143,9 @@ def build_list_query(
 async def create_reference(session: TenantSession, data: CreateSecretReference) -> Created:
     """Saves where a secret is stored. The gateway fetches the secret when an integration uses it, and never shows it."""
     session.caller.check_organisation(data.organisation_id)
-    references.check_auth_config(data.manager_type, data.auth_config, lends=session.allows_machine_identity)
+    references.check_auth_config(
+        data.manager_type, data.auth_config, lends=session.allows_machine_identity, fetcher=session.fetcher
+    )
     row_id = new_id()
     values: dict[str, Any] = {
         **{name: getattr(data, name) for name in (*UPDATABLE_FIELDS, "manager_type")},
@@ -186,7 +195,9 @@ async def _encrypt_auth_config(
         merged = {**row["auth_config"], **sent}
         wanted = references.auth_config_type(row["manager_type"], merged).__struct_fields__
         sent = {name: value for name, value in merged.items() if name in wanted or name not in row["auth_config"]}
-        references.check_auth_config(row["manager_type"], sent, lends=session.allows_machine_identity)
+        references.check_auth_config(
+            row["manager_type"], sent, lends=session.allows_machine_identity, fetcher=session.fetcher
+        )
     shown, hidden = provider_options.split_secrets("auth_config", sent, row["auth_config"] if row else {}, before)
     sealed = await session.seal(msgspec.json.encode(hidden).decode(), owner) if hidden else None
     return {"auth_config": shown, "sealed_auth_config": sealed}
@@ -214,11 +225,38 @@ async def _resolve_access(
     return {} if data.allow_all_workspaces is UNSET else {"allow_all_workspaces": False}
 
 
+class ReferenceWorkspaces(msgspec.Struct, frozen=True, kw_only=True):
+    """Workspaces that may use a secret reference."""
+
+    allow_all_workspaces: Annotated[bool, Meta(description="true if all workspaces may use it")]
+    allowed_workspaces: Annotated[list[str], Meta(description="ids of the workspaces that may use it, if not all may")]
+    object: shared_fields.ObjectType = "secret-reference-workspaces"
+
+
+@get(
+    "/{key:str}/workspaces",
+    guards=[require_scopes("secret_references.read")],
+    summary="List workspaces of a secret reference",
+    tags=["Secret References"],
+)
+async def list_workspaces(key: shared_fields.IdOrSlug, work: NamedDependency[RequestContext]) -> ReferenceWorkspaces:
+    """Returns the workspaces that may use a secret reference."""
+    async with work.read_session() as session:
+        row = await REFERENCES.get(session, key)
+        return ReferenceWorkspaces(
+            allow_all_workspaces=row["allow_all_workspaces"], allowed_workspaces=row["allowed_workspaces"]
+        )
+
+
 CRUD_ROUTES = CrudRoutes(REFERENCES, "secret reference", ["Secret References"])
+SHOW_DETAIL = plain_renderer(SecretReferenceDetail)
 routes = [
     CRUD_ROUTES.create_route(CreateSecretReference, Created, create_reference),
     CRUD_ROUTES.list_route(SecretReferenceSummary, plain_renderer(SecretReferenceSummary), build_list_query),
-    CRUD_ROUTES.get_route(SecretReferenceDetail, plain_renderer(SecretReferenceDetail)),
-    CRUD_ROUTES.update_route(UpdateSecretReference, EmptyResponse, update_reference),
+    CRUD_ROUTES.get_route(SecretReferenceDetail, SHOW_DETAIL),
+    list_workspaces,
+    CRUD_ROUTES.update_route(
+        UpdateSecretReference, EmptyResponse, update_reference, SecretReferenceDetail, SHOW_DETAIL
+    ),
     CRUD_ROUTES.delete_route(delete_reference),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -11,17 +12,18 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 from sqlalchemy import or_
 
-from penstock.authorization import SCOPES_BY_KEY_TYPE, require_scopes, user_scopes
+from penstock.authorization import reject_unusable_scopes, require_scopes, user_scopes
 from penstock.errors import ConflictError
 from penstock.kit import invites, keys, members
 from penstock.kit.client_ip import public_base_url
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
+from penstock.kit.default_metadata import check_default_metadata
 from penstock.kit.invites import INVITES
 from penstock.kit.listing import equality_conditions
 from penstock.kit.members import Role
 from penstock.kit.shared_fields import CreatedAt, Email, EmailFilter, Id, ObjectType, OptionalTimestamp
 from penstock.kit.tenant_session import RequestContext, TenantSession
-from penstock.schemas import EmptyResponse, field_error, now, row_to_struct
+from penstock.schemas import EmptyResponse, field_error, now, row_to_struct, to_milliseconds
 from penstock.settings import Settings
 from penstock.store.tables import invites as rows
 from penstock.store.tables import workspaces
@@ -36,6 +38,12 @@ INVITE_PAGE_PATH = "/v1/auth/invites"
 OrganisationRole = Annotated[Literal["admin", "member"], Meta(description="role of the person in the organisation")]
 
 
+ProposedName = Annotated[
+    Annotated[str, Meta(max_length=255)] | None,
+    Meta(description="name of the person, used unless they give another one"),
+]
+
+
 class InviteWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A workspace that the person joins, and the role in it."""
 
@@ -43,10 +51,15 @@ class InviteWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Role
 
 
-class InviteKeyDetails(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Scopes of the API key that the person gets in each of the workspaces."""
+class InviteKeyDetails(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The API key that the person gets in each of the workspaces."""
 
     scopes: Annotated[list[str], Meta(min_length=1, description="scopes of the keys")]
+    name: Annotated[Annotated[str, Meta(min_length=1, max_length=255)] | None, Meta(description="name of the keys")] = (
+        None
+    )
+    expiry: Annotated[datetime | None, Meta(description="time at which the keys expire, ISO 8601")] = None
+    metadata: Annotated[dict[str, str] | None, Meta(description="metadata of every request with the keys")] = None
 
 
 class NewInvite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -54,9 +67,12 @@ class NewInvite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     email: Email
     role: OrganisationRole
+    first_name: ProposedName = None
+    last_name: ProposedName = None
     workspaces: Annotated[
-        list[InviteWorkspace], Meta(max_length=MAX_WORKSPACES, description="workspaces to join, with the role in each")
-    ]
+        list[InviteWorkspace],
+        Meta(max_length=MAX_WORKSPACES, description="workspaces to join, with the role in each; default: none"),
+    ] = []
     workspace_api_key_details: Annotated[
         InviteKeyDetails | None, Meta(description="API keys that the person gets in these workspaces")
     ] = None
@@ -86,6 +102,8 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True):
     id: Id
     email: Email
     role: Annotated[str, Meta(description="`admin` or `member`")]
+    first_name: ProposedName
+    last_name: ProposedName
     created_at: CreatedAt
     expires_at: Annotated[str, Meta(description="time until which the link can be used")]
     accepted_at: OptionalTimestamp
@@ -121,16 +139,20 @@ async def create_invite(
         await _reject_existing_user_or_invite(session, email)
         session.check_grantable_scopes(user_scopes(data.role), None)
         token, link_columns = invites.create_link()
+        joined = [await _resolve_workspace(session, index, one) for index, one in enumerate(data.workspaces)]
         values = {
             **link_columns,
             "email": email,
             "role": data.role,
-            "workspaces": [
-                await _resolve_workspace(session, index, workspace) for index, workspace in enumerate(data.workspaces)
-            ],
-            "key_scopes": await _validate_key_scopes(session, data.workspace_api_key_details),
+            "first_name": data.first_name,
+            "last_name": data.last_name,
+            "workspaces": joined,
+            "key_scopes": await _validate_key_details(
+                session, data.workspace_api_key_details, [one["id"] for one in joined]
+            ),
             "accepted_at": None,
             "invited_by": work.caller.actor_id,
+            "holders": sorted(work.caller.authorities) or None,
         }
         row = await INVITES.create(session, values)
         return CreatedInvite(row["id"], f"{public_base_url(settings, request)}{INVITE_PAGE_PATH}?token={token}")
@@ -196,13 +218,16 @@ async def resend_invite(
         # Anyone who learns the link can become the invited person, so the caller must hold every right that it grants.
         await _reject_existing_user_or_invite(session, row["email"], row["id"])
         session.check_grantable_scopes(user_scopes(row["role"]), None)
-        session.check_grantable_scopes(row["key_scopes"] or [], None)
-        if row["key_scopes"]:
+        details = invites.key_details(row)
+        session.check_grantable_scopes(details["scopes"], None)
+        if details["scopes"]:
             await keys.reject_escalation(session, keys.UNLIMITED_COLUMNS)
         for workspace in row["workspaces"]:
             await members.check_grantable_role(session, workspace["role"], workspace["id"])
         token, link_columns = invites.create_link()
-        await INVITES.update(session, row, link_columns)
+        # The new link is known to this caller, and the person may still have been invited by the first one.
+        holders = sorted({*(row["holders"] or []), *work.caller.authorities}) or None
+        await INVITES.update(session, row, {**link_columns, "holders": holders})
         return ResentInvite(f"{public_base_url(settings, request)}{INVITE_PAGE_PATH}?token={token}")
 
 
@@ -223,16 +248,21 @@ async def _resolve_workspace(session: TenantSession, index: int, workspace: Invi
     return {"id": row["id"], "role": workspace.role}
 
 
-async def _validate_key_scopes(session: TenantSession, details: InviteKeyDetails | None) -> list[str] | None:
+async def _validate_key_details(
+    session: TenantSession, details: InviteKeyDetails | None, workspace_ids: list[str]
+) -> dict[str, Any] | None:
     if details is None:
         return None
-    for index, scope in enumerate(details.scopes):
-        if scope not in SCOPES_BY_KEY_TYPE["workspace-user"]:
-            path = f"workspace_api_key_details.scopes[{index}]"
-            raise field_error(path, f"{scope!r} is not for keys of the type workspace-user")
+    reject_unusable_scopes("workspace_api_key_details.scopes", "workspace-user", details.scopes)
     session.check_grantable_scopes(details.scopes, None)
     await keys.reject_escalation(session, keys.UNLIMITED_COLUMNS)
-    return sorted(set(details.scopes))
+    end = to_milliseconds(details.expiry)
+    if end is not None and end <= now():
+        raise field_error("workspace_api_key_details.expiry", "is in the past")
+    check_default_metadata("workspace_api_key_details.metadata", details.metadata)
+    for workspace_id in workspace_ids:
+        await keys.check_promised_key(session, workspace_id, "workspace_api_key_details", end, details.metadata)
+    return {**msgspec.to_builtins(details), "scopes": sorted(set(details.scopes))}
 
 
 def _to_invite(row: Row) -> Invite:
@@ -241,7 +271,9 @@ def _to_invite(row: Row) -> Invite:
         row,
         status=invites.invite_status(row),
         workspaces=[InviteWorkspace(**workspace) for workspace in row["workspaces"]],
-        workspace_api_key_details=InviteKeyDetails(row["key_scopes"]) if row["key_scopes"] else None,
+        workspace_api_key_details=(
+            msgspec.convert(invites.key_details(row), InviteKeyDetails) if row["key_scopes"] else None
+        ),
     )
 
 

@@ -8,19 +8,21 @@ import msgspec
 from litestar import delete, get, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
-from msgspec import Meta
-from sqlalchemy import select
+from msgspec import UNSET, Meta, UnsetType
+from sqlalchemy import or_, select
 
 from penstock.authorization import ORGANISATION_ADMIN_ROLES, require_scopes, user_scopes
 from penstock.errors import ConflictError
 from penstock.kit import keys
+from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.crud_routes import CrudRoutes, ListQuery
+from penstock.kit.invites import cancel_invites_of
 from penstock.kit.listing import equality_conditions
-from penstock.kit.members import MEMBER_RESOURCE, USER_RESOURCE, record_removal
+from penstock.kit.members import MEMBER_RESOURCE, USER_RESOURCE, KeepServiceKeys, record_removal
 from penstock.kit.session_revocation import end_sessions
 from penstock.kit.shared_fields import CreatedAt, Email, EmailFilter, FirstName, Id, LastName, ObjectType, UpdatedAt
 from penstock.kit.tenant_session import RequestContext, TenantSession
-from penstock.schemas import EmptyResponse, row_to_struct
+from penstock.schemas import EmptyResponse, row_to_struct, sent_fields
 from penstock.store.tables import api_keys, members, sessions, users
 
 if TYPE_CHECKING:
@@ -34,10 +36,14 @@ RoleFilter = Annotated[
 ]
 
 
-class UserUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """New role of a user."""
+class UserUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Fields of a user to update; omitted fields keep their values."""
 
-    role: Annotated[Literal["admin", "member"], Meta(description="role of the user in the organisation")]
+    role: Annotated[
+        Literal["admin", "member"] | UnsetType, Meta(description="role of the user in the organisation")
+    ] = UNSET
+    first_name: Annotated[Annotated[str, Meta(max_length=255)] | UnsetType, Meta(description="first name")] = UNSET
+    last_name: Annotated[Annotated[str, Meta(max_length=255)] | UnsetType, Meta(description="last name")] = UNSET
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,21 +72,33 @@ async def get_user(user_id: UserId, work: NamedDependency[RequestContext]) -> Us
         return (await _to_users(session, [await USER_RESOURCE.get(session, user_id)]))[0]
 
 
-@put("/{user_id:str}", guards=[require_scopes("organisation_users.update")], summary="Update user", tags=TAGS)
+@put(
+    "/{user_id:str}",
+    guards=[require_scopes("organisation_users.update")],
+    summary="Update user",
+    tags=TAGS,
+    opt={SHOWN_OPTION: User},
+)
 async def update_user(
     user_id: UserId, data: JSONBody[UserUpdate], work: NamedDependency[RequestContext]
 ) -> EmptyResponse:
-    """Changes the role of a user. The role of the owner cannot be changed.
+    """Changes the role or the name of a user. The owner cannot be changed.
 
     A user who is no longer an admin keeps API keys only in workspaces that the user is a member of.
     """
     async with work.write_session() as session:
-        session.check_grantable_scopes(user_scopes(data.role), None)
-        row = await _get_non_owner(session, user_id)
-        await USER_RESOURCE.update(session, row, {"role": data.role})
-        if data.role not in ORGANISATION_ADMIN_ROLES:
+        if data.role is not UNSET:
+            session.check_grantable_scopes(user_scopes(data.role), None)
+        row = await _get_changeable_user(session, user_id)
+        if work.sends_read_fields:
+            await work.check_unchanged(session, (await _to_users(session, [row]))[0])
+        await USER_RESOURCE.update(session, row, sent_fields(data))
+        if data.role is not UNSET and data.role not in ORGANISATION_ADMIN_ROLES:
             inside = select(members.c.workspace_id).where(members.c.user_id == row["id"])
+            outside = or_(api_keys.c.workspace_id.is_(None), api_keys.c.workspace_id.not_in(inside))
             await keys.remove_matching(session, api_keys.c.user_id == row["id"], api_keys.c.workspace_id.not_in(inside))
+            await keys.end_authority(session, row["id"], outside)
+            await cancel_invites_of(session, row["id"])
         return EmptyResponse()
 
 
@@ -91,13 +109,17 @@ async def update_user(
     summary="Delete user",
     tags=TAGS,
 )
-async def delete_user(user_id: UserId, work: NamedDependency[RequestContext]) -> EmptyResponse:
-    """Removes a user from the organisation. Deletes the user's API keys, ends the user's sessions and rejects JWTs that
-    name the user.
+async def delete_user(
+    user_id: UserId, work: NamedDependency[RequestContext], keep_service_keys: KeepServiceKeys = False
+) -> EmptyResponse:
+    """Removes a user from the organisation. Deletes the user's API keys, ends keys that the user made and the user's
+    sessions, and rejects JWTs that name the user.
     """
     async with work.write_session() as session:
-        row = await _get_non_owner(session, user_id)
+        row = await _get_changeable_user(session, user_id)
         await keys.remove_matching(session, api_keys.c.user_id == row["id"])
+        await keys.end_authority(session, row["id"], keeps_service_keys=keep_service_keys)
+        await cancel_invites_of(session, row["id"])
         await MEMBER_RESOURCE.delete_all(session, members.c.user_id == row["id"])
         await end_sessions(session, sessions.c.user_id == row["id"])
         await USER_RESOURCE.delete(session, row)
@@ -105,10 +127,12 @@ async def delete_user(user_id: UserId, work: NamedDependency[RequestContext]) ->
         return EmptyResponse()
 
 
-async def _get_non_owner(session: TenantSession, user_id: str) -> Row:
+async def _get_changeable_user(session: TenantSession, user_id: str) -> Row:
+    """Returns a user. Rejects the owner, and a user with more rights than the caller has."""
     row = await USER_RESOURCE.get(session, user_id)
     if row["role"] == "owner":
         raise ConflictError("the owner of the organisation cannot be changed or deleted")
+    session.check_grantable_scopes(user_scopes(row["role"]), None)
     return row
 
 

@@ -142,6 +142,7 @@ async def update_virtual_key(session: TenantSession, row: Row, data: VirtualKeyU
     # Responses show the key as an empty string, so an empty key in a request means no change.
     change = await integrations.seal_key(session, integration["id"], data.key, integration) if data.key else {}
     about = _merge_options(integration["ai_provider_id"], data)
+    options: dict[str, Any] = {}
     if data.model_config is not UNSET or data.deployment_config is not UNSET:
         options = about if data.model_config is not UNSET else {**integration["configurations"], **about}
         if data.deployment_config is None:
@@ -153,7 +154,7 @@ async def update_virtual_key(session: TenantSession, row: Row, data: VirtualKeyU
         change["secret_mappings"] = await mappings.check_mappings(
             session, data.secret_mappings, integration["workspace_id"], allowed_fields, before
         )
-    await integrations.reject_moved_credentials(session, integration, change, "model_config")
+    await integrations.reject_moved_credentials(session, integration, change, "model_config", options)
     if change and not integration["brought_along"]:
         raise ForbiddenError(f"its credential is that of the integration {integration['slug']!r}: change it there")
     if change:
@@ -175,7 +176,6 @@ def _merge_options(provider: str, data: NewVirtualKey | VirtualKeyUpdate) -> dic
 
 routes = [
     VIRTUAL_KEYS.create_route(NewVirtualKey, CreatedVirtualKey, create_virtual_key),
-    *VIRTUAL_KEYS.read_routes(VirtualKey),
-    VIRTUAL_KEYS.update_route(VirtualKeyUpdate, Created, update_virtual_key),
+    *VIRTUAL_KEYS.routes_of(VirtualKey, VirtualKeyUpdate, Created, update_virtual_key),
     VIRTUAL_KEYS.delete_route(VIRTUAL_KEYS.delete_row),
 ]

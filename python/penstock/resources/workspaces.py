@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from litestar import delete, get, post, put
@@ -12,10 +12,15 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 from sqlalchemy import ColumnElement, Table, or_, select
 
-from penstock.authorization import Caller, require_scopes
+from penstock.authorization import ORGANISATION_ADMIN_RANK, require_scopes
 from penstock.batches.model import ACTIVE_STATUSES
 from penstock.errors import ConflictError, ForbiddenError, Problem
-from penstock.kit import integrations, keys, members, roles, shared_fields
+from penstock.ids import SLUG_PATTERN
+from penstock.kit import integrations, keys, members, policies, prompt_workspace, roles, shared_fields
+from penstock.kit.compat import SHOWN_OPTION
+from penstock.kit.default_metadata import check_default_metadata
+from penstock.kit.guardrail_defaults import DEFAULT_FIELDS, find_slugs, resolve_guardrails
+from penstock.kit.guardrails import GUARDRAILS
 from penstock.kit.limits import (
     RateLimitListField,
     UsageLimitListField,
@@ -25,6 +30,7 @@ from penstock.kit.limits import (
 )
 from penstock.kit.listing import PageRequest
 from penstock.kit.members import Member, NewMember
+from penstock.kit.prompt_sharing import reject_shared_prompts
 from penstock.kit.resource import Resource
 from penstock.kit.rules import DATA_PLANE, OVERRIDES, WorkspaceRules, merge_rules, organisation_rules
 from penstock.kit.shared_fields import UNSET, IdOrSlug, UnsetType
@@ -32,7 +38,19 @@ from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.resources import _members
 from penstock.resources.configs import CONFIGS
 from penstock.schemas import EmptyResponse, ListResponse, field_error, now, row_to_struct, sent_fields
-from penstock.store.tables import api_keys, batches, configs, files, providers, versions, workspaces
+from penstock.store.guardrail_tables import guardrails
+from penstock.store.prompt_tables import prompt_partials, prompts
+from penstock.store.tables import (
+    api_keys,
+    batches,
+    configs,
+    files,
+    providers,
+    rate_limits_policies,
+    usage_limits_policies,
+    versions,
+    workspaces,
+)
 from penstock.store.tables import integrations as integration_rows
 
 if TYPE_CHECKING:
@@ -45,6 +63,8 @@ WORKSPACES = Resource("workspaces", workspaces, publishes=True)
 LEADING_EMOJI_PATTERN = re.compile(r"^[\u200d\ufe0f\u2190-\u2bff\u3030-\u303d\u3297\u3299\U0001f000-\U0001faff]+\s*")
 WORKSPACE_STATUSES = ("active", "archived")
 
+Icon = Annotated[str, Meta(max_length=32)]
+IconField = Annotated[Icon | None, Meta(description="emoji before the name")]
 WorkspaceMetadata = Annotated[
     dict[str, str] | None, Meta(description="metadata that is added to every request in the workspace")
 ]
@@ -59,6 +79,7 @@ class WorkspaceDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     user_api_key_config: Annotated[
         str | None, Meta(description="id or slug of the config for new API keys of users")
     ] = None
+    READ_ONLY: ClassVar = ("is_default", "object")
 
 
 class WorkspaceDefaultsResponse(WorkspaceDefaults, frozen=True, kw_only=True):
@@ -90,6 +111,8 @@ class NewWorkspace(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=True
     """A workspace to create."""
 
     name: shared_fields.Name
+    slug: shared_fields.ChosenSlug = None
+    icon: IconField = None
     description: shared_fields.Note = None
     defaults: DefaultsField = UNSET
     settings: RulesField = UNSET
@@ -103,6 +126,13 @@ class WorkspaceUpdate(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=T
     """Fields of a workspace to change; omitted fields stay as they are."""
 
     name: shared_fields.OptionalName = UNSET
+    slug: Annotated[
+        Annotated[str, Meta(pattern=SLUG_PATTERN)] | UnsetType,
+        Meta(description="new slug; only keys and admins of the organisation can change it"),
+    ] = UNSET
+    icon: Annotated[Icon | UnsetType | None, Meta(description="emoji before the name; null or empty removes it")] = (
+        UNSET
+    )
     description: shared_fields.OptionalNote = UNSET
     defaults: DefaultsField = UNSET
     settings: RulesField = UNSET
@@ -110,9 +140,9 @@ class WorkspaceUpdate(WorkspaceLimitFields, frozen=True, forbid_unknown_fields=T
 
 
 class ArchiveWorkspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Confirms by name which workspace to archive."""
+    """Confirms by name which workspace to archive. Without a name only an empty workspace is archived."""
 
-    name: shared_fields.Name
+    name: Annotated[str | None, Meta(description="name of the workspace; required with force_delete")] = None
     force_delete: Annotated[bool, Meta(description="also delete the contents of the workspace")] = False
 
 
@@ -122,7 +152,7 @@ class WorkspaceDetails(msgspec.Struct, frozen=True, kw_only=True):
     id: shared_fields.Id
     slug: shared_fields.Slug
     name: shared_fields.Name
-    icon: Annotated[str | None, Meta(description="emoji at the start of its name")]
+    icon: Annotated[str | None, Meta(description="emoji at the start of its displayed name")]
     description: shared_fields.Note
     organisation_id: shared_fields.OrganisationId
     is_default: Annotated[int, Meta(description="1 for the organisation's default workspace")]
@@ -140,9 +170,7 @@ class WorkspaceDetails(msgspec.Struct, frozen=True, kw_only=True):
     last_reset_at: shared_fields.OptionalTimestamp
     security_settings: Annotated[
         dict[str, bool],
-        Meta(
-            description="what members and managers may read and write here; the flags for logs, prompts, guardrails, analytics and MCP have no effect yet"
-        ),
+        Meta(description="what members and managers may read and write here; the flags for MCP have no effect yet"),
     ]
     scim_source_id: Annotated[str | None, Meta(description="always null: workspaces are not created through SCIM")] = (
         None
@@ -154,6 +182,28 @@ class WorkspaceWithUsers(WorkspaceDetails, frozen=True, kw_only=True):
     """One workspace with its members."""
 
     users: Annotated[list[Member], Meta(description="its members")]
+
+
+class FirstMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a new workspace. All values are strings, which some clients require."""
+
+    id: shared_fields.Id
+    email: shared_fields.Email
+    first_name: shared_fields.FirstName
+    last_name: shared_fields.LastName
+    org_role: Annotated[str, Meta(description="`owner`, `admin` or `member` of the organisation")]
+    role: Annotated[str, Meta(description="`admin`, `manager` or `member` of the workspace")]
+    status: Annotated[str, Meta(description="`active`")]
+    workspace_id: shared_fields.WorkspaceId
+    created_at: shared_fields.CreatedAt
+    last_updated_at: shared_fields.UpdatedAt
+    object: shared_fields.ObjectType = "workspace-user"
+
+
+class CreatedWorkspace(WorkspaceDetails, frozen=True, kw_only=True):
+    """A new workspace with its first members."""
+
+    users: Annotated[list[FirstMember], Meta(description="its members")]
 
 
 NameFormat = Annotated[
@@ -169,12 +219,12 @@ ExactNameFilter = Annotated[str | None, QueryParameter(description="full name")]
 @post(
     "/", status_code=200, guards=[require_scopes("workspaces.create")], summary="Create workspace", tags=["Workspaces"]
 )
-async def create_workspace(data: JSONBody[NewWorkspace], work: NamedDependency[RequestContext]) -> WorkspaceWithUsers:
+async def create_workspace(data: JSONBody[NewWorkspace], work: NamedDependency[RequestContext]) -> CreatedWorkspace:
     """Creates a workspace with its first members."""
     async with work.write_session() as session:
         values: dict[str, Any] = {
-            "slug": await session.generate_unused_slug(workspaces, "ws", data.name, 20),
-            "name": data.name,
+            "slug": data.slug or await session.generate_unused_slug(workspaces, "ws", data.name, 20),
+            **_name_columns(data.name, data.icon),
             "description": data.description,
             "is_default": False,
             "status": "active",
@@ -192,7 +242,13 @@ async def create_workspace(data: JSONBody[NewWorkspace], work: NamedDependency[R
         row = await WORKSPACES.create(session, values)
         await members.add_members(session, row["id"], [_to_new_member(given) for given in data.users])
         await integrations.create_default_providers(session, row["id"])
-        return await _to_workspace_with_users(session, row, "display")
+        await prompt_workspace.create_initial_rows(session, row["id"])
+        shown = await _to_workspace_details(session, row, "display", await organisation_rules(session))
+        first = [
+            FirstMember(**{name: getattr(member, name) for name in FirstMember.__struct_fields__})
+            for member in await members.list_members(session, row["id"])
+        ]
+        return CreatedWorkspace(**_struct_values(shown), users=first)
 
 
 @get("/", guards=[require_scopes("workspaces.list")], summary="List workspaces", tags=["Workspaces"])
@@ -215,7 +271,8 @@ async def list_workspaces(
     if name:
         conditions.append(workspaces.c.name.icontains(name, autoescape=True))
     if exact_name:
-        conditions.append(workspaces.c.name == exact_name)
+        displayed = workspaces.c.icon + " " + workspaces.c.name
+        conditions.append(or_(workspaces.c.name == exact_name, displayed == exact_name))
     if work.caller.user_id and not work.caller.is_organisation_admin:
         conditions.append(workspaces.c.id.in_(list(work.caller.roles)))
     async with work.unchecked_read_session() as session:
@@ -233,7 +290,13 @@ async def get_workspace(
         return await _to_workspace_with_users(session, await WORKSPACES.get(session, workspace), name_format)
 
 
-@put("/{workspace:str}", guards=[require_scopes("workspaces.update")], summary="Update workspace", tags=["Workspaces"])
+@put(
+    "/{workspace:str}",
+    guards=[require_scopes("workspaces.update")],
+    summary="Update workspace",
+    tags=["Workspaces"],
+    opt={SHOWN_OPTION: WorkspaceWithUsers},
+)
 async def update_workspace(
     workspace: IdOrSlug, data: JSONBody[WorkspaceUpdate], work: NamedDependency[RequestContext]
 ) -> WorkspaceDetails:
@@ -244,9 +307,16 @@ async def update_workspace(
     """
     async with work.write_session(workspace) as session:
         row = await WORKSPACES.get(session, workspace)
-        values = {name: value for name, value in sent_fields(data).items() if name in {"name", "description"}}
+        if work.sends_read_fields:
+            await work.check_unchanged(session, await _to_workspace_with_users(session, row, "display"))
+        values = {name: value for name, value in sent_fields(data).items() if name == "description"}
+        values |= _changed_name_columns(row, data)
+        if data.slug is not UNSET and data.slug != row["slug"]:
+            if session.caller.rank(row["id"]) < ORGANISATION_ADMIN_RANK:
+                raise ForbiddenError("only keys and admins of the organisation can change the slug of a workspace")
+            values["slug"] = data.slug
         values |= await _column_values(session, data, row)
-        if not _is_organisation_admin(work.caller):
+        if session.caller.rank(row["id"]) < ORGANISATION_ADMIN_RANK:
             await _reject_loosened_rules(session, row, values)
         row = await WORKSPACES.update(session, row, values)
         return await _to_workspace_details(session, row, "display", await organisation_rules(session))
@@ -260,16 +330,22 @@ async def update_workspace(
     tags=["Workspaces"],
 )
 async def archive_workspace(
-    workspace: IdOrSlug, data: JSONBody[ArchiveWorkspace], work: NamedDependency[RequestContext]
+    workspace: IdOrSlug, work: NamedDependency[RequestContext], data: JSONBody[ArchiveWorkspace | None] = None
 ) -> EmptyResponse:
-    """Archives a workspace. With `force_delete` its contents are deleted; without it the workspace must be empty."""
+    """Archives a workspace. With `force_delete` its contents are deleted, and its name must confirm that; without it
+    the workspace must be empty.
+    """
+    name, is_forced = (data.name, data.force_delete) if data else (None, False)
     async with work.write_session(workspace) as session:
         row = await WORKSPACES.get(session, workspace)
-        if data.name != row["name"]:
-            raise field_error("name", f"{data.name!r} is not the name of this workspace")
+        if is_forced and name is None:
+            raise field_error("name", "is needed with force_delete: the name of the workspace")
+        if name is not None and name not in {row["name"], _display_name(row)}:
+            raise field_error("name", f"{name!r} is not the name of this workspace")
         if row["is_default"]:
             raise ConflictError("the default workspace of the organisation cannot be archived")
-        if not data.force_delete:
+        await reject_shared_prompts(session, row["id"])
+        if not is_forced:
             await _reject_if_not_empty(session)
         await _delete_contents(session)
         await WORKSPACES.update(session, row, {"status": "archived"}, "delete")
@@ -281,8 +357,21 @@ async def _reject_if_not_empty(session: TenantSession) -> None:
         integration_rows: [~integration_rows.c.brought_along],
         files: [files.c.expires_at > now()],
         batches: [batches.c.status.in_(ACTIVE_STATUSES)],
+        **{table: [table.c.status == policies.ACTIVE] for table in (usage_limits_policies, rate_limits_policies)},
     }
-    tables = (api_keys, providers, configs, integration_rows, files, batches)
+    tables = (
+        api_keys,
+        providers,
+        configs,
+        integration_rows,
+        files,
+        batches,
+        usage_limits_policies,
+        rate_limits_policies,
+        prompts,
+        prompt_partials,
+        guardrails,
+    )
     inside = {table.name: await session.count(table, left_out.get(table, ())) for table in tables}
     if any(inside.values()):
         left = ", ".join(f"{count} {name}" for name, count in inside.items() if count)
@@ -290,26 +379,20 @@ async def _reject_if_not_empty(session: TenantSession) -> None:
 
 
 async def _delete_contents(session: TenantSession) -> None:
-    """Deletes the contents of a workspace, including credentials and old config versions."""
+    """Deletes the contents of a workspace, including credentials and versions of configs, prompts and guardrails."""
     workspace_id = session.required_workspace_id
     await keys.remove_matching(session)
     await integrations.PROVIDERS.delete_all(session)
     await integrations.remove_owned(session)
-    for resource in (CONFIGS, members.MEMBER_RESOURCE):
+    for resource in (CONFIGS, GUARDRAILS, members.MEMBER_RESOURCE):
         await resource.delete_all(session)
+    await policies.delete_policies(session)
+    await prompt_workspace.delete_contents(session)
     await session.delete(versions, versions.c.workspace_id == workspace_id)
     file_rows = await session.fetch_rows(select(files).where(files.c.expires_at > now()), files)
     await session.record_deletions("files.delete", file_rows)
     # The cleanup job deletes the stored contents of expired files.
     await session.update_all(files, {"expires_at": now()})
-
-
-def _is_organisation_admin(caller: Caller) -> bool:
-    """Returns true if the caller acts for the organisation: its service key or an admin, but not through a key of the
-    workspace.
-    """
-    is_workspaces = caller.by == "key" and caller.workspace_id is not None
-    return caller.is_organisation_admin and not is_workspaces
 
 
 async def _reject_loosened_rules(session: TenantSession, row: Row, values: Mapping[str, Any]) -> None:
@@ -344,10 +427,15 @@ async def _column_values(
         defaults = {
             name: value for name, value in msgspec.to_builtins(data.defaults or WorkspaceDefaults()).items() if value
         }
+        check_default_metadata("defaults.metadata", defaults.get("metadata"))
         if config := defaults.get("user_api_key_config"):
             kept_before = row["defaults"].get("user_api_key_config") if row else None
             config_row = await session.resolve_config("defaults.user_api_key_config", config, kept_before)
             defaults["user_api_key_config"] = config_row["id"]
+        for name in (name for name in DEFAULT_FIELDS if name in defaults):
+            # A new workspace has no guardrails yet, so only those of the organisation exist for it.
+            owner = row["id"] if row else ""
+            defaults[name] = await resolve_guardrails(session, f"defaults.{name}", defaults[name], owner)
         values["defaults"] = defaults
     before: dict[str, Any] = row["settings"] if row else {}
     above = await organisation_rules(session)
@@ -372,14 +460,42 @@ def _reject_reserved_rules(after: Mapping[str, Any], before: Mapping[str, Any], 
         raise roles.organisation_controlled_error(f"settings.{name}", DATA_PLANE)
 
 
+def _name_columns(name: str, icon: str | None) -> dict[str, str | None]:
+    """Returns the name without the icon, and the icon. Responses show both as the name, so clients send it like that."""
+    if not icon:
+        return {"name": name, "icon": None}
+    return {"name": name.removeprefix(icon).strip() or name, "icon": icon}
+
+
+def _changed_name_columns(row: Row, data: WorkspaceUpdate) -> dict[str, str | None]:
+    if data.name is UNSET and data.icon is UNSET:
+        return {}
+    icon = row["icon"] if data.icon is UNSET else data.icon
+    if data.icon is UNSET or data.name is not UNSET:
+        return _name_columns(row["name"] if data.name is UNSET else data.name, icon)
+    # An emoji in the name itself was shown as the icon, so a new icon replaces it.
+    return _name_columns(_plain_name(row), icon)
+
+
+def _plain_name(row: Row) -> str:
+    return LEADING_EMOJI_PATTERN.sub("", row["name"]) or row["name"]
+
+
+def _display_name(row: Row) -> str:
+    return f"{row['icon']} {row['name']}" if row["icon"] else row["name"]
+
+
+def _struct_values(shown: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(shown, name) for name in shown.__struct_fields__}
+
+
 def _to_new_member(given: NewMember | str) -> NewMember:
     return NewMember(given, "member") if isinstance(given, str) else given
 
 
 async def _to_workspace_with_users(session: TenantSession, row: Row, name_format: str) -> WorkspaceWithUsers:
     shown = await _to_workspace_details(session, row, name_format, await organisation_rules(session))
-    same = {name: getattr(shown, name) for name in shown.__struct_fields__}
-    return WorkspaceWithUsers(**same, users=await members.list_members(session, row["id"]))
+    return WorkspaceWithUsers(**_struct_values(shown), users=await members.list_members(session, row["id"]))
 
 
 async def _to_workspace_details(
@@ -390,12 +506,16 @@ async def _to_workspace_details(
         query = select(configs.c.slug).where(or_(configs.c.id == config, configs.c.slug == config))
         found = await session.fetch_first(query, configs)
         defaults["user_api_key_config"] = found["slug"] if found else None
+    if named := [name for name in DEFAULT_FIELDS if defaults.get(name)]:
+        slugs = await find_slugs(session, (own_id for name in named for own_id in defaults[name]))
+        # Guardrails of an archived workspace were deleted with its contents.
+        defaults |= {name: [slugs[own_id] for own_id in defaults[name] if own_id in slugs] for name in named}
     emoji = LEADING_EMOJI_PATTERN.match(row["name"])
     return row_to_struct(
         WorkspaceDetails,
         row,
-        name=LEADING_EMOJI_PATTERN.sub("", row["name"]) or row["name"] if name_format == "plain" else row["name"],
-        icon=emoji[0].strip() if emoji else None,
+        name=_plain_name(row) if name_format == "plain" else _display_name(row),
+        icon=row["icon"] or (emoji[0].strip() if emoji else None),
         is_default=int(row["is_default"]),
         settings={name: value for name, value in row["settings"].items() if name != roles.SETTINGS_FIELD},
         security_settings=roles.effective_flags(row["settings"], above),

@@ -10,7 +10,7 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
-from penstock.engine import is_secret_name
+from penstock.engine import is_secret_field
 from penstock.ids import MASK_TEXT, mask_secret
 
 if TYPE_CHECKING:
@@ -21,31 +21,6 @@ if TYPE_CHECKING:
 
 JsonPath = tuple["str | int", ...]
 
-# Field names that look like credentials but are not.
-NON_SECRET_NAMES = frozenset(
-    {
-        "amz-server-side-encryption-aws-kms-key-id",
-        "author",
-        "authors",
-        "aws-auth-type",
-        "aws-s3-object-key",
-        "azure-auth-mode",
-        "azure-authority-host",
-        "bos-token",
-        "eos-token",
-        "keyword",
-        "keywords",
-        "pad-token",
-        "prompt-cache-key",
-        "stop-token",
-        "stop-tokens",
-        "tokenizer",
-        "vertex-auth-type",
-        "virtual-key",
-    }
-)
-# Limits such as `max-completion-tokens`; their values are numbers.
-TOKEN_LIMIT_NAME = re.compile(r"max-(.+-)?tokens")
 # Keys below these are field names of a JSON Schema. They hold no values.
 SCHEMA_FIELD_KEYWORDS = frozenset({"$defs", "definitions", "patternProperties", "properties"})
 # A JSON Schema has one of these keywords, or one of these types.
@@ -132,7 +107,7 @@ def _is_secret_by_name(document: Any, path: JsonPath) -> bool | None:  # noqa: A
             rest = path[depth + 1 :]
             plain = _normalise_name(name)
             if not (above in SCHEMA_FIELD_KEYWORDS and rest) and (
-                _may_be_secret(plain) or _is_secret_value(plain, node, rest)
+                is_secret_field(plain) or _is_secret_value(plain, node, rest)
             ):
                 return True
             if _is_schema(plain, node[name]):
@@ -140,15 +115,6 @@ def _is_secret_by_name(document: Any, path: JsonPath) -> bool | None:  # noqa: A
         above = name
         node = node[name]
     return None
-
-
-def is_secret_field(name: str) -> bool:
-    """Returns true if a field of this name holds a secret."""
-    return _may_be_secret(_normalise_name(name))
-
-
-def _may_be_secret(plain: str) -> bool:
-    return is_secret_name(plain) and plain not in NON_SECRET_NAMES and not TOKEN_LIMIT_NAME.fullmatch(plain)
 
 
 def _normalise_name(name: str) -> str:

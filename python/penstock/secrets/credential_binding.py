@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.secrets.config_credentials import is_secret_field
+from penstock.engine import is_secret_field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,6 +76,7 @@ NON_ADDRESS_FIELDS = frozenset(
         "deploymentConfig",
         "deploymentName",
         "deployment_id",
+        "deployment_name",
         "deployments",
         "drop_params",
         "fetch_integrated_models",
@@ -84,6 +85,7 @@ NON_ADDRESS_FIELDS = frozenset(
         "fireworks_account_id",
         "forward_headers",
         "http_referer",
+        "is_key_required",
         "mistral_fim_completion",
         "name",
         "on_status_codes",
@@ -117,6 +119,7 @@ NON_ADDRESS_FIELDS = frozenset(
         "vault_role",
         "vault_role_id",
         "vertex_auth_type",
+        "vertex_map_metadata",
         "vertex_project_id",
         "vertex_skip_ptu_cost_attribution",
         "vertex_storage_bucket_name",

@@ -9,7 +9,7 @@ from msgspec import Meta
 from sqlalchemy import select
 
 from penstock.errors import ConflictError, ForbiddenError, Problem
-from penstock.ids import END_OF_TEXT
+from penstock.ids import TARGET_FIELD_PATTERN
 from penstock.schemas import field_error, unknown_reference_error
 from penstock.store.tables import integrations, secret_references
 
@@ -27,9 +27,7 @@ REFERENCE_SCOPE = "secret_references.update"
 class SecretMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Maps one field to the secret that is its value."""
 
-    target_field: Annotated[
-        str, Meta(pattern=rf"^(key|configurations\.[a-z0-9_]+){END_OF_TEXT}", description="`key` or `configurations.…`")
-    ]
+    target_field: Annotated[str, Meta(pattern=TARGET_FIELD_PATTERN, description="`key` or `configurations.…`")]
     secret_reference_id: Annotated[str, Meta(description="id or slug of the secret reference")]
     secret_key: Annotated[
         Annotated[str, Meta(max_length=255)] | None,

@@ -15,8 +15,9 @@ from msgspec.structs import fields
 from sqlalchemy import select
 
 from penstock.errors import DecryptionError, PenstockError, SettingsError, UnavailableError
+from penstock.fetch import DestinationError, parse_endpoint
 from penstock.ids import URL_PATTERN
-from penstock.schemas import field_error, schema_error
+from penstock.schemas import convert_value, field_error
 from penstock.secrets import backends
 from penstock.secrets.mappings import OPTION_PREFIX
 from penstock.store.tables import integrations, secret_references
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import RowMapping
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from penstock.fetch import Fetcher
     from penstock.secrets.vault import Vault
     from penstock.settings import Settings
 
@@ -139,6 +141,10 @@ AUTH_CONFIGS: dict[str, tuple[str, dict[str, type[AuthConfig]]]] = {
 }
 
 
+# Fields that contain the URL of a secret manager.
+URL_FIELDS = ("vault_addr", "azure_vault_url")
+
+
 def describe_auth_configs() -> str:
     """Returns a description of the fields of each authentication method. Optional fields end with a question mark."""
     descriptions: list[str] = []
@@ -162,18 +168,19 @@ def auth_config_type(kind: str, given: Mapping[str, Any]) -> type[AuthConfig]:
     return methods[method]
 
 
-def check_auth_config(kind: str, given: Mapping[str, Any], *, lends: bool) -> None:
-    """Validates the auth config of a secret manager. Rejects unknown fields, missing fields, and the machine's own
-    identity unless `lends` is true.
+def check_auth_config(kind: str, given: Mapping[str, Any], *, lends: bool, fetcher: Fetcher | None = None) -> None:
+    """Validates the auth config of a secret manager. Rejects unknown fields, missing fields, a URL that the address
+    policy of `fetcher` does not allow, and the machine's own identity unless `lends` is true.
     """
     wanted = auth_config_type(kind, given)
-    if unknown := sorted(set(given) - set(wanted.__struct_fields__)):
-        allowed = ", ".join(wanted.__struct_fields__)
-        raise field_error(f"auth_config.{unknown[0]}", f"is not known here; allowed: {allowed}")
-    try:
-        msgspec.convert(given, wanted)
-    except msgspec.ValidationError as error:
-        raise schema_error("auth_config", error) from None
+    convert_value("auth_config", wanted, dict(given))
+    for name in URL_FIELDS:
+        if fetcher is None or name not in given:
+            continue
+        try:
+            fetcher.check_name(parse_endpoint(given[name]))
+        except DestinationError as error:
+            raise field_error(f"auth_config.{name}", error.message) from None
     field = backends.machine_identity_field(given)
     if field and not lends:
         why = f"{given[field]!r} uses the identity of the gateway's machine, which its operator does not allow"
@@ -204,7 +211,9 @@ async def resolve_master_key(settings: Settings) -> Settings:
         parsed = msgspec.json.decode(reference.reveal(), type=MasterKeyReference)
         # The operator wrote this reference, so it may use the machine's identity.
         check_auth_config(parsed.manager_type, parsed.auth_config, lends=True)
-        text = await backends.fetch(settings, parsed.manager_type, parsed.auth_config, parsed.secret_path)
+        text = await backends.fetch(
+            settings, parsed.manager_type, parsed.auth_config, parsed.secret_path, is_operators=True
+        )
     except msgspec.MsgspecError as error:
         raise SettingsError(f"{name} is not allowed: {error}") from None
     except PenstockError as error:

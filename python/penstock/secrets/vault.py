@@ -6,12 +6,13 @@ import asyncio
 import base64
 import binascii
 import hashlib
+import hmac
 import os
 from typing import TYPE_CHECKING, Any
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, inspect, select, update
 
 from penstock.errors import DecryptionError, SettingsError, UnavailableError
 from penstock.ids import new_id
@@ -33,6 +34,10 @@ LENGTH, NONCE = 32, 12
 DATA_KEY_ROTATION_MS = 90 * 24 * 3600 * 1000
 
 
+class MissingMasterKeyError(SettingsError):
+    """No master key is configured, and there is no file with one."""
+
+
 class MasterKeys:
     """Master keys. The first one encrypts; all of them decrypt."""
 
@@ -40,11 +45,22 @@ class MasterKeys:
         """Names each key by its digest, which is stored with the ciphertext to select the key for decryption."""
         self._keys = {hashlib.sha256(key).hexdigest()[:16]: AESGCM(key) for key in keys}
         self.first = next(iter(self._keys))
+        # Derived keys, so that no signature is made with a key that encrypts.
+        self._signing_keys = [hmac.digest(key, b"penstock signatures", "sha256") for key in keys]
 
     def seal(self, content: bytes, purpose: str) -> bytes:
         """Encrypts content, bound to a purpose. Decryption with another purpose fails."""
         nonce = os.urandom(NONCE)
         return self.first.encode() + nonce + self._keys[self.first].encrypt(nonce, content, purpose.encode())
+
+    def sign(self, text: str, purpose: str) -> str:
+        """Returns the signature of a text for a purpose: HMAC-SHA256 in hexadecimal."""
+        return _sign(self._signing_keys[0], text, purpose)
+
+    def has_signed(self, signature: str, text: str, purpose: str) -> bool:
+        """Returns true if one of the keys made this signature."""
+        given = signature.encode()
+        return any(hmac.compare_digest(_sign(key, text, purpose).encode(), given) for key in self._signing_keys)
 
     def open(self, sealed: bytes, purpose: str) -> bytes:
         """Decrypts content that one of the keys encrypted. Raises SettingsError if the key is missing or the content
@@ -53,7 +69,8 @@ class MasterKeys:
         name, nonce, content = sealed[:16].decode("ascii", "replace"), sealed[16 : 16 + NONCE], sealed[16 + NONCE :]
         if name not in self._keys:
             message = (
-                "it was encrypted with another master key; hint: add that key to store.master_key, after the new one"
+                "it was encrypted with another master key; hint: copy penstock.key from the first node, or from the "
+                "backup of the store; if the master key was replaced, add that key to store.master_key, after the new one"
             )
             raise SettingsError(message)
         try:
@@ -61,6 +78,10 @@ class MasterKeys:
         except InvalidTag:
             message = "the encrypted content was changed"
             raise SettingsError(message) from None
+
+
+def _sign(key: bytes, text: str, purpose: str) -> str:
+    return hmac.digest(key, f"{purpose}\0{text}".encode(), "sha256").hex()
 
 
 class Vault:
@@ -75,6 +96,14 @@ class Vault:
         # True if all data keys are encrypted with the first master key.
         self._is_current = False
         self._turn = asyncio.Lock()
+
+    def sign(self, text: str, purpose: str) -> str:
+        """Returns the signature of a text, such as a link that the gateway hands out."""
+        return self._master.sign(text, purpose)
+
+    def has_signed(self, signature: str, text: str, purpose: str) -> bool:
+        """Returns true if the gateway made this signature."""
+        return self._master.has_signed(signature, text, purpose)
 
     async def load(self, connection: AsyncConnection) -> None:
         """Loads the data keys from the database."""
@@ -161,6 +190,16 @@ async def _fetch_data_keys(connection: AsyncConnection) -> Sequence[RowMapping]:
     return (await connection.execute(select(data_keys).order_by(data_keys.c.id))).mappings().all()
 
 
+async def has_data_keys(database: Database) -> bool:
+    """Returns true if the store has data keys, which only the master key of their time can decrypt."""
+    if not database.exists:
+        return False
+    async with database.read_connection() as connection:
+        if not await connection.run_sync(lambda sync: inspect(sync).has_table(data_keys.name)):
+            return False
+        return await connection.scalar(select(data_keys.c.id).limit(1)) is not None
+
+
 def load_master_keys(settings: Settings, *, make: bool = False) -> MasterKeys:
     """Loads the master keys from the settings or the key file. With `make`, creates the file if it does not exist."""
     if settings.store.master_key:
@@ -172,8 +211,11 @@ def load_master_keys(settings: Settings, *, make: bool = False) -> MasterKeys:
         with open(path, encoding="ascii") as file:  # noqa: PTH123 - likewise
             return _parse_master_keys(file.read(), path)
     except OSError as error:
-        message = f"no master key: {path!r}: {error.strerror}; hint: penstock init, or PENSTOCK_STORE_MASTER_KEY"
-        raise SettingsError(message) from None
+        message = (
+            f"no master key: {path!r}: {error.strerror}; hint: penstock init creates it on the first node; on other nodes, "
+            "and after a restore, copy the file from there, or set PENSTOCK_STORE_MASTER_KEY"
+        )
+        raise MissingMasterKeyError(message) from None
 
 
 def _create_key_file(path: str) -> None:

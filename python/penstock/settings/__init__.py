@@ -11,15 +11,20 @@ import msgspec
 from msgspec import Meta
 
 from penstock.errors import Problem, SettingsError
+from penstock.ids import KEY_PREFIX_PATTERN
 from penstock.settings import jwt
 from penstock.settings.batches import Batches, Files
 from penstock.settings.identity import Identity
 from penstock.settings.jwt import Issuer, Jwt
+from penstock.settings.log_store import LogStore
+from penstock.settings.monitoring import Log, Metrics
+from penstock.settings.otel import Otel
 from penstock.settings.redis import Redis
 from penstock.settings.routing import Routing
 from penstock.settings.secret import Secret
 from penstock.settings.upstream import Upstream
 from penstock.settings.validation import validate_settings
+from penstock.type_validation import describe_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -173,6 +178,39 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
             description="memory per worker for records that are not written yet; beyond it new records are dropped",
         ),
     ] = 64 * MEBIBYTE
+    bodies: Annotated[
+        bool,
+        Meta(
+            description="record request and response bodies; a request with debug=false or a workspace that logs figures "
+            "alone records none"
+        ),
+    ] = True
+    body_bytes: Annotated[
+        int, Meta(ge=0, le=64 * MEBIBYTE, description="recorded bytes of each body; the rest is cut")
+    ] = MEBIBYTE
+    inline_data: Annotated[
+        Literal["digest", "keep"],
+        Meta(
+            description="base64 of 4 KiB and more in stored bodies, such as images, audio and files: `digest` stores its "
+            "size and SHA-256 digest, `keep` the data"
+        ),
+    ] = "digest"
+    durability: Annotated[
+        Literal["process", "power"],
+        Meta(
+            description="what a record survives once the client has the complete response: `process`: a crash of the "
+            "gateway; `power`: also a crash of the machine, at the price of one write to the disk before each response "
+            "ends"
+        ),
+    ] = "process"
+    spool_bytes: Annotated[
+        int,
+        Meta(
+            ge=16 * MEBIBYTE,
+            description="disk space for records that the log worker has not read yet; above 90 percent of it bodies are "
+            "left out, and when it is full records wait in memory",
+        ),
+    ] = 10 * 1024 * MEBIBYTE
     sensitive_headers: Annotated[
         tuple[str, ...],
         Meta(
@@ -240,7 +278,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     key_prefix: Annotated[
         str,
-        Meta(pattern=r"^[A-Za-z0-9]{0,16}\Z", description="prefix of new API keys", extra={"env": "API_KEY_PREFIX"}),
+        Meta(pattern=KEY_PREFIX_PATTERN, description="prefix of new API keys", extra={"env": "API_KEY_PREFIX"}),
     ] = ""
 
 
@@ -253,27 +291,10 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     azure_authority: Annotated[str, Meta(description="URL of Microsoft Entra; default: that of the public cloud")] = ""
 
 
-class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Prometheus metrics."""
-
-    enabled: Annotated[
-        bool,
-        Meta(description="serve `/metrics` and `/dataservice/metrics`", extra={"env": "ENABLE_PROMETHEUS"}),
-    ] = False
-
-
 class Mock(msgspec.Struct, frozen=True, kw_only=True):
     """The mock provider."""
 
     host: Annotated[str, Meta(description="base URL of the provider named `mock`; empty: no mock provider")] = ""
-
-
-class Log(msgspec.Struct, frozen=True, kw_only=True):
-    """Log of the gateway itself on standard error."""
-
-    level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="lowest level that is logged")] = (
-        "info"
-    )
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,6 +307,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     routing: Routing = Routing()
     redis: Redis = Redis()
     records: Records = Records()
+    log_store: LogStore = LogStore()
+    otel: Otel = Otel()
     store: Store = Store()
     jwt: Jwt = Jwt()
     secrets: Secrets = Secrets()
@@ -324,11 +347,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.server.run_dir}/control.sock"
 
     @property
-    def record_socket(self) -> str:
-        """Path of the Unix socket that receives records. The engine derives it from the directory of the control
-        socket.
-        """
-        return f"{self.server.run_dir}/records.sock"
+    def log_socket(self) -> str:
+        """Path of the Unix socket of the log worker."""
+        return f"{self.server.run_dir}/logs.sock"
+
+    @property
+    def log_store_folder(self) -> str:
+        """Folder of the spool, the embedded log store and bodies."""
+        folder = os.path.dirname(os.path.abspath(self.records.path))
+        return os.path.abspath(self.log_store.path or os.path.join(folder, "store"))
+
+    @property
+    def spool_folder(self) -> str:
+        """Folder with the spool of each process that writes records."""
+        return os.path.join(self.log_store_folder, "spool")
+
+    @property
+    def limits_folder(self) -> str:
+        """Folder with the counters of limits, which all workers of the node share."""
+        return os.path.join(self.log_store_folder, "limits")
 
     @property
     def store_url(self) -> Secret | None:
@@ -379,6 +416,8 @@ class SettingSpec(msgspec.Struct, frozen=True):
     type: Any
     default: object
     description: str
+    # Further names of the environment variable, which take precedence because they are more specific.
+    other_envs: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:
@@ -393,9 +432,11 @@ def iter_setting_specs() -> Iterator[SettingSpec]:
             continue
         for field in msgspec.structs.fields(section.type):
             meta: Meta = get_args(field.type)[1]
-            env = (meta.extra or {}).get("env") or f"PENSTOCK_{section.name}_{field.name}".upper()
+            extra = meta.extra or {}
+            env = extra.get("env") or f"PENSTOCK_{section.name}_{field.name}".upper()
             default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-            yield SettingSpec(section.name, field.name, env, field.type, default, meta.description or "")
+            words, others = meta.description or "", extra.get("other_envs", ())
+            yield SettingSpec(section.name, field.name, env, field.type, default, words, others)
 
 
 def find_settings_file(given_path: str | None, environ: Mapping[str, str]) -> str | None:
@@ -438,9 +479,12 @@ def load_settings(
         for source, given in _candidate_values(entry, document, environ, options or {}):
             try:
                 values.setdefault(entry.section, {})[entry.key] = _convert_value(entry, given)
-            except msgspec.ValidationError as error:
-                shown = "the value" if is_secret_type(entry.type) else repr(given)
-                problems.append(Problem(source, f"{shown} is not allowed: {_lowercase_first(str(error))}"))
+            except msgspec.ValidationError:
+                is_secret = is_secret_type(entry.type)
+                expected = "a string" if is_secret else describe_type(entry.type).removesuffix(" or null")
+                problems.append(
+                    Problem(source, f"{'the value' if is_secret else repr(given)} is not allowed: expected {expected}")
+                )
             break
     sections = {name: _section_type(name)(**keys) for name, keys in values.items()}
     settings = Settings(file=file, issuers=jwt.parse_issuers(document.get(ISSUERS_TABLE, []), problems), **sections)
@@ -497,7 +541,8 @@ def _candidate_values(
     if options.get(entry.path) is not None:
         yield f"--{entry.key.replace('_', '-')}", options[entry.path]
     # Other programs use lower-case names for proxy variables.
-    for name in (entry.env, entry.env.lower()) if entry.env.endswith("_PROXY") else (entry.env,):
+    lower = (entry.env.lower(),) if entry.env.endswith("_PROXY") else ()
+    for name in (*entry.other_envs, entry.env, *lower):
         if name in environ:
             yield name, environ[name]
     table = document.get(entry.section)
@@ -529,7 +574,3 @@ def _convert_value(entry: SettingSpec, given: object) -> object:
     if plain in {bool, bool | None}:
         return msgspec.convert(BOOLEAN_WORDS.get(given.strip().lower(), given), entry.type)
     return msgspec.convert(given.strip(), entry.type, strict=False)
-
-
-def _lowercase_first(text: str) -> str:
-    return text[:1].lower() + text[1:]

@@ -9,19 +9,39 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from penstock.settings.buckets import FOLDER
+from penstock.settings.secret import Secret
+
 MEBIBYTE = 1024 * 1024
 DAY_SECONDS = 24 * 3600
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of files that are uploaded to the gateway itself."""
+    """Settings of files that are uploaded to the gateway itself, of outputs of batches, and of log exports."""
 
+    store: Annotated[
+        str,
+        Meta(
+            description="where the contents of files, outputs of batches and log exports are stored: "
+            "`folder` for `files.folder`, or `s3://bucket/prefix`"
+        ),
+    ] = FOLDER
     folder: Annotated[
         str,
         Meta(
             description="folder of the uploaded files, on a disk that all nodes share; default: `files` beside the settings file"
         ),
     ] = ""
+    s3_endpoint_url: Annotated[
+        str,
+        Meta(description="URL of a service compatible with S3, such as MinIO; default: `log_store.s3_endpoint_url`"),
+    ] = ""
+    s3_region: Annotated[str, Meta(description="region of the bucket; default: `log_store.s3_region`")] = ""
+    s3_access_key_id: Annotated[
+        str,
+        Meta(description="access key of the bucket; default, with its secret: `log_store.s3_access_key_id`"),
+    ] = ""
+    s3_secret_access_key: Annotated[Secret | None, Meta(description="secret of the access key")] = None
     workspace_bytes: Annotated[
         int, Meta(ge=0, description="maximum total size of the files of one workspace, in bytes")
     ] = 10 * 1024 * MEBIBYTE

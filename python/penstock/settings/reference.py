@@ -17,11 +17,15 @@ def render_markdown() -> str:
         "| key in `penstock.toml` | environment | type | default | description |",
         "|---|---|---|---|---|",
         *(
-            f"| `{entry.path}` | `{entry.env}` | {_type_name(entry.type)} | {_default_name(entry)} | {entry.description} |"
+            f"| `{entry.path}` | {_env_names(entry)} | {_type_name(entry.type)} | {_default_name(entry)} | {entry.description} |"
             for entry in iter_setting_specs()
         ),
     ]
     return "\n".join(rows)
+
+
+def _env_names(entry: SettingSpec) -> str:
+    return ", ".join(f"`{name}`" for name in (entry.env, *entry.other_envs))
 
 
 def _type_name(annotated: Any) -> str:  # noqa: ANN401 - a type

@@ -10,6 +10,10 @@ from urllib.parse import urlsplit
 
 from penstock.errors import Problem
 from penstock.settings import jwt
+from penstock.settings.buckets import validate_bucket
+from penstock.settings.log_store import validate_log_store
+from penstock.settings.monitoring import validate_metrics
+from penstock.settings.otel import validate_otel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +49,10 @@ def validate_settings(settings: Settings) -> Iterator[Problem]:
             yield Problem(f"upstream.{name}", "is not allowed: expected an address such as `http://proxy.example:3128`")
     yield from _validate_store(settings.store)
     yield from _validate_redis(settings.redis)
+    yield from validate_log_store(settings.log_store)
+    yield from validate_bucket("files", "store", settings.files.store, settings.files)
+    yield from validate_otel(settings.otel)
+    yield from validate_metrics(settings)
     yield from jwt.validate_jwt(settings.jwt, settings.issuers)
     if settings.upstream.tls_ca and not os.path.isfile(settings.upstream.tls_ca):
         yield Problem("upstream.tls_ca", f"there is no file {settings.upstream.tls_ca!r}")

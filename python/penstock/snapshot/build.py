@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from penstock import engine, resources
+from penstock import config_references, engine, resources
 from penstock.errors import Problem, SettingsError
 from penstock.pricing import engine_export
 from penstock.settings import SNAPSHOT_TABLES, decode_secret, read_toml_file
 from penstock.settings.secret import Secret
 from penstock.snapshot.append_log import AppendLog, Chunk, changed_chunks, chunk_digests
+from penstock.store.snapshot_sections import section_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -79,7 +80,9 @@ class Snapshot(msgspec.Struct, frozen=True):
         members += [self.base] if self.base else []
         changed = changed_chunks(self.pieces, chunk_digests(before))
         removed = [
-            b'{"name":"%s","keys":[],"configs":[]}' % name.encode() for name in before if name not in self.pieces
+            b'{"name":"%s","%s":[]}' % (name.encode(), section_member(name).encode())
+            for name in before
+            if name not in self.pieces
         ]
         if prices := changed.pop(PRICES_CHUNK, None):
             members.append(b'"prices":' + prices.data)
@@ -213,6 +216,10 @@ class WorkerProgress:
         self._heard: dict[int, tuple[float, int]] = {}
         self._changed = asyncio.Event()
 
+    def values_by_name(self) -> dict[str, float]:
+        """Returns the metrics by name."""
+        return {"publish_waits": self.waits, "publish_waits_given_up": self.given_up}
+
     def record_worker(self, worker: int, number: int) -> None:
         """Records the number of the snapshot that a worker runs on."""
         self._heard[worker] = (time.monotonic(), number)
@@ -241,6 +248,11 @@ class WorkerProgress:
         """Stops waiting for workers that did not reach this snapshot, until they report again."""
         self._heard = {worker: report for worker, report in self._heard.items() if report[1] >= number}
         self.notify()
+
+    def live_workers(self) -> set[int]:
+        """Returns the numbers of the workers that asked for a snapshot recently."""
+        oldest = time.monotonic() - WORKER_EXPIRY_SECONDS
+        return {worker for worker, (reported_at, _) in self._heard.items() if reported_at > oldest}
 
     def all_reached(self, number: int) -> bool:
         """Returns true if no live worker runs on an older snapshot."""
@@ -337,6 +349,19 @@ def build_snapshot(
     return Snapshot.from_content(
         b",".join(members), {PRICES_CHUNK: prices, **stored.pieces}, len(rows["keys"]) + stored.key_count
     )
+
+
+def find_missing_providers(settings: Settings) -> list[Problem]:
+    """Returns a problem for each saved provider that a config of the settings file names and that the file lacks."""
+    document = read_toml_file(settings.file) if settings.file else {}
+    providers, configs = (cast("list[dict[str, Any]]", document.get(table, [])) for table in ("providers", "configs"))
+    existing = {str(row.get("slug")) for row in providers}
+    problems: list[Problem] = []
+    for index, row in enumerate(configs):
+        config = row.get("config")
+        content: object = msgspec.json.decode(config) if isinstance(config, str) else config
+        problems += config_references.find_missing(content, f"configs[{index}].config", existing, "in this file")
+    return problems
 
 
 def build_valid_snapshot(

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Integer,
-    LargeBinary,
-    String,
-    Text,
-    and_,
-    case,
-    cast,
-    func,
-    literal_column,
-    null,
-    or_,
-    select,
-)
+from sqlalchemy import BigInteger, Integer, Text, and_, case, cast, literal_column, null, or_, select
 
 from penstock import engine
 from penstock.authorization import ORGANISATION_ADMIN_ROLES
 from penstock.errors import DecryptionError
 from penstock.kit import provider_options as forms
+from penstock.kit.guardrail_defaults import DEFAULT_FIELDS, effective_defaults
 from penstock.kit.integrations import usable_condition
 from penstock.kit.rules import blocks_inline_config
 from penstock.pricing import engine_export
 from penstock.pricing.wire_format import PricingConfig
 from penstock.schemas import now
 from penstock.secrets import config_credentials
-from penstock.snapshot.append_log import Chunk
 from penstock.snapshot.build import StoreData
-from penstock.store.snapshot_sections import REST, section_digits
+from penstock.snapshot.guardrail_sections import GuardrailTable
+from penstock.snapshot.limit_sections import LimitSections
+from penstock.snapshot.prompt_sections import PartialTable, PromptTable
+from penstock.snapshot.sectioned_table import (
+    ROW_SKIPPED,
+    CheckedTable,
+    SectionedTable,
+    embed_json,
+    is_expired,
+    json_object,
+    section_digits,
+)
+from penstock.store.snapshot_sections import REST
 from penstock.store.tables import (
     api_keys,
     configs,
@@ -52,110 +48,40 @@ from penstock.store.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, RowMapping, Select, Table
+    from sqlalchemy import ColumnElement, RowMapping, Select
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from penstock.secrets.references import SecretCache
     from penstock.secrets.vault import Vault
+    from penstock.snapshot.sectioned_table import SectionRows
 
 log = logging.getLogger("penstock")
 
 JsonRows = list[dict[str, Any]]
-# JSON rows of a section, their number, and when the first one expires in milliseconds, if one does.
-SectionRows = tuple[bytes, int, "int | None"]
 INTEGRATION_SKIPPED = "the integration %r is left out: %s"
-CONFIG_SKIPPED = "the config %r is left out: %s"
 # Bounds the list of removed members. Tokens of members removed before these stay valid until they expire, but no token
 # should live that long.
 MAX_REMOVED_MEMBERS = 10_000
 # Scope that a key needs for any request on the data plane.
 DATA_PLANE_SCOPE = "completions.write"
-# Fields that are never null and need no JSON escaping, because the gateway generates them from letters and digits.
-UNESCAPED_FIELDS = {"id", "sha256", "workspace", "lacks"}
 
 
-class Section(msgspec.Struct, frozen=True):
-    """A section of the snapshot: its encoded rows, their number, and when the first one expires in milliseconds."""
-
-    piece: Chunk
-    count: int
-    end: int | None
-
-    def is_expired(self, moment: int) -> bool:
-        """Returns true if a row of the section has expired, so the section must be read again."""
-        return _is_expired(self.end, moment)
-
-
-class SectionedTable:
-    """A large table that is read and cached in sections, by section name."""
-
-    def __init__(self, table: Table, told_as: str, rows: Callable[[bool], Select[*tuple[Any, ...]]]) -> None:
-        """Prepares the table; no section is read yet."""
-        self._name, self._told_as, self._rows, self._digits = table.name, told_as, rows, section_digits(table.c.id)
-        self.parts: dict[str, Section] = {}
-
-    def restore(self, stored: StoreData) -> None:
-        """Restores the sections of a stored snapshot."""
-        saved_sections = {name: entry for name, entry in stored.parts.items() if name.startswith(f"{self._name}/")}
-        self.parts = {name: Section(stored.pieces[name], count, end) for name, (count, end) in saved_sections.items()}
-
-    async def refresh(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
-        """Reads the sections that changed or that have expired rows. Reads all sections if `changed` is `None`."""
-        wanted: set[str] = set()
-        old: dict[str, Section] = {}
-        if changed is not None:
-            wanted = {name for name in changed if name.startswith(f"{self._name}/")}
-            wanted |= {name for name, part in self.parts.items() if part.is_expired(now())}
-            if not wanted:
-                return
-            old = {name: part for name, part in self.parts.items() if name not in wanted}
-        conditions = [self._digits.in_(sorted(name.rpartition("/")[2] for name in wanted))] if wanted else []
-        fresh = {
-            f"{self._name}/{digits}": rows
-            for digits, rows in (await self._query_sections(connection, conditions)).items()
-        }
-        self.parts = old | {
-            name: Section(self._encode_chunk(name, rows), count, end) for name, (rows, count, end) in fresh.items()
-        }
-
-    async def _query_sections(
-        self, connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
-    ) -> dict[str, SectionRows]:
-        """Has the database encode rows as JSON. Returns the rows of each section, their number and the first expiry, by
-        the section's digits.
-        """
-        is_postgres = connection.dialect.name == "postgresql"
-        inner = self._rows(is_postgres).add_columns(self._digits.label("digits")).where(*conditions).subquery()
-        if is_postgres:
-            joined = func.convert_to(func.string_agg(inner.c.row, ","), "UTF8")
-        else:
-            joined = cast(func.group_concat(inner.c.row, ","), LargeBinary)
-        query = select(inner.c.digits, joined, func.count(inner.c.counts), func.min(inner.c.ends))
-        query = query.group_by(inner.c.digits)
-        found = (await connection.execute(query)).all()
-        return {digits: (rows, count, end) for digits, rows, count, end in found}
-
-    def _encode_chunk(self, name: str, rows: bytes) -> Chunk:
-        """Encodes a section in the format that the engine reads."""
-        return Chunk.from_bytes(b'{"name":"%s","%s":[%s]}' % (name.encode(), self._told_as.encode(), rows))
-
-
-class ConfigTable(SectionedTable):
+class ConfigTable(CheckedTable):
     """The table of configs. Configs that contain credentials are encoded here, because the database cannot decrypt
     them.
     """
 
     def __init__(self, vault: Vault) -> None:
         """Prepares the table; no section is read yet."""
-        super().__init__(configs, "configs", _select_configs)
+        super().__init__(configs, _select_configs)
         self._vault = vault
 
-    async def _query_sections(
+    async def _query_rows(
         self, connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
     ) -> dict[str, SectionRows]:
-        found = await super()._query_sections(connection, conditions)
+        found = await super()._query_rows(connection, conditions)
         rows = select(configs, section_digits(configs.c.id).label("digits")).where(configs.c.status == "active")
         for row in (await connection.execute(rows.where(configs.c.sealed.is_not(None), *conditions))).mappings():
             before, count, _ = found.get(row["digits"], (b"", 0, None))
@@ -163,45 +89,18 @@ class ConfigTable(SectionedTable):
                 written = msgspec.json.encode(await self._decrypt_config(connection, row))
             except DecryptionError as error:
                 # One bad row must not stop publishing for everyone.
-                log.warning(CONFIG_SKIPPED, row["slug"], error)
+                log.warning(ROW_SKIPPED, "config", row["slug"], error)
                 continue
             found[row["digits"]] = (b",".join(part for part in (before, written) if part), count + 1, None)
-        # In a thread, because the engine compiles the configs and the event loop must stay responsive.
-        taken = await asyncio.to_thread(
-            lambda: {digits: _drop_invalid_configs(rows) for digits, (rows, _, _) in found.items()}
-        )
-        return {own: (taken[own], count, end) for own, (_, count, end) in found.items()}
+        return found
 
     async def _decrypt_config(self, connection: AsyncConnection, row: RowMapping) -> dict[str, Any]:
         hidden = config_credentials.decode_secrets(await self._vault.open(connection, row["sealed"], row["id"]))
         config = config_credentials.join_credentials(
             config_credentials.SplitDocument(msgspec.json.decode(row["config"]), hidden)
         )
-        return {"id": row["id"], "slug": row["slug"], "workspace": row["workspace_id"], "config": config}
-
-
-def _drop_invalid_configs(rows: bytes) -> bytes:
-    """Drops configs that the engine rejects. A config saved by an older release must not stop publishing for everyone."""
-    if _config_errors(rows) is None:
-        return rows
-    valid_rows: list[bytes] = []
-    for raw in msgspec.json.decode(b"[%s]" % rows, type=list[msgspec.Raw]):
-        one = bytes(raw)
-        if why := _config_errors(one):
-            log.warning(CONFIG_SKIPPED, msgspec.json.decode(one)["slug"], why)
-        else:
-            valid_rows.append(one)
-    return b",".join(valid_rows)
-
-
-def _config_errors(rows: bytes) -> str | None:
-    """Returns why the engine rejects these configs, or `None` if it accepts them."""
-    try:
-        engine.check("snapshot", b'{"epoch":"-","configs":[%s]}' % rows)
-    except engine.EngineError as error:
-        found = [f"{one['path'].partition('.config')[2].lstrip('.')} {one['message']}" for one in error.problems]
-        return ", ".join(found) or str(error)
-    return None
+        names = {"id": row["id"], "version_id": row["version_id"], "slug": row["slug"]}
+        return {**names, "workspace": row["workspace_id"], "config": config}
 
 
 class SnapshotReader:
@@ -210,13 +109,16 @@ class SnapshotReader:
     def __init__(self, vault: Vault, secrets: SecretCache) -> None:
         """Prepares the tables; nothing is read yet."""
         self._vault, self._secrets = vault, secrets
-        self._keys = SectionedTable(api_keys, "keys", _select_keys)
+        self._keys = SectionedTable(api_keys, _select_keys)
         self._configs = ConfigTable(vault)
+        self._limits = LimitSections()
+        self._prompts, self._partials = PromptTable(), PartialTable()
+        self._guardrails = GuardrailTable(vault)
         self._rest = StoreData()
 
     def restore(self, stored: StoreData) -> None:
         """Restores an earlier snapshot, whichever process read it. Later reads then cover only what changed since."""
-        for large in (self._keys, self._configs):
+        for large in self._large_tables:
             large.restore(stored)
         self._rest = msgspec.structs.replace(stored, pieces={}, parts={}, secrets={})
 
@@ -226,11 +128,12 @@ class SnapshotReader:
         """Reads what changed, or everything if `changed` is `None`. Returns the complete snapshot and when its first
         row expires in milliseconds, or `None`.
         """
-        for large in (self._keys, self._configs):
+        for large in self._large_tables:
             await large.refresh(connection, changed)
-        if changed is None or REST in changed or _is_expired(self._rest.rest_end, now()):
+        if changed is None or REST in changed or is_expired(self._rest.rest_end, now()):
             await self._read_small_tables(connection)
-        keys, parts = self._keys.parts.values(), self._keys.parts | self._configs.parts
+        keys, limits = self._keys.parts.values(), self._limits.parts.values()
+        parts = {name: part for large in self._large_tables for name, part in large.parts.items()}
         stored = msgspec.structs.replace(
             self._rest,
             pieces={name: part.piece for name, part in parts.items()},
@@ -238,8 +141,12 @@ class SnapshotReader:
             secrets=self._secrets.export_values(),
             parts={name: (part.count, part.end) for name, part in parts.items()},
         )
-        ends = (*(part.end for part in keys), self._rest.rest_end)
+        ends = (*(part.end for part in keys), *(part.end for part in limits), self._rest.rest_end)
         return stored, min((end for end in ends if end is not None), default=None)
+
+    @property
+    def _large_tables(self) -> tuple[SectionedTable | LimitSections, ...]:
+        return (self._keys, self._configs, self._limits, self._prompts, self._partials, self._guardrails)
 
     async def _read_small_tables(self, connection: AsyncConnection) -> None:
         saved, models, ends = await _read_providers(connection, self._vault, self._secrets)
@@ -252,32 +159,32 @@ class SnapshotReader:
         )
 
 
-def _is_expired(end: int | None, moment: int) -> bool:
-    return end is not None and end <= moment
-
-
 def _select_keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
     key_expiry, texts = api_keys.c.expires_at, key_digests.c.expires_at
     ends = case(
         (key_expiry.is_(None), texts), (texts.is_(None), key_expiry), (key_expiry < texts, key_expiry), else_=texts
     )
     key_fields = {"id": api_keys.c.id, "sha256": key_digests.c.sha256}
-    row = _json_object(
-        is_postgres,
+    fields = {
         **key_fields,
-        name=api_keys.c.name,
-        workspace=api_keys.c.workspace_id,
-        expires_at=ends // 1000,
-        defaults=_embed_json(is_postgres, api_keys.c.defaults),
-    )
+        "name": api_keys.c.name,
+        "workspace": api_keys.c.workspace_id,
+        "expires_at": ends // 1000,
+        "defaults": embed_json(is_postgres, api_keys.c.defaults),
+    }
+    row = json_object(is_postgres, **fields)
+    user_row = json_object(is_postgres, **fields, user_id=api_keys.c.user_id)
     # Keys that may not use the data plane are published with the reason. Otherwise they would count as unknown keys, or
     # as keys of a provider.
     is_of_none = api_keys.c.workspace_id.is_(None)
     is_good = and_(~is_of_none, cast(api_keys.c.scopes, Text).contains(f'"{DATA_PLANE_SCOPE}"'))
     lacks = case((is_of_none, "workspace"), else_="scope")
-    refused = _json_object(is_postgres, **key_fields, lacks=lacks)
+    refused = json_object(is_postgres, **key_fields, lacks=lacks)
     return (
-        select(case((is_good, row), else_=refused).label("row"), ends.label("ends"))
+        select(
+            case((and_(is_good, api_keys.c.user_id.is_(None)), row), (is_good, user_row), else_=refused).label("row"),
+            ends.label("ends"),
+        )
         .add_columns(case((is_good, 1)).label("counts"))
         .join(key_digests, key_digests.c.api_key_id == api_keys.c.id)
         .outerjoin(workspaces, workspaces.c.id == api_keys.c.workspace_id)
@@ -287,47 +194,18 @@ def _select_keys(is_postgres: bool) -> Select[*tuple[Any, ...]]:
 
 
 def _select_configs(is_postgres: bool) -> Select[*tuple[Any, ...]]:
-    row = _json_object(
+    row = json_object(
         is_postgres,
         id=configs.c.id,
+        version_id=configs.c.version_id,
         slug=configs.c.slug,
         workspace=configs.c.workspace_id,
-        config=_embed_json(is_postgres, configs.c.config),
+        config=embed_json(is_postgres, configs.c.config),
     )
     rows = select(
         row.label("row"), cast(null(), BigInteger).label("ends"), literal_column("1", Integer).label("counts")
     )
     return rows.where(configs.c.status == "active", configs.c.sealed.is_(None))
-
-
-def _json_object(is_postgres: bool, **fields: ColumnElement[Any]) -> ColumnElement[str]:
-    """Returns the SQL expression for a JSON object with these names and values."""
-    if is_postgres:
-        return _concat_json_object(fields)
-    pairs: list[Any] = []
-    for name, value in fields.items():
-        pairs += [literal_column(f"'{name}'"), value]
-    return func.json_object(*pairs)
-
-
-def _concat_json_object(fields: Mapping[str, ColumnElement[Any]]) -> ColumnElement[str]:
-    """Builds a JSON object by string concatenation, because PostgreSQL's own function for objects takes twice as long."""
-    parts: list[ColumnElement[str]] = []
-    for name, value in fields.items():
-        parts += [literal_column(f"""'{"," if parts else "{"}"{name}":'"""), *_json_value(name, value)]
-    return func.concat(*parts, literal_column("'}'"))
-
-
-def _json_value(name: str, value: ColumnElement[Any]) -> list[ColumnElement[str]]:
-    if name in UNESCAPED_FIELDS:
-        return [literal_column("""'"'"""), value, literal_column("""'"'""")]
-    written = cast(func.to_json(value), Text) if isinstance(value.type, String) else cast(value, Text)
-    return [func.coalesce(written, literal_column("'null'"))]
-
-
-def _embed_json(is_postgres: bool, column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Embeds a text column that contains JSON as part of a larger JSON value."""
-    return cast(column, JSON) if is_postgres else func.json(column)
 
 
 async def _read_workspaces(connection: AsyncConnection) -> JsonRows:
@@ -342,8 +220,9 @@ async def _read_workspaces(connection: AsyncConnection) -> JsonRows:
             **{name: row[name] for name in ("id", "slug", "organisation_id")},
             "metadata": row["defaults"].get("metadata") or {},
             "block_inline_config": blocks_inline_config(row["settings"], row["above"]),
-            # Sent only if it is set, because nodes of older releases do not know this field.
+            # These are sent only if they are set, because nodes of older releases do not know them.
             **({"figures_alone": True} if row["settings"].get("debug_log") == 0 else {}),
+            **{name: ids for name in DEFAULT_FIELDS if (ids := effective_defaults(dict(row), row["above"], name))},
         }
         for row in (await connection.execute(query.order_by(workspaces.c.id))).mappings()
     ]
@@ -384,7 +263,10 @@ async def _read_providers(
     milliseconds.
     """
     query = (
-        select(providers.c.slug, providers.c.workspace_id, providers.c.expires_at, integrations.c.id)
+        select(
+            providers.c.id.label("provider_id"),
+            *(providers.c.slug, providers.c.workspace_id, providers.c.expires_at, providers.c.integration_id),
+        )
         .join(integrations, integrations.c.id == providers.c.integration_id)
         .where(
             providers.c.status == "active", integrations.c.status == "active", _is_not_expired(providers.c.expires_at)
@@ -393,13 +275,20 @@ async def _read_providers(
         .order_by(providers.c.id)
     )
     found = (await connection.execute(query)).all()
-    options_by_id, models = await _read_integrations(connection, vault, secrets, {own_id for *_, own_id in found})
+    options_by_id, models = await _read_integrations(connection, vault, secrets, {row.integration_id for row in found})
     rows = [
-        {"slug": slug, "workspace": workspace, "expires_at": ends and ends // 1000, **options_by_id[own_id]}
-        for slug, workspace, ends, own_id in found
-        if own_id in options_by_id
+        {
+            "id": row.provider_id,
+            "integration_id": row.integration_id,
+            "slug": row.slug,
+            "workspace": row.workspace_id,
+            "expires_at": row.expires_at and row.expires_at // 1000,
+            **options_by_id[row.integration_id],
+        }
+        for row in found
+        if row.integration_id in options_by_id
     ]
-    return rows, models, [ends for _, _, ends, _ in found if ends is not None]
+    return rows, models, [row.expires_at for row in found if row.expires_at is not None]
 
 
 async def _read_integrations(

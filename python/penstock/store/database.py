@@ -7,25 +7,22 @@ import json
 import os
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import orjson
 from sqlalchemy import event, exc
 from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from penstock.errors import STORE_UNAVAILABLE_MESSAGE, ConflictError, SettingsError, StartupError, UnavailableError
-from penstock.store.fast_reads import ReadConnection
-from penstock.store.sqlite import Connection
 from penstock.store.value_errors import reject_invalid_values
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Generator
+    from collections.abc import AsyncGenerator, Generator
 
-    from sqlalchemy import URL, QueuePool
-    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy import URL
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
     from penstock.settings import Store
     from penstock.settings.secret import Secret
@@ -41,8 +38,6 @@ TRANSIENT_SQLSTATES = frozenset({"40001", "40P01", "55P03"})
 # Time limit for a statement of a migration. It may rewrite a large table, or wait for a lock.
 MIGRATION_STATEMENT_TIMEOUT_MS = 3_600_000
 
-Opened = TypeVar("Opened", bound=AsyncConnection)
-
 
 class Database:
     """Opens connections inside transactions. Reports failures of the database as unavailability, never as an error of
@@ -53,6 +48,7 @@ class Database:
         """Prepares the engine; no connection is opened before the first use."""
         self.url = parse_url(url)
         self.embedded = self.url.get_backend_name() == "sqlite"
+        self.file = self.url.database if self.embedded else None
         self._settings = settings
         # How long to wait for other writers. Less than the statement timeout, which would look like an unavailable
         # store.
@@ -63,42 +59,34 @@ class Database:
             if self.embedded
             else _create_postgresql_engine(self.url, settings)
         )
+        event.listen(self._engine.sync_engine, "handle_error", reject_invalid_values)
         # Each PostgreSQL statement sees all data committed before it, also inside a transaction, so reads need no
         # transaction.
         without = {"reads": True} if self.embedded else {"isolation_level": "AUTOCOMMIT"}
-        event.listen(self._engine.sync_engine, "handle_error", reject_invalid_values)
         self._reader = self._engine.execution_options(**without)
-        # Idle read connections for the next reader. Taking a connection from the pool costs as much as most queries.
-        self._rested: list[ReadConnection] = []
-        self._most = _max_connections(self.url, settings)
-        self._opening = 0
-        self._returning: set[asyncio.Future[None]] = set()
+        self._closing: set[asyncio.Future[None]] = set()
+
+    @property
+    def exists(self) -> bool:
+        """False if this is an embedded database whose file does not exist yet."""
+        return self.file is None or os.access(self.file, os.F_OK)
 
     @asynccontextmanager
     async def read_connection(self) -> AsyncGenerator[AsyncConnection]:
         """Yields a connection for reading. With SQLite, all of its statements see the same state of the data."""
         with _translate_errors():
-            connection = await self._take_idle_reader() or await self._connect(ReadConnection(self._reader).open())
-            is_well = False
+            connection = await self._connect(self._reader)
             try:
                 yield connection
-                if self._can_keep_reader() and not connection.invalidated:
-                    await connection.end_read()
-                    self._rested.append(connection)
-                    is_well = True
             finally:
-                if not is_well:
-                    # Nothing must be committed. Closing the connection ends the transaction in one step.
-                    await connection.close()
+                # Nothing must be committed. Closing the connection ends the transaction.
+                await asyncio.shield(connection.close())
 
     @asynccontextmanager
     async def write_transaction(self) -> AsyncGenerator[AsyncConnection]:
         """Yields a connection in a transaction. Commits at the end, or rolls back on an error."""
         with _translate_errors():
-            # Returns an idle read connection to the pool, so that the writer reuses it instead of opening another.
-            if self._rested:
-                await _return_to_pool(self._rested.pop())
-            connection = await self._connect(self._engine.connect().start())
+            connection = await self._connect(self._engine)
             try:
                 async with connection.begin():
                     yield connection
@@ -112,7 +100,7 @@ class Database:
         """
         async with AsyncExitStack() as opened:
             with _translate_errors():
-                connection = await self._connect(self._create_migration_engine(opened).connect().start())
+                connection = await self._connect(self._create_migration_engine(opened))
                 # Closing rolls back what was not committed.
                 opened.push_async_callback(connection.close)
                 transaction = await connection.begin()
@@ -136,38 +124,14 @@ class Database:
 
     async def close(self) -> None:
         """Closes all connections."""
-        while self._rested:
-            await _return_to_pool(self._rested.pop())
-        if self._returning:
-            await asyncio.wait(self._returning, timeout=self._patience)
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=self._patience)
         await self._engine.dispose()
 
-    def _can_keep_reader(self) -> bool:
-        """Returns true if a connection may be kept for the next reader: nobody waits for a connection, and the pool
-        still has one.
-        """
-        is_empty = cast("QueuePool", self._engine.pool).checkedout() >= self._most
-        return len(self._rested) < self._most // 2 and not self._opening and not is_empty
-
-    async def _take_idle_reader(self) -> ReadConnection | None:
-        """Returns a recently used idle connection, or `None`. Older ones go back to the pool, which detects broken or
-        frozen connections.
-        """
-        while self._rested:
-            connection = self._rested.pop()
-            if self.embedded or time.monotonic() - connection.rested_at < PING_AFTER_IDLE_SECONDS:
-                return connection
-            await _return_to_pool(connection)
-        return None
-
-    async def _connect(self, opening: Coroutine[Any, Any, Opened]) -> Opened:
-        self._opening += 1
-        try:
-            return await (opening if self.embedded else self._connect_with_timeout(opening))
-        finally:
-            self._opening -= 1
-
-    async def _connect_with_timeout(self, opening: Coroutine[Any, Any, Opened]) -> Opened:
+    async def _connect(self, engine: AsyncEngine) -> AsyncConnection:
+        opening = engine.connect().start()
+        if self.embedded:
+            return await opening
         starting = asyncio.ensure_future(opening)
         try:
             done, _ = await asyncio.wait({starting}, timeout=self._patience)
@@ -180,24 +144,17 @@ class Database:
             raise TimeoutError
         return starting.result()
 
-    def _abandon_connection(self, starting: asyncio.Future[Any]) -> None:
+    def _abandon_connection(self, starting: asyncio.Future[AsyncConnection]) -> None:
         """Cancels the opening of a connection. If it was opened at the same moment, it is closed."""
         starting.cancel()
         starting.add_done_callback(self._close_late_connection)
 
-    def _close_late_connection(self, started: asyncio.Future[Any]) -> None:
+    def _close_late_connection(self, started: asyncio.Future[AsyncConnection]) -> None:
         if started.cancelled() or started.exception():
             return
-        returning = asyncio.ensure_future(started.result().close())
-        self._returning.add(returning)
-        returning.add_done_callback(self._returning.discard)
-
-
-async def _return_to_pool(connection: ReadConnection) -> None:
-    """Returns a connection to the pool and keeps the time of its last use, so that the pool knows whether to ping it."""
-    info = connection.info
-    await connection.close()
-    info["used"] = connection.rested_at
+        closing = asyncio.ensure_future(started.result().close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
 
 # Errors of the calling code, not of the database: a missing row or column, or a statement that cannot be compiled.
@@ -265,7 +222,6 @@ def _max_connections(url: URL, settings: Store) -> int:
 
 
 def _create_sqlite_engine(url: URL, settings: Store) -> AsyncEngine:
-    opening = partial(Connection, url.database or "", settings.acquire_ms / 1000)
     engine = create_async_engine(
         url,
         pool_size=_max_connections(url, settings),
@@ -274,7 +230,8 @@ def _create_sqlite_engine(url: URL, settings: Store) -> AsyncEngine:
         hide_parameters=True,
         json_serializer=_encode_json,
         json_deserializer=msgspec.json.decode,
-        async_creator=opening,
+        # `timeout` is the time to wait for a lock. Without an isolation level the driver begins no transactions.
+        connect_args={"timeout": settings.acquire_ms / 1000, "isolation_level": None},
     )
     event.listen(engine.sync_engine, "connect", _set_sqlite_pragmas)
     event.listen(engine.sync_engine, "begin", _begin_sqlite_transaction)
@@ -296,8 +253,9 @@ def _disable_foreign_keys(connection: Any, _record: object) -> None:  # noqa: AN
 
 
 def _begin_sqlite_transaction(connection: Any) -> None:  # noqa: ANN401 - as above
-    # A transaction that starts with a read and writes later would fail where a write transaction waits for the lock.
-    connection.connection.driver_connection.begin(writes=not connection.get_execution_options().get("reads"))
+    # A writing transaction takes the write lock at once, because upgrading a read transaction cannot always wait for it.
+    reads = connection.get_execution_options().get("reads")
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def _create_postgresql_engine(url: URL, settings: Store) -> AsyncEngine:
@@ -344,7 +302,9 @@ def _conflict_error(error: exc.IntegrityError) -> ConflictError:
     message = str(error.orig).lower()
     if "foreign key" in message:
         return ConflictError("something else depends on it, or what it refers to is gone")
-    return ConflictError("this slug is taken" if "slug" in message else "it exists already")
+    if "slug" not in message:
+        return ConflictError("it exists already")
+    return ConflictError("this slug is taken by another object of this kind; choose another slug")
 
 
 def _unavailable_error(error: BaseException) -> UnavailableError:

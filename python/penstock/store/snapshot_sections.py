@@ -4,16 +4,24 @@ that only that section is queried again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from sqlalchemy import String, func
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Table
+    from collections.abc import Mapping
 
-EVERYTHING, REST = "*", "rest"
-# Tables that may be large. The last two digits of their random ids split the rows into 256 sections of similar size.
-PARTITIONED_TABLES = ("api_keys", "configs")
+    from sqlalchemy import Table
+
+# `LIMITS` stands for all sections of limits.
+EVERYTHING, REST, LIMITS = "*", "rest", "limits"
+# Members of a section in the snapshot, by table. The tables may be large: the last two digits of their random ids split
+# the rows into 256 sections of similar size.
+MEMBER_BY_TABLE = {
+    "api_keys": "keys",
+    "configs": "configs",
+    "guardrails": "guardrails",
+    "prompt_partials": "partials",
+    "prompts": "prompts",
+}
 # Small tables that share one section. Nothing in the large tables depends on them.
 SHARED_SECTION_TABLES = (
     "integration_models",
@@ -25,16 +33,46 @@ SHARED_SECTION_TABLES = (
     "secret_references",
     "users",
 )
-DIGITS, FIRST_OF_THEM = 2, 35
+# Tables with limits of one workspace, and those that affect nothing else.
+WORKSPACE_LIMIT_TABLES = ("api_keys", "integration_workspaces", "providers")
+POLICY_TABLES = ("rate_limits_policies", "usage_limits_policies")
+# Tables whose rows are published with their prompt. Names of labels are published with the prompts that they are on, and
+# nothing of collections is published.
+PROMPT_DETAIL_TABLES = ("prompt_labels",)
+DIGITS = 2
+
+
+def changed_sections(table: Table, row: Mapping[str, Any]) -> set[str]:
+    """Returns the names of the sections that a change of a row affects: its own, and the limits of its workspace."""
+    workspace_id = row.get("workspace_id")
+    if table.name in POLICY_TABLES:
+        return {limits_section(row["workspace_id"])}
+    if table.name in PROMPT_DETAIL_TABLES:
+        return {prompt_section(row["prompt_id"])}
+    own = {section_name(table, row["id"])}
+    if table.name == "integrations":
+        return own | {LIMITS}
+    return own | {limits_section(workspace_id)} if table.name in WORKSPACE_LIMIT_TABLES and workspace_id else own
+
+
+def limits_section(workspace_id: str) -> str:
+    """Returns the name of the section with the limits of a workspace."""
+    return f"{LIMITS}/{workspace_id[-DIGITS:]}"
+
+
+def prompt_section(prompt_id: str) -> str:
+    """Returns the name of the section with a prompt and its labels."""
+    return f"prompts/{prompt_id[-DIGITS:]}"
+
+
+def section_member(name: str) -> str:
+    """Returns the member of a section that has its rows: `prompt_partials/ab` gives `partials`."""
+    table = name.partition("/")[0]
+    return MEMBER_BY_TABLE.get(table, table)
 
 
 def section_name(table: Table, row_id: str) -> str:
     """Returns the name of the section that contains a row."""
-    if table.name in PARTITIONED_TABLES:
+    if table.name in MEMBER_BY_TABLE:
         return f"{table.name}/{row_id[-DIGITS:]}"
     return REST if table.name in SHARED_SECTION_TABLES else EVERYTHING
-
-
-def section_digits(column: ColumnElement[str]) -> ColumnElement[str]:
-    """Returns an SQL expression for the id digits that select the section of a row in a large table."""
-    return func.substr(column, FIRST_OF_THEM, DIGITS, type_=String)

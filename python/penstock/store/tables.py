@@ -4,33 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
+from sqlalchemy.types import Double
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-
-NAME, SLUG, UUID, WORD, DIGEST = String(255), String(255), String(36), String(32), String(64)
-JSON_DOCUMENT = JSON(none_as_null=True)
-
-
-def _id_column() -> Column[str]:
-    return Column("id", UUID, primary_key=True)
-
-
-def _foreign_key_column(table: str, *, optional: bool = False, ends_with_it: bool = False) -> Column[Any]:
-    """Returns a column that refers to another table: `workspaces` gives `workspace_id`."""
-    rule = "CASCADE" if ends_with_it else None
-    return Column(f"{table[:-1]}_id", UUID, ForeignKey(f"{table}.id", ondelete=rule), nullable=optional)
-
-
-def _timestamp_columns() -> list[Column[int]]:
-    return [Column(name, BigInteger, nullable=False) for name in ("created_at", "last_updated_at")]
+from penstock.store.columns import DIGEST, JSON_DOCUMENT, NAME, SLUG, UUID, WORD, metadata
+from penstock.store.columns import foreign_key_column as _foreign_key_column
+from penstock.store.columns import id_column as _id_column
+from penstock.store.columns import timestamp_columns as _timestamp_columns
 
 
 def _limit_columns() -> list[Column[Any]]:
@@ -58,6 +38,8 @@ workspaces = Table(
     _foreign_key_column("organisations"),
     Column("slug", SLUG, nullable=False),
     Column("name", NAME, nullable=False),
+    # Emoji before the displayed name, if it is not part of the name itself.
+    Column("icon", NAME),
     Column("description", Text),
     Column("is_default", Boolean, nullable=False),
     Column("status", WORD, nullable=False),
@@ -153,6 +135,10 @@ key_digests = Table(
     Column("expires_at", BigInteger),
     # Encrypted new key of a scheduled rotation, until the client fetches it.
     Column("sealed", Text),
+    # Ids of the users on whose authority the text was handed out. The text ends with the access of any of them.
+    Column("holders", JSON_DOCUMENT),
+    # User or API key that the text was handed out to.
+    Column("issued_to", UUID),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "api_key_id"),
 )
@@ -165,13 +151,18 @@ invites = Table(
     _foreign_key_column("organisations"),
     Column("email", String(320), nullable=False),
     Column("role", WORD, nullable=False),
+    Column("first_name", NAME),
+    Column("last_name", NAME),
     Column("workspaces", JSON_DOCUMENT, nullable=False),
+    # Scopes of the API keys that the user gets; an object if a name, an expiry or metadata are set too.
     Column("key_scopes", JSON_DOCUMENT),
     Column("status", WORD, nullable=False),
     Column("sha256", DIGEST, nullable=False, unique=True),
     Column("expires_at", BigInteger, nullable=False),
     Column("accepted_at", BigInteger),
     Column("invited_by", UUID),
+    # Users on whose authority the invitation was sent, possibly with an API key. It is cancelled when one loses rights.
+    Column("holders", JSON_DOCUMENT),
     *_timestamp_columns(),
     Index(None, "organisation_id", "id"),
     Index(None, "organisation_id", "email"),
@@ -234,10 +225,6 @@ integrations = Table(
     Column("global_access", JSON_DOCUMENT, nullable=False),
     Column("default_provider_slug", SLUG),
     Column("owner_id", UUID),
-    # Users who supplied the credentials. Only they may redirect the credentials to another address; they may differ
-    # from the owner.
-    Column("key_given_by", UUID),
-    Column("configurations_given_by", UUID),
     *_timestamp_columns(),
     Index(None, "organisation_id", "slug", unique=True),
     Index(None, "organisation_id", "id"),
@@ -374,6 +361,10 @@ audit_log = Table(
     Column("workspace_id", UUID),
     Column("user_id", UUID),
     Column("user_type", WORD, nullable=False),
+    # API key of the request, its name at that time, and the user or key that it was handed out to.
+    Column("key_id", UUID),
+    Column("key_name", NAME),
+    Column("key_made_by", UUID),
     Column("method", WORD, nullable=False),
     Column("uri", Text, nullable=False),
     Column("query_params", Text, nullable=False),
@@ -387,8 +378,11 @@ audit_log = Table(
     Column("asked_id", UUID),
     Column("before", JSON_DOCUMENT),
     Column("after", JSON_DOCUMENT),
+    # For a refused request: `anonymous` or `caller`. Their number is bounded.
+    Column("refused_from", WORD),
     Column("created_at", BigInteger, nullable=False),
     Index(None, "organisation_id", "id"),
+    Index(None, "refused_from", "organisation_id", "id"),
 )
 
 # Header fields and bodies, without credentials, of requests that changed something.
@@ -475,15 +469,110 @@ batch_lines = Table(
     Column("content", Text, nullable=False),
 )
 
+# Exports of request logs. The finished export is a file with the purpose `log_export`.
+log_exports = Table(
+    "log_exports",
+    metadata,
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("workspaces", ends_with_it=True),
+    Column("status", WORD, nullable=False),
+    Column("description", Text),
+    Column("filters", JSON_DOCUMENT, nullable=False),
+    Column("requested_data", JSON_DOCUMENT, nullable=False),
+    # Number of requests that match the filters, and number of rows in the file.
+    Column("total", BigInteger, nullable=False),
+    Column("total_records", BigInteger),
+    # User whose requests alone are exported, if the creator may not see others.
+    Column("restricted_to", UUID),
+    Column("file_id", UUID),
+    # Why the export failed.
+    Column("error", Text),
+    # Lease: the process that runs the export, and the time by which it must renew.
+    Column("run_by", UUID),
+    Column("run_until", BigInteger),
+    Column("created_by", UUID),
+    *_timestamp_columns(),
+    Index(None, "workspace_id", "id"),
+    Index(None, "organisation_id", "id"),
+    Index(None, "status", "id"),
+)
+
+
+def _policy_columns() -> list[Column[Any] | Index]:
+    return [
+        _id_column(),
+        _foreign_key_column("organisations"),
+        _foreign_key_column("workspaces", ends_with_it=True),
+        Column("name", NAME),
+        Column("description", Text),
+        Column("status", WORD, nullable=False),
+        Column("conditions", JSON_DOCUMENT, nullable=False),
+        Column("group_by", JSON_DOCUMENT, nullable=False),
+        Column("type", WORD, nullable=False),
+        # True if the policy only records what it would reject.
+        Column("dry_run", Boolean, nullable=False),
+        Column("created_by", UUID),
+        *_timestamp_columns(),
+        Index(None, "workspace_id", "id"),
+        Index(None, "organisation_id", "id"),
+    ]
+
+
+usage_limits_policies = Table(
+    "usage_limits_policies",
+    metadata,
+    *_policy_columns(),
+    # US dollars, tokens or requests.
+    Column("credit_limit", Double, nullable=False),
+    Column("alert_threshold", Double),
+    Column("periodic_reset", WORD),
+    Column("periodic_reset_days", Integer),
+    Column("next_usage_reset_at", BigInteger),
+    Column("last_reset_at", BigInteger),
+    Column("enforcement", WORD, nullable=False),
+)
+
+rate_limits_policies = Table(
+    "rate_limits_policies",
+    metadata,
+    *_policy_columns(),
+    *(Column(name, WORD, nullable=False) for name in ("unit", "window", "target")),
+    Column("value", BigInteger, nullable=False),
+)
+
+# Usage that counts towards a limit, by value of the policy's groups and period. A limit is a policy, or a limit of a
+# key, a provider, a workspace or an integration, so its id refers to no single table.
+limit_usage = Table(
+    "limit_usage",
+    metadata,
+    Column("id", UUID, nullable=False, unique=True),
+    Column("limit_id", NAME, primary_key=True),
+    Column("value_key", Text, primary_key=True),
+    Column("period_start", BigInteger, primary_key=True, autoincrement=False),
+    *(Column(name, BigInteger, nullable=False) for name in ("requests", "tokens", "nanodollars")),
+    Column("status", WORD, nullable=False),
+    *(Column(f"is_{name}_alert_sent", Boolean, nullable=False) for name in ("threshold", "exhausted")),
+    # What the limit counts: `cost`, `tokens` or `requests`.
+    Column("measure", WORD, nullable=False),
+    # How often the usage was set back. Counters of the data plane start again when it grows.
+    Column("resets", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False, index=True),
+)
+
+# Number of the last batch of usage that each node has added.
+usage_ledger_nodes = Table(
+    "usage_ledger_nodes",
+    metadata,
+    Column("node", UUID, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+)
+
 # Single row with a counter of all changes that affect the data plane.
 change_counter = Table(
     "changes", metadata, Column("id", Integer, primary_key=True), Column("number", BigInteger, nullable=False)
 )
 
 # Snapshot sections affected by each number of the counter. Old entries are deleted.
-change_log = Table(
-    "changed",
-    metadata,
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("parts", JSON_DOCUMENT, nullable=False),
-)
+_change_number = Column("number", BigInteger, primary_key=True, autoincrement=False)
+change_log = Table("changed", metadata, _change_number, Column("parts", JSON_DOCUMENT, nullable=False))

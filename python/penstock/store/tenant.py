@@ -12,17 +12,15 @@ from sqlalchemy import bindparam, func, insert, or_, select, update
 from sqlalchemy import delete as delete_from
 
 from penstock.errors import InvalidError, Problem
-from penstock.store.fast_reads import ReadConnection
 from penstock.store.tables import change_counter, change_log, organisations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sqlalchemy import BindParameter, ColumnElement, Table
+    from sqlalchemy import BindParameter, ColumnElement, Select, Table
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from penstock.store.fast_reads import Query
-
+    Query = Select[*tuple[Any, ...]]
     Condition = ColumnElement[bool]
 
 Row = Mapping[str, Any]
@@ -102,8 +100,6 @@ class TenantStore:
         if self.workspace_id is None and self.among is not None and _workspace_column(table) is not None:
             scope[WORKSPACES_PARAMETER] = sorted(self.among)
         inside = _scoped_query(query, table, tuple(scope))
-        if isinstance(self.connection, ReadConnection):
-            return await self.connection.fetch_prepared(inside, {**values, **scope})
         found = await self.connection.execute(inside, {**values, **scope})
         return [cast("Row", row) for row in found.mappings()]
 
@@ -115,8 +111,6 @@ class TenantStore:
     async def fetch_rows(self, query: Query, *tables: Table) -> list[Row]:
         """Returns the rows of a query over these tables."""
         inside = query.where(*self._scope_conditions(tables))
-        if isinstance(self.connection, ReadConnection):
-            return await self.connection.fetch_rows(inside)
         found = await self.connection.execute(inside)
         return [cast("Row", row) for row in found.mappings()]
 

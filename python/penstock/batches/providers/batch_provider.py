@@ -170,11 +170,11 @@ def translate_result(
 ) -> LineResult:
     """Translates a provider's response to the client format and adds the dropped parameters of the request."""
     try:
-        provider_response = (status, msgspec.json.encode(provider_body))
-        translated = translate_batch_result(provider, line.url, msgspec.json.encode(line.body), provider_response)
+        body, response = msgspec.json.encode(line.body), msgspec.json.encode(provider_body)
+        translated = translate_batch_result(provider, line.url, body, status, response)
         _, dropped = translate_line(provider, line)
     except EngineError as error:
         return LineResult(None, {"code": "answer_unreadable", "message": str(error)})
-    response = {"status_code": status, "request_id": request_id, "body": msgspec.json.decode(translated)}
+    result = {"status_code": status, "request_id": request_id, "body": msgspec.json.decode(translated)}
     # A single request reports dropped parameters in a response header.
-    return LineResult({**response, **({"not_translated": dropped} if dropped else {})}, None)
+    return LineResult({**result, **({"not_translated": dropped} if dropped else {})}, None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from penstock.batches.edge_client import EdgeClient
-    from penstock.blobs.folder import BlobFolder
+    from penstock.blobs.store import BlobStore
     from penstock.store.tenant import Row
 
 # Descriptions of batches and files are far smaller.
@@ -65,7 +65,7 @@ class Upload(NamedTuple):
 class BatchClient:
     """Sends requests on behalf of one batch."""
 
-    def __init__(self, row: Row, headers: Mapping[str, str], edge: EdgeClient, blobs: BlobFolder) -> None:
+    def __init__(self, row: Row, headers: Mapping[str, str], edge: EdgeClient, blobs: BlobStore) -> None:
         """Sets the batch row and the headers of its requests."""
         self.row = row
         self.headers = {"x-gateway-trace-id": BATCH + row["id"], **headers}

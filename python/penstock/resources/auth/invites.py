@@ -11,12 +11,14 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from penstock.authorization import allow_anyone
+from penstock.authorization import allow_anyone, own_pages_only
+from penstock.errors import Problem
 from penstock.kit.invites import CreatedUserKey, accept_invite, find_by_token, find_open, invite_caller
 from penstock.kit.passwords import Password, PasswordService
 from penstock.kit.preconditions import claim_idempotency_key
 from penstock.kit.shared_fields import Email, Id, ObjectType
 from penstock.kit.tenant_session import Services, read_request_metadata
+from penstock.schemas import invalid_error
 
 TAGS = ["Auth"]
 # The page is one file with an inline script; it loads no other resources.
@@ -24,15 +26,18 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 )
 
-PersonName = Annotated[str, Meta(min_length=1, max_length=255, description="name of the person")]
+PersonName = Annotated[
+    Annotated[str, Meta(min_length=1, max_length=255)] | None,
+    Meta(description="name of the person; required unless the invitation contains it"),
+]
 
 
 class AcceptInvite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The invitation token, with the name and password of the person who accepts it."""
 
     token: Annotated[str, Meta(max_length=128, description="value of `token` in the invitation link")]
-    first_name: PersonName
-    last_name: PersonName
+    first_name: PersonName = None
+    last_name: PersonName = None
     password: Password
 
 
@@ -62,10 +67,10 @@ async def get_invite_page() -> Response[bytes]:
         "referrer-policy": "no-referrer",
     }
     page = Path(__file__).with_name("invite.html").read_bytes()
-    return Response(page, media_type="text/html; charset=utf-8", headers=headers)
+    return Response(page, media_type="text/html", headers=headers)
 
 
-@post("/", status_code=200, guards=[allow_anyone], summary="Accept invite", tags=TAGS, opt={"is_once": True})
+@post("/", status_code=200, guards=[own_pages_only], summary="Accept invite", tags=TAGS, opt={"is_once": True})
 async def accept_invitation(
     data: JSONBody[AcceptInvite],
     office: NamedDependency[Services],
@@ -83,7 +88,10 @@ async def accept_invitation(
         await claim_idempotency_key(session, request)
         # Read again inside the write transaction, where no other request can write: a link can be used only once.
         invite = await find_open(session.connection, data.token)
-        person = {"first_name": data.first_name, "last_name": data.last_name, "password": hashed}
+        names = {name: getattr(data, name) or invite[name] for name in ("first_name", "last_name")}
+        if missing := [Problem(name, "is needed") for name, value in names.items() if not value]:
+            raise invalid_error(missing)
+        person = {**names, "password": hashed}
         user, keys = await accept_invite(session, invite, person)
         return AcceptedInvite(user["id"], user["email"], [_to_invite_key(key) for key in keys])
 

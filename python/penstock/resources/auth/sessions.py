@@ -13,7 +13,14 @@ from litestar.params import JSONBody
 from msgspec import Meta
 from sqlalchemy import insert, select
 
-from penstock.authorization import SESSION_COOKIE, Caller, PresentedCredential, allow_anyone, csrf_token, signed_in_only
+from penstock.authorization import (
+    SESSION_COOKIE,
+    Caller,
+    PresentedCredential,
+    csrf_token,
+    own_pages_only,
+    signed_in_only,
+)
 from penstock.errors import ForbiddenError, UnauthorisedError
 from penstock.ids import new_id, sha256_hex
 from penstock.kit.authentication import CallerAuthenticator, session_ttl_seconds
@@ -53,7 +60,7 @@ class CreatedSession(msgspec.Struct, frozen=True):
     object: ObjectType = "session"
 
 
-@post("/", status_code=200, guards=[allow_anyone], summary="Sign in", tags=TAGS, opt={"refuses": ERROR_DESCRIPTIONS})
+@post("/", status_code=200, guards=[own_pages_only], summary="Sign in", tags=TAGS, opt={"refuses": ERROR_DESCRIPTIONS})
 async def sign_in(
     data: JSONBody[SignIn],
     office: NamedDependency[Services],
@@ -62,16 +69,11 @@ async def sign_in(
     settings: NamedDependency[Settings],
     request: Request[Any, Any, Any],
 ) -> Response[CreatedSession]:
-    """Signs in. Returns 429 after ten wrong passwords for an e-mail address, or 100 failures from one client address,
-    within five minutes.
+    """Signs in. After several wrong passwords, further attempts for that e-mail address or from that client address
+    wait up to ten seconds, or get 429. The body must be JSON; pages of other origins are rejected.
     """
     about = await read_request_metadata(request)
-    passwords.from_address.check_limit(about.client)
-    try:
-        caller, password_hash = await _authenticate(data, office, passwords, identities)
-    except UnauthorisedError:
-        passwords.from_address.record_failure(about.client)
-        raise
+    caller, password_hash = await _authenticate(data, about.client, office, passwords, identities)
     text = secrets.token_urlsafe(32)
     async with office.write_session_as(caller, about) as session:
         if data.api_key is not None:
@@ -102,11 +104,16 @@ async def sign_out(work: NamedDependency[RequestContext], office: NamedDependenc
 
 
 async def _authenticate(
-    data: SignIn, services: Services, passwords: PasswordService, identities: CallerAuthenticator
+    data: SignIn, address: str, services: Services, passwords: PasswordService, identities: CallerAuthenticator
 ) -> tuple[Caller, str]:
     """Returns the caller who signs in, and the password hash that was checked; the hash is empty for a key."""
     if data.api_key is not None and data.email is None and data.password is None:
-        caller = await identities.authenticate(PresentedCredential("key", data.api_key.strip()))
+        await passwords.throttle.wait_for_turn(None, address)
+        try:
+            caller = await identities.authenticate(PresentedCredential("key", data.api_key.strip()))
+        except UnauthorisedError:
+            passwords.throttle.record_failure(None, address)
+            raise
         if caller.type != "organisation-service" or caller.by != "key":
             raise ForbiddenError("only a key of the organisation can sign in; keys of workspaces are for requests")
         return caller, ""
@@ -115,7 +122,7 @@ async def _authenticate(
     email = data.email.lower()
     async with services.database.read_connection() as connection:
         row = (await connection.execute(select(users).where(users.c.email == email))).mappings().first()
-    await passwords.check_password(email, row["password"] if row else None, data.password)
+    await passwords.check_password(email, address, row["password"] if row else None, data.password)
     # If there is no such user, `passwords.check` has already raised an error.
     user = dict(row or {})
     caller = Caller(

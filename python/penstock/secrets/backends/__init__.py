@@ -1,6 +1,4 @@
-"""Backends that fetch secrets from external secret managers. Each uses its vendor's client library, which is imported
-on first use.
-"""
+"""Backends that fetch secrets from external secret managers. Client libraries are imported on first use."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import UnavailableError
+from penstock.fetch import Fetcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,13 +41,20 @@ async def load_backend(manager: str) -> ModuleType:
     return await asyncio.to_thread(importlib.import_module, f"penstock.secrets.backends.{BACKEND_MODULES[manager]}")
 
 
-async def fetch(settings: Settings, manager: str, auth: Mapping[str, Any], path: str) -> str:
-    """Fetches the secret at a path. Raises UnavailableError, whose message contains nothing of the request or response."""
+async def fetch(
+    settings: Settings, manager: str, auth: Mapping[str, Any], path: str, *, is_operators: bool = False
+) -> str:
+    """Fetches the secret at a path. Raises UnavailableError, whose message contains no credential. The URL of an
+    operator, unlike that of a tenant, may lead to any address.
+    """
     source = await load_backend(manager)
+    fetcher = Fetcher(settings, is_operators=is_operators)
     seconds = settings.secrets.fetch_ms / 1000
     try:
-        return await asyncio.wait_for(source.fetch(settings, auth, path), seconds)
+        return await asyncio.wait_for(source.fetch(settings, fetcher, auth, path), seconds)
     except TimeoutError:
         raise UnavailableError(f"no answer within {settings.secrets.fetch_ms} ms") from None
+    except UnavailableError:
+        raise
     except Exception as error:  # noqa: BLE001 - each library has a tree of its own, and each failure is the same to us
         raise UnavailableError(f"it cannot be fetched: {type(error).__name__}") from None

@@ -11,13 +11,18 @@ from aiobotocore.session import AioSession  # pyright: ignore[reportMissingTypeS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.fetch import Fetcher
     from penstock.settings import Settings
 
 ROLE_SESSION_NAME = "penstock"
 
 
-async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
-    """Returns the text of a secret by name or ARN. Binary secrets are decoded as UTF-8."""
+async def fetch(settings: Settings, _fetcher: Fetcher, auth: Mapping[str, Any], path: str) -> str:
+    """Returns the text of a secret by name or ARN. Binary secrets are decoded as UTF-8.
+
+    A tenant chooses only the region, which the library accepts only as one label of a host of AWS. So the requests need
+    no check of their addresses.
+    """
     async with AsyncExitStack() as stack:
         keys = await _credentials(settings, auth, stack)
         client = await _create_client("secretsmanager", settings, auth, keys, stack)

@@ -2,27 +2,102 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from azure.core.pipeline.transport import AioHttpTransport
 from azure.identity.aio import ClientSecretCredential, DefaultAzureCredential, ManagedIdentityCredential
 from azure.keyvault.secrets.aio import SecretClient
+
+from penstock.fetch import DEFAULT_PORTS, MAX_BODY_BYTES, find_proxy, parse_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.fetch import Endpoint, Fetcher
     from penstock.settings import Settings
 
 
-async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
+async def fetch(settings: Settings, fetcher: Fetcher, auth: Mapping[str, Any], path: str) -> str:
     """Returns the value of a secret. The path is its name, optionally followed by a slash and a version."""
     name, _, version = path.partition("/")
-    options: dict[str, Any] = {"retry_total": 1}
-    if settings.upstream.tls_ca:
-        options["connection_verify"] = settings.upstream.tls_ca
+    verify = {"connection_verify": settings.upstream.tls_ca} if settings.upstream.tls_ca else {}
+    options: dict[str, Any] = {"retry_total": 1, **verify}
     credential = _create_credential(settings, auth, options)
-    async with credential, SecretClient(auth["azure_vault_url"], credential, **options) as client:
+    endpoint = parse_endpoint(auth["azure_vault_url"])
+    is_default_port = endpoint.port == DEFAULT_PORTS[endpoint.scheme]
+    # Built again, so that the library cannot read another host in it.
+    url = f"{endpoint.scheme}://{endpoint.host}{'' if is_default_port else f':{endpoint.port}'}"
+    # The library connects to addresses without asking the resolver, so the URL is checked first. A redirect would not
+    # be checked, so none is followed.
+    await fetcher.resolve(endpoint)
+    # A proxy resolves the name of the vault itself.
+    has_proxy = find_proxy(endpoint) is not None
+    resolver = None if has_proxy else CheckedResolver(fetcher, endpoint)
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(resolver=resolver),
+        response_class=BoundedResponse,
+        auto_decompress=False,
+        trust_env=has_proxy,
+    )
+    # The transport does not see the options of the client.
+    transport = AioHttpTransport(session=session, **verify)
+    client = SecretClient(url, credential, transport=transport, permit_redirects=False, **options)
+    async with session, credential, client:
         found = await client.get_secret(name, version or None)
     return found.value or ""
+
+
+class BoundedResponse(aiohttp.ClientResponse):
+    """Response whose body may have at most `MAX_BODY_BYTES` bytes."""
+
+    async def read(self) -> bytes:
+        """Returns the body. Raises ClientPayloadError if it is too large."""
+        if self._body is None:
+            body = bytearray()
+            async for chunk in self.content.iter_any():
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    self.close()
+                    message = f"the response is larger than {MAX_BODY_BYTES} bytes"
+                    raise aiohttp.ClientPayloadError(message)
+            self._body = bytes(body)
+            self.release()
+        return self._body
+
+
+class CheckedResolver(AbstractResolver):
+    """Resolver that returns only addresses that the address policy allows."""
+
+    def __init__(self, fetcher: Fetcher, endpoint: Endpoint) -> None:
+        """Takes the policy and the destination of the URL."""
+        self._fetcher = fetcher
+        self._endpoint = endpoint
+
+    async def resolve(
+        self,
+        host: str,
+        port: int = 0,
+        family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002 - the policy covers both
+    ) -> list[ResolveResult]:
+        """Returns the checked addresses of a host."""
+        endpoint = self._endpoint._replace(host=host, port=port)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in await self._fetcher.resolve(endpoint)
+        ]
+
+    async def close(self) -> None:
+        """Has nothing to close."""
 
 
 def _create_credential(settings: Settings, auth: Mapping[str, Any], options: dict[str, Any]) -> Any:  # noqa: ANN401 - of several kinds

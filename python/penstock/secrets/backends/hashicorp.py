@@ -3,65 +3,83 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-import hvac
 import msgspec
-from hvac.exceptions import Forbidden
+
+from penstock.errors import UnavailableError
+from penstock.fetch import FetchRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.fetch import Fetcher
     from penstock.settings import Settings
 
 # Path at which Kubernetes mounts the service account token of a pod.
 SERVICE_ACCOUNT_TOKEN_PATH = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
-async def fetch(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
+async def fetch(settings: Settings, fetcher: Fetcher, auth: Mapping[str, Any], path: str) -> str:
     """Returns the fields of the secret at a path as a JSON object."""
-    # The library blocks, so it runs in a thread.
-    return await asyncio.to_thread(_fetch_blocking, settings, auth, path.strip("/"))
+    client = VaultClient(fetcher, auth, settings.secrets.fetch_ms / 1000)
+    await client.sign_in(auth)
+    return msgspec.json.encode(await client.read_secret(path.strip("/"))).decode()
 
 
-def _fetch_blocking(settings: Settings, auth: Mapping[str, Any], path: str) -> str:
-    client = hvac.Client(
-        url=auth["vault_addr"],
-        # An empty token prevents the library from sending the machine's own token to this address.
-        token="",
-        namespace=auth.get("vault_namespace") or None,
-        timeout=max(settings.secrets.fetch_ms // 1000, 1),
-        verify=settings.upstream.tls_ca or True,
-        allow_redirects=False,
-    )
-    try:
-        _sign_in(client, auth)
-        fields = _read_secret(client, path)
-    finally:
-        client.adapter.close()
-    return msgspec.json.encode(fields).decode()
+class VaultClient:
+    """Client of Vault's HTTP API for one address and namespace."""
 
+    def __init__(self, fetcher: Fetcher, auth: Mapping[str, Any], seconds: float) -> None:
+        """Starts without a token."""
+        self._fetcher = fetcher
+        self._address: str = auth["vault_addr"].rstrip("/")
+        self._headers = {"x-vault-request": "true"}
+        if auth.get("vault_namespace"):
+            self._headers["x-vault-namespace"] = auth["vault_namespace"]
+        self._seconds = seconds
 
-def _sign_in(client: Any, auth: Mapping[str, Any]) -> None:  # noqa: ANN401 - hvac has no types
-    if auth["vault_auth_type"] == "token":
-        client.token = auth["vault_token"]
-    elif auth["vault_auth_type"] == "approle":
-        client.auth.approle.login(role_id=auth["vault_role_id"], secret_id=auth["vault_secret_id"])
-    else:
-        client.auth.kubernetes.login(role=auth["vault_role"], jwt=SERVICE_ACCOUNT_TOKEN_PATH.read_text())
+    async def sign_in(self, auth: Mapping[str, Any]) -> None:
+        """Takes the token of the auth config, or obtains one with its AppRole or service account."""
+        if auth["vault_auth_type"] == "token":
+            token: str = auth["vault_token"]
+        elif auth["vault_auth_type"] == "approle":
+            token = await self._log_in("approle", role_id=auth["vault_role_id"], secret_id=auth["vault_secret_id"])
+        else:
+            own_token = await asyncio.to_thread(SERVICE_ACCOUNT_TOKEN_PATH.read_text)
+            token = await self._log_in("kubernetes", role=auth["vault_role"], jwt=own_token)
+        self._headers["x-vault-token"] = token
 
-
-def _read_secret(client: Any, path: str) -> dict[str, Any]:  # noqa: ANN401 - hvac has no types
-    """Reads the secret at a path. In a versioned engine (KV v2), `mount/name` is read as `mount/data/name`."""
-    mount, _, name = path.partition("/")
-    try:
-        found = client.read(path)
-    except Forbidden:
+    async def read_secret(self, path: str) -> dict[str, Any]:
+        """Reads the secret at a path. In a versioned engine (KV v2), `mount/name` is read as `mount/data/name`."""
+        mount, _, name = path.partition("/")
         # A policy for `mount/data/*` alone makes Vault answer 403 for `mount/name`, which may not exist.
-        found = None
-    found = found or client.read(f"{mount}/data/{name}")
-    if found is None:
-        raise LookupError(path)
-    data: dict[str, Any] = found["data"]
-    return data["data"] if set(data) == {"data", "metadata"} else data
+        absent = {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}
+        found = await self._send("GET", path, absent) or await self._send("GET", f"{mount}/data/{name}", set())
+        data: dict[str, Any] = (found or {})["data"]
+        return data["data"] if set(data) == {"data", "metadata"} else data
+
+    async def _log_in(self, method: str, **credentials: str) -> str:
+        found = await self._send("POST", f"auth/{method}/login", set(), credentials)
+        return (found or {})["auth"]["client_token"]
+
+    async def _send(
+        self, method: str, path: str, absent: set[HTTPStatus], body: object = None
+    ) -> dict[str, Any] | None:
+        """Sends a request. Returns `None` for the statuses in `absent`, and raises UnavailableError for other errors."""
+        request = FetchRequest(
+            url=f"{self._address}/v1/{quote(path)}",
+            method=method,
+            headers=self._headers,
+            content=b"" if body is None else msgspec.json.encode(body),
+            seconds=self._seconds,
+        )
+        response = await self._fetcher.send(request)
+        if response.status in absent:
+            return None
+        if response.status != HTTPStatus.OK:
+            raise UnavailableError(f"Vault returned the status {response.status}")
+        return msgspec.json.decode(response.content, type=dict[str, Any])

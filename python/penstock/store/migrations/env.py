@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from alembic import context
 
-from penstock.store.tables import metadata
+from penstock.store import columns, guardrail_tables, prompt_tables, tables
+
+# Each adds its tables to the metadata when it is imported.
+TABLE_MODULES = (tables, guardrail_tables, prompt_tables)
 
 # Batch mode, because SQLite changes a table by copying it.
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, render_as_batch=True)
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=columns.metadata, render_as_batch=True
+)
 with context.begin_transaction():
     context.run_migrations()

@@ -1,0 +1,187 @@
+"""Runner of log exports. Claims exports that were started and that no node runs, and writes their rows to a file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import insert, or_, select, update
+
+from penstock.batches.files import LOG_EXPORT_PURPOSE, new_file_row
+from penstock.errors import PenstockError
+from penstock.ids import new_id
+from penstock.job_loop import wait_for_event
+from penstock.kit.log_exports import (
+    BODY_FIELDS,
+    FAILED,
+    IN_PROGRESS,
+    MAX_ROWS,
+    SUCCESS,
+    export_columns,
+    export_filters,
+    file_name,
+    stored_filters,
+)
+from penstock.kit.log_records import decode_body
+from penstock.logs.query import ListQuery
+from penstock.schemas import now
+from penstock.store.tables import files, log_exports
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from sqlalchemy import ColumnElement
+
+    from penstock.blobs.store import BlobStore
+    from penstock.kit.log_service import LogService
+    from penstock.settings import Settings
+    from penstock.store.database import Database
+    from penstock.store.tenant import Row
+
+log = logging.getLogger("penstock")
+
+POLL_SECONDS = 5.0
+# With an embedded store no other process starts exports, and this one calls `notify`.
+QUIET_SECONDS = 60.0
+LEASE_MS = 60_000
+PAGE_SIZE = 500
+# Bodies are read from their packs one by one.
+CONCURRENT_BODIES = 8
+LOST_MESSAGE = "the export was stopped, or another node runs it"
+
+
+class ExportStoppedError(PenstockError):
+    """The export was stopped, deleted, or claimed by another node."""
+
+
+class LogExporter:
+    """Runs one export after the other."""
+
+    def __init__(self, settings: Settings, database: Database, blobs: BlobStore, log_service: LogService) -> None:
+        """Takes the services; nothing runs yet."""
+        self._settings = settings
+        self._database = database
+        self._blobs = blobs
+        self._logs = log_service
+        self._me = new_id()
+        self._rung = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wakes the runner, because an export was started."""
+        self._rung.set()
+
+    async def run(self) -> None:
+        """Runs exports until cancelled."""
+        if self._database.embedded:
+            # No other process runs exports of this store, so the claims belong to a previous process.
+            with suppress(PenstockError):
+                await self._update(log_exports.c.run_by.is_not(None), run_by=None, run_until=None)
+        while True:
+            try:
+                while row := await self._claim_next():
+                    await self._run_export(row)
+            except PenstockError as error:
+                log.warning("log exports wait: %s", error)
+            await wait_for_event(self._rung, QUIET_SECONDS if self._database.embedded else POLL_SECONDS)
+            self._rung.clear()
+
+    async def _claim_next(self) -> Row | None:
+        is_free = or_(log_exports.c.run_until.is_(None), log_exports.c.run_until < now())
+        waiting = (log_exports.c.status == IN_PROGRESS, is_free)
+        query = select(log_exports).where(*waiting).order_by(log_exports.c.id).limit(1)
+        async with self._database.read_connection() as connection:
+            row = (await connection.execute(query)).mappings().first()
+        if row is None:
+            return None
+        claimed = await self._update(
+            log_exports.c.id == row["id"], *waiting, run_by=self._me, run_until=now() + LEASE_MS
+        )
+        return dict(row) if claimed else await self._claim_next()
+
+    async def _run_export(self, row: Row) -> None:
+        file = new_file_row(
+            LOG_EXPORT_PURPOSE,
+            file_name(row["id"]),
+            self._settings.files.retention_seconds,
+            organisation_id=row["organisation_id"],
+            workspace_id=row["workspace_id"],
+            created_by=row["created_by"],
+        )
+        try:
+            counted = [0]
+            file["bytes"] = await self._blobs.put(file["id"], self._write_rows(row, counted))
+            await self._finish(row, file, counted[0])
+        except ExportStoppedError as error:
+            log.info("the log export %s ends: %s", row["id"], error)
+        except PenstockError as error:
+            await self._fail(row, error.message)
+        except Exception:
+            log.exception("the log export %s failed", row["id"])
+            await self._fail(row, "internal error; the log of the gateway has the details")
+        else:
+            return
+        await self._blobs.delete(file["id"])
+
+    async def _finish(self, row: Row, file: dict[str, Any], count: int) -> None:
+        values = {"status": SUCCESS, "file_id": file["id"], "total_records": count, "run_by": None, "run_until": None}
+        async with self._database.write_transaction() as connection:
+            done = await connection.execute(
+                update(log_exports).where(*self._claimed(row)).values(**values, last_updated_at=now())
+            )
+            if done.rowcount != 1:
+                raise ExportStoppedError(LOST_MESSAGE)
+            await connection.execute(insert(files).values(file))
+
+    async def _fail(self, row: Row, why: str) -> None:
+        log.warning("the log export %s failed: %s", row["id"], why)
+        with suppress(PenstockError):
+            await self._update(
+                *self._claimed(row), status=FAILED, error=why, run_by=None, run_until=None, last_updated_at=now()
+            )
+
+    def _claimed(self, row: Row) -> tuple[ColumnElement[bool], ...]:
+        return (log_exports.c.id == row["id"], log_exports.c.status == IN_PROGRESS, log_exports.c.run_by == self._me)
+
+    async def _update(self, *conditions: ColumnElement[bool], **values: object) -> bool:
+        async with self._database.write_transaction() as connection:
+            done = await connection.execute(update(log_exports).where(*conditions).values(**values))
+            return done.rowcount > 0
+
+    async def _write_rows(self, row: Row, counted: list[int]) -> AsyncIterator[bytes]:
+        """Yields the rows as JSON lines, page by page, and renews the lease before each page."""
+        paging, filters = stored_filters(row), export_filters(row)
+        size = paging.page_size or MAX_ROWS
+        skipped, left = (paging.current_page or 0) * size if paging.page_size else 0, min(size, MAX_ROWS)
+        requested: list[str] = row["requested_data"]
+        cursor: str | None = None
+        while left > 0:
+            if not await self._update(*self._claimed(row), run_until=now() + LEASE_MS):
+                raise ExportStoppedError(LOST_MESSAGE)
+            query = ListQuery(filters=filters, columns=export_columns(requested), cursor=cursor, limit=PAGE_SIZE)
+            page = await self._logs.run(query)
+            records = page["data"][skipped : skipped + left]
+            skipped = max(0, skipped - len(page["data"]))
+            if records:
+                yield await self._encode_rows(row["organisation_id"], records, requested)
+            counted[0] += len(records)
+            left -= len(records)
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+    async def _encode_rows(self, organisation_id: str, records: list[dict[str, Any]], requested: list[str]) -> bytes:
+        if BODY_FIELDS.intersection(requested):
+            turns = asyncio.Semaphore(CONCURRENT_BODIES)
+
+            async def add_bodies(record: dict[str, Any]) -> None:
+                async with turns:
+                    bodies = await self._logs.get_bodies(record["id"], organisation_id)
+                record["request"] = decode_body(bodies.get("client_request", b""))
+                record["response"] = decode_body(bodies.get("client_response", bodies.get("upstream_response", b"")))
+
+            await asyncio.gather(*map(add_bodies, records))
+        lines = (msgspec.json.encode({name: record.get(name) for name in requested}) + b"\n" for record in records)
+        return b"".join(lines)

@@ -1,0 +1,205 @@
+"""Usage ledger: adds up what requests used of budgets. Counters of the data plane are corrected from it.
+
+The job reads the spool as another consumer. It saves how far it has read, and the sums that the store does not have yet,
+in one file. So nothing is lost or counted twice if a process is killed or the store is unavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from penstock.engine import set_recorded_usage
+from penstock.errors import UnavailableError
+from penstock.ids import new_id
+from penstock.jobs.usage_alerts import mark_used_groups
+from penstock.kit.limit_usage import ACTIVE, NO_ALERTS, USAGE_COLUMNS
+from penstock.logs import spool_format as spool
+from penstock.logs.ledger_state import LedgerState, UsageKey, UsageSum
+from penstock.logs.record_lines import decode_fields
+from penstock.logs.spool_reader import KILLED, SpoolFollower
+from penstock.schemas import now
+from penstock.store.tables import limit_usage, usage_ledger_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from penstock.kit.tenant_session import Services
+    from penstock.logs.spool_reader import SpoolEvent
+    from penstock.settings import Settings
+
+log = logging.getLogger("penstock")
+
+FOLD_SECONDS = 0.5
+READ_EVENTS = 5000
+# Usage that the store does not have yet. Reading stops there, and the spool keeps the rest.
+MAX_PENDING = 100_000
+# Budgets and groups whose usage is added in one transaction.
+MAX_BATCH = 1000
+# Other nodes' usage is read again this often.
+SYNC_SECONDS = 1.0
+# Clocks of nodes may differ, and transactions take time.
+SYNC_OVERLAP_MS = 10_000
+
+
+class UsageLedger:
+    """Adds the usage of this node to the store, and tells the data plane what all nodes used."""
+
+    def __init__(self, settings: Settings, services: Services) -> None:
+        """Restores what was read before."""
+        self._services, self._database = services, services.database
+        self._folder = settings.limits_folder
+        self._state = LedgerState.load(self._folder)
+        self._pending = dict(self._state.pending)
+        self._follower = SpoolFollower(settings.spool_folder, self._state.positions, keeps_bodies=False)
+        self._synced_until = now() - SYNC_OVERLAP_MS
+        self._is_failing = False
+        self.records = 0
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        synced_at = 0.0
+        try:
+            while True:
+                has_more = await asyncio.to_thread(self.read_spool) or len(self._pending) > MAX_BATCH
+                if self.has_unstored_usage:
+                    await self._try_store()
+                if time.monotonic() - synced_at > SYNC_SECONDS:
+                    synced_at = time.monotonic()
+                    with suppress(UnavailableError):
+                        await self._sync_counters()
+                if not has_more:
+                    await asyncio.sleep(FOLD_SECONDS)
+        finally:
+            self._follower.close()
+
+    def read_spool(self) -> bool:
+        """Reads the next records and saves the sums. Returns true if there is more to read now."""
+        if len(self._pending) >= MAX_PENDING:
+            return False
+        count = 0
+        for reader in self._follower.find_writers():
+            events = reader.read(READ_EVENTS)
+            count += len(events)
+            for event in events:
+                self._add(event)
+        positions = {name: reader.position for name, reader in self._follower.readers.items()}
+        if positions != self._state.positions:
+            self._state.positions = positions
+            self._save_state()
+        return count >= READ_EVENTS
+
+    def _add(self, event: SpoolEvent) -> None:
+        if event.kind not in {spool.END, spool.AMEND, KILLED}:
+            return
+        if b'"budgets":[{' not in event.payload:
+            return
+        record = decode_fields(event.payload)
+        self.records += 1
+        is_amendment = event.kind == spool.AMEND
+        is_complete = not event.flags & spool.AMENDMENT_FOLLOWS
+        for budget in _list_budgets(record):
+            key = UsageKey(budget["id"], budget["group"], budget["period_start"], budget["type"])
+            total = self._pending.setdefault(key, UsageSum())
+            total.requests += not is_amendment
+            if is_complete and not budget.get("is_failed_attempt"):
+                total.tokens += record.get("total_units") or 0
+                total.nanodollars += record.get("cost_nanodollars") or 0
+
+    async def _try_store(self) -> None:
+        try:
+            await self.store_batch()
+        except UnavailableError as error:
+            if not self._is_failing:
+                log.warning("usage is not stored for now: %s", error)
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+    @property
+    def has_unstored_usage(self) -> bool:
+        """True if there is usage that the store does not have yet."""
+        return bool(self._pending or self._state.batch)
+
+    async def seal_batch(self) -> None:
+        """Chooses the sums that are stored next. From then on they do not change, so that they can be offered again."""
+        if not self._state.batch:
+            keys = list(self._pending)[:MAX_BATCH]
+            self._state.batch = [(key, self._pending.pop(key)) for key in keys]
+            await asyncio.to_thread(self._save_state)
+
+    async def store_batch(self) -> None:
+        """Adds the next sums to the store. A batch whose outcome is unknown is offered again."""
+        state = self._state
+        await self.seal_batch()
+        async with self._database.write_transaction() as connection:
+            if await self._claim_sequence(connection):
+                for key, total in state.batch:
+                    await _add_usage(connection, key, total)
+        changed = {key.limit_id for key, _ in state.batch}
+        state.batch = []
+        state.sequence += 1
+        await asyncio.to_thread(self._save_state)
+        await mark_used_groups(self._services, changed)
+
+    async def _claim_sequence(self, connection: AsyncConnection) -> bool:
+        """Remembers the number of this batch. Returns false if the store has the batch already."""
+        node, sequence = self._state.node, self._state.sequence
+        column = usage_ledger_nodes.c
+        last = await connection.scalar(select(column.sequence).where(column.node == node))
+        if last is None:
+            await connection.execute(insert(usage_ledger_nodes).values(node=node, sequence=sequence))
+            return True
+        if last >= sequence:
+            return False
+        await connection.execute(update(usage_ledger_nodes).where(column.node == node).values(sequence=sequence))
+        return True
+
+    async def _sync_counters(self) -> None:
+        """Tells the data plane of this node what all nodes used since the last time."""
+        since, self._synced_until = self._synced_until - SYNC_OVERLAP_MS, now()
+        async with self._database.read_connection() as connection:
+            query = select(limit_usage).where(limit_usage.c.updated_at >= since)
+            rows = [dict(row) for row in (await connection.execute(query)).mappings()]
+        usages = [
+            (
+                row["limit_id"],
+                row["value_key"],
+                row["period_start"],
+                max(row[USAGE_COLUMNS[row["measure"]]], 0),
+                row["resets"],
+            )
+            for row in rows
+        ]
+        if usages:
+            await asyncio.to_thread(set_recorded_usage, self._folder, usages)
+
+    def _save_state(self) -> None:
+        self._state.pending = list(self._pending.items())
+        self._state.save(self._folder)
+
+
+async def _add_usage(connection: AsyncConnection, key: UsageKey, total: UsageSum) -> None:
+    """Adds usage to the entry of a budget and group, which is created if there is none."""
+    added = {"requests": total.requests, "tokens": total.tokens, "nanodollars": total.nanodollars}
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    names = {"limit_id": key.limit_id, "value_key": key.group, "period_start": key.period_start}
+    values = {**names, **added, **NO_ALERTS, "status": ACTIVE, "measure": key.measure, "resets": 0}
+    query = dialect.insert(limit_usage).values(id=new_id(), updated_at=now(), **values)
+    changed = {name: limit_usage.c[name] + amount for name, amount in added.items()}
+    await connection.execute(
+        query.on_conflict_do_update(index_elements=list(names), set_={**changed, "updated_at": now()})
+    )
+
+
+def _list_budgets(record: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    limits: Any = record.get("limits") or {}
+    return limits.get("budgets", [])

@@ -1,0 +1,73 @@
+"""API format of a client, as its headers tell it. Paths that several APIs share, such as `/v1/models`, answer in the
+format of the client's SDK, errors included.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from penstock.errors import openai_error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.errors import Problem
+
+INTERNAL_ERROR = 500
+ANTHROPIC_ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+GOOGLE_ERROR_STATUSES = {
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+}
+
+
+class ClientFormat(enum.Enum):
+    """API format that a client speaks."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    GOOGLE = "google"
+    COHERE = "cohere"
+
+
+def detect_client_format(headers: Mapping[str, str]) -> ClientFormat:
+    """Returns the API format of the client that sent these headers; OpenAI's if they name no other."""
+    if "anthropic-version" in headers:
+        return ClientFormat.ANTHROPIC
+    if "x-goog-api-key" in headers or "x-goog-api-client" in headers:
+        return ClientFormat.GOOGLE
+    names = (headers.get("x-fern-sdk-name", ""), headers.get("user-agent", ""))
+    if any(name.startswith("cohere") for name in names):
+        return ClientFormat.COHERE
+    return ClientFormat.OPENAI
+
+
+def client_error_fields(
+    client: ClientFormat, message: str, status: int, problems: Sequence[Problem], request_id: str
+) -> dict[str, object]:
+    """Returns the fields of an error body that the client's SDK reads."""
+    default_type = "invalid_request_error" if status < INTERNAL_ERROR else "api_error"
+    match client:
+        case ClientFormat.ANTHROPIC:
+            error = {"type": ANTHROPIC_ERROR_TYPES.get(status, default_type), "message": message}
+            return {"type": "error", "error": error, "request_id": request_id}
+        case ClientFormat.GOOGLE:
+            default_status = "INVALID_ARGUMENT" if status < INTERNAL_ERROR else "INTERNAL"
+            name = GOOGLE_ERROR_STATUSES.get(status, default_status)
+            return {"error": {"code": status, "message": message, "status": name}}
+        case ClientFormat.COHERE:
+            return {"message": message}
+        case ClientFormat.OPENAI:
+            return {"error": openai_error(message, status, problems)}

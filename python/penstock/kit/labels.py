@@ -1,0 +1,124 @@
+"""Labels of prompt versions, such as `production`. Each is on at most one version of a prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import or_, select
+
+from penstock.errors import ConflictError, Problem
+from penstock.kit.resource import Resource
+from penstock.schemas import unknown_reference_error
+from penstock.store.prompt_tables import labels, prompt_labels, prompts
+from penstock.store.snapshot_sections import prompt_section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.kit.tenant_session import TenantSession
+    from penstock.store.tenant import Row
+
+LABELS = Resource("labels", labels)
+# Versions that labels are on. A change is published with the prompt.
+PROMPT_LABELS = Resource("prompt_labels", prompt_labels, publishes=True)
+# Labels of a workspace, with the universal ones.
+MAX_LABELS = 100
+PUBLISH_SCOPE = "prompts.publish"
+MAX_NAMED_PROMPTS = 5
+
+
+async def reject_too_many(session: TenantSession, workspace_id: str) -> None:
+    """Raises ConflictError if the workspace has as many labels as it may have."""
+    count = await session.organisation().count(labels, [labels.c.workspace_id == workspace_id])
+    if count >= MAX_LABELS:
+        why = f"has {count} labels; at most {MAX_LABELS} are allowed: delete one first"
+        raise ConflictError(f"workspace_id {why}", [Problem("workspace_id", why)])
+
+
+async def reject_taken_name(session: TenantSession, name: str, workspace_id: str) -> None:
+    """Raises ConflictError if the workspace has a label with this name."""
+    taken = [labels.c.workspace_id == workspace_id, labels.c.name == name]
+    if await session.organisation().count(labels, taken):
+        why = f"{name!r} is the name of another label of this workspace; choose another name"
+        raise ConflictError(f"name {why}", [Problem("name", why)])
+
+
+async def reject_if_in_use(session: TenantSession, row: Row) -> None:
+    """Raises ConflictError if a label is universal, or on a version of a prompt."""
+    if row["is_universal"]:
+        raise ConflictError(f"the label {row['name']!r} is built in and cannot be deleted")
+    query = (
+        select(prompts.c.slug)
+        .join(prompt_labels, prompt_labels.c.prompt_id == prompts.c.id)
+        .where(prompt_labels.c.label_id == row["id"])
+        .order_by(prompts.c.id)
+    )
+    found = [one["slug"] for one in await session.organisation().fetch_rows(query, prompts)]
+    if found:
+        named = ", ".join(map(repr, found[:MAX_NAMED_PROMPTS]))
+        more = f" and {len(found) - MAX_NAMED_PROMPTS} more" if len(found) > MAX_NAMED_PROMPTS else ""
+        raise ConflictError(
+            f"the label {row['name']!r} is on versions of the prompts {named}{more}; remove it from them first"
+        )
+
+
+async def mark_prompts_changed(session: TenantSession, row: Row) -> None:
+    """Publishes the prompts that have a label, because its name changed."""
+    query = select(prompt_labels.c.prompt_id).where(prompt_labels.c.label_id == row["id"])
+    found = await session.organisation().fetch_rows(query, prompt_labels)
+    if found:
+        await session.mark_changed(*{prompt_section(one["prompt_id"]) for one in found})
+
+
+async def list_prompt_labels(session: TenantSession, prompt_ids: Iterable[str]) -> list[Row]:
+    """Returns the labels on versions of these prompts, the ones that were moved last first. The columns are those of
+    `prompt_labels`, and the `name` of the label and whether it is `protected`.
+    """
+    query = (
+        select(prompt_labels, labels.c.name, labels.c.protected)
+        .join(labels, labels.c.id == prompt_labels.c.label_id)
+        .where(prompt_labels.c.prompt_id.in_(list(prompt_ids)))
+        .order_by(prompt_labels.c.last_updated_at.desc(), labels.c.name)
+    )
+    return await session.organisation().fetch_rows(query, prompt_labels)
+
+
+async def resolve_label(session: TenantSession, path: str, key: str, workspace_id: str) -> Row:
+    """Returns the label of a workspace that a field of the body names by id or name."""
+    query = select(labels).where(or_(labels.c.id == key, labels.c.name == key), labels.c.workspace_id == workspace_id)
+    row = await session.organisation().fetch_first(query.order_by(labels.c.id != key), labels)
+    if row is None:
+        raise unknown_reference_error(path, f"{key!r} is no label of this workspace")
+    return row
+
+
+async def put_label(session: TenantSession, prompt: Row, label: Row, number: int) -> bool:
+    """Puts a label on a version of a prompt, and takes it from another one. Returns false if it is there already."""
+    placed = await list_prompt_labels(session, [prompt["id"]])
+    before = next((row for row in placed if row["label_id"] == label["id"]), None)
+    if before and before["number"] == number:
+        return False
+    if label["protected"]:
+        session.require_any_scope(PUBLISH_SCOPE)
+    values: dict[str, Any] = {"number": number, "created_by": session.caller.actor_id}
+    if before:
+        await PROMPT_LABELS.update(session, _without_label(before), values)
+        return True
+    owner = {"prompt_id": prompt["id"], "label_id": label["id"], "workspace_id": prompt["workspace_id"]}
+    await PROMPT_LABELS.create(session, {**owner, **values})
+    return True
+
+
+async def remove_labels(session: TenantSession, prompt: Row, number: int) -> bool:
+    """Removes all labels from a version of a prompt. Returns false if it has none."""
+    placed = [row for row in await list_prompt_labels(session, [prompt["id"]]) if row["number"] == number]
+    if any(row["protected"] for row in placed):
+        session.require_any_scope(PUBLISH_SCOPE)
+    for row in placed:
+        await PROMPT_LABELS.delete(session, _without_label(row))
+    return bool(placed)
+
+
+def _without_label(row: Row) -> dict[str, Any]:
+    """Returns the columns of `prompt_labels` alone."""
+    return {column.name: row[column.name] for column in prompt_labels.c}

@@ -1,0 +1,116 @@
+"""Access to logs: the organisation of a caller, the workspaces that are open to it, and only its own data where its role
+is restricted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from sqlalchemy import select
+
+from penstock.errors import ForbiddenError
+from penstock.kit.roles import effective_flags
+from penstock.kit.rules import organisation_rules
+from penstock.logs.query import Restriction
+from penstock.store.tables import workspaces
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from penstock.authorization import Caller
+    from penstock.kit.tenant_session import RequestContext, TenantSession
+    from penstock.store.tenant import Row
+
+# Value of the workspace parameter for all workspaces that are open to the caller.
+ALL_WORKSPACES = "*"
+# What a caller wants to see: figures, the metadata of single requests, or their contents.
+LogPart = Literal["figures", "metadata", "contents"]
+# Flags of a workspace that let admins of the organisation see its logs.
+ADMIN_FLAGS: Mapping[LogPart, str] = {
+    "metadata": "organisationAdminsViewLogMetadata",
+    "contents": "organisationAdminsViewLogs",
+}
+VIEW_SCOPES = frozenset({"logs.view", "logs.read"})
+
+
+class LogAccess(NamedTuple):
+    """The part of the logs that a caller may see."""
+
+    organisation_id: str
+    # `None`: all workspaces of the organisation, and requests without a workspace.
+    workspace_ids: list[str] | None
+    # `None`: the requests of all users. Otherwise only those of this user's own keys.
+    user_id: str | None
+
+    @property
+    def restriction(self) -> Restriction | None:
+        """Restriction of queries to the user's own requests; `None` if all are visible."""
+        return None if self.user_id is None else Restriction(user_ids=[self.user_id])
+
+
+async def open_log_access(
+    work: RequestContext,
+    workspace: str | None,
+    part: LogPart,
+    *,
+    only_default: bool = False,
+    scopes: Collection[str] = (),
+) -> LogAccess:
+    """Returns what the caller may see of the logs of a workspace, or of all workspaces that are open to it.
+
+    With `only_default`, an organisation-wide caller that names no workspace sees the default workspace; `*` then stands
+    for all. A key of a workspace sees that workspace, whichever it names. The caller needs one of `scopes` besides that
+    of the route. Raises ForbiddenError if nothing is visible.
+    """
+    wanted = None if work.caller.workspace_id or workspace == ALL_WORKSPACES else workspace
+    async with work.read_session(wanted) as session:
+        if scopes:
+            session.require_any_scope(*scopes)
+        is_default_wanted = only_default and workspace is None and session.workspace_ids is None
+        return await find_log_access(session, part, only_default=is_default_wanted)
+
+
+async def find_log_access(session: TenantSession, part: LogPart, *, only_default: bool = False) -> LogAccess:
+    """Returns what the caller of a session may see of the logs in the session's workspaces."""
+    caller = session.caller
+    above = await organisation_rules(session)
+    columns = (workspaces.c.id, workspaces.c.slug, workspaces.c.settings, workspaces.c.is_default)
+    rows = await session.fetch_rows(select(*columns), workspaces)
+    rows = [row for row in rows if row["is_default"]] if only_default else rows
+    flags = {row["id"]: effective_flags(row["settings"], above) for row in rows}
+    visible = [row["id"] for row in rows if _may_see(caller, row, flags[row["id"]], part)]
+    if rows and not visible:
+        listed = ", ".join(repr(row["slug"]) for row in rows[:1])
+        raise ForbiddenError(
+            f"the logs of the workspace {listed} are not visible to this caller: its settings forbid it"
+        )
+    is_whole = session.workspace_ids is None and not only_default and len(visible) == len(rows)
+    is_restricted = any(_sees_only_own(caller, workspace_id, flags[workspace_id]) for workspace_id in visible)
+    return LogAccess(
+        caller.organisation_id,
+        None if is_whole else sorted(visible),
+        caller.user_id if is_restricted else None,
+    )
+
+
+def _may_see(caller: Caller, row: Row, flags: Mapping[str, bool], part: LogPart) -> bool:
+    role = caller.roles.get(row["id"])
+    if caller.is_organisation_admin and role is None:
+        flag = ADMIN_FLAGS.get(part)
+        return flag is None or flags[flag]
+    if part == "contents" and caller.user_id:
+        # Keys with `completions.write` may read logs, but not those of users whose role may not view logs.
+        return bool(caller.restrict_scopes(VIEW_SCOPES, row["id"]))
+    return True
+
+
+def _sees_only_own(caller: Caller, workspace_id: str, flags: Mapping[str, bool]) -> bool:
+    """Returns true if the caller sees only the requests of its own keys. Keys of services see all."""
+    if caller.user_id is None or caller.is_organisation_admin:
+        return False
+    return not flags.get(f"{caller.roles.get(workspace_id)}sViewAllData", True)
+
+
+def denied_export_fields(rules: Mapping[str, Any]) -> list[str]:
+    """Returns the fields that no log export may contain, from the settings of the organisation."""
+    return rules.get("export_settings", {}).get("deniedFields", [])

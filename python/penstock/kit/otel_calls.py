@@ -1,0 +1,186 @@
+"""Calls of models in attributes of spans: as request and response in OpenAI's format, whose usage has a price."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from penstock.logs.otel_spans import PROVIDER_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.kit.otel_attributes import Attributes
+
+# Attributes by their current name, their older names, and those of OpenInference.
+MODEL_NAMES = ("gen_ai.request.model", "gen_ai.response.model", "llm.model_name")
+PROVIDER_ATTRIBUTES = ("gen_ai.provider.name", "gen_ai.system", "llm.provider")
+INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
+OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
+CACHED_TOKENS = ("gen_ai.usage.cache_read.input_tokens", "llm.token_count.prompt_details.cache_read")
+REASONING_TOKENS = ("gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning")
+INPUT_NAMES = ("gen_ai.input.messages", "gen_ai.prompt", "input.value")
+OUTPUT_NAMES = ("gen_ai.output.messages", "gen_ai.completion", "output.value")
+INSTRUCTION_NAME, TOOLS_NAME = "gen_ai.system_instructions", "gen_ai.tool.definitions"
+OPERATION_NAME = "gen_ai.operation.name"
+METHOD_NAMES = ("http.request.method", "http.method")
+URL_NAMES = ("url.full", "http.url", "url.path", "http.target", "http.route")
+REQUEST_PARAMETERS = {
+    "gen_ai.request.max_tokens": "max_tokens",
+    "gen_ai.request.temperature": "temperature",
+    "gen_ai.request.top_p": "top_p",
+    "gen_ai.request.top_k": "top_k",
+    "gen_ai.request.seed": "seed",
+    "gen_ai.request.frequency_penalty": "frequency_penalty",
+    "gen_ai.request.presence_penalty": "presence_penalty",
+    "gen_ai.request.stop_sequences": "stop",
+    "gen_ai.request.stream": "stream",
+}
+# Paths that decide about the price. Other operations, such as tools, are no calls of models.
+OPERATION_PATHS = {
+    "chat": "/v1/chat/completions",
+    "generate_content": "/v1/chat/completions",
+    "text_completion": "/v1/completions",
+    "embeddings": "/v1/embeddings",
+}
+PROVIDER_SLUGS = {name: slug for slug, name in reversed(PROVIDER_NAMES.items())}
+MAX_URL_CHARS = 2048
+
+JsonObject = dict[str, Any]
+
+
+class Call(NamedTuple):
+    """Request and response of a span. `is_plain` if it is not the call of a model."""
+
+    url: str
+    method: str
+    provider: str | None
+    request_body: Any
+    response_body: JsonObject
+    is_plain: bool
+
+
+def build_call(name: str, given: Attributes) -> Call:
+    """Returns what the attributes of a span say about its request and response. `name` is that of the span."""
+    model, operation = given.first_text(*MODEL_NAMES), given.first_text(OPERATION_NAME)
+    path = OPERATION_PATHS.get(operation, "" if operation or not model else OPERATION_PATHS["chat"])
+    if not path:
+        url = given.first_text(*URL_NAMES) or name or "span"
+        body = {"name": name, "attributes": given.values}
+        return Call(url[:MAX_URL_CHARS], given.first_text(*METHOD_NAMES), None, body, {}, is_plain=True)
+    host = given.first_text("server.address")
+    named = given.first_text(*PROVIDER_ATTRIBUTES)
+    return Call(
+        f"https://{host}{path}"[:MAX_URL_CHARS] if host else path,
+        "POST",
+        PROVIDER_SLUGS.get(named, named)[:MAX_URL_CHARS] or None,
+        _build_request(model, given),
+        _build_response(model, given),
+        is_plain=False,
+    )
+
+
+def _build_request(model: str, given: Attributes) -> JsonObject:
+    instructed = _read_json(given.values.get(INSTRUCTION_NAME))
+    is_text = isinstance(instructed, str)
+    instructions = to_messages(instructed if is_text else {"role": "system", "parts": instructed}, "system")
+    messages = to_messages(_read_json(given.first(*INPUT_NAMES)), "user")
+    tools = _read_json(given.values.get(TOOLS_NAME))
+    parameters = {
+        parameter: given.values[name] for name, parameter in REQUEST_PARAMETERS.items() if name in given.values
+    }
+    return {
+        "model": model,
+        **parameters,
+        **({"messages": [*instructions, *messages]} if instructions or messages else {}),
+        **({"tools": tools} if isinstance(tools, list) else {}),
+    }
+
+
+def _build_response(model: str, given: Attributes) -> JsonObject:
+    reasons = given.values.get("gen_ai.response.finish_reasons")
+    known = cast("list[Any]", reasons) if isinstance(reasons, list) else []
+    choices: list[JsonObject] = []
+    for index, message in enumerate(to_messages(_read_json(given.first(*OUTPUT_NAMES)), "assistant")):
+        reason = message.pop("finish_reason", None) or (known[index] if index < len(known) else None)
+        choices.append({"index": index, "message": message, "finish_reason": reason})
+    return {
+        **({"id": response_id} if (response_id := given.first_text("gen_ai.response.id")) else {}),
+        "model": given.first_text("gen_ai.response.model") or model,
+        "choices": choices,
+        **_build_usage(given),
+    }
+
+
+def _build_usage(given: Attributes) -> JsonObject:
+    request, response = given.first_integer(*INPUT_TOKENS), given.first_integer(*OUTPUT_TOKENS)
+    if request is None and response is None:
+        return {}
+    asked, answered = max(0, request or 0), max(0, response or 0)
+    cached, reasoning = given.first_integer(*CACHED_TOKENS), given.first_integer(*REASONING_TOKENS)
+    return {
+        "usage": {
+            "prompt_tokens": asked,
+            "completion_tokens": answered,
+            "total_tokens": asked + answered,
+            **({"prompt_tokens_details": {"cached_tokens": min(asked, cached)}} if cached else {}),
+            **({"completion_tokens_details": {"reasoning_tokens": min(answered, reasoning)}} if reasoning else {}),
+        }
+    }
+
+
+def to_messages(value: Any, role: str = "user") -> list[JsonObject]:  # noqa: ANN401 - JSON
+    """Returns messages of the conventions, or a text, as messages in OpenAI's format."""
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    items = cast("list[Any]", value) if isinstance(value, list) else [value]
+    return [
+        message for item in items if isinstance(item, dict) for message in _to_messages(cast("JsonObject", item), role)
+    ]
+
+
+def _to_messages(item: JsonObject, role: str) -> Iterator[JsonObject]:
+    """Yields the messages of one message with parts. Results of tools are messages of their own in OpenAI's format."""
+    parts = item.get("parts")
+    if not isinstance(parts, list):
+        if "parts" not in item and len(item) > 1:
+            # It is in another format already.
+            yield item
+        return
+    contents: list[Any] = []
+    calls: list[JsonObject] = []
+    for part in (cast("JsonObject", one) for one in cast("list[Any]", parts) if isinstance(one, dict)):
+        match part.get("type"):
+            case "text":
+                contents.append({"type": "text", "text": str(part.get("content", ""))})
+            case "tool_call":
+                function = {"name": part.get("name"), "arguments": _to_text(part.get("arguments"))}
+                calls.append({"id": part.get("id"), "type": "function", "function": function})
+            case "tool_call_response":
+                content = _to_text(part.get("response", part.get("result")))
+                yield {"role": "tool", "tool_call_id": part.get("id"), "content": content}
+            case _:
+                contents.append(part)
+    if contents or calls:
+        is_text = all(content.get("type") == "text" for content in contents)
+        yield {
+            "role": item.get("role") or role,
+            "content": "\n".join(content["text"] for content in contents) if is_text else contents,
+            **({"tool_calls": calls} if calls else {}),
+            **({"finish_reason": item["finish_reason"]} if item.get("finish_reason") else {}),
+        }
+
+
+def _read_json(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Returns an attribute that may be JSON text; a text that is no JSON stays as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        return value
+
+
+def _to_text(value: Any) -> str:  # noqa: ANN401 - JSON
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,345 @@
+"""OTLP JSON that clients send: spans and log records become custom logs. Attributes of the conventions for generative
+AI, and their older names, become the request and the response of a chat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from penstock.errors import BodyTooLargeError, InvalidError, UnsupportedMediaTypeError
+from penstock.ids import new_id
+from penstock.kit.custom_logs import CustomLog, CustomRequest, CustomResponse, LogIdentity
+from penstock.kit.otel_attributes import Attributes, KeyValue, split_attributes, to_plain
+from penstock.kit.otel_calls import build_call
+from penstock.kit.text_validation import json_body_problems
+from penstock.schemas import now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+MAX_ITEMS, MAX_NAME_CHARS, MAX_METADATA_PAIRS = 5000, 512, 48
+# A clock that is ahead by more is wrong.
+MAX_CLOCK_LEAD_MS = 3600 * 1000
+DAY_MS, NANOSECONDS_PER_MS = 24 * 3600 * 1000, 1_000_000
+GZIP_WINDOW_BITS = 31
+TRACE_ID, SPAN_ID = re.compile(r"(?!0{32})[0-9a-fA-F]{32}"), re.compile(r"(?!0{16})[0-9a-fA-F]{16}")
+ERROR_STATUS = 2
+# Severity of the first level of errors.
+ERROR_SEVERITY = 17
+DEFAULT_STATUS, DEFAULT_ERROR_STATUS = 200, 500
+JSON_TYPE = "application/json"
+NOT_JSON_MESSAGE = (
+    "the content type {!r} is not supported; send OTLP as application/json, for example with "
+    "OTEL_EXPORTER_OTLP_PROTOCOL=http/json"
+)
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """Program that sends spans or log records."""
+
+    attributes: list[KeyValue] | None = None
+
+
+class ScopeSpans(msgspec.Struct, frozen=True):
+    """Spans of one library. Each is decoded alone, so that one that is invalid rejects no others."""
+
+    spans: list[msgspec.Raw] | None = None
+
+
+class ResourceSpans(msgspec.Struct, frozen=True, rename="camel"):
+    """Spans of one program."""
+
+    resource: Resource | None = None
+    scope_spans: list[ScopeSpans] | None = None
+
+
+class TracesRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of a request with spans."""
+
+    resource_spans: list[ResourceSpans] | None = None
+
+
+class ScopeLogs(msgspec.Struct, frozen=True, rename="camel"):
+    """Log records of one library."""
+
+    log_records: list[msgspec.Raw] | None = None
+
+
+class ResourceLogs(msgspec.Struct, frozen=True, rename="camel"):
+    """Log records of one program."""
+
+    resource: Resource | None = None
+    scope_logs: list[ScopeLogs] | None = None
+
+
+class LogsRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of a request with log records."""
+
+    resource_logs: list[ResourceLogs] | None = None
+
+
+class SpanStatus(msgspec.Struct, frozen=True):
+    """Status of a span."""
+
+    code: int | None = 0
+    message: str | None = ""
+
+
+class SpanEvent(msgspec.Struct, frozen=True):
+    """Event of a span."""
+
+    name: str | None = ""
+    attributes: list[KeyValue] | None = None
+
+
+class Span(msgspec.Struct, frozen=True, rename="camel"):
+    """One span."""
+
+    trace_id: str
+    span_id: str
+    start_time_unix_nano: int | str
+    end_time_unix_nano: int | str | None = None
+    parent_span_id: str | None = None
+    name: str | None = ""
+    attributes: list[KeyValue] | None = None
+    events: list[SpanEvent] | None = None
+    status: SpanStatus | None = None
+
+
+class LogRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """One log record."""
+
+    time_unix_nano: int | str | None = None
+    observed_time_unix_nano: int | str | None = None
+    severity_number: int | None = 0
+    severity_text: str | None = ""
+    event_name: str | None = ""
+    body: Any = None
+    attributes: list[KeyValue] | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
+
+
+class ReceivedLog(NamedTuple):
+    """A custom log, and the identity of its record."""
+
+    log: CustomLog
+    identity: LogIdentity
+
+
+class ReceivedLogs(NamedTuple):
+    """Logs of a request, the number of items that were rejected, and why the first one was."""
+
+    logs: list[ReceivedLog]
+    rejected: int
+    reason: str
+
+
+class RejectedItemError(ValueError):
+    """A span or log record is not accepted. The message says why."""
+
+
+class LogReader:
+    """Reads the spans and log records of one request."""
+
+    def __init__(self, workspace_id: str, keep_days: int) -> None:
+        """Takes the workspace that the logs are for, and the age of the oldest records in the log store."""
+        self._workspace_id = workspace_id
+        self._now = now()
+        self._oldest_ms = self._now - keep_days * DAY_MS
+
+    def read_spans(self, body: bytes) -> ReceivedLogs:
+        """Returns the logs of spans. Raises `InvalidError` if the body is not a request with spans."""
+        return self._read(_iter_spans(_decode(body, TracesRequest)), self._to_log_of_span)
+
+    def read_log_records(self, body: bytes) -> ReceivedLogs:
+        """Returns the logs of log records. Raises `InvalidError` if the body is not a request with log records."""
+        return self._read(_iter_log_records(_decode(body, LogsRequest)), self._to_log_of_record)
+
+    def _read(self, items: Iterator[tuple[Attributes, msgspec.Raw]], convert: Any) -> ReceivedLogs:  # noqa: ANN401 - one of two methods
+        logs: list[ReceivedLog] = []
+        rejected, reason = 0, ""
+        for number, (resource, item) in enumerate(items):
+            if number >= MAX_ITEMS:
+                rejected += 1
+                reason = reason or f"one request may have at most {MAX_ITEMS} items"
+                continue
+            try:
+                logs.append(convert(item, resource))
+            except (msgspec.MsgspecError, RejectedItemError) as error:
+                rejected += 1
+                reason = reason or f"item {number}: {error}"
+        return ReceivedLogs(logs, rejected, reason)
+
+    def _to_log_of_span(self, item: msgspec.Raw, resource: Attributes) -> ReceivedLog:
+        span = msgspec.json.decode(item, type=Span)
+        if not TRACE_ID.fullmatch(span.trace_id) or not SPAN_ID.fullmatch(span.span_id):
+            raise RejectedItemError("traceId must have 32 hexadecimal digits, and spanId 16; not all may be zero")
+        start_ns = _read_nanoseconds(span.start_time_unix_nano, "startTimeUnixNano")
+        end_ns = _read_nanoseconds(span.end_time_unix_nano or 0, "endTimeUnixNano")
+        started_at = self._check_time(start_ns)
+        given = split_attributes(span.attributes)
+        status = span.status or SpanStatus()
+        is_error = status.code == ERROR_STATUS
+        name = (span.name or "")[:MAX_NAME_CHARS]
+        call = build_call(name, given)
+        events = [
+            {"name": event.name, "attributes": split_attributes(event.attributes).values} for event in span.events or ()
+        ]
+        response_body = call.response_body
+        if call.is_plain:
+            response_body = {"status": {"code": status.code, "message": status.message}, "events": events}
+        log = CustomLog(
+            request=CustomRequest(
+                url=call.url,
+                method=call.method,
+                body=call.request_body,
+                headers=given.request_headers,
+                provider=call.provider,
+            ),
+            response=CustomResponse(
+                body=response_body,
+                status=given.status_code or (DEFAULT_ERROR_STATUS if is_error else DEFAULT_STATUS),
+                headers=given.response_headers,
+                response_time=max(0, end_ns - start_ns) / NANOSECONDS_PER_MS,
+            ),
+            metadata=_build_metadata(
+                resource,
+                given,
+                trace_id=span.trace_id.lower(),
+                span_id=span.span_id.lower(),
+                span_name=name,
+                parent_span_id=(span.parent_span_id or "").lower(),
+            ),
+        )
+        return ReceivedLog(log, LogIdentity(self._derive_id(span, started_at), started_at))
+
+    def _to_log_of_record(self, item: msgspec.Raw, resource: Attributes) -> ReceivedLog:
+        record = msgspec.json.decode(item, type=LogRecord)
+        nanoseconds = record.time_unix_nano or record.observed_time_unix_nano
+        moment = _read_nanoseconds(nanoseconds, "timeUnixNano") if nanoseconds else self._now * NANOSECONDS_PER_MS
+        given = split_attributes(record.attributes)
+        name = (record.event_name or str(given.values.get("event.name") or "") or "log")[:MAX_NAME_CHARS]
+        call = build_call(name, given)
+        is_error = (record.severity_number or 0) >= ERROR_SEVERITY
+        content = {"body": to_plain(record.body), "severity": record.severity_text}
+        log = CustomLog(
+            request=CustomRequest(
+                url=call.url,
+                method=call.method,
+                body=call.request_body,
+                headers=given.request_headers,
+                provider=call.provider,
+            ),
+            response=CustomResponse(
+                body=content if call.is_plain else {**call.response_body, **content},
+                status=given.status_code or (DEFAULT_ERROR_STATUS if is_error else DEFAULT_STATUS),
+                headers=given.response_headers,
+            ),
+            metadata=_build_metadata(
+                resource,
+                given,
+                trace_id=(record.trace_id or "").lower(),
+                span_id="",
+                span_name=name,
+                # A log record is a part of its span.
+                parent_span_id=(record.span_id or "").lower(),
+            ),
+        )
+        return ReceivedLog(log, LogIdentity(new_id(), self._check_time(moment)))
+
+    def _check_time(self, nanoseconds: int) -> int:
+        """Returns a time in milliseconds. Rejects times that are not in the log store, or in the future."""
+        moment = nanoseconds // NANOSECONDS_PER_MS
+        if not self._oldest_ms <= moment <= self._now + MAX_CLOCK_LEAD_MS:
+            raise RejectedItemError("its time is in the future, or before log_store.keep_days")
+        return moment
+
+    def _derive_id(self, span: Span, started_at: int) -> str:
+        """Returns the id of a span's record: a UUID version 7 that is the same if the client sends the span again."""
+        text = f"{self._workspace_id} {span.trace_id.lower()} {span.span_id.lower()}"
+        rest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=10).digest(), "big")
+        return str(
+            uuid.UUID(int=(started_at << 80) | (7 << 76) | (rest >> 68 << 64) | (2 << 62) | (rest & (2**62 - 1)))
+        )
+
+
+def read_body(body: bytes, content_type: str, content_encoding: str) -> bytes:
+    """Returns the decompressed JSON body of a request. Raises `UnsupportedMediaTypeError`, `BodyTooLargeError` or
+    `InvalidError`.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind not in {JSON_TYPE, ""}:
+        raise UnsupportedMediaTypeError(NOT_JSON_MESSAGE.format(kind[:MAX_NAME_CHARS]))
+    encoding = content_encoding.strip().lower()
+    if encoding in {"", "identity"}:
+        return body
+    if encoding != "gzip":
+        message = f"the content encoding {encoding[:MAX_NAME_CHARS]!r} is not supported; send gzip, or no compression"
+        raise UnsupportedMediaTypeError(message)
+    unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
+    try:
+        found = unpacker.decompress(body, MAX_BODY_BYTES)
+    except zlib.error:
+        raise InvalidError("the body is not valid gzip data") from None
+    if unpacker.unconsumed_tail:
+        raise BodyTooLargeError(f"the decompressed body is too long; at most {MAX_BODY_BYTES} bytes are allowed")
+    if not unpacker.eof:
+        raise InvalidError("the body is not valid gzip data: its end is missing")
+    return found
+
+
+def _decode(body: bytes, kind: type[Any]) -> Any:  # noqa: ANN401 - an instance of `kind`
+    if problems := json_body_problems(body):
+        raise InvalidError(f"{problems[0].path or 'the body'} {problems[0].message}", problems)
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidError(f"the body is not OTLP JSON: {error}") from None
+
+
+def _iter_spans(request: TracesRequest) -> Iterator[tuple[Attributes, msgspec.Raw]]:
+    for group in request.resource_spans or ():
+        resource = _read_resource(group.resource)
+        for scope in group.scope_spans or ():
+            for span in scope.spans or ():
+                yield resource, span
+
+
+def _iter_log_records(request: LogsRequest) -> Iterator[tuple[Attributes, msgspec.Raw]]:
+    for group in request.resource_logs or ():
+        resource = _read_resource(group.resource)
+        for scope in group.scope_logs or ():
+            for record in scope.log_records or ():
+                yield resource, record
+
+
+def _read_resource(resource: Resource | None) -> Attributes:
+    return split_attributes(resource.attributes if resource else None)
+
+
+def _build_metadata(resource: Attributes, given: Attributes, **trace: str) -> dict[str, Any]:
+    """Returns the metadata of a log: its trace, the service, the user, and attributes with short values."""
+    service = resource.values.get("service.name")
+    pairs = {
+        **({"service.name": service} if isinstance(service, str) else {}),
+        **{name: value for name, value in given.metadata.items() if name not in trace},
+    }
+    return {**trace, **dict(list(pairs.items())[:MAX_METADATA_PAIRS])}
+
+
+def _read_nanoseconds(value: int | str, name: str) -> int:
+    try:
+        found = int(value)
+    except ValueError:
+        raise RejectedItemError(f"{name} must be a number of nanoseconds") from None
+    if not 0 <= found < 2**64:
+        raise RejectedItemError(f"{name} must be a number of nanoseconds since 1970")
+    return found

@@ -1,0 +1,104 @@
+"""Sharing of prompts: other workspaces of the organisation may read a shared prompt, use it and fork it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from sqlalchemy import select
+
+from penstock.errors import ConflictError
+from penstock.kit.prompts import ALL_WORKSPACES, PROMPTS, PromptSummary
+from penstock.kit.shared_fields import OptionalTimestamp, WorkspaceId  # noqa: TC001 - read when a struct is used
+from penstock.schemas import field_error, format_timestamp, now, row_to_struct
+from penstock.store.prompt_tables import prompts
+
+if TYPE_CHECKING:
+    from penstock.kit.tenant_session import TenantSession
+    from penstock.store.tenant import Row
+
+MAX_WORKSPACES = 1000
+MAX_NAMED_PROMPTS = 5
+
+_Workspaces = Annotated[list[str], Meta(min_length=1, max_length=MAX_WORKSPACES)]
+
+
+class SharePrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The workspaces that a prompt is shared with; all of the organisation if none are named."""
+
+    workspaces: Annotated[_Workspaces | None, Meta(description="ids or slugs of the workspaces")] = None
+    allow_all_workspaces: Annotated[
+        bool | None, Meta(description="true: all workspaces of the organisation, also those to come")
+    ] = None
+
+
+class SharedPrompt(PromptSummary, frozen=True, kw_only=True):
+    """One prompt with the fields that say how it is shared, and what it is a copy of."""
+
+    access_level: Annotated[str, Meta(description="`workspace`: not shared; `organisation`: shared")]
+    share_organisation_id: Annotated[str | None, Meta(description="id of the organisation if it is shared")]
+    shared_at: OptionalTimestamp
+    shared_by_user_id: Annotated[str | None, Meta(description="id of the user who shared it; null for a service key")]
+    shared_from_version_id: Annotated[str | None, Meta(description="id of its default version when it was shared")]
+    allow_all_workspaces: Annotated[bool, Meta(description="true: shared with all workspaces of the organisation")]
+    shared_with: Annotated[list[str], Meta(description="ids of the workspaces that it is shared with, if not with all")]
+    prompt_owning_workspace_id: WorkspaceId
+    forked_from_prompt_id: Annotated[str | None, Meta(description="id of the prompt that it is a copy of")]
+    forked_from_prompt_version_id: Annotated[str | None, Meta(description="id of the version that was copied")]
+
+
+def share_values(row: Row) -> dict[str, Any]:
+    """Returns the values of the fields that say how a prompt is shared."""
+    shared_with = row["shared_with"]
+    same = ("shared_by_user_id", "shared_from_version_id", "forked_from_prompt_id", "forked_from_prompt_version_id")
+    return {
+        "access_level": "workspace" if shared_with is None else "organisation",
+        "share_organisation_id": None if shared_with is None else row["organisation_id"],
+        "shared_at": format_timestamp(row["shared_at"]),
+        "allow_all_workspaces": shared_with == ALL_WORKSPACES,
+        "shared_with": shared_with if isinstance(shared_with, list) else [],
+        "prompt_owning_workspace_id": row["workspace_id"],
+        **{name: row[name] for name in same},
+    }
+
+
+def to_shared_prompt(row: Row) -> SharedPrompt:
+    """Returns a prompt as responses show it, without a version."""
+    return row_to_struct(SharedPrompt, row, **share_values(row))
+
+
+async def share_prompt(session: TenantSession, row: Row, wanted: SharePrompt, version_id: str) -> Row:
+    """Shares a prompt with the wanted workspaces, instead of those that it was shared with before."""
+    if wanted.workspaces is not None and wanted.allow_all_workspaces:
+        raise field_error("allow_all_workspaces", "cannot be combined with workspaces; send one of them")
+    if wanted.workspaces is None and wanted.allow_all_workspaces is False:
+        raise field_error("workspaces", "is needed if allow_all_workspaces is false: ids or slugs of workspaces")
+    shared_with: str | list[str] = ALL_WORKSPACES
+    if wanted.workspaces is not None:
+        org_session = session.organisation()
+        found = [
+            (await org_session.resolve_workspace(f"workspaces[{index}]", key, ()))["id"]
+            for index, key in enumerate(wanted.workspaces)
+        ]
+        shared_with = sorted({own_id for own_id in found if own_id != row["workspace_id"]})
+        if not shared_with:
+            raise field_error("workspaces", "names only the prompt's own workspace; name others")
+    values = {"shared_with": shared_with, "shared_at": now(), "shared_by_user_id": session.caller.user_id}
+    return await PROMPTS.update(session, row, {**values, "shared_from_version_id": version_id}, "share")
+
+
+async def unshare_prompt(session: TenantSession, row: Row) -> None:
+    """Ends the sharing of a prompt. Forks stay as they are."""
+    names = ("shared_with", "shared_at", "shared_by_user_id", "shared_from_version_id")
+    await PROMPTS.update(session, row, dict.fromkeys(names), "unshare")
+
+
+async def reject_shared_prompts(session: TenantSession, workspace_id: str) -> None:
+    """Raises ConflictError if prompts of a workspace are shared with others."""
+    query = select(prompts.c.slug).where(prompts.c.workspace_id == workspace_id, prompts.c.shared_with.is_not(None))
+    found = [row["slug"] for row in await session.organisation().fetch_rows(query.order_by(prompts.c.id), prompts)]
+    if found:
+        named = ", ".join(map(repr, found[:MAX_NAMED_PROMPTS]))
+        more = f" and {len(found) - MAX_NAMED_PROMPTS} more" if len(found) > MAX_NAMED_PROMPTS else ""
+        raise ConflictError(f"the workspace shares the prompts {named}{more} with other workspaces; unshare them first")

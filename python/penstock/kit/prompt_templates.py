@@ -1,0 +1,88 @@
+"""Templates of prompts and partials: their size, their syntax, and the partials and variables that they name."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from penstock import engine
+from penstock.errors import InvalidError, Problem
+from penstock.schemas import field_error, invalid_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_TEMPLATE_BYTES = 1024 * 1024
+# Size of the other fields of a version together, as JSON.
+MAX_DETAILS_BYTES = 1024 * 1024
+# Levels of objects and lists in a field. The engine and the databases read fewer levels than a request may have.
+MAX_DEPTH = 64
+# Longest time for the engine to check a template.
+MAX_CHECK_SECONDS = 10
+TEMPLATE_FIELD = "string"
+
+
+async def check_template(content: Mapping[str, Any], notes: Mapping[str, Any] | None = None) -> None:
+    """Checks the size and depth of a version's content and notes, and the syntax of its template with the engine's own
+    parser. Raises `InvalidError` with all problems.
+    """
+    problems = [*_size_problems(content, notes), *_depth_problems({**content, "template_metadata": notes})]
+    if problems:
+        raise invalid_error(problems)
+    try:
+        async with asyncio.timeout(MAX_CHECK_SECONDS):
+            # On another thread, because a large template takes long and other requests would wait.
+            await asyncio.to_thread(engine.check, "prompt", msgspec.json.encode(content))
+    except TimeoutError:
+        message = f"takes longer than {MAX_CHECK_SECONDS} s to check; use a smaller template"
+        raise field_error(TEMPLATE_FIELD, message) from None
+    except engine.EngineError as error:
+        found = [Problem(one["path"].removeprefix("$").removeprefix("."), one["message"]) for one in error.problems]
+        raise InvalidError("the template cannot be used", found or [Problem(TEMPLATE_FIELD, str(error))]) from None
+
+
+def variable_components(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the variables, sections and partials that a template names."""
+    return engine.prompt_variables(msgspec.json.encode(content))
+
+
+def find_partials(content: Mapping[str, Any]) -> list[str]:
+    """Returns the slugs of the partials that a template refers to, in the order of their first use."""
+    return list(variable_components(content)["partials"])
+
+
+def _size_problems(content: Mapping[str, Any], notes: Mapping[str, Any] | None) -> Iterator[Problem]:
+    size = len(content[TEMPLATE_FIELD].encode())
+    if size > MAX_TEMPLATE_BYTES:
+        yield Problem(TEMPLATE_FIELD, f"has {size} bytes; at most {MAX_TEMPLATE_BYTES} are allowed")
+    details = [value for name, value in content.items() if name != TEMPLATE_FIELD]
+    size = len(msgspec.json.encode([*details, notes]))
+    if size > MAX_DETAILS_BYTES:
+        why = f"has {size} bytes together with the other fields of the version; at most {MAX_DETAILS_BYTES} are allowed"
+        yield Problem("parameters", why)
+
+
+def _depth_problems(fields: Mapping[str, Any]) -> Iterator[Problem]:
+    for name, value in fields.items():
+        if _nests_deeper(value, MAX_DEPTH):
+            yield Problem(name, f"nests too deep; at most {MAX_DEPTH} levels of objects and lists are allowed")
+
+
+def _nests_deeper(value: object, levels: int) -> bool:
+    """Returns true if a JSON value has more levels of objects and lists."""
+    # Level by level instead of recursively, because a request may have more levels than Python calls.
+    current: list[object] = [value]
+    for _ in range(levels + 1):
+        current = [one for one in current if isinstance(one, dict | list)]
+        if not current:
+            return False
+        current = [
+            inner
+            for one in current
+            for inner in (
+                cast("dict[str, object]", one).values() if isinstance(one, dict) else cast("list[object]", one)
+            )
+        ]
+    return True

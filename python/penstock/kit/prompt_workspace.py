@@ -1,0 +1,34 @@
+"""Prompts of a workspace as a whole: what a new workspace has, and what is deleted with a workspace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.kit.labels import LABELS
+from penstock.kit.partials import PARTIALS
+from penstock.kit.prompt_collections import COLLECTIONS
+from penstock.kit.prompt_defaults import initial_rows
+from penstock.kit.prompts import PROMPTS
+from penstock.store.prompt_tables import collections, labels
+
+if TYPE_CHECKING:
+    from penstock.kit.tenant_session import TenantSession
+
+
+async def create_initial_rows(session: TenantSession, workspace_id: str) -> None:
+    """Creates the rows that each workspace has from the start."""
+    for table, row in initial_rows(session.organisation_id, workspace_id):
+        await session.insert(table, row)
+
+
+async def delete_contents(session: TenantSession) -> None:
+    """Deletes the prompts, partials, labels and collections of the session's workspace. Their versions are deleted with
+    those of other objects.
+    """
+    for resource in (PROMPTS, PARTIALS):
+        await resource.delete_all(session)
+    await LABELS.delete_all(session, ~labels.c.is_universal)
+    await COLLECTIONS.delete_all(session, ~collections.c.is_default)
+    # What every workspace has from the start leaves no entries in the audit log: neither now nor at its creation.
+    for table in (labels, collections):
+        await session.delete(table)

@@ -1,0 +1,120 @@
+"""Throttle of sign-ins. Wrong passwords make later attempts wait, by client address and account. A stranger's
+failures do not delay an address from which the account signed in before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+
+import msgspec
+
+from penstock.errors import RateLimitedError
+
+# Failures are forgotten after this time without a new one.
+WINDOW_SECONDS = 300.0
+FREE_FAILURES, FREE_FAILURES_PER_ACCOUNT, FREE_FAILURES_PER_ADDRESS = 5, 50, 100
+FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS = 0.1, 5.0
+# Attempts that would have to wait longer are rejected.
+MAX_WAIT_SECONDS = 10.0
+MAX_LANES, MAX_KNOWN_ADDRESSES = 10_000, 10_000
+# Attempts that may wait at the same time, for all accounts.
+MAX_WAITING = 200
+# A provider gives each client at least this many bits of IPv6 addresses of its own (RFC 6177).
+IPV6_PREFIX_BITS = 64
+
+
+class Lane(msgspec.Struct):
+    """Attempts that share a delay: their recent failures, and when the next attempt may begin."""
+
+    free_failures: int
+    failures: int = 0
+    failed_at: float = 0.0
+    next_at: float = 0.0
+
+    def delay_seconds(self) -> float:
+        """Returns the pause after each attempt. It doubles with every failure beyond the free ones."""
+        beyond = self.failures - self.free_failures
+        return 0.0 if beyond < 0 else min(FIRST_DELAY_SECONDS * 2 ** min(beyond, 20), MAX_DELAY_SECONDS)
+
+
+def client_network(address: str) -> str:
+    """Returns the address that failures are counted for: the /64 network of an IPv6 address, because a client can use
+    all addresses in it. Returns other texts unchanged.
+    """
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, IPV6_PREFIX_BITS), strict=False))
+
+
+class SignInThrottle:
+    """Delays of sign-ins by account and address, in memory of this node."""
+
+    def __init__(self) -> None:
+        """Starts without failures."""
+        self._lanes: dict[str, Lane] = {}
+        self._known: dict[tuple[str, str], None] = {}
+        self._waiting = 0
+
+    async def wait_for_turn(self, account: str | None, address: str) -> None:
+        """Waits until an attempt may begin. Raises RateLimitedError if that would take too long. `account` is `None` for
+        an API key: keys cannot be guessed, so failures count only for the client that causes them.
+        """
+        moment = time.monotonic()
+        lanes = self._lanes_of(account, address)
+        begin = max([moment, *(lane.next_at for lane in lanes)])
+        if begin - moment > MAX_WAIT_SECONDS or (begin > moment and self._waiting >= MAX_WAITING):
+            raise RateLimitedError("too many failed sign-ins; try again in a minute")
+        for lane in lanes:
+            lane.next_at = begin + lane.delay_seconds()
+        if begin > moment:
+            self._waiting += 1
+            try:
+                await asyncio.sleep(begin - moment)
+            finally:
+                self._waiting -= 1
+
+    def record_failure(self, account: str | None, address: str) -> None:
+        """Counts a failed attempt."""
+        moment = time.monotonic()
+        for lane in self._lanes_of(account, address):
+            lane.failures += 1
+            lane.failed_at = moment
+            lane.next_at = max(lane.next_at, moment + lane.delay_seconds())
+
+    def record_success(self, account: str, address: str) -> None:
+        """Remembers the address of an account, and forgets the failures from there."""
+        address = client_network(address)
+        self._lanes.pop(f"{account} {address}", None)
+        self._known.pop((account, address), None)
+        while len(self._known) >= MAX_KNOWN_ADDRESSES:
+            self._known.pop(next(iter(self._known)))
+        self._known[account, address] = None
+
+    def _lanes_of(self, account: str | None, address: str) -> list[Lane]:
+        address = client_network(address)
+        if account is None:
+            return [self._lane(f"api key {address}", FREE_FAILURES_PER_ADDRESS)]
+        names = {f"{account} {address}": FREE_FAILURES}
+        # Failures of others must not delay the owner of the account, who signed in from this address before.
+        if (account, address) not in self._known:
+            names[f"account {account}"] = FREE_FAILURES_PER_ACCOUNT
+            names[f"address {address}"] = FREE_FAILURES_PER_ADDRESS
+        return [self._lane(name, free) for name, free in names.items()]
+
+    def _lane(self, name: str, free_failures: int) -> Lane:
+        # The lane that was used last is at the end, so the oldest one is evicted.
+        lane = self._lanes.pop(name, None)
+        if lane is None or time.monotonic() - lane.failed_at >= WINDOW_SECONDS:
+            lane = Lane(free_failures)
+        while len(self._lanes) >= MAX_LANES:
+            self._lanes.pop(next(iter(self._lanes)))
+        self._lanes[name] = lane
+        return lane

@@ -1,0 +1,73 @@
+"""Words of bodies for full-text search. Both engines index the same words, so both find the same records."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Longer texts are indexed up to here; a longer word is cut.
+MAX_TEXT_CHARS = 64 * 1024
+MAX_WORD_CHARS = 64
+MAX_SEARCH_WORDS = 20
+# Base64 and other encoded data has no words worth searching for.
+MAX_STRING_WITHOUT_SPACE_CHARS = 512
+# Chinese and Japanese characters are words of their own, because no spaces separate words there.
+WORD_PATTERN = re.compile(r"[^\W_\u3040-\u30ff\u3400-\u9fff]+|[\u3040-\u30ff\u3400-\u9fff]")
+
+
+def split_words(text: str) -> list[str]:
+    """Returns the different words of a text, in lower case and in order of appearance."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text).casefold()
+    return list(dict.fromkeys(word[:MAX_WORD_CHARS] for word in WORD_PATTERN.findall(text[:MAX_TEXT_CHARS].lower())))
+
+
+def extract_text(body: bytes) -> str:
+    """Returns the strings of a JSON body, one per line, or of a stream of JSON events. Other bodies have no text.
+
+    Keys are left out. Strings of a stream are joined without a space, because events may split a word.
+    """
+    try:
+        strings = list(_find_strings(msgspec.json.decode(body)))
+        joint = "\n"
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        strings = list(_find_event_strings(body))
+        joint = ""
+    return joint.join(strings)[:MAX_TEXT_CHARS]
+
+
+def _find_event_strings(body: bytes) -> Iterator[str]:
+    for line in body.splitlines():
+        if not line.startswith(b"data:"):
+            continue
+        try:
+            yield from _find_strings(msgspec.json.decode(line[5:]), streamed=True)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+
+
+# Keys of events whose strings are part of the response. The others, such as `type` and `id`, repeat in every event.
+STREAMED_KEYS = frozenset(
+    {"content", "text", "delta", "arguments", "partial_json", "thinking", "reasoning_content", "refusal"}
+)
+
+
+def _find_strings(document: object, *, streamed: bool = False) -> Iterator[str]:
+    """Walks a decoded document without recursion. Of a stream's event, returns only strings of `STREAMED_KEYS`."""
+    pending: list[tuple[object, bool]] = [(document, not streamed)]
+    while pending:
+        value, is_wanted = pending.pop()
+        if isinstance(value, str):
+            if is_wanted and (len(value) <= MAX_STRING_WITHOUT_SPACE_CHARS or " " in value or "\n" in value):
+                yield value
+        elif isinstance(value, dict):
+            items = cast("dict[str, object]", value).items()
+            pending += [(item, not streamed or key in STREAMED_KEYS) for key, item in reversed(items)]
+        elif isinstance(value, list):
+            pending += [(item, is_wanted) for item in reversed(cast("list[object]", value))]

@@ -1,0 +1,131 @@
+"""Client of the log worker, for the control process."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from penstock.logs import messages
+from penstock.logs.engines.protocol import LogEngineError, QueryTooLargeError
+from penstock.logs.messages import ErrorMessage, QueryRequest
+from penstock.logs.query import LogFilterError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.logs.query import LogFilters, LogQuery
+
+# Beyond the time of the query itself.
+EXTRA_SECONDS = 2.0
+BODIES_TIMEOUT_SECONDS, METRICS_TIMEOUT_SECONDS = 20.0, 1.0
+# Less than the time that Prometheus waits for all metrics.
+REQUEST_METRICS_TIMEOUT_SECONDS = 5.0
+# The log worker sends a heartbeat more often.
+TAIL_SILENCE_SECONDS = 30.0
+MAX_LINE_BYTES = 1024 * 1024
+
+
+class LogStoreUnavailableError(LogEngineError):
+    """The log worker does not answer, or it cannot reach the log store."""
+
+
+class LogClient:
+    """Sends queries to the log worker over its Unix socket."""
+
+    def __init__(self, socket_path: str) -> None:
+        """Stores the path of the socket, which is empty without a log worker. A connection is opened with the first
+        request.
+        """
+        self._path = socket_path
+        self._session: aiohttp.ClientSession | None = None
+
+    async def run(self, query: LogQuery, timeout_seconds: float) -> dict[str, Any]:
+        """Runs a query. Raises `LogFilterError`, `QueryTooLargeError` or `LogStoreUnavailableError`."""
+        body = msgspec.json.encode(QueryRequest(query, timeout_seconds))
+        return msgspec.json.decode(await self._send("POST", messages.QUERY_PATH, timeout_seconds + EXTRA_SECONDS, body))
+
+    async def get_bodies(self, record_id: str, organisation_id: str) -> dict[str, bytes]:
+        """Returns the stored bodies of a record by name; empty if none are stored."""
+        path = messages.BODIES_PATH.format(id=quote(record_id, safe="")) + "?organisation_id=" + quote(organisation_id)
+        content = await self._send("GET", path, BODIES_TIMEOUT_SECONDS)
+        found = msgspec.json.decode(content, type=dict[str, dict[str, str]])
+        return {
+            name: body["text"].encode() if "text" in body else base64.b64decode(body["base64"])
+            for name, body in found.items()
+        }
+
+    async def tail(self, filters: LogFilters) -> AsyncIterator[dict[str, Any]]:
+        """Yields events until the caller stops: `{"log": {…}}`, `{"dropped": 3}` or `{"heartbeat": true}`."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=TAIL_SILENCE_SECONDS)
+        try:
+            async with self._open_session().post(
+                f"http://logs{messages.TAIL_PATH}", data=msgspec.json.encode(filters), timeout=timeout
+            ) as response:
+                if response.status >= messages.INVALID:
+                    raise _make_error(response.status, await response.read())
+                async for line in response.content:
+                    yield msgspec.json.decode(line)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _make_unavailable(error) from None
+
+    async def get_metrics(self) -> dict[str, float]:
+        """Returns the metrics of the log worker. They say so if it does not answer."""
+        if not self._path:
+            return {}
+        try:
+            content = await self._send("GET", messages.METRICS_PATH, METRICS_TIMEOUT_SECONDS)
+        except LogEngineError:
+            return {"log_worker_up": 0}
+        return msgspec.json.decode(content)
+
+    async def get_request_metrics(self) -> str:
+        """Returns the request metrics in the Prometheus text format; empty if the log worker does not answer."""
+        if not self._path:
+            return ""
+        try:
+            content = await self._send("GET", messages.REQUEST_METRICS_PATH, REQUEST_METRICS_TIMEOUT_SECONDS)
+        except LogEngineError:
+            return ""
+        return content.decode()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        if self._session:
+            await self._session.close()
+        self._session = None
+
+    async def _send(self, method: str, path: str, seconds: float, body: bytes | None = None) -> bytes:
+        try:
+            async with self._open_session().request(
+                method, f"http://logs{path}", data=body, timeout=aiohttp.ClientTimeout(total=seconds)
+            ) as response:
+                content = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _make_unavailable(error) from None
+        if response.status >= messages.INVALID:
+            raise _make_error(response.status, content)
+        return content
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.UnixConnector(path=self._path)
+            self._session = aiohttp.ClientSession(connector=connector, read_bufsize=MAX_LINE_BYTES)
+        return self._session
+
+
+def _make_unavailable(error: Exception) -> LogStoreUnavailableError:
+    reason = "it did not answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+    return LogStoreUnavailableError(f"the log worker cannot be reached: {reason}")
+
+
+def _make_error(status: int, content: bytes) -> Exception:
+    try:
+        message = msgspec.json.decode(content, type=ErrorMessage).message
+    except msgspec.MsgspecError:
+        message = f"the log worker answered with status {status}"
+    kinds: dict[int, type[Exception]] = {messages.INVALID: LogFilterError, messages.TOO_LARGE: QueryTooLargeError}
+    return kinds.get(status, LogStoreUnavailableError)(message)

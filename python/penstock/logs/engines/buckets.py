@@ -1,0 +1,118 @@
+"""Time buckets of a graph. Their width follows from the range; days and weeks begin at midnight of a time zone."""
+
+from __future__ import annotations
+
+import datetime as dt
+import zoneinfo
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.logs.query import END_OF_TIME, EPOCH, MAX_RANGE_DAYS, LogFilterError, LogFilters
+
+if TYPE_CHECKING:
+    from penstock.logs.engines.sql import SqlFragments
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+WEEK_MS = 7 * DAY_MS
+WIDTHS_MS = (MINUTE_MS, 5 * MINUTE_MS, 15 * MINUTE_MS, HOUR_MS, DAY_MS, WEEK_MS)
+# The narrowest width with at most this many buckets is used.
+MAX_BUCKETS = 200
+# The epoch was a Thursday; weeks begin on Monday.
+MONDAY_SHIFT_MS = 3 * DAY_MS
+ONE_MS = dt.timedelta(milliseconds=1)
+
+
+def to_ms(moment: dt.datetime) -> int:
+    """Returns the milliseconds since the epoch, rounded down."""
+    return (moment - EPOCH) // ONE_MS
+
+
+def format_ms(milliseconds: int | None) -> str | None:
+    """Formats milliseconds since the epoch as RFC 3339 in UTC."""
+    if milliseconds is None:
+        return None
+    return (EPOCH + dt.timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Buckets(msgspec.Struct, frozen=True):
+    """Buckets of equal width in local time. `offsets` are pairs: end of validity or None, and offset from UTC."""
+
+    width_ms: int
+    zone: zoneinfo.ZoneInfo
+    offsets: tuple[tuple[int | None, int], ...]
+    first: int
+    last: int
+
+    def render_index(self, fragments: SqlFragments, timestamp: str) -> str:
+        """Returns the SQL expression of a timestamp's bucket number."""
+        ticks, per_ms = fragments.ticks(timestamp), fragments.ticks_per_ms
+        *changes, (_, shift) = self.offsets
+        offset = str(shift * per_ms)
+        if changes:
+            cases = [f"WHEN {ticks} < {(until or 0) * per_ms} THEN {before * per_ms}" for until, before in changes]
+            offset = f"CASE {' '.join(cases)} ELSE {offset} END"
+        return fragments.divide(f"{ticks} + {offset}", self.width_ms * per_ms)
+
+    def timestamps(self) -> dict[int, str | None]:
+        """Returns the start of each bucket by its number, including buckets without records."""
+        return {number: format_ms(self._start_ms(number)) for number in range(self.first, self.last + 1)}
+
+    def _start_ms(self, number: int) -> int:
+        local = number * self.width_ms
+        if self.width_ms < DAY_MS:
+            return local - self.offsets[0][1]
+        if self.width_ms == WEEK_MS:
+            local -= MONDAY_SHIFT_MS
+        midnight = (EPOCH + dt.timedelta(milliseconds=local)).replace(tzinfo=self.zone)
+        return to_ms(midnight.astimezone(dt.UTC))
+
+
+def choose_buckets(filters: LogFilters, time_zone: str) -> Buckets:
+    """Chooses the buckets of a range of time. Raises `LogFilterError` if there is none, or it is too long."""
+    start, end = filters.time_of_generation_min, filters.time_of_generation_max
+    if start is None or end is None:
+        message = "time_of_generation_min and time_of_generation_max are required"
+        raise LogFilterError(message)
+    if not EPOCH <= start <= end <= END_OF_TIME or end - start > dt.timedelta(days=MAX_RANGE_DAYS):
+        message = (
+            f"time_of_generation_max is {end.isoformat()}; it must be at most {MAX_RANGE_DAYS} days after "
+            f"time_of_generation_min, which is {start.isoformat()}; both must be between 1970 and 2200"
+        )
+        raise LogFilterError(message)
+    try:
+        zone = zoneinfo.ZoneInfo(time_zone)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        message = f"time_zone is {time_zone[:64]!r}; it must be a name such as Europe/Berlin"
+        raise LogFilterError(message) from None
+    length = to_ms(end) - to_ms(start)
+    width = next((width for width in WIDTHS_MS if length <= width * MAX_BUCKETS), WEEK_MS)
+    offsets = _find_offsets(zone, start, end) if width >= DAY_MS else ((None, _offset_ms(zone, start)),)
+    if width == WEEK_MS:
+        offsets = tuple((until, offset + MONDAY_SHIFT_MS) for until, offset in offsets)
+    first, last = (to_ms(start) + offsets[0][1]) // width, (to_ms(end) + offsets[-1][1]) // width
+    return Buckets(width, zone, offsets, first, last)
+
+
+def _offset_ms(zone: zoneinfo.ZoneInfo, moment: dt.datetime) -> int:
+    offset = moment.astimezone(zone).utcoffset() or dt.timedelta()
+    return offset // ONE_MS
+
+
+def _find_offsets(zone: zoneinfo.ZoneInfo, start: dt.datetime, end: dt.datetime) -> tuple[tuple[int | None, int], ...]:
+    """Finds the changes of a zone's offset in a range, to the minute."""
+    found: list[tuple[int | None, int]] = []
+    moment = start
+    while moment < end:
+        later = min(moment + dt.timedelta(days=1), end)
+        if _offset_ms(zone, moment) != _offset_ms(zone, later):
+            low, high = to_ms(moment) // MINUTE_MS, -(-to_ms(later) // MINUTE_MS)
+            while high - low > 1:
+                middle = (low + high) // 2
+                same = _offset_ms(zone, EPOCH + dt.timedelta(minutes=middle)) == _offset_ms(zone, moment)
+                low, high = (middle, high) if same else (low, middle)
+            found.append((high * MINUTE_MS, _offset_ms(zone, moment)))
+        moment = later
+    return (*found, (None, _offset_ms(zone, end)))

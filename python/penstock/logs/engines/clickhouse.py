@@ -1,0 +1,259 @@
+"""Log store in ClickHouse, over its HTTP interface. Any number of nodes write to it and read all records."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.logs.batch import Position
+from penstock.logs.body_text import split_words
+from penstock.logs.columns import AMENDABLE_COLUMNS
+from penstock.logs.engines.clickhouse_client import (
+    ClickHouseClient,
+    ClickHouseInputError,
+    encode_parameter,
+    parse_url,
+)
+from penstock.logs.engines.clickhouse_schema import quote_name, render_statements
+from penstock.logs.engines.lines import PreparedBatch, clean_line, prepare_batch
+from penstock.logs.engines.protocol import QueryTooLargeError
+from penstock.logs.engines.runner import run_query
+from penstock.logs.engines.sql import Row, Statement, ValueType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from penstock.logs.batch import RecordBatch
+    from penstock.logs.query import LogFilters, LogQuery
+
+INSERT_SECONDS = 30.0
+MEMORY_BYTES = 2 * 1024 * 1024 * 1024
+PARAMETER_TYPES = {
+    ValueType.STRING: "String",
+    ValueType.INTEGER: "Int64",
+    ValueType.FLOAT: "Float64",
+    ValueType.TIMESTAMP: "DateTime64(6, 'UTC')",
+    ValueType.UUID: "UUID",
+}
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
+FEEDBACK_COLUMNS = ("workspace_id", "trace_id", "value", "weight", "metadata")
+
+
+class ClickHouseEngine:
+    """Log store in a ClickHouse database, which must exist."""
+
+    def __init__(
+        self,
+        url: str,
+        node: str,
+        *,
+        keep_days: int = 365,
+        keep_bodies_days: int = 30,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        """Stores the address of the server and the name of this node."""
+        address = parse_url(url)
+        self._cluster = address.cluster
+        self._node = node
+        self._keep_days = keep_days
+        self._keep_bodies_days = keep_bodies_days
+        self._memory_bytes = memory_bytes
+        self._client = ClickHouseClient(address)
+
+    def open(self) -> None:
+        """Creates or migrates the tables."""
+        for statement in render_statements(self._cluster, self._keep_days, self._keep_bodies_days):
+            self._client.command(statement)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
+
+    def positions(self) -> dict[str, Position]:
+        """Returns how far each spool of this node was inserted, by writer."""
+        rows = self._fetch(
+            "SELECT writer, max((segment, byte)) FROM positions WHERE node = {node:String} GROUP BY writer",
+            {"node": encode_parameter(self._node)},
+        )
+        return {writer: Position(segment, offset) for writer, (segment, offset) in rows}
+
+    def insert(self, batch: RecordBatch, positions: Mapping[str, Position]) -> int:
+        """Inserts a batch, then the positions. If it is interrupted, the batch is sent again and inserted once."""
+        prepared = prepare_batch(batch)
+        new = set(prepared.lines) - self._find_known("records", prepared)
+        lines = {identifier: line for identifier, line in prepared.lines.items() if identifier in new}
+        try:
+            self._insert_rows("records", lines.values())
+        except ClickHouseInputError:
+            # One value of a wrong type must not stop all later records.
+            self._insert_rows("records", map(clean_line, lines.values()))
+        version = time.time_ns()
+        self._insert_texts(batch, prepared)
+        self._insert_objects(
+            "amendments", ({"id": key, "version": version, **fields} for key, fields in prepared.amendments.items())
+        )
+        self._insert_objects("feedback", ({**item, "version": version} for item in prepared.feedback))
+        self._insert_objects(
+            "positions",
+            (
+                {"node": self._node, "writer": writer, "segment": at.segment, "byte": at.offset, "version": version}
+                for writer, at in positions.items()
+            ),
+        )
+        return prepared.invalid_count
+
+    def _insert_texts(self, batch: RecordBatch, prepared: PreparedBatch) -> None:
+        if not batch.texts or not prepared.heads:
+            return
+        known = self._find_known("texts", prepared)
+        self._insert_objects(
+            "texts",
+            (
+                {
+                    "organisation_id": prepared.heads[key].organisation_id or "",
+                    "created_at": prepared.heads[key].created_at,
+                    "id": key,
+                    "words": split_words(text),
+                }
+                for key, text in batch.texts.items()
+                if key in prepared.heads and key not in known
+            ),
+        )
+
+    def _find_known(self, table: str, prepared: PreparedBatch) -> set[uuid.UUID]:
+        """Finds records of the batch that were inserted before, because the batch was sent again."""
+        if not prepared.lines:
+            return set()
+        first, last = prepared.time_range()
+        # Identifiers have only digits, letters and hyphens, and are too many for the URL.
+        listed = ", ".join(f"'{identifier}'" for identifier in prepared.lines)
+        rows = self._fetch(
+            f"SELECT id FROM {table} WHERE created_at BETWEEN {{first:DateTime64(3, 'UTC')}} AND "
+            f"{{last:DateTime64(3, 'UTC')}} AND id IN ({listed})",
+            {"first": _format_time(first)[:-3], "last": _format_time(last)[:-3]},
+        )
+        return {uuid.UUID(identifier) for (identifier,) in rows}
+
+    def _insert_objects(self, table: str, objects: Iterable[dict[str, Any]]) -> None:
+        self._insert_rows(table, map(msgspec.json.encode, objects))
+
+    def _insert_rows(self, table: str, lines: Iterable[bytes]) -> None:
+        data = b"\n".join(lines)
+        if data:
+            self._client.command(f"INSERT INTO {table} FORMAT JSONEachRow", data, INSERT_SECONDS)
+
+    def _fetch(self, sql: str, parameters: Mapping[str, str]) -> list[Row]:
+        return self._client.query(sql, parameters, INSERT_SECONDS, memory_bytes=self._memory_bytes)
+
+    def run(self, query: LogQuery, timeout_seconds: float) -> dict[str, Any]:
+        """Runs a query. The server ends it when its time is over."""
+        return run_query(ClickHouseFragments(self._client, timeout_seconds, self._memory_bytes), query)
+
+    def seal_days(self, now: dt.datetime) -> None:
+        """Does nothing: ClickHouse merges its parts itself."""
+
+    def drop_before(self, records: dt.date, bodies: dt.date) -> None:
+        """Drops whole months. The tables' TTL deletes single days when the server merges parts."""
+        on_cluster = f" ON CLUSTER {quote_name(self._cluster)}" if self._cluster else ""
+        for table, day in (("records", records), ("texts", max(records, bodies))):
+            months = self._fetch(
+                "SELECT DISTINCT partition FROM system.parts WHERE database = currentDatabase() AND active "
+                "AND table = {table:String} AND partition < {month:String}",
+                {"table": table, "month": f"{day:%Y%m}"},
+            )
+            for (month,) in months:
+                self._client.command(f"ALTER TABLE {table}{on_cluster} DROP PARTITION {int(month)}")
+        self._client.command(f"DELETE FROM feedback{on_cluster} WHERE created_at < '{records}'")
+
+
+class ClickHouseFragments:
+    """SQL fragments of ClickHouse for one query."""
+
+    ticks_per_ms = 1
+
+    def __init__(self, client: ClickHouseClient, timeout_seconds: float, memory_bytes: int) -> None:
+        """Stores the client and the end of the query's time."""
+        self._client = client
+        self._deadline = time.monotonic() + timeout_seconds
+        self._timeout_seconds = timeout_seconds
+        self._memory_bytes = memory_bytes
+
+    def placeholder(self, name: str, value_type: ValueType) -> str:
+        """Returns the placeholder of a bound value."""
+        return f"{{{name}:{PARAMETER_TYPES[value_type]}}}"
+
+    def ticks(self, expression: str) -> str:
+        """Converts a timestamp to milliseconds since the epoch, as it is stored."""
+        return self.milliseconds(expression)
+
+    def milliseconds(self, expression: str) -> str:
+        """Converts a timestamp to milliseconds since the epoch."""
+        return f"toUnixTimestamp64Milli({expression})"
+
+    def divide(self, expression: str, divisor: int) -> str:
+        """Divides integers, rounding down."""
+        return f"intDiv({expression}, {divisor})"
+
+    def quantiles(self, expression: str, levels: Sequence[float]) -> str:
+        """Aggregates exact quantiles with linear interpolation, as a list."""
+        return f"quantilesExactInclusive({', '.join(map(str, levels))})({expression})"
+
+    def map_value(self, column: str, key: str) -> str:
+        """Returns the value of a key of a map, or NULL."""
+        return f"if(mapContains({column}, {key}), {column}[{key}], NULL)"
+
+    def id_text(self, expression: str) -> str:
+        """Converts a UUID to text."""
+        return f"toString({expression})"
+
+    def records(self, where: str, filters: LogFilters) -> str:  # noqa: ARG002 - the condition has the range of time
+        """Returns the relation of records, joined with amendments if there are any."""
+        source = f"SELECT * FROM records WHERE {where}"
+        if self.execute("SELECT 1 FROM amendments LIMIT 1", {}):
+            columns = [column.name for column in AMENDABLE_COLUMNS]
+            latest = ", ".join(f'argMax(m."{name}", m.version) AS "{name}"' for name in columns)
+            replaced = ", ".join(f'coalesce(a."{name}", r."{name}") AS "{name}"' for name in columns)
+            source = (
+                f"SELECT r.* REPLACE ({replaced}) FROM ({source}) AS r "
+                f"LEFT JOIN (SELECT m.id AS id, {latest} FROM amendments AS m GROUP BY m.id) AS a ON a.id = r.id"
+            )
+        return f"({source})"
+
+    def feedback(self, where: str) -> str:
+        """Returns the relation of feedback, with the latest value of each field."""
+        latest = ", ".join(f"argMax(m.{name}, m.version) AS {name}" for name in FEEDBACK_COLUMNS)
+        return (
+            f"(SELECT * FROM (SELECT m.id AS id, m.organisation_id AS organisation_id, {latest}, "
+            "min(m.created_at) AS created_at FROM feedback AS m GROUP BY m.organisation_id, m.id) "
+            f"WHERE trace_id IS NOT NULL AND {where})"
+        )
+
+    def text_condition(self, statement: Statement, filters: LogFilters, words: list[str]) -> str:
+        """Returns a condition on the identifiers of records whose words include all of these."""
+        organisation = statement.bind(filters.organisation_id)
+        conditions = [f"has(words, {statement.bind(word)})" for word in words]
+        for moment, operator in ((filters.time_of_generation_min, ">="), (filters.time_of_generation_max, "<=")):
+            if moment is not None:
+                conditions.append(f"created_at {operator} {statement.bind(moment, ValueType.TIMESTAMP)}")
+        found = f"SELECT id FROM texts WHERE organisation_id = {organisation} AND {' AND '.join(conditions)}"
+        return f'r."id" IN ({found})'
+
+    def execute(self, sql: str, values: dict[str, Any]) -> list[Row]:
+        """Runs a statement in the rest of the query's time."""
+        seconds = self._deadline - time.monotonic()
+        if seconds <= 0:
+            message = f"the query took longer than {self._timeout_seconds:g} seconds; choose more filters"
+            raise QueryTooLargeError(message)
+        parameters = {
+            name: _format_time(value) if isinstance(value, dt.datetime) else encode_parameter(value)
+            for name, value in values.items()
+        }
+        return self._client.query(sql, parameters, seconds, memory_bytes=self._memory_bytes)
+
+
+def _format_time(moment: dt.datetime) -> str:
+    return moment.astimezone(dt.UTC).strftime(TIME_FORMAT)

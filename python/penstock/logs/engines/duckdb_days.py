@@ -1,0 +1,138 @@
+"""Sealed days of the DuckDB log store: one Parquet file per day, which any tool can read. Retention deletes files.
+
+The table `sealed_files` decides which files count, and changes in the transaction that removes rows from `records`.
+A file that a killed process left is not in it, and is deleted at the next start.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from typing import TYPE_CHECKING
+
+from penstock.logs.columns import AMENDABLE_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import duckdb
+
+ROW_GROUP_ROWS = 122_880
+
+
+class SealedDays:
+    """Files of sealed days in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Stores the folder, which `open` creates."""
+        self._folder = folder
+        # Queries that began before a file was replaced may still read it, so it is deleted later.
+        self._retired: list[str] = []
+
+    def open(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Creates the folder, and deletes files that are not in the table."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        known = {name for (name,) in connection.execute("SELECT name FROM sealed_files").fetchall()}
+        self.unlink(path.name for path in self._folder.iterdir() if path.name not in known)
+
+    def render_source(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        where: str,
+        first: dt.date | None,
+        last: dt.date | None,
+        *,
+        columns: str = "*",
+        is_amended: bool = False,
+    ) -> str:
+        """Returns a relation of the records that meet a condition, from the latest days and the files in a range."""
+        names = cursor.execute(
+            "SELECT name FROM sealed_files WHERE day BETWEEN coalesce($first, '-infinity'::DATE) "
+            "AND coalesce($last, 'infinity'::DATE) ORDER BY day",
+            {"first": first, "last": last},
+        ).fetchall()
+        source = f"SELECT {columns} FROM records WHERE {where}"
+        if names:
+            files = ", ".join(self._quote_path(name) for (name,) in names)
+            source += (
+                f" UNION ALL BY NAME SELECT {columns} FROM read_parquet([{files}], union_by_name = true) WHERE {where}"
+            )
+        if is_amended and cursor.execute("SELECT EXISTS (SELECT 1 FROM amendments)").fetchall()[0][0]:
+            source = _amend(source)
+        return f"({source})"
+
+    def list_unsealed(self, cursor: duckdb.DuckDBPyConnection) -> list[dt.date]:
+        """Returns the days of which the table `records` has rows, and sealed days with amendments."""
+        days = {day for (day,) in cursor.execute("SELECT DISTINCT created_at::DATE FROM records").fetchall()}
+        for day, name in cursor.execute("SELECT day, name FROM sealed_files").fetchall():
+            pending = "SELECT id FROM amendments ANTI JOIN records USING (id)"
+            file = self._quote_path(name)
+            amended = cursor.execute(f"SELECT EXISTS (SELECT 1 FROM read_parquet({file}) WHERE id IN ({pending}))")
+            if amended.fetchall()[0][0]:
+                days.add(day)
+        return sorted(days)
+
+    def seal(self, cursor: duckdb.DuckDBPyConnection, day: dt.date) -> list[str]:
+        """Writes one day to a new file, within a transaction. Returns the names of the files that it replaces."""
+        start = dt.datetime.combine(day, dt.time())
+        values = {"start": start, "end": start + dt.timedelta(days=1)}
+        where = '"created_at" >= $start AND "created_at" < $end'
+        source = self.render_source(cursor, where, day, day, is_amended=True)
+        replaced = [row[0] for row in cursor.execute("SELECT name FROM sealed_files WHERE day = ?", (day,)).fetchall()]
+        number = max((int(name.split(".")[1]) for name in replaced), default=0) + 1
+        name = f"{day}.{number}.parquet"
+        temporary = self._folder / f"{name}.temporary"
+        cursor.execute(
+            f"COPY (SELECT * FROM {source} ORDER BY workspace_id, created_at) TO '{_quote(str(temporary))}' "
+            f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_ROWS})",
+            values,
+        )
+        _sync(temporary)
+        temporary.rename(self._folder / name)
+        _sync(self._folder)
+        cursor.execute(f"DELETE FROM records WHERE {where}", values)
+        cursor.execute(f"DELETE FROM amendments WHERE id IN (SELECT id FROM read_parquet({self._quote_path(name)}))")
+        cursor.execute("DELETE FROM sealed_files WHERE day = ?", (day,))
+        cursor.execute("INSERT INTO sealed_files VALUES (?, ?)", (day, name))
+        return replaced
+
+    def retire(self, names: Iterable[str]) -> None:
+        """Deletes the files that were retired before, and remembers these for the next time."""
+        self.unlink(self._retired)
+        self._retired = list(names)
+
+    def drop_before(self, cursor: duckdb.DuckDBPyConnection, day: dt.date) -> list[str]:
+        """Removes the files of earlier days from the table, within a transaction. Returns their names."""
+        removed = cursor.execute("DELETE FROM sealed_files WHERE day < ? RETURNING name", (day,)).fetchall()
+        return [name for (name,) in removed]
+
+    def unlink(self, names: Iterable[str]) -> None:
+        """Deletes files."""
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _quote_path(self, name: str) -> str:
+        # A path with these characters would be a pattern.
+        path = re.sub(r"([*?\[])", r"[\1]", str(self._folder / name))
+        return f"'{_quote(path)}'"
+
+
+def _quote(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def _amend(source: str) -> str:
+    columns = ", ".join(
+        f'coalesce(a."{column.name}", r."{column.name}") AS "{column.name}"' for column in AMENDABLE_COLUMNS
+    )
+    return f"SELECT r.* REPLACE ({columns}) FROM ({source}) AS r LEFT JOIN amendments AS a ON a.id = r.id"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

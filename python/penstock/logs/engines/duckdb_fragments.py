@@ -1,0 +1,114 @@
+"""SQL fragments of DuckDB for one query."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import TYPE_CHECKING, Any
+
+from penstock.logs.engines.protocol import QueryTooLargeError
+from penstock.logs.engines.sql import Row, Statement, ValueType
+from penstock.logs.query import ListQuery
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import duckdb
+
+    from penstock.logs.engines.duckdb_days import SealedDays
+    from penstock.logs.engines.text_index import TextIndex
+    from penstock.logs.query import LogFilters, LogQuery
+
+CASTS = {
+    ValueType.STRING: "VARCHAR",
+    ValueType.INTEGER: "BIGINT",
+    ValueType.FLOAT: "DOUBLE",
+    ValueType.TIMESTAMP: "TIMESTAMP",
+    ValueType.UUID: "UUID",
+}
+MAX_TEXT_HITS = 100_000
+
+
+class DuckDbFragments:
+    """Fragments of DuckDB, with the transaction of one query."""
+
+    ticks_per_ms = 1000
+
+    def __init__(
+        self, cursor: duckdb.DuckDBPyConnection, days: SealedDays, text: TextIndex, query: LogQuery, deadline: float
+    ) -> None:
+        """Stores what the query reads."""
+        self._cursor = cursor
+        self._days = days
+        self._text = text
+        self._query = query
+        self._deadline = deadline
+
+    def placeholder(self, name: str, value_type: ValueType) -> str:
+        """Returns the placeholder of a bound value."""
+        return f"${name}::{CASTS[value_type]}"
+
+    def ticks(self, expression: str) -> str:
+        """Converts a timestamp to microseconds since the epoch, as it is stored."""
+        return f"epoch_us({expression})"
+
+    def milliseconds(self, expression: str) -> str:
+        """Converts a timestamp to milliseconds since the epoch."""
+        return f"epoch_ms({expression})"
+
+    def divide(self, expression: str, divisor: int) -> str:
+        """Divides integers, rounding down."""
+        return f"(({expression}) // {divisor})"
+
+    def quantiles(self, expression: str, levels: Sequence[float]) -> str:
+        """Aggregates exact quantiles with linear interpolation, as a list."""
+        return f"quantile_cont({expression}, {list(levels)})"
+
+    def map_value(self, column: str, key: str) -> str:
+        """Returns the value of a key of a map, or NULL."""
+        return f"{column}[{key}]"
+
+    def id_text(self, expression: str) -> str:
+        """Converts a UUID to text."""
+        return f"CAST({expression} AS VARCHAR)"
+
+    def records(self, where: str, filters: LogFilters) -> str:
+        """Returns the relation of records: the latest days, and the files of the days in the range."""
+        first, last = filters.time_of_generation_min, filters.time_of_generation_max
+        return self._days.render_source(
+            self._cursor,
+            where,
+            first.astimezone(dt.UTC).date() if first else None,
+            last.astimezone(dt.UTC).date() if last else None,
+            is_amended=True,
+        )
+
+    def feedback(self, where: str) -> str:
+        """Returns the relation of feedback."""
+        return f"(SELECT * FROM feedback WHERE trace_id IS NOT NULL AND {where})"
+
+    def text_condition(self, statement: Statement, filters: LogFilters, words: list[str]) -> str:
+        """Searches the full-text index, and returns a condition on the identifiers that it found."""
+        first, last = filters.time_of_generation_min, filters.time_of_generation_max
+        days = (
+            first.astimezone(dt.UTC).date() if first else None,
+            last.astimezone(dt.UTC).date() if last else None,
+        )
+        seconds = max(0.0, self._deadline - time.monotonic())
+        found = self._text.search(words, filters.organisation_id, days, MAX_TEXT_HITS, seconds)
+        if len(found) >= MAX_TEXT_HITS and not isinstance(self._query, ListQuery):
+            message = f"q matches {MAX_TEXT_HITS} records or more; choose more words or a shorter range of time"
+            raise QueryTooLargeError(message)
+        name = f"p{len(statement.values)}"
+        statement.values[name] = [str(identifier) for identifier in found]
+        return f'r."id" IN (SELECT unnest(${name}::UUID[]))'
+
+    def execute(self, sql: str, values: dict[str, Any]) -> list[Row]:
+        """Runs a statement in the transaction of the query."""
+        if time.monotonic() >= self._deadline:
+            raise TimeoutError
+        encoded = {
+            name: value.astimezone(dt.UTC).replace(tzinfo=None) if isinstance(value, dt.datetime) else value
+            for name, value in values.items()
+        }
+        return self._cursor.execute(sql, encoded).fetchall()

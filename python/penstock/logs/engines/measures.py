@@ -1,0 +1,45 @@
+"""Measures of graphs and groups: SQL aggregates that both engines understand, and conversions of their results."""
+
+from __future__ import annotations
+
+from penstock.logs.columns import NANODOLLARS_PER_CENT
+
+Number = int | float
+
+FAILED = 'NOT coalesce(r."is_success", false)'
+SUCCEEDED = 'coalesce(r."is_success", false)'
+END_USER = "nullif(r.\"user\", '')"
+SEMANTIC_HIT = "(r.\"cache_status\" = 'semantic_hit' OR (r.\"cache_status\" = 'hit' AND coalesce(r.\"cache_type\", '') = 'semantic'))"
+HIT = "(r.\"cache_status\" IN ('hit', 'semantic_hit'))"
+SIMPLE_HIT = "(r.\"cache_status\" = 'hit' AND coalesce(r.\"cache_type\", '') <> 'semantic')"
+# Records that used tokens or images for which no price was known. Their cost is null, and counts nowhere.
+UNPRICED = (
+    'r."cost_nanodollars" IS NULL AND (r."total_units" > 0 OR r."usage" LIKE \'%"images":%\') '
+    f"AND NOT coalesce({HIT}, false)"
+)
+CENTS_DIGITS = 7
+
+
+def count_if(condition: str) -> str:
+    """Counts the records that meet a condition."""
+    return f"count(*) FILTER (WHERE {condition})"
+
+
+def average_if(expression: str, condition: str) -> str:
+    """Averages an expression over the records that meet a condition."""
+    return f"avg({expression}) FILTER (WHERE {condition})"
+
+
+def to_cents(nanodollars: Number | None) -> Number:
+    """Converts a sum of nano-dollars to cents."""
+    return round((nanodollars or 0) / NANODOLLARS_PER_CENT, CENTS_DIGITS)
+
+
+def divide(amount: Number | None, count: Number | None) -> Number:
+    """Returns an average, and 0 for nothing."""
+    return (amount or 0) / count if count else 0
+
+
+def to_percent(part: Number | None, whole: Number | None) -> Number:
+    """Returns a share in percent, and 0 for nothing."""
+    return divide(100 * (part or 0), whole)

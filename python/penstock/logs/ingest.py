@@ -1,0 +1,219 @@
+"""Consumer of the spool that fills the log store: records, feedback, amendments, and the locations of bodies."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.engine import replace_inline_data
+from penstock.logs import spool_format as spool
+from penstock.logs import spool_reader
+from penstock.logs.batch import RecordBatch
+from penstock.logs.body_text import extract_text
+from penstock.logs.packs import PackedRecord
+from penstock.logs.record_lines import amend_line, decode_fields, make_killed_line
+from penstock.logs.spool_reader import SpoolFollower
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.logs.engines.protocol import LogEngine
+    from penstock.logs.packs import PackWriter
+    from penstock.logs.spool_reader import SpoolEvent, WriterReader
+
+log = logging.getLogger("penstock")
+
+MAX_BATCH_RECORDS, MAX_BATCH_BYTES, MAX_BATCH_SECONDS = 10_000, 16 * spool.MEBIBYTE, 0.5
+READ_EVENTS = 1000
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 30.0
+# The text of the last kind that exists is searched: the client's response differs only if it was translated.
+RESPONSE_KINDS = (spool.CLIENT_RESPONSE, spool.UPSTREAM_RESPONSE)
+_encode_line = msgspec.json.Encoder().encode
+_decode_packed = msgspec.json.Decoder(PackedRecord).decode
+
+
+class PendingBatch:
+    """A batch of one writer that is being filled, or that could not be inserted yet."""
+
+    def __init__(self, node: str, reader: WriterReader) -> None:
+        """Starts an empty batch at the reader's position."""
+        self.batch = RecordBatch(node=node, writer=reader.name)
+        self.reader = reader
+        self.position = reader.position
+        self.bytes = 0
+        self._index_by_id: dict[bytes, int] = {}
+
+    @property
+    def size(self) -> int:
+        """Number of records and other items."""
+        batch = self.batch
+        return len(batch.records) + len(batch.amendments) + len(batch.feedback)
+
+    def add_line(self, record_id: bytes, line: bytes) -> None:
+        """Adds a record."""
+        self._index_by_id[record_id] = len(self.batch.records)
+        self.batch.records.append(line)
+        self.bytes += len(line)
+
+    def amend(self, record_id: bytes, payload: bytes) -> None:
+        """Changes a record of this batch, or adds an amendment of an earlier one."""
+        fields = decode_fields(payload)
+        index = self._index_by_id.get(record_id)
+        if index is None:
+            self.batch.amendments.append({"id": str(uuid.UUID(bytes=record_id)), **fields})
+        else:
+            self.batch.records[index] = amend_line(self.batch.records[index], fields)
+        self.bytes += len(payload)
+
+
+class StoreIngest:
+    """Inserts what the spool has. Runs in one thread; a failed batch is repeated until it succeeds."""
+
+    def __init__(
+        self,
+        engine: LogEngine,
+        spool_folder: str,
+        packs: PackWriter,
+        publish: Callable[[list[bytes]], None] = lambda _lines: None,
+        *,
+        keeps_inline_data: bool = False,
+    ) -> None:
+        """Takes an open engine; reading starts after its saved positions. Unless `keeps_inline_data`, long base64 in
+        bodies is replaced by its digest.
+        """
+        self.inserted = 0
+        self.invalid = 0
+        self.failed = 0
+        self.last_error = ""
+        self.packs = packs
+        self.follower = SpoolFollower(spool_folder, engine.positions(), keeps_bodies=True)
+        self._engine = engine
+        self._publish = publish
+        self._keeps_inline_data = keeps_inline_data
+        self._failed_batch: PendingBatch | None = None
+        self._retry_at = 0.0
+        self._retry_seconds = FIRST_RETRY_SECONDS
+
+    def run_once(self) -> int:
+        """Inserts one batch of each writer that has something new. Returns the number of items inserted."""
+        count = 0
+        if self._failed_batch:
+            if time.monotonic() < self._retry_at or not self._insert(self._failed_batch):
+                return 0
+            count += self._failed_batch.size
+            self._failed_batch = None
+        for reader in self.follower.find_writers():
+            pending = self._fill_batch(reader)
+            if not pending:
+                continue
+            if not self._insert(pending):
+                self._failed_batch = pending
+                return count
+            count += pending.size
+        return count
+
+    @property
+    def is_failing(self) -> bool:
+        """True while a batch waits to be repeated."""
+        return self._failed_batch is not None
+
+    def close(self) -> None:
+        """Closes the packs and the spool."""
+        self.packs.commit(is_final=True)
+        self.follower.close()
+
+    def _fill_batch(self, reader: WriterReader) -> PendingBatch | None:
+        deadline = time.monotonic() + MAX_BATCH_SECONDS
+        pending = PendingBatch(reader.header.node, reader)
+        while pending.size < MAX_BATCH_RECORDS and pending.bytes < MAX_BATCH_BYTES and time.monotonic() < deadline:
+            events = reader.read(min(READ_EVENTS, MAX_BATCH_RECORDS - pending.size))
+            pending.batch.node = reader.header.node
+            for event in events:
+                self._accept(pending, event)
+            pending.position = reader.position
+            if not events:
+                break
+        reader.release_old_bodies()
+        saved = self.follower.saved.get(reader.name)
+        # A segment without records was finished, and can be deleted.
+        has_moved_on = saved is None or saved.segment < pending.position.segment
+        return pending if pending.size or has_moved_on else None
+
+    def _accept(self, pending: PendingBatch, event: SpoolEvent) -> None:
+        match event.kind:
+            # No organisation can ask for records of requests without a valid key. They are in a file of their own.
+            case spool.END | spool.EXTERNAL_LOG if not event.flags & spool.REFUSED:
+                pending.add_line(event.id, event.payload)
+                self._store_bodies(pending, event, event.payload)
+            case spool_reader.KILLED:
+                line = make_killed_line(event)
+                pending.add_line(event.id, line)
+                self._store_bodies(pending, event, line)
+            case spool.AMEND:
+                pending.amend(event.id, event.payload)
+            case spool.FEEDBACK:
+                fields: dict[str, Any] = decode_fields(event.payload)
+                if fields:
+                    pending.batch.feedback.append({"id": str(uuid.UUID(bytes=event.id)), **fields})
+                    pending.bytes += len(event.payload)
+            case _:
+                pass
+
+    def _store_bodies(self, pending: PendingBatch, event: SpoolEvent, line: bytes) -> None:
+        if not event.request or not event.request.bodies:
+            return
+        bodies = pending.reader.load_bodies(event.request)
+        try:
+            record = _decode_packed(line)
+        except msgspec.MsgspecError:
+            return
+        if not bodies:
+            return
+        if not self._keeps_inline_data:
+            bodies = {kind: replace_inline_data(body) or body for kind, body in bodies.items()}
+        record_id = uuid.UUID(bytes=event.id)
+        location = self.packs.add(record, bodies, pending.batch.node, pending.reader.name, event.at)
+        if location is None:
+            pending.amend(event.id, b'{"body":"dropped"}')
+            return
+        pending.batch.bodies[record_id] = location
+        text = extract_search_text(bodies)
+        if text:
+            pending.batch.texts[record_id] = text
+            pending.bytes += len(text)
+
+    def _insert(self, pending: PendingBatch) -> bool:
+        """Writes the packs, then inserts the records and the position in one transaction."""
+        try:
+            self.packs.flush()
+            self.invalid += self._engine.insert(pending.batch, {pending.reader.name: pending.position})
+        except Exception as error:  # noqa: BLE001 - whatever it is, the batch must not be lost
+            self._fail(error)
+            return False
+        if self.last_error:
+            log.info("the log store can be written again")
+        self.last_error, self._retry_seconds = "", FIRST_RETRY_SECONDS
+        self.packs.commit()
+        self.inserted += len(pending.batch.records)
+        self.follower.saved[pending.reader.name] = pending.position
+        self._publish(pending.batch.records)
+        return True
+
+    def _fail(self, error: Exception) -> None:
+        self.failed += 1
+        if not self.last_error:
+            log.error("the log store cannot be written: %s", error)
+        self.last_error = str(error) or type(error).__name__
+        self._retry_at = time.monotonic() + self._retry_seconds
+        self._retry_seconds = min(2 * self._retry_seconds, LONGEST_RETRY_SECONDS)
+
+
+def extract_search_text(bodies: dict[int, bytes]) -> str:
+    """Returns the text of the client's request and of the response, for full-text search."""
+    response = next((bodies[kind] for kind in RESPONSE_KINDS if bodies.get(kind)), b"")
+    texts = (extract_text(bodies.get(spool.CLIENT_REQUEST, b"")), extract_text(response))
+    return "\n".join(text for text in texts if text)

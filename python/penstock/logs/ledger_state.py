@@ -1,0 +1,75 @@
+"""State file of the usage ledger: how far it has read the spool, and which usage the store does not have yet."""
+
+from __future__ import annotations
+
+import logging
+import os
+from uuid import uuid4
+
+import msgspec
+
+from penstock.logs.batch import Position
+
+log = logging.getLogger("penstock")
+
+STATE_FILE = "usage-ledger.json"
+
+
+class UsageKey(msgspec.Struct, frozen=True):
+    """A budget, one of its groups, and the start of its period in milliseconds since 1970."""
+
+    limit_id: str
+    group: str
+    period_start: int
+    # What the budget limits: `cost`, `tokens` or `requests`.
+    measure: str
+
+
+class UsageSum(msgspec.Struct):
+    """Usage that the store does not have yet."""
+
+    requests: int = 0
+    tokens: int = 0
+    nanodollars: int = 0
+
+
+class LedgerState(msgspec.Struct):
+    """What one node has read, and which usage the store does not have yet."""
+
+    node: str
+    # Number of the next batch of sums. The store remembers the last one, so that none is added twice.
+    sequence: int = 1
+    positions: dict[str, Position] = {}
+    batch: list[tuple[UsageKey, UsageSum]] = []
+    """Sums that are stored under this number. They do not change until the store has them."""
+    pending: list[tuple[UsageKey, UsageSum]] = []
+    """Sums of later batches."""
+
+    @classmethod
+    def load(cls, folder: str) -> LedgerState:
+        """Returns the saved state; a new one if there is none."""
+        try:
+            with open(os.path.join(folder, STATE_FILE), "rb") as file:
+                return msgspec.json.decode(file.read(), type=cls)
+        except FileNotFoundError:
+            return cls(str(uuid4()))
+        except msgspec.MsgspecError as error:
+            log.warning("%s cannot be read, so usage of budgets may be counted twice: %s", STATE_FILE, error)
+            return cls(str(uuid4()))
+
+    def save(self, folder: str) -> None:
+        """Replaces the saved state at once."""
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        draft = os.path.join(folder, f"{STATE_FILE}.new")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(self))
+        os.replace(draft, os.path.join(folder, STATE_FILE))
+
+
+def read_ledger_positions(folder: str) -> dict[str, Position] | None:
+    """Returns how far the ledger has read the spool, by writer; `None` if it never did."""
+    try:
+        with open(os.path.join(folder, STATE_FILE), "rb") as file:
+            return msgspec.json.decode(file.read(), type=LedgerState).positions
+    except (OSError, msgspec.MsgspecError):
+        return None

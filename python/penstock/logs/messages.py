@@ -1,0 +1,25 @@
+"""Messages between the control process and the log worker."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.logs.query import LogQuery
+
+QUERY_PATH, TAIL_PATH, METRICS_PATH = "/query", "/tail", "/metrics"
+REQUEST_METRICS_PATH = "/metrics/requests"
+BODIES_PATH = "/logs/{id}/bodies"
+INVALID, NOT_FOUND, TOO_LARGE, UNAVAILABLE = 400, 404, 422, 503
+
+
+class QueryRequest(msgspec.Struct):
+    """A query, and the time that it may take."""
+
+    query: LogQuery
+    timeout_seconds: float
+
+
+class ErrorMessage(msgspec.Struct):
+    """Why a request failed."""
+
+    message: str

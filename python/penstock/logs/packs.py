@@ -1,0 +1,358 @@
+"""Storage of bodies. Packs hold the compressed bodies of many records; their keys follow from places in the spool, so a
+replay writes the same bytes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import zstandard
+
+from penstock.errors import NotFoundError, UnavailableError
+from penstock.logs.batch import BodyLocation
+from penstock.logs.breaker import BreakerState
+from penstock.logs.spool_format import BODY_NAMES, MEBIBYTE
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Mapping
+
+    from penstock.logs.batch import Position
+    from penstock.logs.breaker import StorageBreaker
+
+MAX_PACK_BYTES = 32 * MEBIBYTE
+# A pack in a bucket is written only once, so it is closed after this time even if it is small.
+MAX_PACK_AGE_SECONDS = 60.0
+BUFFER_BYTES = 8 * MEBIBYTE
+COMPRESSION_LEVEL = 1
+# A damaged location must not make the reader allocate more.
+MAX_BODIES_BYTES = 512 * MEBIBYTE
+OWNER_ONLY_MODE, FOLDER_MODE = 0o600, 0o700
+PACKS, PACK_SUFFIX, DRAFT_SUFFIX = "packs", ".pack", ".new"
+# First folder of the paths of single objects, for lifecycle rules of buckets. Other tools expect this name.
+OBJECT_CLASS = "30"
+UNSAFE_PATTERN = re.compile(r"[^A-Za-z0-9_.-]")
+HOUR_PATTERN = re.compile(r"(\d{4})-(\d{2})-(\d{2})T(\d{2})")
+UPLOAD_RETRY_SECONDS = 1.0
+
+
+class PackedRecord(msgspec.Struct, frozen=True):
+    """Fields of a record that decide where its bodies are stored."""
+
+    id: str = ""
+    organisation_id: str | None = None
+    workspace_id: str | None = None
+    workspace_slug: str | None = None
+    created_at: str = ""
+    trace_id: str | None = None
+
+
+class Bucket(Protocol):
+    """Remote storage of blobs."""
+
+    async def put_bytes(self, name: str, content: bytes) -> None:
+        """Stores a blob."""
+        ...
+
+    async def read_range(self, name: str, offset: int, length: int) -> bytes:
+        """Returns a range of bytes of a blob."""
+        ...
+
+    async def list_folders(self, start: str) -> list[str]:
+        """Returns the names of folders directly below a name."""
+        ...
+
+    async def delete_below(self, folder: str) -> int:
+        """Deletes the blobs of a folder."""
+        ...
+
+    async def probe(self) -> None:
+        """Checks that blobs can be written."""
+        ...
+
+
+class OpenPack(msgspec.Struct):
+    """A pack that still grows."""
+
+    key: str
+    opened_at: float
+    size: int = 0
+    buffer: bytearray = msgspec.field(default_factory=bytearray)
+
+
+class PackWriter:
+    """Writes packs, or one object per record, into a local folder. Used by one thread.
+
+    Everything of a batch is in files before the batch is inserted. A pack of an earlier process is never continued.
+    """
+
+    def __init__(
+        self, root: str, layout: str, *, is_remote: bool, limit_bytes: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Sets folder and layout: `packs`, `v1` or `v2`. At most `limit_bytes` wait for the upload to a bucket."""
+        self.root = Path(root)
+        self.dropped = 0
+        # Two counters, because another thread uploads.
+        self.added_bytes = 0
+        self.uploaded_bytes = 0
+        self._layout = layout
+        self._is_remote = is_remote
+        self._limit_bytes = limit_bytes
+        self._clock = clock
+        self._compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
+        self._open: dict[tuple[str, str, str], OpenPack] = {}
+        self._buffered = 0
+        self._full: list[str] = []
+        # Keys that may be uploaded. Those of an earlier process are complete.
+        self.sealed: list[str] = []
+        if is_remote:
+            for path in sorted(self.root.rglob("*")):
+                if path.is_file() and path.suffix != DRAFT_SUFFIX:
+                    self.sealed.append(path.relative_to(self.root).as_posix())
+                    self.added_bytes += path.stat().st_size
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait for their upload to a bucket."""
+        return max(0, self.added_bytes - self.uploaded_bytes) if self._is_remote else 0
+
+    def add(
+        self, record: PackedRecord, bodies: Mapping[int, bytes], node: str, writer: str, at: Position
+    ) -> BodyLocation | None:
+        """Adds the bodies of a record and returns where they will be; `None` if too much waits for its upload."""
+        if self._is_remote and self.waiting_bytes >= self._limit_bytes:
+            self.dropped += 1
+            return None
+        if self._layout != PACKS:
+            return self._write_object(record, bodies)
+        content = self._compressor.compress(encode_bodies(bodies))
+        hour = _hour_path(record.created_at)
+        place = (_safe(record.organisation_id), _safe(record.workspace_id), hour)
+        pack = self._open.get(place)
+        if pack and pack.size and pack.size + len(content) > MAX_PACK_BYTES:
+            self._write_buffer(pack)
+            self._full.append(pack.key)
+            pack = None
+        if pack is None:
+            name = f"{_safe(node)}-{_safe(writer)}-{at.segment}-{at.offset}{PACK_SUFFIX}"
+            pack = OpenPack(f"{PACKS}/{hour}/{place[0]}/{place[1]}/{name}", self._clock())
+            self._open[place] = pack
+        location = BodyLocation(pack.key, pack.size, len(content))
+        pack.buffer += content
+        pack.size += len(content)
+        self._buffered += len(content)
+        self.added_bytes += len(content)
+        if self._buffered >= BUFFER_BYTES:
+            self.flush()
+        return location
+
+    def flush(self) -> None:
+        """Writes what was added to the files. After an `OSError` it may be called again."""
+        for pack in self._open.values():
+            self._write_buffer(pack)
+        self._buffered = 0
+
+    def commit(self, *, is_final: bool = False) -> None:
+        """Marks full and old packs as complete after their records were inserted; all of them if `is_final`."""
+        oldest = self._clock() - MAX_PACK_AGE_SECONDS
+        for place, pack in list(self._open.items()):
+            if is_final or pack.opened_at <= oldest:
+                self._full.append(pack.key)
+                del self._open[place]
+        if self._is_remote:
+            self.sealed += self._full
+        self._full = []
+
+    def _write_buffer(self, pack: OpenPack) -> None:
+        if not pack.buffer:
+            return
+        path = self.root / pack.key
+        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        start = pack.size - len(pack.buffer)
+        # The first write replaces what an earlier process may have left.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if start else os.O_TRUNC)
+        file = os.open(path, flags, OWNER_ONLY_MODE)
+        try:
+            view, at = memoryview(pack.buffer), start
+            while view:
+                written = os.pwrite(file, view, at)
+                view, at = view[written:], at + written
+        finally:
+            os.close(file)
+        pack.buffer = bytearray()
+
+    def _write_object(self, record: PackedRecord, bodies: Mapping[int, bytes]) -> BodyLocation:
+        names = [OBJECT_CLASS, _safe(record.organisation_id)]
+        if self._layout == "v2":
+            date, hour = _hour_path(record.created_at).split("/")
+            names += [_safe(record.workspace_slug or record.workspace_id), *date.split("-"), hour]
+        key = f"{'/'.join(names)}/{_safe(record.id)}.json"
+        content = encode_object(record, bodies)
+        path = self.root / key
+        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        draft = path.with_name(path.name + DRAFT_SUFFIX)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, OWNER_ONLY_MODE), "wb") as file:
+            file.write(content)
+        draft.replace(path)
+        self.added_bytes += len(content)
+        self._full.append(key)
+        return BodyLocation(key, 0, len(content))
+
+
+class PackStore:
+    """Reads and deletes stored bodies, and uploads them if they belong in a bucket."""
+
+    def __init__(self, writer: PackWriter, bucket: Bucket | None, breaker: StorageBreaker) -> None:
+        """Takes the writer of local files, and the bucket to which they are moved."""
+        self.writer = writer
+        self.breaker = breaker
+        self.uploaded = 0
+        self.failed_uploads = 0
+        self._bucket = bucket
+
+    async def run_uploads(self) -> None:
+        """Uploads complete packs for as long as the process runs."""
+        while True:
+            if not await self.upload_next():
+                await asyncio.sleep(min(UPLOAD_RETRY_SECONDS, max(0.05, self.breaker.seconds_until_probe)))
+
+    async def upload_next(self) -> bool:
+        """Uploads the next complete pack. Returns false if there is none or the upload failed."""
+        if not self._bucket or not self.writer.sealed or self.breaker.state is BreakerState.OPEN:
+            return False
+        try:
+            if self.breaker.state is BreakerState.PROBING:
+                await self._bucket.probe()
+                self.breaker.record_success()
+            key = self.writer.sealed[0]
+            path = self.writer.root / key
+            content = await asyncio.to_thread(path.read_bytes)
+            await self._bucket.put_bytes(key, content)
+        except FileNotFoundError:
+            self.writer.sealed.pop(0)
+            return True
+        except (UnavailableError, NotFoundError) as error:
+            self.failed_uploads += 1
+            self.breaker.record_failure(str(error))
+            return False
+        self.breaker.record_success()
+        self.writer.sealed.pop(0)
+        self.uploaded += 1
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+        self.writer.uploaded_bytes += len(content)
+        return True
+
+    async def upload_rest(self, seconds: float) -> None:
+        """Uploads what is complete, for a bounded time. The rest is uploaded after the next start."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while await self.upload_next():
+                    pass
+
+    async def read(self, location: BodyLocation) -> dict[str, bytes]:
+        """Returns the bodies of a record by name. Raises `NotFoundError` if they were deleted."""
+        try:
+            content = await asyncio.to_thread(_read_file_range, self.writer.root / location.key, location)
+        except OSError:
+            if not self._bucket:
+                message = "the bodies of this log are no longer stored"
+                raise NotFoundError(message) from None
+            content = await self._bucket.read_range(location.key, location.offset, location.length)
+        if not location.key.endswith(PACK_SUFFIX):
+            return decode_object(content)
+        return decode_bodies(zstandard.ZstdDecompressor().decompress(content, max_output_size=MAX_BODIES_BYTES))
+
+    async def delete_before(self, day: dt.date) -> int:
+        """Deletes packs of earlier days. Single objects (`v1`, `v2`) in a bucket are left to its lifecycle rules."""
+        count = await asyncio.to_thread(self._delete_local, day)
+        if self._bucket:
+            for name in await self._bucket.list_folders(f"{PACKS}/"):
+                if _is_day(name) and name < day.isoformat():
+                    count += await self._bucket.delete_below(f"{PACKS}/{name}")
+        return count
+
+    def _delete_local(self, day: dt.date) -> int:
+        count = 0
+        packs = self.writer.root / PACKS
+        for folder in sorted(packs.iterdir()) if packs.is_dir() else []:
+            if _is_day(folder.name) and folder.name < day.isoformat():
+                count += sum(1 for path in folder.rglob("*") if path.is_file())
+                shutil.rmtree(folder, ignore_errors=True)
+        oldest = time.mktime(day.timetuple())
+        for path in (self.writer.root / OBJECT_CLASS).rglob("*.json"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < oldest:
+                    path.unlink()
+                    count += 1
+        return count
+
+
+def encode_bodies(bodies: Mapping[int, bytes]) -> bytes:
+    """Returns the bodies of one record as a line with their names and lengths, followed by their bytes."""
+    kinds = sorted(bodies)
+    head = msgspec.json.encode([[BODY_NAMES[kind], len(bodies[kind])] for kind in kinds])
+    return b"\n".join([head, b"".join(bodies[kind] for kind in kinds)])
+
+
+def decode_bodies(content: bytes) -> dict[str, bytes]:
+    """Returns the bodies of one record by name."""
+    head, _, rest = content.partition(b"\n")
+    found: dict[str, bytes] = {}
+    at = 0
+    for name, length in msgspec.json.decode(head, type=list[tuple[str, int]]):
+        found[name] = rest[at : at + length]
+        at += length
+    return found
+
+
+def encode_text(body: bytes) -> dict[str, str]:
+    """Returns a body as JSON: as text if it is UTF-8, otherwise as Base64."""
+    try:
+        return {"text": body.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(body).decode()}
+
+
+def encode_object(record: PackedRecord, bodies: Mapping[int, bytes]) -> bytes:
+    """Returns the bodies of one record as a JSON object, for other tools."""
+    named = {BODY_NAMES[kind]: encode_text(body) for kind, body in sorted(bodies.items())}
+    return msgspec.json.encode({**msgspec.structs.asdict(record), "bodies": named})
+
+
+def decode_object(content: bytes) -> dict[str, bytes]:
+    """Returns the bodies of an object by name."""
+    document: dict[str, Any] = msgspec.json.decode(content)
+    bodies: dict[str, dict[str, str]] = document["bodies"]
+    return {
+        name: body["text"].encode() if "text" in body else base64.b64decode(body["base64"])
+        for name, body in bodies.items()
+    }
+
+
+def _read_file_range(path: Path, location: BodyLocation) -> bytes:
+    with path.open("rb") as file:
+        file.seek(location.offset)
+        return file.read(location.length)
+
+
+def _hour_path(created_at: str) -> str:
+    found = HOUR_PATTERN.match(created_at)
+    return "-".join(found.groups()[:3]) + f"/{found[4]}" if found else "1970-01-01/00"
+
+
+def _is_day(name: str) -> bool:
+    return re.fullmatch(r"\d{4}-\d{2}-\d{2}", name) is not None
+
+
+def _safe(name: str | None) -> str:
+    text = UNSAFE_PATTERN.sub("_", name or "none")[:128]
+    return text if text.strip(".") else "_"

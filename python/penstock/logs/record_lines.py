@@ -1,0 +1,47 @@
+"""Record lines that the log worker makes: of killed requests, and of records with their amendments."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.logs.spool_format import BODIES_DROPPED, BODY_CUT
+
+if TYPE_CHECKING:
+    from penstock.logs.spool_reader import SpoolEvent
+
+# Counting the tokens of a response takes less. A record whose amendment comes later, or never, waits no longer.
+AMENDMENT_WAIT_SECONDS = 0.5
+# Field of an amendment that corrects the cost of a record.
+PREVIOUS_COST = "previous_cost_nanodollars"
+
+
+def decode_fields(payload: bytes) -> dict[str, Any]:
+    """Returns a JSON object; an empty one if the payload is none."""
+    try:
+        return msgspec.json.decode(payload, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return {}
+
+
+def amend_line(line: bytes, fields: dict[str, Any]) -> bytes:
+    """Returns a record line with fields replaced."""
+    record = decode_fields(line)
+    return msgspec.json.encode({**record, **fields}) if record else line
+
+
+def make_killed_line(event: SpoolEvent) -> bytes:
+    """Returns the record of a request whose process was killed, made from what was known when it began."""
+    flags = event.request.flags if event.request else 0
+    has_bodies = bool(event.request and event.request.bodies)
+    body = "dropped" if flags & BODIES_DROPPED else "cut" if flags & BODY_CUT else "kept" if has_bodies else "off"
+    record = {
+        **decode_fields(event.payload),
+        "id": str(uuid.UUID(bytes=event.id)),
+        "outcome": "killed",
+        "is_success": False,
+        "body": body,
+    }
+    return msgspec.json.encode(record)

@@ -1,0 +1,117 @@
+"""Binary format of spool segments. The engine writes the same format (`rust/core/src/accounting/spool`)."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import NamedTuple
+
+import msgspec
+
+MEBIBYTE = 1024 * 1024
+MAGIC = b"PSPOOL01"
+SEGMENT_BYTES = 64 * MEBIBYTE
+SEGMENT_SUFFIX, LOCK_FILE = ".seg", "lock"
+# Length of the payload, checksum, kind, flags, reserved, record id.
+FRAME_HEADER = struct.Struct("<IIBBH16s")
+HEADER_LENGTH = struct.Struct("<I")
+# The checksum covers the header from the kind on, and the payload.
+CHECKED_FROM = 8
+MAX_PAYLOAD_BYTES, MAX_HEADER_BYTES = SEGMENT_BYTES, 4096
+
+BEGIN, CLIENT_REQUEST, UPSTREAM_REQUEST, UPSTREAM_RESPONSE, CLIENT_RESPONSE = 1, 2, 3, 4, 5
+END, AMEND, FEEDBACK, EXTERNAL_LOG = 6, 7, 8, 9
+BODY_NAMES = {
+    CLIENT_REQUEST: "client_request",
+    UPSTREAM_REQUEST: "upstream_request",
+    UPSTREAM_RESPONSE: "upstream_response",
+    CLIENT_RESPONSE: "client_response",
+}
+BODY_CUT, BODIES_DROPPED, REFUSED = 1, 2, 4
+# Flag of an end that was written before the usage was known. An amendment follows, unless no usage is found.
+AMENDMENT_FOLLOWS = 8
+
+
+class SegmentHeader(msgspec.Struct, frozen=True):
+    """Node and process that wrote a segment. `started_at` is when the segment was created, in milliseconds."""
+
+    node: str = ""
+    writer: str = ""
+    pid: int = 0
+    process_start: int = 0
+    """Clock ticks from the start of the system to that of the process. Steps of the clock do not change it."""
+    boot_id: str = ""
+    started_at: int = 0
+
+
+class Frame(NamedTuple):
+    """One frame with the offsets where it starts and ends in its segment."""
+
+    kind: int
+    flags: int
+    id: bytes
+    payload: bytes
+    start: int
+    end: int
+
+
+class DecodedFrames(NamedTuple):
+    """Frames of a buffer, the offset behind the last one, and why decoding stopped."""
+
+    frames: list[Frame]
+    end: int
+    is_broken: bool
+    # Size of the frame that is incomplete, as far as its header is there.
+    needed: int
+
+
+def encode_frame(kind: int, flags: int, record_id: bytes, payload: bytes) -> bytes:
+    """Returns the bytes of one frame."""
+    checked = FRAME_HEADER.pack(0, 0, kind, flags, 0, record_id)[CHECKED_FROM:]
+    checksum = zlib.crc32(payload, zlib.crc32(checked))
+    return FRAME_HEADER.pack(len(payload), checksum, kind, flags, 0, record_id) + payload
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """Returns the bytes at the start of a segment."""
+    text = msgspec.json.encode(header)
+    return MAGIC + HEADER_LENGTH.pack(len(text)) + text
+
+
+def decode_header(data: bytes) -> tuple[SegmentHeader, int] | None:
+    """Returns the header and its length in bytes; `None` if it is incomplete. Raises `ValueError` if it is invalid."""
+    start = len(MAGIC) + HEADER_LENGTH.size
+    if data[: len(MAGIC)] != MAGIC[: len(data)]:
+        message = "the segment does not start with the name of its format"
+        raise ValueError(message)
+    if len(data) < start:
+        return None
+    (length,) = HEADER_LENGTH.unpack_from(data, len(MAGIC))
+    if length > MAX_HEADER_BYTES:
+        message = f"the segment has a header of {length} bytes; at most {MAX_HEADER_BYTES} are allowed"
+        raise ValueError(message)
+    if len(data) < start + length:
+        return None
+    return msgspec.json.decode(data[start : start + length], type=SegmentHeader), start + length
+
+
+def decode_frames(data: bytes, base: int, limit: int) -> DecodedFrames:
+    """Decodes at most `limit` complete frames of a buffer that starts at the offset `base` of its segment."""
+    view, at, size = memoryview(data), 0, len(data)
+    frames: list[Frame] = []
+    prefix = FRAME_HEADER.size
+    unpack, checksum_of = FRAME_HEADER.unpack_from, zlib.crc32
+    while len(frames) < limit:
+        if at + prefix > size:
+            return DecodedFrames(frames, base + at, is_broken=False, needed=prefix)
+        length, checksum, kind, flags, reserved, record_id = unpack(data, at)
+        if length > MAX_PAYLOAD_BYTES or reserved:
+            return DecodedFrames(frames, base + at, is_broken=True, needed=0)
+        end = at + prefix + length
+        if end > size:
+            return DecodedFrames(frames, base + at, is_broken=False, needed=prefix + length)
+        if checksum_of(view[at + CHECKED_FROM : end]) != checksum:
+            return DecodedFrames(frames, base + at, is_broken=True, needed=prefix + length)
+        frames.append(Frame(kind, flags, record_id, data[at + prefix : end], base + at, base + end))
+        at = end
+    return DecodedFrames(frames, base + at, is_broken=False, needed=0)

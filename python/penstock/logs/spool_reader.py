@@ -1,0 +1,393 @@
+"""Reader of spool folders. Each consumer follows all writers from its own position and misses or repeats no frame."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from penstock.logs import spool_format as spool
+from penstock.logs.batch import Position
+from penstock.logs.spool_writer import list_segments, read_boot_id, read_process_start, segment_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+log = logging.getLogger("penstock")
+
+READ_BYTES = 4 * spool.MEBIBYTE
+# A frame that is broken in a live segment may still be about to be completed.
+BROKEN_GRACE_SECONDS = 2.0
+# A process id may be used again, so a silent writer is checked by its lock too.
+QUIET_SECONDS, GONE_CHECK_SECONDS = 2.0, 0.2
+# Segments before the current one that open requests may keep from deletion; older bodies are dropped.
+MAX_HELD_SEGMENTS = 16
+# Kind of the event for a request that was open when its writer ended. No frame has it.
+KILLED = 0
+
+
+class BodyReference(NamedTuple):
+    """Place of one body piece in the spool."""
+
+    kind: int
+    segment: int
+    offset: int
+    length: int
+
+
+class OpenRequest(msgspec.Struct):
+    """What the spool says about a request before its end."""
+
+    segment: int
+    begin: bytes = b""
+    flags: int = 0
+    bodies: list[BodyReference] = []
+
+
+class SpoolEvent(NamedTuple):
+    """A frame to consume, or a request whose writer ended before its end, with what came before it."""
+
+    kind: int
+    flags: int
+    id: bytes
+    payload: bytes
+    request: OpenRequest | None
+    at: Position
+
+
+class WriterReader:
+    """Reads the folder of one writer."""
+
+    def __init__(self, folder: Path, done: Position | None, *, keeps_bodies: bool) -> None:
+        """Starts at the first segment that exists; frames before `done` only restore which requests are open."""
+        self.folder = folder
+        self.name = folder.name
+        self.header = spool.SegmentHeader()
+        self.open: dict[bytes, OpenRequest] = {}
+        self.broken_segments = 0
+        self.dropped_bodies = 0
+        self._keeps_bodies = keeps_bodies
+        numbers = list_segments(folder)
+        self._done = self._check_position(done, numbers)
+        self._segment = numbers[0] if numbers else self._done.segment
+        self._offset = 0
+        self._file = -1
+        self._skips = False
+        self._broken_since = 0.0
+        self._grown_at = time.monotonic()
+        self._gone = False
+        self._gone_checked_at = 0.0
+
+    @property
+    def position(self) -> Position:
+        """Place up to which the events have been returned."""
+        return max(Position(self._segment, self._offset), self._done)
+
+    @property
+    def first_needed_segment(self) -> int:
+        """Number of the oldest segment that this consumer still reads."""
+        return min((request.segment for request in self.open.values()), default=self._segment)
+
+    def read(self, limit: int) -> list[SpoolEvent]:
+        """Returns the next events, at most about `limit`; an empty list if there is nothing to read for now."""
+        events: list[SpoolEvent] = []
+        while len(events) < limit:
+            # Looked up before the read, so that the end of the segment is final if a newer one exists.
+            later = [number for number in list_segments(self.folder) if number > self._segment]
+            is_open = self._file >= 0 or self._open_segment()
+            is_final = bool(later) or (is_open and self._is_writer_gone())
+            if is_open and self._read_chunk(events, limit - len(events), is_final=is_final):
+                continue
+            if not is_final or not self._finish_segment(events, later[0] if later else None):
+                return events
+        return events
+
+    def load_bodies(self, request: OpenRequest) -> dict[int, bytes]:
+        """Returns the bodies of a request by frame kind. Bodies whose segment is gone are missing."""
+        pieces: dict[int, list[bytes]] = {}
+        files: dict[int, int] = {}
+        try:
+            for part in request.bodies:
+                if part.segment not in files:
+                    files[part.segment] = os.open(self._path(part.segment), os.O_RDONLY | os.O_CLOEXEC)
+                pieces.setdefault(part.kind, []).append(os.pread(files[part.segment], part.length, part.offset))
+        except OSError:
+            self.dropped_bodies += 1
+            return {}
+        finally:
+            for file in files.values():
+                os.close(file)
+        return {kind: b"".join(parts) for kind, parts in pieces.items()}
+
+    def release_old_bodies(self) -> None:
+        """Forgets bodies in segments that are far behind, so that long requests do not keep the spool from shrinking."""
+        earlier = [number for number in list_segments(self.folder) if number < self._segment]
+        if len(earlier) <= MAX_HELD_SEGMENTS:
+            return
+        oldest = earlier[-MAX_HELD_SEGMENTS]
+        for request in self.open.values():
+            if request.segment < oldest:
+                request.segment = self._segment
+                request.flags |= spool.BODIES_DROPPED
+                self.dropped_bodies += bool(request.bodies)
+                request.bodies = []
+
+    def close(self) -> None:
+        """Closes the current segment."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def _path(self, number: int) -> Path:
+        return self.folder / segment_name(number)
+
+    def _check_position(self, done: Position | None, numbers: list[int]) -> Position:
+        if done is None:
+            return Position(numbers[0] if numbers else 1, 0)
+        last = numbers[-1] if numbers else 0
+        size = 0
+        with suppress(FileNotFoundError):
+            size = self._path(done.segment).stat().st_size
+        if numbers and (done.segment > last + 1 or (done.segment == last and 0 < size < done.offset)):
+            log.warning("the spool of %s was replaced; it is read from its start", self.name)
+            return Position(numbers[0], 0)
+        return done
+
+    def _open_segment(self) -> bool:
+        try:
+            file = os.open(self._path(self._segment), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        self._file, self._offset, self._skips = file, 0, False
+        self._gone, self._grown_at = False, time.monotonic()
+        return True
+
+    def _read_chunk(self, events: list[SpoolEvent], limit: int, *, is_final: bool) -> bool:
+        """Reads and decodes one chunk. Returns false at the end of what can be read."""
+        if not self._offset:
+            return self._read_header()
+        data = os.pread(self._file, READ_BYTES, self._offset)
+        if self._skips:
+            self._offset += len(data)
+            return bool(data)
+        found = spool.decode_frames(data, self._offset, limit)
+        if not found.frames and len(data) == READ_BYTES and found.needed > READ_BYTES and not found.is_broken:
+            data = os.pread(self._file, found.needed, self._offset)
+            found = spool.decode_frames(data, self._offset, limit)
+        for frame in found.frames:
+            self._accept_frame(frame, events)
+        if found.end > self._offset:
+            self._offset, self._grown_at, self._broken_since = found.end, time.monotonic(), 0.0
+            self._gone = False
+            return True
+        if found.is_broken:
+            return self._skip_broken(found, is_final=is_final)
+        if data and is_final:
+            log.info("the last frame of segment %d of %s is incomplete", self._segment, self.name)
+        return False
+
+    def _read_header(self) -> bool:
+        try:
+            found = _load_header(self._file)
+        except (ValueError, msgspec.MsgspecError) as error:
+            self._abandon_segment(str(error))
+            return True
+        if found:
+            self.header, self._offset = found
+        return bool(found)
+
+    def _accept_frame(self, frame: spool.Frame, events: list[SpoolEvent]) -> None:
+        kind, record_id = frame.kind, frame.id
+        if kind == spool.BEGIN:
+            self.open[record_id] = OpenRequest(self._segment, frame.payload, frame.flags)
+        elif kind in spool.BODY_NAMES:
+            request = self.open.get(record_id)
+            if request is None:
+                request = self.open[record_id] = OpenRequest(self._segment)
+            request.flags |= frame.flags
+            if self._keeps_bodies:
+                start = frame.start + spool.FRAME_HEADER.size
+                request.bodies.append(BodyReference(kind, self._segment, start, len(frame.payload)))
+        else:
+            request = self.open.pop(record_id, None) if kind in {spool.END, spool.EXTERNAL_LOG} else None
+            at = Position(self._segment, frame.start)
+            if at >= self._done:
+                events.append(SpoolEvent(kind, frame.flags, record_id, frame.payload, request, at))
+
+    def _skip_broken(self, found: spool.DecodedFrames, *, is_final: bool) -> bool:
+        """Skips one frame whose length is plausible, otherwise the rest of the segment. Waits first if it is live."""
+        now = time.monotonic()
+        if not is_final:
+            self._broken_since = self._broken_since or now
+            if now - self._broken_since < BROKEN_GRACE_SECONDS:
+                return False
+        self._broken_since = 0.0
+        after = self._offset + found.needed
+        if found.needed and self._has_frame_at(after):
+            self.broken_segments += 1
+            log.error("a frame of segment %d of %s at byte %d is damaged", self._segment, self.name, self._offset)
+            self._offset = after
+        else:
+            self._abandon_segment(f"it is damaged at byte {self._offset}")
+        return True
+
+    def _has_frame_at(self, offset: int) -> bool:
+        size = os.fstat(self._file).st_size
+        if offset == size:
+            return True
+        head = os.pread(self._file, spool.FRAME_HEADER.size, offset)
+        if len(head) < spool.FRAME_HEADER.size:
+            return False
+        length: int = spool.FRAME_HEADER.unpack(head)[0]
+        if offset + len(head) + length > size:
+            return False
+        data = os.pread(self._file, len(head) + length, offset)
+        return bool(spool.decode_frames(data, offset, 1).frames)
+
+    def _abandon_segment(self, reason: str) -> None:
+        self.broken_segments += 1
+        log.error("the rest of segment %d of %s is skipped: %s", self._segment, self.name, reason)
+        self._skips = True
+        self._offset = max(self._offset, 1)
+
+    def _finish_segment(self, events: list[SpoolEvent], following: int | None) -> bool:
+        """Moves to the next segment: `following`, or one that a later writer will create. Returns false if it must wait.
+
+        Open requests end here if another process wrote the next segment. So a position behind this segment always means
+        that they have been ended.
+        """
+        is_other_process = True
+        if following is not None:
+            try:
+                header = self._load_header_of(following)
+            except (ValueError, msgspec.MsgspecError):
+                header = self.header
+            if header is None:
+                return False
+            is_other_process = not _is_same_process(self.header, header)
+        self.close()
+        # Not the start of the following segment, whose number may not be known when requests end here.
+        ended = Position(self._segment + 1, 0)
+        self._segment, self._offset = following or self._segment + 1, 0
+        if is_other_process:
+            self._end_open_requests(events, ended)
+        return following is not None
+
+    def _load_header_of(self, number: int) -> spool.SegmentHeader | None:
+        file = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = _load_header(file)
+        finally:
+            os.close(file)
+        return found[0] if found else None
+
+    def _end_open_requests(self, events: list[SpoolEvent], at: Position) -> None:
+        """Ends the requests of a process that no longer runs, at the position behind its last segment."""
+        # Those before `done` were ended when that position was saved.
+        if at > self._done:
+            events += [
+                SpoolEvent(KILLED, request.flags, record_id, request.begin, request, at)
+                for record_id, request in self.open.items()
+                if request.begin
+            ]
+        self.open = {}
+
+    def _is_writer_gone(self) -> bool:
+        now = time.monotonic()
+        if self._gone or now - self._gone_checked_at < GONE_CHECK_SECONDS:
+            return self._gone
+        self._gone_checked_at = now
+        if not self.header.process_start or not self._offset:
+            # Without the process in a header, only the lock tells.
+            self._gone = self._is_lock_free()
+        elif not _is_running(self.header):
+            self._gone = True
+        elif now - self._grown_at > QUIET_SECONDS:
+            self._gone = self._is_lock_free()
+        return self._gone
+
+    def _is_lock_free(self) -> bool:
+        try:
+            file = os.open(self.folder / spool.LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+        return True
+
+
+class SpoolFollower:
+    """Follows all writers of a spool for one consumer."""
+
+    def __init__(self, folder: str, positions: Mapping[str, Position], *, keeps_bodies: bool) -> None:
+        """Starts after the saved positions."""
+        self.folder = Path(folder)
+        self._positions = dict(positions)
+        self._keeps_bodies = keeps_bodies
+        self.readers: dict[str, WriterReader] = {}
+        # Positions up to which everything is saved.
+        self.saved: dict[str, Position] = dict(positions)
+
+    def find_writers(self) -> Iterator[WriterReader]:
+        """Yields the reader of each writer that has a folder."""
+        try:
+            names = sorted(entry.name for entry in os.scandir(self.folder) if entry.is_dir())
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name not in self.readers:
+                done = self._positions.get(name)
+                self.readers[name] = WriterReader(self.folder / name, done, keeps_bodies=self._keeps_bodies)
+            yield self.readers[name]
+
+    def first_needed_segment(self, writer: str) -> int:
+        """Number of the oldest segment of a writer that this consumer needs, now or after a restart."""
+        reader, saved = self.readers.get(writer), self.saved.get(writer)
+        if reader is None or saved is None:
+            return 0
+        return min(saved.segment, reader.first_needed_segment)
+
+    def close(self) -> None:
+        """Closes all readers."""
+        for reader in self.readers.values():
+            reader.close()
+
+
+def delete_segments(folder: Path, needed: float) -> int:
+    """Deletes the segments of a writer before `needed`, and returns the number of bytes freed."""
+    freed = 0
+    for number in list_segments(folder):
+        if number < needed:
+            with suppress(FileNotFoundError):
+                path = folder / segment_name(number)
+                freed += path.stat().st_size
+                path.unlink()
+    return freed
+
+
+def _load_header(file: int) -> tuple[spool.SegmentHeader, int] | None:
+    return spool.decode_header(os.pread(file, spool.MAX_HEADER_BYTES + 64, 0))
+
+
+def _is_same_process(first: spool.SegmentHeader, second: spool.SegmentHeader) -> bool:
+    """Returns true if one process wrote both segments. A process id may be used again, in a container at each start."""
+    return bool(first.process_start) and _process_of(first) == _process_of(second)
+
+
+def _process_of(header: spool.SegmentHeader) -> tuple[int, int, str]:
+    return header.pid, header.process_start, header.boot_id
+
+
+def _is_running(header: spool.SegmentHeader) -> bool:
+    """Returns true if the process that wrote a segment still runs."""
+    return header.boot_id == read_boot_id() and read_process_start(header.pid) == header.process_start

@@ -1,0 +1,176 @@
+"""Live tail: sends new records to subscribers, with filters and a bounded rate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.logs.columns import NANODOLLARS_PER_CENT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable
+
+    from penstock.logs.query import LogFilters
+
+MAX_PER_SECOND = 100
+MAX_SUBSCRIBERS = 64
+
+# Filters that compare one field of a record with a list.
+FIELD_BY_FILTER = {
+    "workspace_ids": "workspace_id",
+    "status_code": "response_status_code",
+    "virtual_keys": "virtual_key",
+    "configs": "config",
+    "api_key_ids": "api_key_id",
+    "user_ids": "user_id",
+    "ai_model": "ai_model",
+    "trace_id": "trace_id",
+    "span_id": "span_id",
+    "prompt_slug": "prompt_slug",
+    "cache_status": "cache_status",
+}
+# Filters that bound one field of a record, without `_min` and `_max`.
+FIELD_BY_RANGE = {
+    "total_units": "total_units",
+    "prompt_token": "req_units",
+    "completion_token": "res_units",
+}
+
+
+def matches_filters(record: dict[str, Any], filters: LogFilters) -> bool:
+    """Returns true if a record fulfils all conditions. Feedback does not exist yet, and times are in the past."""
+    if record.get("organisation_id") != filters.organisation_id:
+        return False
+    for name, field in FIELD_BY_FILTER.items():
+        allowed = getattr(filters, name)
+        # A config may be named by its slug or its id.
+        found = {record.get(field), record.get("config_id")} if name == "configs" else {record.get(field)}
+        if allowed is not None and not found & set(allowed):
+            return False
+    if (own := filters.restricted_to) and not (
+        record.get("user_id") in own.user_ids or record.get("api_key_id") in own.api_key_ids
+    ):
+        return False
+    if filters.weighted_feedback_min is not None or filters.weighted_feedback_max is not None:
+        return False
+    return (
+        all(_is_within(record.get(field), filters, name) for name, field in FIELD_BY_RANGE.items())
+        and _is_within(_cost_in_cents(record), filters, "cost")
+        and _matches_models(record, filters.ai_org_model)
+        and _matches_metadata(record, filters.metadata)
+    )
+
+
+def _is_within(value: float | None, filters: LogFilters, name: str) -> bool:
+    lowest, highest = getattr(filters, f"{name}_min"), getattr(filters, f"{name}_max")
+    if lowest is None and highest is None:
+        return True
+    return value is not None and (lowest is None or value >= lowest) and (highest is None or value <= highest)
+
+
+def _cost_in_cents(record: dict[str, Any]) -> float | None:
+    nanodollars = record.get("cost_nanodollars")
+    return None if nanodollars is None else nanodollars / NANODOLLARS_PER_CENT
+
+
+def _matches_models(record: dict[str, Any], models: list[str] | None) -> bool:
+    if models is None:
+        return True
+    pairs = (model.partition("__") for model in models)
+    return any(
+        provider == record.get("ai_org") and model in {"", record.get("ai_model")} for provider, _, model in pairs
+    )
+
+
+def _matches_metadata(record: dict[str, Any], wanted: dict[str, list[str]] | None) -> bool:
+    if not wanted:
+        return True
+    metadata: dict[str, Any] = record.get("metadata") or {}
+    return all(str(metadata.get(key)) in values for key, values in wanted.items() if key in metadata) and all(
+        key in metadata for key in wanted
+    )
+
+
+class TailSubscriber:
+    """Queue of one subscriber. Records beyond the rate are dropped and counted."""
+
+    def __init__(self, filters: LogFilters, clock: Callable[[], float]) -> None:
+        """Takes the conditions on records."""
+        self.filters = filters
+        self._clock = clock
+        self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._second = 0
+        self._sent = 0
+        self._dropped = 0
+
+    def offer(self, record: dict[str, Any]) -> None:
+        """Queues a record that matches, unless there are too many in this second or the subscriber does not read."""
+        if not matches_filters(record, self.filters):
+            return
+        second = int(self._clock())
+        if second != self._second:
+            self._second, self._sent = second, 0
+        if self._sent >= MAX_PER_SECOND or self._events.qsize() >= MAX_PER_SECOND:
+            self._dropped += 1
+            return
+        if self._dropped:
+            self._events.put_nowait({"dropped": self._dropped})
+            self._dropped = 0
+        self._sent += 1
+        self._events.put_nowait({"log": record})
+
+    async def next_event(self, seconds: float) -> dict[str, Any]:
+        """Returns the next event: `log`, `dropped`, or `heartbeat` after this many seconds without one."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._events.get()
+        except TimeoutError:
+            if dropped := self._dropped:
+                self._dropped = 0
+                return {"dropped": dropped}
+            return {"heartbeat": True}
+
+
+class LiveTail:
+    """All subscribers. `publish` may be called from any thread; the rest belongs to the event loop."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Takes the loop in which subscribers run."""
+        self._loop = loop
+        self._clock = clock
+        self._subscribers: set[TailSubscriber] = set()
+
+    @property
+    def subscribers(self) -> int:
+        """Number of subscribers."""
+        return len(self._subscribers)
+
+    def publish(self, lines: Iterable[bytes]) -> None:
+        """Offers record lines to all subscribers. Does nothing while there is none."""
+        if not self._subscribers:
+            return
+        records = [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
+        if self._loop:
+            self._loop.call_soon_threadsafe(self._offer_all, records)
+        else:
+            self._offer_all(records)
+
+    async def subscribe(self, filters: LogFilters, heartbeat_seconds: float) -> AsyncGenerator[dict[str, Any]]:
+        """Yields events until the caller stops."""
+        subscriber = TailSubscriber(filters, self._clock)
+        self._subscribers.add(subscriber)
+        try:
+            while True:
+                yield await subscriber.next_event(heartbeat_seconds)
+        finally:
+            self._subscribers.discard(subscriber)
+
+    def _offer_all(self, records: list[dict[str, Any]]) -> None:
+        for record in records:
+            for subscriber in self._subscribers:
+                subscriber.offer(record)

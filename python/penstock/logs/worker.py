@@ -1,0 +1,432 @@
+"""The log worker: a process that reads the spool, fills the record file and the log store, and answers queries."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import os
+import re
+import shutil
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from penstock.blobs.store import open_body_bucket
+from penstock.errors import NotFoundError, UnavailableError
+from penstock.logs import messages
+from penstock.logs.access_log import AccessLog
+from penstock.logs.batch import BodyLocation
+from penstock.logs.breaker import StorageBreaker
+from penstock.logs.engines.protocol import LogEngineError, QueryTooLargeError
+from penstock.logs.ingest import StoreIngest
+from penstock.logs.ledger_state import read_ledger_positions
+from penstock.logs.messages import ErrorMessage, QueryRequest
+from penstock.logs.packs import PackStore, PackWriter, encode_text
+from penstock.logs.query import GetQuery, LogFilterError, LogFilters
+from penstock.logs.record_file import RecordFileConsumer
+from penstock.logs.request_metrics import RequestMetrics
+from penstock.logs.spool_reader import delete_segments
+from penstock.logs.spool_writer import list_segments, segment_name
+from penstock.logs.tail import MAX_SUBSCRIBERS, LiveTail
+from penstock.settings.log_store import DUCKDB
+from penstock.settings.otel import find_traces_url
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Coroutine
+
+    from penstock.logs.engines.protocol import LogEngine
+    from penstock.logs.otel_export import OtelExporter
+    from penstock.logs.record_file import WaitingLine
+    from penstock.logs.spool_reader import SpoolFollower
+    from penstock.settings import Settings
+
+log = logging.getLogger("penstock")
+
+RECORD_FILE_SECONDS, LONGEST_IDLE_SECONDS = 0.05, 0.2
+# Fewer, larger inserts cost less; ClickHouse wants at most one per second.
+DUCKDB_INSERT_SECONDS, BUSY_INSERT_SECONDS = 0.25, 1.0
+# A batch of this size or more shows that larger batches are worth a longer wait.
+BUSY_BATCH_RECORDS = 100
+REOPEN_SECONDS = 5.0
+CLEANUP_SECONDS, RETENTION_SECONDS = 1.0, 3600.0
+# Uploads that are left at the end are made after the next start.
+LAST_UPLOADS_SECONDS, LAST_READ_SECONDS = 2.0, 3.0
+HEARTBEAT_SECONDS = 10.0
+# Part of the spool that may wait for the ledger of budgets while the control process does not read.
+MAX_LEDGER_SHARE = 0.5
+MAX_QUERIES, BODIES_TIMEOUT_SECONDS = 4, 10.0
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
+# Folder of a worker that started while its predecessor still ran.
+TEMPORARY_WRITER_PATTERN = re.compile(r"edge-\d+-\d+")
+
+
+class LogWorker:
+    """Reads the spool in two threads, one for each consumer, and serves requests on the event loop."""
+
+    def __init__(self, settings: Settings, engine: LogEngine | None = None) -> None:
+        """Prepares the storage of bodies. The engine is made from the settings if none is given."""
+        self._settings = settings
+        self._engine = engine or (make_engine(settings) if settings.log_store.enabled else None)
+        self._is_open = False
+        self._stop = threading.Event()
+        self._request_metrics, self._access_log = RequestMetrics(settings), AccessLog(settings)
+        self._record_file = RecordFileConsumer(settings.records, settings.spool_folder, self._observe)
+        self._record_file_clock = LagClock()
+        self._ingest: StoreIngest | None = None
+        self._ingest_clock = LagClock()
+        self._otel = make_exporter(settings)
+        self._bucket = open_body_bucket(settings)
+        self._packs = PackWriter(
+            f"{settings.log_store_folder}/{'waiting' if self._bucket else 'bodies'}",
+            settings.log_store.format,
+            is_remote=self._bucket is not None,
+            limit_bytes=settings.records.spool_bytes,
+        )
+        breaker = StorageBreaker(
+            settings.log_store.connection_failure_threshold, settings.log_store.connection_backoff_ms / 1000
+        )
+        self._store = PackStore(self._packs, self._bucket, breaker)
+        self._tail = LiveTail()
+        self._queries = asyncio.Semaphore(MAX_QUERIES)
+        self._spool_bytes = 0
+        self._spool_age = 0.0
+
+    async def run(self, listener: socket.socket, stop: asyncio.Event) -> None:
+        """Works until `stop` is set; then reads what is left in the spool."""
+        loop = asyncio.get_running_loop()
+        self._tail = LiveTail(loop)
+        runner = web.AppRunner(self._build_app(), access_log=None, shutdown_timeout=0.5)
+        await runner.setup()
+        await web.SockSite(runner, listener).start()
+        threads = [threading.Thread(target=self._run_record_file, name="record file")]
+        if self._engine:
+            threads.append(threading.Thread(target=self._run_ingest, args=(self._engine,), name="log store"))
+        for thread in threads:
+            thread.start()
+        if self._otel:
+            self._otel.start(self._stop)
+        jobs = [self._store.run_uploads, self._run_cleanup, *([self._run_retention] if self._engine else [])]
+        tasks = [loop.create_task(_run_forever(job)) for job in jobs]
+        try:
+            await stop.wait()
+        finally:
+            self._stop.set()
+            for thread in threads:
+                await asyncio.to_thread(thread.join)
+            if self._otel:
+                await asyncio.to_thread(self._otel.join)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._bucket:
+                await self._store.upload_rest(LAST_UPLOADS_SECONDS)
+                await self._bucket.close()
+            await asyncio.to_thread(self._clean_up)
+            await runner.cleanup()
+            if self._engine and self._is_open:
+                await asyncio.to_thread(self._engine.close)
+
+    # ── consumers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run_record_file(self) -> None:
+        consumer, pause = self._record_file, RECORD_FILE_SECONDS
+        while not self._stop.wait(pause):
+            count = _run_safely(consumer.run_once, "the record file")
+            self._record_file_clock.update(is_current=not count)
+            pause = RECORD_FILE_SECONDS if count else min(LONGEST_IDLE_SECONDS, pause * 1.2)
+        self._read_rest(consumer.follower, consumer.run_once)
+        _run_safely(lambda: consumer.run_once(is_final=True), "the record file")
+        consumer.close()
+
+    def _observe(self, written: list[WaitingLine]) -> None:
+        self._request_metrics.observe(written)
+        self._access_log.observe(written)
+
+    def _run_ingest(self, engine: LogEngine) -> None:
+        while not self._is_open:
+            try:
+                engine.open()
+                self._ingest = StoreIngest(
+                    engine,
+                    self._settings.spool_folder,
+                    self._packs,
+                    self._tail.publish,
+                    keeps_inline_data=self._settings.records.inline_data == "keep",
+                )
+                self._is_open = True
+            except Exception as error:  # noqa: BLE001 - the data plane goes on without a log store
+                log.error("the log store cannot be opened: %s", error)  # noqa: TRY400 - says it all
+                if self._stop.wait(REOPEN_SECONDS):
+                    return
+        ingest = self._ingest
+        if ingest is None:
+            return
+        url = self._settings.log_store.url
+        shortest = BUSY_INSERT_SECONDS if url and url.reveal() != DUCKDB else DUCKDB_INSERT_SECONDS
+        pause = shortest
+        while not self._stop.wait(pause):
+            count = _run_safely(ingest.run_once, "the log store")
+            pause = BUSY_INSERT_SECONDS if count >= BUSY_BATCH_RECORDS else shortest
+            self._ingest_clock.update(is_current=not count and not ingest.is_failing)
+        self._read_rest(ingest.follower, ingest.run_once)
+        ingest.close()
+
+    def _read_rest(self, follower: SpoolFollower, run_once: Callable[[], int]) -> None:
+        """Reads what is left, and waits a moment to see whether writers with open requests are gone."""
+        deadline = time.monotonic() + LAST_READ_SECONDS
+        while time.monotonic() < deadline:
+            count = _run_safely(run_once, "the spool")
+            if count:
+                continue
+            if not any(reader.open for reader in follower.readers.values()):
+                return
+            time.sleep(0.1)
+
+    # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _run_cleanup(self) -> None:
+        while True:
+            await asyncio.to_thread(self._clean_up)
+            await asyncio.sleep(CLEANUP_SECONDS)
+
+    def _clean_up(self) -> None:
+        """Deletes segments that all consumers have passed, and measures the rest."""
+        spool = Path(self._settings.spool_folder)
+        followers: list[SpoolFollower] = [self._record_file.follower]
+        if self._engine and not self._ingest:
+            followers = []
+        elif self._ingest:
+            followers.append(self._ingest.follower)
+        if followers and self._otel:
+            followers.append(self._otel.follower)
+        ledger = self._find_ledger_segments()
+        total = 0
+        oldest: int | None = None
+        for folder in list[Path](spool.iterdir()) if spool.is_dir() else []:
+            if followers:
+                needed = min(follower.first_needed_segment(folder.name) for follower in followers)
+                delete_segments(folder, min(needed, ledger(folder.name)))
+            numbers = list_segments(folder)
+            for number in numbers:
+                with suppress(FileNotFoundError):
+                    total += (folder / segment_name(number)).stat().st_size
+            if numbers:
+                oldest = min(numbers[0], oldest or numbers[0])
+            elif followers and TEMPORARY_WRITER_PATTERN.fullmatch(folder.name) and _is_unused(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+        self._spool_bytes = total
+        # Numbers of segments follow the clock.
+        self._spool_age = max(0.0, time.time() - oldest) if oldest else 0.0
+
+    def _find_ledger_segments(self) -> Callable[[str], float]:
+        """Returns a function for the oldest segment of a writer that the ledger of budgets still reads. It may hold back
+        only a part of the spool.
+        """
+        positions = read_ledger_positions(self._settings.limits_folder)
+        if positions is None or self._spool_bytes > self._settings.records.spool_bytes * MAX_LEDGER_SHARE:
+            return lambda _writer: float("inf")
+        return lambda writer: positions[writer].segment if writer in positions else 0
+
+    async def _run_retention(self) -> None:
+        while True:
+            if self._is_open and self._engine:
+                now = dt.datetime.now(dt.UTC)
+                records = (now - dt.timedelta(days=self._settings.log_store.keep_days)).date()
+                bodies = (now - dt.timedelta(days=self._settings.log_store.keep_bodies_days)).date()
+                await asyncio.to_thread(self._engine.seal_days, now)
+                await asyncio.to_thread(self._engine.drop_before, records, bodies)
+                with suppress(UnavailableError):
+                    await self._store.delete_before(bodies)
+                await asyncio.sleep(RETENTION_SECONDS)
+            await asyncio.sleep(REOPEN_SECONDS)
+
+    # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _build_app(self) -> web.Application:
+        app = web.Application(client_max_size=MAX_REQUEST_BYTES)
+        app.router.add_post(messages.QUERY_PATH, self._handle_query)
+        app.router.add_get(messages.BODIES_PATH, self._handle_bodies)
+        app.router.add_post(messages.TAIL_PATH, self._handle_tail)
+        app.router.add_get(messages.METRICS_PATH, self._handle_metrics)
+        app.router.add_get(messages.REQUEST_METRICS_PATH, self._handle_request_metrics)
+        return app
+
+    async def _handle_query(self, request: web.Request) -> web.Response:
+        try:
+            asked = msgspec.json.decode(await request.read(), type=QueryRequest)
+            return _respond(await self._run_query(asked))
+        except (msgspec.MsgspecError, LogFilterError) as error:
+            return _respond(ErrorMessage(str(error)), messages.INVALID)
+        except QueryTooLargeError as error:
+            return _respond(ErrorMessage(str(error)), messages.TOO_LARGE)
+        except LogEngineError as error:
+            return _respond(ErrorMessage(str(error)), messages.UNAVAILABLE)
+
+    async def _run_query(self, asked: QueryRequest) -> dict[str, Any]:
+        if not self._is_open or self._engine is None:
+            message = "the log store is not open yet"
+            raise LogEngineError(message)
+        async with self._queries:
+            return await asyncio.to_thread(self._engine.run, asked.query, asked.timeout_seconds)
+
+    async def _handle_bodies(self, request: web.Request) -> web.Response:
+        query = GetQuery(organisation_id=request.query.get("organisation_id", ""), id=request.match_info["id"])
+        try:
+            found = await self._run_query(QueryRequest(query, BODIES_TIMEOUT_SECONDS))
+            location = found.get("bodies")
+            bodies = await self._store.read(msgspec.convert(location, BodyLocation)) if location else {}
+        except NotFoundError:
+            bodies = {}
+        except (LogEngineError, UnavailableError) as error:
+            return _respond(ErrorMessage(str(error)), messages.UNAVAILABLE)
+        return _respond({name: encode_text(body) for name, body in bodies.items()})
+
+    async def _handle_tail(self, request: web.Request) -> web.StreamResponse:
+        try:
+            filters = msgspec.json.decode(await request.read(), type=LogFilters)
+        except msgspec.MsgspecError as error:
+            return _respond(ErrorMessage(str(error)), messages.INVALID)
+        if self._tail.subscribers >= MAX_SUBSCRIBERS:
+            message = f"there are {MAX_SUBSCRIBERS} live tails already; close one first"
+            return _respond(ErrorMessage(message), messages.UNAVAILABLE)
+        response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
+        events = self._tail.subscribe(filters, HEARTBEAT_SECONDS)
+        try:
+            await response.prepare(request)
+            async for event in events:
+                await response.write(msgspec.json.encode(event) + b"\n")
+        except ConnectionError:
+            pass
+        finally:
+            await events.aclose()
+        return response
+
+    async def _handle_metrics(self, _request: web.Request) -> web.Response:
+        return _respond(self.metrics())
+
+    async def _handle_request_metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(text=await asyncio.to_thread(self._request_metrics.render))
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the metrics by name."""
+        ingest, files = self._ingest, self._record_file
+        followers = [files.follower, *([ingest.follower] if ingest else [])]
+        readers = [reader for follower in followers for reader in follower.readers.values()]
+        found: dict[str, float] = {
+            "log_worker_up": 1,
+            "log_spool_bytes": self._spool_bytes,
+            "log_spool_age_seconds": round(self._spool_age, 3),
+            "log_spool_damaged": max(
+                (sum(reader.broken_segments for reader in follower.readers.values()) for follower in followers),
+                default=0,
+            ),
+            "record_file_lag_seconds": self._record_file_clock.seconds(),
+            "record_file_failures": files.failed,
+            "log_tail_subscribers": self._tail.subscribers,
+            "request_metrics_label_sets": self._request_metrics.label_sets,
+            "request_metrics_overflows": self._request_metrics.overflows,
+            "request_metrics_invalid": self._request_metrics.invalid,
+            "log_bodies_dropped": self._packs.dropped + sum(reader.dropped_bodies for reader in readers),
+        }
+        if self._engine:
+            found |= {
+                "log_store_up": float(self._is_open and not (ingest and ingest.is_failing)),
+                "log_records_stored": ingest.inserted if ingest else 0,
+                "log_records_invalid": ingest.invalid if ingest else 0,
+                "log_store_failures": ingest.failed if ingest else 0,
+                "log_worker_lag_seconds": self._ingest_clock.seconds(),
+            }
+        if self._otel:
+            found |= self._otel.metrics()
+        if self._bucket:
+            found |= {
+                "log_bodies_waiting_bytes": self._packs.waiting_bytes,
+                "log_uploads": self._store.uploaded,
+                "log_upload_failures": self._store.failed_uploads,
+                "log_breaker_state": self._store.breaker.state.value,
+            }
+        return found
+
+
+class LagClock:
+    """Time since a consumer last had everything."""
+
+    def __init__(self) -> None:
+        """Starts with nothing to read."""
+        self._behind_since: float | None = None
+
+    def update(self, *, is_current: bool) -> None:
+        """Sets whether the consumer has everything now."""
+        if is_current:
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = time.monotonic()
+
+    def seconds(self) -> float:
+        """Returns the lag in seconds."""
+        since = self._behind_since
+        return 0.0 if since is None else round(time.monotonic() - since, 3)
+
+
+def make_engine(settings: Settings) -> LogEngine:
+    """Creates the engine of the log store. Loads only the module that is needed."""
+    url = settings.log_store.url
+    if url and url.reveal() != DUCKDB:
+        from penstock.logs.engines.clickhouse import ClickHouseEngine
+
+        days = {"keep_days": settings.log_store.keep_days, "keep_bodies_days": settings.log_store.keep_bodies_days}
+        return ClickHouseEngine(url.reveal(), os.uname().nodename, **days)
+    from penstock.logs.engines.duckdb import DuckDbEngine
+
+    return DuckDbEngine(Path(settings.log_store_folder) / "records")
+
+
+def make_exporter(settings: Settings) -> OtelExporter | None:
+    """Creates the exporter of spans; `None` if no collector is configured, or if it cannot be used."""
+    if not find_traces_url(settings.otel):
+        return None
+    from penstock.logs.otel_export import OtelExporter
+
+    try:
+        return OtelExporter(settings)
+    except (OSError, ValueError) as error:
+        # Such as a file of certificates that is not valid. Records are stored all the same.
+        log.error("spans cannot be exported: %s", error)  # noqa: TRY400 - says it all
+        return None
+
+
+async def _run_forever(job: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs a job again after it failed."""
+    while True:
+        try:
+            await job()
+        except Exception:
+            log.exception("a job of the log worker failed, and begins again")
+        await asyncio.sleep(REOPEN_SECONDS)
+
+
+def _run_safely(run_once: Callable[[], int], name: str) -> int:
+    try:
+        return run_once()
+    except Exception:
+        log.exception("reading the spool for %s failed, and is repeated", name)
+        time.sleep(1)
+        return 0
+
+
+def _is_unused(folder: Path) -> bool:
+    """Returns true if nothing has changed in a folder for a while, so that its writer is gone."""
+    with suppress(FileNotFoundError):
+        return time.time() - folder.stat().st_mtime > 60  # noqa: PLR2004 - a minute
+    return False
+
+
+def _respond(content: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(content), status=status, content_type="application/json")

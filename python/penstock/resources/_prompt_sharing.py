@@ -1,0 +1,154 @@
+"""Sharing and forking of prompts between the workspaces of an organisation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from litestar import delete, route
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
+from msgspec import Meta
+
+from penstock.authorization import require_scopes
+from penstock.kit import partials
+from penstock.kit import prompts as kit
+from penstock.kit.prompt_collections import resolve_collection
+from penstock.kit.prompt_sharing import SharedPrompt, SharePrompt, share_prompt, to_shared_prompt, unshare_prompt
+from penstock.kit.prompt_templates import find_partials
+from penstock.kit.prompts import PROMPTS, PromptContent
+from penstock.kit.shared_fields import IdOrSlug
+from penstock.kit.tenant_session import RequestContext
+from penstock.resources._prompt_versions import IN_WORKSPACE, TAGS, CreatedPrompt
+from penstock.schemas import EmptyResponse
+from penstock.store.prompt_tables import prompts
+
+if TYPE_CHECKING:
+    from penstock.kit.tenant_session import TenantSession
+    from penstock.store.tenant import Row
+
+SHARE_GUARD, FORK_GUARD = require_scopes("prompts.publish"), require_scopes("prompts.create")
+
+
+class ForkPrompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What to copy of a prompt, and where to."""
+
+    name: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=255)] | None,
+        Meta(description="display name of the copy; default: the same"),
+    ] = None
+    version: Annotated[
+        Annotated[int, Meta(ge=1, le=kit.MAX_NUMBER)] | None,
+        Meta(description="number of the version to copy; default: the one that requests use by default"),
+    ] = None
+    collection_id: Annotated[
+        str | None, Meta(description="id or slug of the collection; default: the default one of the workspace")
+    ] = None
+    workspace_id: Annotated[
+        str | None,
+        Meta(description="id or slug of the workspace of the copy; default: the caller's, or that of the prompt"),
+    ] = None
+
+
+@route(
+    "/{key:str}/share",
+    http_method=["POST", "PUT"],
+    status_code=200,
+    guards=[SHARE_GUARD],
+    summary="Share prompt",
+    tags=TAGS,
+    dependencies=IN_WORKSPACE,
+)
+async def share(
+    key: IdOrSlug, work: NamedDependency[RequestContext], data: JSONBody[SharePrompt | None] = None
+) -> SharedPrompt:
+    """Shares a prompt with other workspaces: they may read, use and fork it, but not change it. Without a body, all
+    workspaces of the organisation may.
+    """
+    async with work.write_session(work.place) as session:
+        row = await PROMPTS.get(session, key)
+        version = await kit.find_by_number(session, row, row["default_version"])
+        row = await share_prompt(session, row, data or SharePrompt(), version["id"])
+        return to_shared_prompt(row)
+
+
+@delete(
+    "/{key:str}/share",
+    status_code=200,
+    guards=[SHARE_GUARD],
+    summary="Stop sharing prompt",
+    tags=TAGS,
+    dependencies=IN_WORKSPACE,
+)
+async def stop_sharing(key: IdOrSlug, work: NamedDependency[RequestContext]) -> EmptyResponse:
+    """Ends the sharing of a prompt, as `unshare` does."""
+    return await _unshare(key, work)
+
+
+@route(
+    "/{key:str}/unshare",
+    http_method=["POST", "PUT", "DELETE"],
+    status_code=200,
+    guards=[SHARE_GUARD],
+    summary="Unshare prompt",
+    tags=TAGS,
+    dependencies=IN_WORKSPACE,
+)
+async def unshare(key: IdOrSlug, work: NamedDependency[RequestContext]) -> EmptyResponse:
+    """Ends the sharing of a prompt. Forks in other workspaces stay as they are."""
+    return await _unshare(key, work)
+
+
+@route(
+    "/{key:str}/fork",
+    http_method=["POST", "PUT"],
+    status_code=200,
+    guards=[FORK_GUARD],
+    summary="Fork prompt",
+    tags=TAGS,
+)
+async def fork(
+    key: IdOrSlug, work: NamedDependency[RequestContext], data: JSONBody[ForkPrompt | None] = None
+) -> CreatedPrompt:
+    """Copies a version of a prompt to a new prompt, in the same workspace or in one that it is shared with. Partials that
+    the workspace lacks are copied, too.
+    """
+    wanted = data or ForkPrompt()
+    async with work.write_session(wanted.workspace_id) as session:
+        source = await _find_source(session, key)
+        await session.organisation().check_precondition(prompts, source)
+        workspace_id = session.workspace_id or source["workspace_id"]
+        home = await resolve_collection(session, "collection_id", wanted.collection_id, workspace_id)
+        version = await kit.find_by_number(session, source, wanted.version or source["default_version"])
+        saved = PromptContent.from_version(version)
+        if workspace_id != source["workspace_id"]:
+            used = find_partials(saved.content)
+            await partials.copy_missing(session, source["workspace_id"], workspace_id, used)
+        values: dict[str, Any] = {
+            "name": wanted.name or source["name"],
+            "collection_id": home["id"],
+            "forked_from_prompt_id": source["id"],
+            "forked_from_prompt_version_id": version["id"],
+        }
+        row, version_id = await kit.create_prompt(session, workspace_id, values, saved)
+        warnings = await kit.find_warnings(session, row, saved)
+        return CreatedPrompt(id=row["id"], slug=row["slug"], version_id=version_id, warnings=warnings)
+
+
+async def _unshare(key: str, work: RequestContext) -> EmptyResponse:
+    async with work.write_session(work.place) as session:
+        await unshare_prompt(session, await PROMPTS.get(session, key))
+        return EmptyResponse()
+
+
+async def _find_source(session: TenantSession, key: str) -> Row:
+    """Returns the prompt to copy. A caller that reaches several workspaces may copy from any of them to another."""
+    caller = session.caller
+    row = await session.organisation().find(prompts, key) if caller.workspace_id is None else None
+    if row and "prompts.read" in caller.granted_scopes(row["workspace_id"]):
+        session.set_requested_row(prompts, row)
+        return row
+    return await kit.get_readable_prompt(session, key)
+
+
+routes = [share, stop_sharing, unshare, fork]

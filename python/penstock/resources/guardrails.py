@@ -1,0 +1,308 @@
+"""Guardrails: checks of requests and responses that workspaces and organisations save. Every version is stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+from sqlalchemy import or_
+
+from penstock import engine
+from penstock.authorization import require_scopes
+from penstock.ids import new_id
+from penstock.kit import guardrails as kit
+from penstock.kit import shared_fields, versions
+from penstock.kit.compat import SHOWN_OPTION
+from penstock.kit.guardrail_defaults import reject_if_in_use
+from penstock.kit.guardrails import GUARDRAILS, Actions, Check
+from penstock.kit.listing import PageRequest
+from penstock.kit.shared_fields import IdOrSlug, WorkspaceFilter
+from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.schemas import EmptyResponse, ListResponse, field_error, row_to_struct, sent_fields
+from penstock.secrets import guardrail_credentials
+from penstock.store.guardrail_tables import guardrails
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+    from penstock.store.tenant import Row
+
+TAGS = ["Guardrails"]
+# Ids that one request lists.
+MAX_IDS = 1000
+
+VersionId = Annotated[str, Meta(description="id of the version")]
+IdsFilter = Annotated[str | None, QueryParameter(description="only the guardrails with these ids, separated by commas")]
+OrganisationFilter = Annotated[
+    str | None, QueryParameter(description="id of the organisation: only the guardrails that no workspace owns")
+]
+
+
+class CreateGuardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A guardrail to save, for a workspace or for the organisation."""
+
+    name: shared_fields.Name
+    checks: kit.ChecksField
+    actions: kit.ActionsField = msgspec.field(default_factory=Actions)
+    workspace_id: Annotated[
+        str | None, Meta(description="id or slug of the workspace that owns it; default: the workspace of the key")
+    ] = None
+    organisation_id: Annotated[
+        str | None, Meta(description="id of the organisation, if it owns the guardrail and no workspace does")
+    ] = None
+
+
+class UpdateGuardrail(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Fields of a guardrail to update; omitted fields keep their values."""
+
+    name: shared_fields.OptionalName = UNSET
+    checks: kit.OptionalChecks = UNSET
+    actions: kit.OptionalActions = UNSET
+    status: Annotated[
+        Literal["active", "archived"] | UnsetType, Meta(description="an archived guardrail cannot be used")
+    ] = UNSET
+
+
+class SavedGuardrail(msgspec.Struct, frozen=True):
+    """The ids of a guardrail that was created or updated."""
+
+    id: shared_fields.Id
+    slug: shared_fields.Slug
+    version_id: VersionId
+    object: shared_fields.ObjectType = "guardrail"
+
+
+class GuardrailSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One guardrail in a list."""
+
+    id: shared_fields.Id
+    slug: shared_fields.Slug
+    name: shared_fields.Name
+    organisation_id: shared_fields.OrganisationId
+    workspace_id: Annotated[
+        str | None, Meta(description="id of the workspace that owns it; null if the organisation does")
+    ]
+    status: shared_fields.ArchiveStatus
+    owner_id: shared_fields.CreatedBy
+    updated_by: Annotated[str | None, Meta(description="id of the user or key that changed it last")]
+    version_id: VersionId
+    created_at: shared_fields.CreatedAt
+    last_updated_at: shared_fields.UpdatedAt
+    object: shared_fields.ObjectType = "guardrail"
+
+
+class GuardrailDetail(GuardrailSummary, frozen=True, kw_only=True):
+    """One guardrail with its checks."""
+
+    checks: Annotated[list[Check], Meta(description="its checks, with their credentials masked")]
+    actions: kit.ActionsField
+
+
+class CheckDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A check that guardrails may have."""
+
+    id: shared_fields.Id
+    name: shared_fields.Name
+    description: Annotated[str, Meta(description="what it checks")]
+    hooks: Annotated[list[str], Meta(description="`input`: it checks requests; `output`: it checks responses")]
+    parameters: Annotated[dict[str, Any], Meta(description="JSON Schema of its parameters")]
+    secrets: Annotated[list[str], Meta(description="names of the parameters that hold credentials")]
+
+
+@get(
+    "/checks",
+    guards=[
+        require_scopes(
+            *(f"{kind}.{verb}" for kind in ("guardrails", "organisation_guardrails") for verb in ("list", "read"))
+        )
+    ],
+    summary="List checks",
+    tags=TAGS,
+)
+async def list_checks() -> ListResponse[CheckDescription]:
+    """Lists the checks that guardrails may have, with the JSON Schema of their parameters."""
+    found = msgspec.convert(engine.guardrail_checks(), list[CheckDescription])
+    return ListResponse(len(found), found)
+
+
+@post("/", status_code=200, guards=[kit.require_either_scope("create")], summary="Create guardrail", tags=TAGS)
+async def create_guardrail(data: JSONBody[CreateGuardrail], work: NamedDependency[RequestContext]) -> SavedGuardrail:
+    """Saves a guardrail of a workspace, or of the organisation. Exactly one of `workspace_id` and `organisation_id`
+    decides which; a key of a workspace may leave out both.
+    """
+    if data.workspace_id is not None and data.organisation_id is not None:
+        raise field_error("organisation_id", "is not allowed together with workspace_id; send one of them")
+    content = await kit.make_content(kit.checks_to_builtins(data.checks), kit.actions_to_builtins(data.actions))
+    async with work.write_session(data.workspace_id) as session:
+        workspace_id = kit.choose_owner(session, data.organisation_id)
+        session.require_any_scope(kit.scope_for_verb(workspace_id, "create"))
+        row_id = new_id()
+        row = await GUARDRAILS.create(
+            session,
+            {
+                "id": row_id,
+                "workspace_id": workspace_id,
+                "slug": await session.generate_unused_slug(guardrails, "pg", data.name, 6),
+                "name": data.name,
+                **await kit.seal_content(session, row_id, content),
+                "status": kit.ACTIVE,
+                "owner_id": session.caller.actor_id,
+                "updated_by": session.caller.actor_id,
+            },
+        )
+        await kit.save_version(session, row, content)
+        return SavedGuardrail(row["id"], row["slug"], row["version_id"])
+
+
+@get("/", guards=[kit.require_either_scope("list")], summary="List guardrails", tags=TAGS)
+async def list_guardrails(
+    work: NamedDependency[RequestContext],
+    page: NamedDependency[PageRequest],
+    workspace_id: WorkspaceFilter = None,
+    organisation_id: OrganisationFilter = None,
+    ids: IdsFilter = None,
+) -> ListResponse[GuardrailSummary]:
+    """Lists guardrails, newest first: those of a workspace or of the organisation, or all that the key may see."""
+    if workspace_id is not None and organisation_id is not None:
+        raise field_error("organisation_id", "is not allowed together with workspace_id; send one of them")
+    conditions: list[ColumnElement[bool]] = []
+    if ids is not None:
+        wanted = [part for text in ids.split(",") if (part := text.strip())]
+        if len(wanted) > MAX_IDS:
+            raise field_error("ids", f"has {len(wanted)} ids: at most {MAX_IDS} are allowed")
+        conditions.append(guardrails.c.id.in_(wanted))
+    async with work.read_session(workspace_id) as session:
+        if organisation_id is not None:
+            kit.choose_owner(session, organisation_id)
+            session.require_any_scope(kit.scope_for_verb(None, "list"))
+            conditions.append(guardrails.c.workspace_id.is_(None))
+        else:
+            conditions.append(_listed_condition(session))
+        total, rows = await GUARDRAILS.list_page(session, page, conditions)
+        return ListResponse(total, [row_to_struct(GuardrailSummary, row) for row in rows])
+
+
+def _listed_condition(session: TenantSession) -> ColumnElement[bool]:
+    """Returns the SQL condition for the guardrails that the scopes of the caller allow it to list."""
+    is_organisations = guardrails.c.workspace_id.is_(None)
+    conditions = {
+        kit.scope_for_verb("some", "list"): ~is_organisations,
+        kit.scope_for_verb(None, "list"): is_organisations,
+    }
+    return or_(*(condition for scope, condition in conditions.items() if scope in session.granted_scopes))
+
+
+@get("/{key:str}", guards=[kit.require_either_scope("read")], summary="Get guardrail", tags=TAGS)
+async def get_guardrail(
+    key: IdOrSlug, work: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
+) -> GuardrailDetail:
+    """Returns a guardrail with its credentials masked."""
+    async with work.read_session(workspace_id) as session:
+        return row_to_struct(GuardrailDetail, await kit.get_guardrail(session, key, "read"))
+
+
+@get(
+    "/{key:str}/versions",
+    guards=[kit.require_either_scope("read")],
+    summary="List versions of a guardrail",
+    tags=TAGS,
+)
+async def list_versions(
+    key: IdOrSlug,
+    work: NamedDependency[RequestContext],
+    page: NamedDependency[PageRequest],
+    workspace_id: WorkspaceFilter = None,
+) -> ListResponse[GuardrailDetail]:
+    """Lists the versions of a guardrail, newest first."""
+    async with work.read_session(workspace_id) as session:
+        row = await kit.get_guardrail(session, key, "read")
+        total, rows = await versions.list_versions(session, row["id"], page)
+        return ListResponse(total, [_to_version_detail(row, version) for version in rows])
+
+
+@put(
+    "/{key:str}",
+    guards=[kit.require_either_scope("update")],
+    summary="Update guardrail",
+    tags=TAGS,
+    opt={SHOWN_OPTION: GuardrailDetail},
+)
+async def update_guardrail(
+    key: IdOrSlug,
+    data: JSONBody[UpdateGuardrail],
+    work: NamedDependency[RequestContext],
+    workspace_id: WorkspaceFilter = None,
+) -> SavedGuardrail:
+    """Updates a guardrail. Changed checks or actions become a new version, a new name does not; credentials that are
+    sent back masked are unchanged. Requests use the new version at once.
+    """
+    values: dict[str, Any] = {name: value for name, value in sent_fields(data).items() if name in {"name", "status"}}
+    async with work.write_session(workspace_id) as session:
+        before = await kit.get_guardrail(session, key, "update")
+        # The precondition applies even if the request changes nothing.
+        await session.check_precondition(guardrails, before)
+        await work.check_unchanged(session, row_to_struct(GuardrailDetail, before))
+        if values.get("status") == kit.ARCHIVED and before["status"] != kit.ARCHIVED:
+            await reject_if_in_use(session, before)
+        old = await kit.open_content(session, before, before)
+        content = await _changed_content(session, before, data, old)
+        is_changed = not content.is_same(old)
+        if is_changed:
+            values |= await kit.seal_content(session, before["id"], content)
+        row = await GUARDRAILS.update(session, before, {**values, "updated_by": session.caller.actor_id})
+        if is_changed:
+            await kit.save_version(session, row, content)
+        return SavedGuardrail(row["id"], row["slug"], row["version_id"])
+
+
+@delete(
+    "/{key:str}",
+    status_code=200,
+    guards=[kit.require_either_scope("delete")],
+    summary="Delete guardrail",
+    tags=TAGS,
+)
+async def delete_guardrail(
+    key: IdOrSlug, work: NamedDependency[RequestContext], workspace_id: WorkspaceFilter = None
+) -> EmptyResponse:
+    """Deletes a guardrail with its versions. Rejects one that is a default or that a config names."""
+    async with work.write_session(workspace_id) as session:
+        row = await kit.get_guardrail(session, key, "delete")
+        await reject_if_in_use(session, row)
+        await versions.delete_versions(session, row["id"])
+        await GUARDRAILS.delete(session, row)
+        return EmptyResponse()
+
+
+async def _changed_content(session: TenantSession, row: Row, data: UpdateGuardrail, old: kit.Content) -> kit.Content:
+    """Returns the content of a guardrail after an update."""
+    if data.checks is UNSET and data.actions is UNSET:
+        return old
+    actions = old.actions if data.actions is UNSET else kit.actions_to_builtins(data.actions)
+    if data.checks is UNSET:
+        return kit.Content(old.checks, actions)
+    checks = kit.checks_to_builtins(data.checks)
+    older = (
+        await kit.load_older_checks(session, row) if guardrail_credentials.has_unknown_masks(checks, old.checks) else []
+    )
+    return await kit.make_content(checks, actions, old.checks, older)
+
+
+def _to_version_detail(row: Row, version: Row) -> GuardrailDetail:
+    shown = {**row, **version["content"], "updated_by": version["created_by"], "created_at": version["created_at"]}
+    return row_to_struct(GuardrailDetail, shown, version_id=version["id"])
+
+
+routes = [
+    list_checks,
+    create_guardrail,
+    list_guardrails,
+    get_guardrail,
+    list_versions,
+    update_guardrail,
+    delete_guardrail,
+]

@@ -1,0 +1,155 @@
+"""OpenTelemetry ingest: spans and log records of other programs become logs of the key's workspace."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from litestar import Request, post
+from litestar.di import NamedDependency
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.authorization import require_scopes
+from penstock.kit.custom_logs import CustomLogWriter, find_log_origin
+from penstock.kit.log_service import LogService
+from penstock.kit.otel_ingest import MAX_BODY_BYTES, LogReader, read_body
+from penstock.kit.tenant_session import RequestContext
+from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.kit.otel_ingest import ReceivedLogs
+
+TAGS = ["OpenTelemetry"]
+GUARDS = [require_scopes("completions.write"), require_scopes("logs.write")]
+REFUSALS = {
+    413: f"The decompressed body has more than {MAX_BODY_BYTES} bytes.",
+    415: "The body is not JSON, or is compressed with something else than gzip.",
+}
+_Reason = Annotated[str, Meta(description="why the first one was rejected")]
+
+
+class OtlpOperation(Operation):
+    """Operation whose body the route decodes itself, because it may be compressed."""
+
+    def __post_init__(self) -> None:
+        """Describes the body."""
+        schema = Schema(
+            type=OpenAPIType.OBJECT, description="`ExportTraceServiceRequest` or `ExportLogsServiceRequest`"
+        )
+        self.request_body = RequestBody(
+            content={"application/json": OpenAPIMediaType(schema=schema)},
+            description="OTLP as JSON, optionally compressed with gzip",
+            required=True,
+        )
+
+
+class RejectedSpans(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Spans that were not accepted."""
+
+    rejected_spans: Annotated[str, Meta(description="number of rejected spans, as text")]
+    error_message: _Reason
+
+
+class TracesResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Confirmation of spans."""
+
+    partial_success: Annotated[
+        RejectedSpans | UnsetType, Meta(description="present if spans were rejected; they must not be sent again")
+    ] = UNSET
+
+
+class RejectedLogRecords(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Log records that were not accepted."""
+
+    rejected_log_records: Annotated[str, Meta(description="number of rejected log records, as text")]
+    error_message: _Reason
+
+
+class LogsResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Confirmation of log records."""
+
+    partial_success: Annotated[
+        RejectedLogRecords | UnsetType,
+        Meta(description="present if log records were rejected; they must not be sent again"),
+    ] = UNSET
+
+
+@post(
+    "/v1/traces",
+    status_code=200,
+    guards=GUARDS,
+    summary="Create logs from spans",
+    tags=TAGS,
+    operation_class=OtlpOperation,
+    opt={"refuses": REFUSALS},
+)
+async def create_logs_from_spans(
+    request: Request[Any, Any, Any],
+    work: NamedDependency[RequestContext],
+    log_service: NamedDependency[LogService],
+    custom_logs: NamedDependency[CustomLogWriter],
+    settings: NamedDependency[Settings],
+) -> TracesResponse:
+    """Saves the spans of an OTLP request as logs. A span that is sent again is stored once."""
+    found = await _save(request, work, log_service, custom_logs, settings, LogReader.read_spans)
+    if not found.rejected:
+        return TracesResponse()
+    return TracesResponse(partial_success=RejectedSpans(rejected_spans=str(found.rejected), error_message=found.reason))
+
+
+@post(
+    "/v1/logs",
+    status_code=200,
+    guards=GUARDS,
+    summary="Create logs from log records",
+    tags=TAGS,
+    operation_class=OtlpOperation,
+    opt={"refuses": REFUSALS},
+)
+async def create_logs_from_log_records(
+    request: Request[Any, Any, Any],
+    work: NamedDependency[RequestContext],
+    log_service: NamedDependency[LogService],
+    custom_logs: NamedDependency[CustomLogWriter],
+    settings: NamedDependency[Settings],
+) -> LogsResponse:
+    """Saves the log records of an OTLP request as logs."""
+    found = await _save(request, work, log_service, custom_logs, settings, LogReader.read_log_records)
+    if not found.rejected:
+        return LogsResponse()
+    return LogsResponse(
+        partial_success=RejectedLogRecords(rejected_log_records=str(found.rejected), error_message=found.reason)
+    )
+
+
+async def _save(
+    request: Request[Any, Any, Any],
+    work: RequestContext,
+    log_service: LogService,
+    custom_logs: CustomLogWriter,
+    settings: Settings,
+    read: Callable[[LogReader, bytes], ReceivedLogs],
+) -> ReceivedLogs:
+    headers = request.headers
+    body = await request.body()
+    async with work.ingest_session() as session:
+        session.require_any_scope("completions.write")
+        origin = await find_log_origin(session, log_service)
+        reader = LogReader(session.bound_workspace_id, settings.log_store.keep_days)
+        # A large body takes time to decode.
+        content = await asyncio.to_thread(
+            read_body, body, headers.get("content-type", ""), headers.get("content-encoding", "")
+        )
+        found = await asyncio.to_thread(read, reader, content)
+        _, frames = await custom_logs.encode_frames(
+            [item.log for item in found.logs], origin, [item.identity for item in found.logs]
+        )
+        await log_service.append(frames)
+    return found
+
+
+routes = [create_logs_from_spans, create_logs_from_log_records]

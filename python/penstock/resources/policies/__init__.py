@@ -1,0 +1,1 @@
+"""Policies: limits on groups of requests of a workspace."""

@@ -1,0 +1,200 @@
+"""Saved prompts: templates with the provider, the model and the parameters of their requests. Every version is stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from litestar import get
+from litestar.di import NamedDependency, Provide
+from litestar.params import QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+from sqlalchemy import or_, select
+
+from penstock.authorization import require_scopes
+from penstock.errors import InvalidError, join_problems
+from penstock.kit import prompts as kit
+from penstock.kit import shared_fields
+from penstock.kit.crud_routes import CrudRoutes, workspace_request_context
+from penstock.kit.listing import PageRequest
+from penstock.kit.prompt_collections import find_home, resolve_collection
+from penstock.kit.prompt_sharing import SharedPrompt, to_shared_prompt
+from penstock.kit.prompts import PROMPTS, PromptContent, PromptSummary, VersionFields
+from penstock.kit.saved_providers import WarningsField
+from penstock.kit.shared_fields import IdOrSlug
+from penstock.kit.tenant_session import RequestContext, TenantSession
+from penstock.resources import _prompt_sharing, _prompt_versions
+from penstock.resources._prompt_versions import CreatedPrompt, PromptDetail, render_prompt
+from penstock.schemas import ListResponse, row_to_struct, sent_fields
+from penstock.store.prompt_tables import collections, prompts
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement
+
+    from penstock.store.tenant import Row
+
+TAGS = _prompt_versions.TAGS
+
+CollectionField = Annotated[
+    str | None, Meta(description="id or slug of the collection; default: the default one of the workspace")
+]
+CollectionFilter = Annotated[str | None, QueryParameter(description="id or slug of a collection")]
+SearchFilter = Annotated[str | None, QueryParameter(description="part of the name or slug, ignoring case")]
+SharedFilter = Annotated[
+    Literal["shared"] | None, QueryParameter(description="`shared`: prompts that other workspaces share with this one")
+]
+ShowShare = Annotated[bool, QueryParameter(description="true: with the fields that say how each prompt is shared")]
+
+
+class CreatePrompt(VersionFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A prompt to create."""
+
+    name: shared_fields.Name
+    string: kit.TemplateField
+    parameters: kit.ParametersField
+    virtual_key: kit.VirtualKeyField
+    model: kit.ModelField = None
+    collection_id: CollectionField = None
+    slug: shared_fields.ChosenSlug = None
+    workspace_id: shared_fields.WorkspaceIdOrSlug = None
+
+
+class UpdatePrompt(VersionFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Fields of a prompt to change. Fields of the template make a new version."""
+
+    patch: Annotated[
+        bool, Meta(description="true: a new version takes the fields that are not sent from the newest version")
+    ] = False
+    name: shared_fields.OptionalName = UNSET
+    collection_id: Annotated[str | UnsetType, Meta(description="id or slug of the collection to move it to")] = UNSET
+    status: Annotated[
+        Literal["active", "archived"] | UnsetType, Meta(description="an archived prompt cannot be used")
+    ] = UNSET
+    string: Annotated[str | UnsetType, Meta(description="template; if it differs, it makes a new version")] = UNSET
+    parameters: Annotated[
+        dict[str, Any] | UnsetType, Meta(description="parameters of the request, such as `max_tokens`")
+    ] = UNSET
+    virtual_key: Annotated[
+        kit.ProviderSlug | UnsetType, Meta(description="slug of the saved provider that requests are sent to")
+    ] = UNSET
+    model: Annotated[kit.ModelName | UnsetType | None, Meta(description="name of the model")] = UNSET
+
+
+class UpdatedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """The version of a prompt after a change of its template; empty if only other fields were changed."""
+
+    id: Annotated[str | UnsetType, Meta(description="its id")] = UNSET
+    slug: Annotated[str | UnsetType, Meta(description="its slug")] = UNSET
+    prompt_version_id: Annotated[str | UnsetType, Meta(description="id of its newest version")] = UNSET
+    warnings: WarningsField = UNSET
+
+
+async def create_prompt(session: TenantSession, data: CreatePrompt) -> CreatedPrompt:
+    """Creates a prompt. Its first version is the one that requests use, until another one is published."""
+    home = await find_home(session, "collection_id", data.collection_id)
+    fields = sent_fields(data)
+    values = {"name": data.name, "slug": data.slug, "collection_id": home["id"]}
+    made = kit.merge_fields(fields, None)
+    row, version_id = await kit.create_prompt(session, home["workspace_id"], values, made)
+    warnings = await kit.find_warnings(session, row, made)
+    return CreatedPrompt(id=row["id"], slug=row["slug"], version_id=version_id, warnings=warnings)
+
+
+@get(
+    "/",
+    guards=[require_scopes("prompts.list")],
+    summary="List prompts",
+    tags=TAGS,
+    dependencies={"work": Provide(workspace_request_context, sync_to_thread=False)},
+)
+async def list_prompts(
+    work: NamedDependency[RequestContext],
+    page: NamedDependency[PageRequest],
+    collection_id: CollectionFilter = None,
+    search: SearchFilter = None,
+    type: SharedFilter = None,  # noqa: A002 - name of the query parameter
+    show_prompt_share: ShowShare = False,
+) -> ListResponse[PromptSummary | SharedPrompt]:
+    """Lists the prompts of a workspace, newest first."""
+    conditions: list[ColumnElement[bool]] = []
+    if collection_id:
+        is_named = or_(collections.c.id == collection_id, collections.c.slug == collection_id)
+        conditions.append(prompts.c.collection_id.in_(select(collections.c.id).where(is_named)))
+    if search:
+        conditions.append(or_(*(prompts.c[name].icontains(search, autoescape=True) for name in ("name", "slug"))))
+    async with work.read_session(work.place) as session:
+        tenant = session
+        if type == "shared":
+            tenant = session.organisation()
+            conditions += kit.shared_conditions(session.workspace_ids)
+        total, rows = await PROMPTS.list_page(tenant, page, conditions)
+        return ListResponse(total, [_to_summary(row, with_share=show_prompt_share) for row in rows])
+
+
+@get(
+    "/{key:str}",
+    guards=[require_scopes("prompts.read")],
+    summary="Get prompt",
+    tags=TAGS,
+    dependencies={"work": Provide(workspace_request_context, sync_to_thread=False)},
+)
+async def get_prompt(
+    key: IdOrSlug, work: NamedDependency[RequestContext], version: kit.VersionSelector = None
+) -> PromptDetail:
+    """Returns a prompt with one of its versions. Prompts that other workspaces share can be read, too."""
+    async with work.read_session(work.place) as session:
+        row = await kit.get_readable_prompt(session, key)
+        return await render_prompt(session, row, await kit.select_version(session, row, version))
+
+
+async def update_prompt(session: TenantSession, row: Row, data: UpdatePrompt) -> UpdatedPrompt:
+    """Changes a prompt. A changed template becomes a new version, which requests use once it is published.
+
+    Without `patch`, a new version needs `string`, `parameters`, `virtual_key` and `model`.
+    """
+    await session.check_precondition(prompts, row)
+    values: dict[str, Any] = {name: value for name in ("name", "status") if (value := getattr(data, name)) is not UNSET}
+    if data.collection_id is not UNSET:
+        home = await resolve_collection(session, "collection_id", data.collection_id, row["workspace_id"])
+        values["collection_id"] = home["id"]
+    fields = {name: value for name, value in sent_fields(data).items() if name in kit.VERSION_FIELDS}
+    if not fields:
+        await PROMPTS.update(session, row, values)
+        return UpdatedPrompt()
+    latest = await kit.select_version(session, row, None)
+    before = PromptContent.from_version(latest)
+    if not data.patch and (problems := kit.missing_fields(fields)):
+        raise InvalidError(join_problems(problems), problems)
+    made = kit.merge_fields(fields, before if data.patch else None)
+    version_id: str = latest["id"]
+    if not kit.is_same(made, before):
+        changed, version_id = await kit.add_version(session, row, made)
+        values |= changed
+    await PROMPTS.update(session, row, values)
+    warnings = await kit.find_warnings(session, row, made)
+    return UpdatedPrompt(id=row["id"], slug=row["slug"], prompt_version_id=version_id, warnings=warnings)
+
+
+async def delete_prompt(session: TenantSession, row: Row) -> None:
+    """Deletes a prompt with all of its versions. Forks of it stay."""
+    await kit.delete_prompt(session, row)
+
+
+def _to_summary(row: Row, *, with_share: bool) -> PromptSummary:
+    return to_shared_prompt(row) if with_share else row_to_struct(PromptSummary, row)
+
+
+async def _render_newest(session: TenantSession, rows: list[Row]) -> list[PromptDetail]:
+    return [await render_prompt(session, row, await kit.select_version(session, row, None)) for row in rows]
+
+
+CRUD_ROUTES = CrudRoutes(PROMPTS, "prompt", TAGS)
+routes = [
+    CRUD_ROUTES.create_route(CreatePrompt, CreatedPrompt, create_prompt),
+    list_prompts,
+    get_prompt,
+    CRUD_ROUTES.update_route(UpdatePrompt, UpdatedPrompt, update_prompt, PromptDetail, _render_newest),
+    CRUD_ROUTES.delete_route(delete_prompt),
+    *_prompt_versions.routes,
+    *_prompt_sharing.routes,
+]

@@ -1,0 +1,78 @@
+"""Settings of S3 buckets: the form of their URLs, and the checks of endpoint and credentials. Two sections have them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from penstock.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.settings.secret import Secret
+
+FOLDER = "folder"
+BUCKET_NAME_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,255}")
+
+
+class BucketSection(Protocol):
+    """A settings section that says how a bucket is reached."""
+
+    @property
+    def s3_endpoint_url(self) -> str:
+        """URL of the service; empty for Amazon S3."""
+        ...
+
+    @property
+    def s3_region(self) -> str:
+        """Region of the bucket."""
+        ...
+
+    @property
+    def s3_access_key_id(self) -> str:
+        """Access key of the bucket."""
+        ...
+
+    @property
+    def s3_secret_access_key(self) -> Secret | None:
+        """Secret of the access key."""
+        ...
+
+
+def validate_bucket(name: str, key: str, store: str, section: BucketSection) -> Iterator[Problem]:
+    """Yields the validation errors of the section `name`, whose setting `key` is a folder or a bucket: `store`."""
+    if store != FOLDER and not _is_bucket_url(store):
+        why = f"{_show_value(store)} is not allowed: expected `folder`, `s3://bucket` or `s3://bucket/prefix`"
+        yield Problem(f"{name}.{key}", why)
+    if section.s3_endpoint_url and not _is_http_url(section.s3_endpoint_url):
+        shown = _show_value(section.s3_endpoint_url)
+        why = f"{shown} is not allowed: expected a URL with http:// or https://, without credentials"
+        yield Problem(f"{name}.s3_endpoint_url", why)
+    if bool(section.s3_access_key_id) != bool(section.s3_secret_access_key):
+        why = f"is not allowed without {name}.s3_secret_access_key, nor that without it: set both or none"
+        yield Problem(f"{name}.s3_access_key_id", why)
+
+
+def _show_value(text: str) -> str:
+    # A URL may contain a password.
+    return "the value" if "@" in text else repr(text)
+
+
+def _is_bucket_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    is_plain = not parts.query and not parts.fragment
+    return parts.scheme == "s3" and is_plain and BUCKET_NAME_PATTERN.fullmatch(parts.netloc) is not None
+
+
+def _is_http_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        is_plain = "@" not in parts.netloc
+        return parts.scheme in {"http", "https"} and is_plain and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

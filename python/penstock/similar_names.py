@@ -1,0 +1,40 @@
+"""Suggestions for misspelt names: "did you mean". Comparing names is slow, and clients choose the names, so the length
+of a name, the number of candidates and the number of suggestions in a response are bounded.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Similarity from which a name counts as misspelt.
+MIN_SIMILARITY = 0.7
+MAX_NAME_CHARS = 64
+MAX_CANDIDATES = 300
+# Names in one response that are compared with the candidates.
+MAX_SUGGESTIONS = 10
+
+
+class NameSuggester:
+    """Finds similar names for the misspelt names of one response."""
+
+    def __init__(self, suggestions: int = MAX_SUGGESTIONS) -> None:
+        """Takes the number of names that may be compared."""
+        self._left = suggestions
+
+    def find(self, name: str, candidates: Iterable[str]) -> str | None:
+        """Returns the candidate most similar to a name; `None` if none is similar, or if no suggestions are left."""
+        if self._left <= 0:
+            return None
+        self._left -= 1
+        cut_name = name[:MAX_NAME_CHARS]
+        # Names of very different lengths are never similar. Without them, the ones that matter fit the limit.
+        shortest = MIN_SIMILARITY * len(cut_name) / (2 - MIN_SIMILARITY)
+        longest = (2 - MIN_SIMILARITY) * len(cut_name) / MIN_SIMILARITY
+        possible = (one for one in candidates if shortest <= len(one) <= longest)
+        similar = get_close_matches(cut_name, list(islice(possible, MAX_CANDIDATES)), n=1, cutoff=MIN_SIMILARITY)
+        return similar[0] if similar else None

@@ -1,0 +1,74 @@
+"""Guardrails in the snapshot, in sections. They are encoded here and not by the database, which cannot decrypt the
+credentials of their checks.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import or_, select
+
+from penstock.errors import DecryptionError
+from penstock.kit.guardrails import ACTIVE, to_engine_document
+from penstock.secrets import config_credentials
+from penstock.snapshot.sectioned_table import ROW_SKIPPED, CheckedTable
+from penstock.store.guardrail_tables import guardrails
+from penstock.store.tables import workspaces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement, RowMapping, Select
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from penstock.secrets.vault import Vault
+    from penstock.snapshot.sectioned_table import SectionRows
+
+log = logging.getLogger("penstock")
+
+
+class GuardrailTable(CheckedTable):
+    """The table of guardrails, each with its newest version."""
+
+    def __init__(self, vault: Vault) -> None:
+        """Prepares the table; no section is read yet."""
+        super().__init__(guardrails, _select_active)
+        self._vault = vault
+
+    async def _query_rows(
+        self, connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
+    ) -> dict[str, SectionRows]:
+        query = self._rows(connection.dialect.name == "postgresql").add_columns(self._digits.label("digits"))
+        found: dict[str, list[bytes]] = {}
+        for row in (await connection.execute(query.where(*conditions).order_by(guardrails.c.id))).mappings():
+            try:
+                encoded = msgspec.json.encode(await self._to_engine_row(connection, row))
+            except DecryptionError as error:
+                # One bad row must not stop publishing for everyone.
+                log.warning(ROW_SKIPPED, "guardrail", row["slug"], error)
+                continue
+            found.setdefault(row["digits"], []).append(encoded)
+        return {digits: (b",".join(rows), len(rows), None) for digits, rows in found.items()}
+
+    async def _to_engine_row(self, connection: AsyncConnection, row: RowMapping) -> dict[str, Any]:
+        checks = row["checks"]
+        if row["sealed"]:
+            secrets = config_credentials.decode_secrets(await self._vault.open(connection, row["sealed"], row["id"]))
+            checks = config_credentials.join_credentials(config_credentials.SplitDocument(checks, secrets))
+        return {
+            "id": row["id"],
+            "slug": row["slug"],
+            "workspace": row["workspace_id"],
+            "organisation": row["organisation_id"],
+            "version": row["version_id"],
+            **to_engine_document(checks, row["actions"]),
+        }
+
+
+def _select_active(_is_postgres: bool) -> Select[*tuple[Any, ...]]:
+    """Selects the active guardrails of the organisations and of active workspaces."""
+    is_usable = or_(guardrails.c.workspace_id.is_(None), workspaces.c.status == "active")
+    joined = select(guardrails).outerjoin(workspaces, workspaces.c.id == guardrails.c.workspace_id)
+    return joined.where(guardrails.c.status == ACTIVE, is_usable)

@@ -1,0 +1,184 @@
+"""Snapshot sections with the limits of each workspace. A section is read again when a limit in it changes, and when a
+usage period in it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from sqlalchemy import and_, or_, select
+
+from penstock.kit.integrations import usable_condition
+from penstock.kit.limit_rules import (
+    LimitOwner,
+    embedded_rules,
+    integration_counter_id,
+    rate_policy_rule,
+    usage_policy_rule,
+)
+from penstock.schemas import now
+from penstock.snapshot.append_log import Chunk
+from penstock.snapshot.sectioned_table import section_digits
+from penstock.store.snapshot_sections import LIMITS, limits_section
+from penstock.store.tables import (
+    api_keys,
+    integration_workspaces,
+    integrations,
+    providers,
+    rate_limits_policies,
+    usage_limits_policies,
+    workspaces,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sqlalchemy import ColumnElement, Select, Table
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from penstock.kit.limit_rules import JsonObject
+    from penstock.snapshot.build import StoreData
+    from penstock.store.tenant import Row
+
+    RulesByWorkspace = dict[str, list[JsonObject]]
+
+TABLES_BY_OWNER: dict[str, Table] = {"workspace": workspaces, "api_key": api_keys, "provider": providers}
+
+
+class LimitSection(msgspec.Struct, frozen=True):
+    """One section: its encoded rules, their number, and when the first usage period in it ends in milliseconds."""
+
+    piece: Chunk
+    count: int
+    end: int | None
+
+
+class LimitSections:
+    """All limits of the store, cached in sections of workspaces."""
+
+    def __init__(self) -> None:
+        """Prepares the sections; none is read yet."""
+        self.parts: dict[str, LimitSection] = {}
+
+    def restore(self, stored: StoreData) -> None:
+        """Restores the sections of a stored snapshot."""
+        saved = {name: entry for name, entry in stored.parts.items() if name.startswith(f"{LIMITS}/")}
+        self.parts = {name: LimitSection(stored.pieces[name], count, end) for name, (count, end) in saved.items()}
+
+    async def refresh(self, connection: AsyncConnection, changed: frozenset[str] | None) -> None:
+        """Reads the sections that changed or in which a usage period ended. Reads all sections if `changed` is `None`."""
+        wanted: set[str] | None = None
+        if changed is not None and LIMITS not in changed:
+            wanted = {name for name in changed if name.startswith(f"{LIMITS}/")}
+            wanted |= {name for name, part in self.parts.items() if part.end is not None and part.end <= now()}
+            if not wanted:
+                return
+        digits = None if wanted is None else sorted(name.rpartition("/")[2] for name in wanted)
+        fresh = await _read_sections(connection, digits)
+        kept = {} if wanted is None else {name: part for name, part in self.parts.items() if name not in wanted}
+        self.parts = kept | fresh
+
+    def rules_by_workspace(self) -> RulesByWorkspace:
+        """Returns the rules of each workspace, by its id."""
+        documents = [msgspec.json.decode(part.piece.data) for part in self.parts.values()]
+        return {row["workspace"]: row["limits"] for document in documents for row in document[LIMITS]}
+
+
+async def _read_sections(connection: AsyncConnection, digits: list[str] | None) -> dict[str, LimitSection]:
+    found: RulesByWorkspace = {}
+    for owner, table in TABLES_BY_OWNER.items():
+        for row in await _fetch(connection, _select_owners(table, digits)):
+            _add(found, row["workspace"], embedded_rules(LimitOwner(owner, row["id"], row["slug"]), row))
+    for row in await _fetch(connection, _select_accesses(digits)):
+        owner = LimitOwner("integration", row["id"], row["slug"])
+        counter = integration_counter_id(row["id"], row["workspace"])
+        _add(found, row["workspace"], embedded_rules(owner, _effective_access(row), counter))
+    for row in await _fetch(connection, _select_policies(usage_limits_policies, digits)):
+        _add(found, row["workspace_id"], [usage_policy_rule(row)])
+    llm = rate_limits_policies.c.target == "llm"
+    for row in await _fetch(connection, _select_policies(rate_limits_policies, digits).where(llm)):
+        _add(found, row["workspace_id"], [rate_policy_rule(row)])
+    by_section: dict[str, list[JsonObject]] = {}
+    for workspace_id, rules in sorted(found.items()):
+        row = {"workspace": workspace_id, LIMITS: rules}
+        by_section.setdefault(limits_section(workspace_id), []).append(row)
+    sections: dict[str, LimitSection] = {}
+    for name, rows in by_section.items():
+        sections[name] = _encode_section(name, rows)
+        # Thousands of keys may have limits, and the event loop must stay responsive.
+        await asyncio.sleep(0)
+    return sections
+
+
+async def _fetch(connection: AsyncConnection, query: Select[*tuple[Any, ...]]) -> list[Row]:
+    return [cast("Row", row) for row in (await connection.execute(query)).mappings()]
+
+
+def _add(found: RulesByWorkspace, workspace_id: str, rules: Iterable[JsonObject]) -> None:
+    for rule in rules:
+        found.setdefault(workspace_id, []).append(rule)
+
+
+def _encode_section(name: str, rows: list[JsonObject]) -> LimitSection:
+    rules = [rule for row in rows for rule in row[LIMITS]]
+    ends = [rule["period"]["end"] for rule in rules if rule.get("period", {}).get("end") is not None]
+    piece = Chunk.from_bytes(msgspec.json.encode({"name": name, LIMITS: rows}))
+    return LimitSection(piece, len(rules), min(ends, default=None))
+
+
+def _select_owners(table: Table, digits: list[str] | None) -> Select[*tuple[Any, ...]]:
+    """Selects the active workspaces, keys or providers that have limits."""
+    own = table.c
+    workspace_id = own.id if table is workspaces else own.workspace_id
+    slug = own.slug if "slug" in own else own.name
+    names = (own.id, slug.label("slug"), workspace_id.label("workspace"))
+    query = select(*names, own.usage_limits, own.rate_limits, own.last_reset_at, own.created_at)
+    has_limits = or_(own.usage_limits.is_not(None), own.rate_limits.is_not(None))
+    query = query.where(own.status == "active", has_limits, workspace_id.is_not(None))
+    if table is not workspaces:
+        query = query.join(workspaces, and_(workspaces.c.id == workspace_id, workspaces.c.status == "active"))
+    return query.where(*_in_sections(workspace_id, digits)).order_by(own.id)
+
+
+def _select_accesses(digits: list[str] | None) -> Select[*tuple[Any, ...]]:
+    """Selects the integrations of the organisation that a workspace uses, each with the workspace's own access if it has
+    one.
+    """
+    own, access = integrations.c, integration_workspaces.c
+    uses = (
+        select(providers.c.workspace_id, providers.c.integration_id).where(providers.c.status == "active").distinct()
+    ).subquery()
+    query = (
+        select(own.id, own.slug, own.global_access, own.created_at, uses.c.workspace_id.label("workspace"))
+        .add_columns(*(access[name].label(f"own_{name}") for name in ("id", *ACCESS_COLUMNS)))
+        .join(uses, uses.c.integration_id == own.id)
+        .join(workspaces, and_(workspaces.c.id == uses.c.workspace_id, workspaces.c.status == "active"))
+        .outerjoin(
+            integration_workspaces,
+            and_(access.integration_id == own.id, access.workspace_id == uses.c.workspace_id),
+        )
+        .where(own.status == "active", own.workspace_id.is_(None), usable_condition(uses.c.workspace_id))
+    )
+    return query.where(*_in_sections(uses.c.workspace_id, digits)).order_by(own.id)
+
+
+ACCESS_COLUMNS = ("usage_limits", "rate_limits", "last_reset_at", "created_at")
+
+
+def _effective_access(row: Row) -> JsonObject:
+    """Returns the limits of a workspace at an integration: its own, or else those of all workspaces."""
+    if row["own_id"] is not None:
+        return {name: row[f"own_{name}"] for name in ACCESS_COLUMNS}
+    shared: JsonObject = row["global_access"]
+    return {**{name: shared.get(name) for name in ACCESS_COLUMNS}, "created_at": row["created_at"]}
+
+
+def _select_policies(table: Table, digits: list[str] | None) -> Select[*tuple[Any, ...]]:
+    query = select(table).where(table.c.status == "active")
+    return query.where(*_in_sections(table.c.workspace_id, digits)).order_by(table.c.id)
+
+
+def _in_sections(workspace_id: ColumnElement[str], digits: list[str] | None) -> list[ColumnElement[bool]]:
+    return [] if digits is None else [section_digits(workspace_id).in_(digits)]

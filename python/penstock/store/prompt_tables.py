@@ -1,0 +1,123 @@
+"""Tables of prompts, their partials, collections and labels. The contents of prompts and partials are in `versions`."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, Table, Text
+
+from penstock.store.columns import (
+    JSON_DOCUMENT,
+    NAME,
+    SLUG,
+    UUID,
+    WORD,
+    foreign_key_column,
+    id_column,
+    metadata,
+    timestamp_columns,
+)
+
+
+def _owner_columns() -> list[Column[str] | Index]:
+    return [
+        id_column(),
+        foreign_key_column("organisations"),
+        foreign_key_column("workspaces", ends_with_it=True),
+        Index(None, "workspace_id", "id"),
+        Index(None, "organisation_id", "id"),
+    ]
+
+
+def _version_columns() -> list[Column[int]]:
+    """Returns the number of the version that requests use without naming one, and of the newest version."""
+    return [Column(f"{name}_version", Integer, nullable=False) for name in ("default", "latest")]
+
+
+# Folders of prompts and partials. Each workspace has one that is its default.
+collections = Table(
+    "collections",
+    metadata,
+    *_owner_columns(),
+    Column("slug", SLUG, nullable=False),
+    Column("name", NAME, nullable=False),
+    Column("parent_collection_id", UUID, ForeignKey("collections.id", ondelete="CASCADE")),
+    Column("is_default", Boolean, nullable=False),
+    Column("status", WORD, nullable=False),
+    Column("created_by", UUID),
+    *timestamp_columns(),
+    Index(None, "workspace_id", "slug", unique=True),
+    Index(None, "parent_collection_id"),
+)
+
+prompts = Table(
+    "prompts",
+    metadata,
+    *_owner_columns(),
+    foreign_key_column("collections"),
+    Column("slug", SLUG, nullable=False),
+    Column("name", NAME, nullable=False),
+    Column("status", WORD, nullable=False),
+    # Model of the newest version.
+    Column("model", Text),
+    *_version_columns(),
+    # Other workspaces that may read and use it: `"*"` for all, or a list of ids; null if it is not shared.
+    Column("shared_with", JSON_DOCUMENT),
+    Column("shared_at", BigInteger),
+    Column("shared_by_user_id", UUID),
+    # Default version when it was shared.
+    Column("shared_from_version_id", UUID),
+    # Prompt that it is a copy of, and the copied version.
+    Column("forked_from_prompt_id", UUID),
+    Column("forked_from_prompt_version_id", UUID),
+    Column("created_by", UUID),
+    *timestamp_columns(),
+    Index(None, "workspace_id", "slug", unique=True),
+    Index(None, "collection_id"),
+)
+
+prompt_partials = Table(
+    "prompt_partials",
+    metadata,
+    *_owner_columns(),
+    foreign_key_column("collections"),
+    Column("slug", SLUG, nullable=False),
+    Column("name", NAME, nullable=False),
+    Column("status", WORD, nullable=False),
+    *_version_columns(),
+    # Slugs of the partials that its newest and its default version refer to.
+    Column("partials", JSON_DOCUMENT, nullable=False),
+    Column("created_by", UUID),
+    *timestamp_columns(),
+    Index(None, "workspace_id", "slug", unique=True),
+    Index(None, "collection_id"),
+)
+
+labels = Table(
+    "labels",
+    metadata,
+    *_owner_columns(),
+    Column("name", NAME, nullable=False),
+    Column("description", Text),
+    Column("color_code", WORD),
+    # True for the labels that every workspace has.
+    Column("is_universal", Boolean, nullable=False),
+    # True if moving the label requires the scope `prompts.publish`.
+    Column("protected", Boolean, nullable=False),
+    Column("status", WORD, nullable=False),
+    Column("created_by", UUID),
+    *timestamp_columns(),
+    Index(None, "workspace_id", "name", unique=True),
+)
+
+# Version of a prompt that a label is on. A label is on at most one version of each prompt.
+prompt_labels = Table(
+    "prompt_labels",
+    metadata,
+    *_owner_columns(),
+    foreign_key_column("prompts", ends_with_it=True),
+    foreign_key_column("labels"),
+    Column("number", Integer, nullable=False),
+    Column("created_by", UUID),
+    *timestamp_columns(),
+    Index(None, "prompt_id", "label_id", unique=True),
+    Index(None, "label_id"),
+)
