@@ -1,0 +1,68 @@
+// Client of the management API. Its types come from docs/openapi.json.
+import createClient from "openapi-fetch";
+import type { components, paths } from "../api/schema";
+import { parseError } from "./errors";
+import { gatewayUrl } from "./paths";
+import { csrfHeaders, waitForSignIn } from "./session.svelte";
+
+export type Schema = components["schemas"];
+
+/** Sends a request with the session's token. After an expired session it waits for a sign-in and repeats the request. */
+export async function send(request: Request): Promise<Response> {
+  const copy = request.clone();
+  for (const [name, value] of Object.entries(csrfHeaders())) request.headers.set(name, value);
+  const response = await fetch(request);
+  if (response.status !== 401) return response;
+  await waitForSignIn();
+  return send(copy);
+}
+
+export const api = createClient<paths>({ baseUrl: gatewayUrl.href, fetch: send });
+
+export interface Loaded<T> {
+  data: T;
+  /** State of the object, for If-Match. */
+  etag: string;
+}
+
+interface Answer<T> {
+  data?: T;
+  error?: unknown;
+  response: Response;
+}
+
+/** Returns the body of a response and its entity tag; raises ApiError for an error. */
+export async function load<T>(answer: Promise<Answer<T>>): Promise<Loaded<T>> {
+  const { data, error, response } = await answer;
+  if (!response.ok) throw parseError(response.status, error, response.headers.get("x-request-id") ?? "");
+  return { data: data as T, etag: response.headers.get("etag") ?? "" };
+}
+
+/** Returns the body of a response; raises ApiError for an error. */
+export async function get<T>(answer: Promise<Answer<T>>): Promise<T> {
+  return (await load(answer)).data;
+}
+
+/** Headers of a change that must not overwrite changes of others. */
+export function ifMatch(etag: string): { "if-match"?: string } {
+  return etag ? { "if-match": etag } : {};
+}
+
+/** Header that prevents a repeated request from creating twice. */
+export function once(): { "idempotency-key": string } {
+  return { "idempotency-key": randomId() };
+}
+
+/** Returns a random id. `crypto.randomUUID` exists only on pages with TLS. */
+export function randomId(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Returns the fields that differ from their first values. */
+export function changedFields<T extends object>(before: T, after: T): Partial<T> {
+  const changed: Partial<T> = {};
+  for (const name of Object.keys(after) as (keyof T)[]) {
+    if (JSON.stringify(before[name]) !== JSON.stringify(after[name])) changed[name] = after[name];
+  }
+  return changed;
+}

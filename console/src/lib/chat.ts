@@ -1,0 +1,78 @@
+// Sends requests to models with the API key of the playground, and reads their responses, streamed or whole.
+import { parseError } from "./errors";
+import { responseText } from "./log-detail";
+import { apiUrl } from "./paths";
+import { playgroundKey } from "./playground-key.svelte";
+
+export interface ChatResult {
+  text: string;
+  /** Milliseconds until the first text, and until the end. */
+  firstTextMs: number | null;
+  totalMs: number;
+  inputTokens: number | null;
+  outputTokens: number | null;
+  logId: string;
+}
+
+interface Chunk {
+  choices?: { delta?: { content?: string | null } }[];
+  usage?: { prompt_tokens?: number; completion_tokens?: number } | null;
+  error?: { message?: string };
+}
+
+/** Sends a streamed chat request. `onText` gets the whole text each time that more has arrived. */
+export async function streamChat(path: string, headers: Record<string, string>, body: object, onText: (text: string) => void, signal: AbortSignal): Promise<ChatResult> {
+  const start = performance.now();
+  const response = await fetch(apiUrl(path), {
+    method: "POST",
+    // Without the cookie of the console: the API key alone decides.
+    credentials: "omit",
+    headers: { "content-type": "application/json", "x-gateway-api-key": playgroundKey.text, ...headers },
+    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+    signal,
+  });
+  if (!response.ok) throw parseError(response.status, await response.json().catch(() => null));
+  const result: ChatResult = { text: "", firstTextMs: null, totalMs: 0, inputTokens: null, outputTokens: null, logId: response.headers.get("x-gateway-request-id") ?? "" };
+  const add = (text: string): void => {
+    if (text && result.firstTextMs === null) result.firstTextMs = performance.now() - start;
+    result.text += text;
+    onText(result.text);
+  };
+  if (!response.headers.get("content-type")?.includes("event-stream") || !response.body) {
+    const whole = (await response.json()) as Chunk;
+    takeUsage(result, whole);
+    add(responseText(whole));
+  } else {
+    for await (const data of readEvents(response.body)) {
+      const chunk = JSON.parse(data) as Chunk;
+      if (chunk.error) throw parseError(response.status, chunk);
+      takeUsage(result, chunk);
+      add(chunk.choices?.[0]?.delta?.content ?? "");
+    }
+  }
+  result.totalMs = performance.now() - start;
+  return result;
+}
+
+function takeUsage(result: ChatResult, chunk: Chunk): void {
+  if (!chunk.usage) return;
+  result.inputTokens = chunk.usage.prompt_tokens ?? null;
+  result.outputTokens = chunk.usage.completion_tokens ?? null;
+}
+
+/** Yields the data of server-sent events until the end of the stream. */
+async function* readEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
+  const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
+  let buffer = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    buffer += value ?? "";
+    const lines = buffer.split("\n");
+    buffer = done ? "" : (lines.pop() ?? "");
+    for (const line of lines) {
+      const data = line.startsWith("data:") ? line.slice("data:".length).trim() : "";
+      if (data && data !== "[DONE]") yield data;
+    }
+    if (done) return;
+  }
+}

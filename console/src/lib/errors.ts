@@ -1,0 +1,42 @@
+// Errors of the management API, with the problems of each field.
+
+export interface Problem {
+  path: string;
+  message: string;
+}
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+    readonly problems: Problem[] = [],
+    readonly requestId = "",
+  ) {
+    super(message);
+    this.name = "ApiError";
+  }
+}
+
+interface Envelope {
+  data?: { message?: string; errors?: Problem[] };
+  error?: { message?: string };
+}
+
+/** Returns the error that a response describes. */
+export function parseError(status: number, body: unknown, requestId = ""): ApiError {
+  const envelope = (typeof body === "object" && body !== null ? body : {}) as Envelope;
+  const message = envelope.data?.message ?? envelope.error?.message ?? `the gateway answered with status ${status}`;
+  return new ApiError(status, message, envelope.data?.errors ?? [], requestId);
+}
+
+/** Returns the message of any error. */
+export function messageOf(error: unknown): string {
+  if (error instanceof TypeError) return "the gateway cannot be reached";
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** Returns the message of a field, if the error has one. */
+export function problemOf(error: unknown, path: string): string {
+  if (!(error instanceof ApiError)) return "";
+  return error.problems.find((one) => one.path === path || one.path.startsWith(`${path}.`) || one.path.startsWith(`${path}[`))?.message ?? "";
+}

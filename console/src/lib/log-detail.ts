@@ -1,0 +1,76 @@
+// Parts of a log that the sheet shows.
+import type { Schema } from "./api";
+import { gatewayUrl } from "./paths";
+
+export interface Attempt {
+  provider: string;
+  host: string;
+  status: number | null;
+  error: string;
+  start: number;
+  duration: number;
+}
+
+type Dictionary = Record<string, unknown>;
+
+/** Returns the attempts of a request, in milliseconds since it arrived. */
+export function attemptsOf(log: Schema["Log"]): Attempt[] {
+  const listed = (log.details as Dictionary).attempts;
+  if (!Array.isArray(listed)) return [];
+  return listed.map((one: Dictionary) => ({
+    provider: String(one.provider ?? ""),
+    host: String(one.host ?? ""),
+    status: typeof one.status === "number" ? one.status : null,
+    error: String(one.error ?? ""),
+    start: Number(one.start ?? 0),
+    duration: Number(one.duration ?? 0),
+  }));
+}
+
+export function decisionsOf(log: Schema["Log"]): Dictionary[] {
+  const listed = (log.details as Dictionary).decisions;
+  return Array.isArray(listed) ? (listed as Dictionary[]) : [];
+}
+
+/** Returns the text of a response in any of the usual API formats; empty if there is none. */
+export function responseText(body: unknown): string {
+  const found = body as Dictionary | null;
+  if (!found || typeof found !== "object") return "";
+  const choice = (found.choices as Dictionary[] | undefined)?.[0];
+  const message = (choice?.message ?? {}) as Dictionary;
+  if (typeof message.content === "string") return message.content;
+  const blocks = (found.content ?? []) as Dictionary[];
+  if (Array.isArray(blocks)) return blocks.map((block) => (typeof block.text === "string" ? block.text : "")).join("");
+  return "";
+}
+
+export interface ChatMessage {
+  role: string;
+  text: string;
+}
+
+/** Returns the messages of a chat request; content other than text stays JSON. */
+export function chatMessages(body: unknown): ChatMessage[] {
+  const found = (body as Dictionary | null)?.messages;
+  if (!Array.isArray(found)) return [];
+  return found.map((message: Dictionary) => ({
+    role: String(message.role ?? ""),
+    text: typeof message.content === "string" ? message.content : JSON.stringify(message.content, null, 2),
+  }));
+}
+
+const SHELL_QUOTE = /'/g;
+
+/** Returns the request as a curl command. The API key is a variable of the shell, because logs have no credentials. */
+export function curlCommand(log: Schema["Log"]): string {
+  const quote = (text: string): string => `'${text.replace(SHELL_QUOTE, `'\\''`)}'`;
+  const skipped = /^(content-length|host|user-agent|accept-encoding|connection|accept|traceparent|x-forwarded-.*|authorization|x-api-key|cookie)$/;
+  const headers = Object.entries(log.request.headers as Record<string, string>).filter(([name]) => !skipped.test(name));
+  const path = (log.request.url ?? "/").replace(/^\//, "");
+  const parts = [
+    `curl ${quote(gatewayUrl.href + path)} -X ${log.request.method ?? "POST"}`,
+    ...headers.map(([name, value]) => (value === "***" ? `-H "${name}: $PENSTOCK_KEY"` : `-H ${quote(`${name}: ${value}`)}`)),
+    ...(log.request.body ? [`-d ${quote(JSON.stringify(log.request.body))}`] : []),
+  ];
+  return parts.join(" \\\n  ");
+}

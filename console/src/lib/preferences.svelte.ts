@@ -1,0 +1,35 @@
+// Preferences of this browser: theme and time zone.
+
+export type Theme = "system" | "light" | "dark";
+export type Zone = "local" | "utc";
+
+function read<T extends string>(name: string, allowed: readonly T[], usual: T): T {
+  const stored = localStorage.getItem(`penstock.${name}`) as T | null;
+  return stored && allowed.includes(stored) ? stored : usual;
+}
+
+class Preferences {
+  theme = $state<Theme>(read("theme", ["system", "light", "dark"], "system"));
+  zone = $state<Zone>(read("zone", ["local", "utc"], "local"));
+
+  get timeZone(): string {
+    return this.zone === "utc" ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone;
+  }
+
+  setTheme(theme: Theme): void {
+    this.theme = theme;
+    localStorage.setItem("penstock.theme", theme);
+    this.apply();
+  }
+
+  setZone(zone: Zone): void {
+    this.zone = zone;
+    localStorage.setItem("penstock.zone", zone);
+  }
+
+  apply(): void {
+    document.documentElement.dataset.theme = this.theme;
+  }
+}
+
+export const preferences = new Preferences();

@@ -1,0 +1,34 @@
+// Templates of prompts: messages, and the variables in them.
+
+export interface TemplateMessage {
+  role: string;
+  content: string;
+}
+
+/** Returns the messages of a template; `null` if it is no list of messages with texts. */
+export function parseTemplate(template: string): TemplateMessage[] | null {
+  try {
+    const found = JSON.parse(template) as unknown;
+    const isSimple = (one: unknown): one is TemplateMessage =>
+      typeof one === "object" && one !== null && typeof (one as TemplateMessage).content === "string" && Object.keys(one).every((key) => key === "role" || key === "content");
+    return Array.isArray(found) && found.every(isSimple) ? found : null;
+  } catch {
+    return null;
+  }
+}
+
+export function formatTemplate(messages: TemplateMessage[]): string {
+  return JSON.stringify(messages);
+}
+
+/** Returns a template as text that people can compare line by line. */
+export function readableTemplate(template: string): string {
+  const messages = parseTemplate(template);
+  return messages ? messages.map((one) => `[${one.role}]\n${one.content}`).join("\n\n") : template;
+}
+
+/** Returns the names of the variables of a Mustache template, in their order. */
+export function variableNames(template: string): string[] {
+  const names = [...template.matchAll(/\{\{\{?\s*[&#^]?\s*([A-Za-z_][\w.-]*)\s*\}?\}\}/g)].map((match) => match[1] ?? "");
+  return [...new Set(names)];
+}

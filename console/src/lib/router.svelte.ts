@@ -1,0 +1,117 @@
+// Router on the History API. The path chooses the page, and the query holds its whole state, so every view is a link.
+import { consoleUrl, pageUrl } from "./paths";
+
+type Query = Record<string, string | null | undefined>;
+
+class Route {
+  path = $state("");
+  query = $state(new URLSearchParams());
+
+  /** Path segments: the page, then its parameters. */
+  get segments(): string[] {
+    return this.path.split("/").filter(Boolean).map(decodeURIComponent);
+  }
+
+  /** Name of the page. */
+  get page(): string {
+    return this.segments[0] ?? "overview";
+  }
+
+  param(name: string): string {
+    return this.query.get(name) ?? "";
+  }
+}
+
+export const route = new Route();
+
+/** Returns why the page must not be left, or an empty string. */
+let unsavedReason: () => string = () => "";
+let confirmLeave: (reason: string) => Promise<boolean> = () => Promise.resolve(true);
+
+/** Guards against the loss of unsaved changes; returns a function that ends the guard. */
+export function guardUnsaved(reason: () => string): () => void {
+  unsavedReason = reason;
+  return () => {
+    if (unsavedReason === reason) unsavedReason = () => "";
+  };
+}
+
+export function setLeaveConfirmation(confirm: (reason: string) => Promise<boolean>): void {
+  confirmLeave = confirm;
+}
+
+/** Returns false if there are unsaved changes that the user wants to keep. Otherwise they are not guarded any more. */
+export async function mayLeave(): Promise<boolean> {
+  const reason = unsavedReason();
+  if (reason && !(await confirmLeave(reason))) return false;
+  unsavedReason = () => "";
+  return true;
+}
+
+/** Returns the address of a page with a query. The selected workspace stays part of every address. */
+export function link(page: string, query: Query = {}): string {
+  const search = new URLSearchParams();
+  const workspace = route.query.get("ws");
+  if (workspace) search.set("ws", workspace);
+  for (const [name, value] of Object.entries(query)) {
+    if (value) search.set(name, value);
+    else search.delete(name);
+  }
+  const text = search.toString();
+  return pageUrl(page) + (text ? `?${text}` : "");
+}
+
+function readLocation(): void {
+  route.path = decodeURI(location.pathname).slice(decodeURI(consoleUrl.pathname).length);
+  route.query = new URLSearchParams(location.search);
+}
+
+/** Opens an address of the console. */
+export async function navigate(url: string, options: { replace?: boolean } = {}): Promise<void> {
+  const target = new URL(url, location.href);
+  const isOtherPage = target.pathname !== location.pathname;
+  if (isOtherPage && !(await mayLeave())) return;
+  history[options.replace ? "replaceState" : "pushState"](null, "", target);
+  readLocation();
+  if (isOtherPage) document.querySelector("main")?.scrollTo(0, 0);
+}
+
+/** Changes parameters of the current address; empty values remove them. */
+export function setQuery(values: Query, options: { push?: boolean } = {}): void {
+  const search = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(values)) {
+    if (value) search.set(name, value);
+    else search.delete(name);
+  }
+  const text = search.toString();
+  history[options.push ? "pushState" : "replaceState"](null, "", location.pathname + (text ? `?${text}` : ""));
+  readLocation();
+}
+
+/** Follows the browser's history and clicks on links of the console. */
+export function startRouter(): void {
+  readLocation();
+  let shownAt = location.href;
+  addEventListener("popstate", async () => {
+    const wanted = location.href;
+    if (new URL(shownAt).pathname !== location.pathname && unsavedReason()) {
+      history.pushState(null, "", shownAt);
+      if (!(await mayLeave())) return;
+      history.replaceState(null, "", wanted);
+    }
+    readLocation();
+    shownAt = location.href;
+  });
+  addEventListener("beforeunload", (event) => {
+    if (unsavedReason()) event.preventDefault();
+  });
+  document.addEventListener("click", (event) => {
+    shownAt = location.href;
+    const anchor = event.target instanceof Element ? event.target.closest("a") : null;
+    const isPlain = event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
+    if (!anchor || !isPlain || event.defaultPrevented || anchor.target || anchor.hasAttribute("download")) return;
+    if (anchor.origin !== location.origin || !anchor.pathname.startsWith(consoleUrl.pathname)) return;
+    event.preventDefault();
+    void navigate(anchor.href);
+  });
+}
