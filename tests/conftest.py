@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.settings.secret import Secret
+from tests.fork_server import use_real_starts
 from tests.founded import DatabaseTemplates
 from tests.gateway import Gateway, Mock, SettingsTables
 from tests.postgres import Postgres
@@ -37,9 +38,23 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     with LOCK_FILE.open("w") as room, LOCK_FILE.with_suffix(".door").open("w") as door:
         # A test that waits for the exclusive lock holds the second lock; otherwise new shared holders would starve it.
         fcntl.flock(door, fcntl.LOCK_EX)
-        fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("figures") else fcntl.LOCK_SH)
+        is_figure = item.get_closest_marker("figures") is not None
+        fcntl.flock(room, fcntl.LOCK_EX if is_figure else fcntl.LOCK_SH)
         fcntl.flock(door, fcntl.LOCK_UN)
-        return (yield)
+        with use_real_starts(real=is_figure or item.get_closest_marker("real_start") is not None):
+            return (yield)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out PostgreSQL in modules with `ONE_STORE = True`, where the store does not decide."""
+
+    def is_left_out(item: pytest.Item) -> bool:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        return "postgresql" in parameters.values() and getattr(getattr(item, "module", None), "ONE_STORE", False)
+
+    left_out = [item for item in items if is_left_out(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not is_left_out(item)]
 
 
 @pytest.fixture(scope="session")

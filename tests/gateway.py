@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from tests.processes import Program, free_port, wait_for
+from tests.processes import Program, free_port, responds_ok, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,8 +39,8 @@ class Mock:
         command = [find_binary("penstock-mock"), "--host", "127.0.0.1", "--port", "0", *options]
         self.program = Program(command, folder / "mock.log", env={}, cwd=folder)
         self.url = self.program.wait_until_listening()
-        # One client is reused: creating it loads the system's certificates, and tests send many requests.
-        self._client = httpx2.Client(base_url=self.url, timeout=20)
+        # No certificates: loading those of the system takes tens of milliseconds.
+        self._client = httpx2.Client(base_url=self.url, timeout=20, verify=False)
 
     def ledger(self) -> list[dict[str, Any]]:
         """Returns every request since the start, oldest first."""
@@ -66,13 +66,15 @@ class Gateway:
         options: Sequence[str] = (),
         program: Sequence[str | Path] = ("-m", "penstock"),
     ) -> None:
-        self.folder = folder
+        self.folder, self.env = folder, env
         self.records_file = folder / "records.jsonl"
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.own: SettingsTables = {
             "server": {"host": "127.0.0.1", "port": self.port, "drain_seconds": 3},
             "records": {"path": str(self.records_file)},
+            # Few tests read logs; the others start sooner without their store.
+            "log_store": {"enabled": False},
         }
         self.configure(tables)
         # Not in the test's folder, because the path of a Unix socket must be shorter than 108 bytes.
@@ -108,26 +110,35 @@ class Gateway:
     def is_ready(self) -> bool | None:
         """Checks readiness once; returns true or `None` for use with `wait`."""
         self.program.check_alive()
-        try:
-            return httpx2.get(f"{self.base_url}/ready", timeout=2).status_code == httpx2.codes.OK or None
-        except httpx2.TransportError:
-            return None
+        return responds_ok(f"{self.base_url}/ready") or None
 
-    def wait_until_ready(self, seconds: float = 15.0) -> None:
+    def wait_until_ready(self, seconds: float = 60.0) -> None:
         wait_for(f"{self.base_url}/ready", self.is_ready, seconds)
 
     def pids(self) -> dict[int, str]:
         """Returns the command line of every live process of this gateway by pid, including the supervisor."""
         return self.program.session_processes()
 
-    def records(self, count: int = 1, seconds: float = 5.0) -> list[dict[str, Any]]:
+    def refused_records(self, count: int = 1) -> list[dict[str, Any]]:
+        """Waits until there are `count` records of requests without a valid key, then returns all of them."""
+        file = self.records_file
+        return self.records(count, file=file.with_name(f"{file.stem}-refused{file.suffix}"))
+
+    def records(self, count: int = 1, seconds: float = 20.0, *, file: Path | None = None) -> list[dict[str, Any]]:
         """Waits until there are `count` records, then returns all of them."""
+        file = file or self.records_file
 
         def read_records() -> list[dict[str, Any]] | None:
             # Splits at `\n` only, because `splitlines` also splits at characters that text may contain. Skips a last
             # line that is still being written.
-            lines = self.records_file.read_bytes().split(b"\n")[:-1] if self.records_file.exists() else []
-            return [json.loads(line) for line in lines] if len(lines) >= count else None
+            lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+            found: dict[str, dict[str, Any]] = {}
+            for fields in map(json.loads, lines):
+                # An amendment follows its record and replaces some of its fields.
+                record = found.setdefault(fields["id"], fields)
+                record |= fields
+                record.pop("is_amendment", None)
+            return list(found.values()) if len(found) >= count else None
 
         return wait_for(f"{count} records in {self.records_file}", read_records, seconds)
 

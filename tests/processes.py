@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import itertools
 import os
 import re
@@ -12,6 +13,8 @@ import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from tests.fork_server import ForkedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +26,7 @@ PORTS = itertools.cycle(range(FIRST_PORT, FIRST_PORT + 1000))
 LISTENING_PATTERN = re.compile(r"listening on (http://\S+)")
 
 
-def wait_for(what: str, look: Callable[[], T | None], seconds: float = 5.0) -> T:
+def wait_for(what: str, look: Callable[[], T | None], seconds: float = 20.0) -> T:
     """Calls `look` until it returns a value; raises `TimeoutError` that names `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
@@ -32,6 +35,21 @@ def wait_for(what: str, look: Callable[[], T | None], seconds: float = 5.0) -> T
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {seconds} s")
         time.sleep(0.02)
+
+
+def responds_ok(url: str) -> bool:
+    """Returns true if a GET request to a plain HTTP address is answered with 200. Clients of HTTP libraries load the
+    system's certificates first, which takes longer than the start of some programs.
+    """
+    host, _, path = url.removeprefix("http://").partition("/")
+    connection = http.client.HTTPConnection(host, timeout=2)
+    try:
+        connection.request("GET", f"/{path}")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def free_port() -> int:
@@ -48,9 +66,15 @@ class Program:
 
     def __init__(self, command: Sequence[str | Path], log: Path, *, env: Mapping[str, str], cwd: Path) -> None:
         self.log = log
+        words = [str(part) for part in command]
+        self.process: subprocess.Popen[bytes] | ForkedProcess
+        if ForkedProcess.can_run(words, env):
+            log.write_bytes(b"")
+            self.process = ForkedProcess(words, log, env, cwd, errors=log)
+            return
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [str(part) for part in command],
+                words,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -98,6 +122,7 @@ class Program:
         for pid in self.session_processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self.process.kill()
         self.process.wait(5)
 
 

@@ -19,7 +19,13 @@ from tests.shape.repository import ROOT, repository_files
 
 # The shared target directory avoids compiling registry crates again. Our own crates are compiled, because cargo tells
 # workspaces apart by path.
-ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "CARGO_TARGET_DIR": str(CARGO_TARGET_DIR)}
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "HOME": os.environ["HOME"],
+    "CARGO_TARGET_DIR": str(CARGO_TARGET_DIR),
+    # A release build of our crates takes longer than most of the other tests together.
+    "PROFILE": "dev",
+}
 BUILD_SECONDS = 900
 READY_MESSAGE = "listens on http://"
 COMMAND_PREFIXES = ("curl ", "python3 ", "sdk/bin/")

@@ -6,9 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import httpx2
-
-from tests.processes import Program, free_port, wait_for
+from tests.processes import Program, free_port, responds_ok, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -18,19 +16,23 @@ if TYPE_CHECKING:
 @contextmanager
 def run_moto(folder: Path) -> Generator[str]:
     """Runs a moto server and yields its URL."""
+    with run_moto_program(folder) as (_, url):
+        yield url
+
+
+@contextmanager
+def run_moto_program(folder: Path) -> Generator[tuple[Program, str]]:
+    """Runs a moto server and yields its process, which tests may freeze, and its URL."""
     port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     program, url = Program(command, folder / "moto.log", env={}, cwd=folder), f"http://127.0.0.1:{port}"
 
     def is_ready() -> bool | None:
         program.check_alive()
-        try:
-            return httpx2.get(f"{url}/moto-api/", timeout=2).status_code == httpx2.codes.OK or None
-        except httpx2.TransportError:
-            return None
+        return responds_ok(f"{url}/moto-api/") or None
 
     try:
         wait_for("moto", is_ready, 20)
-        yield url
+        yield program, url
     finally:
         program.kill()

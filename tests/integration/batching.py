@@ -14,7 +14,7 @@ from tests.integration.wire import send_raw_request
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tests.gateway import Mock
@@ -108,12 +108,20 @@ class RestartableGateway:
         mock: Mock,
         upstream: dict[str, object] | None = None,
         prices: list[dict[str, Any]] | None = None,
+        env: Mapping[str, str] | None = None,
+        files: Mapping[str, object] | None = None,
         **batches: object,
     ) -> None:
         self.folder = folder
-        own = {"upstream": upstream or {}, "prices": prices or [], "batches": {**TABLES["batches"], **batches}}
+        own = {
+            "upstream": upstream or {},
+            "prices": prices or [],
+            "batches": {**TABLES["batches"], **batches},
+            "files": {**TABLES["files"], **(files or {})},
+        }
         self.tables = {"mock": {"host": mock.url}, **TABLES, **own}
-        self.env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
+        store = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": f"sqlite:///{folder}/penstock.db"}
+        self.env = {**store, **(env or {})}
         self.start()
 
     def start(self) -> None:

@@ -125,7 +125,7 @@ class FakeBucketProvider(RecordingServer):
         return (
             self.objects[name]
             if kind == "gs" and name in self.objects
-            else httpx2.get(f"{self.s3}/{name}", headers=S3_OWNER_HEADERS).raise_for_status().content
+            else httpx2.get(f"{self.s3}/{name}", headers=S3_OWNER_HEADERS, verify=False).raise_for_status().content
         )
 
     def finish_job(self, state: str, results: list[dict[str, Any]] | None = None) -> None:
@@ -137,7 +137,7 @@ class FakeBucketProvider(RecordingServer):
                 name = job["inputDataConfig"]["s3InputDataConfig"]["s3Uri"].rpartition("/")[2]
                 folder = job["outputDataConfig"]["s3OutputDataConfig"]["s3Uri"].removeprefix("s3://")
                 httpx2.put(
-                    f"{self.s3}/{folder}job1/{name}.out", content=content, headers=S3_OWNER_HEADERS
+                    f"{self.s3}/{folder}job1/{name}.out", content=content, headers=S3_OWNER_HEADERS, verify=False
                 ).raise_for_status()
             elif "input_dataset_id" in self.jobs[0] or "dataset_id" in self.jobs[0]:
                 schema = CHAT_OUTPUT_SCHEMA if "input_dataset_id" in self.jobs[0] else EMBED_OUTPUT_SCHEMA
@@ -148,7 +148,7 @@ class FakeBucketProvider(RecordingServer):
             elif results is not None and "gcs-files" in self.vertex_output_folder():
                 name = self.vertex_output_folder().removeprefix("gs://")
                 httpx2.put(
-                    f"{self.s3}/{name}/predictions.jsonl", content=content, headers=S3_OWNER_HEADERS
+                    f"{self.s3}/{name}/predictions.jsonl", content=content, headers=S3_OWNER_HEADERS, verify=False
                 ).raise_for_status()
             elif results is not None:
                 self.objects[f"{self.vertex_output_folder().removeprefix('gs://')}/predictions.jsonl"] = content
@@ -222,7 +222,11 @@ class _RequestHandler(BaseHTTPRequestHandler):
         }
         said = {name.replace(own, "x-amz-"): value for name, value in said.items()}
         answer = httpx2.request(
-            self.command, f"{self.provider.s3}{self.path}", content=body, headers={**said, **S3_OWNER_HEADERS}
+            self.command,
+            f"{self.provider.s3}{self.path}",
+            content=body,
+            headers={**said, **S3_OWNER_HEADERS},
+            verify=False,
         )
         found = {name: value for name, value in answer.headers.items() if name not in CONNECTION_HEADERS}
         fields = {name.replace("x-amz-", own): value for name, value in found.items()}

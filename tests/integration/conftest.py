@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import subprocess
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.fork_server import run_penstock
 from tests.founded import ADMIN_KEY, DatabaseTemplates
 from tests.gateway import Mock
 from tests.integration.managed import Client
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Gateway
+    from tests.integration.batching import RestartableGateway
 
     StoreFactory = Callable[..., dict[str, str]]
 
@@ -65,10 +65,30 @@ def closed() -> Iterator[None]:
         OPEN_CLIENTS.pop().close()
 
 
+@pytest.fixture
+def restarted(
+    tmp_path: Path, mock: Mock, surroundings: Mapping[str, str]
+) -> Iterator[Callable[..., RestartableGateway]]:
+    """Returns a function that starts a gateway with an embedded store, which a test may kill and start again."""
+    from tests.integration.batching import RestartableGateway  # noqa: PLC0415 - as in `closed`
+
+    started: list[RestartableGateway] = []
+
+    def start(**options: Any) -> RestartableGateway:
+        started.append(RestartableGateway(tmp_path, mock, env=surroundings, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        print(one.gateway.program.read_output())
+        one.gateway.stop()
+
+
 def run_init(folder: Path, env: Mapping[str, str]) -> str:
     """Runs `penstock init`, as an operator does once for an external database; returns its output."""
-    command = [sys.executable, "-m", "penstock", "init"]
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=dict(env), cwd=folder).stdout
+    done = run_penstock("init", env=env, cwd=folder)
+    assert done.returncode == 0, done
+    return done.stdout
 
 
 @pytest.fixture

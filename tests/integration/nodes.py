@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 CACHED_CONFIG = {"provider": "mock", "cache": {"mode": "simple", "max_age": 60}}
 
 
-def breaker_config(failures: int) -> dict[str, Any]:
+def breaker_config(failures: int, cooldown_ms: int = 30_000) -> dict[str, Any]:
     """Returns a config whose first target always fails; its circuit breaker opens after this many failures."""
     return {
-        "strategy": {"mode": "fallback", "cb_config": {"failure_threshold": failures - 1, "cooldown_interval": 30000}},
+        "strategy": {
+            "mode": "fallback",
+            "cb_config": {"failure_threshold": failures - 1, "cooldown_interval": cooldown_ms},
+        },
         "targets": [
             {"provider": "mock", "override_params": {"model": "mock?status=503"}},
             {"provider": "mock", "override_params": {"model": "mock?chunks=1"}},

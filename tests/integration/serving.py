@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import threading
 import uuid
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.serve import LOG_WORKER_NAME
 from tests.gateway import ROOT, Gateway, find_binary
 from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, Response, chat_body, send_raw_request
 from tests.processes import wait_for
@@ -86,16 +88,39 @@ def edge_pids(gateway: Gateway, count: int = 1) -> list[int]:
         answer = send_raw_request(gateway.base_url, "/v1/health", headers={})
         if answer.status != 200:
             return None
-        pids = [worker["pid"] for worker in answer.json()["workers"]]
-        return pids if len(pids) == count and all(Path(f"/proc/{pid}").exists() for pid in pids) else None
+        # The control process has a lower priority, the log worker a name, and the supervisor is known.
+        others = {gateway.program.pid, *filter(is_log_worker, gateway.pids())}
+        pids = [pid for pid in gateway.pids() if pid not in others and _has_usual_priority(pid)]
+        return sorted(pids) if len(pids) == len(answer.json()["workers"]) == count else None
 
     return wait_for(f"{count} edge processes", live_pids, 15)
 
 
+def _has_usual_priority(pid: int) -> bool:
+    try:
+        return os.getpriority(os.PRIO_PROCESS, pid) <= 0
+    except ProcessLookupError:
+        return False
+
+
 def control_pid(gateway: Gateway, edge_count: int = 1) -> int:
-    """Returns the pid of the control process, which is neither an edge process nor the supervisor."""
+    """Returns the pid of the control process, which is no edge process, nor the log worker, nor the supervisor."""
     others = {gateway.program.pid, *edge_pids(gateway, edge_count)}
-    return wait_for("the control process", lambda: next(iter(set(gateway.pids()) - others), None))
+    return wait_for(
+        "the control process",
+        lambda: next((pid for pid in gateway.pids() if pid not in others and not is_log_worker(pid)), None),
+    )
+
+
+def log_worker_pid(gateway: Gateway) -> int:
+    """Returns the pid of the log worker."""
+    return wait_for("the log worker", lambda: next(filter(is_log_worker, gateway.pids()), None))
+
+
+def is_log_worker(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == LOG_WORKER_NAME
+    return False
 
 
 def read_metrics(gateway: Gateway) -> dict[str, float]:
@@ -135,6 +160,7 @@ def wait_for_request(mock: Mock, path: str = "", *, ended: bool = False, seconds
 def provider_headers(answer: Response) -> dict[str, str]:
     """Returns the response headers that must be unchanged from the provider."""
     own = {"connection", "transfer-encoding", "content-length", "server", "date", "x-request-id", "request-id"}
+    own.add("x-accel-buffering")
     return {name: value for name, value in answer.headers if name not in own and not name.startswith("x-gateway-")}
 
 

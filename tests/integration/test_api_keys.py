@@ -16,6 +16,9 @@ from tests.processes import wait_for
 if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 HALF_HOUR_MS = 1_800_000
 
 

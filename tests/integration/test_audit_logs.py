@@ -10,6 +10,9 @@ import pytest
 
 from tests.integration.managed import Client, expect_error, expect_ok
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 TABLES = {"security": {"trusted_proxies": ["127.0.0.1", "10.0.0.0/8"]}}
 CANARY = "sk-canary-of-the-log-123"
 
@@ -84,8 +87,9 @@ def test_rows_are_filtered_and_paged(admin: Client, span: str):
     ):
         assert admin.read(f"{span}&{filtered}")["total"] == 0
     expect_error(admin.get(f"{span}&page_size=101"), 400, "AB01", "page_size")
-    expect_error(admin.get(f"{span}&method=GET"), 400, "AB01", "method")
-    expect_error(admin.get(span.replace("start_time", "begin")), 400, "AB01", "start_time")
+    expect_error(admin.get(f"{span}&method=TRACE"), 400, "AB01", "method")
+    # Without parameters, all changes of the caller's organisation are listed.
+    assert admin.read("/v1/audit-logs")["total"] >= admin.read(span)["total"]
     expect_error(admin.get(span.replace("start_time=", "start_time=x")), 400, "AB01", "start_time")
 
 

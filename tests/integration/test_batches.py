@@ -15,7 +15,6 @@ import pytest
 from tests.integration.batching import (
     CHAT_PATH,
     TABLES,  # noqa: F401 - the fixture `admin` reads it here
-    RestartableGateway,
     batch_line,
     create_batch,
     create_workspace,
@@ -29,10 +28,13 @@ from tests.integration.serving import control_pid, read_metrics
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from tests.gateway import Mock
+    from tests.integration.batching import RestartableGateway
+
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
 
 pytestmark = pytest.mark.usefixtures("closed")
 
@@ -108,7 +110,7 @@ def test_runs_each_line_as_a_request_and_returns_lines(caller: Client, provider:
 
     records = wait_for("the records of the lines", line_records)
     assert len(records) == 31
-    assert all(record["metadata"]["value"] == ["nightly"] for record in records)
+    assert all(list(record["metadata"].values()) == ["nightly"] for record in records)
     assert read_metrics(caller.gateway)["penstock_batch_lines_answered_total"] >= 30
     assert batch.id in [one.id for one in openai_client(caller).batches.list(limit=1)]
 
@@ -276,20 +278,6 @@ def test_workspace_with_files_and_batches_needs_force_to_delete(admin: Client):
     expect_error(answer, 409, "AB07", "files")
     assert "batches" not in answer.body.decode()
     assert admin.delete(path, {"name": "going", "force_delete": True}).status == 200
-
-
-@pytest.fixture
-def restarted(tmp_path: Path, mock: Mock) -> Iterator[Callable[..., RestartableGateway]]:
-    started: list[RestartableGateway] = []
-
-    def start(**batches: object) -> RestartableGateway:
-        started.append(RestartableGateway(tmp_path, mock, **batches))
-        return started[-1]
-
-    yield start
-    for one in started:
-        print(one.gateway.program.read_output())
-        one.gateway.stop()
 
 
 def completed_counts(mock: Mock) -> Counter[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fork_server import run_penstock
 from tests.gateway import find_binary
 from tests.integration.serving import run_gateway
 from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 def get_startup_error(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> str:
     """Runs `serve` where startup must fail, and returns its error output."""
-    command = [sys.executable, "-m", "penstock", "serve", "--port", str(free_port()), *options]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=15, env=env or {}, cwd=folder)
+    done = run_penstock("serve", "--port", str(free_port()), *options, env=env or {}, cwd=folder, timeout=15)
     assert done.returncode == 1, done
     assert not done.stdout
     assert "Traceback" not in done.stderr

@@ -20,6 +20,8 @@ from tests.integration.managed import ADMIN_KEY
 if TYPE_CHECKING:
     from tests.integration.managed import Client
 
+# The store does not decide what a route accepts and returns.
+ONE_STORE = True
 DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 SCHEMA = schemathesis.openapi.from_dict(DESCRIPTION)
 # Other paths of the same handlers.
@@ -102,10 +104,13 @@ def test_every_operation_declares_security_and_error_responses():
         "/metrics",
         "/v1/auth/invites",
         "/v1/auth/sessions",
+        # The signature of the link takes the place of a key.
+        "/v1/logs/exports/{export_id}/file",
         "/admin/health",
         "/health",
         "/v1/admin/health",
         "/v1/health",
+        "/v1/scopes",
         "/v1/version",
     }
 
@@ -139,7 +144,19 @@ REQUIRED_ROUTES = (
     ("/api-keys/{}", "PUT GET DELETE"),
     ("/api-keys/{}/rotate", "POST"),
     ("/api-keys/{}/{}", "POST"),
+    *((f"/analytics/graphs/{name}", "GET") for name in ("requests", "cost", "errors/rate", "feedbacks/ai-models")),
+    ("/analytics/summary/cache", "GET"),
+    *((f"/{part}/groups/{path}", "GET") for part in ("analytics", "logs") for path in ("{}", "metadata/{}")),
     ("/audit-logs", "GET"),
+    ("/feedback", "POST"),
+    ("/feedback/{}", "PUT"),
+    ("/logs", "POST GET"),
+    ("/logs/exports", "GET POST"),
+    ("/logs/exports/field-restrictions", "GET"),
+    ("/logs/exports/{}", "GET PUT"),
+    *((f"/logs/exports/{{}}/{verb}", "POST") for verb in ("start", "cancel")),
+    ("/logs/exports/{}/download", "GET"),
+    ("/logs/{}", "GET"),
     ("/auth/self", "GET"),
     ("/configs", "GET POST"),
     ("/configs/{}", "DELETE GET PUT"),
@@ -159,7 +176,39 @@ REQUIRED_ROUTES = (
     ("/model-configs/pricing/{}/{}", "GET"),
     ("/models", "GET"),
     ("/models/{}", "GET"),
+    *(
+        (f"{prefix}/policies/{kind}{path}", verbs)
+        for prefix in ("", "/v2")
+        for kind in ("usage-limits", "rate-limits")
+        for path, verbs in (("", "GET POST"), ("/{}", "GET PUT DELETE"))
+    ),
+    ("/policies/usage-limits/{}/entities", "GET"),
+    ("/policies/usage-limits/{}/entities/{}/reset", "PUT"),
+    *(
+        (f"{prefix}/prompts{path}", verbs)
+        for prefix in ("", "/v2")
+        for path, verbs in (
+            ("", "GET POST"),
+            ("/{}", "GET PUT DELETE"),
+            ("/{}/versions", "GET"),
+            ("/{}/versions/{}", "GET PUT"),
+            ("/{}/makeDefault", "PUT"),
+            ("/{}/share", "POST PUT DELETE"),
+            ("/{}/fork", "POST PUT"),
+            ("/{}/unshare", "POST PUT DELETE"),
+            ("/partials", "GET POST"),
+            ("/partials/{}", "GET PUT DELETE"),
+            ("/partials/{}/versions", "GET"),
+            ("/partials/{}/makeDefault", "PUT"),
+        )
+    ),
+    *((path, "GET POST") for path in ("/collections", "/labels")),
+    *((f"{path}/{{}}", "GET PUT DELETE") for path in ("/collections", "/labels")),
     ("/pricing/{}", "GET"),
+    ("/guardrails", "GET POST"),
+    ("/guardrails/{}", "GET PUT DELETE"),
+    ("/guardrails/{}/versions", "GET"),
+    *((f"/workspace-exclusions/{kind}-guardrails", "GET PUT") for kind in ("input", "output")),
     ("/providers", "GET POST"),
     ("/providers/{}", "GET PUT DELETE"),
     ("/secret-references", "GET POST"),

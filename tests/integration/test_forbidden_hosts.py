@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.gateway import Gateway, Mock
     from tests.integration.wire import Response
 
+# Thousands of requests, some of which sign with a key.
+pytestmark = pytest.mark.timeout(180)
 CANARY = "sk-canary-of-a-provider"
 OPENAI_HEADERS = {"x-gateway-provider": "openai", "authorization": f"Bearer {CANARY}", **JSON_HEADERS}
 UPGRADE_HEADERS = {

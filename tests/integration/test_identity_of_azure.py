@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
     from tests.integration.managed import Client
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 TABLES = {"upstream": {"trusted_custom_hosts": ["127.0.0.1"]}}
 CLIENT_ASSERTION = "vouched-canary-0123456789"
 

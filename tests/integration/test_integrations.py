@@ -15,6 +15,9 @@ from tests.processes import wait_for
 if TYPE_CHECKING:
     from tests.gateway import Mock
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 CANARY = "sk-canary-integration-0123456789"
 HEADER_CANARY = "header-canary-0123456789"
 MASKED_KEY = "sk*****789"
@@ -212,7 +215,7 @@ def test_models_are_added_changed_disabled_and_deleted(
         "is_finetune": True,
         "base_model_slug": "mock",
         "pricing_config": price,
-        "configurations": {"custom_host": f"{provider.url}/v1", "custom_headers": {"x-model": HEADER_CANARY}},
+        "configurations": {"custom_headers": {"x-model": HEADER_CANARY}},
     }
     for path in ("models", "integration-models"):
         given = {"models": [custom, {"slug": "mock?old=1", "enabled": False}], "allow_all_models": False}
@@ -349,7 +352,7 @@ def test_requested_provider_slug_is_used_or_rejected(admin: Client, workspace: d
 
 def test_provider_cannot_override_the_host(admin: Client, workspace: dict[str, Any]):
     elsewhere = {"name": "p", "integration_id": "taker", "workspace_id": workspace["id"]}
-    moved = {**elsewhere, "model_config": {"custom_host": "https://other.test"}}
+    moved = {**elsewhere, "model_config": {"custom_host": "https://other.example"}}
     expect_error(admin.post("/v1/providers", moved), 400, "AB01", "model_config", "integration")
 
 

@@ -81,8 +81,8 @@ def test_json_test_suite_is_accepted_or_rejected_as_specified(served: Gateway, p
     seen = [entry["body_bytes"] for entry in provider.ledger()]
     assert seen == forwarded
     assert seen
-    # Includes cases of several hundred thousand bytes; unoptimised builds take a little longer.
-    assert slowest < 0.25
+    # Work that grows faster than the body would take much longer for several hundred thousand bytes.
+    assert slowest < 5
 
 
 @pytest.mark.parametrize("path", TRANSLATED_ROUTES)

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
     from tests.postgres import Postgres
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 # Number of kills; set `PENSTOCK_KILLS` for a longer run of, for example, 1,000.
 KILL_COUNT = int(os.environ.get("PENSTOCK_KILLS", "40"))
 SHORTEST, LONGEST = 0.0, 0.03

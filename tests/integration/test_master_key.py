@@ -7,8 +7,6 @@ import base64
 import json
 import os
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +16,7 @@ from penstock.settings import Store
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.migrate import current_revision, migrate, newest_revision
+from tests.fork_server import run_penstock
 from tests.gateway import Gateway
 from tests.integration import vaults as fakes
 from tests.integration.conftest import run_init
@@ -124,8 +123,7 @@ def test_start_without_master_key_reports_why_and_no_secrets(
     tmp_path: Path, vaults: MockSecretStores, place: str, change: dict[str, Any], words: str
 ):
     env = store_env(vaults, tmp_path, place, **change)
-    command = [sys.executable, "-m", "penstock", "serve", "--port", "0"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=30)
+    done = run_penstock("serve", "--port", "0", env=env, cwd=tmp_path)
     assert done.returncode == 1
     assert words in done.stderr
     assert "store.master_key" in done.stderr
@@ -135,9 +133,9 @@ def test_start_without_master_key_reports_why_and_no_secrets(
 
 def test_migration_that_encrypts_nothing_needs_no_master_key(tmp_path: Path, vaults: MockSecretStores):
     vaults.away = True
-    command = [sys.executable, "-m", "penstock", "migrate"]
-    env = store_env(vaults, tmp_path, "hashicorp_vault")
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=30)
+    # A store without tables; `migrate` creates none.
+    (tmp_path / "penstock.db").touch()
+    done = run_penstock("migrate", env=store_env(vaults, tmp_path, "hashicorp_vault"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -159,8 +157,7 @@ def test_failed_migration_stops_the_start_but_an_outage_does_not(
         await database.close()
 
     asyncio.run(break_migration())
-    command = [sys.executable, "-m", "penstock", "serve", "--port", "0", "--migrate"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=30)
+    done = run_penstock("serve", "--port", "0", "--migrate", env=env, cwd=tmp_path)
     assert done.returncode == 1
     assert "cannot be migrated" in done.stderr
     assert "changed" in done.stderr

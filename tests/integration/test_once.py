@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from penstock.app import openapi_json
-from tests.integration.batching import TABLES, create_workspace  # noqa: F401 - the fixture `admin` reads the tables here
+from tests.integration.batching import TABLES as BATCH_TABLES
+from tests.integration.batching import create_workspace
 from tests.integration.managed import Client, expect_error, expect_ok, row_state
 from tests.integration.wire import send_raw_request
 from tests.integration.written import SampleObjects, create_sample_objects
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from tests.integration.wire import Response
 
+# The fixture `admin` reads these tables.
+TABLES = {**BATCH_TABLES, "log_store": {"enabled": True}}
 DESCRIPTION: dict[str, Any] = json.loads(openapi_json())
 FINAL_STATUSES = {"completed", "failed", "cancelled", "expired"}
 UPLOAD_FORM = (
@@ -72,6 +75,8 @@ class WorkspaceScene(NamedTuple):
     scene: SampleObjects
     caller: Client
     names: dict[str, str]
+    # Key that writes and exports the logs of its workspace.
+    logger: Client
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +87,12 @@ def place(admin: Client) -> WorkspaceScene:
     slow = expect_ok(upload_file(caller, UPLOAD_FORM.replace(b'"mock"', b'"mock?first_ms=20000"')))["id"]
     done, going = (caller.create("/v1/batches", batch_request(name))["id"] for name in (file, slow))
     wait_for("the end of the batch", lambda: caller.read(f"/v1/batches/{done}")["status"] in FINAL_STATUSES or None)
+    logger = admin.with_new_key(workspace_id=scene.workspace_id, scopes=LOG_SCOPES)
+    started, draft, other_export = (logger.create(EXPORTS, LOG_EXPORT)["id"] for _ in range(3))
     made = {
+        "export": started,
+        "draft": draft,
+        "other_export": other_export,
         "file": file,
         "spare": spare,
         "batch": done,
@@ -90,9 +100,17 @@ def place(admin: Client) -> WorkspaceScene:
         "token": create_invite_token(admin, "once-guest@example.test"),
         "other": admin.create("/v1/workspaces", {"name": "once more"})["id"],
         "person": create_invited_user(admin),
+        "usage_policy": admin.create(USAGE_POLICIES, {**USAGE_POLICY, "workspace_id": scene.workspace_id})["id"],
+        "rate_policy": admin.create(RATE_POLICIES, {**RATE_POLICY, "workspace_id": scene.workspace_id})["id"],
+        "prompt": admin.create(PROMPTS, {**PROMPT, "workspace_id": scene.workspace_id})["id"],
+        "partial": admin.create(PARTIALS, {**PARTIAL, "workspace_id": scene.workspace_id})["id"],
+        "collection": admin.create(COLLECTIONS, {"name": "c", "workspace_id": scene.workspace_id})["id"],
+        "guardrail": admin.create(GUARDRAILS, {**GUARDRAIL, "workspace_id": scene.workspace_id})["id"],
+        "org_guardrail": admin.create(GUARDRAILS, {**GUARDRAIL, "organisation_id": scene.organisation})["id"],
+        "label": admin.create(LABELS, {"name": "canary", "workspace_id": scene.workspace_id})["id"],
     }
     names = {name: value for name, value in scene._asdict().items() if isinstance(value, str)}
-    return WorkspaceScene(scene, caller, names | made)
+    return WorkspaceScene(scene, caller, names | made, logger)
 
 
 def fill_placeholders(value: Any, names: dict[str, str]) -> Any:
@@ -132,6 +150,23 @@ def create_invited_user(admin: Client) -> str:
     return row["id"]
 
 
+POLICY = {"conditions": [{"key": "model", "value": "*"}], "group_by": [{"key": "api_key"}], "type": "requests"}
+USAGE_POLICY, RATE_POLICY = {**POLICY, "credit_limit": 5}, {**POLICY, "unit": "rpm", "value": 5}
+USAGE_POLICIES, RATE_POLICIES = "/v1/policies/usage-limits", "/v1/policies/rate-limits"
+PROMPT = {"name": "n", "string": "text", "parameters": {}, "virtual_key": "mock", "model": "m"}
+PARTIAL = {"name": "n", "string": "text"}
+GUARDRAIL = {"name": "n", "checks": [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]}
+GUARDRAILS, EXCLUSIONS = "/v1/guardrails", "/v1/workspace-exclusions"
+PROMPTS, PARTIALS, COLLECTIONS, LABELS = (
+    f"/v1/{name}" for name in ("prompts", "prompts/partials", "collections", "labels")
+)
+# Unit tests cover these routes. Nothing can be read at their paths, only at that of the prompt or partial.
+PROMPT_ACTIONS = {
+    *(f"{PROMPTS}/{{key}}/{action}" for action in ("fork", "makeDefault", "share", "unshare", "versions/{version_id}")),
+    f"{PARTIALS}/{{key}}/makeDefault",
+}
+# A unit test covers this route. It needs usage, and nothing can be read at its path.
+RESET_PATH = f"{USAGE_POLICIES}/{{key}}/entities/{{entity_id}}/reset"
 WORKSPACE_FIELD = {"workspace_id": "{workspace_id}"}
 KEY_BODY = {"name": "n", "scopes": ["completions.write"], **WORKSPACE_FIELD}
 AWS_AUTH_CONFIG = {
@@ -140,6 +175,14 @@ AWS_AUTH_CONFIG = {
     "aws_secret_access_key": "s",
     "aws_region": "eu-west-1",
 }
+LOG_SCOPES = ["completions.write", "logs.write", "logs.list", "logs.view", "logs.export"]
+LOG_EXPORT = {"filters": {"time_of_generation_min": "2026-01-01T00:00:00Z"}, "requested_data": ["id"]}
+CUSTOM_LOG = {
+    "request": {"url": "https://llm.example/v1/chat/completions", "body": {}},
+    "response": {"status": 200, "body": {}},
+}
+EXPORTS, FEEDBACK_PATH = "/v1/logs/exports", "/v1/feedback/{feedback_id}"
+LOG_PATHS = ("/v1/logs", "/v1/feedback", "/v1/otel")
 INVITES, WORKSPACES = "/v1/admin/users/invites", "/v1/workspaces"
 CREATE_CASES: dict[str, CreateCase] = {
     INVITES: CreateCase({"email": "once@example.test", "role": "member", "workspaces": []}, counted=INVITES),
@@ -163,6 +206,29 @@ CREATE_CASES: dict[str, CreateCase] = {
         {"name": "n", "manager_type": "aws_sm", "secret_path": "p", "auth_config": AWS_AUTH_CONFIG},
         counted="/v1/secret-references",
     ),
+    "/v1/logs": CreateCase(CUSTOM_LOG),
+    EXPORTS: CreateCase(LOG_EXPORT, counted=EXPORTS),
+    f"{EXPORTS}/{{export_id}}/start": CreateCase({}, f"{EXPORTS}/{{export}}/start"),
+    f"{EXPORTS}/{{export_id}}/cancel": CreateCase({}, f"{EXPORTS}/{{draft}}/cancel"),
+    "/v1/feedback": CreateCase({"trace_id": "once", "value": 1}),
+    "/v1/otel/v1/traces": CreateCase({"resourceSpans": []}),
+    "/v1/otel/v1/logs": CreateCase({"resourceLogs": []}),
+    "/v1/admin/logs/rerate": CreateCase(
+        {
+            "time_of_generation_min": "2026-01-01T00:00:00Z",
+            "time_of_generation_max": "2026-01-02T00:00:00Z",
+        }
+    ),
+    USAGE_POLICIES: CreateCase({**USAGE_POLICY, **WORKSPACE_FIELD}, counted=USAGE_POLICIES),
+    RATE_POLICIES: CreateCase({**RATE_POLICY, **WORKSPACE_FIELD}, counted=RATE_POLICIES),
+    GUARDRAILS: CreateCase({**GUARDRAIL, **WORKSPACE_FIELD}, counted=GUARDRAILS),
+    PROMPTS: CreateCase({**PROMPT, **WORKSPACE_FIELD}, counted=PROMPTS),
+    PARTIALS: CreateCase({**PARTIAL, **WORKSPACE_FIELD}, counted=PARTIALS),
+    COLLECTIONS: CreateCase({"name": "n", **WORKSPACE_FIELD}, counted=COLLECTIONS),
+    LABELS: CreateCase({"name": "once", **WORKSPACE_FIELD}, counted=LABELS),
+    f"{PROMPTS}/{{key}}/fork": CreateCase({}, f"{PROMPTS}/{{prompt}}/fork", PROMPTS),
+    f"{PROMPTS}/{{key}}/share": CreateCase({}, f"{PROMPTS}/{{prompt}}/share", ""),
+    f"{PROMPTS}/{{key}}/unshare": CreateCase({}, f"{PROMPTS}/{{prompt}}/unshare", ""),
     "/v1/batches": CreateCase(batch_request("{file}"), counted="/v1/batches?limit=100"),
     "/v1/batches/{batch_id}/cancel": CreateCase({}, "/v1/batches/{going}/cancel"),
     # Only files of this purpose are counted, because batches of other tests may write output files meanwhile.
@@ -175,7 +241,9 @@ def test_every_create_route_has_a_case():
 
 
 def client_for(place: WorkspaceScene, path: str) -> Client:
-    """Returns the client that may use a path; files and batches belong to a workspace."""
+    """Returns the client that may use a path; files, batches and logs belong to a workspace."""
+    if path.startswith(LOG_PATHS):
+        return place.logger
     return place.caller if path.startswith(("/v1/files", "/v1/batches")) else place.scene.admin
 
 
@@ -207,12 +275,14 @@ def send_create(client: Client, path: str, body: Any) -> Response:
 
 def test_repeated_upload_leaves_no_extra_file(place: WorkspaceScene):
     once = Client(place.caller.gateway, place.caller.key, {"idempotency-key": "a file"})
+    # Exports of logs are stored there too.
+    before = {path.name for path in files_folder(place).iterdir()}
     made = [expect_ok(upload_file(once, UPLOAD_FORM))["id"] for _ in range(3)]
     expect_error(upload_file(once, UPLOAD_FORM.replace(b"a.jsonl", b"b.jsonl")), 409, "AB07", "another request")
     expect_error(upload_file(once, UPLOAD_FORM.replace(b"mock", b"moct")), 409, "AB07", "another request")
     assert len(set(made)) == 1
     listed = {row["id"].removeprefix("gw_file_") for row in place.caller.read("/v1/files?limit=100")["data"]}
-    wait_for("what was kept", lambda: {path.name for path in files_folder(place).iterdir()} <= listed or None)
+    wait_for("what was kept", lambda: {path.name for path in files_folder(place).iterdir()} <= listed | before or None)
 
 
 def files_folder(place: WorkspaceScene) -> Path:
@@ -224,7 +294,14 @@ NAMED, LOST = {"name": "named"}, {"name": "lost"}
 CUSTOM_MODEL = {"enabled": True, "is_custom": True}
 MODEL_UPDATES = ({"models": [{"slug": "one", **CUSTOM_MODEL}]}, {"models": [{"slug": "two", **CUSTOM_MODEL}]})
 UPDATE_CASES: dict[str, UpdateCase] = {
-    "/v1/admin/organisation/defaults": UpdateCase({"input_guardrails": ["a"]}, {"input_guardrails": ["b"]}),
+    "/v1/admin/organisation/defaults": UpdateCase({"input_guardrails": ["{org_guardrail}"]}, {"input_guardrails": []}),
+    **{
+        f"{EXCLUSIONS}/{kind}-guardrails": UpdateCase(
+            {"workspaces": [{"workspace_id": "{workspace_id}", "excluded": True}]},
+            {"workspaces": [], "override_existing": True},
+        )
+        for kind in ("input", "output")
+    },
     "/v1/admin/organisation/settings": UpdateCase({"block_inline_config": True}, {"block_inline_config": False}),
     "/v1/admin/users/{user_id}": UpdateCase({"role": "admin"}, {"role": "member"}, "/v1/admin/users/{person}"),
     "/v1/workspaces/{workspace}": UpdateCase(NAMED, LOST, "/v1/workspaces/{workspace_id}"),
@@ -246,6 +323,16 @@ UPDATE_CASES: dict[str, UpdateCase] = {
     "/v1/providers/{key}": UpdateCase(NAMED, LOST, "/v1/providers/{provider}?workspace_id={workspace_id}"),
     "/v1/virtual-keys/{key}": UpdateCase({**NAMED, "key": "another"}, LOST, "/v1/virtual-keys/{virtual_key}"),
     "/v1/secret-references/{key}": UpdateCase(NAMED, LOST, "/v1/secret-references/{reference}"),
+    f"{EXPORTS}/{{export_id}}": UpdateCase(
+        {**LOG_EXPORT, "description": "one"}, {**LOG_EXPORT, "description": "two"}, f"{EXPORTS}/{{other_export}}"
+    ),
+    f"{USAGE_POLICIES}/{{key}}": UpdateCase(NAMED, LOST, f"{USAGE_POLICIES}/{{usage_policy}}"),
+    f"{RATE_POLICIES}/{{key}}": UpdateCase(NAMED, LOST, f"{RATE_POLICIES}/{{rate_policy}}"),
+    f"{GUARDRAILS}/{{key}}": UpdateCase(NAMED, LOST, f"{GUARDRAILS}/{{guardrail}}"),
+    f"{PROMPTS}/{{key}}": UpdateCase(NAMED, LOST, f"{PROMPTS}/{{prompt}}"),
+    f"{PARTIALS}/{{key}}": UpdateCase(NAMED, LOST, f"{PARTIALS}/{{partial}}"),
+    f"{COLLECTIONS}/{{key}}": UpdateCase(NAMED, LOST, f"{COLLECTIONS}/{{collection}}"),
+    f"{LABELS}/{{key}}": UpdateCase(NAMED, LOST, f"{LABELS}/{{label}}"),
     "/v1/batches/{batch_id}": UpdateCase(
         {"internal_output_file_id": "{file}"}, {"internal_output_file_id": "{spare}"}, "/v1/batches/{batch}"
     ),
@@ -253,8 +340,10 @@ UPDATE_CASES: dict[str, UpdateCase] = {
 
 
 def test_every_update_and_delete_route_has_a_case():
-    assert {path for _, path in documented_routes("if-match", "put")} == set(UPDATE_CASES)
-    assert {path for _, path in documented_routes("if-match", "delete")} == set(DELETE_CASES)
+    # Feedback cannot be read at its path, so nobody has its ETag.
+    covered = {FEEDBACK_PATH, RESET_PATH} | PROMPT_ACTIONS
+    assert {path for _, path in documented_routes("if-match", "put")} == {*UPDATE_CASES, *covered}
+    assert {path for _, path in documented_routes("if-match", "delete")} - PROMPT_ACTIONS == set(DELETE_CASES)
 
 
 def read_etag(client: Client, path: str) -> str:
@@ -307,6 +396,13 @@ DELETE_CASES: dict[str, UpdateCase] = {
     "/v1/admin/users/{user_id}": UpdateCase(None, None, "/v1/admin/users/{person}"),
     "/v1/integrations/{key}": UpdateCase(None, None, INTEGRATION_PATH),
     "/v1/secret-references/{key}": UpdateCase(None, None, "/v1/secret-references/{reference}"),
+    f"{USAGE_POLICIES}/{{key}}": UpdateCase(None, None, f"{USAGE_POLICIES}/{{usage_policy}}"),
+    f"{RATE_POLICIES}/{{key}}": UpdateCase(None, None, f"{RATE_POLICIES}/{{rate_policy}}"),
+    f"{GUARDRAILS}/{{key}}": UpdateCase(None, None, f"{GUARDRAILS}/{{guardrail}}"),
+    f"{PROMPTS}/{{key}}": UpdateCase(None, None, f"{PROMPTS}/{{prompt}}"),
+    f"{PARTIALS}/{{key}}": UpdateCase(None, None, f"{PARTIALS}/{{partial}}"),
+    f"{COLLECTIONS}/{{key}}": UpdateCase(None, None, f"{COLLECTIONS}/{{collection}}"),
+    f"{LABELS}/{{key}}": UpdateCase(None, None, f"{LABELS}/{{label}}"),
     "/v1/workspaces/{workspace}": UpdateCase(
         {"name": "lost", "force_delete": True}, None, "/v1/workspaces/{workspace_id}"
     ),

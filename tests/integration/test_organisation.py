@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from tests.integration.wire import Response
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 SETTINGS_PATH = "/v1/admin/organisation/settings"
 DEFAULTS_PATH = "/v1/admin/organisation/defaults"
 
@@ -167,12 +170,16 @@ def test_blocked_inline_options_are_rejected_saved_ones_work(cleared: Client, of
 
 
 def test_default_guardrails_are_stored_and_can_be_cleared(admin: Client):
+    body = {"name": "g", "checks": [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]}
+    owner = {"organisation_id": admin.read("/v1/workspaces")["data"][0]["organisation_id"]}
+    one, other = [admin.create("/v1/guardrails", {**body, **owner}) for _ in range(2)]
     for prefix in ("/v1/admin/organisation", "/v2/admin/organisation"):
-        both = {"input_guardrails": ["pg-a"], "output_guardrails": ["pg-b", "pg-c"]}
+        both = {"input_guardrails": [one["slug"]], "output_guardrails": [one["id"], other["slug"]]}
         assert expect_ok(admin.put(f"{prefix}/defaults", both)) == {}
         assert expect_ok(admin.put(f"{prefix}/defaults", {"output_guardrails": None})) == {}
         shown = admin.read(f"{prefix}/defaults")
-        assert (shown["input_guardrails"], shown["output_guardrails"]) == (["pg-a"], [])
+        named = [{"id": one["id"], "slug": one["slug"]}]
+        assert (shown["input_guardrails"], shown["output_guardrails"]) == (named, [])
     assert "defaults" not in admin.read(SETTINGS_PATH)
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.parse
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fork_server import run_penstock
 from tests.integration.serving import ENTRY_MODES, BackgroundThread, control_pid, edge_pids, read_metrics, run_gateway
 from tests.integration.wire import (
     CHAT_PATH,
@@ -133,6 +133,7 @@ def test_killed_edge_process_loses_only_its_open_streams(fresh: Gateway):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it tells the kernel of Linux when to look")
+@pytest.mark.figures
 def test_preemption_ticker_wakes_often_only_under_load(fresh: Gateway):
     taker = control_pid(fresh)
     calm = _wakeups_per_second(taker, "penstock-turns", lambda: time.sleep(1))
@@ -407,7 +408,9 @@ def test_two_edge_processes_share_the_port(provider: Mock, tmp_path: Path):
         assert not probes.refused
         records = gateway.records(100)
         assert {record["worker"] for record in records} == {1, 2}
-        wait_for("both workers' figures", lambda: read_metrics(gateway)["penstock_records_total"] >= 100 or None, 5)
+        wait_for(
+            "both workers' figures", lambda: read_metrics(gateway).get("penstock_records_total", 0) >= 100 or None, 5
+        )
         os.kill(pids[0], signal.SIGKILL)
         wait_for("another edge process", lambda: edge_pids(gateway, 2) != pids or None, 15)
         assert pids[1] in edge_pids(gateway, 2)
@@ -417,8 +420,7 @@ def test_two_edge_processes_share_the_port(provider: Mock, tmp_path: Path):
 
 def run_failing_serve(gateway_file: Path, folder: Path, *options: str) -> str:
     """Runs `serve` where startup must fail, and returns its error output."""
-    command = [sys.executable, "-m", "penstock", "serve", "--config", gateway_file, *options]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=15, env={}, cwd=folder)
+    done = run_penstock("serve", "--config", str(gateway_file), *options, env={}, cwd=folder, timeout=15)
     assert done.returncode == 1, done
     assert "Traceback" not in done.stderr
     return done.stderr

@@ -4,6 +4,7 @@ limits.
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
     from tests.integration.conftest import StoreFactory
+
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
 
 TABLES = {"security": {"trusted_proxies": ["127.0.0.1", "10.0.0.0/8"]}}
 SESSIONS_PATH = "/v1/auth/sessions"
@@ -53,12 +57,13 @@ def test_unlisted_proxy_is_not_trusted(tmp_path: Path, provider: Mock, new_store
         assert read_last_audited_ip(admin) == "127.0.0.1"
 
 
-def test_failed_sign_ins_are_limited_per_address(admin: Client):
+def test_failed_sign_ins_are_delayed_per_address(admin: Client):
     guesser, other = client_forwarded_for(admin, "192.0.2.66"), client_forwarded_for(admin, "192.0.2.67")
-    for number in range(100):
+    for number in range(103):
         expect_error(guesser.post(SESSIONS_PATH, {"api_key": f"guess {number}"}), 401, "AB05")
-    answer = guesser.post(SESSIONS_PATH, {"api_key": ADMIN_KEY})
-    expect_error(answer, 429, "AB06", "your address")
-    assert answer.get_header("retry-after") == "60"
+    started_at = time.monotonic()
+    # The right key is accepted, but only after the delay that the failures caused.
+    expect_ok(guesser.post(SESSIONS_PATH, {"api_key": ADMIN_KEY}))
+    assert time.monotonic() - started_at > 0.5
     expect_error(other.post(SESSIONS_PATH, {"api_key": "guess"}), 401, "AB05")
     expect_ok(other.post(SESSIONS_PATH, {"api_key": ADMIN_KEY}))

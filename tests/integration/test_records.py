@@ -100,13 +100,15 @@ def test_record_has_trace_ids_and_metadata_of_the_client(
     )
     (record,) = new_records()
     assert {name: record[name.replace("-", "_")] for name in own} == own
-    assert record["metadata"] == {"key": ["_user", "n"], "value": ["ann", "1"]}
+    assert record["metadata"] == {"_user": "ann", "n": "1"}
     assert answer.get_header("x-gateway-trace-id") == "t-1"
 
 
 def test_each_rejected_request_writes_one_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
+    # Requests without a valid key are recorded in a file of their own.
+    refused_before = len(served.refused_records(0))
+    unauthenticated = [(401, CHAT_PATH, chat_body(), {**HEADERS, "x-gateway-api-key": "pk-wrong"})]
     refusals = [
-        (401, CHAT_PATH, chat_body(), {**HEADERS, "x-gateway-api-key": "pk-wrong"}),
         (400, CHAT_PATH, b"{", HEADERS),
         (400, CHAT_PATH, chat_body(), {"x-gateway-api-key": "pk-0123456789", **JSON_HEADERS}),
         (400, CHAT_PATH, chat_body(), {**HEADERS, "x-gateway-provider": "nobody"}),
@@ -114,10 +116,13 @@ def test_each_rejected_request_writes_one_record(served: Gateway, new_records: C
         (408, CHAT_PATH, chat_body("mock?first_ms=5000"), {**HEADERS, "x-gateway-request-timeout": "50"}),
         (502, CHAT_PATH, chat_body("mock?fault=reset"), HEADERS),
     ]
-    for status, path, body, headers in refusals:
+    for status, path, body, headers in [*unauthenticated, *refusals]:
         assert send_raw_request(served.base_url, path, body, headers).status == status
-    records = new_records(len(refusals))
-    assert [record["response_status_code"] for record in records] == [status for status, *_ in refusals]
+    admitted = new_records(len(refusals))
+    strangers = served.refused_records(refused_before + len(unauthenticated))[refused_before:]
+    for records, requests in ((admitted, refusals), (strangers, unauthenticated)):
+        assert [record["response_status_code"] for record in records] == [status for status, *_ in requests]
+    records = admitted + strangers
     assert {(record["outcome"], record["is_success"]) for record in records} == {("refused", False)}
     assert all(record["error"] for record in records)
 
@@ -158,7 +163,7 @@ def test_special_characters_stay_in_one_json_line(served: Gateway, new_records: 
     send_raw_request(served.base_url, CHAT_PATH, b'{"model":"a\\n\\"b\\u0000\\ud83d\\ude00","messages":[]}', headers)
     (record,) = new_records()
     assert record["ai_model"].startswith('a\n"b\0')
-    assert record["metadata"]["value"] == ["line\nend\u2028"]
+    assert list(record["metadata"].values()) == ["line\nend\u2028"]
 
 
 def test_file_is_accessible_only_to_its_owner(served: Gateway):
@@ -184,14 +189,17 @@ def test_moved_file_is_created_again(served: Gateway, new_records: Callable[...,
 def test_debug_off_omits_headers_from_the_record(served: Gateway, new_records: Callable[..., list[dict[str, Any]]]):
     for said in ("false", "False", "true", "0"):
         send_raw_request(
-            served.base_url, CHAT_PATH, chat_body(), {**HEADERS, "x-gateway-debug": said, "x-note": "private-17"}
+            served.base_url,
+            CHAT_PATH,
+            chat_body(),
+            {**HEADERS, "x-gateway-debug": said, "accept-language": "private-17"},
         )
     *discreet, usual, other = new_records(4)
     for record in discreet:
         assert (record["debug"], record["total_units"], "request_headers" in record) == (False, 20, False)
         assert "private-17" not in str(record)
     for record in (usual, other):
-        assert ("debug" in record, record["request_headers"]["x-note"]) == (False, "private-17")
+        assert ("debug" in record, record["request_headers"]["accept-language"]) == (False, "private-17")
 
 
 @pytest.mark.parametrize(

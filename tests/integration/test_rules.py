@@ -16,6 +16,9 @@ from tests.processes import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 SETTINGS_PATH = "/v1/admin/organisation/settings"
 USER_KEYS_PATH = "/v1/api-keys/workspace/user"
 NUMBERS = itertools.count(1)

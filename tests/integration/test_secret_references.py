@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from tests.gateway import Mock
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 CANARIES = (fakes.AWS_SECRET, fakes.ENTRA_SECRET, fakes.VAULT_TOKEN, fakes.VAULT_SECRET_ID)
 
 
@@ -35,6 +38,7 @@ def vaults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MockSecretStore
 def surroundings(vaults: MockSecretStores) -> Mapping[str, str]:
     return {
         "TLS_CA": str(vaults.ca),
+        "TRUSTED_CUSTOM_HOSTS": "127.0.0.1",
         "PENSTOCK_SECRETS_REFRESH_SECONDS": "1",
         # Some authentication methods use roles of the machine itself.
         "PENSTOCK_IDENTITY_ALLOW_PROVIDER_USE": "true",
@@ -123,7 +127,8 @@ def test_every_field_is_read_back_without_secrets(admin: Client, workspace: dict
         for name in ("name", "slug", "description", "manager_type", "secret_path", "secret_key", "tags")
     }
     assert same.items() <= shown.items()
-    assert (shown["status"], shown["allow_all_workspaces"], shown["allowed_workspaces"]) == (
+    access = admin.read(f"/v1/secret-references/{shown['id']}/workspaces")
+    assert (shown["status"], shown["allow_all_workspaces"], access["allowed_workspaces"]) == (
         "ACTIVE",
         False,
         [workspace["id"]],
@@ -172,7 +177,7 @@ def test_access_is_either_for_all_or_for_listed_workspaces(admin: Client, worksp
     expect_error(admin.post("/v1/integrations", given), 404, "AB02", "secret_mappings[0].secret_reference_id")
     expect_error(admin.post("/v1/integrations", {**given, "workspace_id": other}), 404, "AB02", "secret_mappings")
     expect_ok(admin.put(f"/v1/secret-references/{slug}", {"allow_all_workspaces": True}))
-    assert admin.read(f"/v1/secret-references/{slug}")["allowed_workspaces"] == []
+    assert admin.read(f"/v1/secret-references/{slug}/workspaces")["allowed_workspaces"] == []
     twice = {"secret_mappings": mapping["secret_mappings"] * 2}
     expect_error(admin.post("/v1/integrations", {**given, **twice}), 400, "AB01", "secret_mappings[1].target_field")
     admin.create("/v1/integrations", given)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tests.gateway import Mock
     from tests.integration.managed import Client
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 REGION = "eu-west-1"
 AWS_CREDENTIALS = {"aws_access_key_id": "AKIDEXAMPLE", "aws_secret_access_key": "aws-canary-0123456789"}
 ROLE_ARN = "arn:aws:iam::123456789012:role/reader-of-secrets"

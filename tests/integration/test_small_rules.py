@@ -13,6 +13,9 @@ from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 TIME_RANGE_QUERY = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
 TEXT_WITH_NUL = "a\0b"
 
@@ -139,7 +142,7 @@ def test_audit_log_lists_objects_deleted_with_an_integration(admin: Client, plac
 
 
 def test_rejects_mapping_to_an_unknown_provider_field(admin: Client, place: Mapping[str, Any]):
-    vault = {"vault_addr": "https://vault.example.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
+    vault = {"vault_addr": "https://vault.example", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     reference = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
     secret = admin.create("/v1/secret-references", reference)["id"]
     bad = [{"target_field": "configurations.nonsense", "secret_reference_id": secret}]
@@ -160,7 +163,7 @@ def test_rejects_mapping_to_an_unknown_provider_field(admin: Client, place: Mapp
 
 
 def test_maps_secrets_to_provider_fields_without_a_form(admin: Client, place: Mapping[str, Any]):
-    vault = {"vault_addr": "https://vault.example.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
+    vault = {"vault_addr": "https://vault.example", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     reference = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
     secret = admin.create("/v1/secret-references", reference)["id"]
     for provider, field in (("azure-openai", "azure_ad_token"), ("bedrock", "aws_session_token")):
@@ -307,7 +310,7 @@ def test_accepts_back_shown_access_of_an_archived_workspace(admin: Client):
     path = f"/v1/integrations/{admin.create('/v1/integrations', {'name': 'i', 'ai_provider_id': 'mock'})['slug']}"
     both = [{"id": place["id"], "enabled": True, "usage_limits": [{"credit_limit": 5}]} for place in (old, new)]
     expect_ok(admin.put(f"{path}/workspaces", {"workspaces": both}))
-    vault = {"vault_addr": "https://vault.example.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
+    vault = {"vault_addr": "https://vault.example", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     reference = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
     named = {"allowed_workspaces": [old["id"], new["id"]]}
     secret = f"/v1/secret-references/{admin.create('/v1/secret-references', {**reference, **named})['id']}"
@@ -324,8 +327,8 @@ def test_accepts_back_shown_access_of_an_archived_workspace(admin: Client):
     expect_ok(admin.put(f"{path}/workspaces", {"workspaces": [{"id": old["slug"], "enabled": False}]}))
     opened = {"workspaces": [{"id": old["slug"], "enabled": True}]}
     expect_error(admin.put(f"{path}/workspaces", opened), 404, "AB02", "workspaces[0].id", "archived")
-    expect_ok(admin.put(secret, {"allowed_workspaces": admin.read(secret)["allowed_workspaces"]}))
-    assert admin.read(secret)["allowed_workspaces"] == named["allowed_workspaces"]
+    expect_ok(admin.put(secret, {"allowed_workspaces": admin.read(f"{secret}/workspaces")["allowed_workspaces"]}))
+    assert admin.read(f"{secret}/workspaces")["allowed_workspaces"] == named["allowed_workspaces"]
     expect_ok(admin.put(secret, {"allowed_workspaces": [new["slug"]]}))
     expect_error(admin.put(secret, named), 404, "AB02", "allowed_workspaces[0]", "archived")
 

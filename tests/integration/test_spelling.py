@@ -9,6 +9,9 @@ from tests.integration.managed import expect_error, expect_ok
 if TYPE_CHECKING:
     from tests.integration.managed import Client
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 
 def test_accepts_path_values_in_the_body_and_field_aliases(admin: Client):
     workspace = admin.create("/v1/admin/workspaces", {"name": "again"})["id"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -26,6 +24,7 @@ from penstock.snapshot.query import SnapshotReader
 from penstock.store.database import Database
 from penstock.store.migrate import MIGRATION_LOCK_ID, current_revision, migrate, newest_revision
 from penstock.store.tables import audit_log, configs, versions, workspaces
+from tests.fork_server import run_penstock
 from tests.integration.conftest import run_init
 from tests.integration.managed import ADMIN_KEY, Client, expect_error
 from tests.integration.serving import run_gateway
@@ -128,7 +127,7 @@ def test_migration_encrypts_plaintext_of_older_releases_reversibly(
 
 async def insert_plaintext_config(connection: AsyncConnection, config: dict[str, object]) -> None:
     """Saves a config unencrypted, as the previous release did."""
-    (workspace,) = (await connection.execute(select(workspaces))).mappings()
+    (workspace,) = (await connection.execute(select(workspaces.c.id, workspaces.c.organisation_id))).mappings()
     written = json.dumps(config)
     own = {"organisation_id": workspace["organisation_id"], "workspace_id": workspace["id"], "created_at": 1}
     names = {"slug": "pc", "name": "pc", "status": "active", "is_default": False}
@@ -236,18 +235,14 @@ def test_cluster_node_does_not_migrate_at_startup(tmp_path: Path, tables: Settin
     env = {"PENSTOCK_STORE_URL": postgres.create_database(), "PENSTOCK_STORE_MASTER_KEY": "A" * 43 + "="}
     with run_gateway(tmp_path, tables, env=env) as gateway:
         expect_error(Client(gateway).get("/v1/configs"), 503, "AB04", "penstock migrate")
-        command = [sys.executable, "-m", "penstock", "migrate"]
-        migrated = subprocess.run(command, check=True, capture_output=True, text=True, env=env, cwd=tmp_path)
-        assert "revision" in migrated.stdout
+        migrated = run_penstock("migrate", env=env, cwd=tmp_path)
+        assert (migrated.returncode, "revision" in migrated.stdout) == (0, True), migrated
         run_init(tmp_path, {**env, "PENSTOCK_ADMIN_KEY": ADMIN_KEY})
         assert Client(gateway).read("/v1/configs")["total"] == 0
 
 
 def test_rejects_a_guessable_admin_key(tmp_path: Path):
-    command = [sys.executable, "-m", "penstock", "init"]
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env={"PENSTOCK_ADMIN_KEY": "canary"}, cwd=tmp_path
-    )
+    done = run_penstock("init", env={"PENSTOCK_ADMIN_KEY": "canary"}, cwd=tmp_path)
     assert done.returncode == 1
     assert "store.admin_key" in done.stderr
     assert "canary" not in done.stderr

@@ -17,6 +17,9 @@ from tests.processes import wait_for
 if TYPE_CHECKING:
     from tests.gateway import Mock
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 CANARY_KEY = "sk-canary-0123456789abcdef"
 MASKED_KEY = "sk*****def"
 

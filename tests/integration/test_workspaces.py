@@ -11,15 +11,20 @@ from tests.integration.managed import expect_error, expect_ok
 if TYPE_CHECKING:
     from tests.integration.managed import Client
 
+# The unit tests of these resources run with both kinds of database.
+ONE_STORE = True
+
 PATH_PREFIXES = ["/v1/admin/workspaces", "/v1/workspaces", "/v2/workspaces", "/v1/v2/workspaces"]
 WORKSPACE_BODY = {
     "name": "🚀 Rockets",
     "description": "up",
-    "defaults": {"metadata": {"team": "a"}, "input_guardrails": ["pg-1"]},
+    "defaults": {"metadata": {"team": "a"}},
     "settings": {"user_api_key_rotation_period": "weekly"},
     "usage_limits": [{"type": "cost", "credit_limit": 10, "alert_threshold": 5, "periodic_reset": "monthly"}],
     "rate_limits": [{"type": "requests", "unit": "rpm", "value": 5}],
 }
+GUARDRAIL = {"name": "g", "checks": [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]}
+PROMPT = {"name": "p", "string": "{{a}}", "parameters": {}, "virtual_key": "v", "model": "m"}
 
 
 @pytest.fixture
@@ -42,7 +47,6 @@ def test_reads_a_workspace_by_id_and_slug_under_every_path(admin: Client, made: 
 
 def test_reads_back_the_written_fields(made: dict[str, Any]):
     assert made["defaults"]["metadata"] == {"team": "a"}
-    assert made["defaults"]["input_guardrails"] == ["pg-1"]
     assert made["settings"] == {"user_api_key_rotation_period": 7}
     (limits,) = made["usage_limits"]
     assert WORKSPACE_BODY["usage_limits"][0].items() <= limits.items()
@@ -63,7 +67,7 @@ def test_update_keeps_omitted_fields_and_null_removes_limits(admin: Client, made
     changed = expect_ok(admin.put(path, {"name": "Boats", "usage_limits": None, "defaults": {"metadata": {"b": "c"}}}))
     assert (changed["name"], changed["description"], changed["usage_limits"]) == ("Boats", "up", None)
     assert changed["rate_limits"] == WORKSPACE_BODY["rate_limits"]
-    assert (changed["defaults"]["metadata"], changed["defaults"]["input_guardrails"]) == ({"b": "c"}, None)
+    assert changed["defaults"]["metadata"] == {"b": "c"}
     assert admin.read(path)["name"] == "Boats"
     assert expect_ok(admin.put(path, {"rate_limits": []}))["rate_limits"] is None
 
@@ -149,12 +153,25 @@ def test_archiving_deletes_the_content_and_logs_each_deletion(admin: Client):
         "workspace_service_api_keys": admin.create(
             "/v1/api-keys/workspace/service", {"name": "k", "scopes": ["completions.write"], **inside}
         )["id"],
+        "guardrails": admin.create("/v1/guardrails", {**GUARDRAIL, **inside})["id"],
+        "prompts": admin.create("/v1/prompts", {**PROMPT, **inside})["id"],
+        "prompt_partials": admin.create("/v1/prompts/partials", {"name": "p", "string": "text", **inside})["id"],
+        # Not those that every workspace has.
+        "collections": admin.create("/v1/collections", {"name": "c", **inside})["id"],
+        "labels": admin.create("/v1/labels", {"name": "canary", **inside})["id"],
     }
     path = f"/v1/workspaces/{place['id']}"
     made["workspaces"] = place["id"]
-    expect_error(
-        admin.delete(path, {"name": "Full"}), 409, "AB07", "1 integrations", "2 providers", "1 configs", "1 api_keys"
+    counts = (
+        "1 integrations",
+        "2 providers",
+        "1 configs",
+        "1 api_keys",
+        "1 prompts",
+        "1 prompt_partials",
+        "1 guardrails",
     )
+    expect_error(admin.delete(path, {"name": "Full"}), 409, "AB07", *counts)
     expect_ok(admin.delete(path, {"name": "Full", "force_delete": True}))
     span = "start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z"
     asked = f"{span}&organisation_id={place['organisation_id']}&workspace_id={place['id']}&action=delete"

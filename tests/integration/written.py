@@ -34,6 +34,8 @@ class SampleObjects(NamedTuple):
     unused_reference: str
     invite: str
     organisation: str
+    # Slug of a guardrail of the organisation.
+    guardrail: str
 
 
 def create_sample_objects(admin: Client, name: str = "fields") -> SampleObjects:
@@ -49,11 +51,12 @@ def create_sample_objects(admin: Client, name: str = "fields") -> SampleObjects:
     models = {"models": [{"slug": "mine", "enabled": True, "is_custom": True}]}
     expect_ok(admin.put(f"/v1/integrations/{integration}/models", models))
     virtual = {"name": "v", "provider": "openai", "key": "sk-0123456789", **place}
-    vault = {"vault_addr": "https://vault.test", "vault_auth_type": "token", "vault_token": "t-0123456789"}
+    vault = {"vault_addr": "https://vault.example", "vault_auth_type": "token", "vault_token": "t-0123456789"}
     secret = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
     invited = {"email": f"{name}@example.test", "role": "member", "workspaces": []}
     key = {"name": "k", "scopes": ["completions.write"], **place}
     config = {"name": "c", "config": {"provider": "mock"}, **place}
+    guardrail = {"name": "g", "checks": [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]}
     return SampleObjects(
         admin,
         workspace["id"],
@@ -68,6 +71,7 @@ def create_sample_objects(admin: Client, name: str = "fields") -> SampleObjects:
         admin.create("/v1/secret-references", secret)["slug"],
         admin.create("/v1/admin/users/invites", invited)["id"],
         workspace["organisation_id"],
+        admin.create("/v1/guardrails", {**guardrail, "organisation_id": workspace["organisation_id"]})["slug"],
     )
 
 
@@ -83,7 +87,7 @@ class SampleValue(NamedTuple):
 USAGE_LIMITS = {"credit_limit": 7, "type": "tokens", "alert_threshold": 3, "periodic_reset": "weekly"}
 RATE_LIMITS = [{"type": "tokens", "unit": "rph", "value": 9}]
 FUTURE_TIMESTAMP = "2998-07-06T05:04:03.000Z"
-CUSTOM_HEADERS_OPTIONS = {"custom_host": "https://other.test/v1", "custom_headers": {"x-team": "a-secret-field"}}
+CUSTOM_HEADERS_OPTIONS = {"custom_host": "https://other.example/v1", "custom_headers": {"x-team": "a-secret-field"}}
 PRICING_ADJUSTMENTS = {"multiplier": {"default": 2.0, "request_token": 0.5}}
 AZURE_DEPLOYMENT = {"apiVersion": "2024-06-01", "deploymentName": "d", "alias": "gpt-4o", "is_default": True}
 
@@ -140,6 +144,8 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
     }
     place = {
         "name": "Other",
+        # An icon would change the name that is shown; a test of client habits sets some.
+        "icon": SampleValue("", lambda shown: shown["icon"] or ""),
         "description": "for x",
         "usage_limits": [USAGE_LIMITS],
         "rate_limits": RATE_LIMITS,
@@ -155,8 +161,9 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         },
         "security_settings": {"managersWritePrompts": False, "membersWriteGuardrails": True},
     }
-    ours = {"metadata": {"team": "a"}, "input_guardrails": ["pg-1"], "output_guardrails": ["pg-2"]}
-    vault = {"vault_addr": "https://b.test", "vault_auth_type": "token", "vault_token": "t-9876543210"}
+    named = [scene.guardrail]
+    ours = {"metadata": {"team": "a"}, "input_guardrails": named, "output_guardrails": named}
+    vault = {"vault_addr": "https://b.example", "vault_auth_type": "token", "vault_token": "t-9876543210"}
     auth = SampleValue(vault, lambda shown: shown["auth_config"], {**vault, "vault_token": mask_secret("t-9876543210")})
     secret = {
         "name": "other",
@@ -166,7 +173,10 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "tags": {"a": "b"},
         "allow_all_workspaces": False,
         "auth_config": auth,
-        "allowed_workspaces": [scene.workspace_id],
+        "allowed_workspaces": SampleValue(
+            [scene.workspace_id],
+            lambda shown: scene.admin.read(f"/v1/secret-references/{shown['id']}/workspaces")["allowed_workspaces"],
+        ),
     }
     own_slug = f"of-its-own-{next(SAMPLE_NUMBERS)}"
     legacy = {
@@ -178,6 +188,7 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "UpdateApiKey": {**key, "reset_usage": reset},
         "CreateConfig": {
             "name": "other",
+            "slug": own_slug,
             "workspace_id": scene.workspace_id,
             "config": SampleValue({"provider": "mock"}, lambda shown: json.loads(shown["config"])),
             "isDefault": SampleValue(1, lambda shown: shown["is_default"]),
@@ -216,13 +227,14 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "VirtualKeyUpdate": {**virtual, "reset_usage": reset},
         "NewWorkspace": {
             **place,
+            "slug": own_slug,
             "defaults": ours,
             "users": SampleValue(
                 [{"id": scene.user, "role": "manager"}],
                 lambda shown: [{"id": shown["users"][0]["id"], "role": "manager"}],
             ),
         },
-        "WorkspaceUpdate": {**place, "defaults": {**ours, "user_api_key_config": scene.config}},
+        "WorkspaceUpdate": {**place, "slug": own_slug, "defaults": {**ours, "user_api_key_config": scene.config}},
         "CreateSecretReference": {
             **secret,
             "slug": own_slug,
@@ -233,6 +245,8 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
         "NewInvite": {
             "email": f"invited{next(SAMPLE_NUMBERS)}@example.test",
             "role": "admin",
+            "first_name": "Ann",
+            "last_name": "Lee",
             "workspaces": [{"id": scene.workspace_id, "role": "manager"}],
             "workspace_api_key_details": {"scopes": ["completions.write", "logs.write"]},
         },
@@ -253,7 +267,10 @@ def sample_bodies(scene: SampleObjects) -> dict[str, dict[str, Any]]:
             "data_visibility": {"managersViewAllData": True, "membersViewAllData": False},
             "disable_auto_provision_user": True,
         },
-        "UpdateOrganisationDefaults": {"input_guardrails": ["pg-1"], "output_guardrails": ["pg-2"]},
+        "UpdateOrganisationDefaults": {
+            name: SampleValue(named, lambda shown, name=name: [one["slug"] for one in shown[name]])
+            for name in ("input_guardrails", "output_guardrails")
+        },
         "UpdateMember": {"role": "admin"},
     }
 

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-IGNORED_NAMES = {".git"} | {
-    line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line.endswith("/") and "*" not in line
-}
+IGNORED_FOLDERS = [
+    line for line in (ROOT / ".gitignore").read_text().splitlines() if line.endswith("/") and "*" not in line
+]
+# A pattern with a slash at its start or in the middle is a path from the root; others match at any depth.
+IGNORED_PATHS = {line.strip("/") for line in IGNORED_FOLDERS if "/" in line[:-1]}
+IGNORED_NAMES = {".git"} | {line.strip("/") for line in IGNORED_FOLDERS if "/" not in line[:-1]}
 
 
 @functools.cache
@@ -24,7 +27,7 @@ def repository_files() -> tuple[Path, ...]:
     for folder, below, names in os.walk(ROOT):
         here = Path(folder).relative_to(ROOT)
         below[:] = [
-            name for name in below if name not in IGNORED_NAMES and (here / name).as_posix() not in IGNORED_NAMES
+            name for name in below if name not in IGNORED_NAMES and (here / name).as_posix() not in IGNORED_PATHS
         ]
         found += [here / name for name in names if not name.endswith((".so", ".pyc")) and name not in IGNORED_NAMES]
     return tuple(sorted(found))

@@ -12,11 +12,13 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from penstock import engine, examples
-from penstock.settings import iter_setting_specs, load_settings
+from penstock.settings import Settings, iter_setting_specs, load_settings
 from penstock.settings.jwt import Jwt, parse_issuers, validate_jwt
+from penstock.settings.monitoring import Metrics, validate_metrics
 from penstock.snapshot.build import build_valid_snapshot
 from tests.shape.repository import ROOT, files_under, make_targets, read_text, repository_files
 
@@ -232,6 +234,19 @@ def test_config_examples_are_valid(document: str):
     assert found
     for example in found:
         engine.check("config", example.encode())
+
+
+def test_metrics_example_is_valid():
+    (block,) = re.findall(r"```toml\n(.*?)```", read_text("docs/monitoring.md"), re.DOTALL)
+    metrics = msgspec.convert(tomllib.loads(block)["metrics"], Metrics)
+    assert not list(validate_metrics(Settings(metrics=metrics)))
+
+
+def test_bucket_example_is_valid(tmp_path: Path):
+    (block,) = re.findall(r"```toml\n(.*?)```", read_text("docs/batches.md"), re.DOTALL)
+    file = tmp_path / "penstock.toml"
+    file.write_text(block)
+    assert load_settings(str(file), {}).files.store == "s3://my-bucket/penstock"
 
 
 def test_issuer_example_is_valid():

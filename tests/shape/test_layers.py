@@ -25,19 +25,25 @@ def test_llm_crate_is_pure():
     )
 
 
+def test_net_crate_knows_no_other_crate():
+    others = {"penstock-llm", "penstock-core", "penstock-py", "penstock-mock"}
+    assert not crate_dependencies("penstock-net") & (PYTHON_CRATES | others)
+
+
 def test_core_crate_has_no_python():
+    assert crate_dependencies("penstock-core") >= {"penstock-llm", "penstock-net"}
     assert not crate_dependencies("penstock-core") & (PYTHON_CRATES | {"penstock-py", "penstock-mock"})
 
 
-def test_py_crate_depends_on_core_only():
-    assert "penstock-core" in crate_dependencies("penstock-py")
+def test_py_crate_depends_on_core_and_net_only():
+    assert crate_dependencies("penstock-py") >= {"penstock-core", "penstock-net"}
     assert not crate_dependencies("penstock-py") & (
         NETWORK_CRATES - {"tokio", "socket2"} | {"penstock-llm", "penstock-mock"}
     )
 
 
 def test_mock_provider_shares_no_code_with_core():
-    assert not crate_dependencies("penstock-mock") & (PYTHON_CRATES | {"penstock-core", "penstock-py"})
+    assert not crate_dependencies("penstock-mock") & (PYTHON_CRATES | {"penstock-net", "penstock-core", "penstock-py"})
 
 
 def test_features_do_not_import_each_other():
@@ -58,14 +64,16 @@ SOCKET_PATTERN = (
 )
 
 
-def test_only_upstream_modules_open_sockets():
+def test_only_the_net_crate_opens_sockets():
     found = {
         path
-        for crate in ("llm", "core", "py")
+        for crate in ("llm", "net", "core", "py")
         for path in files_under(f"rust/{crate}/src", ".rs")
         if re.search(SOCKET_PATTERN, read_text(path).split("#[cfg(test)]\nmod tests")[0])
     }
-    assert {path for path in found if not path.is_relative_to("rust/core/src/upstream")} == ALLOWED_SOCKET_FILES
+    in_net = {path for path in found if path.is_relative_to("rust/net/src")}
+    assert in_net
+    assert found - in_net == ALLOWED_SOCKET_FILES
 
 
 def test_only_listed_modules_read_the_environment():

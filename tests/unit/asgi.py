@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
     App = Callable[..., Awaitable[None]]
 
@@ -34,18 +34,31 @@ async def send_request(
     """Sends one request and collects the response."""
     sent: list[dict[str, Any]] = []
     asked = [{"type": "http.request", "body": body, "more_body": False}]
+    is_complete = asyncio.Event()
 
     async def receive() -> dict[str, Any]:
         if asked:
             return asked.pop()
-        await asyncio.sleep(3600)
+        # A client stays connected until it has the whole response.
+        await is_complete.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            is_complete.set()
 
+    await app(build_scope(method, path, body, headers, query), receive, send)
+    answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Response(sent[0]["status"], answered, b"".join(part.get("body", b"") for part in sent[1:]))
+
+
+def build_scope(
+    method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None, query: str = ""
+) -> dict[str, Any]:
+    """Builds the scope of a request."""
     given = {"host": "control", "content-length": str(len(body)), **(headers or {})}
-    scope = {
+    return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
@@ -61,9 +74,29 @@ async def send_request(
         "state": {},
         "extensions": {},
     }
-    await app(scope, receive, send)
-    answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return Response(sent[0]["status"], answered, b"".join(part.get("body", b"") for part in sent[1:]))
+
+
+async def stream_request(
+    app: App, path: str, headers: dict[str, str] | None = None, query: str = ""
+) -> AsyncGenerator[bytes]:
+    """Sends a GET request and yields the chunks of the response. The client disconnects when the caller stops."""
+    left = asyncio.Event()
+    messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def receive() -> dict[str, Any]:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    task = asyncio.ensure_future(app(build_scope("GET", path, b"", headers, query), receive, messages.put))
+    try:
+        head = await messages.get()
+        assert head["status"] == 200, (head, await messages.get())
+        while (part := await messages.get()).get("more_body"):
+            yield part["body"]
+        yield part.get("body", b"")
+    finally:
+        left.set()
+        await asyncio.wait_for(task, LIFESPAN_TIMEOUT_SECONDS)
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 from litestar import Litestar, get, post
 from litestar.params import JSONBody
@@ -15,7 +16,10 @@ from penstock import resources
 from penstock.app import check_guards, create_app
 from penstock.authorization import allow_anyone
 from penstock.errors import ConflictError, Problem, StartupError
-from penstock.settings import Metrics, Records, Settings
+from penstock.listen import open_metrics_listener
+from penstock.settings import Records, Settings
+from penstock.settings.monitoring import Metrics
+from penstock.settings.secret import Secret
 from penstock.snapshot.build import Snapshot, SnapshotChannel
 from tests.unit import asgi
 from tests.unit.asgi import Response, run_lifespan, send_request
@@ -77,7 +81,16 @@ def test_health_lists_the_reporting_workers(tmp_path: Path):
 
     body = run_with_app(make_settings(tmp_path), scenario).json()
     assert body["status"] == "success"
-    assert body["workers"] == [{"worker": 1, "pid": 7}]
+    assert body["workers"] == [{"worker": 1}]
+
+
+def test_health_lists_a_worker_before_its_first_metrics(tmp_path: Path):
+    async def scenario(app: Litestar, published: SnapshotChannel) -> Response:
+        published.record_worker_epoch(2, "first")
+        return await send_request(app, "GET", "/v1/health")
+
+    body = run_with_app(make_settings(tmp_path), scenario).json()
+    assert body["workers"] == [{"worker": 2}]
 
 
 def test_version_reports_the_interface(tmp_path: Path):
@@ -149,6 +162,58 @@ def test_engine_metrics_are_exported_to_prometheus(tmp_path: Path, path: str):
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert 'penstock_requests_total{worker="1",status="2xx"} 3' in answer.body.decode()
     assert "# TYPE penstock_job_restarts_total counter\npenstock_job_restarts_total 0\n" in answer.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("token", "headers", "status"),
+    [
+        ("", {}, 200),
+        ("", {"x-forwarded-for": "127.0.0.1"}, 200),
+        ("", {"x-forwarded-for": "192.0.2.1"}, 403),
+        ("", {"x-forwarded-for": "192.0.2.1, 127.0.0.1"}, 403),
+        ("", {"x-forwarded-for": "127.0.0.1", "via": "1.1 proxy"}, 403),
+        ("", {"x-forwarded-for": "192.0.2.1", "authorization": "Bearer secret"}, 403),
+        ("secret", {"x-forwarded-for": "192.0.2.1", "authorization": "Bearer secret"}, 200),
+        ("secret", {"x-forwarded-for": "127.0.0.1"}, 401),
+        ("secret", {"authorization": "Bearer Secret"}, 401),
+        ("secret", {"authorization": "Basic secret"}, 401),
+    ],
+)
+def test_metrics_need_the_token_or_a_client_on_this_machine(
+    tmp_path: Path, token: str, headers: dict[str, str], status: int
+):
+    metrics = Metrics(enabled=True, token=Secret(token) if token else None)
+    given = Settings(records=make_settings(tmp_path).records, metrics=metrics)
+    answer = request_once(given, "GET", "/metrics", headers=headers)
+    assert answer.status == status
+    assert (status == 200) == (b"penstock_job_restarts_total" in answer.body)
+
+
+def test_port_of_its_own_serves_only_metrics(tmp_path: Path):
+    token = Secret("secret")
+    metrics = Metrics(enabled=True, listen="127.0.0.1:0", token=token)
+    given = Settings(records=make_settings(tmp_path).records, metrics=metrics)
+    listener = open_metrics_listener(given)
+    assert listener
+
+    async def run() -> list[httpx2.Response]:
+        app = create_app(given, SnapshotChannel(Snapshot("first")), metrics_socket=listener)
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with run_lifespan(app), httpx2.AsyncClient(base_url=address) as client:
+            allowed = {"authorization": "Bearer secret"}
+            return [
+                await client.get("/metrics", headers=allowed),
+                await client.get("/dataservice/metrics", headers=allowed),
+                await client.get("/metrics"),
+                await client.get("/v1/health", headers=allowed),
+            ]
+
+    with listener:
+        answers = asyncio.run(run())
+    assert [answer.status_code for answer in answers] == [200, 200, 401, 404]
+    assert answers[0].headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "penstock_job_restarts_total 0" in answers[0].text
+    assert answers[2].headers["www-authenticate"] == "Bearer"
 
 
 def test_snapshot_is_sent_at_once_or_on_change(tmp_path: Path):

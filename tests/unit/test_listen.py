@@ -14,6 +14,7 @@ import pytest
 from penstock import listen
 from penstock.errors import SettingsError, StartupError
 from penstock.settings import Server, Settings, load_settings
+from penstock.settings.monitoring import Metrics
 
 ALL_INTERFACES = "0.0.0.0"
 
@@ -54,6 +55,17 @@ def test_tcp_keepalive_detects_vanished_clients():
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert asked == {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
         close_all([accepted, asking, *sockets])
+
+
+def test_metrics_have_a_port_of_their_own_only_if_it_is_set():
+    assert listen.open_metrics_listener(Settings(metrics=Metrics(enabled=True))) is None
+    assert listen.open_metrics_listener(Settings(metrics=Metrics(listen="127.0.0.1:0"))) is None
+    first = listen.open_metrics_listener(Settings(metrics=Metrics(enabled=True, listen="[::1]:0")))
+    assert first
+    address = f"[::1]:{first.getsockname()[1]}"
+    with first, pytest.raises(StartupError) as caught:
+        listen.open_metrics_listener(Settings(metrics=Metrics(enabled=True, listen=address)))
+    assert str(caught.value) == f"cannot listen on {address} (metrics.listen): address already in use"
 
 
 def test_connections_are_queued_before_accept():

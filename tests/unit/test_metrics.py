@@ -32,11 +32,11 @@ def test_each_worker_has_its_own_samples():
     figures.accept_push(make_push(1, requests={"2xx": 3}, in_flight=2))
     figures.accept_push(make_push(2, requests={"2xx": 4}))
     figures.accept_push(make_push(1, requests={"2xx": 5}, in_flight=1))
-    read = parse_samples(figures.render({"record_batches_written": 9}))
+    read = parse_samples(figures.render({"files_deleted": 9}))
     assert read["penstock_requests_total", "status=2xx", "worker=1"] == 5
     assert read["penstock_requests_total", "status=2xx", "worker=2"] == 4
     assert read["penstock_requests_in_flight", "worker=1"] == 1
-    assert read["penstock_record_batches_written_total",] == 9
+    assert read["penstock_files_deleted_total",] == 9
 
 
 def test_durations_become_a_histogram_in_seconds():

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.gateway import Gateway
@@ -17,7 +17,7 @@ PACKAGES_DIR = Path(__file__).parents[3] / ".cache/sdk/others"
 KEY = "pk-gateway-0123456789"
 
 
-def run_sdk_script(script: str, served: Gateway, providers: list[str]) -> dict[tuple[str, str], object]:
+def run_sdk_script(script: str, served: Gateway, providers: list[str], key: str = KEY) -> dict[tuple[str, str], Any]:
     """Runs a script and returns the result of each call, by provider and call."""
     done = subprocess.run(
         # An SDK may use deprecated functions; these tests ignore such warnings.
@@ -31,7 +31,7 @@ def run_sdk_script(script: str, served: Gateway, providers: list[str]) -> dict[t
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(PACKAGES_DIR),
             "GATEWAY": served.base_url,
-            "KEY": KEY,
+            "KEY": key,
             "PROVIDERS": " ".join(providers),
             # Keeps the SDKs from contacting any other host.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",

@@ -17,6 +17,7 @@ from tests.e2e.python.answering_provider import json_response, sse_response
 from tests.e2e.python.packages import KEY, run_sdk_script
 from tests.gateway import Gateway
 from tests.integration.nodes import wait_for_redis
+from tests.processes import wait_for
 from tests.redis_server import RedisServer
 
 if TYPE_CHECKING:
@@ -398,20 +399,28 @@ def test_workers_share_pending_charges_of_background_responses(
         told = of.post(path, json=body) if method == "POST" else of.get(f"{path}/resp_1")
         assert told.status_code == httpx2.codes.OK, told.text
 
-    def request_costs(*asked: tuple[httpx2.Client, str]) -> list[tuple[int, int | None]]:
+    def request_costs(*asked: tuple[httpx2.Client, str], total: int) -> list[tuple[int, int | None]]:
+        """Returns the worker and the cost of each request, once they have this total. Costs are added to records."""
         before = len(running.records())
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda one: send_request(*one), asked))
-        told = running.records(before + len(asked))[before:]
-        return [(record["worker"], record.get("cost_nanodollars")) for record in told]
+
+        def read_costs() -> list[tuple[int, int | None]] | None:
+            records = running.records(before + len(asked))[before:]
+            costs = [(record["worker"], record.get("cost_nanodollars")) for record in records]
+            return costs if sum(cost or 0 for _, cost in costs) >= total else None
+
+        return wait_for("the costs", read_costs)
 
     there.set_responses("GET", "/responses/resp_1", json_response(done))
     paid = 100 * IN + 10 * OUT + WEB + FILES
     asked = [(here, "POST"), (elsewhere, "GET"), (elsewhere, "GET"), (here, "GET")]
-    assert [request_costs(one) for one in asked] == [[(1, None)], [(2, paid)], [(2, None)], [(1, None)]]
+    totals = [0, paid, 0, 0]
+    found = [request_costs(one, total=total) for one, total in zip(asked, totals, strict=True)]
+    assert found == [[(1, None)], [(2, paid)], [(2, None)], [(1, None)]]
     # The response was not yet billed when both requests were sent.
     for _ in range(5):
-        request_costs((here, "POST"))
+        request_costs((here, "POST"), total=0)
         there.set_responses("GET", "/responses/resp_1", json_response(done, threading.Barrier(2)))
-        both = request_costs((here, "GET"), (elsewhere, "GET"))
+        both = request_costs((here, "GET"), (elsewhere, "GET"), total=paid)
         assert sorted(cost or 0 for _, cost in both) == [0, paid], both

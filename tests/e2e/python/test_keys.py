@@ -70,13 +70,17 @@ def test_wrong_key_raises_the_sdks_error_with_all_fields(served: Gateway, mock: 
     ):
         client.chat.completions.create(model="mock", messages=PROMPT_MESSAGES)
     error = refused.value
-    assert (error.code, error.type, error.request_id) == ("03", "authentication_error", served.records(1)[0]["id"])
+    assert (error.code, error.type, error.request_id) == (
+        "03",
+        "authentication_error",
+        served.refused_records(1)[0]["id"],
+    )
     with (
         anthropic_client(served, "sk-wrong", SAVED_PROVIDER_HEADERS) as client,
         pytest.raises(anthropic.AuthenticationError) as refused,
     ):
         client.messages.create(model="mock", max_tokens=8, messages=PROMPT_MESSAGES)
-    request_id = served.records(2)[1]["id"]
+    request_id = served.refused_records(2)[1]["id"]
     assert refused.value.request_id == request_id
     assert refused.value.body == {
         "type": "error",

@@ -32,6 +32,17 @@ EXPECTED_RESULTS = {
     "configs.list": 1,
     "configs.retrieve": "C",
     "api_keys.retrieve": 7,
+    "collections.retrieve": "F",
+    "collections.list": 2,
+    "labels.retrieve": "canary",
+    "labels.list": 4,
+    "prompts.partials.retrieve": "t",
+    "prompts.partials.list": 1,
+    "prompts.partials.versions.list": 2,
+    "prompts.retrieve": "{{b}}",
+    "prompts.list": 1,
+    "prompts.versions.list": 2,
+    "prompts.versions.retrieve": "canary",
 }
 
 

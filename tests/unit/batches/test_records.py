@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
 
 from penstock.batches.gateway_batch import BatchDependencies
 from penstock.batches.input import BatchLine
 from penstock.batches.records import AnsweredLine, BatchBilling, BatchInfo
+from penstock.logs.record_file import RecordFileConsumer
+from penstock.logs.spool_reader import delete_segments
+from penstock.logs.spool_writer import SpoolWriter
+from penstock.logs.spooled_records import SpooledRecords
 from penstock.metrics import BatchMetrics
-from penstock.records import RecordFeed
 from penstock.settings import Records, Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
@@ -25,26 +28,45 @@ def make_answered_line(number: int, model: str = "gpt-4o", status: int = 200) ->
     return AnsweredLine(number, line, {"status_code": status, "request_id": "r", "body": {"usage": USAGE}})
 
 
-def make_billing(folder: Path, *, enabled: bool = True) -> tuple[BatchBilling, BatchMetrics]:
+def make_billing(folder: Path, *, enabled: bool = True) -> tuple[BatchBilling, BatchMetrics, SpoolWriter]:
     records = Records(path=str(folder / "records.jsonl"), enabled=enabled)
     settings, figures = Settings(records=records), BatchMetrics()
     nothing = cast("Any", None)
     job = {"provider": "openai", "api_key_id": "k-1"}
     batch = BatchInfo("0199aaaa-0000-7000-8000-000000000001", job, '{"team":"red"}', 1_760_000_000_000)
-    return BatchBilling(batch, BatchDependencies(nothing, nothing, settings, figures, RecordFeed(records))), figures
+    writer = SpoolWriter(settings.spool_folder, "control", "node-1")
+    own = SpooledRecords(records, writer)
+    return BatchBilling(batch, BatchDependencies(nothing, nothing, settings, figures, own)), figures, writer
+
+
+def run_log_worker(folder: Path, *, deletes: bool = False) -> None:
+    """Writes what is in the spool to the record file, as the log worker does."""
+    settings = Settings(records=Records(path=str(folder / "records.jsonl")))
+    consumer = RecordFileConsumer(settings.records, settings.spool_folder)
+    while consumer.run_once(is_final=True):
+        pass
+    consumer.close()
+    if deletes:
+        # As if a newer segment existed.
+        assert delete_segments(Path(settings.spool_folder) / "control", 10**12) > 0
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
+    run_log_worker(folder)
     return [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
 
 
-def test_lines_written_again_are_recorded_once(tmp_path: Path):
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_lines_written_again_are_recorded_once(tmp_path: Path, is_deleted: bool):
     async def scenario() -> None:
-        first, figures = make_billing(tmp_path)
+        first, figures, writer = make_billing(tmp_path)
         await first.write_records([make_answered_line(1), make_answered_line(2)], again=False)
         assert figures.cost_nanodollars > 0
         # The process died before it stored its progress.
-        second, _ = make_billing(tmp_path)
+        writer.close()
+        if is_deleted:
+            run_log_worker(tmp_path, deletes=True)
+        second, _, _ = make_billing(tmp_path)
         await second.write_records([make_answered_line(1), make_answered_line(2)], again=True)
         await second.write_records([make_answered_line(3)], again=True)
 
@@ -57,12 +79,12 @@ def test_lines_written_again_are_recorded_once(tmp_path: Path):
 
 
 def test_model_without_a_price_has_no_cost(tmp_path: Path):
-    first, figures = make_billing(tmp_path)
+    first, figures, _ = make_billing(tmp_path)
     asyncio.run(first.write_records([make_answered_line(1, "made-up")], again=False))
     assert (read_records(tmp_path)[0]["cost_nanodollars"], figures.cost_nanodollars) == (None, 0)
 
 
 def test_disabled_records_write_no_file(tmp_path: Path):
-    first, _ = make_billing(tmp_path, enabled=False)
+    first, _, _ = make_billing(tmp_path, enabled=False)
     asyncio.run(first.write_records([make_answered_line(1)], again=False))
-    assert not (tmp_path / "records.jsonl").exists()
+    assert list(tmp_path.iterdir()) == []

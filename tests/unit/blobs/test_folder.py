@@ -36,8 +36,12 @@ def test_put_read_replace_and_delete(tmp_path: Path):
         assert (tmp_path / "a" / "b" / "x").stat().st_mode & 0o777 == 0o600
         assert await folder.put("x", iter_chunks(b"2")) == 1
         assert await read_chunks(folder, "x") == [b"2"]
+        await folder.put("y", iter_chunks(b"3"))
+        await folder.delete("x", "y")
         await folder.delete("x")
-        await folder.delete("x")
+        await folder.delete()
+        assert file_names(tmp_path / "a" / "b") == []
+        assert await folder.sign_url("x", "x.jsonl", "application/jsonl", 60) is None
         with pytest.raises(NotFoundError):
             await read_chunks(folder, "x")
 

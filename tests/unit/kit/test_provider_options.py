@@ -47,7 +47,8 @@ def test_rejects_invalid_options_by_name(provider: str, given: dict[str, Any], n
 ENTRA_FIELDS = (
     "azure_auth_mode azure_entra_tenant_id azure_entra_client_id azure_entra_client_secret azure_managed_client_id"
 )
-WORKLOAD_FIELDS = "azure_workload_client_id azure_workload_tenant_id"
+# The last field is for consoles; requests do not depend on it.
+WORKLOAD_FIELDS = "is_key_required azure_workload_client_id azure_workload_tenant_id"
 AWS_FIELDS = "aws_auth_type aws_region aws_access_key_id aws_secret_access_key aws_role_arn aws_external_id"
 # Option fields of each provider that clients use.
 CLIENT_FIELDS = {
@@ -58,7 +59,8 @@ CLIENT_FIELDS = {
     "sagemaker": f"{AWS_FIELDS} amzn_sagemaker_custom_attributes amzn_sagemaker_target_model amzn_sagemaker_target_variant "
     "amzn_sagemaker_target_container_hostname amzn_sagemaker_inference_id amzn_sagemaker_enable_explanations "
     "amzn_sagemaker_inference_component amzn_sagemaker_session_id amzn_sagemaker_model_name",
-    "vertex-ai": "vertex_auth_type vertex_region vertex_project_id vertex_service_account_json",
+    "vertex-ai": "vertex_auth_type vertex_region vertex_project_id vertex_service_account_json is_key_required "
+    "vertex_map_metadata",
     "workers-ai": "workers_ai_account_id",
     "huggingface": "huggingface_base_url",
     "cortex": "snowflake_account",
@@ -74,7 +76,7 @@ def test_accepts_every_field_that_clients_use(provider: str):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"vertex_auth_type": "workload"}, "vertex_auth_type"),
+        ({"vertex_auth_type": "other"}, "vertex_auth_type"),
         ({"vertex_auth_type": "workloadIdentityFederation"}, "vertex_service_account_json"),
         ({"skipPtuCostAttribution": "yes"}, "skipPtuCostAttribution"),
         ({"vertex_skip_ptu_cost_attribution": 1}, "vertex_skip_ptu_cost_attribution"),
@@ -84,6 +86,45 @@ def test_rejects_invalid_vertex_ai_options_by_name(given: dict[str, Any], words:
     whole = {"vertex_auth_type": "basic", "vertex_region": "r", **given}
     with pytest.raises(InvalidError, match=rf"configurations\.{words}"):
         check_options("configurations", "vertex-ai", whole)
+
+
+@pytest.mark.parametrize(
+    ("provider", "given", "options"),
+    [
+        (
+            "bedrock",
+            {"aws_region": "r", "aws_role_arn": "arn:aws:iam::1:role/x"},
+            {"aws_role_arn": "arn:aws:iam::1:role/x"},
+        ),
+        ("vertex-ai", {"vertex_region": "r", "vertex_map_metadata": False}, {"vertex_region": "r"}),
+        (
+            "vertex-ai",
+            {"vertex_region": "r", "vertex_auth_type": "workload"},
+            {"vertex_auth_type": "workloadIdentityFederation"},
+        ),
+        (
+            "azure-openai",
+            {"resource_name": "res", "deployment_name": "d1", "api_version": "v1", "is_key_required": True},
+            {"resource_name": "res", "deployment_id": "d1", "api_version": "v1"},
+        ),
+    ],
+)
+def test_accepts_fields_of_other_clients(provider: str, given: dict[str, Any], options: dict[str, str]):
+    check_options("configurations", provider, given)
+    assert options.items() <= provider_row(provider, given)["options"].items()
+
+
+def test_reports_all_problems_at_once():
+    given = {"azure_resource_name": 7, "azure_auth_mode": "none", "azure_resorce": "x", "azure_ad_token": 1}
+    with pytest.raises(InvalidError) as raised:
+        check_options("configurations", "azure-openai", given)
+    assert [one.path.removeprefix("configurations.") for one in raised.value.problems] == [
+        "azure_resorce",
+        "azure_ad_token",
+        "azure_deployment_config",
+        "azure_resource_name",
+        "azure_auth_mode",
+    ]
 
 
 def test_exports_vertex_workload_identity_and_ptu_flag():

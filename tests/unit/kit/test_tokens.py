@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from base64 import urlsafe_b64encode
+from pathlib import Path
 from typing import Any
 
 import pytest
 from joserfc import jws
-from joserfc.jwk import ECKey
+from joserfc.jwk import ECKey, OKPKey
 
 from penstock.errors import PenstockError
 from penstock.kit.tokens import TokenVerifier
@@ -27,6 +29,10 @@ ISSUERS = (
     Issuer(issuer="one", jwks=make_jwks("one"), organisations=("o",)),
     Issuer(issuer="other", audience="us", jwks=make_jwks("other"), organisations=("p",)),
 )
+
+
+# `rust/core/src/auth/jwt` runs the same cases, so that both verifiers accept the same tokens.
+SHARED = json.loads((Path(__file__).parents[2] / "vectors/tokens.json").read_text())
 
 
 def make_verifier(*issuers: Issuer) -> TokenVerifier:
@@ -108,6 +114,24 @@ def test_cached_keys_go_to_the_issuer_with_the_same_url():
     assert kept[other.jwks_url] == [SIGNING_KEYS["other"].as_dict(private=False)["x"]]
 
 
+def test_publishes_only_keys_that_the_engine_can_use():
+    def rsa_key(bits: int) -> dict[str, str]:
+        modulus = encode_base64url(((1 << bits - 1) | 1).to_bytes(bits // 8 + 1))
+        return {"kty": "RSA", "kid": f"RSA {bits}", "n": modulus, "e": "AQAB"}
+
+    keys: list[Any] = [
+        *(ECKey.generate_key(curve, {"kid": curve}).as_dict(private=False) for curve in ("P-256", "P-384", "P-521")),
+        *(
+            OKPKey.generate_key(curve, {"kid": curve}).as_dict(private=False)
+            for curve in ("Ed25519", "Ed448", "X25519")
+        ),
+        *map(rsa_key, (1024, 2040, 2048, 8192, 8200)),
+        {**rsa_key(2048), "kid": "padded", "n": rsa_key(2048)["n"] + "="},
+    ]
+    (source,) = make_verifier(Issuer(jwks=json.dumps({"keys": keys}))).sources
+    assert [row["kid"] for row in source.rows] == ["P-256", "P-384", "Ed25519", "RSA 2048", "RSA 8192"]
+
+
 @pytest.mark.parametrize("said", [{}, {"keys": None}, {"keys": {}}, {"error": "busy"}])
 def test_invalid_key_set_keeps_the_known_keys(said: dict[str, Any]):
     (source,) = make_verifier(Issuer(jwks=make_jwks("one"))).sources
@@ -115,3 +139,26 @@ def test_invalid_key_set_keeps_the_known_keys(said: dict[str, Any]):
     with pytest.raises(ValueError, match="array"):
         source.load_keys(said)
     assert source.rows == known
+
+
+def sign_case(case: dict[str, Any], key: OKPKey) -> str:
+    def encode_part(name: str) -> str:
+        nested = "[" * case.get("nested", 0) + "]" * case.get("nested", 0)
+        text = case.get(name, SHARED[name]).replace("NESTED", nested).replace("FILLED", "x" * case.get("filled", 0))
+        return case.get(f"{name}_base64", encode_base64url(text.encode()))
+
+    message = f"{encode_part('header')}.{encode_part('claims')}"
+    signature = encode_base64url(jws.JWSRegistry.algorithms["EdDSA"].sign(message.encode(), key))
+    return f"{message}.{case.get('signature', signature)}{case.get('signature_suffix', '')}"
+
+
+def encode_base64url(content: bytes) -> str:
+    return urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+@pytest.mark.parametrize("case", SHARED["cases"], ids=lambda case: case["name"])
+def test_decides_shared_cases_like_the_engine(case: dict[str, Any]):
+    key = OKPKey.generate_key("Ed25519", {"kid": "e"})
+    jwks = json.dumps({"keys": [key.as_dict(private=False)]})
+    jwt = Jwt(enabled=True, algorithms=("RS256", "ES256", "EdDSA"), jwks=jwks)
+    assert verify_token(TokenVerifier(Settings(jwt=jwt)), sign_case(case, key)) == ("o" if case["accepted"] else 401)

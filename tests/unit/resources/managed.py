@@ -7,26 +7,31 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from joserfc import jws
 from joserfc.jwk import ECKey
 
 from penstock.app import create_app
-from penstock.settings import Jwt, Settings, Store
+from penstock.settings import Settings, Store
+from penstock.settings.jwt import Jwt
 from penstock.settings.secret import Secret
 from penstock.snapshot.build import Snapshot, SnapshotChannel
 from penstock.store.database import Database
 from tests.founded import ADMIN_KEY
-from tests.unit.asgi import send_request
+from tests.unit.asgi import send_request, stream_request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
-    from litestar import Litestar
+    from penstock.app import Application
+    from penstock.kit.log_service import LogService
+    from tests.unit.asgi import Response
 
 JWT_DISABLED = Jwt()
+# Applications that no test uses at the moment. Registering their routes takes most of the time of a short test.
+IDLE_APPLICATIONS: list[Application] = []
 # Signing key of the organisation's identity provider.
 SIGNING_KEY = ECKey.generate_key("P-256", {"kid": "k", "use": "sig"})
 JWT_SETTINGS = Jwt(enabled=True, algorithms=("ES256",), jwks=json.dumps({"keys": [SIGNING_KEY.as_dict(private=False)]}))
@@ -36,17 +41,17 @@ PASSWORD = "a password of twelve"
 class ManagementClient:
     """Calls the management API with one key."""
 
-    def __init__(self, app: Litestar, database: Database, key: str = ADMIN_KEY) -> None:
-        self._app = app
+    def __init__(self, app: Application, database: Database, key: str = ADMIN_KEY) -> None:
+        self.app = app
         self.database = database
         self.key = key
 
     def with_key(self, key: str) -> ManagementClient:
-        return ManagementClient(self._app, self.database, key)
+        return ManagementClient(self.app, self.database, key)
 
     def clear_caller_cache(self) -> None:
         """Makes the API authenticate callers again, as it does one second later."""
-        self._app.state["office"].clear_caller_cache()
+        self.app.state["office"].clear_caller_cache()
 
     async def __call__(
         self, method: str, path: str, body: object = None, **headers: str
@@ -55,8 +60,31 @@ class ManagementClient:
         fields = {"content-type": "application/json", **({"x-gateway-api-key": self.key} if self.key else {})}
         fields |= {name.replace("_", "-"): value for name, value in headers.items()}
         sent = b"" if body is None else json.dumps(body).encode()
-        answer = await send_request(self._app, method, f"/v1/{path}", sent, fields, query)
+        answer = await send_request(self.app, method, f"/v1/{path}", sent, fields, query)
         return answer.status, answer.json() if answer.body else None, answer.headers
+
+    def dependency(self, name: str) -> Any:
+        """Returns a service that the application gives its routes."""
+        return self.app.parts.services[name]
+
+    async def fetch(self, path: str) -> Response:
+        """Sends a GET request to a complete path; returns the response as it is."""
+        path, _, query = path.partition("?")
+        return await send_request(
+            self.app, "GET", path, headers={"x-gateway-api-key": self.key} if self.key else {}, query=query
+        )
+
+    async def open_stream(self, path: str) -> AsyncGenerator[tuple[str, Any]]:
+        """Opens a stream of server-sent events; yields their names and contents."""
+        path, _, query = path.partition("?")
+        buffer = b""
+        chunks = stream_request(self.app, f"/v1/{path}", {"x-gateway-api-key": self.key}, query)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                *events, buffer = (buffer + chunk).split(b"\n\n")
+                for event in events:
+                    name, data = event.decode().split("\n", 1)
+                    yield name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
     async def request_ok(self, method: str, path: str, body: object = None, **headers: str) -> Any:
         status, answer, _ = await self(method, path, body, **headers)
@@ -102,19 +130,27 @@ def sign_token(**claims: object) -> str:
 
 @asynccontextmanager
 async def management_client(
-    url: Secret, jwt: Jwt = JWT_DISABLED, key_prefix: str = ""
+    url: Secret,
+    jwt: Jwt = JWT_DISABLED,
+    key_prefix: str = "",
+    log_service: LogService | None = None,
+    settings_file: str | None = None,
+    **sections: Any,
 ) -> AsyncIterator[ManagementClient]:
-    """Runs the management API on a store that has an organisation."""
+    """Runs the management API on a store that has an organisation. `sections` are further sections of the settings."""
     master_key = Secret(base64.b64encode(bytes(32)).decode())
     # No test here depends on database timeouts, so they are generous.
     store = Store(url=url, master_key=master_key, key_prefix=key_prefix, acquire_ms=20_000, statement_ms=40_000)
     database = Database(store, url)
-    app = create_app(Settings(store=store, jwt=jwt), SnapshotChannel(Snapshot("first")))
+    settings = Settings(store=store, jwt=jwt, file=settings_file, **sections)
+    registered = IDLE_APPLICATIONS.pop() if IDLE_APPLICATIONS else None
+    app = create_app(settings, SnapshotChannel(Snapshot("first")), log_service, registered=registered)
     try:
         yield ManagementClient(app, database)
     finally:
         await app.state["office"].database.close()
         await database.close()
+        IDLE_APPLICATIONS.append(app)
 
 
 def run_scenario(url: Secret, scene: Callable[[ManagementClient], Awaitable[None]], jwt: Jwt = JWT_DISABLED) -> None:

@@ -49,19 +49,25 @@ def test_concurrent_setting_changes_are_all_stored(founded_url: Secret):
     path, defaults = "admin/organisation/settings", "admin/organisation/defaults"
 
     async def scenario(api: ManagementClient) -> None:
+        owner = (await api.request_ok("GET", "workspaces"))["data"][0]["organisation_id"]
+        body = {"name": "g", "checks": [{"id": "default.wordCount", "parameters": {"maxWords": 9}}]}
+        own = [await api.request_ok("POST", "guardrails", {**body, "organisation_id": owner}) for _ in range(2)]
+        ids = [row["id"] for row in own]
         for number in range(ROUNDS):
+            before, after = [ids[number % 2]], [ids[(number + 1) % 2]]
             await api.request_ok("PUT", path, {"block_inline_config": False, "user_api_key_rotation_period": None})
             statuses = await gather_statuses(
                 api("PUT", path, {"block_inline_config": True}),
                 api("PUT", path, {"user_api_key_rotation_period": 30}),
-                api("PUT", defaults, {"input_guardrails": [f"in-{number}"]}),
-                api("PUT", defaults, {"output_guardrails": [f"out-{number}"]}),
+                api("PUT", defaults, {"input_guardrails": before}),
+                api("PUT", defaults, {"output_guardrails": after}),
             )
             shown = await api.request_ok("GET", path)
             kept = await api.request_ok("GET", defaults)
             assert statuses == [200] * 4
             assert (shown["block_inline_config"], shown["user_api_key_rotation_period"]) == (True, 30)
-            assert (kept["input_guardrails"], kept["output_guardrails"]) == ([f"in-{number}"], [f"out-{number}"])
+            stored = [[one["id"] for one in kept[f"{kind}_guardrails"]] for kind in ("input", "output")]
+            assert stored == [before, after]
 
     run_scenario(founded_url, scenario)
 

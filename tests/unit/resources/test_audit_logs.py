@@ -122,3 +122,34 @@ def test_workspace_filter_finds_the_workspaces_own_records(founded_url: Secret):
         assert (row["action"], row["resource_id"]) == ("create", place)
 
     run_scenario(founded_url, scenario)
+
+
+def test_audit_log_has_the_id_of_the_response_and_the_states_as_the_api_shows_them(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+        body = {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
+        _, made, head = await api("POST", "configs", body)
+        _, changed, sent_head = await api(
+            "PUT", f"configs/{made['slug']}", {"config": {"provider": "mock"}}, x_request_id="r-9"
+        )
+        assert sent_head["x-request-id"] == sent_head["request-id"] == "r-9"
+        assert head["x-request-id"] == head["request-id"] != ""
+        created, updated = await fetch_audit_records(api, resource_type="configs")
+        assert [created["request_id"], updated["request_id"]] == [head["x-request-id"], "r-9"]
+        assert (created["before"], created["after"]["version_id"]) == (None, made["version_id"])
+        assert [updated[name]["version_id"] for name in ("before", "after")] == [
+            made["version_id"],
+            changed["version_id"],
+        ]
+        assert [updated[name]["config"] for name in ("before", "after")] == [
+            {"provider": "openai"},
+            {"provider": "mock"},
+        ]
+        read = await api.request_ok("GET", f"configs/{made['slug']}")
+        same = updated["after"].keys() & read.keys() - {"config"}
+        assert {name: updated["after"][name] for name in same} == {name: read[name] for name in same}
+        assert updated["after"].keys() - read.keys() == set()
+        _, _, refused = await api("PUT", f"configs/{made['slug']}", {"x": 1}, x_request_id="bad id")
+        assert refused["x-request-id"] not in {"", "bad id"}
+
+    run_scenario(founded_url, scenario)

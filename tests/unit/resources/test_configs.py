@@ -48,3 +48,17 @@ def test_dry_run_checks_if_match(founded_url: Secret):
             assert (await api("PUT", f"{path}{query}", wanted, if_match=read))[0] == 412
 
     run_scenario(founded_url, scenario)
+
+
+def test_key_of_the_workspace_sees_versions_that_a_key_of_the_organisation_saved(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+        body = {"name": "c", "config": {"provider": "openai"}, "workspace_id": place}
+        path = f"configs/{(await api.request_ok('POST', 'configs', body))['slug']}"
+        await api.request_ok("PUT", path, {"config": {"provider": "anthropic"}})
+        _, inside = await api.create_key("workspace/service", workspace_id=place, scopes=["configs.read"])
+        for client in (api, inside):
+            listed = await client.request_ok("GET", f"{path}/versions")
+            assert ["anthropic" in row["config"] for row in listed["data"]] == [True, False]
+
+    run_scenario(founded_url, scenario)

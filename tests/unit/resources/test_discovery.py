@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 def test_module_name_becomes_a_path():
     assert resources.path_prefixes("virtual_keys") == ("/v1/virtual-keys",)
-    assert resources.path_prefixes("policies.rate_limits") == ("/v1/policies/rate-limits",)
+    assert resources.path_prefixes("auth.sessions") == ("/v1/auth/sessions",)
+    assert resources.path_prefixes("policies.rate_limits")[:2] == (
+        "/v1/policies/rate-limits",
+        "/v2/policies/rate-limits",
+    )
     assert resources.path_prefixes("metrics") == ("/metrics", "/dataservice/metrics")
     assert resources.path_prefixes("internal") == ()
 
@@ -27,14 +31,14 @@ def test_finds_files_and_folders_except_private_ones(tmp_path: Path, monkeypatch
         "_shared.py",
         "status.py",
         "page.html",
-        "policies/__init__.py",
-        "policies/usage_limits.py",
+        "auth/__init__.py",
+        "auth/sign_in.py",
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.setattr(resources, "__file__", str(tmp_path / "__init__.py"))
-    assert resources.module_names() == ["status", "policies.usage_limits"]
-    assert resources.forwarded_prefixes() == ["/v1/status", "/v1/policies/usage-limits"]
+    assert resources.module_names() == ["status", "auth.sign_in"]
+    assert resources.forwarded_prefixes() == ["/v1/status", "/v1/auth/sign-in"]
 
 
 def test_edge_processes_import_neither_litestar_nor_resources():

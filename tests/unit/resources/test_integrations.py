@@ -22,7 +22,7 @@ def test_rejects_slugs_that_have_the_form_of_an_id(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
         made = {"name": "i", "ai_provider_id": "openai", "key": KEY}
-        vault = {"vault_addr": "https://v.test", "vault_auth_type": "token", "vault_token": "t"}
+        vault = {"vault_addr": "https://v.example", "vault_auth_type": "token", "vault_token": "t"}
         secret = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
         await api.request_ok("POST", "integrations", {**made, "slug": "shared"})
         for slug in (ID_LIKE_SLUG, ID_LIKE_SLUG.upper()):
@@ -189,7 +189,9 @@ def test_new_host_requires_header_secrets_again(founded_url: Secret):
         await api.expect_error(400, place, "PUT", path, {"configurations": {**shown, **OTHER}})
         await api.request_ok("PUT", path, {"configurations": {**OTHER, **headers}})
         model = {"slug": "m", "enabled": True, "is_custom": True, "configurations": {**HOST, **headers}}
-        await api.request_ok("PUT", f"{path}/models", {"models": [model]})
+        # The headers of the integration go to the model's host too.
+        await api.expect_error(400, f"'path': '{place}'", "PUT", f"{path}/models", {"models": [model]})
+        await api.request_ok("PUT", f"{path}/models", {"models": [model], "configurations": headers})
         moved = {**model, "configurations": {**shown, **OTHER}}
         await api.expect_error(400, f"models[0].{place}", "PUT", f"{path}/models", {"models": [moved]})
         await api.request_ok("PUT", f"{path}/models", {"models": [{**model, "configurations": {**OTHER, **headers}}]})
@@ -216,12 +218,10 @@ def test_model_headers_do_not_follow_the_integrations_new_host(founded_url: Secr
     run_scenario(founded_url, scenario)
 
 
-def test_model_host_is_chosen_only_by_the_owner_of_the_key(founded_url: Secret):
+def test_new_model_host_requires_the_key_again(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         made = {"name": "i", "ai_provider_id": "openai", "key": KEY, "configurations": HOST}
         path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}"
-        scopes = ["organisation_integrations.update", "organisation_integrations.read"]
-        _, other = await api.create_key("organisation/service", scopes=scopes)
 
         def make_models_body(slug: str, host: str, **more: object) -> dict[str, Any]:
             one = {"slug": slug, "enabled": True, "is_custom": True, "configurations": {"custom_host": host}}
@@ -229,61 +229,39 @@ def test_model_host_is_chosen_only_by_the_owner_of_the_key(founded_url: Secret):
 
         masked = (await api.request_ok("GET", path))["masked_key"]
         away = "https://b.example/v1"
+        # Not even the caller that supplied the key may send it elsewhere without sending it again.
         for more in ({}, {"key": masked}):
-            await other.expect_error(400, "'path': 'key'", "PUT", f"{path}/models", make_models_body("m", away, **more))
+            await api.expect_error(400, "'path': 'key'", "PUT", f"{path}/models", make_models_body("m", away, **more))
         listed = (await api.request_ok("GET", f"{path}/models"))["models"]
         assert not [row for row in listed if row["is_custom"]]
-        # Allowed: a host that already receives the key, and a new host if the request contains the key.
-        await other.request_ok("PUT", f"{path}/models", make_models_body("near", "https://A.example/v2"))
-        await other.request_ok("PUT", f"{path}/models", make_models_body("m", away, key="sk-another-key"))
-        assert (await api.request_ok("GET", path))["masked_key"] != masked
-        await other.request_ok("PUT", f"{path}/models", make_models_body("n", "https://b.example/v2"))
-        # The caller that supplied the key may choose its host; the creator of the integration no longer may.
-        await other.request_ok("PUT", f"{path}/models", make_models_body("o", "https://c.example"))
-        await api.expect_error(
-            400, "'path': 'key'", "PUT", f"{path}/models", make_models_body("q", "https://e.example")
-        )
-        await api.request_ok("PUT", f"{path}/models", make_models_body("r", "https://c.example"))
-        # The integration's headers would be sent too, and this request cannot supply them again.
-        headers = {**HOST, "custom_headers": {"x-team": "a-secret-of-the-team"}}
-        await api.request_ok("PUT", path, {"configurations": headers})
-        far = make_models_body("p", "https://d.example", key=KEY)
-        await other.expect_error(400, "models[0].configurations.custom_host", "PUT", f"{path}/models", far)
+        # Allowed: the address that already receives the key, and a new one if the request contains the key.
+        await api.request_ok("PUT", f"{path}/models", make_models_body("near", f"{HOST['custom_host']}/"))
+        await api.request_ok("PUT", f"{path}/models", make_models_body("m", away, key="sk-another-key"))
+        await api.request_ok("PUT", f"{path}/models", make_models_body("n", "https://B.example/v1"))
+        # The path may select the tenant of a shared host.
+        for host in ("https://b.example/v2", "http://b.example/v1", "https://b.example:8443/v1"):
+            await api.expect_error(400, "'path': 'key'", "PUT", f"{path}/models", make_models_body("o", host))
 
     run_scenario(founded_url, scenario)
 
 
-def test_headers_go_only_where_their_only_owner_sends_them(founded_url: Secret):
+def test_new_model_host_requires_header_secrets_again(founded_url: Secret):
     async def scenario(api: ManagementClient) -> None:
         headers = {"x-team": "a-secret-of-the-team", "x-other": "another-of-the-team"}
-        made = {"name": "i", "ai_provider_id": "openai", "configurations": {"custom_headers": headers}}
+        options = {"custom_headers": headers, "openai_project": "p"}
+        made = {"name": "i", "ai_provider_id": "openai", "configurations": options}
         path = f"integrations/{(await api.request_ok('POST', 'integrations', made))['id']}"
-        scopes = ["organisation_integrations.update", "organisation_integrations.read"]
-        _, other = await api.create_key("organisation/service", scopes=scopes)
-        hosts = iter(range(9))
-
-        async def change_host(who: ManagementClient, status: int) -> None:
-            said = {"custom_host": f"https://{next(hosts)}.example"}
-            one = {"slug": "m", "enabled": True, "is_custom": True, "configurations": said}
-            found, answer, _ = await who("PUT", f"{path}/models", {"models": [one]})
-            assert found == status, answer
-
-        await change_host(api, 200)
-        await change_host(other, 400)
         shown = (await api.request_ok("GET", path))["configurations"]["custom_headers"]
-        await other.request_ok("PUT", path, {"configurations": {"custom_headers": shown, "openai_project": "p"}})
-        await change_host(api, 200)
-        # Each caller has now supplied only one of the two headers.
-        await other.request_ok(
-            "PUT", path, {"configurations": {"custom_headers": {**shown, "x-other": "a-secret-of-other"}}}
-        )
-        await change_host(api, 400)
-        await change_host(other, 400)
-        await other.request_ok("PUT", path, {"configurations": {"custom_headers": {"x-mine": "a-secret-of-other"}}})
-        await change_host(api, 400)
-        await change_host(other, 200)
-        await other.request_ok("PUT", path, {"configurations": {}})
-        await change_host(api, 200)
+        host = {"custom_host": "https://far.example"}
+        models = {"models": [{"slug": "m", "enabled": True, "is_custom": True, "configurations": host}]}
+        place = "configurations.custom_headers"
+        partly = {**shown, "x-other": "another-of-the-team"}
+        for sent in ({}, {"custom_headers": shown}, {"custom_headers": partly}, {"custom_headers": None}):
+            await api.expect_error(400, place, "PUT", f"{path}/models", {**models, "configurations": sent})
+        others = {"custom_headers": headers, "openai_project": "q"}
+        await api.expect_error(400, "openai_project", "PUT", f"{path}/models", {**models, "configurations": others})
+        await api.request_ok("PUT", f"{path}/models", {**models, "configurations": {"custom_headers": headers}})
+        assert (await api.request_ok("GET", path))["configurations"] == {**options, "custom_headers": shown}
 
     run_scenario(founded_url, scenario)
 
@@ -298,11 +276,11 @@ def test_virtual_keys_and_secret_references_bind_credentials_too(founded_url: Se
             await api.expect_error(400, "'path': 'key'", "PUT", path, {"model_config": OTHER, **said})
         await api.request_ok("PUT", path, {"model_config": HOST, "name": "renamed"})
         await api.request_ok("PUT", path, {"model_config": OTHER, "key": KEY})
-        vault = {"vault_addr": "https://v.test", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
+        vault = {"vault_addr": "https://v.example", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
         made = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
         path = f"secret-references/{(await api.request_ok('POST', 'secret-references', made))['id']}"
         shown = (await api.request_ok("GET", path))["auth_config"]
-        moved = {"vault_addr": "https://w.test"}
+        moved = {"vault_addr": "https://w.example"}
         for said in (moved, {**shown, **moved}):
             await api.expect_error(400, "auth_config.vault_token", "PUT", path, {"auth_config": said})
         await api.request_ok("PUT", path, {"auth_config": shown})
@@ -337,22 +315,24 @@ def test_integration_of_a_virtual_key_is_not_accessible_directly(founded_url: Se
 
 
 @pytest.mark.parametrize("kind", ["integrations", "virtual-keys"])
-def test_mapped_host_requires_the_key_again(founded_url: Secret, kind: str):
+def test_secret_manager_cannot_choose_the_host_of_a_stored_key(founded_url: Secret, kind: str):
     async def scenario(api: ManagementClient) -> None:
         place = (await api.create_workspace())["id"]
-        vault = {"vault_addr": "https://v.test", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
+        vault = {"vault_addr": "https://v.example", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
         made = {"name": "s", "manager_type": "hashicorp_vault", "auth_config": vault, "secret_path": "a/b"}
         secret = (await api.request_ok("POST", "secret-references", made))["id"]
         provider = "ai_provider_id" if kind == "integrations" else "provider"
         body = {"name": "v", provider: "openai", "key": KEY, "workspace_id": place}
         path = f"{kind}/{(await api.request_ok('POST', kind, body))['slug']}?workspace_id={place}"
         mapped = {"secret_mappings": [{"target_field": "configurations.custom_host", "secret_reference_id": secret}]}
-        await api.expect_error(400, "'path': 'key'", "PUT", path, mapped)
+        place = "'path': 'secret_mappings[0].target_field'"
+        for more in ({}, {"key": KEY}):
+            await api.expect_error(400, place, "PUT", path, {**mapped, **more})
+        await api.expect_error(400, place, "POST", kind, {**body, **mapped})
         assert (await api.request_ok("GET", path))["secret_mappings"] == []
-        await api.request_ok("PUT", path, {**mapped, "key": KEY})
         # Another project is not another address.
         project = {"target_field": "configurations.openai_project", "secret_reference_id": secret}
-        await api.request_ok("PUT", path, {"secret_mappings": [*mapped["secret_mappings"], project]})
+        await api.request_ok("PUT", path, {"secret_mappings": [project]})
 
     run_scenario(founded_url, scenario)
 

@@ -11,7 +11,9 @@ from tests.unit.resources.managed import ManagementClient, run_scenario
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
 
-VAULT_AUTH_CONFIG = {"vault_addr": "https://v.test", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
+ONE_STORE = True
+
+VAULT_AUTH_CONFIG = {"vault_addr": "https://v.example", "vault_auth_type": "token", "vault_token": "a-token-of-a-vault"}
 HOST, OTHER = {"custom_host": "https://a.example"}, {"custom_host": "https://b.example"}
 BEDROCK_OPTIONS = {"aws_auth_type": "apiKey", "aws_region": "eu-west-1"}
 FOUNDRY_OPTIONS = {"azure_auth_mode": "default", "azure_foundry_url": "https://a.example"}
@@ -163,6 +165,5 @@ def test_required_option_stays_mapped_or_is_sent(founded_url: Secret):
         # A mapped credential outside the option form requires none of the form's fields.
         path = await at.create_resource("integrations", "bedrock", {})
         await api.request_ok("PUT", path, {"secret_mappings": [at.make_mapping("configurations.aws_session_token")]})
-        await api.expect_error(400, "aws_auth_type", "PUT", path, {"secret_mappings": [region]})
 
     run_scenario(founded_url, scenario)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sqlalchemy import update
@@ -106,5 +107,49 @@ def test_invite_link_uses_the_public_url_of_the_gateway(founded_url: Secret):
             )
             for link in (made["invite_link"], again["inviteLink"]):
                 assert link.startswith(f"{scheme}://gateway.example/")
+
+    run_scenario(founded_url, scenario)
+
+
+def test_key_details_obey_the_rules_of_their_workspaces(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+        rule = {"settings": {"user_api_key_max_ttl": 3600, "user_key_metadata": {f"r{n}": "" for n in range(60)}}}
+        await api.request_ok("PUT", f"workspaces/{place}", rule)
+        moment = datetime.now(UTC)
+        ok = {"scopes": ["completions.write"], "expiry": (moment + timedelta(minutes=50)).isoformat()}
+        invite = {"email": "a@x.test", "role": "member", "workspaces": [{"id": place, "role": "member"}]}
+        for details, word in (
+            ({"expiry": (moment + timedelta(hours=2)).isoformat()}, "workspace_api_key_details.expiry"),
+            ({"metadata": {"a": "x" * 513}}, "workspace_api_key_details.metadata.a"),
+            ({"metadata": {f"k{n}": "" for n in range(65)}}, "at most 64 keys, not 65"),
+            ({"metadata": {f"k{n}": "" for n in range(5)}}, "at most 64 keys, not 65"),
+        ):
+            body = {**invite, "workspace_api_key_details": {**ok, **details}}
+            await api.expect_error(400, word, "POST", INVITES_PATH, body)
+        made = await api.request_ok("POST", INVITES_PATH, {**invite, "workspace_api_key_details": ok})
+        # A stricter rule shortens the key, and does not keep the person out.
+        await api.request_ok("PUT", f"workspaces/{place}", {"settings": {"user_api_key_max_ttl": 60}})
+        status, answer, _ = await api.accept_invite(made["invite_link"].partition("token=")[2])
+        assert status == 200, answer
+        key = await api.request_ok("GET", f"api-keys/{answer['api_keys'][0]['id']}")
+        assert datetime.fromisoformat(key["expires_at"]) <= datetime.now(UTC) + timedelta(seconds=60)
+
+    run_scenario(founded_url, scenario)
+
+
+def test_metadata_of_rules_and_keys_is_limited_together(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+        user = await api.create_user("a@x.test", workspaces=[{"id": place, "role": "member"}])
+        long = {"settings": {"user_key_metadata": {"a": "x" * 513}}}
+        await api.expect_error(400, "settings.user_key_metadata.a", "PUT", f"workspaces/{place}", long)
+        rule = {"settings": {"user_key_metadata": {f"r{n}": "" for n in range(60)}}}
+        await api.request_ok("PUT", f"workspaces/{place}", rule)
+        key = {"name": "k", "scopes": ["completions.write"], "workspace_id": place, "user_id": user}
+        path = "api-keys/workspace/user"
+        body = {**key, "defaults": {"metadata": {f"k{n}": "" for n in range(5)}}}
+        await api.expect_error(400, "at most 64 keys, not 65", "POST", path, body)
+        await api.request_ok("POST", path, {**key, "defaults": {"metadata": {f"r{n}": "own" for n in range(64)}}})
 
     run_scenario(founded_url, scenario)

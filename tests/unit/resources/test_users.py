@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from penstock.authorization import SCOPES_BY_KEY_TYPE
 from tests.unit.resources.managed import JWT_SETTINGS, PASSWORD, ManagementClient, run_scenario, sign_token
+from tests.unit.resources.test_sessions import sign_in
 
 if TYPE_CHECKING:
     from penstock.settings.secret import Secret
@@ -65,5 +67,52 @@ def test_org_admin_has_keys_in_every_workspace_until_demoted(founded_url: Secret
         await api.request_ok("PUT", f"admin/users/{admin}", {"role": "member"})
         assert [(await own("GET", "configs"))[0] for _, own in made] == [200, 401]
         await made[0][1].expect_error(403, "configs.create", "POST", "configs", config)
+
+    run_scenario(founded_url, scenario)
+
+
+def test_service_keys_cannot_outlive_their_user_by_a_request_of_that_user(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+        inside = {"id": place, "role": "manager"}
+        admin = await api.create_user("a@x.test", role="admin")
+        manager = await api.create_user("m@x.test", workspaces=[inside])
+        paths = {"a@x.test": f"admin/users/{admin}", "m@x.test": f"workspaces/{place}/users/{manager}"}
+        bodies = {
+            "a@x.test": ("organisation", {"scopes": sorted(SCOPES_BY_KEY_TYPE["organisation-service"])}),
+            "m@x.test": ("workspace", {"scopes": ["workspace_users.delete"], "workspace_id": place}),
+        }
+        held: list[ManagementClient] = []
+        for email, path in paths.items():
+            browser, own = await sign_in(api, {"email": email, "password": PASSWORD})
+            kind, body = bodies[email]
+            made = await browser.request_ok("POST", f"api-keys/{kind}/service", {"name": "k", **body}, **own)
+            held.append(api.with_key(made["key"]))
+            await held[-1].expect_error(403, "keep_service_keys", "DELETE", f"{path}?keep_service_keys=true")
+            status, answer, _ = await browser("DELETE", f"{path}?keep_service_keys=true", **own)
+            assert (status, "another user" in str(answer)) == (403, True), answer
+        # Another caller may keep the key. The key of `penstock init` belongs to nobody, and then neither does this one.
+        await api.request_ok("DELETE", f"{paths['a@x.test']}?keep_service_keys=true")
+        await held[0].request_ok("GET", "workspaces")
+
+    run_scenario(founded_url, scenario)
+
+
+def test_invitation_sent_with_a_deleted_key_ends_with_the_user(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        for number, change in enumerate((("DELETE", None), ("PUT", {"role": "member"}))):
+            email = f"a{number}@x.test"
+            user = await api.create_user(email, role="admin")
+            browser, own = await sign_in(api, {"email": email, "password": PASSWORD})
+            body = {"name": "k", "scopes": sorted(SCOPES_BY_KEY_TYPE["organisation-service"])}
+            made = await browser.request_ok("POST", "api-keys/organisation/service", body, **own)
+            invite, token = await api.with_key(made["key"]).invite_user(f"late{number}@x.test", "admin")
+            _, kept = await api.invite_user(f"other{number}@x.test")
+            await api.request_ok("DELETE", f"api-keys/{made['id']}")
+            method, sent = change
+            await api.request_ok(method, f"admin/users/{user}", sent)
+            assert (await api.request_ok("GET", f"admin/users/invites/{invite}"))["status"] == "cancelled"
+            assert (await api.accept_invite(token))[0] == 404
+            assert (await api.accept_invite(kept))[0] == 200
 
     run_scenario(founded_url, scenario)

@@ -10,8 +10,10 @@ import pytest
 from penstock.errors import UnavailableError
 from penstock.secrets import backends
 from penstock.settings import Secrets, Settings
+from penstock.settings.upstream import Upstream
 
 VAULT_AUTH = {"vault_auth_type": "token", "vault_token": "hvs.canary"}
+LOOPBACK = Upstream(trusted_custom_hosts=("127.0.0.1",))
 
 
 def test_silent_backend_times_out():
@@ -25,7 +27,7 @@ def test_silent_backend_times_out():
     async def time_fetch() -> float:
         server = await asyncio.start_server(never_respond, "127.0.0.1", 0)
         auth = {**VAULT_AUTH, "vault_addr": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
-        settings = Settings(secrets=Secrets(fetch_ms=300))
+        settings = Settings(secrets=Secrets(fetch_ms=300), upstream=LOOPBACK)
         began = time.monotonic()
         with pytest.raises(UnavailableError, match="no answer within 300 ms"):
             await backends.fetch(settings, "hashicorp_vault", auth, "secret/data/x")
@@ -42,6 +44,6 @@ def test_silent_backend_times_out():
 def test_error_message_contains_no_credential():
     auth = {**VAULT_AUTH, "vault_addr": "http://127.0.0.1:1"}
     with pytest.raises(UnavailableError) as caught:
-        asyncio.run(backends.fetch(Settings(), "hashicorp_vault", auth, "secret/data/x"))
+        asyncio.run(backends.fetch(Settings(upstream=LOOPBACK), "hashicorp_vault", auth, "secret/data/x"))
     assert "canary" not in str(caught.value)
-    assert "ConnectionError" in str(caught.value)
+    assert "ConnectError" in str(caught.value)

@@ -5,9 +5,9 @@ receives a credential.
 from __future__ import annotations
 
 from penstock import engine
+from penstock.engine import is_secret_field
 from penstock.kit import provider_options
 from penstock.secrets import references
-from penstock.secrets.config_credentials import is_secret_field
 from penstock.secrets.credential_binding import (
     NON_ADDRESS_FIELDS,
     PROVIDER_HOST_FIELDS,
@@ -28,6 +28,13 @@ ARBITRARY_HOST_FIELDS = {
     "azure_foundry_url",
     "azure_vault_url",
     "custom_host",
+    # Guardrails name the hosts of webhooks, to which they send their credentials.
+    "after_request_hooks",
+    "before_request_hooks",
+    "input_guardrails",
+    "input_mutators",
+    "output_guardrails",
+    "output_mutators",
     "huggingface_base_url",
     "provider",
     "vault_addr",

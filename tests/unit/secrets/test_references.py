@@ -126,7 +126,7 @@ def test_unused_values_are_evicted(place: FakeSecretBackend):
     assert (secrets.export_values(), place.asked) == ({}, 1)
 
 
-AZURE, VAULT = {"azure_vault_url": "https://v.vault.azure.net"}, {"vault_addr": "https://vault.test"}
+AZURE, VAULT = {"azure_vault_url": "https://v.vault.azure.net"}, {"vault_addr": "https://vault.example"}
 
 
 @pytest.mark.parametrize(

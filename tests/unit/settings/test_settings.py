@@ -124,7 +124,8 @@ def test_key_is_required_off_loopback_even_without_any_keys():
 
 
 def test_engine_receives_its_settings():
-    told = json.loads(encode_engine_settings(load_settings(None, {"PENSTOCK_SERVER_RUN_DIR": "/run/p"}), 3))
+    settings = load_settings(None, {"PENSTOCK_SERVER_RUN_DIR": "/run/p"})
+    told = json.loads(encode_engine_settings(settings, 3))
     assert told == {
         "control_socket": "/run/p/control.sock",
         "worker": 3,
@@ -168,6 +169,13 @@ def test_engine_receives_its_settings():
         "block_inline_config": False,
         "records": True,
         "outbox_bytes": 67_108_864,
+        "record_bodies": True,
+        "record_body_bytes": 1_048_576,
+        "spool_bytes": 10_737_418_240,
+        "sync_records": False,
+        "spool_path": settings.spool_folder,
+        "limits_path": settings.limits_folder,
+        "record_peers": False,
         "sensitive_headers": [],
         "headers_to_metadata": [],
         "mock_host": None,
@@ -222,8 +230,10 @@ def engine_defaults(struct: str) -> dict[str, object]:
 def test_engine_settings_are_complete_with_equal_defaults():
     told = json.loads(encode_engine_settings(Settings(), 1))
     assert told.pop("identity") == engine_defaults("WorkloadIdentity")
-    # In its own tests, the engine has no network address and no control process.
-    own = engine_defaults("Settings") | {"control_socket": told["control_socket"], "port": told["port"]}
+    # In its own tests, the engine has no network address, no control process and no spool.
+    own = engine_defaults("Settings") | {
+        name: told[name] for name in ("control_socket", "port", "spool_path", "limits_path")
+    }
     assert told == own
 
 
@@ -340,3 +350,45 @@ def test_rejects_an_invalid_redis_url_without_printing_it(url: str):
 def test_key_prefix_is_short_and_alphanumeric(prefix: str):
     with pytest.raises(SettingsError, match="API_KEY_PREFIX"):
         load_settings(None, {"API_KEY_PREFIX": prefix})
+
+
+@pytest.mark.parametrize(
+    ("url", "clickhouse"),
+    [("", None), ("duckdb:", None), ("clickhouse://u:p@host:8123/logs", "clickhouse://u:p@host:8123/logs")],
+)
+def test_log_store_is_shared_only_with_clickhouse(url: str, clickhouse: str | None):
+    found = load_settings(None, {"PENSTOCK_LOG_STORE_URL": url}).log_store.clickhouse_url
+    assert (found.reveal() if found else None) == clickhouse
+
+
+BUCKET_MISTAKES = {
+    "files.store": ("bucket", "'bucket' is not allowed: expected `folder`, `s3://bucket` or `s3://bucket/prefix`"),
+    "log_store.bodies": ("s3://b/p?x=1", "expected `folder`, `s3://bucket`"),
+    "files.s3_endpoint_url": ("ftp://host", "'ftp://host' is not allowed: expected a URL with http:// or https://"),
+    "log_store.s3_endpoint_url": ("https://", "expected a URL with http:// or https://"),
+    "files.s3_access_key_id": ("AKIDEXAMPLE", "is not allowed without files.s3_secret_access_key"),
+}
+
+
+def environment_name(path: str) -> str:
+    return f"PENSTOCK_{path.replace('.', '_').upper()}"
+
+
+@pytest.mark.parametrize("path", BUCKET_MISTAKES)
+def test_mistakes_in_buckets_are_reported(path: str):
+    value, message = BUCKET_MISTAKES[path]
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, {environment_name(path): value})
+    problems = problems_by_path(caught.value)
+    assert set(problems) == {path}
+    assert message in problems[path]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("files.store", "s3://key:hidden@bucket"), ("files.s3_endpoint_url", "http://u:hidden@host")]
+)
+def test_credentials_in_bucket_urls_are_not_repeated(path: str, value: str):
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, {environment_name(path): value})
+    assert set(problems_by_path(caught.value)) == {path}
+    assert "hidden" not in str(caught.value)

@@ -143,6 +143,17 @@ def test_engine_parser_validates_the_snapshot_last(tmp_path: Path):
     assert caught.value.problems[0].path.startswith("providers[0]")
 
 
+def test_removed_sections_are_sent_without_rows():
+    members = {"api_keys/0a": "keys", "prompts/0b": "prompts", "prompt_partials/0c": "partials", "limits/0d": "limits"}
+    members |= {"guardrails/0e": "guardrails"}
+    chunks = {
+        name: Chunk.from_bytes(json.dumps({"name": name, member: [{}]}).encode()) for name, member in members.items()
+    }
+    before, after = Snapshot.from_content(b"", chunks, 0), Snapshot.from_content(b"", {}, 0)
+    parts = json.loads(after.to_json(since=before))["parts"]
+    assert parts == [{"name": name, member: []} for name, member in members.items()]
+
+
 def test_waiting_worker_gets_the_next_snapshot_at_once():
     async def scenario() -> None:
         published = SnapshotChannel(Snapshot("1", b"one"))

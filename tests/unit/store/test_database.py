@@ -16,6 +16,7 @@ from penstock.store.database import Database, parse_url
 from penstock.store.migrate import migrate
 from penstock.store.tables import change_counter, organisations
 from penstock.store.tenant import TenantStore
+from tests.founded import PATIENT_STORE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +64,7 @@ def test_rejects_other_urls_without_printing_them(url: str):
 
 def test_store_without_tables_suggests_penstock_migrate(tmp_path: Path):
     async def scenario() -> None:
-        database = Database(Store(), Secret(f"sqlite:///{tmp_path}/penstock.db"))
+        database = Database(PATIENT_STORE, Secret(f"sqlite:///{tmp_path}/penstock.db"))
         with pytest.raises(UnavailableError, match="penstock migrate"):
             async with database.read_connection() as connection:
                 await connection.execute(select(change_counter))
@@ -74,7 +75,7 @@ def test_store_without_tables_suggests_penstock_migrate(tmp_path: Path):
 
 def test_invalid_value_is_reported_with_its_column(store_url: Secret):
     async def scenario() -> None:
-        database = Database(Store(), store_url)
+        database = Database(PATIENT_STORE, store_url)
         await migrate(database)
         for values, words in (
             ({"created_at": 2**63}, f"created_at must be between {-(2**63)} and {2**63 - 1}"),
@@ -97,7 +98,7 @@ def test_invalid_value_is_reported_with_its_column(store_url: Secret):
 )
 def test_postgresql_rejects_long_text_and_nul(postgres: Postgres, values: dict[str, object], words: str):
     async def scenario() -> None:
-        database = Database(Store(), Secret(postgres.create_database()))
+        database = Database(PATIENT_STORE, Secret(postgres.create_database()))
         await migrate(database)
         with pytest.raises(InvalidError, match=words):
             await insert_organisations(database, {**ORGANISATION_ROW, **values})
@@ -124,7 +125,7 @@ def test_programming_errors_are_not_reported_as_an_outage(store_url: Secret):
                     await connection.execute(select(organisations))
 
     async def scenario() -> None:
-        database = Database(Store(), store_url)
+        database = Database(PATIENT_STORE, store_url)
         await migrate(database)
         for mistake, kind in enumerate(
             (exc.NoResultFound, exc.NoSuchColumnError, exc.StatementError, exc.ArgumentError, exc.ResourceClosedError)
@@ -214,7 +215,7 @@ async def _read_unknown_column(database: Database) -> object:
 
 def test_unknown_column_is_not_reported_as_an_outage(tmp_path: Path):
     async def scenario() -> None:
-        database = Database(Store(), Secret(f"sqlite:///{tmp_path}/penstock.db"))
+        database = Database(PATIENT_STORE, Secret(f"sqlite:///{tmp_path}/penstock.db"))
         with pytest.raises(KeyError):
             await _read_unknown_column(database)
         await database.close()
@@ -224,7 +225,7 @@ def test_unknown_column_is_not_reported_as_an_outage(tmp_path: Path):
 
 async def backend_pids(url: Secret) -> list[int]:
     """Returns the PIDs of the server processes that serve this database, without the one of this query."""
-    other = Database(Store(), url)
+    other = Database(PATIENT_STORE, url)
     async with other.read_connection() as connection:
         query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         found = [*(await connection.scalars(text(query)))]
@@ -236,7 +237,7 @@ def test_terminated_idle_connection_is_replaced_on_read(postgres: Postgres):
     url = Secret(postgres.create_database())
 
     async def scenario() -> None:
-        database, other = Database(Store(), url), Database(Store(), url)
+        database, other = Database(PATIENT_STORE, url), Database(PATIENT_STORE, url)
         for rested in (0.0, 0.4):
             async with database.read_connection() as connection:
                 pid = await connection.scalar(text("SELECT pg_backend_pid()"))
@@ -257,7 +258,7 @@ def test_terminated_idle_connection_is_replaced_on_read(postgres: Postgres):
 
 def test_write_reuses_the_idle_connection(store_url: Secret):
     async def scenario() -> None:
-        database = Database(Store(), store_url)
+        database = Database(PATIENT_STORE, store_url)
         await migrate(database)
         async with database.read_connection() as connection:
             await connection.execute(select(change_counter))
@@ -297,7 +298,7 @@ def test_close_leaves_no_connection_open(postgres: Postgres):
     url = Secret(postgres.create_database())
 
     async def scenario() -> None:
-        database = Database(Store(), url)
+        database = Database(PATIENT_STORE, url)
 
         async def run_slow_read() -> None:
             async with database.read_connection() as connection:

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import JSON, BigInteger, Boolean, Integer, String, func, insert, inspect, select
+from sqlalchemy import JSON, BigInteger, Boolean, Double, Integer, MetaData, String, func, insert, inspect, select
 from sqlalchemy import table as named
 
 from penstock.jobs.prepare import MigrationSealer
+from penstock.kit.prompt_defaults import UNIVERSAL_LABELS
 from penstock.secrets.vault import MasterKeys
-from penstock.settings import Store
 from penstock.settings.secret import Secret
 from penstock.store.database import Database
 from penstock.store.migrate import SCRIPTS_DIR, current_revision, migrate, newest_revision
-from penstock.store.tables import metadata, organisations, removed_members, users
+from penstock.store.prompt_tables import collections, labels
+from penstock.store.tables import audit_log, key_digests, metadata, organisations, removed_members, users, versions
+from tests.founded import PATIENT_STORE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +33,7 @@ def schema_difference(connection: Connection) -> list[Any]:
 
 def test_migrations_create_and_drop_the_declared_tables(store_url: Secret):
     async def scenario() -> None:
-        database = Database(Store(), store_url)
+        database = Database(PATIENT_STORE, store_url)
         assert await migrate(database) == (None, newest_revision())
         assert await migrate(database) == (newest_revision(), newest_revision())
         assert await current_revision(database) == newest_revision()
@@ -51,7 +53,7 @@ def sample_value(column: Column[Any]) -> Any:
         return {}
     if isinstance(column.type, Boolean):
         return True
-    if isinstance(column.type, BigInteger | Integer):
+    if isinstance(column.type, BigInteger | Double | Integer):
         return 1
     parents = [key.column.table.name for key in column.foreign_keys]
     assert isinstance(column.type, String)
@@ -59,12 +61,16 @@ def sample_value(column: Column[Any]) -> Any:
 
 
 def insert_sample_rows(connection: Connection) -> None:
-    """Inserts one row into each table, parents before children. No row has sealed data, and the removed member left the
-    whole organisation.
+    """Inserts one row into each table, parents before children. No row has sealed data, the removed member left the
+    whole organisation, and the audit row is no refusal, because a downgrade deletes refusals.
     """
     for table in metadata.sorted_tables:
         left_out = {column for column in table.columns if column.nullable and column.name.startswith("sealed")}
-        kept = (column for column in table.columns if column not in left_out | {removed_members.c.workspace_id})
+        kept = (
+            column
+            for column in table.columns
+            if column not in left_out | {removed_members.c.workspace_id, audit_log.c.refused_from}
+        )
         row = {column.name: sample_value(column) for column in kept}
         connection.execute(insert(table).values({**row, **({"config": "{}"} if "config" in row else {})}))
 
@@ -77,7 +83,7 @@ def count_rows(connection: Connection) -> dict[str, int]:
 
 def test_downgrade_and_upgrade_lose_no_row(store_url: Secret):
     async def scenario() -> None:
-        database = Database(Store(), store_url)
+        database = Database(PATIENT_STORE, store_url)
         await migrate(database)
         async with database.write_transaction() as connection:
             await connection.run_sync(insert_sample_rows)
@@ -102,7 +108,7 @@ def test_downgrade_and_upgrade_lose_no_row(store_url: Secret):
 
 def test_downgrade_drops_removals_from_single_workspaces(store_url: Secret):
     async def scenario() -> None:
-        database = Database(Store(), store_url)
+        database = Database(PATIENT_STORE, store_url)
         await migrate(database)
         organisation = {"id": "o", "slug": "o", "name": "o", "settings": {}, "created_at": 1, "last_updated_at": 1}
         gone = {"organisation_id": "o", "user_id": "u", "email": "u@x.test", "created_at": 1}
@@ -122,7 +128,7 @@ def test_downgrade_drops_removals_from_single_workspaces(store_url: Secret):
 
 def test_embedded_store_is_private_to_the_owner(tmp_path: Path):
     async def scenario() -> None:
-        database = Database(Store(), Secret(f"sqlite:///{tmp_path}/penstock.db"))
+        database = Database(PATIENT_STORE, Secret(f"sqlite:///{tmp_path}/penstock.db"))
         await migrate(database)
         await database.close()
 
@@ -132,7 +138,7 @@ def test_embedded_store_is_private_to_the_owner(tmp_path: Path):
 
 def test_migration_lowercases_emails_unless_ambiguous(store_url: Secret):
     async def scenario() -> None:
-        database = Database(Store(), store_url)
+        database = Database(PATIENT_STORE, store_url)
         await migrate(database)
         await migrate(database, "0010_removed_org_members")
         times = {"created_at": 1, "last_updated_at": 1}
@@ -151,3 +157,100 @@ def test_migration_lowercases_emails_unless_ambiguous(store_url: Secret):
         await database.close()
 
     asyncio.run(scenario())
+
+
+def test_migration_ends_keys_whose_creator_has_no_access(store_url: Secret):
+    async def scenario() -> None:
+        database = Database(PATIENT_STORE, store_url)
+        await migrate(database)
+        await migrate(database, "0012_removed_workspace_members")
+        times = {"created_at": 1, "last_updated_at": 1}
+        inside = {"organisation_id": "o", **times}
+        place = {"slug": "w", "name": "w", "is_default": False, "defaults": {}, "settings": {}, "status": "active"}
+        place["creation_source"] = "api"
+        person = {"first_name": "", "last_name": "", **inside}
+        key = {"name": "k", "type": "workspace-service", "status": "active", "creation_mode": "ui", "masked": "k"}
+        key |= {"scopes": [], "defaults": {}, "workspace_id": "w", **inside}
+        created_by = {"init": None, "by-init": "init", "by-gone": "gone", "by-member": "member"}
+        created_by |= {"by-outsider": "outsider", "by-admin": "admin"}
+        roles = {"member": "member", "outsider": "member", "admin": "admin"}
+        async with database.write_transaction() as connection:
+            await connection.run_sync(
+                _insert_rows,
+                {
+                    "organisations": [{"id": "o", "slug": "o", "name": "o", "settings": {}, **times}],
+                    "workspaces": [{"id": "w", **place, **inside}],
+                    "users": [{"id": own, "email": own, "role": role, **person} for own, role in roles.items()],
+                    "members": [
+                        {"id": "m", "workspace_id": "w", "user_id": "member", "role": "member", "scopes": [], **inside}
+                    ],
+                    "api_keys": [{"id": own, "created_by": maker, **key} for own, maker in created_by.items()],
+                    "key_digests": [
+                        {"id": own, "organisation_id": "o", "api_key_id": own, "sha256": own, "created_at": 1}
+                        for own in created_by
+                    ],
+                },
+            )
+        await migrate(database, sealing=MigrationSealer.from_key(MasterKeys([bytes(32)])))
+        async with database.read_connection() as connection:
+            query = select(key_digests.c.id, key_digests.c.holders, key_digests.c.expires_at)
+            found = {row.id: row for row in (await connection.execute(query)).all()}
+        ended = {own for own, row in found.items() if row.expires_at is not None}
+        assert ended == {"by-gone", "by-outsider"}
+        holders = {own: row.holders for own, row in found.items() if row.holders}
+        assert holders == {"by-member": ["member"], "by-outsider": ["outsider"], "by-admin": ["admin"]}
+        await database.close()
+
+    asyncio.run(scenario())
+
+
+def test_migration_gives_each_workspace_a_default_collection_and_labels(store_url: Secret):
+    async def scenario() -> None:
+        database = Database(PATIENT_STORE, store_url)
+        await migrate(database)
+        await migrate(database, "0017_policies")
+        times = {"created_at": 1, "last_updated_at": 1}
+        place = {"slug": "w", "name": "w", "is_default": False, "defaults": {}, "settings": {}, "status": "active"}
+        place |= {"organisation_id": "o", "creation_source": "api", **times}
+        version = {"organisation_id": "o", "resource": "configs", "content": {}, "created_at": 1}
+        config = {"name": "c", "config": "{}", "version_id": "v", "is_default": False, "status": "active"}
+        config |= {"organisation_id": "o", "workspace_id": "two", "slug": "c", **times}
+        async with database.write_transaction() as connection:
+            await connection.run_sync(
+                _insert_rows,
+                {
+                    "organisations": [{"id": "o", "slug": "o", "name": "o", "settings": {}, **times}],
+                    "workspaces": [{**place, "id": name, "slug": name} for name in ("one", "two")],
+                    "configs": [{"id": "c", **config}],
+                    # A key of the organisation saved the first version.
+                    "versions": [
+                        {"id": "1", "workspace_id": None, "resource_id": "c", "number": 1, **version},
+                        {"id": "2", "workspace_id": "two", "resource_id": "c", "number": 2, **version},
+                        {"id": "3", "workspace_id": None, "resource_id": "deleted", "number": 1, **version},
+                    ],
+                },
+            )
+        await migrate(database)
+        async with database.read_connection() as connection:
+            folders = (await connection.execute(select(collections))).mappings().all()
+            names = (await connection.execute(select(labels.c.workspace_id, labels.c.name))).all()
+            owners = (await connection.execute(select(versions.c.id, versions.c.workspace_id))).all()
+        assert {(row["workspace_id"], row["name"], row["is_default"]) for row in folders} == {
+            (name, "Default", True) for name in ("one", "two")
+        }
+        assert len({row["slug"] for row in folders}) == 2
+        assert {(row.workspace_id, row.name) for row in names} == {
+            (place, name) for place in ("one", "two") for name in UNIVERSAL_LABELS
+        }
+        assert {row.id: row.workspace_id for row in owners} == {"1": "two", "2": "two", "3": None}
+        await database.close()
+
+    asyncio.run(scenario())
+
+
+def _insert_rows(connection: Connection, rows: dict[str, list[dict[str, Any]]]) -> None:
+    """Inserts rows into the tables as they are now in the database, which is not how the code declares them."""
+    there = MetaData()
+    there.reflect(connection)
+    for name, values in rows.items():
+        connection.execute(insert(there.tables[name]), values)

@@ -21,7 +21,7 @@ CREATED: dict[str, Any] = {}
 
 def store_created(name: str, made: Any) -> object:
     CREATED[name] = made
-    return made.get("slug") or made.get("id")
+    return getattr(made, "slug", None) or getattr(made, "id", None)
 
 
 def created_workspace_id() -> str:
@@ -148,6 +148,67 @@ CALLS: dict[str, Callable[[], object]] = {
     "api_keys.list": lambda: bool(CLIENT.api_keys.list(workspace_id=created_workspace_id()).data),
     "api_keys.retrieve": lambda: CLIENT.api_keys.retrieve(id=CREATED["key"].id).rate_limits[0]["value"],
     "api_keys.update": lambda: bool(CLIENT.api_keys.update(id=CREATED["key"].id, name="L")),
+    "collections.create": lambda: bool(
+        store_created("collection", CLIENT.collections.create(name="F", workspace_id=created_workspace_id()))
+    ),
+    "collections.retrieve": lambda: CLIENT.collections.retrieve(CREATED["collection"].slug).name,
+    "collections.list": lambda: CLIENT.collections.list(workspace_id=created_workspace_id()).total,
+    "collections.update": lambda: bool(CLIENT.collections.update(CREATED["collection"].id, name="G")),
+    "labels.create": lambda: bool(
+        store_created("label", CLIENT.labels.create(name="canary", workspace_id=created_workspace_id()))
+    ),
+    "labels.retrieve": lambda: CLIENT.labels.retrieve(CREATED["label"].id).name,
+    "labels.list": lambda: CLIENT.labels.list(workspace_id=created_workspace_id()).total,
+    "labels.update": lambda: bool(CLIENT.labels.update(CREATED["label"].id, description="d")),
+    "prompts.partials.create": lambda: bool(
+        store_created(
+            "partial", CLIENT.prompts.partials.create(name="T", string="s", workspace_id=created_workspace_id())
+        )
+    ),
+    "prompts.partials.update": lambda: bool(
+        CLIENT.prompts.partials.update(CREATED["partial"].slug, string="t").prompt_partial_version_id
+    ),
+    "prompts.partials.publish": lambda: bool(CLIENT.prompts.partials.publish(CREATED["partial"].slug, version=2)),
+    "prompts.partials.retrieve": lambda: CLIENT.prompts.partials.retrieve(CREATED["partial"].slug).string,
+    "prompts.partials.list": lambda: len(CLIENT.prompts.partials.list().data),
+    "prompts.partials.versions.list": lambda: len(CLIENT.prompts.partials.versions.list(CREATED["partial"].slug).data),
+    "prompts.create": lambda: bool(
+        store_created(
+            "prompt",
+            CLIENT.prompts.create(
+                name="P",
+                collection_id=CREATED["collection"].slug,
+                string="{{a}}",
+                parameters={"max_tokens": 5},
+                virtual_key="v",
+                model="m",
+            ),
+        )
+    ),
+    "prompts.update": lambda: bool(
+        store_created(
+            "version",
+            CLIENT.prompts.update(CREATED["prompt"].slug, string="{{b}}", parameters={}, virtual_key="v", model="n"),
+        )
+    ),
+    "prompts.publish": lambda: bool(CLIENT.prompts.publish(CREATED["prompt"].slug, version=2)),
+    "prompts.retrieve": lambda: CLIENT.prompts.retrieve(CREATED["prompt"].slug).string,
+    "prompts.list": lambda: CLIENT.prompts.list(workspace_id=created_workspace_id(), search="p").total,
+    "prompts.versions.list": lambda: len(CLIENT.prompts.versions.list(CREATED["prompt"].slug).data),
+    "prompts.versions.update": lambda: bool(
+        CLIENT.prompts.versions.update(
+            CREATED["prompt"].slug, CREATED["version"].prompt_version_id, label_id=CREATED["label"].id
+        )
+    ),
+    "prompts.versions.retrieve": lambda: (
+        CLIENT.prompts.versions.retrieve(
+            CREATED["prompt"].slug, CREATED["version"].prompt_version_id
+        ).prompt_version_label_name
+    ),
+    "prompts.delete": lambda: bool(CLIENT.prompts.delete(CREATED["prompt"].slug)),
+    "prompts.partials.delete": lambda: bool(CLIENT.prompts.partials.delete(CREATED["partial"].slug)),
+    "labels.delete": lambda: bool(CLIENT.labels.delete(CREATED["label"].id)),
+    "collections.delete": lambda: bool(CLIENT.collections.delete(CREATED["collection"].slug)),
     "api_keys.delete": lambda: bool(CLIENT.api_keys.delete(id=CREATED["key"].id)),
     "configs.delete": lambda: bool(CLIENT.configs.delete(slug=CREATED["config"].slug)),
     "virtual_keys.delete": lambda: bool(CLIENT.virtual_keys.delete(slug=CREATED["virtual"].slug)),

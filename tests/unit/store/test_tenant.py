@@ -1,4 +1,4 @@
-"""Fast reads, which bypass the execution layer of SQLAlchemy. They return the same rows and report the same errors."""
+"""Reads of a tenant: prepared queries with parameters of any length, and errors of invalid values."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy import bindparam, insert, select
 
 from penstock.errors import InvalidError
 from penstock.settings import Store
 from penstock.store.database import Database
-from penstock.store.fast_reads import ReadConnection
 from penstock.store.migrate import migrate
 from penstock.store.tables import organisations, workspaces
 from penstock.store.tenant import TenantStore
@@ -60,30 +59,18 @@ def run_scenario(url: Secret, scene: Any) -> None:
     asyncio.run(run())
 
 
-def test_rows_equal_those_of_sqlalchemy(store_url: Secret):
-    def make_queries(number: int) -> list[Any]:
-        ids = [str(one) for one in range(1, number + 1)]
-        flag, name = workspaces.c.settings["on"].as_boolean(), workspaces.c.name
-        return [
-            select(workspaces).order_by(workspaces.c.id.desc()).limit(number),
-            select(workspaces.c.id, workspaces.c.slug).where(workspaces.c.id.in_(ids)).order_by(workspaces.c.id),
-            select(workspaces.c.id).where(flag, workspaces.c.is_default.is_(False)).order_by(workspaces.c.id),
-            select(func.count().label("count")).where(name == "n", workspaces.c.description.is_(None)),
-            select(workspaces, organisations.c.settings.label("above")).join(organisations).limit(number),
-            select(workspaces).where(workspaces.c.id.in_([])),
-        ]
-
+def test_prepared_query_reads_lists_of_any_length_within_the_tenant(store_url: Secret):
     async def scenario(database: Database) -> None:
-        # The second round executes cached statements with other values.
-        for number in (2, 3):
-            async with database.read_connection() as connection:
-                assert isinstance(connection, ReadConnection)
-                for query in make_queries(number):
-                    said = [dict(row) for row in (await connection.execute(query)).mappings()]
-                    assert await connection.fetch_rows(query) == said, str(query)
-                for ids in (["1"], ["1", "3"], []):
-                    said = [dict(row) for row in (await connection.execute(WORKSPACES_BY_ID, {"ids": ids})).mappings()]
-                    assert await connection.fetch_prepared(WORKSPACES_BY_ID, {"ids": ids}) == said
+        async with database.read_connection() as connection:
+            tenant, other = (TenantStore(connection, name, None) for name in ("o", "p"))
+            for ids in (["1"], ["1", "3"], []):
+                rows = await tenant.fetch_prepared(WORKSPACES_BY_ID, workspaces, ids=ids)
+                assert [row["id"] for row in rows] == ids
+                assert all(row["defaults"] == {"a": [1]} and row["last_updated_at"] == 2**40 for row in rows)
+                assert not await other.fetch_prepared(WORKSPACES_BY_ID, workspaces, ids=ids)
+            tenant.among = frozenset({"2", "3"})
+            rows = await tenant.fetch_prepared(WORKSPACES_BY_ID, workspaces, ids=["1", "3"])
+            assert [(row["id"], row["is_default"]) for row in rows] == [("3", False)]
 
     run_scenario(store_url, scenario)
 

@@ -1,0 +1,292 @@
+// The console in Debian's Chromium, against a gateway with a store, logs and two users.
+import assert from "node:assert/strict";
+import { createServer, request as sendRequest } from "node:http";
+import { after, before, test } from "node:test";
+
+import { chromium } from "playwright-core";
+
+const { GATEWAY, ADMIN_KEY, KEY, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, PROMPT, LOG, PICTURES, CHROMIUM } = process.env;
+const PAGES = [
+  "overview", "logs", `logs/${LOG}`, "traces", "analytics", "playground?pair=1", "prompts", `prompts/${PROMPT}`,
+  "configs", `configs/${CONFIG}`, "providers", "providers/integrations", "models", "keys", "limits", "users",
+  "users/invites", "workspaces", "audit", "system",
+];
+const ADMIN_PAGES = ["Users", "Workspaces", "Audit log"];
+const WINDOW = { width: 1360, height: 860 };
+
+let browser;
+before(async () => {
+  browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox"] });
+});
+after(() => browser.close());
+
+/** Opens a tab that collects everything that went wrong in it. */
+async function openTab(address = `${GATEWAY}/console/`) {
+  const context = await browser.newContext({ viewport: WINDOW });
+  const faults = [];
+  await context.exposeFunction("reportFault", (text) => faults.push(text));
+  await context.addInitScript(() => {
+    addEventListener("securitypolicyviolation", (event) => {
+      window.reportFault(`policy ${event.violatedDirective} ${event.blockedURI} ${event.sample}`);
+    });
+  });
+  const page = await context.newPage();
+  page.setDefaultTimeout(20_000);
+  page.on("pageerror", (error) => faults.push(`error ${error.message}`));
+  page.on("response", (response) => {
+    if (response.status() >= 400) faults.push(`${response.status()} ${response.url()}`);
+  });
+  await page.goto(address);
+  return { page, context, faults };
+}
+
+async function signIn(page, key = ADMIN_KEY) {
+  await page.fill("input[name=key]", key);
+  await page.click("form button.primary");
+  await page.waitForSelector("nav");
+}
+
+/** Opens a tab that is signed in with the admin key. */
+async function openSignedIn(path = "", address = `${GATEWAY}/console/`) {
+  const tab = await openTab(address + path);
+  await signIn(tab.page);
+  // Before the sign-in, the gateway says that nobody is signed in.
+  tab.faults.length = 0;
+  return tab;
+}
+
+async function callApi(method, path, body, headers = {}) {
+  const response = await fetch(GATEWAY + path, {
+    method,
+    headers: { "content-type": "application/json", "x-gateway-api-key": ADMIN_KEY, ...headers },
+    body: body && JSON.stringify(body),
+  });
+  assert.equal(response.status, 200, await response.clone().text());
+  return response.json();
+}
+
+test("signs in with the admin key, and says why a wrong one is rejected", async () => {
+  const { page, context } = await openTab();
+  await page.fill("input[name=key]", "wrong-key-0123456789");
+  await page.click("form button.primary");
+  await page.getByRole("alert").waitFor();
+  assert.match(await page.getByRole("alert").textContent(), /not known/);
+  await signIn(page);
+  await page.getByRole("heading", { name: "Overview" }).waitFor();
+  await page.click("text=Sign out");
+  await page.waitForSelector("input[name=key]");
+  await context.close();
+});
+
+for (const theme of ["light", "dark"]) {
+  test(`opens every page without an error in the ${theme} theme`, async () => {
+    const { page, context, faults } = await openSignedIn();
+    await page.evaluate((name) => localStorage.setItem("penstock.theme", name), theme);
+    for (const path of PAGES) {
+      await page.goto(`${GATEWAY}/console/${path}`);
+      await page.waitForSelector("main h1");
+      await page.waitForLoadState("networkidle");
+      assert.deepEqual(faults, [], path);
+      const main = await page.textContent("main");
+      assert.doesNotMatch(main, /could not be loaded|no such page|no access/, path);
+      if (PICTURES) await page.screenshot({ path: `${PICTURES}/${path.replace(/\W+/g, "-")}-${theme}.png` });
+    }
+    await context.close();
+  });
+}
+
+test("shows a new key once; its requests appear in the logs", async () => {
+  const { page, context, faults } = await openSignedIn("keys?new=1");
+  await page.getByLabel("Name").fill("key of the browser");
+  await page.click("dialog button.primary");
+  const shown = page.locator("dialog pre");
+  await shown.waitFor();
+  const key = await shown.textContent();
+  await page.click("dialog button.primary");
+  await page.getByRole("link", { name: "key of the browser" }).waitFor();
+  assert.ok(!(await page.content()).includes(key));
+  const sent = await fetch(`${GATEWAY}/v1/chat/completions`, {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-gateway-api-key": key, "x-gateway-provider": "mock" },
+    body: JSON.stringify({ model: "mock", messages: [{ role: "user", content: "Say hello" }] }),
+  });
+  assert.equal(sent.status, 200);
+  await page.goto(`${GATEWAY}/console/logs`);
+  const row = page.getByRole("row", { name: /key of the browser/ });
+  while (!(await row.count())) {
+    await page.click("text=Refresh");
+    await page.waitForLoadState("networkidle");
+  }
+  await row.first().focus();
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: "Attempts" }).waitFor();
+  await page.keyboard.press("Escape");
+  await page.waitForURL(/\/logs(\?|$)/);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("does not overwrite what another tab saved, and sends only what changed", async () => {
+  const { page, context } = await openSignedIn(`configs/${CONFIG}`);
+  const name = page.getByLabel("Name");
+  await name.fill("renamed here");
+  await callApi("PUT", `/v1/configs/${CONFIG}`, { config: { provider: "mock", retry: { attempts: 4 } } });
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByText("Somebody else changed this meanwhile").waitFor();
+  await page.getByRole("button", { name: "Save my changed fields" }).click();
+  await page.getByText("Saved", { exact: true }).waitFor();
+  const saved = await callApi("GET", `/v1/configs/${CONFIG}`);
+  assert.equal(saved.name, "renamed here");
+  assert.deepEqual(JSON.parse(saved.config).retry, { attempts: 4 });
+  await context.close();
+});
+
+test("shows the problem of an invalid config, and guards unsaved changes", async () => {
+  const { page, context } = await openSignedIn(`configs/${CONFIG}`);
+  await page.getByLabel("Config", { exact: true }).fill('{"provider": "mock", "retry": {"atempts": 1}}');
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  assert.match(await page.getByRole("alert").first().textContent(), /atempts/);
+  await page.getByRole("link", { name: "Logs" }).click();
+  await page.getByText("Leave without saving?").waitFor();
+  await page.getByRole("button", { name: "Cancel" }).click();
+  assert.match(page.url(), /configs/);
+  await page.getByRole("link", { name: "Logs" }).click();
+  await page.getByRole("button", { name: "Leave" }).click();
+  await page.getByRole("heading", { name: "Logs" }).waitFor();
+  await context.close();
+});
+
+test("asks for a new sign-in when the session has ended, and repeats the request", async () => {
+  const { page, context } = await openSignedIn("workspaces?new=1");
+  await page.getByLabel("Name").fill("made after a break");
+  await context.clearCookies();
+  await page.click("dialog button.primary");
+  await page.getByRole("heading", { name: "Sign in again" }).waitFor();
+  await page.fill("input[name=key]", ADMIN_KEY);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("link", { name: "made after a break" }).waitFor();
+  await context.close();
+});
+
+test("shows a member no pages of admins", async () => {
+  const { page, context } = await openTab();
+  await page.getByRole("button", { name: "Password" }).click();
+  await page.fill("input[name=email]", MEMBER_EMAIL);
+  await page.fill("input[name=password]", MEMBER_PASSWORD);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.waitForSelector("nav");
+  const names = await page.locator("nav .pages a").allTextContents();
+  assert.ok(names.includes("Logs"), names.join());
+  for (const name of ADMIN_PAGES) assert.ok(!names.includes(name), name);
+  await page.goto(`${GATEWAY}/console/users`);
+  await page.getByText("You have no access to this page").waitFor();
+  await context.close();
+});
+
+test("works below a path of a proxy", async () => {
+  const prefix = "/tools/gateway";
+  const proxy = createServer((incoming, outgoing) => {
+    if (!incoming.url.startsWith(`${prefix}/`)) return outgoing.writeHead(404).end();
+    const target = new URL(incoming.url.slice(prefix.length), GATEWAY);
+    const forwarded = sendRequest(target, { method: incoming.method, headers: incoming.headers }, (answer) => {
+      outgoing.writeHead(answer.statusCode, answer.headers);
+      answer.pipe(outgoing);
+    });
+    return incoming.pipe(forwarded);
+  });
+  await new Promise((resolve) => proxy.listen(0, "127.0.0.1", resolve));
+  const address = `http://127.0.0.1:${proxy.address().port}${prefix}/console`;
+  try {
+    const { page, context, faults } = await openSignedIn("", address);
+    assert.equal(page.url(), `${address}/`);
+    await page.getByRole("link", { name: "Configs" }).click();
+    await page.getByRole("heading", { name: "Configs" }).waitFor();
+    await page.goto(`${address}/configs/${CONFIG}?tab=versions`);
+    await page.getByText("From the chosen version").waitFor();
+    assert.deepEqual(faults, []);
+    await context.close();
+  } finally {
+    proxy.closeAllConnections();
+    proxy.close();
+  }
+});
+
+test("is usable with the keyboard", async () => {
+  const { page, context } = await openSignedIn();
+  await page.keyboard.press("g");
+  await page.keyboard.press("c");
+  await page.getByRole("table", { name: "Configs" }).waitFor();
+  await page.keyboard.press("/");
+  await page.keyboard.type("renamed");
+  await page.waitForURL(/find=renamed/);
+  await page.keyboard.press("Control+k");
+  await page.keyboard.type("audit");
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: "Audit log" }).waitFor();
+  await context.close();
+});
+
+test("streams responses of two models, and runs a prompt and an explanation", async () => {
+  const { page, context, faults } = await openSignedIn("playground?pair=1");
+  await page.getByRole("button", { name: "Make one for an hour" }).click();
+  await page.getByRole("button", { name: /^Send/ }).click();
+  for (const name of ["first model", "second model"]) {
+    const lane = page.getByRole("region", { name });
+    await lane.getByText("12 → 8 tokens").waitFor();
+    assert.match(await lane.locator("pre").textContent(), /Hello from/);
+  }
+  await page.getByRole("link", { name: "Prompts" }).click();
+  await page.getByRole("table", { name: "Prompts" }).getByRole("link").first().click();
+  await page.getByRole("tab", { name: "Run" }).click();
+  await page.getByLabel("name", { exact: true }).fill("Ann");
+  await page.getByRole("button", { name: /^Run version/ }).click();
+  await page.getByText("Hello from").waitFor();
+  await page.getByRole("link", { name: "Configs" }).click();
+  await page.getByRole("table", { name: "Configs" }).getByRole("link").first().click();
+  await page.getByRole("tab", { name: "Explain" }).click();
+  await page.getByRole("button", { name: "Explain" }).click();
+  await page.getByText("Explanation", { exact: true }).waitFor();
+  assert.match(await page.locator("main pre").last().textContent(), /"provider": "@?mock/);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("adds a provider, a policy and an invitation, and follows new logs", async () => {
+  const { page, context, faults } = await openSignedIn("providers?new=1");
+  const dialog = page.locator("dialog");
+  await dialog.getByLabel("Company or server").selectOption("mock");
+  await dialog.getByLabel("API key of the provider").fill("sk-of-the-provider-9876543210");
+  await dialog.getByLabel("Slug").fill("from-the-browser");
+  await dialog.getByRole("button", { name: "Add" }).click();
+  await page.getByRole("link", { name: "@from-the-browser" }).waitFor();
+  assert.ok(!(await page.content()).includes("9876543210"));
+
+  await page.goto(`${GATEWAY}/console/limits?new=1`);
+  await dialog.getByRole("button", { name: "Rate limit" }).click();
+  await dialog.getByLabel("Name").fill("from the browser");
+  await dialog.getByLabel("At most").fill("600");
+  await dialog.getByRole("button", { name: "Create" }).click();
+  await page.getByRole("row", { name: /from the browser.*600 requests per minute/ }).waitFor();
+
+  await page.goto(`${GATEWAY}/console/users?new=1`);
+  await dialog.getByLabel("E-mail address").fill("new@example.com");
+  await dialog.getByRole("button", { name: "Create the link" }).click();
+  assert.match(await dialog.locator("pre").textContent(), /\/v1\/auth\/invites\?token=/);
+
+  await page.goto(`${GATEWAY}/console/logs`);
+  await page.getByRole("button", { name: "Live tail" }).click();
+  await page.getByRole("button", { name: "● Live" }).waitFor();
+  const sendOne = () =>
+    fetch(`${GATEWAY}/v1/chat/completions`, {
+      method: "POST",
+      headers: { "content-type": "application/json", "x-gateway-api-key": KEY, "x-gateway-provider": "mock" },
+      body: JSON.stringify({ model: "mock-live", messages: [{ role: "user", content: "Say hello" }] }),
+    });
+  const row = page.getByRole("row", { name: /mock-live/ });
+  while (!(await row.count())) {
+    assert.equal((await sendOne()).status, 200);
+    await row.first().waitFor({ timeout: 2000 }).catch(() => undefined);
+  }
+  assert.deepEqual(faults, []);
+  await context.close();
+});

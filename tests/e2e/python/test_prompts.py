@@ -1,0 +1,61 @@
+"""Prompts with the portkey-ai SDKs of Python and Node against a running gateway."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.python.test_routes import run_sdk_calls
+from tests.e2e.test_node import run_node_test
+from tests.founded import ADMIN_KEY
+from tests.integration.managed import Client, expect_ok
+from tests.integration.wire import send_raw_request
+from tests.processes import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.founded import DatabaseTemplates
+    from tests.gateway import Gateway
+
+SCOPES = ["completions.write", "prompts.create", "prompts.read"]
+
+
+@pytest.fixture
+def prompting(
+    gateway: Callable[..., Gateway], founded: DatabaseTemplates, tmp_path: Path
+) -> tuple[Gateway, dict[str, str]]:
+    """Returns a gateway with a prompt, and the environment that names the prompt and a key."""
+    env = {"PENSTOCK_ADMIN_KEY": ADMIN_KEY, "PENSTOCK_STORE_URL": founded.copy("sqlite", tmp_path)}
+    served = gateway(env=env)
+    admin = Client(served)
+    workspace = admin.create("/v1/workspaces", {"name": "Sdk"})["id"]
+    integration = admin.create("/v1/integrations", {"name": "mock", "ai_provider_id": "mock"})["slug"]
+    enabled = {"workspaces": [{"id": workspace, "enabled": True}]}
+    expect_ok(admin.put(f"/v1/integrations/{integration}/workspaces", enabled))
+    saved = {"name": "mine", "slug": "mine", "integration_id": integration, "workspace_id": workspace}
+    admin.create("/v1/providers", saved)
+    client = admin.with_new_key(workspace_id=workspace, scopes=SCOPES)
+    messages = json.dumps([{"role": "user", "content": "Greet {{name}}"}])
+    prompt = {"name": "Greeting", "string": messages, "parameters": {}, "virtual_key": "mine", "model": "mock"}
+    slug = client.create("/v1/prompts", prompt)["slug"]
+    headers = {"x-gateway-api-key": client.key}
+    path = f"/v1/prompts/{slug}/completions"
+    wait_for("the prompt", lambda: send_raw_request(served.base_url, path, b"{}", headers).status == 200 or None, 5)
+    return served, {"KEY": client.key, "PROMPT": slug}
+
+
+def test_portkey_sdk_runs_prompts(prompting: tuple[Gateway, dict[str, str]]):
+    served, names = prompting
+    version, calls = run_sdk_calls("portkey_prompts.py", "portkey-ai-2", served, **names)
+    assert version.startswith("2.")
+    found = dict(calls)
+    assert found == {**dict.fromkeys(found, True), "prompts.render": "Greet Ann"}
+
+
+def test_portkey_sdk_for_node_runs_prompts(prompting: tuple[Gateway, dict[str, str]]):
+    served, names = prompting
+    run_node_test("prompts.test.mjs", GATEWAY=served.base_url, **names)

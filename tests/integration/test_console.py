@@ -1,0 +1,153 @@
+"""Web console: its files over HTTP, and its pages in a real browser."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.errors import NotFoundError
+from penstock.resources.console import build_response
+from tests.founded import ADMIN_KEY
+from tests.integration.managed import Client, expect_error, expect_ok
+from tests.integration.wire import CHAT_PATH, send_raw_request
+from tests.processes import wait_for
+
+if TYPE_CHECKING:
+    from tests.integration.wire import Response
+
+ONE_STORE = True
+TABLES = {"log_store": {"enabled": True}}
+NODE_TESTS_DIR = Path(__file__).parents[1] / "e2e/node"
+MEMBER_EMAIL, MEMBER_PASSWORD = "member@example.com", "correct horse battery staple"
+MAX_BROWSER_SECONDS = 300
+VISIBLE_SECONDS = 10
+
+
+def get_file(admin: Client, path: str, **headers: str) -> Response:
+    return send_raw_request(admin.gateway.base_url, path, b"", headers, method="GET")
+
+
+@pytest.fixture(scope="module")
+def script(admin: Client) -> str:
+    """Returns the path of the script that the document of the console loads."""
+    document = get_file(admin, "/console/").body.decode()
+    return "/console/" + document.partition('src="./')[2].partition('"')[0]
+
+
+def test_document_is_never_stored_and_has_a_strict_policy(admin: Client):
+    answer = get_file(admin, "/console/")
+    assert answer.status == 200
+    assert answer.get_header("cache-control") == "no-store"
+    assert answer.get_header("content-type") == "text/html; charset=utf-8"
+    policy = answer.get_header("content-security-policy") or ""
+    assert "script-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_address_of_a_page_returns_the_document_with_relative_files(admin: Client):
+    root, page = get_file(admin, "/console/"), get_file(admin, "/console/logs/0199aaaa-0000-7000-8000-000000000001")
+    assert page.body == root.body.replace(b'"./', b'"../')
+    assert b'"../assets/' in page.body
+
+
+def test_address_without_a_slash_redirects_relatively(admin: Client):
+    answer = get_file(admin, "/console")
+    assert answer.status == 302
+    assert answer.get_header("location") == "console/"
+
+
+def test_script_is_compressed_and_immutable(admin: Client, script: str):
+    compressed = get_file(admin, script, **{"accept-encoding": "gzip"})
+    plain = get_file(admin, script)
+    assert compressed.get_header("content-encoding") == "gzip"
+    assert plain.get_header("content-encoding") is None
+    assert gzip.decompress(compressed.body) == plain.body
+    for answer in (compressed, plain):
+        assert "immutable" in (answer.get_header("cache-control") or "")
+        assert answer.get_header("content-type") == "text/javascript; charset=utf-8"
+        assert answer.get_header("x-content-type-options") == "nosniff"
+
+
+def test_unknown_file_is_not_found(admin: Client):
+    expect_error(get_file(admin, "/console/assets/index-00000000.js"), 404, "AB08", "load the page again")
+
+
+def test_missing_build_is_reported():
+    with pytest.raises(NotFoundError, match="make console"):
+        build_response({}, "", accepts_gzip=True)
+
+
+@pytest.fixture(scope="module")
+def seeded(admin: Client) -> dict[str, str]:
+    """Fills the gateway with one object of each kind; returns what the browser tests need of them."""
+    workspace = admin.read("/v1/workspaces")["data"][0]["id"]
+    integration = {"name": "Mock", "ai_provider_id": "mock", "key": "sk-of-the-provider-0123456789"}
+    slug = admin.create("/v1/integrations", integration)["slug"]
+    enabled = {"workspaces": [{"id": workspace, "enabled": True}]}
+    expect_ok(admin.put(f"/v1/integrations/{slug}/workspaces", enabled))
+    within: dict[str, Any] = {"workspace_id": workspace}
+    admin.create("/v1/providers", {"name": "Mock", "slug": "mock-main", "integration_id": slug, **within})
+    config = admin.create("/v1/configs", {"name": "main", "config": {"provider": "mock"}, **within})
+    prompt = {"name": "Greeting", "virtual_key": "mock-main", "model": "mock", "parameters": {}, **within}
+    messages = [{"role": "user", "content": "Greet {{name}}"}]
+    made_prompt = admin.create("/v1/prompts", {**prompt, "string": json.dumps(messages)})
+    policy = {"name": "budget", "conditions": [{"key": "model", "value": "*"}], "group_by": [{"key": "api_key"}]}
+    admin.create("/v1/policies/usage-limits", {**policy, "type": "cost", "credit_limit": 20, **within})
+    invite = {"email": MEMBER_EMAIL, "role": "member", "first_name": "Mia", "last_name": "Member"}
+    link = admin.create("/v1/admin/users/invites", {**invite, "workspaces": [{"id": workspace, "role": "member"}]})
+    token = link["invite_link"].rpartition("=")[2]
+    accepted = {"token": token, "password": MEMBER_PASSWORD}
+    expect_ok(Client(admin.gateway, "").post("/v1/auth/invites", accepted))
+    key = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
+    names = {"CONFIG": config["id"], "PROMPT": made_prompt["id"], "KEY": key.key}
+    return {**names, "LOG": send_logged_chat(admin, key)}
+
+
+def send_logged_chat(admin: Client, key: Client) -> str:
+    """Sends a chat and returns the id of its log, as soon as it is visible."""
+    headers = {"x-gateway-api-key": key.key, "content-type": "application/json", "x-gateway-provider": "@mock-main"}
+    headers["x-gateway-trace-id"] = "order-17"
+    headers |= {"x-gateway-trace-id": "order-17"}
+    body = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}
+
+    def send_chat() -> Response | None:
+        answer = send_raw_request(admin.gateway.base_url, CHAT_PATH, json.dumps(body).encode(), headers)
+        return answer if answer.status == 200 else None
+
+    log_id = wait_for("the key", send_chat).get_header("x-gateway-request-id") or ""
+    wait_for("the log", lambda: admin.get(f"/v1/logs/{log_id}").status == 200 or None, VISIBLE_SECONDS)
+    return log_id
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
+def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
+    environment = {
+        "GATEWAY": admin.gateway.base_url,
+        "ADMIN_KEY": ADMIN_KEY,
+        "MEMBER_EMAIL": MEMBER_EMAIL,
+        "MEMBER_PASSWORD": MEMBER_PASSWORD,
+        "CHROMIUM": shutil.which("chromium") or "chromium",
+        "PICTURES": os.environ.get("PENSTOCK_CONSOLE_PICTURES", ""),
+        **seeded,
+    }
+    done = subprocess.run(
+        [shutil.which("node") or "node", "--test", "--test-timeout=200000", "console.test.mjs"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=MAX_BROWSER_SECONDS,
+        stdin=subprocess.DEVNULL,
+        env={"PATH": os.environ["PATH"], "HOME": str(admin.gateway.folder), **environment},
+        cwd=NODE_TESTS_DIR,
+    )
+    if done.returncode:
+        pytest.fail(done.stdout + done.stderr, pytrace=False)

@@ -1,0 +1,260 @@
+"""Rate limits and budgets, from the management API to the data plane and the ledger."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+
+from tests.integration.batching import create_workspace
+from tests.integration.managed import ADMIN_KEY, Client, expect_ok
+from tests.integration.serving import edge_pids, run_gateway
+from tests.integration.wire import CHAT_PATH, Response, send_raw_request
+from tests.processes import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.gateway import Mock
+
+ONE_STORE = True
+# The workspace of the module must exist, also for tests that use only keys of their own.
+pytestmark = pytest.mark.usefixtures("workspace")
+
+
+@pytest.fixture(scope="module")
+def workspace(admin: Client) -> Client:
+    """Returns a client with a key of a workspace of its own. Its name is that of the workspace."""
+    return create_workspace(admin, "limited")
+
+
+def workspace_id(admin: Client) -> str:
+    rows = admin.read("/v1/workspaces?page_size=100")["data"]
+    return next(row["id"] for row in rows if row["name"] == "limited")
+
+
+def new_key(admin: Client, **fields: object) -> Client:
+    """Creates a key of the workspace and waits until the data plane knows it."""
+    client = admin.with_new_key(workspace_id=workspace_id(admin), scopes=["completions.write"], **fields)
+
+    def is_known() -> bool | None:
+        # An invalid body is rejected after the key is checked, and counts for no limit.
+        headers = request_headers(client)
+        return send_raw_request(client.gateway.base_url, CHAT_PATH, b"{", headers).status == 400 or None
+
+    wait_for("the key", is_known)
+    return client
+
+
+def request_headers(client: Client, **headers: str) -> dict[str, str]:
+    sent = {
+        "x-gateway-api-key": client.key,
+        "x-gateway-provider": "mock",
+        "content-type": "application/json",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
+    return {name: value for name, value in sent.items() if value}
+
+
+def send_chat(client: Client, model: str = "mock", **headers: str) -> Response:
+    body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
+    sent = request_headers(client, **headers)
+    return send_raw_request(client.gateway.base_url, CHAT_PATH, json.dumps(body).encode(), sent)
+
+
+def count_tokens(answer: Response) -> int:
+    """Returns the tokens of a successful response."""
+    assert answer.status == 200, answer
+    return answer.json()["usage"]["total_tokens"]
+
+
+def create_policy(admin: Client, kind: str, **fields: object) -> str:
+    """Creates a policy in the workspace; returns its id."""
+    body = {"name": "a policy", "workspace_id": workspace_id(admin), **fields}
+    return admin.create(f"/v1/policies/{kind}-limits", body)["id"]
+
+
+def case_policy(case: str) -> dict[str, object]:
+    condition = {"key": "metadata.case", "value": case}
+    return {"name": f"policy {case}", "conditions": [condition], "group_by": [{"key": "metadata.user"}]}
+
+
+def send_until_limited(client: Client, **headers: str) -> tuple[int, Response]:
+    """Sends requests until one is rejected; returns how many were admitted before, and the rejection."""
+    for count in range(1000):
+        answer = send_chat(client, **headers)
+        if answer.status != 200:
+            return count, answer
+    raise AssertionError
+
+
+def wait_for_limit(client: Client, **headers: str) -> None:
+    """Waits until the data plane reports a limit in its responses."""
+    wait_for("the limit", lambda: send_chat(client, **headers).get_header("ratelimit"))
+
+
+def test_rate_limit_of_a_key_admits_exactly_its_value(admin: Client, workspace: Client):
+    client = new_key(admin, name="fast", rate_limits=[{"type": "requests", "unit": "rpd", "value": 5}])
+    count, refused = send_until_limited(client)
+    assert count == 5
+    assert (refused.status, refused.get_header("x-should-retry")) == (429, "false")
+    error = refused.json()["error"]
+    assert (error["type"], error["code"], error["param"]) == ("rate_limit_error", "rate_limited", "fast")
+    assert "rate limit of API key `fast` reached: 5 requests per day" in error["message"]
+    assert 0 < int(refused.get_header("retry-after") or "") <= 86_400
+    # Another key of the workspace is not limited.
+    assert send_chat(workspace).status == 200
+
+
+def test_limited_caller_learns_what_is_left(admin: Client, workspace: Client):
+    client = new_key(admin, name="shown", rate_limits=[{"type": "requests", "unit": "rph", "value": 7}])
+    answer = send_chat(client)
+    assert answer.get_header("ratelimit-policy") == '"api-key-shown-requests";q=7;w=3600'
+    assert (answer.get_header("ratelimit") or "").startswith('"api-key-shown-requests";r=6;t=')
+    assert answer.get_header("x-gateway-ratelimit-limit-requests") == "7"
+    assert answer.get_header("x-gateway-ratelimit-remaining-requests") == "6"
+    assert send_chat(workspace).get_header("ratelimit") is None
+
+
+def test_budget_of_a_key_ends_with_412_and_is_reset(admin: Client):
+    client = new_key(admin, name="poor", usage_limits={"type": "tokens", "credit_limit": 100})
+    tokens = count_tokens(send_chat(client))
+    count, refused = send_until_limited(client)
+    assert 100 // tokens - 2 <= count <= 100 // tokens
+    assert (refused.status, refused.json()["error"]["code"]) == (412, "04")
+    assert refused.json()["message"].endswith("Error Code: 04")
+    assert refused.get_header("x-should-retry") == "false"
+    key_id = next(row["id"] for row in admin.read("/v1/api-keys?page_size=100")["data"] if row["name"] == "poor")
+    expect_ok(admin.put(f"/v1/api-keys/{key_id}", {"reset_usage": True}))
+    wait_for("the reset", lambda: send_chat(client).status == 200 or None)
+
+
+def test_policy_counts_each_group_for_itself(admin: Client, workspace: Client):
+    create_policy(admin, "rate", **case_policy("groups"), type="requests", unit="rpd", value=2)
+    metadata = {user: json.dumps({"case": "groups", "user": user}) for user in ("ann", "bob")}
+    wait_for_limit(workspace, x_gateway_metadata=json.dumps({"case": "groups", "user": "first"}))
+    for value in metadata.values():
+        count, refused = send_until_limited(workspace, x_gateway_metadata=value)
+        assert (count, refused.status) == (2, 429)
+    # A request without the group's value is a group of its own.
+    count, _ = send_until_limited(workspace, x_gateway_metadata='{"case": "groups"}')
+    assert count == 2
+    assert send_chat(workspace, x_gateway_metadata='{"case": "other"}').status == 200
+
+
+def test_dry_run_only_counts(admin: Client, workspace: Client):
+    create_policy(admin, "rate", **case_policy("dry"), type="requests", unit="rpd", value=1, dry_run=True)
+    metadata = json.dumps({"case": "dry", "user": "u"})
+    wait_for_limit(workspace, x_gateway_metadata=metadata)
+    answers = [send_chat(workspace, x_gateway_metadata=metadata) for _ in range(3)]
+    assert {answer.status for answer in answers} == {200}
+    name = answers[-1].get_header("x-gateway-request-id")
+
+    def find_record() -> dict[str, Any] | None:
+        return next((record for record in workspace.gateway.records() if record["id"] == name), None)
+
+    assert len(wait_for("the record", find_record)["limits"]["would_reject"]) == 1
+
+
+def test_target_over_its_limit_is_left_for_the_next(admin: Client, workspace: Client):
+    place = {"workspace_id": workspace_id(admin)}
+    limits = {"rate_limits": [{"type": "requests", "unit": "rpd", "value": 2}]}
+    made = admin.create("/v1/virtual-keys", {"name": "small", "provider": "mock", "key": "k", **limits, **place})
+    config = {
+        "strategy": {"mode": "fallback", "on_status_codes": [429]},
+        "targets": [
+            {"provider": f"@{made['slug']}"},
+            {"provider": "mock"},
+        ],
+    }
+    saved = admin.create("/v1/configs", {"name": "two", "config": config, **place})
+    headers = {"x_gateway_config": saved["slug"], "x_gateway_provider": ""}
+    wait_for("the config", lambda: send_chat(workspace, **headers).status == 200 or None)
+    used = [send_chat(workspace, **headers).get_header("x-gateway-last-used-option-index") for _ in range(4)]
+    assert used[-2:] == ["config.targets[1]"] * 2, used
+    # Without another target, the client gets the rejection.
+    count, refused = send_until_limited(workspace, x_gateway_provider=f"@{made['slug']}")
+    assert (count, refused.status, refused.json()["error"]["param"]) == (0, 429, made["slug"])
+
+
+def test_ledger_adds_up_what_the_records_say(admin: Client, workspace: Client):
+    policy = create_policy(admin, "usage", **case_policy("ledger"), type="tokens", credit_limit=10_000)
+    metadata = json.dumps({"case": "ledger", "user": "eve"})
+    wait_for_limit(workspace, x_gateway_metadata=json.dumps({"case": "ledger", "user": "first"}))
+    tokens = sum(count_tokens(send_chat(workspace, x_gateway_metadata=metadata)) for _ in range(5))
+
+    def read_usage() -> Any:
+        shown = admin.read(f"/v1/policies/usage-limits/{policy}?include_usage=true")["value_key_usage_map"]
+        usage = shown.get("eve", {}).get("current_usage", 0)
+        return shown if usage >= tokens else None
+
+    usage = wait_for("the usage", read_usage, 10)["eve"]
+    assert (usage["current_usage"], usage["status"]) == (tokens, "active")
+    (entity,) = admin.read(f"/v1/policies/usage-limits/{policy}/entities?search=eve")["data"]
+    expect_ok(admin.put(f"/v1/policies/usage-limits/{policy}/entities/{entity['id']}/reset", {}))
+    (entity,) = admin.read(f"/v1/policies/usage-limits/{policy}/entities?search=eve")["data"]
+    assert entity["current_usage"] == 0
+
+
+def test_exhausted_group_is_admitted_again_after_its_reset(admin: Client, workspace: Client):
+    policy = create_policy(admin, "usage", **case_policy("again"), type="requests", credit_limit=3)
+    metadata = json.dumps({"case": "again", "user": "u"})
+    wait_for_limit(workspace, x_gateway_metadata=json.dumps({"case": "again", "user": "first"}))
+    count, refused = send_until_limited(workspace, x_gateway_metadata=metadata)
+    assert (count, refused.status, refused.json()["error"]["code"]) == (3, 412, "usage_limit_exceeded")
+
+    def find_entity() -> dict[str, Any] | None:
+        rows = admin.read(f"/v1/policies/usage-limits/{policy}/entities?search=u")["data"]
+        return next((row for row in rows if row["value_key"] == "u" and row["current_usage"] == 3), None)
+
+    entity = wait_for("the usage", find_entity, 10)
+
+    organisation = admin.read("/v1/workspaces")["data"][0]["organisation_id"]
+    query = (
+        f"start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z&organisation_id={organisation}&action=exhaust"
+    )
+
+    def find_alerts() -> list[str] | None:
+        rows = admin.read(f"/v1/audit-logs?{query}")["records"]
+        return [row["resource_type"] for row in rows if row["resource_id"] == policy] or None
+
+    assert wait_for("the entry in the audit log", find_alerts, 10) == ["usage_limits_policies"]
+    (row,) = admin.read(f"/v1/policies/usage-limits/{policy}/entities?status=exhausted")["data"]
+    assert row["value_key"] == "u"
+    expect_ok(admin.put(f"/v1/policies/usage-limits/{policy}/entities/{entity['id']}/reset", {}))
+    wait_for("the reset", lambda: send_chat(workspace, x_gateway_metadata=metadata).status == 200 or None, 10)
+
+
+def test_sdk_does_not_repeat_rejected_requests(admin: Client, provider: Mock):
+    client = new_key(admin, name="sdk", rate_limits=[{"type": "requests", "unit": "rpd", "value": 1}])
+    sdk = openai.OpenAI(
+        api_key=client.key, base_url=f"{client.gateway.base_url}/v1", default_headers={"x-gateway-provider": "mock"}
+    )
+    messages: Any = [{"role": "user", "content": "hello"}]
+    with sdk:
+        sdk.chat.completions.create(model="mock", messages=messages)
+        before = len(provider.ledger())
+        with pytest.raises(openai.RateLimitError) as caught:
+            sdk.chat.completions.create(model="mock", messages=messages)
+    assert caught.value.code == "rate_limited"
+    assert len(provider.ledger()) == before
+
+
+def test_workers_share_a_limit_and_remember_it(provider: Mock, tmp_path: Path):
+    tables = {"mock": {"host": provider.url}, "server": {"workers": 3}}
+    env = {"PENSTOCK_STORE_URL": f"sqlite:///{tmp_path}/penstock.db", "PENSTOCK_ADMIN_KEY": ADMIN_KEY}
+    with run_gateway(tmp_path, tables, env=env) as gateway:
+        edge_pids(gateway, 3)
+        admin = Client(gateway)
+        create_workspace(admin, "limited")
+        client = new_key(admin, name="many", rate_limits=[{"type": "requests", "unit": "rpd", "value": 300}])
+        with ThreadPoolExecutor(16) as pool:
+            statuses = list(pool.map(lambda _: send_chat(client).status, range(600)))
+        assert (statuses.count(200), statuses.count(429)) == (300, 300)
+    with run_gateway(tmp_path, tables, env=env) as gateway:
+        again = Client(gateway, client.key)
+        wait_for("a response", lambda: send_chat(again).status in {200, 429} or None)
+        assert send_chat(again).status == 429

@@ -1,0 +1,92 @@
+"""Usage ledger: adds the usage of each record once, whatever is killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import select
+
+from penstock.jobs.usage_ledger import UsageLedger
+from penstock.logs import spool_format as spool
+from penstock.logs.ledger_state import STATE_FILE
+from penstock.logs.spool_writer import NewFrame, SpoolWriter
+from penstock.settings import Records, Settings
+from penstock.store.tables import limit_usage
+from tests.unit.resources.managed import management_client
+
+if TYPE_CHECKING:
+    from penstock.kit.tenant_session import Services
+    from penstock.settings.secret import Secret
+
+BUDGET = {"id": "b", "group": "ann", "period_start": 5, "type": "tokens"}
+
+
+def make_record(number: int, tokens: int, kind: int = spool.END, flags: int = 0, **budget: object) -> NewFrame:
+    """Returns the frame of a record that counts for the budget."""
+    fields = {"total_units": tokens, "cost_nanodollars": 3, "limits": {"budgets": [{**BUDGET, **budget}]}}
+    return NewFrame(kind, uuid.UUID(int=number).bytes, msgspec.json.encode(fields), flags)
+
+
+def run_ledger(url: Secret, tmp_path: Path, steps: Any) -> list[dict[str, Any]]:
+    """Runs the steps with a spool writer and a function that makes ledgers; returns the rows of the ledger."""
+    settings = Settings(records=Records(path=str(tmp_path / "records.jsonl")))
+    writer = SpoolWriter(settings.spool_folder, "edge-1", "test", is_durable=False)
+
+    async def run() -> list[dict[str, Any]]:
+        async with management_client(url) as api:
+            services: Services = api.app.state["office"]
+            await steps(writer, lambda: UsageLedger(settings, services), Path(settings.limits_folder))
+            async with services.database.read_connection() as connection:
+                return [dict(row) for row in (await connection.execute(select(limit_usage))).mappings()]
+
+    try:
+        return asyncio.run(run())
+    finally:
+        writer.close()
+
+
+async def fold(ledger: UsageLedger) -> None:
+    while ledger.read_spool() or ledger.has_unstored_usage:
+        await ledger.store_batch()
+
+
+def test_adds_records_and_their_amendments(founded_url: Secret, tmp_path: Path):
+    async def steps(writer: SpoolWriter, make_ledger: Any, _folder: Path) -> None:
+        writer.append(
+            [
+                make_record(1, 10),
+                # The usage of this record is not known yet.
+                make_record(2, 0, flags=spool.AMENDMENT_FOLLOWS),
+                make_record(2, 7, kind=spool.AMEND),
+                # Another target responded to this request.
+                make_record(3, 5, is_failed_attempt=True),
+                NewFrame(spool.END, uuid.UUID(int=4).bytes, b'{"metadata":{"a":"\\"budgets\\":[{"}}'),
+            ]
+        )
+        await fold(make_ledger())
+
+    (row,) = run_ledger(founded_url, tmp_path, steps)
+    assert (row["value_key"], row["requests"], row["tokens"], row["measure"]) == ("ann", 3, 17, "tokens")
+
+
+def test_batch_that_was_stored_before_a_kill_is_added_once(founded_url: Secret, tmp_path: Path):
+    async def steps(writer: SpoolWriter, make_ledger: Any, folder: Path) -> None:
+        writer.append([make_record(1, 10)])
+        ledger = make_ledger()
+        ledger.read_spool()
+        await ledger.seal_batch()
+        saved = tmp_path / "saved.json"
+        shutil.copy(folder / STATE_FILE, saved)
+        await ledger.store_batch()
+        # Killed after the commit, before it was saved that the batch is stored. Meanwhile there is another record.
+        shutil.copy(saved, folder / STATE_FILE)
+        writer.append([make_record(2, 4)])
+        await fold(make_ledger())
+
+    (row,) = run_ledger(founded_url, tmp_path, steps)
+    assert (row["requests"], row["tokens"]) == (2, 14)

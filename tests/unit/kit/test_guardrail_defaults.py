@@ -1,0 +1,26 @@
+"""Guardrails that configs name, and default guardrails of a workspace."""
+
+from __future__ import annotations
+
+from penstock.kit.guardrail_defaults import EXCLUSIONS, effective_defaults, iter_guardrails
+
+
+def test_finds_saved_guardrails_in_a_config_and_its_targets():
+    config = {
+        "input_guardrails": ["pg-a", {"default.wordCount": {"minWords": 1}, "deny": True}],
+        "input_mutators": ["pg-b"],
+        "before_request_hooks": [{"type": "guardrail", "id": "pg-own", "checks": []}],
+        "targets": [{"output_guardrails": ["pg-c"], "targets": [{"output_mutators": ["pg-d"]}]}, "@provider"],
+        "metadata": {"input_guardrails": ["pg-none"]},
+    }
+    assert set(iter_guardrails(config)) == {"pg-a", "pg-b", "pg-c", "pg-d"}
+    assert not list(iter_guardrails(["pg-a"]))
+
+
+def test_defaults_of_the_organisation_come_first_unless_excluded():
+    above = {"defaults": {"input_guardrails": ["a", "b"]}, EXCLUSIONS: {"input_guardrails": ["w2"]}}
+    own = {"input_guardrails": ["c", "a"], "output_guardrails": ["d"]}
+    found = [effective_defaults({"id": id_, "defaults": own}, above, "input_guardrails") for id_ in ("w1", "w2")]
+    assert found == [["a", "b", "c"], ["c", "a"]]
+    assert effective_defaults({"id": "w1", "defaults": own}, above, "output_guardrails") == ["d"]
+    assert effective_defaults({"id": "w1", "defaults": {}}, {}, "input_guardrails") == []

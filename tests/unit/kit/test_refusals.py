@@ -1,0 +1,78 @@
+"""Audit entries of refused requests: their id, and their number for each client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from penstock.kit import refusals
+from penstock.kit.refusals import MAX_PENDING_PER_CLIENT
+from penstock.store.tables import audit_log
+from tests.unit.asgi import send_request
+from tests.unit.resources.managed import ManagementClient, run_scenario
+
+if TYPE_CHECKING:
+    import pytest
+
+    from penstock.settings.secret import Secret
+
+
+async def read_refusals(api: ManagementClient) -> list[Any]:
+    await api.app.state["refusals"].flush()
+    async with api.database.read_connection() as connection:
+        query = select(audit_log).where(audit_log.c.action == "refuse").order_by(audit_log.c.id)
+        return list((await connection.execute(query)).mappings())
+
+
+def test_entry_and_response_have_the_same_request_id(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        stranger = api.with_key("wrong")
+        shown: list[str] = []
+        for sent in ({}, {"x_request_id": "not usable"}, {"x_request_id": "own"}):
+            status, _, headers = await stranger("GET", "workspaces", **sent)
+            assert status == 401
+            shown.append(headers["x-request-id"])
+        assert [row["request_id"] for row in await read_refusals(api)] == shown
+        assert shown[2] == "own"
+
+    run_scenario(founded_url, scenario)
+
+
+def test_one_client_does_not_crowd_out_others(founded_url: Secret, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(refusals, "MAX_STORED_PER_CALLER", 5)
+
+    async def scenario(api: ManagementClient) -> None:
+        stranger = api.with_key("wrong")
+        for _ in range(MAX_PENDING_PER_CLIENT + 10):
+            await stranger("GET", "workspaces", x_forwarded_for="192.0.2.1")
+        await stranger("GET", "workspaces", x_forwarded_for="192.0.2.2")
+        addresses = [row["client_ip"] for row in await read_refusals(api)]
+        assert addresses == ["192.0.2.1"] * MAX_PENDING_PER_CLIENT + ["192.0.2.2"]
+        keys = [await api.create_key("organisation/service", scopes=["workspaces.list"]) for _ in range(2)]
+        (loud_id, loud), (quiet_id, quiet) = keys
+        await quiet.expect_error(403, "", "GET", "admin/users")
+        for _ in range(8):
+            await loud.expect_error(403, "", "GET", "admin/users")
+        callers = [row["user_id"] for row in await read_refusals(api) if row["user_id"]]
+        assert callers == [quiet_id] + [loud_id] * 5
+
+    run_scenario(founded_url, scenario)
+
+
+def test_refusal_of_a_client_whose_body_is_not_read_yet_is_recorded(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        answer = await send_request(api.app, "GET", "/internal/identity", b"", {"x-gateway-api-key": "wrong"})
+        assert answer.status == 401
+        assert [row["uri"] for row in await read_refusals(api)] == ["/internal/identity"]
+
+    run_scenario(founded_url, scenario)
+
+
+def test_malformed_origin_is_rejected(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        for origin in ("http://[", "http://[::1", "://", "null"):
+            status, answer, _ = await api.with_key("")("POST", "auth/sessions", {"api_key": api.key}, origin=origin)
+            assert (status, answer["data"]["errorCode"], origin in answer["data"]["message"]) == (403, "AB03", True)
+
+    run_scenario(founded_url, scenario)

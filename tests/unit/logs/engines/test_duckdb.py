@@ -1,0 +1,260 @@
+"""The DuckDB engine: batches that are sent again, kills during inserts, limits of time and memory, and wrong values."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import msgspec
+import pytest
+
+from penstock.logs.batch import Position, RecordBatch
+from penstock.logs.engines.protocol import LogEngineError, QueryTooLargeError
+from penstock.logs.query import (
+    GraphName,
+    GraphQuery,
+    GroupColumn,
+    GroupQuery,
+    ListQuery,
+    LogFilters,
+    SummaryQuery,
+)
+from tests.processes import Program, wait_for
+from tests.unit.logs.conftest import open_duckdb
+from tests.unit.logs.engines.test_graphs import DAYS
+from tests.unit.logs.samples import START, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.logs.engines.duckdb import DuckDbEngine
+    from penstock.logs.query import LogQuery
+
+ROOT = Path(__file__).parents[4]
+KILLS = int(os.environ.get("KILLS", "8"))
+BATCH_ROWS = 20
+WRITER = """
+import json, sys, uuid
+from pathlib import Path
+from penstock.logs.batch import Position, RecordBatch
+from penstock.logs.engines.duckdb import DuckDbEngine
+
+engine = DuckDbEngine(Path(sys.argv[1]))
+engine.open()
+at = engine.positions().get("edge-0", Position(0, 0)).offset
+print("ready", flush=True)
+while True:
+    ids = [uuid.uuid5(uuid.NAMESPACE_URL, f"{at}/{row}") for row in range(20)]
+    lines = [json.dumps({"id": str(key), "created_at": "2026-11-02T00:00:00Z", "organisation_id": "org"}).encode() for key in ids]
+    engine.insert(RecordBatch("n", "edge-0", lines, texts={key: "word" for key in ids}), {"edge-0": Position(0, at + 1)})
+    at += 1
+    print(at, flush=True)
+"""
+
+
+def count(engine: DuckDbEngine, **filters: object) -> int:
+    query = ListQuery(filters=LogFilters(organisation_id="org", **filters), columns=["id"], limit=1, with_total=True)
+    return engine.run(query, 20)["total"]
+
+
+def test_no_record_is_lost_or_doubled_by_kills(tmp_path: Path):
+    for number in range(KILLS):
+        program = Program(
+            [sys.executable, "-c", WRITER, tmp_path / "store"], tmp_path / f"{number}.log", env=os.environ, cwd=ROOT
+        )
+        wait_for(
+            "the writer", lambda program=program: program.read_output().count("\n") > 2 or program.check_alive(), 30
+        )
+        time.sleep(0.02 * number)
+        os.kill(program.pid, signal.SIGKILL)
+        program.kill()
+        acknowledged = int(program.read_output().split()[-1])
+        engine = open_duckdb(tmp_path / "store")
+        position = engine.positions()["edge-0"].offset
+        assert position >= acknowledged
+        assert count(engine) == count(engine, q="word") == position * BATCH_ROWS
+        engine.close()
+
+
+def test_second_process_cannot_open_the_store(tmp_path: Path):
+    engine = open_duckdb(tmp_path / "store")
+    opening = "from pathlib import Path; from penstock.logs.engines.duckdb import DuckDbEngine; DuckDbEngine(Path('store')).open()"
+    program = Program(
+        [sys.executable, "-c", opening],
+        tmp_path / "log",
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/python"},
+        cwd=tmp_path,
+    )
+    assert program.process.wait(20) == 1
+    assert "the log store store cannot be opened" in program.read_output()
+    engine.close()
+
+
+def test_closed_store_returns_an_error(tmp_path: Path):
+    engine = open_duckdb(tmp_path / "store")
+    engine.close()
+    with pytest.raises(LogEngineError, match="is not open"):
+        engine.positions()
+
+
+def test_query_over_its_time_is_interrupted(tmp_path: Path):
+    engine = open_duckdb(tmp_path / "store")
+    fill(engine, 200_000)
+    started = time.monotonic()
+    query = GroupQuery(
+        filters=LogFilters(organisation_id="org"), group_by="metadata", metadata_key="k", columns=["p99_latency"]
+    )
+    with pytest.raises(QueryTooLargeError, match="took longer than"):
+        engine.run(query, 0.01)
+    assert time.monotonic() - started < 20
+    assert count(engine) == 200_000
+    engine.close()
+
+
+def test_query_over_its_memory_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    engine = open_duckdb(tmp_path / "store")
+    fill(engine, 400_000)
+    engine.close()
+    monkeypatch.setattr("penstock.logs.engines.duckdb.MAX_TEMPORARY_SIZE", "1MB")
+    engine = open_duckdb(tmp_path / "store", memory_limit="24MB")
+    query = GroupQuery(
+        filters=LogFilters(organisation_id="org"), group_by="metadata", metadata_key="k", columns=["p99_latency"]
+    )
+    with pytest.raises(QueryTooLargeError, match="needs more memory"):
+        engine.run(query, 50)
+    assert count(engine) == 400_000
+    engine.close()
+
+
+def fill(engine: DuckDbEngine, rows: int) -> None:
+    """Inserts rows by SQL, because JSON would take longer than the test."""
+    with engine._transaction() as cursor:
+        cursor.execute(
+            "INSERT INTO records BY NAME SELECT uuid() AS id, '2026-11-02'::TIMESTAMP + to_milliseconds(i) AS created_at, "
+            "'org' AS organisation_id, 'w1' AS workspace_id, random() AS response_time, "
+            "MAP {'k': CAST(i AS VARCHAR)} AS metadata FROM range($rows) AS t(i)",
+            {"rows": rows},
+        )
+
+
+def test_values_of_a_wrong_type_stop_no_record(tmp_path: Path):
+    engine = open_duckdb(tmp_path / "store")
+    good = {"id": str(uuid.uuid4()), "created_at": START.isoformat(), "organisation_id": "org"}
+    bad = good | {"id": str(uuid.uuid4()), "req_units": "many", "is_success": "x", "metadata": {"a": 1, "b": "c"}}
+    huge = good | {"id": str(uuid.uuid4()), "total_units": 10**40, "response_time": "fast"}
+    lines = [json.dumps(item).encode() for item in (good, bad, huge)]
+    invalid = [b"", b"{", b"[]", b'{"id":"x","created_at":"2026-11-02T00:00:00Z"}', b"\xff", b'{"created_at":1}']
+    assert engine.insert(RecordBatch("n", "w", lines + invalid), {"w": Position(0, 1)}) == len(invalid)
+    result = engine.run(ListQuery(filters=LogFilters(organisation_id="org")), 20)
+    by_id = {record["id"]: record for record in result["data"]}
+    assert len(by_id) == 3
+    assert by_id[bad["id"]]["req_units"] is None
+    assert by_id[bad["id"]]["metadata"] == {"b": "c"}
+    assert by_id[huge["id"]]["total_units"] is None
+    engine.close()
+
+
+def test_reads_run_beside_writes(tmp_path: Path):
+    engine = open_duckdb(tmp_path / "store")
+    fill(engine, 1000)
+    line = json.dumps({"id": str(uuid.uuid4()), "created_at": START.isoformat(), "organisation_id": "org"}).encode()
+    with engine._transaction() as cursor:
+        cursor.execute("SELECT count(*) FROM records")
+        engine.insert(RecordBatch("n", "w", [line]), {})
+        assert cursor.execute("SELECT count(*) FROM records").fetchall() == [(1000,)]
+    assert count(engine) == 1001
+    assert engine.run(GraphQuery(filters=DAYS, graph="requests"), 20)["summary"] == {"total": 1001}
+    engine.close()
+
+
+FIGURE_ROWS = int(os.environ.get("ROWS", "2000000"))
+FILL = """
+INSERT INTO records BY NAME
+SELECT uuid() AS id, '2026-11-01'::TIMESTAMP + to_milliseconds(((i * 2592000000) // $rows)::BIGINT) AS created_at,
+    'org' AS organisation_id, 'w' || CASE WHEN i % 10 < 3 THEN 0 ELSE i % 40 END AS workspace_id,
+    'k' || hash(i) % 200 AS api_key_id, 'u' || hash(i) % 5000 AS user, 't' || i // 3 AS trace_id,
+    (i % 5)::VARCHAR || 'org' AS ai_org, 'model-' || hash(i + 1) % 30 AS ai_model, 'chat_completions' AS operation,
+    CASE WHEN hash(i) % 20 = 0 THEN 500 + i % 4 ELSE 200 END AS response_status_code, hash(i) % 20 <> 0 AS is_success,
+    random() * 3000 AS response_time, hash(i) % 4000 AS req_units, hash(i + 2) % 900 AS res_units,
+    hash(i) % 4000 + hash(i + 2) % 900 AS total_units, hash(i) % 90000000 AS cost_nanodollars, 'USD' AS cost_currency,
+    CASE WHEN i % 7 = 0 THEN 'hit' ELSE 'miss' END AS cache_status, i % 3 AS retry_success_count,
+    i % 11 = 0 AS is_fallback, MAP {'team': 'team-' || hash(i) % 50, '_user': 'u' || hash(i) % 5000} AS metadata,
+    'POST' AS request_method, '/v1/chat/completions' AS request_url
+FROM range($rows) AS t(i)
+"""
+
+
+def measure(action: Callable[[], object]) -> float:
+    """Returns the CPU milliseconds of the faster of two runs."""
+    times = []
+    for _ in range(2):
+        started = time.process_time()
+        action()
+        times.append(1000 * (time.process_time() - started))
+    return min(times)
+
+
+@pytest.mark.figures
+@pytest.mark.timeout(500)
+def test_graphs_over_millions_of_records_take_less_than_a_second(tmp_path: Path):
+    engine = open_duckdb(tmp_path / "store")
+    with engine._transaction() as cursor:
+        cursor.execute(FILL, {"rows": FIGURE_ROWS})
+        cursor.execute(
+            "INSERT INTO feedback SELECT uuid(), 'org', 'w' || i % 40, 't' || i * 7, i % 21 - 10, 1, NULL, '2026-11-01' "
+            "FROM range(20000) AS t(i)"
+        )
+    started = time.process_time()
+    engine.seal_days(dt.datetime(2026, 11, 30, tzinfo=dt.UTC))
+    print(f"sealing: {1e6 * (time.process_time() - started) / FIGURE_ROWS:.1f} µs of CPU per record")
+    sealed = sum(path.stat().st_size for path in (tmp_path / "store/days").iterdir())
+    print(f"Parquet: {sealed / FIGURE_ROWS * 30 / 28:.0f} bytes per record")
+    everything = LogFilters(
+        organisation_id="org",
+        time_of_generation_min=dt.datetime(2026, 11, 1, tzinfo=dt.UTC),
+        time_of_generation_max=dt.datetime(2026, 11, 30, 23, 59, tzinfo=dt.UTC),
+    )
+    one_workspace = msgspec.structs.replace(everything, workspace_ids=["w0"])
+    queries: dict[str, LogQuery] = {}
+    for name, filters in (("organisation", everything), ("workspace", one_workspace)):
+        queries |= {f"{name} {graph}": GraphQuery(filters=filters, graph=graph) for graph in get_args(GraphName)}
+        queries[f"{name} cache summary"] = SummaryQuery(filters=filters)
+        for group in ("users", "model", "metadata"):
+            columns = list(get_args(GroupColumn)) if group == "model" else []
+            query = GroupQuery(filters=filters, group_by=group, metadata_key="team", columns=columns)
+            queries[f"{name} group {group}"] = query
+        queries[f"{name} list"] = ListQuery(filters=filters)
+    times = {name: measure(lambda query=query: engine.run(query, 60)) for name, query in queries.items()}
+    for name, milliseconds in times.items():
+        print(f"{name}: {milliseconds:.0f} ms")
+    print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MiB")
+    engine.close()
+    assert max(times.values()) < 1000
+    assert sealed / FIGURE_ROWS < 100
+
+
+@pytest.mark.figures
+@pytest.mark.timeout(300)
+def test_insertion_takes_few_microseconds_per_record(tmp_path: Path):
+    engine = open_duckdb(tmp_path / "store")
+    source = Sample(10_000, days=1)
+    lines = source.batch().records
+    for size in (100, 1000, 10_000):
+        started = time.process_time()
+        rounds = max(1, 20_000 // size)
+        for number in range(rounds):
+            # Other identifiers, so that every record is new.
+            batch = [line.replace(line[8:16], f"{number:02x}{size:06x}".encode(), 1) for line in lines[:size]]
+            engine.insert(RecordBatch("n", "w", batch), {"w": Position(0, number)})
+        taken = 1e6 * (time.process_time() - started) / rounds / size
+        print(f"batches of {size}: {taken:.1f} µs of CPU per record")
+    engine.close()
+    assert taken < 100

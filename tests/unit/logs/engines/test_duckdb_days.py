@@ -1,0 +1,153 @@
+"""Sealed days: Parquet files with the same contents as the table before, records that arrive late, and retention."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from typing import TYPE_CHECKING, Any, get_args
+
+import duckdb
+import pytest
+
+from penstock.logs.batch import RecordBatch
+from penstock.logs.query import GetQuery, GraphName, GraphQuery, ListQuery, LogFilters
+from tests.unit.logs.conftest import open_duckdb
+from tests.unit.logs.engines.test_graphs import DAYS, approximate
+from tests.unit.logs.samples import START, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from penstock.logs.engines.duckdb import DuckDbEngine
+
+DAY = dt.timedelta(days=1)
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, small: Sample) -> Iterator[DuckDbEngine]:
+    """Returns a store of which 4 of 6 days are sealed."""
+    engine = open_duckdb(tmp_path / "store")
+    engine.insert(small.batch(), {})
+    engine.seal_days(START + 5 * DAY)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def small() -> Sample:
+    return Sample(600, days=6)
+
+
+def list_files(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "store/days").iterdir())
+
+
+def count(engine: DuckDbEngine) -> int:
+    query = ListQuery(filters=LogFilters(organisation_id="org"), columns=["id"], limit=1, with_total=True)
+    return engine.run(query, 20)["total"]
+
+
+def test_days_before_yesterday_are_sealed(sealed: DuckDbEngine, tmp_path: Path, small: Sample):
+    assert list_files(tmp_path) == [f"2026-11-0{day}.1.parquet" for day in (2, 3, 4, 5)]
+    with sealed._transaction() as cursor:
+        left = cursor.execute("SELECT count(*) FROM records").fetchall()[0][0]
+    assert left == sum(record["created_at"] >= "2026-11-06" for record in small.records)
+
+
+@pytest.mark.parametrize("graph", get_args(GraphName))
+def test_graphs_do_not_change_when_days_are_sealed(sealed: DuckDbEngine, tmp_path: Path, small: Sample, graph: Any):
+    fresh = open_duckdb(tmp_path / "fresh")
+    fresh.insert(small.batch(), {})
+    query = GraphQuery(filters=DAYS, graph=graph)
+    assert sealed.run(query, 20) == approximate(fresh.run(query, 20))
+    fresh.close()
+
+
+def test_files_are_sorted_and_readable_by_other_tools(sealed: DuckDbEngine, tmp_path: Path):
+    path = f"{tmp_path}/store/days/2026-11-03.1.parquet"
+    rows = duckdb.read_parquet(path).select("workspace_id", "created_at", "metadata", "decisions").fetchall()
+    assert len(rows) > 50
+    assert rows == sorted(rows, key=lambda row: (row[0], row[1]))
+    assert isinstance(rows[0][2], dict)
+    sealed.close()
+
+
+def test_batch_sent_again_after_sealing_is_inserted_once(sealed: DuckDbEngine, small: Sample):
+    before = count(sealed)
+    sealed.insert(small.batch(), {})
+    assert count(sealed) == before
+
+
+def test_late_record_joins_its_day(sealed: DuckDbEngine, tmp_path: Path):
+    before = count(sealed)
+    late = {"id": str(uuid.uuid4()), "created_at": (START + DAY / 2).isoformat(), "organisation_id": "org"}
+    sealed.insert(RecordBatch("n", "w", [json.dumps(late).encode()]), {})
+    assert count(sealed) == before + 1
+    sealed.seal_days(START + 5 * DAY)
+    assert count(sealed) == before + 1
+    assert "2026-11-02.2.parquet" in list_files(tmp_path)
+    # Queries that began earlier may still read the old file.
+    assert "2026-11-02.1.parquet" in list_files(tmp_path)
+    sealed.seal_days(START + 6 * DAY)
+    assert "2026-11-02.1.parquet" not in list_files(tmp_path)
+    assert count(sealed) == before + 1
+
+
+def test_amendments_of_sealed_days_are_written_to_the_files(sealed: DuckDbEngine, small: Sample):
+    record = next(record for record in small.records if record["organisation_id"] == "org")
+    sealed.insert(RecordBatch("n", "w", amendments=[{"id": record["id"], "cost_nanodollars": 123}]), {})
+    get = GetQuery(organisation_id="org", id=record["id"])
+    assert sealed.run(get, 20)["record"]["cost_nanodollars"] == 123
+    sealed.seal_days(START + 5 * DAY)
+    with sealed._transaction() as cursor:
+        assert cursor.execute("SELECT count(*) FROM amendments").fetchall() == [(0,)]
+    assert sealed.run(get, 20)["record"]["cost_nanodollars"] == 123
+
+
+def test_file_of_a_killed_process_is_ignored_and_deleted(sealed: DuckDbEngine, tmp_path: Path):
+    before = count(sealed)
+    folder = tmp_path / "store/days"
+    (folder / "2026-11-02.9.parquet").write_bytes((folder / "2026-11-02.1.parquet").read_bytes())
+    (folder / "2026-11-06.1.parquet.temporary").write_bytes(b"torn")
+    assert count(sealed) == before
+    sealed.close()
+    sealed.open()
+    assert list_files(tmp_path) == [f"2026-11-0{day}.1.parquet" for day in (2, 3, 4, 5)]
+    assert count(sealed) == before
+
+
+def test_failure_while_sealing_changes_nothing(sealed: DuckDbEngine, monkeypatch: pytest.MonkeyPatch):
+    before = count(sealed)
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("penstock.logs.engines.duckdb_days._sync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        sealed.seal_days(START + 20 * DAY)
+    assert count(sealed) == before
+    monkeypatch.undo()
+    sealed.seal_days(START + 20 * DAY)
+    assert count(sealed) == before
+
+
+def test_retention_deletes_files(sealed: DuckDbEngine, tmp_path: Path, small: Sample):
+    sealed.drop_before((START + 2 * DAY).date(), (START + 4 * DAY).date())
+    assert list_files(tmp_path) == ["2026-11-04.1.parquet", "2026-11-05.1.parquet"]
+    kept = [
+        record
+        for record in small.records
+        if record["organisation_id"] == "org" and record["created_at"] >= "2026-11-04"
+    ]
+    assert count(sealed) == len(kept)
+    assert sorted(path.stem for path in (tmp_path / "store/text").glob("*.sqlite")) == ["2026-11-06", "2026-11-07"]
+
+
+def test_folder_name_with_wildcards_is_a_name(tmp_path: Path, small: Sample):
+    engine = open_duckdb(tmp_path / "a[1]*'x")
+    engine.insert(small.batch(), {})
+    engine.seal_days(START + 20 * DAY)
+    assert count(engine) == sum(record["organisation_id"] == "org" for record in small.records)
+    engine.close()

@@ -1,0 +1,138 @@
+"""Groups of analytics against numbers computed in plain Python, on both engines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+
+from penstock.logs.query import GroupColumn, GroupName, GroupQuery, LogFilterError, LogFilters
+from tests.unit.logs.engines.test_graphs import DAYS, approximate
+from tests.unit.logs.samples import Sample, is_hit, is_unpriced, mean, percentile
+
+if TYPE_CHECKING:
+    from penstock.logs.engines.protocol import LogEngine
+
+KEYS = {
+    "users": ("user", "user"),
+    "ai-models": ("ai_model", "ai_model"),
+    "ai_service": ("ai_org", "ai_service"),
+    "model": ("ai_model", "model"),
+    "status_code": ("response_status_code", "status_code"),
+    "api_key": ("api_key_id", "api_key"),
+    "config": ("config", "config"),
+    "workspace": ("workspace_id", "workspace"),
+    "provider": ("virtual_key", "provider"),
+    "prompt": ("prompt_slug", "prompt"),
+}
+
+
+def measure(part: list[dict[str, Any]], column: str) -> Any:
+    def average(key: str) -> float:
+        return sum(record.get(key) or 0 for record in part) / len(part)
+
+    times = [record["response_time"] for record in part]
+    return {
+        "requests": lambda: len(part),
+        "cost": lambda: sum(record.get("cost_nanodollars") or 0 for record in part) / 1e7,
+        "total_tokens": lambda: sum(record.get("total_units") or 0 for record in part),
+        "avg_tokens": lambda: average("total_units"),
+        "avg_input_tokens": lambda: average("req_units"),
+        "avg_output_tokens": lambda: average("res_units"),
+        "avg_latency": lambda: mean(times),
+        "p95_latency": lambda: percentile(times, 0.95),
+        "p99_latency": lambda: percentile(times, 0.99),
+        "success_rate": lambda: mean(100.0 * record["is_success"] for record in part),
+        "error_count": lambda: sum(not record["is_success"] for record in part),
+        "cache_hit_rate": lambda: mean(100.0 * is_hit(record) for record in part),
+        "last_seen": lambda: max(record["created_at"] for record in part),
+        "first_seen": lambda: min(record["created_at"] for record in part),
+        "unpriced_requests": lambda: sum(map(is_unpriced, part)),
+    }[column]()
+
+
+def group(records: list[dict[str, Any]], key: str) -> dict[Any, list[dict[str, Any]]]:
+    parts: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for record in records:
+        if record[key] not in {None, ""}:
+            parts[record[key]].append(record)
+    return dict(sorted(parts.items(), key=lambda item: (-len(item[1]), item[0])))
+
+
+@pytest.mark.parametrize("group_by", sorted(set(get_args(GroupName)) - {"metadata"}))
+def test_group_with_all_columns_equals_the_reference(loaded: LogEngine, sample: Sample, group_by: Any):
+    columns = list(get_args(GroupColumn))
+    key, name = KEYS[group_by]
+    expected = []
+    for value, part in group(sample.select(DAYS), key).items():
+        item = {name: value, **{column: measure(part, column) for column in columns}, "object": "analytics-group"}
+        if group_by in {"users", "ai-models"}:
+            item["requests"] = str(item["requests"])
+        expected.append(item)
+    result = loaded.run(GroupQuery(filters=DAYS, group_by=group_by, columns=columns), 20)
+    if group_by == "users":
+        for item in result["data"]:
+            item["cost"] = float(item["cost"])
+    assert result == {"object": "list", "total": len(expected), "data": approximate(expected)}
+
+
+def test_fixed_groups_have_the_fields_of_the_api(loaded: LogEngine):
+    users = loaded.run(GroupQuery(filters=DAYS, group_by="users"), 20)["data"][0]
+    models = loaded.run(GroupQuery(filters=DAYS, group_by="ai-models"), 20)["data"][0]
+    wide = loaded.run(GroupQuery(filters=DAYS, group_by="model"), 20)["data"][0]
+    unpriced = {"unpriced_requests": int}
+    assert {key: type(value) for key, value in users.items()} == unpriced | dict.fromkeys(
+        ("user", "requests", "cost", "object"), str
+    )
+    assert {key: type(value) for key, value in models.items()} == dict.fromkeys(("ai_model", "requests", "object"), str)
+    assert {key: type(value) for key, value in wide.items()} == {"model": str, "requests": int, "object": str}
+
+
+@pytest.mark.parametrize("key", ["team", "_user", "k'\"\\", "missing"])
+def test_metadata_group_equals_the_reference(loaded: LogEngine, sample: Sample, key: str):
+    parts: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for record in sample.select(DAYS):
+        if key in record["metadata"]:
+            parts[record["metadata"][key]].append(record)
+    expected = []
+    for value, part in sorted(parts.items(), key=lambda item: (-len(item[1]), item[0])):
+        rated = [
+            mean([item["value"] * item["weight"] for item in found])
+            for record in part
+            if (found := sample.feedback_of(record))
+        ]
+        expected.append({
+            "metadata_value": value,
+            "requests": len(part),
+            "cost": measure(part, "cost"),
+            "avg_tokens": measure(part, "avg_tokens"),
+            "last_seen": measure(part, "last_seen"),
+            "unpriced_requests": measure(part, "unpriced_requests"),
+            "avg_weighted_feedback": mean(rated),
+            "requests_with_feedback": len(rated),
+            "object": "analytics-group",
+        })  # fmt: skip
+    result = loaded.run(GroupQuery(filters=DAYS, group_by="metadata", metadata_key=key), 20)
+    assert result == {"object": "list", "total": len(expected), "data": approximate(expected)}
+
+
+@pytest.mark.parametrize("column", ["cost", "avg_latency", "last_seen"])
+@pytest.mark.parametrize("direction", ["asc", "desc"])
+def test_groups_are_ordered_and_paged(loaded: LogEngine, sample: Sample, column: Any, direction: Any):
+    parts = group(sample.select(DAYS), "ai_model")
+    expected = sorted(parts, key=lambda name: measure(parts[name], column), reverse=direction == "desc")
+    found = []
+    for page in range(3):
+        query = GroupQuery(
+            filters=DAYS, group_by="model", order_by=column, order_by_type=direction, current_page=page, page_size=3
+        )
+        result = loaded.run(query, 20)
+        assert result["total"] == 4
+        found += [item["model"] for item in result["data"]]
+    assert found == expected
+
+
+def test_metadata_group_needs_a_key(loaded: LogEngine):
+    with pytest.raises(LogFilterError, match="metadata_key is missing"):
+        loaded.run(GroupQuery(filters=LogFilters(organisation_id="org"), group_by="metadata"), 20)

@@ -1,0 +1,189 @@
+"""Consumer that fills the log store: batches, bodies, amendments, failures and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from penstock.logs import ingest as module
+from penstock.logs import spool_format as spool
+from penstock.logs.breaker import StorageBreaker
+from penstock.logs.ingest import StoreIngest
+from penstock.logs.packs import PackStore, PackWriter
+from penstock.logs.spool_writer import NewFrame, SpoolWriter
+from tests.unit.logs.engine import MemoryEngine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def frames_of(number: int, **fields: Any) -> list[NewFrame]:
+    name = uuid.UUID(int=number)
+    record = {"id": str(name), "created_at": "2026-11-26T09:00:00Z", "organisation_id": "o", **fields}
+    return [
+        NewFrame(spool.BEGIN, name.bytes, b'{"request_url":"/x"}'),
+        NewFrame(spool.CLIENT_REQUEST, name.bytes, b'{"content":"hello %d"}' % number),
+        NewFrame(spool.UPSTREAM_RESPONSE, name.bytes, b'{"content":"bye"}'),
+        NewFrame(spool.END, name.bytes, json.dumps(record).encode()),
+    ]
+
+
+def make_ingest(folder: Path, engine: MemoryEngine, **options: bool) -> tuple[StoreIngest, PackStore]:
+    packs = PackWriter(str(folder / "bodies"), "packs", is_remote=False, limit_bytes=0)
+    ingest = StoreIngest(engine, str(folder / "spool"), packs, **options)
+    return ingest, PackStore(packs, None, StorageBreaker(5, 60))
+
+
+def make_writer(folder: Path, **options: int) -> SpoolWriter:
+    return SpoolWriter(str(folder / "spool"), "edge-1", "node-1", **options)
+
+
+def ids(engine: MemoryEngine) -> list[int]:
+    return [uuid.UUID(record["id"]).int for record in engine.records]
+
+
+def test_inserts_records_with_bodies_and_text(tmp_path: Path):
+    make_writer(tmp_path).append(frames_of(1))
+    engine = MemoryEngine()
+    ingest, store = make_ingest(tmp_path, engine)
+    assert ingest.run_once() == 1
+    (batch,) = engine.batches
+    assert (batch.node, batch.writer, batch.texts) == ("node-1", "edge-1", {uuid.UUID(int=1): "hello 1\nbye"})
+    bodies = asyncio.run(store.read(batch.bodies[uuid.UUID(int=1)]))
+    assert bodies == {"client_request": b'{"content":"hello 1"}', "upstream_response": b'{"content":"bye"}'}
+    assert engine.saved == {"edge-1": ingest.follower.readers["edge-1"].position}
+    assert ingest.run_once() == 0
+
+
+def test_inline_data_is_stored_as_its_digest_unless_it_is_kept(tmp_path: Path):
+    image = bytes(range(256)) * 40
+    encoded = base64.b64encode(image).decode()
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded}"}}
+    sent = json.dumps({"messages": [{"role": "user", "content": [{"type": "text", "text": "look"}, part]}]}).encode()
+    event = b'data: {"data":[{"b64_json":"%b"}]}\n\n' % encoded.encode()
+    frames = frames_of(1)
+    frames[1:3] = [
+        NewFrame(spool.CLIENT_REQUEST, frames[0].record_id, sent),
+        NewFrame(spool.UPSTREAM_RESPONSE, frames[0].record_id, event),
+    ]
+    make_writer(tmp_path).append(frames)
+    digest = f"10240 bytes, sha256 {hashlib.sha256(image).hexdigest()}]"
+    for is_kept in (False, True):
+        engine = MemoryEngine()
+        ingest, store = make_ingest(tmp_path, engine, keeps_inline_data=is_kept)
+        ingest.run_once()
+        (batch,) = engine.batches
+        bodies = asyncio.run(store.read(batch.bodies[uuid.UUID(int=1)]))
+        if is_kept:
+            assert bodies == {"client_request": sent, "upstream_response": event}
+            continue
+        found = json.loads(bodies["client_request"])["messages"][0]["content"]
+        assert found[1]["image_url"] == {"url": f"[base64 image/png, {digest}"}
+        assert bodies["upstream_response"].decode() == f'data: {{"data":[{{"b64_json":"[base64, {digest}"}}]}}\n\n'
+        # A search for the digest finds all requests with this image.
+        assert hashlib.sha256(image).hexdigest() in batch.texts[uuid.UUID(int=1)]
+
+
+def test_amendment_changes_the_record_of_its_batch_or_follows_it(tmp_path: Path):
+    writer, engine = make_writer(tmp_path), MemoryEngine()
+    ingest, _ = make_ingest(tmp_path, engine)
+    writer.append([*frames_of(1), NewFrame(spool.AMEND, uuid.UUID(int=1).bytes, b'{"total_units":5}')])
+    ingest.run_once()
+    assert (engine.records[0]["total_units"], engine.batches[0].amendments) == (5, [])
+    writer.append([NewFrame(spool.AMEND, uuid.UUID(int=1).bytes, b'{"total_units":6}')])
+    ingest.run_once()
+    assert engine.batches[1].amendments == [{"id": str(uuid.UUID(int=1)), "total_units": 6}]
+
+
+def test_feedback_and_refused_requests(tmp_path: Path):
+    writer, engine = make_writer(tmp_path), MemoryEngine()
+    ingest, _ = make_ingest(tmp_path, engine)
+    name = uuid.UUID(int=3)
+    writer.append(
+        [NewFrame(spool.FEEDBACK, name.bytes, b'{"value":1}'), NewFrame(spool.END, name.bytes, b"{}", spool.REFUSED)]
+    )
+    assert ingest.run_once() == 1
+    assert (engine.batches[0].feedback, engine.records) == ([{"id": str(name), "value": 1}], [])
+
+
+def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "MAX_BATCH_RECORDS", 3)
+    writer, engine = make_writer(tmp_path), MemoryEngine()
+    for number in range(8):
+        writer.append(frames_of(number))
+    ingest, _ = make_ingest(tmp_path, engine)
+    while ingest.run_once():
+        pass
+    assert [len(batch.records) for batch in engine.batches] == [3, 3, 2]
+    assert ids(engine) == list(range(8))
+
+
+def test_failed_insert_is_repeated_until_it_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    writer, engine = make_writer(tmp_path), MemoryEngine()
+    ingest, store = make_ingest(tmp_path, engine)
+    writer.append(frames_of(1))
+    engine.failure = "down"
+    assert ingest.run_once() == 0
+    assert (ingest.is_failing, ingest.follower.saved) == (True, {})
+    writer.append(frames_of(2))
+    # Waits between attempts, longer each time.
+    for _ in range(10):
+        ingest.run_once()
+    assert engine.attempts == 1
+    now[0] += module.FIRST_RETRY_SECONDS
+    ingest.run_once()
+    assert engine.attempts == 2
+    engine.failure = ""
+    now[0] += module.LONGEST_RETRY_SECONDS
+    assert ingest.run_once() == 2
+    assert (ids(engine), ingest.is_failing, ingest.failed) == ([1, 2], False, 2)
+    for batch in engine.batches:
+        for location in batch.bodies.values():
+            assert len(asyncio.run(store.read(location))) == 2
+    assert sum(len(batch.bodies) for batch in engine.batches) == 2
+
+
+def test_restart_at_any_moment_repeats_and_loses_nothing(tmp_path: Path):
+    writer, engine = make_writer(tmp_path, segment_bytes=2000), MemoryEngine()
+    for number in range(0, 40, 2):
+        group = zip(frames_of(number), frames_of(number + 1), strict=True)
+        writer.append(frame for pair in group for frame in pair)
+        # A new process for each batch; every third one dies before its insert.
+        ingest, _ = make_ingest(tmp_path, engine)
+        engine.failure = "killed" if number % 3 == 0 else ""
+        ingest.run_once()
+    engine.failure = ""
+    ingest, store = make_ingest(tmp_path, engine)
+    ingest.run_once()
+    assert ids(engine) == list(range(40))
+    locations = {name: location for batch in engine.batches for name, location in batch.bodies.items()}
+    assert len(locations) == 40
+    for name, location in locations.items():
+        bodies = asyncio.run(store.read(location))
+        assert bodies["client_request"] == b'{"content":"hello %d"}' % name.int
+
+
+def test_record_without_valid_json_does_not_stop_the_others(tmp_path: Path):
+    class StrictEngine(MemoryEngine):
+        def insert(self, batch: Any, positions: Any) -> int:
+            good = [line for line in batch.records if line.startswith(b"{")]
+            invalid = len(batch.records) - len(good)
+            batch.records = good
+            return invalid + super().insert(batch, positions)
+
+    writer, engine = make_writer(tmp_path), StrictEngine()
+    broken = uuid.UUID(int=9).bytes
+    writer.append([NewFrame(spool.CLIENT_REQUEST, broken, b"x"), NewFrame(spool.END, broken, b"not JSON")])
+    writer.append(frames_of(1))
+    ingest, _ = make_ingest(tmp_path, engine)
+    ingest.run_once()
+    assert (ids(engine), ingest.invalid) == ([1], 1)

@@ -1,0 +1,111 @@
+"""Error messages of the management API: all problems of a request, in words, with paths and hints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.type_validation import find_problems
+from tests.unit.asgi import send_request
+from tests.unit.resources.managed import ManagementClient, run_scenario
+
+if TYPE_CHECKING:
+    from penstock.settings.secret import Secret
+
+ONE_STORE = True
+
+
+def test_all_problems_of_a_body_are_reported_at_once(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        body = {"email": "ann", "role": "king", "workspces": [], "workspaces": [{"id": 7, "role": "x"}]}
+        status, answer, _ = await api("POST", "admin/users/invites", body)
+        assert status == 400
+        assert {one["path"]: one["message"] for one in answer["data"]["errors"]} == {
+            "email": "'ann' is not allowed: expected an e-mail address such as ann@example.com",
+            "role": "'king' is not allowed: expected admin or member",
+            "workspces": "is an unknown field; did you mean 'workspaces'? allowed: email, role, first_name, last_name, "
+            "workspaces, workspace_api_key_details",
+            "workspaces[0].id": "7 is not allowed: expected a string",
+            "workspaces[0].role": "'x' is not allowed: expected admin, manager or member",
+        }
+        assert answer["data"]["message"].startswith("email 'ann' is not allowed: expected")
+        assert "; also role 'king'" in answer["data"]["message"]
+
+    run_scenario(founded_url, scenario)
+
+
+def test_messages_say_what_is_allowed_without_patterns(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        for path, body, words in (
+            (
+                "workspaces",
+                {"name": "x", "slug": "a b"},
+                "slug 'a b' is not allowed: expected 1 to 255 letters, digits",
+            ),
+            ("workspaces", {}, "name is needed: a string of 1 to 255 characters"),
+            ("workspaces", [], "a list is not allowed: expected an object"),
+            (
+                "api-keys/workspace/service",
+                {"name": "k", "scopes": []},
+                "scopes has 0 items: expected at least 1",
+            ),
+            (
+                "api-keys/team/service",
+                {"name": "k", "scopes": ["x"]},
+                "kind 'team' is not allowed: expected organisation or workspace",
+            ),
+            (
+                "api-keys/organisation/service",
+                {"name": "k", "scopes": ["configs.lst", "x"]},
+                "did you mean 'configs.list'?",
+            ),
+            (
+                "auth/invites",
+                {"token": "t", "password": "short"},
+                "password this string is not allowed: expected a string of",
+            ),
+        ):
+            status, answer, _ = await api("POST", path, body)
+            message = answer["data"]["message"]
+            assert (status, words in message) == (400, True), (path, message)
+            assert not [word for word in ("regex", "^", "`str`") if word in message]
+        status, answer, _ = await api(
+            "POST", "api-keys/organisation/service", {"name": "k", "scopes": ["configs.lst", "x"]}
+        )
+        assert [one["path"] for one in answer["data"]["errors"]] == ["scopes[0]", "scopes[1]"]
+        status, answer, _ = await api("GET", "configs?page_size=0&sort=size")
+        assert [one["path"] for one in answer["data"]["errors"]] == ["page_size", "sort"]
+
+    run_scenario(founded_url, scenario)
+
+
+def test_malformed_json_is_reported_in_plain_words(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        fields = {"content-type": "application/json", "x-gateway-api-key": api.key}
+        answer = await send_request(api.app, "POST", "/v1/workspaces", b'{"name":"Team A",}', fields, "")
+        assert answer.json()["data"]["message"] == "the body is not valid JSON: trailing comma in object (byte 17)"
+
+    run_scenario(founded_url, scenario)
+
+
+def test_wrong_method_lists_the_allowed_ones_and_the_right_path(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        status, answer, head = await api("POST", "api-keys", {})
+        assert (status, head["allow"]) == (405, "GET, OPTIONS")
+        assert answer["data"]["message"].endswith("hint: POST /v1/api-keys/{kind}/{sub_kind}")
+
+    run_scenario(founded_url, scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (int | float | None, "x", "'x' is not allowed: expected a number or null"),
+        (list[int], [1, "a"], "'a' is not allowed: expected an integer"),
+        (bool, 1, "1 is not allowed: expected true or false"),
+        (dict[str, int], [], "a list is not allowed: expected an object"),
+    ],
+)
+def test_describes_types(kind: object, value: object, message: str):
+    assert [one.message for one in find_problems(kind, value)] == [message]

@@ -1,0 +1,403 @@
+"""Guardrails: fields, versions, credentials, scopes, defaults, exclusions, and what the data plane gets."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock import engine
+from penstock.ids import mask_secret
+from penstock.snapshot.guardrail_sections import GuardrailTable
+from penstock.snapshot.query import _read_workspaces
+from tests.unit.resources.managed import ManagementClient, run_scenario
+from tests.unit.resources.test_log_pages import read_requests
+from tests.unit.snapshot.test_limit_sections import last_change
+
+if TYPE_CHECKING:
+    from penstock.secrets.vault import Vault
+    from penstock.settings.secret import Secret
+
+ONE_STORE = True
+
+WORDS: dict[str, Any] = {"id": "default.wordCount", "parameters": {"minWords": 1, "maxWords": 9}}
+TOKEN = "a-token-of-a-webhook"
+URL = "https://hooks.example/check"
+SCOPES = [f"guardrails.{verb}" for verb in ("create", "read", "update", "delete", "list")]
+FULL_ACTIONS = {
+    "deny": False,
+    "async": False,
+    "sequential": False,
+    "on_success": {"feedback": {"value": 5, "weight": 1, "metadata": {}}},
+    "on_fail": {"feedback": {"value": -5, "weight": 1, "metadata": {}}},
+}
+
+
+def webhook(**parameters: object) -> dict[str, Any]:
+    return {
+        "id": "default.webhook",
+        "parameters": {"webhookURL": URL, "headers": {"authorization": TOKEN}, **parameters},
+    }
+
+
+async def create_guardrail(api: ManagementClient, **fields: object) -> Any:
+    return await api.request_ok("POST", "guardrails", {"name": "g", "checks": [WORDS], **fields})
+
+
+async def published(api: ManagementClient) -> dict[str, Any]:
+    """Returns the rows that the data plane gets, by slug."""
+    vault: Vault = api.app.state["office"].vault
+    async with api.database.read_connection() as connection:
+        found = await GuardrailTable(vault)._query_rows(connection, [])
+    rows = [row for text, _, _ in found.values() for row in msgspec.json.decode(b"[%s]" % text)]
+    return {row["slug"]: row for row in rows}
+
+
+async def effective(api: ManagementClient, workspace_id: str) -> dict[str, Any]:
+    """Returns the default guardrails that the data plane gets for a workspace."""
+    async with api.database.read_connection() as connection:
+        rows = await _read_workspaces(connection)
+    row = next(row for row in rows if row["id"] == workspace_id)
+    return {name: value for name, value in row.items() if name.endswith("_guardrails")}
+
+
+def test_every_field_is_read_back_and_versions_are_kept(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = await api.create_workspace()
+        checks = [{**WORDS, "name": "Length", "is_enabled": False}]
+        actions = {"deny": True, "async": True, "on_fail": {"feedback": {"value": -9, "metadata": '{"team": "a"}'}}}
+        body = {"name": "My guardrail!", "checks": checks, "actions": actions, "workspace_id": place["slug"]}
+        made = await api.request_ok("POST", "guardrails", body)
+        assert re.fullmatch("pg-my-gua-[0-9a-f]{6}", made["slug"])
+        assert set(made) == {"id", "slug", "version_id", "object"}
+        shown = await api.request_ok("GET", f"guardrails/{made['slug']}")
+        wanted = {
+            **FULL_ACTIONS,
+            **actions,
+            "on_fail": {"feedback": {"value": -9, "weight": 1, "metadata": {"team": "a"}}},
+        }
+        assert (shown["checks"], shown["actions"]) == ([{**checks[0], "soft_deny_200": False}], wanted)
+        assert (shown["workspace_id"], shown["organisation_id"]) == (place["id"], place["organisation_id"])
+        assert (shown["version_id"], shown["status"]) == (made["version_id"], "active")
+        # A client may send back what it read, which changes nothing; a new name makes no version.
+        path = f"guardrails/{made['id']}"
+        assert await api.request_ok("PUT", path, shown) == made
+        assert await api.request_ok("PUT", path, {"name": "renamed"}) == made
+        changed = await api.request_ok("PUT", path, {"checks": [WORDS]})
+        assert changed["version_id"] != made["version_id"]
+        listed = await api.request_ok("GET", f"{path}/versions")
+        assert [row["version_id"] for row in listed["data"]] == [changed["version_id"], made["version_id"]]
+        assert [row["checks"][0]["is_enabled"] for row in listed["data"]] == [True, False]
+        assert await api.request_ok("DELETE", path) == {}
+        await api.expect_error(404, made["id"], "GET", path)
+
+    run_scenario(founded_url, scenario)
+
+
+def test_mistakes_are_reported_with_their_paths(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = await api.create_workspace()
+        both = {"workspace_id": place["id"], "organisation_id": place["organisation_id"]}
+        inside = {"name": "g", "workspace_id": place["id"]}
+        for body, word in (
+            ({"name": "g", "checks": [WORDS]}, "workspace_id"),
+            ({"name": "g", "checks": [WORDS], **both}, "organisation_id"),
+            ({**inside, "checks": []}, "checks"),
+            ({**inside, "checks": [WORDS] * 51}, "checks"),
+            ({**inside, "checks": [WORDS, {"id": "default.unknown"}]}, "checks[1]"),
+            ({**inside, "checks": [{**WORDS, "parameters": {"minWords": "x"}}]}, "checks[0].parameters"),
+            ({**inside, "checks": [{**WORDS, "parameters": {"other": 1}}]}, "checks[0].parameters"),
+            ({**inside, "checks": [WORDS], "actions": {"on_fail": "deny"}}, "actions.on_fail"),
+            ({**inside, "checks": [WORDS], "actions": {"on_fail": {"feedback": {"metadata": "x"}}}}, "metadata"),
+            ({**inside, "checks": [webhook(headers={"authorization": mask_secret(TOKEN)})]}, "is masked"),
+        ):
+            status, answer, _ = await api("POST", "guardrails", body)
+            assert (status, word in str(answer["data"])) == (400, True), (body, answer)
+            # Clients of these routes read the error in another envelope, too.
+            assert set(answer["error"]) == {"message", "type", "param", "code"}
+        assert (await api.request_ok("GET", f"guardrails?workspace_id={place['id']}"))["total"] == 0
+
+    run_scenario(founded_url, scenario)
+
+
+def test_credentials_are_masked_kept_and_bound_to_their_destination(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+        made = await create_guardrail(api, workspace_id=place, checks=[WORDS, webhook()])
+        path, masked = f"guardrails/{made['id']}", mask_secret(TOKEN)
+        shown = await api.request_ok("GET", path)
+        assert shown["checks"][1]["parameters"]["headers"] == {"authorization": masked}
+        versions = await api.request_ok("GET", f"{path}/versions")
+        audit = await api.request_ok(
+            "GET", f"audit-logs?start_time=2020-01-01T00:00:00Z&end_time=2099-01-01T00:00:00Z&workspace_id={place}"
+        )
+        assert TOKEN not in str([versions, audit])
+        async with api.database.read_connection() as connection:
+            for table in ("guardrails", "versions", "requests", "audit"):
+                rows = (await connection.exec_driver_sql(f"SELECT * FROM {table}")).all()  # noqa: S608 - names above
+                assert rows, table
+                assert TOKEN not in str(rows), table
+        # A mask stands for its credential, also in another place and with another timeout.
+        sent = webhook(headers={"authorization": masked}, timeout=500)
+        await api.request_ok("PUT", path, {"checks": [sent, WORDS]})
+        (row,) = (await published(api)).values()
+        assert row["checks"][0]["parameters"]["headers"] == {"authorization": TOKEN}
+        # It is not sent to an address that its owner did not choose.
+        moved = webhook(headers={"authorization": masked}, webhookURL="https://other.example/")
+        await api.expect_error(400, "checks[0].parameters.headers.authorization", "PUT", path, {"checks": [moved]})
+        # It also comes back from an older version.
+        await api.request_ok("PUT", path, {"checks": [WORDS]})
+        await api.request_ok("PUT", path, {"checks": [webhook(headers={"authorization": masked})]})
+        (row,) = (await published(api)).values()
+        assert row["checks"][0]["parameters"]["headers"] == {"authorization": TOKEN}
+
+    run_scenario(founded_url, scenario)
+
+
+def test_masks_of_equal_looking_credentials_keep_their_check(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+        texts = ["ab-first-secret-xyz", "ab-other-secret-xyz"]
+        checks = [webhook(headers={"authorization": text}) for text in texts]
+        made = await create_guardrail(api, workspace_id=place, checks=checks)
+        path = f"guardrails/{made['id']}"
+        masked = [webhook(headers={"authorization": mask_secret(text)}, timeout=9) for text in texts]
+        await api.request_ok("PUT", path, {"checks": masked})
+        (row,) = (await published(api)).values()
+        assert [check["parameters"]["headers"]["authorization"] for check in row["checks"]] == texts
+        await api.expect_error(400, "several checks", "PUT", path, {"checks": [WORDS, WORDS, masked[0]]})
+
+    run_scenario(founded_url, scenario)
+
+
+def test_owner_decides_scopes_and_visibility(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        here, there = [await api.create_workspace(name) for name in ("here", "there")]
+        organisation = here["organisation_id"]
+        _, inside = await api.create_key("workspace/service", workspace_id=here["id"], scopes=SCOPES)
+        own = await create_guardrail(inside)
+        theirs = await create_guardrail(api, workspace_id=there["id"])
+        shared = await create_guardrail(api, organisation_id=organisation)
+        lists = {
+            "": {own["id"], theirs["id"], shared["id"]},
+            f"?workspace_id={here['slug']}": {own["id"]},
+            f"?organisation_id={organisation}": {shared["id"]},
+            f"?ids={own['id']},{shared['id']}": {own["id"], shared["id"]},
+        }
+        for query, expected in lists.items():
+            listed = await api.request_ok("GET", f"guardrails{query}")
+            assert ({row["id"] for row in listed["data"]}, listed["total"]) == (expected, len(expected)), query
+        paged = await api.request_ok("GET", "guardrails?page_size=1&current_page=2")
+        assert ([row["id"] for row in paged["data"]], paged["total"]) == ([own["id"]], 3)
+        assert "checks" not in paged["data"][0]
+        assert [row["id"] for row in (await inside.request_ok("GET", "guardrails"))["data"]] == [own["id"]]
+        for other in (theirs, shared):
+            await inside.expect_error(404, other["slug"], "GET", f"guardrails/{other['slug']}")
+            await inside.expect_error(404, other["slug"], "DELETE", f"guardrails/{other['slug']}")
+        await inside.expect_error(403, "organisation", "GET", f"guardrails?organisation_id={organisation}")
+        body = {"name": "g", "checks": [WORDS], "organisation_id": organisation}
+        await inside.expect_error(403, "organisation", "POST", "guardrails", body)
+        # Scopes of workspaces do not allow anything with guardrails of the organisation, and the other way round.
+        _, of_workspaces = await api.create_key("organisation/service", scopes=SCOPES)
+        of_organisation = (
+            await api.create_key("organisation/service", scopes=[f"organisation_{scope}" for scope in SCOPES])
+        )[1]
+        for client, allowed, refused in ((of_workspaces, own, shared), (of_organisation, shared, own)):
+            await client.request_ok("PUT", f"guardrails/{allowed['id']}", {"name": "renamed"})
+            await client.expect_error(403, "guardrails.update", "PUT", f"guardrails/{refused['id']}", {"name": "n"})
+            listed = (await client.request_ok("GET", "guardrails"))["data"]
+            assert refused["id"] not in {row["id"] for row in listed}
+        await of_workspaces.expect_error(403, "organisation_guardrails.create", "POST", "guardrails", body)
+
+    run_scenario(founded_url, scenario)
+
+
+def test_members_read_and_managers_change(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+        made = await create_guardrail(api, workspace_id=place)
+        path = f"guardrails/{made['id']}"
+        statuses: dict[str, list[int]] = {}
+        for role in ("member", "manager"):
+            user = await api.create_user(f"{role}@x.test", workspaces=[{"id": place, "role": role}])
+            _, key = await api.create_key("workspace/user", workspace_id=place, user_id=user, scopes=SCOPES)
+            asked = (("GET", "guardrails", None), ("GET", path, None), ("PUT", path, {"name": role}))
+            statuses[role] = [(await key(*one))[0] for one in asked]
+        assert statuses == {"member": [200, 200, 403], "manager": [200, 200, 200]}
+
+    run_scenario(founded_url, scenario)
+
+
+def test_defaults_are_resolved_and_reach_the_data_plane(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        here, there = [await api.create_workspace(name) for name in ("here", "there")]
+        own = await create_guardrail(api, workspace_id=here["id"])
+        shared = await create_guardrail(api, organisation_id=here["organisation_id"])
+        defaults, place = "admin/organisation/defaults", f"workspaces/{here['id']}"
+        await api.request_ok("PUT", defaults, {"input_guardrails": [shared["slug"]]})
+        read = await api.request_ok("GET", defaults)
+        assert (read["input_guardrails"], read["output_guardrails"]) == (
+            [{"id": shared["id"], "slug": shared["slug"]}],
+            [],
+        )
+        await api.request_ok("PUT", defaults, read)
+        both = {"input_guardrails": [own["id"], shared["id"], own["slug"]], "output_guardrails": [own["slug"]]}
+        shown = await api.request_ok("PUT", place, {"defaults": both})
+        assert shown["defaults"]["input_guardrails"] == [own["slug"], shared["slug"]]
+        assert await effective(api, here["id"]) == {
+            "input_guardrails": [shared["id"], own["id"]],
+            "output_guardrails": [own["id"]],
+        }
+        assert await effective(api, there["id"]) == {"input_guardrails": [shared["id"]]}
+        # Unknown and archived guardrails, and those of another owner, are rejected with the field and the value.
+        await api.request_ok("PUT", place, {"defaults": {}})
+        await api.request_ok("PUT", f"guardrails/{own['id']}", {"status": "archived"})
+        unknown = [own["slug"], "pg-unknown-0123ab"]
+        for path, body, word in (
+            (defaults, {"output_guardrails": unknown}, "output_guardrails[1] 'pg-unknown-0123ab' is no guardrail"),
+            (place, {"defaults": {"input_guardrails": unknown}}, "defaults.input_guardrails[0]"),
+            (f"workspaces/{there['id']}", {"defaults": {"input_guardrails": [own["id"]]}}, "that is not archived"),
+        ):
+            await api.expect_error(404, word, "PUT", path, body)
+
+    run_scenario(founded_url, scenario)
+
+
+def test_exclusions_are_merged_or_replaced(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        here, there = [await api.create_workspace(name) for name in ("here", "there")]
+        shared = (await create_guardrail(api, organisation_id=here["organisation_id"]))["id"]
+        defaults = {"input_guardrails": [shared], "output_guardrails": [shared]}
+        await api.request_ok("PUT", "admin/organisation/defaults", defaults)
+        path = "workspace-exclusions/input-guardrails"
+
+        async def exclude(*listed: tuple[Any, bool], override: bool = False) -> set[str]:
+            rows = [{"workspace_id": place["slug"], "excluded": is_excluded} for place, is_excluded in listed]
+            body = {"workspaces": rows, "override_existing": override}
+            assert await api.request_ok("PUT", path, body) == {}
+            shown = await api.request_ok("GET", f"{path}?organisation_id={here['organisation_id']}")
+            return {row["workspace_id"] for row in shown["workspaces"] if row["excluded"]}
+
+        assert await exclude((here, True)) == {here["id"]}
+        assert await last_change(api) == {"rest"}
+        assert await effective(api, here["id"]) == {"output_guardrails": [shared]}
+        assert await effective(api, there["id"]) == {name: [shared] for name in defaults}
+        assert await exclude((there, True)) == {here["id"], there["id"]}
+        assert await exclude((here, False)) == {there["id"]}
+        assert await exclude((here, True), override=True) == {here["id"]}
+        # Settings of the organisation do not end exclusions, and outputs have their own.
+        await api.request_ok("PUT", "admin/organisation/settings", {"user_api_key_ttl": 3600})
+        assert await exclude() == {here["id"]}
+        assert (await api.request_ok("GET", "workspace-exclusions/output-guardrails"))["workspaces"] == []
+        unknown = {"workspaces": [{"workspace_id": "ws-unknown", "excluded": True}]}
+        await api.expect_error(404, "workspaces[0].workspace_id 'ws-unknown'", "PUT", path, unknown)
+
+    run_scenario(founded_url, scenario)
+
+
+def test_guardrail_in_use_is_neither_archived_nor_deleted(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = await api.create_workspace("team")
+        own = await create_guardrail(api, workspace_id=place["id"])
+        shared = await create_guardrail(api, organisation_id=place["organisation_id"])
+        defaults = {"output_guardrails": [shared["id"]]}
+        await api.request_ok("PUT", "admin/organisation/defaults", defaults)
+        await api.request_ok("PUT", f"workspaces/{place['id']}", {"defaults": {"input_guardrails": [own["id"]]}})
+        for made, word in ((own, "of the workspace 'team'"), (shared, "of the organisation")):
+            path = f"guardrails/{made['slug']}"
+            await api.expect_error(409, word, "DELETE", path)
+            await api.expect_error(409, word, "PUT", path, {"status": "archived"})
+            await api.request_ok("PUT", path, {"name": "renamed", "status": "active"})
+        await api.request_ok("PUT", f"workspaces/{place['id']}", {"defaults": {}})
+        config = {"provider": "openai", "targets": [{"output_guardrails": [own["slug"]]}]}
+        config["strategy"] = {"mode": "single"}
+        body = {"name": "c", "slug": "my-config", "config": config, "workspace_id": place["id"]}
+        await api.request_ok("POST", "configs", body)
+        await api.expect_error(409, "the config 'my-config'", "DELETE", f"guardrails/{own['slug']}")
+        await api.request_ok("DELETE", "configs/my-config")
+        await api.request_ok("DELETE", f"guardrails/{own['slug']}")
+
+    run_scenario(founded_url, scenario)
+
+
+def test_published_rows_follow_changes(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = await api.create_workspace("gone")
+        made = await create_guardrail(api, workspace_id=place["id"])
+        shared = await create_guardrail(api, organisation_id=place["organisation_id"])
+        rows = await published(api)
+        assert rows[made["slug"]] == {
+            "id": made["id"],
+            "slug": made["slug"],
+            "workspace": place["id"],
+            "organisation": place["organisation_id"],
+            "version": made["version_id"],
+            "checks": [{**WORDS, "is_enabled": True}],
+            "actions": FULL_ACTIONS,
+        }
+        assert rows[shared["slug"]]["workspace"] is None
+        path = f"guardrails/{made['id']}"
+        changed = await api.request_ok("PUT", path, {"actions": {"deny": True}})
+        assert await last_change(api) == {f"guardrails/{made['id'][-2:]}"}
+        row = (await published(api))[made["slug"]]
+        assert (row["version"], row["actions"]["deny"]) == (changed["version_id"], True)
+        await api.request_ok("PUT", path, {"status": "archived"})
+        assert set(await published(api)) == {shared["slug"]}
+        await api.expect_error(409, "1 guardrails", "DELETE", f"workspaces/{place['id']}")
+        await api.request_ok("DELETE", f"workspaces/{place['id']}", {"name": "gone", "force_delete": True})
+        assert set(await published(api)) == {shared["slug"]}
+        listed = await api.request_ok("GET", "guardrails")
+        assert [row["id"] for row in listed["data"]] == [shared["id"]]
+
+    run_scenario(founded_url, scenario)
+
+
+def test_repeated_and_outdated_requests_change_nothing(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+        body = {"name": "g", "checks": [WORDS], "workspace_id": place}
+        made, again = [await api.request_ok("POST", "guardrails", body, idempotency_key="k") for _ in range(2)]
+        assert made == again
+        path = f"guardrails/{made['id']}"
+        _, _, headers = await api("GET", path)
+        assert (await api("PUT", path, {"name": "first"}, if_match=headers["etag"]))[0] == 200
+        status, answer, _ = await api("PUT", path, {"name": "lost"}, if_match=headers["etag"])
+        assert (status, answer["error"]["param"]) == (412, "If-Match")
+        assert (await api.request_ok("GET", path))["name"] == "first"
+
+    run_scenario(founded_url, scenario)
+
+
+def test_catalogue_has_the_checks_of_the_engine(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place = (await api.create_workspace())["id"]
+        _, reader = await api.create_key("workspace/service", workspace_id=place, scopes=["guardrails.list"])
+        found = await reader.request_ok("GET", "guardrails/checks")
+        assert found["data"] == engine.guardrail_checks()
+        assert found["total"] == len(found["data"]) > 0
+        _, other = await api.create_key("workspace/service", workspace_id=place, scopes=["configs.list"])
+        await other.expect_error(403, "guardrails.list", "GET", "guardrails/checks")
+
+    run_scenario(founded_url, scenario)
+
+
+def test_requests_of_the_page_work(founded_url: Secret):
+    async def scenario(api: ManagementClient) -> None:
+        place, research = [await api.create_workspace(name) for name in ("team", "research")]
+        _, team = await api.create_key(
+            "workspace/service", workspace_id=place["id"], scopes=[*SCOPES, "workspaces.update"]
+        )
+        asked = read_requests("docs/guardrails.md")
+        assert len(asked) >= 6
+        body = asked[0][2]
+        own = await team.request_ok("POST", "guardrails", body)
+        shared = await api.request_ok("POST", "guardrails", {**body, "organisation_id": place["organisation_id"]})
+        for method, path, sent in asked:
+            is_organisations = path.startswith(("admin/", "workspace-exclusions/"))
+            text = msgspec.json.encode(sent).decode().replace("ws-research-1f2e3d", research["slug"])
+            text = text.replace("pg-short-1f2e3d", (shared if is_organisations else own)["slug"])
+            target = path.replace("$GUARDRAIL", own["id"]).replace("$WORKSPACE", place["id"])
+            await (api if is_organisations else team).request_ok(method, target, msgspec.json.decode(text))
+
+    run_scenario(founded_url, scenario)

@@ -1,0 +1,340 @@
+"""Log exports: states, fields, rows, signed links, and who sees which export."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from sqlalchemy import select, update
+
+from penstock.job_loop import stop_jobs
+from penstock.logs.engines.protocol import LogEngineError
+from penstock.store.tables import files, log_exports
+from tests.unit.resources.logged import LocalLogs, open_workspace, run_logged
+from tests.unit.resources.test_logs import join_workspace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from penstock.settings.secret import Secret
+    from tests.unit.resources.managed import ManagementClient
+
+ONE_STORE = True
+
+SCOPES = ["logs.export", "logs.list", "completions.write"]
+FIELDS = ["id", "ai_model", "cost", "request", "response", "metadata", "created_at"]
+
+
+@pytest.fixture(autouse=True)
+def file_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("penstock.settings.Settings.files_folder", str(tmp_path / "files"))
+    return tmp_path / "files"
+
+
+@asynccontextmanager
+async def running_exporter(api: ManagementClient) -> AsyncIterator[None]:
+    """Runs the background job of exports."""
+    task = asyncio.ensure_future(api.dependency("log_exporter").run())
+    try:
+        yield
+    finally:
+        await stop_jobs([task])
+
+
+async def wait_for_status(client: ManagementClient, export_id: str, *statuses: str) -> Any:
+    found: Any = None
+    for _ in range(400):
+        found = await client.request_ok("GET", f"logs/exports/{export_id}")
+        if found["status"] in statuses:
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError(found)
+
+
+async def create_exporting_key(api: ManagementClient, name: str = "w") -> tuple[dict[str, str], ManagementClient]:
+    home = await open_workspace(api, name)
+    _, client = await api.create_key("workspace/service", workspace_id=home["workspace_id"], scopes=SCOPES)
+    return home, client
+
+
+async def create_export(client: ManagementClient, **fields: Any) -> str:
+    body = {"filters": {}, "requested_data": FIELDS, **fields}
+    return (await client.request_ok("POST", "logs/exports", body))["id"]
+
+
+async def download(api: ManagementClient, client: ManagementClient, export_id: str) -> list[dict[str, Any]]:
+    url = urlsplit((await client.request_ok("GET", f"logs/exports/{export_id}/download"))["signed_url"])
+    assert url.path == f"/v1/logs/exports/{export_id}/file"
+    answer = await api.with_key("").fetch(f"{url.path}?{url.query}")
+    assert answer.status == 200
+    assert answer.headers["content-length"] == str(len(answer.body))
+    return [json.loads(line) for line in answer.body.splitlines()]
+
+
+def test_export_writes_the_requested_fields_of_matching_logs(founded_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, client = await create_exporting_key(api)
+        other = await open_workspace(api, "other")
+        logs.record(**other)
+        logs.record(**home, ai_model="cheap", cost_nanodollars=1)
+        first = logs.record(({"a": 1}, {"b": 2}), **home)
+        second = logs.record(({"a": 3}, {"b": 4}), **home, after=timedelta(seconds=1), ai_model="o3")
+        made = await client.request_ok(
+            "POST",
+            "logs/exports",
+            {"filters": {"cost_min": 1, "ai_model": "gpt-5,o3"}, "requested_data": FIELDS, "description": "d"},
+        )
+        assert (made["total"], made["object"]) == (2, "export")
+        shown = await client.request_ok("GET", f"logs/exports/{made['id']}")
+        assert (shown["status"], shown["description"], shown["total_records"]) == ("draft", "d", None)
+        assert shown["filters"] == {"cost_min": 1, "ai_model": "gpt-5,o3"}
+        assert (shown["workspace_id"], shown["requested_data"]) == (home["workspace_id"], FIELDS)
+        await client.expect_error(409, "it is draft", "GET", f"logs/exports/{made['id']}/download")
+        async with running_exporter(api):
+            started = await client.request_ok("POST", f"logs/exports/{made['id']}/start")
+            assert started["object"] == "export"
+            done = await wait_for_status(client, made["id"], "success", "failed")
+        assert (done["status"], done["total_records"], done["error"]) == ("success", 2, None)
+        rows = await download(api, client, made["id"])
+        assert [row["id"] for row in rows] == [second, first]
+        assert list(rows[0]) == FIELDS
+        assert {name: rows[0][name] for name in ("ai_model", "cost", "request", "response")} == {
+            "ai_model": "o3",
+            "cost": 2,
+            "request": {"a": 3},
+            "response": {"b": 4},
+        }
+        await client.expect_error(409, "it is success", "POST", f"logs/exports/{made['id']}/start")
+        await client.expect_error(409, "it is success", "POST", f"logs/exports/{made['id']}/cancel")
+
+    run_logged(founded_url, tmp_path, scenario)
+
+
+def test_only_drafts_can_be_changed_and_stopped_exports_start_again(founded_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, client = await create_exporting_key(api)
+        logs.record(**home)
+        export_id = await create_export(client)
+        change = {"filters": {"status_code": "500"}, "requested_data": ["id"], "workspace_id": home["workspace_slug"]}
+        assert (await client.request_ok("PUT", f"logs/exports/{export_id}", change))["total"] == 0
+        assert (await client.request_ok("PUT", f"logs/exports/{export_id}", {"filters": {}}))["total"] == 1
+        assert (await client.request_ok("GET", f"logs/exports/{export_id}"))["requested_data"] == ["id"]
+        await client.request_ok("POST", f"logs/exports/{export_id}/start")
+        await client.expect_error(409, "it is in_progress", "PUT", f"logs/exports/{export_id}", {"filters": {}})
+        await client.request_ok("POST", f"logs/exports/{export_id}/cancel")
+        assert (await client.request_ok("GET", f"logs/exports/{export_id}"))["status"] == "stopped"
+        async with running_exporter(api):
+            logs.failure = LogEngineError("it is not open")
+            await client.request_ok("POST", f"logs/exports/{export_id}/start")
+            failed = await wait_for_status(client, export_id, "failed")
+            assert "it is not open" in failed["error"]
+            logs.failure = None
+            await client.request_ok("POST", f"logs/exports/{export_id}/start")
+            assert (await wait_for_status(client, export_id, "success", "failed"))["error"] is None
+
+    run_logged(founded_url, tmp_path, scenario)
+
+
+def test_page_of_a_large_export_has_its_rows(founded_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.jobs.log_exports.PAGE_SIZE", 3)
+    monkeypatch.setattr("penstock.jobs.log_exports.MAX_ROWS", 8)
+
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, client = await create_exporting_key(api)
+        made = [logs.record(**home, after=timedelta(seconds=number)) for number in range(10)][::-1]
+        async with running_exporter(api):
+            for filters, expected in (
+                ({}, made[:8]),
+                ({"page_size": 4, "current_page": 1}, made[4:8]),
+                ({"page_size": 4, "current_page": 2}, made[8:]),
+            ):
+                export_id = await create_export(client, filters=filters, requested_data=["id"])
+                await client.request_ok("POST", f"logs/exports/{export_id}/start")
+                done = await wait_for_status(client, export_id, "success", "failed")
+                assert done["total_records"] == len(expected)
+                assert [row["id"] for row in await download(api, client, export_id)] == expected
+
+    run_logged(founded_url, tmp_path, scenario)
+
+
+def test_denied_fields_are_rejected(founded_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
+        home, client = await create_exporting_key(api)
+        export_id = await create_export(client)
+        denied = {"export_settings": {"deniedFields": ["request", "metadata"]}}
+        await api.request_ok("PUT", "admin/organisation/settings", denied)
+        found = await client.request_ok("GET", f"logs/exports/field-restrictions?workspace_id={home['workspace_id']}")
+        assert found["deniedFields"] == ["request", "metadata"]
+        assert "request" not in found["allowedFields"]
+        body = {"filters": {}, "requested_data": FIELDS}
+        await client.expect_error(403, "requested_data[3] 'request' may not", "POST", "logs/exports", body)
+        await client.expect_error(403, "requested_data[3]", "PUT", f"logs/exports/{export_id}", {"filters": {}})
+        # The export is older than the rule.
+        await client.expect_error(403, "requested_data[3]", "POST", f"logs/exports/{export_id}/start")
+        await create_export(client, requested_data=["id"])
+
+    run_logged(founded_url, tmp_path, scenario)
+
+
+def test_problems_of_an_export_are_reported(founded_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
+        _, client = await create_exporting_key(api)
+        body = {"filters": {"status_code": "x", "cost_min": 2, "cost_max": 1}, "requested_data": ["id"]}
+        status, answer, _ = await client("POST", "logs/exports", body)
+        assert status == 400
+        paths = {problem["path"] for problem in answer["data"]["errors"]}
+        assert paths == {"filters.status_code", "filters.cost_min"}
+        await client.expect_error(400, "requested_data", "POST", "logs/exports", {"filters": {}})
+        await client.expect_error(
+            400, "colour", "POST", "logs/exports", {"filters": {"colour": 1}, "requested_data": ["id"]}
+        )
+        await client.expect_error(404, "no object", "GET", "logs/exports/x")
+
+    run_logged(founded_url, tmp_path, scenario)
+
+
+def test_link_ends_and_cannot_be_changed(founded_url: Secret, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, client = await create_exporting_key(api)
+        _, stranger = await create_exporting_key(api, "other")
+        logs.record(**home)
+        export_id = await create_export(client, requested_data=["id"])
+        async with running_exporter(api):
+            await client.request_ok("POST", f"logs/exports/{export_id}/start")
+            await wait_for_status(client, export_id, "success")
+        url = urlsplit((await client.request_ok("GET", f"logs/exports/{export_id}/download"))["signed_url"])
+        anyone = api.with_key("")
+        assert (await anyone.fetch(f"{url.path}?{url.query}")).status == 200
+        expires, signature = (part.partition("=")[2] for part in url.query.split("&"))
+        for query in (
+            f"expires={int(expires) + 1}&signature={signature}",
+            f"expires={expires}&signature={'0' * 64}",
+            f"expires={expires}&signature=%C3%A9",
+        ):
+            assert (await anyone.fetch(f"{url.path}?{query}")).status == 403
+        for path in (url.path.replace(export_id, stranger.key[:8]), url.path.replace(export_id, export_id[::-1])):
+            assert (await anyone.fetch(f"{path}?{url.query}")).status == 403
+        await stranger.expect_error(404, "no object", "GET", f"logs/exports/{export_id}/download")
+        # The file is not among those of the workspace, and other routes do not reach it.
+        assert (await client.request_ok("GET", "files"))["data"] == []
+        async with api.database.read_connection() as connection:
+            file_id = await connection.scalar(select(log_exports.c.file_id))
+        assert (await client("GET", f"files/gw_file_{file_id}/content"))[0] == 404
+        moment = int(expires) * 1000
+        with monkeypatch.context() as patch:
+            patch.setattr("penstock.kit.log_exports.now", lambda: moment)
+            assert (await anyone.fetch(f"{url.path}?{url.query}")).status == 403
+        async with api.database.write_transaction() as connection:
+            await connection.execute(update(files).values(expires_at=1))
+        await client.expect_error(404, "has expired", "GET", f"logs/exports/{export_id}/download")
+        assert (await anyone.fetch(f"{url.path}?{url.query}")).status == 403
+
+    run_logged(founded_url, tmp_path, scenario)
+
+
+def test_key_of_a_user_sees_own_exports_and_own_logs(founded_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, service = await create_exporting_key(api)
+        user, _ = await join_workspace(api, home["workspace_id"], "manager")
+        _, manager = await api.create_key(
+            "workspace/user", workspace_id=home["workspace_id"], user_id=user, scopes=SCOPES
+        )
+        own = logs.record(**home, user_id=user)
+        logs.record(**home)
+        theirs = await create_export(service)
+        flags = {"security_settings": {"managersViewAllData": False}}
+        await api.request_ok("PUT", f"workspaces/{home['workspace_id']}", flags)
+        manager.clear_caller_cache()
+        mine = await create_export(manager, requested_data=["id"])
+        listed = await manager.request_ok("GET", "logs/exports")
+        assert [row["id"] for row in listed["data"]] == [mine]
+        assert {row["id"] for row in (await service.request_ok("GET", "logs/exports"))["data"]} == {mine, theirs}
+        await manager.expect_error(404, "no object", "GET", f"logs/exports/{theirs}")
+        async with running_exporter(api):
+            await manager.request_ok("POST", f"logs/exports/{mine}/start")
+            await wait_for_status(manager, mine, "success")
+        assert [row["id"] for row in await download(api, manager, mine)] == [own]
+
+    run_logged(founded_url, tmp_path, scenario)
+
+
+def test_file_is_only_for_callers_that_may_see_its_logs(founded_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, _ = await create_exporting_key(api)
+        user, _ = await join_workspace(api, home["workspace_id"], "manager")
+        _, manager = await api.create_key(
+            "workspace/user", workspace_id=home["workspace_id"], user_id=user, scopes=SCOPES
+        )
+        logs.record(**home)
+        export_id = await create_export(manager)
+        path = f"logs/exports/{export_id}/download"
+        async with running_exporter(api):
+            await manager.request_ok("POST", f"logs/exports/{export_id}/start")
+            await wait_for_status(manager, export_id, "success")
+        await manager.request_ok("GET", path)
+        await api.request_ok("GET", path)
+
+        async def set_flags(**flags: bool) -> None:
+            await api.request_ok("PUT", f"workspaces/{home['workspace_id']}", {"security_settings": flags})
+            manager.clear_caller_cache()
+
+        await set_flags(managersViewAllData=False)
+        await manager.expect_error(403, "logs of other users", "GET", path)
+        await api.request_ok("GET", path)
+        await set_flags(managersViewAllData=True, managersViewLogs=False)
+        await manager.expect_error(403, "its settings forbid it", "GET", path)
+        await set_flags(managersViewLogs=True, organisationAdminsViewLogs=False)
+        await api.expect_error(403, "its settings forbid it", "GET", path)
+        assert (await api.request_ok("GET", f"logs/exports/{export_id}"))["status"] == "success"
+        await manager.request_ok("GET", path)
+
+    run_logged(founded_url, tmp_path, scenario)
+
+
+def test_draft_that_an_admin_updated_shows_a_restricted_creator_no_other_logs(founded_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, logs: LocalLogs) -> None:
+        home, _ = await create_exporting_key(api)
+        user, _ = await join_workspace(api, home["workspace_id"], "manager")
+        _, manager = await api.create_key(
+            "workspace/user", workspace_id=home["workspace_id"], user_id=user, scopes=SCOPES
+        )
+        flags = {"security_settings": {"managersViewAllData": False}}
+        await api.request_ok("PUT", f"workspaces/{home['workspace_id']}", flags)
+        manager.clear_caller_cache()
+        logs.record(**home)
+        export_id = await create_export(manager)
+        change = {"filters": {}, "description": "reviewed"}
+        assert (await api.request_ok("PUT", f"logs/exports/{export_id}", change))["total"] == 1
+        async with running_exporter(api):
+            await manager.request_ok("POST", f"logs/exports/{export_id}/start")
+            await wait_for_status(manager, export_id, "success")
+        await manager.expect_error(403, "logs of other users", "GET", f"logs/exports/{export_id}/download")
+        await api.request_ok("GET", f"logs/exports/{export_id}/download")
+
+    run_logged(founded_url, tmp_path, scenario)
+
+
+def test_organisation_key_exports_the_default_workspace(founded_url: Secret, tmp_path: Path):
+    async def scenario(api: ManagementClient, _logs: LocalLogs) -> None:
+        home = await open_workspace(api)
+        default = next(row for row in (await api.request_ok("GET", "workspaces"))["data"] if row["is_default"])
+        for fields, expected in (
+            ({}, default["id"]),
+            ({"workspace_id": home["workspace_slug"]}, home["workspace_id"]),
+            ({"filters": {"workspace_slug": home["workspace_slug"]}}, home["workspace_id"]),
+        ):
+            export_id = await create_export(api, **fields)
+            assert (await api.request_ok("GET", f"logs/exports/{export_id}"))["workspace_id"] == expected
+        _, client = await api.create_key("workspace/service", workspace_id=home["workspace_id"], scopes=SCOPES)
+        body = {"filters": {}, "requested_data": ["id"], "workspace_id": default["id"]}
+        await client.expect_error(403, "is not open to this key", "POST", "logs/exports", body)
+        listed = await api.request_ok("GET", f"logs/exports?workspace_id={home['workspace_slug']}&page_size=1")
+        assert (listed["total"], len(listed["data"]), listed["object"]) == (2, 1, "list")
+
+    run_logged(founded_url, tmp_path, scenario)

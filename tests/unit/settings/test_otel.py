@@ -1,0 +1,99 @@
+"""Settings of the OpenTelemetry export: environment names of the standard, and values that are rejected."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import SettingsError
+from penstock.settings import load_settings
+from penstock.settings.otel import Otel, find_traces_url, parse_pairs
+from penstock.settings.reference import render_markdown
+
+CANARY = "sk-canary-0123456789"
+
+
+def test_standard_environment_names_are_used():
+    environ = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318/base/",
+        "OTEL_EXPORTER_OTLP_HEADERS": f"x-api-key={CANARY}",
+        "OTEL_RESOURCE_ATTRIBUTES": "env=prod",
+        "OTEL_SERVICE_NAME": "gateway",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "500",
+        "PENSTOCK_OTEL_CONTENT": "true",
+        "PENSTOCK_OTEL_BATCH_RECORDS": "7",
+    }
+    found = load_settings(None, environ).otel
+    assert find_traces_url(found) == "http://collector:4318/base/v1/traces"
+    assert found.headers
+    assert parse_pairs(found.headers.reveal()) == {"x-api-key": CANARY}
+    assert (found.service_name, found.resource_attributes, found.timeout_ms) == ("gateway", "env=prod", 500)
+    assert (found.content, found.batch_records) == (True, 7)
+    assert CANARY not in repr(found)
+
+
+def test_specific_environment_names_take_precedence():
+    environ = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://all:4318",
+        "EXPERIMENTAL_GEN_AI_OTEL_EXPORTER_OTLP_ENDPOINT": "http://genai:4318",
+        "OTEL_EXPORTER_OTLP_HEADERS": "a=1",
+        "EXPERIMENTAL_GEN_AI_OTEL_EXPORTER_OTLP_HEADERS": "b=2",
+        "OTEL_RESOURCE_ATTRIBUTES": "c=3",
+        "EXPERIMENTAL_GEN_AI_OTEL_RESOURCE_ATTRIBUTES": "d=4",
+    }
+    found = load_settings(None, environ).otel
+    assert find_traces_url(found) == "http://genai:4318/v1/traces"
+    assert (found.headers and found.headers.reveal(), found.resource_attributes) == ("b=2", "d=4")
+    whole = {**environ, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://traces.test/x"}
+    assert find_traces_url(load_settings(None, whole).otel) == "https://traces.test/x"
+    off = {**whole, "EXPERIMENTAL_GEN_AI_OTEL_TRACES_ENABLED": "false"}
+    assert find_traces_url(load_settings(None, off).otel) == ""
+
+
+def test_reference_lists_all_names():
+    page = render_markdown()
+    assert "| `OTEL_EXPORTER_OTLP_ENDPOINT`, `EXPERIMENTAL_GEN_AI_OTEL_EXPORTER_OTLP_ENDPOINT` |" in page
+
+
+def test_export_is_off_by_default():
+    assert find_traces_url(Otel()) == ""
+
+
+@pytest.mark.parametrize(
+    ("environ", "path"),
+    [
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "otel.endpoint"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "grpc://collector:4317"}, "otel.endpoint"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://user:{CANARY}@collector"}, "otel.endpoint"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://a/?key={CANARY}"}, "otel.traces_endpoint"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": CANARY}, "otel.headers"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": f"a={CANARY}%0d%0ab: c"}, "otel.headers"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": f"a b={CANARY}"}, "otel.headers"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "x"}, "otel.resource_attributes"),
+    ],
+)
+def test_invalid_values_are_rejected_without_repeating_them(environ: dict[str, str], path: str):
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318", **environ})
+    assert [problem.path for problem in caught.value.problems] == [path]
+    assert CANARY not in str(caught.value)
+
+
+def test_values_are_not_checked_while_the_export_is_off():
+    # Other programs on the machine may use these names in their own ways.
+    assert load_settings(None, {"OTEL_EXPORTER_OTLP_HEADERS": "x", "OTEL_RESOURCE_ATTRIBUTES": "y"}).otel.headers
+
+
+def test_settings_of_the_page_are_valid(tmp_path: Path):
+    page = (Path(__file__).parents[3] / "docs/opentelemetry.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    file = tmp_path / "penstock.toml"
+    file.write_text(block)
+    found = load_settings(str(file), {}).otel
+    assert find_traces_url(found) == "https://collector.example.com:4318/v1/traces"
+    assert parse_pairs(found.headers.reveal() if found.headers else "") == {"authorization": "Bearer secret"}
+    lines = re.findall(r"^(?:PENSTOCK|OTEL)_\w+=\S+", page, re.MULTILINE)
+    environ = dict(line.split("=", 1) for line in lines if "_PROTOCOL" not in line)
+    assert load_settings(None, environ).otel.content
