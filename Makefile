@@ -9,8 +9,16 @@ VENV := .venv/pyvenv.cfg
 BIN := .venv/bin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 STAMPS := .cache/stamps
+# How the engine and the mock provider are built. The tests use `dev`, which builds in a third of the time.
+PROFILE ?= $(if $(filter-out test-figures%,$(filter test% check lint clippy docs,$(MAKECMDGOALS))),dev,release)
+export PROFILE
+ENGINE := $(STAMPS)/engine-$(PROFILE)
+MOCK := $(STAMPS)/mock-$(PROFILE)
+BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 NODE := tests/e2e/node
 CODEX := tests/e2e/codex
+CONSOLE := python/penstock/console
+CONSOLE_SOURCES := $(shell find console -type f -not -path '*/node_modules/*' -not -path 'console/dist/*' -not -path 'console/src/api/*' 2>/dev/null)
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 # The extension links when Python loads it. maturin builds its crate and clippy checks it, but it has no test binary.
 CRATES := --workspace --exclude penstock-py
@@ -20,6 +28,10 @@ export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
 export PYTHONUNBUFFERED := 1
 # Line tables are enough for a backtrace and build in two thirds of the time.
 export CARGO_PROFILE_DEV_DEBUG := line-tables-only
+# The first build has nothing to reuse, and is faster without writing what the next one could.
+ifeq ($(wildcard $(TARGET)/debug),)
+export CARGO_INCREMENTAL := 0
+endif
 # The locks list every package, so nothing is resolved. Otherwise pip rejects a lock as soon as a newer release of a
 # package with extras exists.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --require-hashes --no-deps
@@ -30,7 +42,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --system-certs --universal --python-ver
 SDKS := anthropic-0 openai-1 openai-2 others portkey-ai-2
 
 LINTS := 'cargo fmt --all --check -- -l' '$(BIN)/ruff format --check' '$(BIN)/ruff check' \
-	'$(BIN)/lint-imports --no-logo --no-cache' '$(BIN)/pyright --project pyproject.toml'
+	'$(BIN)/lint-imports --no-logo --no-cache' '$(BIN)/pyright --project pyproject.toml' 'npm --prefix console run check'
 # Runs every command, then fails if one of them failed.
 run_all = failed=0; for tool in $(1); do echo "· $$tool"; $$tool || failed=1; done; exit $$failed
 
@@ -46,14 +58,28 @@ help: ## list the commands
 .PHONY: run
 run: build ## build, then start the gateway with its mock provider on 127.0.0.1:8787
 	$(SAY) 'starting the gateway; example commands follow; Ctrl-C stops everything'
-	@exec $(BIN)/penstock serve --mock $(TARGET)/release/penstock-mock $(ARGS)
+	@exec $(BIN)/penstock serve --mock $(BUILT)/penstock-mock $(ARGS)
 
 .PHONY: build
-build: $(STAMPS)/run $(STAMPS)/engine $(STAMPS)/mock ## build the extension and the mock provider in release mode
+build: $(STAMPS)/run $(ENGINE) $(MOCK) $(STAMPS)/console ## build the extension, the mock provider and the console, in release mode unless PROFILE says otherwise
+
+.PHONY: console
+console: $(STAMPS)/console ## build the web console into the Python package
+
+.PHONY: wheel
+wheel: build ## build the wheel into dist/, and check that it contains the console
+	@rm -rf dist
+	@$(BIN)/maturin build --release --out dist
+	@$(BIN)/python -m zipfile --list dist/*.whl | grep -q ' *penstock/console/index.html ' || { echo 'the wheel has no console; hint: make console'; exit 1; }
 
 .PHONY: test
-test: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## install what the tests need and run all of them, except figures
-	@.ci/steps check test-rust test-python
+test: ## install what the tests need and run all of them, except figures
+	$(SAY) 'building the engine, and installing packages beside it (about 6 minutes the first time)'
+	@$(MAKE) PROFILE=dev --jobs=2 --output-sync=target build test-installs
+	@PROFILE=dev .ci/steps check test-rust test-python
+
+.PHONY: test-installs
+test-installs: $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## the packages that the tests need: Python, Node, Debian
 
 # Parameters of tests that need a PostgreSQL server contain `postgresql`.
 .PHONY: test-fast
@@ -63,7 +89,7 @@ test-fast: build $(STAMPS)/test ## lints, unit, golden and shape tests: no Debia
 .PHONY: test-fast-rust
 test-fast-rust: $(STAMPS)/toolchain $(VENV) ## unit and golden tests in Rust
 	@cargo test --no-fail-fast $(CRATES) --lib
-	@cargo test --no-fail-fast --package penstock-llm --test it $(ARGS)
+	@cargo test --no-fail-fast --package penstock-llm --package penstock-net --test it $(ARGS)
 
 .PHONY: test-fast-python
 test-fast-python: build $(STAMPS)/test ## unit and shape tests in Python, with SQLite only
@@ -88,14 +114,18 @@ test-rust: $(STAMPS)/toolchain $(STAMPS)/debian $(VENV) ## the Rust tests
 	@cargo test --no-fail-fast $(CRATES) $(ARGS)
 
 .PHONY: test-python
-test-python: build $(STAMPS)/test $(STAMPS)/node $(STAMPS)/codex $(SDKS:%=$(STAMPS)/sdk-%) $(STAMPS)/debian ## the Python and Node tests; ARGS go to pytest
+test-python: build test-installs ## the Python and Node tests; ARGS go to pytest
 	$(SAY) 'Python tests: shape, unit, integration, end to end with the SDKs of Python and Node'
-	@$(BIN)/python -m pytest -m 'not figures' --numprocesses=2 --dist=loadfile $(ARGS)
+	@$(BIN)/python -m pytest -m 'not figures' --numprocesses=3 --dist=loadfile $(ARGS)
 
 .PHONY: check
 check: build $(STAMPS)/test ## formatting, lints, types, layers, clippy on all targets
-	$(SAY) 'formatting, lints, types, layers (clippy takes about a minute the first time)'
-	@$(call run_all,$(LINTS) 'cargo clippy --workspace --all-targets -- --deny warnings')
+	$(SAY) 'formatting, lints, types, layers; clippy beside them (about 4 minutes the first time)'
+	@$(MAKE) --jobs=2 --keep-going --output-sync=target lint clippy
+
+.PHONY: clippy
+clippy: $(STAMPS)/toolchain $(VENV) ## clippy on all targets
+	@cargo clippy --workspace --all-targets -- --deny warnings
 
 .PHONY: lint
 lint: build $(STAMPS)/test ## formatting, lints, types, layers, without clippy
@@ -109,8 +139,9 @@ fix: $(STAMPS)/test ## format, and fix what the linters can fix
 	@cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 
 .PHONY: docs
-docs: build ## regenerate the generated pages in docs/
+docs: build ## regenerate the generated pages in docs/, and the Grafana board
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python deploy/grafana/board.py
 
 .PHONY: bench
 bench: build $(STAMPS)/bench $(STAMPS)/sdk-others ## microbenchmarks: criterion and pytest-benchmark
@@ -153,7 +184,8 @@ audit: ## licences, sources and duplicate versions of the Rust dependencies (nee
 
 .PHONY: clean
 clean: ## remove everything that was built or installed
-	rm -rf .venv .cache $(TARGET) $(NODE)/node_modules $(CODEX)/node_modules python/penstock/_engine*.so
+	rm -rf .venv .cache $(TARGET) dist console/dist console/src/api $(CONSOLE) python/penstock/_engine*.so
+	rm -rf console/node_modules $(NODE)/node_modules $(CODEX)/node_modules
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # ── prerequisites; each is rebuilt only when its inputs change ──────────────────────────
@@ -163,7 +195,7 @@ $(STAMPS)/toolchain:
 	@cargo --version >/dev/null || { echo 'cargo is missing; hint: Rust 1.95 from rustup'; exit 1; }
 	$(done)
 
-$(VENV):
+$(VENV): | $(STAMPS)/toolchain
 	$(SAY) 'creating .venv with $(PYTHON) (seconds)'
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'Python 3.11 or newer is needed'; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || .ci/debian =python3-venv
@@ -174,14 +206,27 @@ $(STAMPS)/run: requirements/run.txt $(VENV)
 	@$(PIP) --requirement $<
 	$(done)
 
-$(STAMPS)/engine: $(RUST) pyproject.toml $(STAMPS)/run $(STAMPS)/toolchain $(if $(wildcard python/penstock/_engine*.so),,again)
-	$(SAY) 'building the engine in release mode (about 2 minutes on 2 cores the first time)'
-	@$(BIN)/maturin develop --release
+$(ENGINE): $(RUST) pyproject.toml $(STAMPS)/run $(STAMPS)/toolchain $(if $(wildcard python/penstock/_engine*.so),,again)
+	$(SAY) 'building the engine with the profile $(PROFILE) (up to 10 minutes on 2 cores the first time)'
+	@$(BIN)/maturin develop --profile $(PROFILE)
+	@rm -f $(STAMPS)/engine-*
 	$(done)
 
-$(STAMPS)/mock: $(RUST) $(STAMPS)/toolchain $(if $(wildcard $(TARGET)/release/penstock-mock),,again)
-	$(SAY) 'building the mock provider in release mode (about a minute)'
-	@cargo build --release --package penstock-mock
+$(MOCK): $(RUST) $(STAMPS)/toolchain $(if $(wildcard $(BUILT)/penstock-mock),,again)
+	$(SAY) 'building the mock provider with the profile $(PROFILE) (about a minute)'
+	@cargo build --profile $(PROFILE) --package penstock-mock
+	$(done)
+
+$(STAMPS)/console-packages: console/package.json console/package-lock.json
+	$(SAY) 'installing the locked packages that build the console (about half a minute)'
+	@command -v npm >/dev/null || { echo 'npm is missing; hint: Node 20 brings it'; exit 1; }
+	@cd console && npm ci --ignore-scripts --no-audit --no-fund
+	$(done)
+
+# The types of the API and the list of providers come from the generated documentation.
+$(STAMPS)/console: $(STAMPS)/console-packages $(CONSOLE_SOURCES) docs/openapi.json docs/providers.md $(if $(wildcard $(CONSOLE)/index.html),,again)
+	$(SAY) 'building the console (about 20 seconds)'
+	@cd console && npm run --silent types && npm run --silent build
 	$(done)
 
 $(STAMPS)/test: requirements/test.txt $(STAMPS)/run
@@ -212,10 +257,10 @@ $(STAMPS)/codex: $(CODEX)/package.json $(CODEX)/package-lock.json
 	$(done)
 
 # Debian keeps PostgreSQL's programs out of PATH, and libfaketime is a library.
-$(STAMPS)/debian:
+$(STAMPS)/debian: | $(STAMPS)/toolchain $(VENV)
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || .ci/debian initdb=postgresql
 	@ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || .ci/debian =libfaketime
-	@.ci/debian redis-server=redis-server
+	@.ci/debian redis-server=redis-server prometheus=prometheus chromium=chromium
 	$(done)
 
 .PHONY: again

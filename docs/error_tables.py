@@ -1,0 +1,56 @@
+"""Errors of the data plane, read from their Rust source for docs/errors.md."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def data_plane_errors(core_source: Path) -> list[list[str]]:
+    """Returns code, status and message of each variant of the error types in the source folder of the core."""
+    source = (core_source / "error.rs").read_text()
+    codes, statuses, messages = (read_match_arms(source, method) for method in ("code", "status", "message"))
+    # One variant carries its code as a field. The pairs of code and header are in the source that creates it.
+    carried = re.findall(
+        r'\("(\w+_blocked)", (?:"([\w-]+)"|field)\)', (core_source / "resolve/inline_policy.rs").read_text()
+    )
+    # One variant returns the provider's status. The errors of prompts are a type of their own.
+    statuses = {name: status.replace("*status", "the provider's") for name, status in statuses.items()}
+    named = [name for name in variant_names(source, "Error") if codes[name] not in {"code", "error.code()"}]
+    rows = [[f"`{codes[name]}`", statuses[name], messages[name]] for name in named]
+    blocked = next(name for name, code in codes.items() if code == "code")
+    rows += [
+        [f"`{code}`", statuses[blocked], messages[blocked].replace("{field}", field or "{field}")]
+        for code, field in carried
+    ]
+    return rows + prompt_errors((core_source / "error/prompt_error.rs").read_text())
+
+
+def prompt_errors(source: str) -> list[list[str]]:
+    """Returns code, status and message of each error of prompts."""
+    codes, statuses, messages = (read_match_arms(source, method) for method in ("code", "status", "fmt"))
+    return [
+        [f"`{codes[name]}`", statuses[name], messages[name].replace("{labels}", " and its labels")]
+        for name in variant_names(source, "PromptError")
+    ]
+
+
+def variant_names(source: str, enum: str) -> list[str]:
+    """Returns the names of the variants of an enum."""
+    return re.findall(r"^    (\w+)", source.split(f"pub enum {enum} {{", 1)[1].split("\n}\n", 1)[0], re.MULTILINE)
+
+
+def read_match_arms(source: str, method: str) -> dict[str, str]:
+    """Returns what a method of an error type returns for each variant: its string literal, else the expression."""
+    body = source.split(f"fn {method}(&self", 1)[1].split("\n    }\n", 1)[0]
+    pattern = r"((?:\|?\s*Self::\w+(?:\s*\{[^}]*\}|\([^)]*\))?\s*)+)=>\s*(.*?),?\n(?=\s*(?:Self|\}|_))"
+    found: dict[str, str] = {}
+    for left, right in re.findall(pattern, body, re.DOTALL):
+        text = re.search(r'"((?:[^"\\]|\\.)*)"', right, re.DOTALL)
+        # A backslash at the end of a line continues the string.
+        shown = re.sub(r"\\\n\s*", "", text[1]) if text else right.strip("{} \n")
+        found |= dict.fromkeys(re.findall(r"Self::(\w+)", left), shown)
+    return found
