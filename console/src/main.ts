@@ -4,9 +4,9 @@ import App from "./App.svelte";
 import "./app.css";
 import { preferences } from "./lib/preferences.svelte";
 import { startRouter } from "./lib/router.svelte";
-import { loadSelf } from "./lib/session.svelte";
+import { startSession } from "./lib/session.svelte";
 
 preferences.apply();
 startRouter();
-void loadSelf();
+void startSession();
 mount(App, { target: document.getElementById("app") as HTMLElement });

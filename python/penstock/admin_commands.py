@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 import msgspec
 
+from penstock import settings as settings_module
 from penstock.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from penstock.remote import ManagementClient
+    from penstock.settings import Settings
 
 Item = TypeVar("Item")
 
@@ -59,6 +61,11 @@ def open_remote(url: str, api_key: str) -> Generator[ManagementClient]:
         yield remote
     finally:
         remote.close()
+
+
+def load_local_settings(config: str | None) -> Settings:
+    """Reads the settings of the gateway on this machine, for commands that work on its files."""
+    return settings_module.load_settings(settings_module.find_settings_file(config, os.environ), os.environ)
 
 
 def quote_path_segment(text: str) -> str:
@@ -118,6 +125,11 @@ def delete_key(url: str, api_key: str, key_id: str) -> None:
     """Delete a key."""
     with open_remote(url, api_key) as remote:
         remote.request("DELETE", f"/v1/api-keys/{quote_path_segment(key_id)}")
+
+
+@click.group()
+def users() -> None:
+    """Sign users in."""
 
 
 @click.group()
@@ -303,4 +315,4 @@ def _print_table(rows: Iterable[dict[str, Any]], names: tuple[str, ...]) -> None
         click.echo("\t".join(str(row[name]) for name in names))
 
 
-COMMANDS = (keys, config, export, apply)
+COMMANDS = (keys, users, config, export, apply)

@@ -50,8 +50,9 @@ from penstock.metrics import BatchMetrics, JobMetrics, MetricsStore, RefusalCoun
 from penstock.node_store import NodeStore
 from penstock.pricing.price_book import PriceBook
 from penstock.resources import schema
-from penstock.settings import Settings, Store
+from penstock.settings import Settings
 from penstock.settings.secret import Secret
+from penstock.settings.store import Store
 from penstock.snapshot.build import EMPTY_STORE_DATA, Snapshot, SnapshotChannel
 from penstock.snapshot.file_watcher import ConfigFileWatcher
 

@@ -21,6 +21,7 @@ from penstock import (
     admin_commands,
     analytics_commands,
     log_commands,
+    operations_commands,
     process,
     process_log,
     rerate_command,
@@ -60,10 +61,17 @@ def main() -> None:
 @click.option("--port", type=int, help="Port to listen on. [default: 8787]")
 @click.option("--mock", metavar="PROGRAM", help="Run this mock provider too, and print example commands.")
 @click.option("--migrate", is_flag=True, default=None, help="Migrate the store's tables first.")
-def serve(config: str | None, host: str | None, port: int | None, mock: str | None, migrate: bool | None) -> None:
-    """Run the gateway."""
+@click.option("--no-store", is_flag=True, help="Use the settings file alone: no store, no console, no management API.")
+def serve(
+    config: str | None, host: str | None, port: int | None, mock: str | None, migrate: bool | None, no_store: bool
+) -> None:
+    """Run the gateway.
+
+    Without a settings file, a new store is created in ./penstock-data, and its admin key is printed once.
+    """
     process.limit_malloc_arenas()
-    settings = load_settings(config, {"server.host": host, "server.port": port, "store.migrate": migrate})
+    given = {"server.host": host, "server.port": port, "store.migrate": migrate}
+    settings = load_settings(config, {**given, "store.enabled": False if no_store else None})
     process_log.configure(settings.log)
     # Imported here, because the other commands need neither Granian nor an event loop.
     from penstock import serve as server
@@ -71,7 +79,7 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
     from penstock.pricing import engine_export
     from penstock.snapshot.build import Snapshot, build_valid_snapshot, find_missing_providers
 
-    found = prepare_store(settings)
+    found = prepare_store(settings, with_demo=bool(mock))
     stored, admin_key = found.stored, found.admin_key
     if found.master_key:
         settings = settings.with_master_key(found.master_key)
@@ -93,7 +101,7 @@ def serve(config: str | None, host: str | None, port: int | None, mock: str | No
             url = stack.enter_context(pretend.run_mock_provider(mock))
             settings = msgspec.structs.replace(settings, mock=settings_module.Mock(host=url))
         status = server.serve(
-            settings, snapshot, lambda ready: print_startup_message(ready, snapshot.keys, tries=bool(mock))
+            settings, snapshot, lambda ready: print_startup_message(ready, found, snapshot.keys, tries=bool(mock))
         )
     sys.exit(status)
 
@@ -210,26 +218,43 @@ def reset_admin(config: str | None) -> None:
         click.echo("PENSTOCK_ADMIN_KEY is the admin key now")
 
 
+@admin_commands.users.command("sign-in-link")
+@click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
+@click.option("--email", help="E-mail address of the user. [default: the owner]")
+@click.option("--url", help="Base URL of the gateway. [default: server.public_url, or the address in the settings]")
+def sign_in_link(config: str | None, email: str | None, url: str | None) -> None:
+    """Print a link that signs a user in to the console once, on the machine that has the store.
+
+    It works for an hour. Earlier links of the user stop working. The audit log records it.
+    """
+    settings = load_settings(config, {})
+    from penstock.jobs.prepare import issue_sign_in_link
+
+    token = issue_sign_in_link(settings, email)
+    click.echo(format_sign_in_url(url or settings.server.public_url or gateway_url(settings), token))
+
+
 for command in (
     *admin_commands.COMMANDS,
     *log_commands.COMMANDS,
     *analytics_commands.COMMANDS,
     *rerate_command.COMMANDS,
+    *operations_commands.COMMANDS,
 ):
     main.add_command(command)
 
 
-def prepare_store(settings: Settings) -> PreparedStore:
+def prepare_store(settings: Settings, *, with_demo: bool = False) -> PreparedStore:
     """Prepares the store in a separate process, so that the memory needed for it is freed."""
     from penstock.snapshot.build import PreparedStore
 
-    if settings.store_url is None:
+    if settings.store_url is None and not settings.creates_store:
         return PreparedStore()
 
     def run_preparation() -> bytes:
         from penstock.jobs.prepare import prepare_for_start
 
-        return prepare_for_start(settings)
+        return prepare_for_start(settings, with_demo=with_demo)
 
     return msgspec.msgpack.decode(process.run_in_child(run_preparation), type=PreparedStore)
 
@@ -245,16 +270,32 @@ def load_settings(config: str | None, options: dict[str, object]) -> Settings:
     return settings_module.load_settings(file, os.environ, options)
 
 
-def print_startup_message(ready: Settings, keys: int, *, tries: bool) -> None:
+def print_startup_message(ready: Settings, found: PreparedStore, keys: int, *, tries: bool) -> None:
     """Prints the addresses of the gateway and its console, and example commands if `tries` is true."""
-    host = f"[{ready.bind_address}]" if ":" in ready.bind_address else ready.bind_address
-    url = f"http://{host}:{ready.server.port}"
+    url = gateway_url(ready)
     click.echo(f"penstock {__version__} listens on {url}")
     # Nobody can sign in without a store.
     if ready.store_url:
         click.echo(f"console: {url}/console/")
+        if found.sign_in_token:
+            click.echo(f"sign in once, within an hour: {format_sign_in_url(url, found.sign_in_token)}")
+        if ready.store.data_dir:
+            click.echo(f"data: {ready.store.data_dir}; back up this folder, and keep it private")
     if tries:
         from penstock import examples
 
-        click.echo("\n".join(["", *examples.format_examples(url, key_needed=bool(keys) or ready.require_key), ""]))
+        key_needed = bool(keys) or ready.require_key
+        lines = examples.format_examples(url, key_needed=key_needed, demo_key=found.demo_key)
+        click.echo("\n".join(["", *lines, ""]))
     sys.stdout.flush()
+
+
+def gateway_url(settings: Settings) -> str:
+    """Returns the URL of the gateway on this machine."""
+    host = f"[{settings.bind_address}]" if ":" in settings.bind_address else settings.bind_address
+    return f"http://{host}:{settings.server.port}"
+
+
+def format_sign_in_url(url: str, token: str) -> str:
+    """Returns a sign-in link. Browsers do not send what follows `#`, so the secret is in no log of a proxy."""
+    return f"{url.rstrip('/')}/console/#sign-in={token}"

@@ -7,11 +7,12 @@ import json
 EXAMPLE_MESSAGE = {"role": "user", "content": "Say hello"}
 
 
-def format_examples(url: str, *, key_needed: bool) -> list[str]:
-    """Returns a title line and a command line for each example."""
+def format_examples(url: str, *, key_needed: bool, demo_key: str | None = None) -> list[str]:
+    """Returns a title line and a command line for each example. The first sets `PENSTOCK_KEY` to the demo key."""
     key = ['-H "x-gateway-api-key: $PENSTOCK_KEY"'] if key_needed else []
     chat: dict[str, object] = {"model": "mock", "messages": [EXAMPLE_MESSAGE]}
     tries = [
+        *([("key of the demo workspace", f"export PENSTOCK_KEY={demo_key}")] if demo_key else []),
         ("chat completion", _curl_command(f"{url}/v1/chat/completions", chat, key)),
         (
             "streamed chat completion",

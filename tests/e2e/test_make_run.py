@@ -28,7 +28,7 @@ ENVIRONMENT = {
 }
 BUILD_SECONDS = 900
 READY_MESSAGE = "listens on http://"
-COMMAND_PREFIXES = ("curl ", "python3 ", "sdk/bin/")
+COMMAND_PREFIXES = ("export ", "curl ", "python3 ", "sdk/bin/")
 
 
 @pytest.fixture
@@ -85,7 +85,8 @@ def test_make_run_serves_the_commands_that_it_prints(fresh_copy: Path, terminal:
             "its lines",
             lambda: [line for line in program.read_output().splitlines() if line.startswith(COMMAND_PREFIXES)] or None,
         )
-        whole, streamed, messages, health, _, sdk = (run_line(line, terminal) for line in lines)
+        key, *commands = lines
+        whole, streamed, messages, health, _, sdk = (run_line(f"{key}; {line}", terminal) for line in commands)
         # Ctrl-C sends SIGINT to the whole foreground process group.
         os.killpg(program.pid, signal.SIGINT)
         program.process.wait(30)

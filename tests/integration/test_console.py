@@ -14,6 +14,7 @@ import pytest
 
 from penstock.errors import NotFoundError
 from penstock.resources.console import build_response
+from tests.fork_server import run_penstock
 from tests.founded import ADMIN_KEY
 from tests.integration.managed import Client, expect_error, expect_ok
 from tests.integration.wire import CHAT_PATH, send_raw_request
@@ -130,8 +131,11 @@ def send_logged_chat(admin: Client, key: Client) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(MAX_BROWSER_SECONDS + 20)
 def test_pages_in_a_browser(admin: Client, seeded: dict[str, str]):
+    gateway = admin.gateway
+    command = ("users", "sign-in-link", "--config", str(gateway.config_file), "--url", gateway.base_url)
     environment = {
-        "GATEWAY": admin.gateway.base_url,
+        "GATEWAY": gateway.base_url,
+        "SIGN_IN_LINK": run_penstock(*command, env=gateway.env, cwd=gateway.folder).stdout.strip(),
         "ADMIN_KEY": ADMIN_KEY,
         "MEMBER_EMAIL": MEMBER_EMAIL,
         "MEMBER_PASSWORD": MEMBER_PASSWORD,

@@ -46,8 +46,8 @@ def start_serve(folder: Path, *options: str, env: Mapping[str, str] | None = Non
     return program, f"http://127.0.0.1:{port}"
 
 
-def test_serves_loopback_without_a_key_by_default(tmp_path: Path):
-    program, url = start_serve(tmp_path)
+def test_serves_loopback_without_a_key_and_without_a_store(tmp_path: Path):
+    program, url = start_serve(tmp_path, "--no-store")
     try:
         assert send_raw_request(url, "/ready", headers={}).status == 200
         answer = send_raw_request(url, CHAT_PATH, chat_body(), {"content-type": "application/json"})
@@ -61,7 +61,7 @@ def test_serves_loopback_without_a_key_by_default(tmp_path: Path):
 
 
 def test_mock_provider_is_off_by_default(tmp_path: Path):
-    program, url = start_serve(tmp_path)
+    program, url = start_serve(tmp_path, "--no-store")
     try:
         assert send_raw_request(url, CHAT_PATH, chat_body()).status in {400, 502}
     finally:
@@ -69,7 +69,7 @@ def test_mock_provider_is_off_by_default(tmp_path: Path):
 
 
 def test_mock_option_prints_working_example_commands(tmp_path: Path):
-    program, url = start_serve(tmp_path, "--mock", str(find_binary("penstock-mock")))
+    program, url = start_serve(tmp_path, "--no-store", "--mock", str(find_binary("penstock-mock")))
     try:
         assert url in program.read_output()
         wait_for("lines to try", lambda: "curl" in program.read_output() or None)
@@ -82,7 +82,7 @@ def test_mock_option_prints_working_example_commands(tmp_path: Path):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_refuses_to_serve_other_machines_without_a_key(tmp_path: Path, host: str):
-    message = get_startup_error(tmp_path, "--host", host)
+    message = get_startup_error(tmp_path, "--no-store", "--host", host)
     assert message.startswith("penstock: no gateway key is configured")
     assert "hint: add a key to penstock.toml" in message
 

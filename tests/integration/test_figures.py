@@ -40,7 +40,7 @@ def measure_start_seconds(folder: Path) -> float:
     """Returns the seconds from the command to the gateway's first response."""
     port = free_port()
     began = time.monotonic()
-    command = [sys.executable, "-m", "penstock", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "penstock", "serve", "--no-store", "--port", str(port)]
     program = Program(command, folder / "serve.log", env={}, cwd=folder)
     try:
         while time.monotonic() - began < 20:

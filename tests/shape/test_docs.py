@@ -209,7 +209,7 @@ def test_generated_pages_match_the_code(seed: str):
 
 def test_readme_shows_the_output_of_make_run():
     shown = re.findall(r"```sh\n(# .*?\n)```", read_text("README.md"), re.DOTALL)
-    assert shown == ["\n".join([*examples.format_examples("http://127.0.0.1:8787", key_needed=False), ""])]
+    assert shown == ["\n".join([*examples.format_examples("http://127.0.0.1:8787", key_needed=True, demo_key="…"), ""])]
 
 
 def test_settings_file_of_the_readme_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -103,7 +103,7 @@ def test_check_reports_problems_without_secrets(tmp_path: Path):
     ],
 )
 def test_serve_reports_why_it_cannot_start(words: tuple[str, ...], said: str):
-    done = run_cli("serve", *words)
+    done = run_cli("serve", "--no-store", *words)
     assert done.exit_code == 1
     assert said in done.output
     assert "Traceback" not in done.output
@@ -117,5 +117,5 @@ def test_init_stores_the_owners_email_in_lower_case(tmp_path: Path, monkeypatch:
     assert not list(tmp_path.iterdir())
     done = run_cli("init", "--email", " Ann@Example.com", API_KEY_PREFIX="acme")
     assert (done.exit_code, "acme" in done.output) == (0, True)
-    with closing(sqlite3.connect("penstock.db")) as connection:
+    with closing(sqlite3.connect("penstock-data/penstock.db")) as connection:
         assert connection.execute("SELECT email FROM users").fetchall() == [("ann@example.com",)]

@@ -28,6 +28,12 @@ def test_each_line_is_one_command_with_a_valid_body(key_needed: bool):
         assert any("x-gateway-api-key" in word for word in command) is key_needed
 
 
+def test_demo_key_is_set_first():
+    lines = format_examples(BASE_URL, key_needed=True, demo_key="pk-demo")
+    assert lines[1] == "export PENSTOCK_KEY=pk-demo"
+    assert all("pk-demo" not in line for line in lines[2:])
+
+
 def test_examples_cover_streaming_anthropic_and_management():
     addresses = [
         next(word for word in command if word.startswith("http")) for command in split_commands(key_needed=False)[:4]

@@ -1,7 +1,7 @@
 // The session: who is signed in and what this user may do. A request that finds the session expired waits for a new
 // sign-in and is then repeated.
 import type { components } from "../api/schema";
-import { ApiError, parseError } from "./errors";
+import { ApiError, messageOf, parseError } from "./errors";
 import { apiUrl } from "./paths";
 
 export type Self = components["schemas"]["SelfDetail"];
@@ -9,6 +9,7 @@ export interface Credentials {
   email?: string;
   password?: string;
   api_key?: string;
+  sign_in_token?: string;
 }
 
 class Session {
@@ -19,6 +20,8 @@ class Session {
   isExpired = $state(false);
   /** Error of the first request, if the gateway cannot tell who is signed in. */
   failure = $state("");
+  /** Why the sign-in link in the address was rejected. */
+  linkProblem = $state("");
 
   /** Returns true if the user has one of these scopes, in the organisation or in a workspace. */
   can(...scopes: string[]): boolean {
@@ -88,6 +91,29 @@ export async function signIn(credentials: Credentials): Promise<void> {
   session.isExpired = false;
   waiting = null;
   resume();
+}
+
+/** Removes the secret of a sign-in link from the address, so that it is not in the history; returns it. */
+function takeLinkSecret(): string {
+  const secret = new URLSearchParams(location.hash.slice(1)).get("sign-in") ?? "";
+  if (secret) history.replaceState(null, "", location.pathname + location.search);
+  return secret;
+}
+
+/** Reads who is signed in. If nobody is, uses the sign-in link in the address. */
+export async function startSession(): Promise<void> {
+  const secret = takeLinkSecret();
+  await loadSelf();
+  // A link never replaces a session, so nobody can sign another person in as somebody else unnoticed.
+  if (!secret || session.self || session.failure) return;
+  session.isUnknown = true;
+  try {
+    await signIn({ sign_in_token: secret });
+  } catch (error) {
+    session.linkProblem = messageOf(error);
+  } finally {
+    session.isUnknown = false;
+  }
 }
 
 /** Signs out and forgets everything that was loaded. */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from penstock.kit.bootstrap import (
     normalise_email,
     replace_admin_key,
 )
+from penstock.kit.demo import issue_demo_key
+from penstock.kit.sign_in_links import create_sign_in_link
 from penstock.secrets import config_credentials
 from penstock.secrets.references import SecretCache, load_secret_lookups, resolve_master_key
 from penstock.secrets.vault import MissingMasterKeyError, Vault, has_data_keys, load_master_keys
@@ -44,27 +47,31 @@ log = logging.getLogger("penstock")
 ADMIN_KEY_CHECK_SECONDS = 3.0
 
 
-def prepare_for_start(settings: Settings) -> bytes:
-    """Prepares the store in a short-lived process. Returns a `Prepared` encoded as MessagePack."""
-    return msgspec.msgpack.encode(asyncio.run(_prepare_for_start(settings)))
+def prepare_for_start(settings: Settings, *, with_demo: bool = False) -> bytes:
+    """Prepares the store in a short-lived process. Returns a `PreparedStore` encoded as MessagePack.
+
+    `with_demo` issues a key for the example commands, if the store is one that `penstock serve` creates itself.
+    """
+    return msgspec.msgpack.encode(asyncio.run(_prepare_for_start(settings, with_demo=with_demo)))
 
 
-async def _prepare_for_start(settings: Settings) -> PreparedStore:
+async def _prepare_for_start(settings: Settings, *, with_demo: bool) -> PreparedStore:
     resolved = await resolve_master_key(settings)
-    found = await _prepare_store(resolved)
+    found = await _prepare_store(resolved, with_demo=with_demo)
     if resolved is settings or resolved.store.master_key is None:
         return found
     return msgspec.structs.replace(found, master_key=resolved.store.master_key.reveal())
 
 
-async def _prepare_store(settings: Settings) -> PreparedStore:
-    database = _open_database(settings)
+async def _prepare_store(settings: Settings, *, with_demo: bool) -> PreparedStore:
+    create_data_dir(settings)
+    database = open_database(settings)
     key = await _load_master_keys(settings, database, create=database.embedded)
     saved_snapshot = SavedSnapshot(settings, key)
     try:
         await _warn_about_admin_key(settings, database)
         if database.embedded:
-            return await _prepare_embedded(settings, database, key, saved_snapshot)
+            return await _prepare_embedded(settings, database, key, saved_snapshot, with_demo=with_demo)
         admin_key = None
         if settings.store.migrate:
             await migrate(database, sealing=MigrationSealer.from_key(key))
@@ -109,12 +116,16 @@ async def _warn_about_admin_key(settings: Settings, database: Database) -> None:
 
 
 async def _prepare_embedded(
-    settings: Settings, database: Database, key: MasterKeys, saved_snapshot: SavedSnapshot
+    settings: Settings, database: Database, key: MasterKeys, saved_snapshot: SavedSnapshot, *, with_demo: bool
 ) -> PreparedStore:
     await migrate(database, sealing=MigrationSealer.from_key(key))
-    admin_key = await bootstrap_organisation(database, settings.store.admin_key, prefix=settings.store.key_prefix)
+    prefix = settings.store.key_prefix
+    admin_key = await bootstrap_organisation(database, settings.store.admin_key, prefix=prefix)
     await Vault(key).renew_data_keys(database)
-    return PreparedStore(await _read_snapshot(settings, database, key, saved_snapshot), admin_key)
+    sign_in_token = await create_sign_in_link(database) if admin_key else None
+    demo_key = await issue_demo_key(database, prefix) if with_demo and settings.creates_store else None
+    stored = await _read_snapshot(settings, database, key, saved_snapshot)
+    return PreparedStore(stored, admin_key, sign_in_token, demo_key)
 
 
 async def _read_snapshot(
@@ -209,7 +220,7 @@ def migrate_store(settings: Settings) -> tuple[str | None, str | None]:
         return load_master_keys(await resolve_master_key(settings))
 
     async def run_migration() -> tuple[str | None, str | None]:
-        database = _open_database(settings)
+        database = open_database(settings)
         try:
             _require_store(database)
             return await migrate(database, sealing=MigrationSealer(find_key))
@@ -227,7 +238,8 @@ def initialise_store(settings: Settings, email: str | None) -> str | None:
     owner = normalise_email(email) if email else DEFAULT_OWNER_EMAIL
 
     async def run_setup() -> str | None:
-        database = _open_database(settings)
+        create_data_dir(settings)
+        database = open_database(settings)
         try:
             key = await _load_master_keys(await resolve_master_key(settings), database, create=True)
             await _warn_about_admin_key(settings, database)
@@ -247,7 +259,7 @@ def reset_admin_key(settings: Settings) -> str | None:
     """Replaces the admin key of the organisation. Returns the new key, or `None` if it is the configured one."""
 
     async def run_reset() -> str | None:
-        database = _open_database(settings)
+        database = open_database(settings)
         try:
             _require_store(database)
             return await replace_admin_key(database, settings.store.admin_key, prefix=settings.store.key_prefix)
@@ -257,11 +269,25 @@ def reset_admin_key(settings: Settings) -> str | None:
     return asyncio.run(run_reset())
 
 
+def issue_sign_in_link(settings: Settings, email: str | None) -> str:
+    """Creates a sign-in link for a user, by default the owner. Returns its secret."""
+
+    async def run_issue() -> str:
+        database = open_database(settings)
+        try:
+            _require_store(database)
+            return await create_sign_in_link(database, email)
+        finally:
+            await database.close()
+
+    return asyncio.run(run_issue())
+
+
 def check_store(settings: Settings) -> None:
     """Raises SettingsError if the gateway would not start with this store. Creates nothing, and asks no server."""
 
     async def run_check() -> None:
-        database = _open_database(settings)
+        database = open_database(settings)
         try:
             if database.embedded and not await has_data_keys(database):
                 return
@@ -283,6 +309,24 @@ def _require_store(database: Database) -> None:
         raise SettingsError(message)
 
 
-def _open_database(settings: Settings) -> Database:
+def open_database(settings: Settings) -> Database:
+    if not settings.store.enabled:
+        message = "there is no store, because store.enabled is false"
+        raise SettingsError(message)
     url = settings.store_url or Secret(f"sqlite:///{settings.sibling_path(STORE_FILE)}")
     return Database(settings.store, url)
+
+
+def create_data_dir(settings: Settings) -> None:
+    """Creates the folder of everything that is stored. Only the user of the gateway can read it."""
+    if not settings.creates_store:
+        return
+    path = settings.store.data_dir
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except OSError as error:
+        message = (
+            f"cannot create the folder {path!r}: {error.strerror}; hint: set store.data_dir to another folder, or start "
+            "with --no-store"
+        )
+        raise SettingsError(message) from None

@@ -15,7 +15,15 @@ from penstock.kit.audit import RequestInfo
 from penstock.kit.keys import rotate_on_schedule
 from penstock.kit.rules import MAX_SESSION_SECONDS
 from penstock.schemas import format_timestamp, now
-from penstock.store.tables import api_keys, change_counter, change_log, idempotent_responses, key_digests, sessions
+from penstock.store.tables import (
+    api_keys,
+    change_counter,
+    change_log,
+    idempotent_responses,
+    key_digests,
+    sessions,
+    sign_in_links,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +83,7 @@ class KeyRotator:
             await connection.execute(
                 delete(idempotent_responses).where(idempotent_responses.c.created_at <= now() - DAY_MS)
             )
+            await connection.execute(delete(sign_in_links).where(sign_in_links.c.expires_at <= now()))
             cutoff = select(change_counter.c.number - MAX_STORED_CHANGES).scalar_subquery()
             await connection.execute(delete(change_log).where(change_log.c.number < cutoff))
         self._office.clear_caller_cache()

@@ -160,7 +160,7 @@ class WorkspaceDetails(msgspec.Struct, frozen=True, kw_only=True):
     created_at: shared_fields.CreatedAt
     last_updated_at: shared_fields.UpdatedAt
     created_by: shared_fields.CreatedBy
-    creation_source: Annotated[str, Meta(description="how it was created: `ui` or `api`")]
+    creation_source: Annotated[str, Meta(description="how it was created: `ui`, `api`, `init` or `demo`")]
     defaults: Annotated[
         WorkspaceDefaultsResponse, Meta(description="values for its requests and API keys that do not set their own")
     ]

@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Meta
 
 from penstock.errors import Problem, SettingsError
-from penstock.ids import KEY_PREFIX_PATTERN
 from penstock.settings import jwt
 from penstock.settings.batches import Batches, Files
 from penstock.settings.identity import Identity
@@ -22,6 +21,7 @@ from penstock.settings.otel import Otel
 from penstock.settings.redis import Redis
 from penstock.settings.routing import Routing
 from penstock.settings.secret import Secret
+from penstock.settings.store import Store
 from penstock.settings.upstream import Upstream
 from penstock.settings.validation import validate_settings
 from penstock.type_validation import describe_type
@@ -36,6 +36,9 @@ PRICES_TABLE = "prices"
 ISSUERS_TABLE = "issuers"
 DEFAULT_SETTINGS_FILE = "penstock.toml"
 STORE_FILE, MASTER_KEY_FILE, FILES_FOLDER = "penstock.db", "penstock.key", "files"
+# Folder of everything that is stored, if there is no settings file.
+DEFAULT_DATA_DIR = "penstock-data"
+DEFAULT_RECORDS_PATH = "logs/records.jsonl"
 MEBIBYTE = 1024 * 1024
 BOOLEAN_WORDS = {
     "on": True,
@@ -166,9 +169,13 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
     """Request log: one record per request."""
 
     enabled: Annotated[bool, Meta(description="write a record of each request")] = True
-    path: Annotated[str, Meta(min_length=1, description="file of records, one JSON object a line, mode 0600")] = (
-        "logs/records.jsonl"
-    )
+    path: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="file of records, one JSON object a line, mode 0600; the default is in `store.data_dir` if there is one",
+        ),
+    ] = DEFAULT_RECORDS_PATH
     rotate_bytes: Annotated[int, Meta(ge=4096, description="size at which the file is rotated")] = 100 * MEBIBYTE
     keep: Annotated[int, Meta(ge=0, le=10_000, description="rotated files that are kept")] = 5
     outbox_bytes: Annotated[
@@ -225,61 +232,6 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
             extra={"env": "HEADERS_TO_METADATA"},
         ),
     ] = ()
-
-
-class Store(msgspec.Struct, frozen=True, kw_only=True):
-    """Database of the management API: organisations, keys, providers and configs."""
-
-    url: Annotated[
-        Secret | None,
-        Meta(
-            description="database: `postgresql://…` or `sqlite:///file`; "
-            "default: `penstock.db` next to the settings file, if `penstock init` has created it"
-        ),
-    ] = None
-    connections: Annotated[int, Meta(ge=1, le=10, description="maximum connections to the database")] = 5
-    acquire_ms: Annotated[int, Meta(ge=10, description="time limit for opening a connection to the database")] = 1000
-    statement_ms: Annotated[int, Meta(ge=10, description="time limit for one SQL statement")] = 5000
-    publish_wait_ms: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=10_000,
-            description="maximum time that a change request waits until the workers of its node have applied it; 0: none",
-        ),
-    ] = 1000
-    master_key: Annotated[
-        Secret | None,
-        Meta(
-            description="key that encrypts stored credentials: 32 bytes as base64; several separated by commas: "
-            "the first encrypts, the others still decrypt"
-        ),
-    ] = None
-    master_key_file: Annotated[
-        str, Meta(description="file with the master key; default: `penstock.key` next to the settings file")
-    ] = ""
-    master_key_reference: Annotated[
-        Secret | None,
-        Meta(
-            description="master key in AWS Secrets Manager, Azure Key Vault or HashiCorp Vault: JSON with `manager_type`, `auth_config`, "
-            "`secret_path` and `secret_key`, as in `POST /v1/secret-references`; it is fetched at startup"
-        ),
-    ] = None
-    migrate: Annotated[
-        bool,
-        Meta(description="migrate the tables of a store that is not embedded at startup, as `--migrate` does"),
-    ] = False
-    admin_key: Annotated[
-        Secret | None,
-        Meta(
-            description="first admin key of a store that has none; default: one is generated and printed once",
-            extra={"env": "PENSTOCK_ADMIN_KEY"},
-        ),
-    ] = None
-    key_prefix: Annotated[
-        str,
-        Meta(pattern=KEY_PREFIX_PATTERN, description="prefix of new API keys", extra={"env": "API_KEY_PREFIX"}),
-    ] = ""
 
 
 class Secrets(msgspec.Struct, frozen=True, kw_only=True):
@@ -370,6 +322,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def store_url(self) -> Secret | None:
         """Database URL, or `None` if no store is configured and the default SQLite file does not exist."""
+        if not self.store.enabled:
+            return None
         if self.store.url:
             return self.store.url
         store_path = self.sibling_path(STORE_FILE)
@@ -380,12 +334,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Folder of files that are uploaded to the gateway itself."""
         return self.files.folder or self.sibling_path(FILES_FOLDER)
 
+    @property
+    def creates_store(self) -> bool:
+        """True if `penstock serve` creates the embedded store if it does not exist."""
+        return self.store.enabled and self.store.url is None and bool(self.store.data_dir)
+
     def sibling_path(self, name: str) -> str:
-        """Returns the path of a file next to the settings file, or in the working directory if there is no settings
-        file.
+        """Returns the path of a file in `store.data_dir`; without one next to the settings file, or in the working
+        directory if there is no settings file.
         """
-        folder = os.path.dirname(self.file) if self.file else os.getcwd()
-        return os.path.join(folder, name)
+        folder = self.store.data_dir or (os.path.dirname(self.file) if self.file else os.getcwd())
+        return os.path.join(os.path.abspath(folder), name)
+
+    def with_data_dir(self) -> Settings:
+        """Returns a copy whose records are in `store.data_dir`. Without a settings file that is `penstock-data`, unless
+        a store is configured or the working directory has one. With a settings file, an existing one next to it is used.
+        """
+        given, beside = self.store.data_dir, os.path.dirname(self.file) if self.file else os.getcwd()
+        default = os.path.join(beside, DEFAULT_DATA_DIR)
+        if not given:
+            is_configured = self.store.url is not None or not self.store.enabled
+            if is_configured or os.path.exists(os.path.join(beside, STORE_FILE)):
+                return self
+            if self.file and not os.path.exists(os.path.join(default, STORE_FILE)):
+                return self
+        folder = os.path.abspath(given or default)
+        records = self.records
+        if records.path == DEFAULT_RECORDS_PATH:
+            records = msgspec.structs.replace(records, path=os.path.join(folder, DEFAULT_RECORDS_PATH))
+        return msgspec.structs.replace(
+            self, store=msgspec.structs.replace(self.store, data_dir=folder), records=records
+        )
 
     @property
     def shutdown_delay_seconds(self) -> float:
@@ -492,7 +471,7 @@ def load_settings(
     if problems:
         message = "the settings cannot be used:"
         raise SettingsError(message, problems)
-    return settings
+    return settings.with_data_dir()
 
 
 def _section_type(name: str) -> Any:  # noqa: ANN401 - a struct that msgspec makes

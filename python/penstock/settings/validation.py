@@ -18,9 +18,10 @@ from penstock.settings.otel import validate_otel
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.settings import Settings, Store
+    from penstock.settings import Settings
     from penstock.settings.redis import Redis
     from penstock.settings.secret import Secret
+    from penstock.settings.store import Store
 
 REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://", "unix://")
 HEADER_PREFIX_PATTERN = re.compile(r"x-[a-z0-9-]+-", re.IGNORECASE)

@@ -125,6 +125,10 @@ class PreparedStore(msgspec.Struct, frozen=True):
     stored: StoreData = EMPTY_STORE_DATA
     # Set only if it was just created, because it is shown once.
     admin_key: str | None = None
+    # Secret of a link that signs the owner in once. Set only if the store was just created.
+    sign_in_token: str | None = None
+    # API key for the example commands, which a start with the mock provider issues.
+    demo_key: str | None = None
     # Set only if it comes from a secret manager, so that restarted processes need not fetch it again.
     master_key: str | None = None
 

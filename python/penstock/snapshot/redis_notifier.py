@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from penstock.errors import UnavailableError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,6 +28,30 @@ RECONNECT_DELAY_SECONDS = 0.5
 REDIS_TIMEOUT_SECONDS = 1.0
 
 
+async def fetch_redis_time(url: str, authorities: str = "") -> float:
+    """Returns the clock of a Redis server in seconds since 1970. Raises `UnavailableError` if it does not answer."""
+    client = _open_client(url, authorities)
+    try:
+        seconds, microseconds = await client.time()
+        return float(seconds) + float(microseconds) / 1_000_000
+    except (RedisError, OSError) as error:
+        # The text of some errors contains the address, which may contain the password.
+        message = f"Redis does not answer ({type(error).__name__})"
+        raise UnavailableError(message) from None
+    finally:
+        await client.aclose()
+
+
+def _open_client(url: str, authorities: str) -> Any:  # noqa: ANN401 - redis-py types only part of its methods
+    times = {
+        "socket_timeout": REDIS_TIMEOUT_SECONDS,
+        "socket_connect_timeout": REDIS_TIMEOUT_SECONDS,
+        "health_check_interval": int(REDIS_TIMEOUT_SECONDS),
+    }
+    trusted = {"ssl_ca_certs": authorities} if authorities and url.startswith("rediss:") else {}
+    return cast("Any", Redis).from_url(url, **times, **trusted)
+
+
 class RedisNotifier:
     """Publishes and receives change notifications on one channel. Nothing blocks if Redis is unavailable."""
 
@@ -33,14 +59,7 @@ class RedisNotifier:
         """Creates the client without connecting. `authorities` is a file of CA certificates to trust besides the
         default ones.
         """
-        times = {
-            "socket_timeout": REDIS_TIMEOUT_SECONDS,
-            "socket_connect_timeout": REDIS_TIMEOUT_SECONDS,
-            "health_check_interval": int(REDIS_TIMEOUT_SECONDS),
-        }
-        trusted = {"ssl_ca_certs": authorities} if authorities and url.startswith("rediss:") else {}
-        # redis-py types only part of its methods.
-        self._redis = cast("Any", Redis).from_url(url, **times, **trusted)
+        self._redis = _open_client(url, authorities)
         self._channel = f"{settings.prefix}saved"
         self._name = uuid.uuid4().hex
         self._heard = on_change

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-    from penstock.settings import Store
     from penstock.settings.secret import Secret
+    from penstock.settings.store import Store
 
 ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 # SQLite readers do not block each other, but each connection uses a thread.
@@ -121,6 +121,19 @@ class Database:
             engine = _create_postgresql_engine(self.url, settings)
         opened.push_async_callback(engine.dispose)
         return engine
+
+    @asynccontextmanager
+    async def backup_connection(self) -> AsyncGenerator[AsyncConnection]:
+        """Yields a connection that reads one state of the data, however long that takes, while others write."""
+        if self.embedded:
+            async with self.read_connection() as connection:
+                yield connection
+            return
+        async with AsyncExitStack() as opened:
+            with _translate_errors():
+                connection = await self._connect(self._create_migration_engine(opened))
+                opened.push_async_callback(connection.close)
+                yield await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     async def close(self) -> None:
         """Closes all connections."""

@@ -120,7 +120,8 @@ def _run_migrations(
     config.set_main_option("script_location", str(SCRIPTS_DIR))
     config.attributes["connection"] = connection
     before = _read_revision(connection)
-    run_command = command.upgrade if target == "head" else command.downgrade
+    # A database without tables can only be upgraded, also to the revision of an older backup.
+    run_command = command.upgrade if target == "head" or before is None else command.downgrade
     try:
         run_command(config, target)
     except CommandError as error:

@@ -185,6 +185,20 @@ sessions = Table(
     Index(None, "created_at"),
 )
 
+# Links that sign a user in to the console once. The secret of a link is not stored.
+sign_in_links = Table(
+    "sign_in_links",
+    metadata,
+    _id_column(),
+    _foreign_key_column("organisations"),
+    _foreign_key_column("users", ends_with_it=True),
+    Column("sha256", DIGEST, nullable=False, unique=True),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Index(None, "user_id"),
+    Index(None, "expires_at"),
+)
+
 # Responses to creates with an Idempotency-Key. Encrypted, because a response may contain an API key.
 idempotent_responses = Table(
     "answers",

@@ -5,7 +5,7 @@ import { after, before, test } from "node:test";
 
 import { chromium } from "playwright-core";
 
-const { GATEWAY, ADMIN_KEY, KEY, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, PROMPT, LOG, PICTURES, CHROMIUM } = process.env;
+const { GATEWAY, ADMIN_KEY, KEY, MEMBER_EMAIL, MEMBER_PASSWORD, CONFIG, PROMPT, LOG, PICTURES, CHROMIUM, SIGN_IN_LINK } = process.env;
 const PAGES = [
   "overview", "logs", `logs/${LOG}`, "traces", "analytics", "playground?pair=1", "prompts", `prompts/${PROMPT}`,
   "configs", `configs/${CONFIG}`, "providers", "providers/integrations", "models", "keys", "limits", "users",
@@ -76,6 +76,18 @@ test("signs in with the admin key, and says why a wrong one is rejected", async 
   await page.click("text=Sign out");
   await page.waitForSelector("input[name=key]");
   await context.close();
+});
+
+test("signs in with a link once, and removes its secret from the address", async () => {
+  const first = await openTab(SIGN_IN_LINK);
+  await first.page.getByRole("heading", { name: "Overview" }).waitFor();
+  assert.equal(new URL(first.page.url()).hash, "");
+  await first.context.close();
+  const second = await openTab(SIGN_IN_LINK);
+  await second.page.getByRole("alert").waitFor();
+  assert.match(await second.page.getByRole("alert").textContent(), /was used or has expired/);
+  assert.equal(new URL(second.page.url()).hash, "");
+  await second.context.close();
 });
 
 for (const theme of ["light", "dark"]) {

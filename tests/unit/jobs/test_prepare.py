@@ -31,17 +31,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read_rows(query: str) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect("penstock.db")) as store:
+    with closing(sqlite3.connect("penstock-data/penstock.db")) as store:
         return store.execute(query).fetchall()
 
 
 def test_no_master_key_is_created_for_a_store_of_another_one(folder: Path):
     assert run_cli("init").exit_code == 0
-    copied = folder / "penstock.key"
+    copied = folder / "penstock-data/penstock.key"
     shutil.move(copied, folder / "backup.key")
     done = run_cli("init")
     assert (done.exit_code, "copy the file from there" in done.output, copied.exists()) == (1, True, False)
-    done = run_cli("check", str(write_settings(folder, '[store]\nurl = "sqlite:///penstock.db"\n')))
+    done = run_cli("check", str(write_settings(folder, "")))
     assert (done.exit_code, "no master key" in done.output) == (1, True)
     copied.write_text("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n")
     done = run_cli("init")
@@ -73,7 +73,7 @@ def test_lost_admin_key_is_replaced_on_the_machine(caplog: pytest.LogCaptureFixt
     assert read_rows("select count(*) from api_keys") == [(1,)]
     audited = read_rows("select uri, action, resource_type, user_type from audit order by id")
     assert audited == [("penstock keys reset-admin", "rotate", "organisation_service_api_keys", "api_key")] * 2
-    with closing(sqlite3.connect("penstock.db")) as store:
+    with closing(sqlite3.connect("penstock-data/penstock.db")) as store:
         store.execute("delete from api_keys")
         store.commit()
     run_cli("keys", "reset-admin")

@@ -43,8 +43,54 @@ def test_precedence_is_option_environment_file(tmp_path: Path):
     assert read.file == file
 
 
-def test_defaults_apply_without_any_source():
-    assert load_settings(None, {}) == Settings()
+def test_defaults_apply_without_any_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_settings(None, {}) == Settings().with_data_dir()
+
+
+def test_everything_is_stored_in_one_folder_without_a_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    read = load_settings(None, {})
+    assert read.store.data_dir == f"{tmp_path}/penstock-data"
+    assert read.sibling_path("penstock.db") == f"{tmp_path}/penstock-data/penstock.db"
+    assert read.log_store_folder == f"{tmp_path}/penstock-data/logs/store"
+    assert read.files_folder == f"{tmp_path}/penstock-data/files"
+    assert read.creates_store
+
+
+@pytest.mark.parametrize("change", [{"PENSTOCK_STORE_URL": "postgresql://h/d"}, {"PENSTOCK_STORE_ENABLED": "no"}])
+def test_another_store_or_none_keeps_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
+):
+    monkeypatch.chdir(tmp_path)
+    read = load_settings(None, change)
+    assert not read.creates_store
+    assert read.sibling_path("penstock.key") == f"{tmp_path}/penstock.key"
+    assert read.records.path == "logs/records.jsonl"
+
+
+def test_store_of_an_older_release_is_used_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "penstock.db").touch()
+    read = load_settings(None, {})
+    assert read.store_url
+    assert read.store_url.reveal() == f"sqlite:///{tmp_path}/penstock.db"
+    assert not read.creates_store
+
+
+def test_settings_file_that_is_added_later_keeps_the_store(tmp_path: Path):
+    file = write_settings_file(tmp_path, "")
+    assert not load_settings(file, {}).store.data_dir
+    (tmp_path / "penstock-data").mkdir()
+    (tmp_path / "penstock-data/penstock.db").touch()
+    assert load_settings(file, {}).store.data_dir == f"{tmp_path}/penstock-data"
+
+
+def test_data_folder_of_a_settings_file_keeps_a_given_path_of_records(tmp_path: Path):
+    file = write_settings_file(tmp_path, f'[store]\ndata_dir = "{tmp_path}/data"\n[records]\npath = "here.jsonl"\n')
+    read = load_settings(file, {})
+    assert read.records.path == "here.jsonl"
+    assert read.sibling_path("penstock.db") == f"{tmp_path}/data/penstock.db"
     assert Settings().bind_address == "127.0.0.1"
     assert Settings().server.port == 8787
 
@@ -123,7 +169,8 @@ def test_key_is_required_off_loopback_even_without_any_keys():
     assert load_settings(None, {"PENSTOCK_SECURITY_REQUIRE_KEY": "yes"}).require_key
 
 
-def test_engine_receives_its_settings():
+def test_engine_receives_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
     settings = load_settings(None, {"PENSTOCK_SERVER_RUN_DIR": "/run/p"})
     told = json.loads(encode_engine_settings(settings, 3))
     assert told == {

@@ -1,4 +1,4 @@
-"""Console sessions: sign-in with a password or an organisation's key, and sign-out."""
+"""Console sessions: sign-in with a password, an organisation's key or a link that works once, and sign-out."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from penstock.kit.client_ip import is_behind_tls
 from penstock.kit.passwords import PasswordService
 from penstock.kit.rules import organisation_rules
 from penstock.kit.shared_fields import ObjectType
+from penstock.kit.sign_in_links import find_user_of_link, use_link
 from penstock.kit.tenant_session import RequestContext, Services, TenantSession, read_request_metadata
 from penstock.schemas import EmptyResponse, field_error, format_required_timestamp, now
 from penstock.settings import Settings
@@ -37,17 +38,20 @@ TAGS = ["Auth"]
 
 
 class SignIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sign-in credentials: either an e-mail address and password, or an API key of the organisation."""
+    """Sign-in credentials: an e-mail address and password, an API key of the organisation, or a sign-in link."""
 
     email: Annotated[Annotated[str, Meta(max_length=320)] | None, Meta(description="e-mail address")] = None
     password: Annotated[Annotated[str, Meta(max_length=256)] | None, Meta(description="password")] = None
     api_key: Annotated[
         Annotated[str, Meta(max_length=512)] | None, Meta(description="an API key of the organisation")
     ] = None
+    sign_in_token: Annotated[
+        Annotated[str, Meta(max_length=128)] | None, Meta(description="the secret of a sign-in link, which works once")
+    ] = None
 
 
 ERROR_DESCRIPTIONS = {
-    401: "The password or the key is wrong, or no user has this e-mail address.",
+    401: "The password or the key is wrong, no user has this e-mail address, or the link was used or has expired.",
     403: "Keys of workspaces cannot sign in.",
 }
 
@@ -78,6 +82,8 @@ async def sign_in(
     async with office.write_session_as(caller, about) as session:
         if data.api_key is not None:
             await identities.authenticate_uncached(session.connection, PresentedCredential("key", data.api_key.strip()))
+        elif data.sign_in_token is not None:
+            await use_link(session.connection, data.sign_in_token)
         else:
             await passwords.reject_changed_password(session.connection, caller.id, password_hash)
         seconds = session_ttl_seconds(await organisation_rules(session))
@@ -106,8 +112,17 @@ async def sign_out(work: NamedDependency[RequestContext], office: NamedDependenc
 async def _authenticate(
     data: SignIn, address: str, services: Services, passwords: PasswordService, identities: CallerAuthenticator
 ) -> tuple[Caller, str]:
-    """Returns the caller who signs in, and the password hash that was checked; the hash is empty for a key."""
-    if data.api_key is not None and data.email is None and data.password is None:
+    """Returns the caller who signs in, and the password hash that was checked; empty for a key or a link."""
+    given = {name for name in SignIn.__struct_fields__ if getattr(data, name) is not None}
+    if data.sign_in_token is not None and given == {"sign_in_token"}:
+        await passwords.throttle.wait_for_turn(None, address)
+        try:
+            async with services.database.read_connection() as connection:
+                return await find_user_of_link(connection, data.sign_in_token), ""
+        except UnauthorisedError:
+            passwords.throttle.record_failure(None, address)
+            raise
+    if data.api_key is not None and given == {"api_key"}:
         await passwords.throttle.wait_for_turn(None, address)
         try:
             caller = await identities.authenticate(PresentedCredential("key", data.api_key.strip()))
@@ -117,8 +132,8 @@ async def _authenticate(
         if caller.type != "organisation-service" or caller.by != "key":
             raise ForbiddenError("only a key of the organisation can sign in; keys of workspaces are for requests")
         return caller, ""
-    if data.email is None or data.password is None or data.api_key is not None:
-        raise field_error("", "needs either email and password, or api_key")
+    if data.email is None or data.password is None or given != {"email", "password"}:
+        raise field_error("", "needs either email and password, or api_key, or sign_in_token")
     email = data.email.lower()
     async with services.database.read_connection() as connection:
         row = (await connection.execute(select(users).where(users.c.email == email))).mappings().first()

@@ -1,0 +1,324 @@
+"""Checks of an installation: everything that a gateway needs, each with what to do if it is missing.
+
+Nothing is created or changed, except for the probe that a bucket needs to show that it can be written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import shutil
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from sqlalchemy import select, text
+
+from penstock import engine, listen
+from penstock.blobs.store import open_blob_store, open_body_bucket
+from penstock.errors import PenstockError, UnavailableError
+from penstock.fetch import FETCH_ERRORS, Fetcher, FetchRequest
+from penstock.jobs.prepare import open_database
+from penstock.logs.engines.clickhouse_client import ClickHouseClient, parse_url
+from penstock.logs.engines.protocol import LogEngineError
+from penstock.secrets.references import resolve_master_key
+from penstock.secrets.vault import Vault, has_data_keys, load_master_keys
+from penstock.settings import MASTER_KEY_FILE, read_toml_file
+from penstock.snapshot.build import build_valid_snapshot, find_missing_providers
+from penstock.snapshot.redis_notifier import fetch_redis_time
+from penstock.store.migrate import current_revision, newest_revision
+from penstock.store.tables import integrations
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from penstock.settings import Settings
+    from penstock.store.database import Database
+
+MEBIBYTE = 1024 * 1024
+FEW_BYTES, TOO_FEW_BYTES = 2048 * MEBIBYTE, 100 * MEBIBYTE
+# Time limit of each check that asks another machine, and the most provider hosts that are asked.
+CHECK_SECONDS, MAX_HOSTS = 5.0, 20
+# A clock that differs by more makes tokens and signatures of clouds invalid.
+MAX_CLOCK_SECONDS = 5.0
+# Each client may need a connection to a provider as well; the rest is for files and workers.
+MIN_OPEN_FILES = 4096
+
+Status = Literal["ok", "warning", "failed", "skipped"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Result of one check. `hint` says what to do about a warning or a failure."""
+
+    name: str
+    status: Status
+    message: str
+    hint: str = ""
+
+
+Findings = list[Finding]
+
+
+async def examine(settings: Settings, *, offline: bool = False) -> Findings:
+    """Runs all checks. With `offline`, no other machine is asked except the store, Redis and the log store."""
+    findings = [
+        *_run_check("configuration", lambda: _check_configuration(settings)),
+        *_run_check("open files", lambda: _check_open_files(settings)),
+        *_run_check("folders", lambda: _check_folders(settings)),
+        *_run_check("port", lambda: _check_port(settings)),
+    ]
+    hosts = _hosts_of_file(settings)
+    database = open_database(settings) if settings.store_url else None
+    try:
+        if database:
+            findings += await _await_check("store", lambda: _check_store(settings, database))
+            hosts |= await _hosts_of_store(database)
+        else:
+            why = "there is no store; keys, providers and configs come from the settings file"
+            findings.append(Finding("store", "skipped", why))
+    finally:
+        if database:
+            await database.close()
+    findings += await _await_check("redis", lambda: _check_redis(settings))
+    findings += await _await_check("log store", lambda: _check_log_store(settings))
+    findings += await _await_check("buckets", lambda: _check_buckets(settings))
+    if offline:
+        findings.append(Finding("providers", "skipped", "--offline: no provider was asked"))
+    else:
+        findings += await _check_providers(settings, hosts)
+    return findings
+
+
+def _run_check(name: str, check: Callable[[], Iterable[Finding]]) -> Findings:
+    try:
+        return list(check())
+    except (PenstockError, OSError) as error:
+        return [_failure(name, error)]
+
+
+async def _await_check(name: str, check: Callable[[], Awaitable[Findings]]) -> Findings:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS * 2):
+            return await check()
+    except TimeoutError:
+        return [Finding(name, "failed", f"no answer within {CHECK_SECONDS * 2:.0f} s")]
+    except (PenstockError, OSError) as error:
+        return [_failure(name, error)]
+
+
+def _failure(name: str, error: Exception) -> Finding:
+    message, _, hint = str(error).replace("\n", " ").partition("; hint: ")
+    return Finding(name, "failed", message, hint)
+
+
+def _check_configuration(settings: Settings) -> Iterable[Finding]:
+    snapshot = build_valid_snapshot(settings)
+    source = "no settings file: defaults and environment variables"
+    message = f"{settings.file}: {snapshot.keys} keys are in it" if settings.file else source
+    yield Finding("settings", "ok", message)
+    listen.check_open_host(settings, snapshot.keys)
+    for problem in find_missing_providers(settings) if settings.store_url is None else ():
+        yield Finding("settings", "warning", str(problem), "add the provider to the settings file")
+
+
+def _check_open_files(settings: Settings) -> Iterable[Finding]:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard >= 2 * settings.server.connections:
+        yield Finding("open files", "ok", f"the limit allows {settings.server.connections:,} connections per worker")
+        return
+    status: Status = "warning" if hard >= MIN_OPEN_FILES else "failed"
+    message = f"the limit of {hard:,} open files allows about {hard // 2:,} connections per worker"
+    yield Finding("open files", status, message, "raise it: `ulimit -Hn 1048576`, or LimitNOFILE= in a systemd unit")
+
+
+def _check_folders(settings: Settings) -> Iterable[Finding]:
+    folders = {
+        os.path.dirname(os.path.abspath(settings.records.path)): "records",
+        settings.log_store_folder: "log store",
+    }
+    if settings.store.data_dir:
+        folders[settings.store.data_dir] = "data"
+    if settings.files.folder:
+        folders[settings.files.folder] = "files"
+    for folder, purpose in folders.items():
+        yield _check_folder(folder, purpose)
+    key_file = Path(settings.store.master_key_file or settings.sibling_path(MASTER_KEY_FILE))
+    if not settings.store.master_key and key_file.exists() and stat.S_IMODE(key_file.stat().st_mode) & 0o077:
+        yield Finding(
+            "master key", "failed", f"other users of this machine can read {key_file}", f"chmod 600 {key_file}"
+        )
+
+
+def _check_folder(folder: str, purpose: str) -> Finding:
+    existing = Path(folder)
+    while not existing.exists():
+        existing = existing.parent
+    name = f"folder of {purpose}"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding(name, "failed", f"{existing} cannot be written", "change its owner, or choose another folder")
+    free = shutil.disk_usage(existing).free
+    message = f"{folder}: {free // MEBIBYTE:,} MiB are free"
+    if free < FEW_BYTES:
+        hint = "free disk space; when the disk is full, records wait in memory and then get lost"
+        return Finding(name, "failed" if free < TOO_FEW_BYTES else "warning", message, hint)
+    return Finding(name, "ok", message)
+
+
+def _check_port(settings: Settings) -> Iterable[Finding]:
+    address = f"{settings.server.host} port {settings.server.port}"
+    probe = listen.request_ready(settings)
+    if probe is None:
+        yield Finding("port", "ok", f"nothing listens on {address} yet")
+        return
+    with probe:
+        probe.settimeout(CHECK_SECONDS)
+        try:
+            response = probe.recv(64)
+        except TimeoutError:
+            response = b""
+    if response.startswith(b"HTTP/1.1 200"):
+        yield Finding("port", "ok", f"a gateway is ready on {address}")
+    elif response.startswith(b"HTTP/1.1 503"):
+        yield Finding("port", "warning", f"a gateway on {address} is not ready", "see its log, and GET /v1/health")
+    else:
+        hint = "stop it, or choose another port: server.port"
+        yield Finding("port", "failed", f"another program listens on {address}", hint)
+
+
+async def _check_store(settings: Settings, database: Database) -> Findings:
+    revision, newest = await current_revision(database), newest_revision()
+    kind = "SQLite" if database.embedded else "PostgreSQL"
+    found = [Finding("store", "ok", f"{kind}; its tables are at revision {revision}")]
+    if revision is None:
+        return [Finding("store", "failed", f"{kind}; it has no tables", "penstock init")]
+    if revision != newest:
+        hint = "penstock migrate; if a newer release made these tables, install that release"
+        found = [
+            Finding("store", "failed", f"{kind}; revision {revision} is not {newest}, which this release needs", hint)
+        ]
+    elif await has_data_keys(database):
+        key = load_master_keys(await resolve_master_key(settings))
+        async with database.read_connection() as connection:
+            await Vault(key).load(connection)
+        found.append(Finding("master key", "ok", "it decrypts the stored credentials"))
+    if not database.embedded:
+        async with database.read_connection() as connection:
+            query = text("SELECT extract(epoch FROM clock_timestamp())")
+            found.append(_compare_clock("PostgreSQL", float(await connection.scalar(query) or 0)))
+    return found
+
+
+async def _check_redis(settings: Settings) -> Findings:
+    if settings.redis.url is None:
+        return [Finding("redis", "skipped", "redis.url is not set; nothing is shared between nodes")]
+    try:
+        clock = await fetch_redis_time(settings.redis.url.reveal(), settings.upstream.tls_ca)
+    except UnavailableError as error:
+        hint = "check redis.url; requests go on without Redis meanwhile"
+        return [Finding("redis", "failed", error.message, hint)]
+    return [Finding("redis", "ok", "it answers"), _compare_clock("Redis", clock)]
+
+
+async def _check_log_store(settings: Settings) -> Findings:
+    if not settings.records.enabled or not settings.log_store.enabled:
+        return [Finding("log store", "skipped", "records.enabled or log_store.enabled is false; no logs are stored")]
+    url = settings.log_store.clickhouse_url
+    if url is None:
+        return [Finding("log store", "ok", f"embedded, in {settings.log_store_folder}")]
+
+    def ask() -> float:
+        client = ClickHouseClient(parse_url(url.reveal()))
+        try:
+            (row,) = client.query("SELECT toUnixTimestamp(now())", {}, CHECK_SECONDS, memory_bytes=64 * MEBIBYTE)
+            return float(row[0])
+        finally:
+            client.close()
+
+    try:
+        clock = await asyncio.to_thread(ask)
+    except (LogEngineError, OSError, ValueError) as error:
+        hint = "check log_store.url; records wait in the spool meanwhile"
+        return [Finding("log store", "failed", f"ClickHouse does not answer ({type(error).__name__})", hint)]
+    return [Finding("log store", "ok", "ClickHouse answers"), _compare_clock("ClickHouse", clock)]
+
+
+async def _check_buckets(settings: Settings) -> Findings:
+    stores = {"files.store": open_blob_store(settings), "log_store.bodies": open_body_bucket(settings)}
+    found: Findings = []
+    for setting, store in stores.items():
+        probe = getattr(store, "probe", None)
+        if store is None or probe is None:
+            continue
+        try:
+            await probe()
+            found.append(Finding(setting, "ok", "the bucket can be written"))
+        except PenstockError as error:
+            found.append(_failure(setting, error))
+        finally:
+            await store.close()
+    return found
+
+
+def _hosts_of_file(settings: Settings) -> set[str]:
+    """Returns the base URLs of the providers in the settings file."""
+    document = read_toml_file(settings.file) if settings.file else {}
+    rows: list[dict[str, Any]] = document.get("providers", [])
+    return {url for row in rows if (url := base_url(row.get("provider"), row.get("custom_host")))}
+
+
+async def _hosts_of_store(database: Database) -> set[str]:
+    """Returns the base URLs of the integrations. The store was checked before, so its failures are reported already."""
+    query = select(integrations.c.ai_provider_id, integrations.c.configurations).where(
+        integrations.c.status == "active"
+    )
+    try:
+        async with database.read_connection() as connection:
+            rows = (await connection.execute(query)).all()
+    except PenstockError:
+        return set()
+    return {url for row in rows if (url := base_url(row.ai_provider_id, row.configurations.get("custom_host")))}
+
+
+def base_url(provider: object, custom_host: object) -> str | None:
+    """Returns the base URL of a saved provider; `None` if it depends on a region or an account."""
+    if custom_host:
+        return str(custom_host)
+    urls = {row["slug"]: row["base_url"] for row in engine.catalogue()}
+    url = str(urls.get(str(provider), ""))
+    return url if url.startswith("http") and "{" not in url else None
+
+
+async def _check_providers(settings: Settings, urls: set[str]) -> Findings:
+    origins = sorted({f"{parts.scheme}://{parts.netloc}" for url in urls if (parts := urlsplit(url)).hostname})
+    if not origins:
+        return [Finding("providers", "skipped", "no saved provider has a fixed host")]
+    found = await asyncio.gather(*(_check_provider(settings, origin) for origin in origins[:MAX_HOSTS]))
+    skipped = len(origins) - MAX_HOSTS
+    rest = [Finding("providers", "skipped", f"{skipped} more hosts were not asked")] if skipped > 0 else []
+    return [*(finding for findings in found for finding in findings), *rest]
+
+
+async def _check_provider(settings: Settings, origin: str) -> Findings:
+    name = f"provider {urlsplit(origin).netloc}"
+    fetcher = Fetcher(settings)
+    try:
+        # Any status will do: it shows that the name resolves, that the port is open, and that TLS works.
+        response = await fetcher.send(FetchRequest(url=f"{origin}/", method="HEAD", seconds=CHECK_SECONDS))
+    except FETCH_ERRORS as error:
+        why = str(error) or type(error).__name__
+        hint = "check the network, the proxy (HTTPS_PROXY), the certificates (upstream.tls_ca) and TRUSTED_CUSTOM_HOSTS"
+        return [Finding(name, "failed", f"it cannot be reached: {why}", hint)]
+    return [Finding(name, "ok", f"it answers with status {response.status}")]
+
+
+def _compare_clock(server: str, seconds: float) -> Finding:
+    difference = time.time() - seconds
+    message = f"this machine and {server} differ by {abs(difference):.1f} s"
+    if abs(difference) > MAX_CLOCK_SECONDS:
+        hint = "synchronise the clocks, for example with chrony; tokens and signatures become invalid"
+        return Finding("clock", "failed", message, hint)
+    return Finding("clock", "ok", message)

@@ -1,0 +1,213 @@
+"""Checks of `penstock doctor`: what each finds, and that no password is in what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.server
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from penstock import cli
+from penstock.jobs import doctor
+from penstock.jobs.prepare import initialise_store
+from penstock.settings import load_settings
+from penstock.settings.secret import Secret
+from penstock.store.database import Database
+from penstock.store.migrate import migrate
+from tests.founded import PATIENT_STORE
+from tests.processes import free_port
+from tests.redis_server import RedisServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.settings import Settings
+
+PASSWORD = "password-that-nobody-may-see"
+
+
+def load(folder: Path, text: str = "", **env: str) -> Settings:
+    file = folder / "penstock.toml"
+    file.write_text(text or f"[server]\nport = {free_port()}\n")
+    given = {"PENSTOCK_STORE_DATA_DIR": str(folder / "data"), "PENSTOCK_SERVER_PORT": str(free_port()), **env}
+    return load_settings(str(file), given)
+
+
+def examine(settings: Settings, *, offline: bool = True) -> dict[str, doctor.Finding]:
+    return {finding.name: finding for finding in asyncio.run(doctor.examine(settings, offline=offline))}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings of a gateway with an embedded store."""
+    found = load(tmp_path)
+    initialise_store(found, None)
+    return found
+
+
+def test_complete_installation_has_no_failure(settings: Settings):
+    found = examine(settings)
+    assert not [finding for finding in found.values() if finding.status == "failed"]
+    assert {name: found[name].status for name in ("settings", "store", "master key", "port", "log store")} == (
+        dict.fromkeys(("settings", "store", "master key", "port", "log store"), "ok")
+    )
+    assert (found["redis"].status, found["providers"].status) == ("skipped", "skipped")
+
+
+def test_nothing_is_created(tmp_path: Path):
+    found = examine(load(tmp_path))
+    assert found["store"].status == "skipped"
+    assert [path.name for path in tmp_path.iterdir()] == ["penstock.toml"]
+
+
+def test_old_revision_and_open_key_file_are_reported(settings: Settings):
+    data = Path(settings.store.data_dir)
+
+    async def go_back() -> None:
+        database = Database(PATIENT_STORE, Secret(f"sqlite:///{data}/penstock.db"))
+        await migrate(database, "0017_policies")
+        await database.close()
+
+    asyncio.run(go_back())
+    (data / "penstock.key").chmod(0o644)
+    found = examine(settings)
+    assert found["store"].status == "failed"
+    assert "0017_policies" in found["store"].message
+    assert "penstock migrate" in found["store"].hint
+    assert found["master key"].status == "failed"
+    assert found["master key"].hint == f"chmod 600 {data}/penstock.key"
+
+
+def test_another_master_key_is_reported(settings: Settings):
+    (Path(settings.store.data_dir) / "penstock.key").write_bytes(base64.b64encode(b"2" * 32))
+    found = examine(settings)["store"]
+    assert found.status == "failed"
+    assert "another master key" in found.message
+    assert "copy penstock.key" in found.hint
+
+
+def test_full_disk_is_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor, "FEW_BYTES", 1 << 60)
+    assert examine(settings)["folder of data"].status == "warning"
+    monkeypatch.setattr(doctor, "TOO_FEW_BYTES", 1 << 60)
+    assert examine(settings)["folder of data"].status == "failed"
+
+
+def test_program_on_the_port_is_reported(settings: Settings):
+    with socket.create_server(("127.0.0.1", settings.server.port)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(1024)
+                connection.sendall(b"SSH-2.0\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        found = examine(settings)["port"]
+    assert (found.status, found.message.startswith("another program")) == ("failed", True)
+
+
+def test_redis_is_asked_and_its_password_is_not_shown(tmp_path: Path):
+    server = RedisServer(tmp_path)
+    try:
+        found = examine(load(tmp_path, REDIS_URL=server.url))
+        assert (found["redis"].status, found["clock"].status) == ("ok", "ok")
+    finally:
+        server.stop()
+    away = examine(load(tmp_path, REDIS_URL=f"redis://user:{PASSWORD}@127.0.0.1:{free_port()}/0"))["redis"]
+    assert away.status == "failed"
+    assert PASSWORD not in repr(away)
+
+
+def test_databases_that_do_not_answer_are_reported_without_passwords(tmp_path: Path):
+    found = examine(
+        load(
+            tmp_path,
+            PENSTOCK_STORE_URL=f"postgresql://user:{PASSWORD}@127.0.0.1:{free_port()}/db",
+            PENSTOCK_STORE_MASTER_KEY=base64.b64encode(b"1" * 32).decode(),
+            PENSTOCK_LOG_STORE_URL=f"clickhouse://user:{PASSWORD}@127.0.0.1:{free_port()}/db",
+        )
+    )
+    assert (found["store"].status, found["log store"].status) == ("failed", "failed")
+    assert PASSWORD not in repr(found)
+
+
+def test_clock_that_differs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor, "MAX_CLOCK_SECONDS", -1.0)
+    server = RedisServer(tmp_path)
+    try:
+        found = examine(load(tmp_path, REDIS_URL=server.url))["clock"]
+    finally:
+        server.stop()
+    assert (found.status, "synchronise" in found.hint) == ("failed", True)
+
+
+class Provider(http.server.BaseHTTPRequestHandler):
+    """A provider that rejects every request, as one does without a key."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(401)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def provider() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def provider_table(url: str) -> str:
+    return f'[[providers]]\nslug = "own"\nprovider = "openai"\napi_key = "sk-0123456789"\ncustom_host = "{url}/v1"\n'
+
+
+def test_hosts_of_providers_are_asked(tmp_path: Path, provider: str):
+    settings = load(tmp_path, provider_table(provider), TRUSTED_CUSTOM_HOSTS="127.0.0.1")
+    found = examine(settings, offline=False)[f"provider {provider.removeprefix('http://')}"]
+    assert (found.status, found.message) == ("ok", "it answers with status 401")
+
+
+@pytest.mark.parametrize(("trusted", "words"), [("127.0.0.1", "cannot be reached"), ("", "is not allowed")])
+def test_provider_that_cannot_be_reached_is_reported(tmp_path: Path, trusted: str, words: str):
+    url = f"http://127.0.0.1:{free_port()}"
+    settings = load(tmp_path, provider_table(url), **({"TRUSTED_CUSTOM_HOSTS": trusted} if trusted else {}))
+    found = examine(settings, offline=False)[f"provider {url.removeprefix('http://')}"]
+    assert found.status == "failed"
+    assert words in found.message
+    assert "TRUSTED_CUSTOM_HOSTS" in found.hint
+
+
+def test_command_prints_json_and_fails_with_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
+    done = CliRunner().invoke(cli.main, ["doctor", "--offline", "--json"])
+    assert done.exit_code == 1
+    assert {"name", "status", "message", "hint"} == set(json.loads(done.stdout)[0])
+    monkeypatch.delenv("REDIS_URL")
+    done = CliRunner().invoke(cli.main, ["doctor", "--offline"])
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[-1].endswith(" 0 failed, 3 skipped")
+
+
+@pytest.mark.parametrize(
+    ("provider", "custom_host", "url"),
+    [
+        ("openai", None, "https://api.openai.com/v1"),
+        ("openai", "https://ai.example.com/v1", "https://ai.example.com/v1"),
+        ("azure-openai", None, None),
+        ("mock", None, None),
+        ("unknown", None, None),
+    ],
+)
+def test_base_url_is_that_of_the_catalogue_or_a_custom_host(provider: str, custom_host: str | None, url: str | None):
+    assert doctor.base_url(provider, custom_host) == url
