@@ -406,7 +406,7 @@ def providers_page() -> str:
         "used.",
         "## Prefill: resuming a partial response",
         "The models of these providers can continue a partial response (`recovery: continue`, "
-        "[reliability.md](reliability.md#stream-recovery)). The last column is the field that marks the message as "
+        "[stream recovery](stream-recovery.md)). The last column is the field that marks the message as "
         "partial. The gateway sends the same field for models for which a config sets `prefill`.",
         render_table(["name", "models", "field"], prefill_rows()),
         "## Options",
