@@ -540,10 +540,20 @@ def openapi_json() -> str:
     return json.dumps(json.loads(printed), indent=2, sort_keys=True) + "\n"
 
 
+def llms_text() -> str:
+    """Returns the list of all pages for language models, one line each, from the index of the documentation."""
+    source = (DOCS_DIR / "README.md").read_text()
+    sections = re.findall(r"^## .*?(?=^## |^Machine-readable|\Z)", source, re.DOTALL | re.MULTILINE)
+    lines = [re.sub(r"\n +", " ", section).rstrip() for section in sections]
+    summary = "> AI gateway: one address in front of every model provider, with routing, limits, costs and logs."
+    return "\n\n".join(["# Penstock", summary, *lines]) + "\n"
+
+
 PAGES = {
     # In editors it completes and checks configs.
     "config.schema.json": lambda: json.dumps(engine.config_schema(), indent=2, ensure_ascii=False) + "\n",
     "errors.md": errors_page,
+    "llms.txt": llms_text,
     "guardrail-checks.md": lambda: render_page("Guardrail checks", *check_sections(engine.guardrail_checks())),
     "log-fields.md": lambda: render_page("Log fields", *columns.render_markdown()),
     "openapi.json": openapi_json,
