@@ -111,7 +111,7 @@ def errors_page() -> str:
         "A successful response that the gateway translates or normalises must be valid for its provider. If it is not, "
         "or if it is an HTML page (`text/html`), the error is `invalid_response` with the provider's status. "
         "A response that is forwarded unchanged need not be JSON. [translation.md](translation.md#errors) says more.",
-        "The following errors are the gateway's own.",
+        "The following errors are the gateway's own. [troubleshooting.md](troubleshooting.md) says what to do.",
         "## Requests to models",
         "The body has the error format of the client's API. Words in braces stand for values.",
         render_table(["code", "status", "message"], sorted(data_plane_errors(CORE_SRC))),
@@ -359,7 +359,8 @@ def providers_page() -> str:
     return render_page(
         "Providers",
         "Use these names in `x-gateway-provider` and in configs. If no address is listed, `x-gateway-custom-host`, an "
-        "option or a setting defines it.",
+        "option or a setting defines it. The [index](README.md#connect-a-provider) lists pages about single providers: "
+        "how to save their credentials, and their model names.",
         render_table(["name", "API format", "address"], rows),
         "## Operations",
         "The gateway forwards these operations to each provider ([routes.md](routes.md)). Any other operation returns "

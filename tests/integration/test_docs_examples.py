@@ -8,6 +8,8 @@ import json
 import os
 import re
 import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,8 +28,6 @@ from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_
 from tests.processes import wait_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.gateway import Mock
     from tests.integration.managed import Client
 
@@ -41,6 +41,7 @@ OTHER_PAGES = {
         "analytics", "batches", "guardrails", "logs", "management", "monitoring", "opentelemetry", "policies", "prompts",
     )
 }  # fmt: skip
+RUNNABLE_COMMANDS = ("curl ", "penstock keys create ")
 KEY_HEADERS = ("x-gateway-api-key:", "authorization:", "x-api-key:")
 EXPORT_PATTERN = re.compile(rf"^export (\w+)={PLACEHOLDER}  # (.*)$", re.MULTILINE)
 # A provider that the pages use and do not save themselves.
@@ -61,7 +62,7 @@ def command_lines(example: Example) -> list[str]:
 
 def is_runnable(example: Example) -> bool:
     """Returns true if a block consists of requests and exports, and of nothing that a test cannot run."""
-    return example.language == "sh" and all(line.startswith("curl ") for line in command_lines(example))
+    return example.language == "sh" and all(line.startswith(RUNNABLE_COMMANDS) for line in command_lines(example))
 
 
 PAGES = [page for page in pages_with("sh") if page not in OTHER_PAGES]
@@ -88,7 +89,8 @@ class PageRun:
             "the key", lambda: send_raw_request(self.url, CHAT_PATH, chat_body(), headers).status == 200 or None, 5
         )
         self.env = {
-            "PATH": os.environ["PATH"],
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PENSTOCK_URL": self.url,
             "CURL_HOME": str(folder),
             "PENSTOCK_ADMIN_KEY": admin.key,
             "PENSTOCK_API_KEY": key,
@@ -109,6 +111,9 @@ class PageRun:
         if not commands:
             return []
         assert len(commands) == 1, f"{self.page}: one request in a block, so that its response can be shown"
+        if not commands[0].startswith("curl "):
+            self.run_shell(commands[0])
+            return []
         status, headers, output = self.send(commands[0])
         if expected is None:
             return [] if status < 400 else [f"status {status}: {output}"]
@@ -132,6 +137,15 @@ class PageRun:
         if '"configurations"' not in command:
             host = json.dumps({"custom_host": f"{self.mock_url}/v1"})
             command = re.sub(r'("ai_provider_id": "(?:openai|anthropic)")', rf'\1, "configurations": {host}', command)
+        output = self.run_shell(command)
+        status_line, *head = (self.folder / "head.txt").read_text().strip().splitlines()
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head)}
+        body = output.replace("\r\n", "\n").partition("\n\n")[2] if " -i" in command else output
+        self.body = json.loads(body) if headers.get("content-type", "").startswith("application/json") else None
+        return int(status_line.split()[1]), headers, output
+
+    def run_shell(self, command: str) -> str:
+        """Runs a command as a reader does; returns its output."""
         done = subprocess.run(
             ["/bin/bash", "-c", command],
             check=False,
@@ -143,11 +157,7 @@ class PageRun:
             cwd=self.folder,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        status_line, *head = (self.folder / "head.txt").read_text().strip().splitlines()
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head)}
-        body = done.stdout.replace("\r\n", "\n").partition("\n\n")[2] if " -i" in command else done.stdout
-        self.body = json.loads(body) if headers.get("content-type", "").startswith("application/json") else None
-        return int(status_line.split()[1]), headers, done.stdout
+        return done.stdout
 
 
 def test_pages_with_commands_are_known():
