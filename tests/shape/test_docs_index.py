@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from penstock import engine
 from tests.doc_examples import DOCUMENTS
 from tests.shape.repository import read_text
 
@@ -14,6 +15,8 @@ INDEX = "docs/README.md"
 DEPLOYMENT_PAGES = re.compile(r"docs/(deploy|upgrade|sizing|migrat)[\w-]*\.md")
 INDEX_ENTRY = re.compile(r"^- \[(?P<title>[^\]]+)\]\((?P<page>[^)]+)\): (?P<description>.+)$", re.MULTILINE)
 MAX_PAGE_LINES = 200
+# Headers on pages of providers that are not options of a provider.
+GENERAL_HEADERS = {"x-gateway-provider", "x-gateway-custom-host", "x-gateway-not-translated"}
 # What people type into a search box, and a page that must answer it.
 SEARCHES = {
     "401": "troubleshooting", "429": "troubleshooting", "A/B test": "load-balancing", "Anthropic": "providers/anthropic",
@@ -65,3 +68,24 @@ def test_usual_word_leads_to_a_heading(word: str, page: str):
 def test_new_pages_are_short():
     written = {f"docs/{page}.md" for page in SEARCHES.values()} - {"docs/clients.md"}
     assert not [page for page in written if len(read_text(page).splitlines()) > MAX_PAGE_LINES]
+
+
+@pytest.mark.parametrize("document", [path for path in DOCUMENTS if path.startswith("docs/providers/")])
+def test_provider_page_names_existing_headers(document: str):
+    text = read_text(document)
+    named = set(re.findall(r'"ai_provider_id": "([\w-]+)"', text)) | set(
+        re.findall(r'^provider = "(.+)"', text, re.MULTILINE)
+    )
+    rows = {row["slug"]: row for row in engine.catalogue()}
+    assert named
+    assert named <= set(rows)
+    headers = {f"x-gateway-{header}" for name in named for _, header in rows[name]["options"]}
+    shown = set(re.findall(r"`(x-gateway-[\w-]+)`", text)) - GENERAL_HEADERS
+    assert not shown - headers
+
+
+def test_troubleshooting_page_names_existing_error_codes():
+    section = read_text("docs/troubleshooting.md").split("## 502 and 503")[1].split("\n## ")[0]
+    codes = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert len(codes) > 5
+    assert not [code for code in codes if f"| `{code}` | " not in read_text("docs/errors.md")]
