@@ -111,7 +111,7 @@ def errors_page() -> str:
         "A successful response that the gateway translates or normalises must be valid for its provider. If it is not, "
         "or if it is an HTML page (`text/html`), the error is `invalid_response` with the provider's status. "
         "A response that is forwarded unchanged need not be JSON. [translation.md](translation.md#errors) says more.",
-        "The following errors are the gateway's own.",
+        "The following errors are the gateway's own. [troubleshooting.md](troubleshooting.md) says what to do.",
         "## Requests to models",
         "The body has the error format of the client's API. Words in braces stand for values.",
         render_table(["code", "status", "message"], sorted(data_plane_errors(CORE_SRC))),
@@ -359,7 +359,8 @@ def providers_page() -> str:
     return render_page(
         "Providers",
         "Use these names in `x-gateway-provider` and in configs. If no address is listed, `x-gateway-custom-host`, an "
-        "option or a setting defines it.",
+        "option or a setting defines it. The [index](README.md#connect-a-provider) lists pages about single providers: "
+        "how to save their credentials, and their model names.",
         render_table(["name", "API format", "address"], rows),
         "## Operations",
         "The gateway forwards these operations to each provider ([routes.md](routes.md)). Any other operation returns "
@@ -406,7 +407,7 @@ def providers_page() -> str:
         "used.",
         "## Prefill: resuming a partial response",
         "The models of these providers can continue a partial response (`recovery: continue`, "
-        "[reliability.md](reliability.md#stream-recovery)). The last column is the field that marks the message as "
+        "[stream recovery](stream-recovery.md)). The last column is the field that marks the message as "
         "partial. The gateway sends the same field for models for which a config sets `prefill`.",
         render_table(["name", "models", "field"], prefill_rows()),
         "## Options",
@@ -540,10 +541,20 @@ def openapi_json() -> str:
     return json.dumps(json.loads(printed), indent=2, sort_keys=True) + "\n"
 
 
+def llms_text() -> str:
+    """Returns the list of all pages for language models, one line each, from the index of the documentation."""
+    source = (DOCS_DIR / "README.md").read_text()
+    sections = re.findall(r"^## .*?(?=^## |^Machine-readable|\Z)", source, re.DOTALL | re.MULTILINE)
+    lines = [re.sub(r"\n +", " ", section).rstrip() for section in sections]
+    summary = "> AI gateway: one address in front of every model provider, with routing, limits, costs and logs."
+    return "\n\n".join(["# Penstock", summary, *lines]) + "\n"
+
+
 PAGES = {
     # In editors it completes and checks configs.
     "config.schema.json": lambda: json.dumps(engine.config_schema(), indent=2, ensure_ascii=False) + "\n",
     "errors.md": errors_page,
+    "llms.txt": llms_text,
     "guardrail-checks.md": lambda: render_page("Guardrail checks", *check_sections(engine.guardrail_checks())),
     "log-fields.md": lambda: render_page("Log fields", *columns.render_markdown()),
     "openapi.json": openapi_json,

@@ -38,10 +38,10 @@ _URL_OPTION = click.option(
 )
 _API_KEY_OPTION = click.option(
     "--api-key",
-    envvar=["PENSTOCK_API_KEY", "PENSTOCK_ADMIN_KEY"],
+    envvar=["PENSTOCK_ADMIN_KEY", "PENSTOCK_API_KEY"],
     required=True,
     show_envvar=True,
-    help="API key; prefer PENSTOCK_API_KEY, because other users of this machine can see command lines.",
+    help="API key; prefer PENSTOCK_ADMIN_KEY, because other users of this machine can see command lines.",
 )
 
 

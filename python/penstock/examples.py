@@ -8,11 +8,11 @@ EXAMPLE_MESSAGE = {"role": "user", "content": "Say hello"}
 
 
 def format_examples(url: str, *, key_needed: bool, demo_key: str | None = None) -> list[str]:
-    """Returns a title line and a command line for each example. The first sets `PENSTOCK_KEY` to the demo key."""
-    key = ['-H "x-gateway-api-key: $PENSTOCK_KEY"'] if key_needed else []
+    """Returns a title line and a command line for each example. The first sets `PENSTOCK_API_KEY` to the demo key."""
+    key = ['-H "x-gateway-api-key: $PENSTOCK_API_KEY"'] if key_needed else []
     chat: dict[str, object] = {"model": "mock", "messages": [EXAMPLE_MESSAGE]}
     tries = [
-        *([("key of the demo workspace", f"export PENSTOCK_KEY={demo_key}")] if demo_key else []),
+        *([("key of the demo workspace", f"export PENSTOCK_API_KEY={demo_key}")] if demo_key else []),
         ("chat completion", _curl_command(f"{url}/v1/chat/completions", chat, key)),
         (
             "streamed chat completion",
@@ -34,7 +34,7 @@ def _curl_command(url: str, body: dict[str, object], options: list[str]) -> str:
 
 def _sdk_command(url: str, *, key_needed: bool) -> str:
     headers = '{"x-gateway-provider": "mock"'
-    headers += ', "x-gateway-api-key": os.environ["PENSTOCK_KEY"]}' if key_needed else "}"
+    headers += ', "x-gateway-api-key": os.environ["PENSTOCK_API_KEY"]}' if key_needed else "}"
     return (
         f"sdk/bin/python -c 'import os, openai; "
         f'client = openai.OpenAI(base_url="{url}/v1", api_key="none", default_headers={headers}); '

@@ -195,7 +195,7 @@ def test_commands_accept_v1_urls_and_escape_names_in_paths(admin: Client):
     assert "admin" in run_command(admin, "keys", "list", "--url", f"{admin.gateway.base_url}/v1")
     for name in ("../..", "..", "a/../b", "ä?x"):
         assert "penstock: GET /v1/configs/" in run_command(admin, "config", "show", name, status=1)
-    assert "env var: 'PENSTOCK_API_KEY'" in run_command(Client(admin.gateway, ""), "keys", "list", status=2)
+    assert "env var: 'PENSTOCK_ADMIN_KEY'" in run_command(Client(admin.gateway, ""), "keys", "list", status=2)
     assert "the key is not allowed: expected ASCII" in run_command(
         Client(admin.gateway, "schlüssel"), "keys", "list", status=1
     )

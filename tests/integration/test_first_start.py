@@ -47,7 +47,7 @@ class FirstStart:
 
     @property
     def demo_key(self) -> str:
-        return self.printed(r"^export PENSTOCK_KEY=(\S+)$")
+        return self.printed(r"^export PENSTOCK_API_KEY=(\S+)$")
 
     @property
     def sign_in_token(self) -> str:
@@ -183,7 +183,7 @@ def test_start_without_the_mock_provider_makes_no_demo(tmp_path: Path):
     try:
         workspaces = started.get("/v1/workspaces", started.admin_key).json()["data"]
         assert [workspace["name"] for workspace in workspaces] == ["Shared"]
-        assert "PENSTOCK_KEY" not in started.output
+        assert "PENSTOCK_API_KEY" not in started.output
     finally:
         assert started.program.stop() == 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import subprocess
@@ -16,16 +15,22 @@ import msgspec
 import pytest
 
 from penstock import engine, examples
+from penstock.pricing import price_book
 from penstock.settings import Settings, iter_setting_specs, load_settings
 from penstock.settings.jwt import Jwt, parse_issuers, validate_jwt
 from penstock.settings.monitoring import Metrics, validate_metrics
 from penstock.snapshot.build import build_valid_snapshot
+from tests.doc_examples import config_examples, page_examples, pages_with
 from tests.shape.repository import ROOT, files_under, make_targets, read_text, repository_files
 
 if TYPE_CHECKING:
     from penstock.errors import Problem
 
 DOCUMENTS = [path.as_posix() for path in files_under(".", ".md")]
+# Their TOML examples have tests of their own.
+OTHER_TOML_PAGES = {"docs/clients.md", "docs/monitoring.md", "docs/batches.md"}
+# Only the settings of Codex have this key; `tests/e2e/test_docs_snippets.py` uses them.
+CODEX_MARK = "model_provider ="
 
 
 def fenced_lines(document: str) -> list[str]:
@@ -191,9 +196,7 @@ def test_every_document_is_reachable_from_the_readme():
         seen.add(document := ahead.pop())
         ahead |= linked_documents(document) - seen
     assert not {path for path in DOCUMENTS if path.startswith("docs/")} - seen
-    # The pages for users and contributors are one click away.
-    assert not {path for path in DOCUMENTS if Path(path).parent.as_posix() == "docs"} - linked_documents("README.md")
-    assert "CONTRIBUTING.md" in linked_documents("README.md")
+    assert {"CONTRIBUTING.md", "docs/README.md"} <= linked_documents("README.md")
 
 
 # The hash seed changes the order of sets; the generated pages must not depend on it.
@@ -222,18 +225,30 @@ def test_settings_file_of_the_readme_is_valid(tmp_path: Path, monkeypatch: pytes
     assert build_valid_snapshot(load_settings(str(file), environ)).keys == 1
 
 
-def config_examples(document: str) -> list[str]:
-    """Returns the JSON examples of a document that are configs."""
-    blocks = re.findall(r"```json\n(.*?)```", read_text(document), re.DOTALL)
-    return [block for block in blocks if {"provider", "targets"} & json.loads(block).keys()]
-
-
-@pytest.mark.parametrize("document", ["docs/config.md", "docs/reliability.md", "docs/caching.md"])
+@pytest.mark.parametrize("document", [page for page in pages_with("json") if config_examples(page)])
 def test_config_examples_are_valid(document: str):
-    found = config_examples(document)
-    assert found
-    for example in found:
+    for example in config_examples(document):
         engine.check("config", example.encode())
+
+
+def test_pages_about_routing_have_config_examples():
+    topics = ("config", "fallbacks", "load-balancing", "conditional-routing", "retries", "circuit-breaker", "hedging")
+    assert all(config_examples(f"docs/{topic}.md") for topic in (*topics, "stream-recovery", "caching"))
+
+
+@pytest.mark.parametrize("document", [page for page in pages_with("toml") if page not in OTHER_TOML_PAGES])
+def test_settings_examples_are_valid(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    blocks = [example.text for example in page_examples(document, "toml") if CODEX_MARK not in example.text]
+    assert blocks
+    for block in blocks:
+        file = tmp_path / "penstock.toml"
+        file.write_text(block)
+        environ = dict.fromkeys(re.findall(r"\$\{(\w+)\}", block), "value-of-an-example")
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        settings = load_settings(str(file), environ)
+        build_valid_snapshot(settings)
+        price_book.read_price_rows(str(file))
 
 
 def test_metrics_example_is_valid():

@@ -30,7 +30,7 @@ def test_each_line_is_one_command_with_a_valid_body(key_needed: bool):
 
 def test_demo_key_is_set_first():
     lines = format_examples(BASE_URL, key_needed=True, demo_key="pk-demo")
-    assert lines[1] == "export PENSTOCK_KEY=pk-demo"
+    assert lines[1] == "export PENSTOCK_API_KEY=pk-demo"
     assert all("pk-demo" not in line for line in lines[2:])
 
 

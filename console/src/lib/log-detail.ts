@@ -69,7 +69,7 @@ export function curlCommand(log: Schema["Log"]): string {
   const path = (log.request.url ?? "/").replace(/^\//, "");
   const parts = [
     `curl ${quote(gatewayUrl.href + path)} -X ${log.request.method ?? "POST"}`,
-    ...headers.map(([name, value]) => (value === "***" ? `-H "${name}: $PENSTOCK_KEY"` : `-H ${quote(`${name}: ${value}`)}`)),
+    ...headers.map(([name, value]) => (value === "***" ? `-H "${name}: $PENSTOCK_API_KEY"` : `-H ${quote(`${name}: ${value}`)}`)),
     ...(log.request.body ? [`-d ${quote(JSON.stringify(log.request.body))}`] : []),
   ];
   return parts.join(" \\\n  ");

@@ -1,0 +1,91 @@
+"""Index of the documentation: every page is listed, and the usual words of the field lead to a page."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from penstock import engine
+from tests.doc_examples import DOCUMENTS
+from tests.shape.repository import read_text
+
+INDEX = "docs/README.md"
+# Pages about deployment and migration, which have an index entry from the release that contains them.
+DEPLOYMENT_PAGES = re.compile(r"docs/(deploy|upgrade|sizing|migrat)[\w-]*\.md")
+INDEX_ENTRY = re.compile(r"^- \[(?P<title>[^\]]+)\]\((?P<page>[^)]+)\): (?P<description>.+)$", re.MULTILINE)
+MAX_PAGE_LINES = 200
+# Headers on pages of providers that are not options of a provider.
+GENERAL_HEADERS = {"x-gateway-provider", "x-gateway-custom-host", "x-gateway-not-translated"}
+# What people type into a search box, and a page that must answer it.
+SEARCHES = {
+    "401": "troubleshooting", "429": "troubleshooting", "A/B test": "load-balancing", "Anthropic": "providers/anthropic",
+    "API key": "keys", "Azure OpenAI": "providers/azure-openai", "back up": "backup-and-restore", "backup": "backup-and-restore", "Bedrock": "providers/bedrock",
+    "cached": "caching", "canary": "load-balancing", "circuit breaker": "circuit-breaker", "Claude Code": "tools",
+    "Codex": "tools", "conditional routing": "conditional-routing", "cost": "cost-tracking", "Cursor": "tools",
+    "custom prices": "cost-tracking", "expiry": "keys", "fallback": "fallbacks", "Gemini": "providers/gemini",
+    "graceful shutdown": "timeouts", "Grafana": "monitoring", "Groq": "providers/groq", "half-open": "circuit-breaker",
+    "heartbeats": "timeouts", "hedging": "hedging", "invite": "users-and-roles", "JWT": "clients",
+    "LangChain": "sdks", "LiteLLM": "sdks", "load balancing": "load-balancing", "lost admin key": "operations",
+    "Mistral": "providers/mistral", "Ollama": "providers/ollama", "Open WebUI": "tools", "OpenRouter": "providers/openrouter",
+    "OpenTelemetry": "opentelemetry", "Prometheus": "monitoring", "quick start": "quickstart", "realtime": "realtime",
+    "retries": "retries", "roles": "users-and-roles", "rotate": "keys", "streams stall": "troubleshooting",
+    "sticky sessions": "load-balancing", "troubleshooting": "troubleshooting", "Vercel AI SDK": "sdks",
+    "Vertex AI": "providers/vertex-ai", "vLLM": "providers/vllm", "WebSockets": "realtime", "workspace": "users-and-roles",
+}  # fmt: skip
+
+
+def headings(document: str) -> list[str]:
+    text = re.sub(r"^```.*?^```$", "", read_text(document), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+
+
+def index_entries() -> dict[str, str]:
+    """Returns the description of each listed page, by its path."""
+    return {f"docs/{entry['page']}": entry["description"] for entry in INDEX_ENTRY.finditer(read_text(INDEX))}
+
+
+def test_index_lists_every_page_once_with_a_description():
+    pages = [path for path in DOCUMENTS if path != INDEX and not DEPLOYMENT_PAGES.fullmatch(path)]
+    listed = [f"docs/{entry['page']}" for entry in INDEX_ENTRY.finditer(read_text(INDEX))]
+    assert not set(pages) - set(listed)
+    assert len(listed) == len(set(listed))
+    assert not [page for page, description in index_entries().items() if not description.endswith(".")]
+
+
+def test_list_for_language_models_has_a_line_for_every_page():
+    lines = read_text("docs/llms.txt").splitlines()
+    for page in index_entries():
+        assert len([line for line in lines if f"]({page.removeprefix('docs/')}): " in line]) == 1, page
+
+
+@pytest.mark.parametrize(("word", "page"), SEARCHES.items(), ids=SEARCHES)
+def test_usual_word_leads_to_a_heading(word: str, page: str):
+    found = {document for document in DOCUMENTS if any(word.lower() in one.lower() for one in headings(document))}
+    assert f"docs/{page}.md" in found
+
+
+def test_new_pages_are_short():
+    written = {f"docs/{page}.md" for page in SEARCHES.values()} - {"docs/clients.md"}
+    assert not [page for page in written if len(read_text(page).splitlines()) > MAX_PAGE_LINES]
+
+
+@pytest.mark.parametrize("document", [path for path in DOCUMENTS if path.startswith("docs/providers/")])
+def test_provider_page_names_existing_headers(document: str):
+    text = read_text(document)
+    named = set(re.findall(r'"ai_provider_id": "([\w-]+)"', text)) | set(
+        re.findall(r'^provider = "(.+)"', text, re.MULTILINE)
+    )
+    rows = {row["slug"]: row for row in engine.catalogue()}
+    assert named
+    assert named <= set(rows)
+    headers = {f"x-gateway-{header}" for name in named for _, header in rows[name]["options"]}
+    shown = set(re.findall(r"`(x-gateway-[\w-]+)`", text)) - GENERAL_HEADERS
+    assert not shown - headers
+
+
+def test_troubleshooting_page_names_existing_error_codes():
+    section = read_text("docs/troubleshooting.md").split("## 502 and 503")[1].split("\n## ")[0]
+    codes = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert len(codes) > 5
+    assert not [code for code in codes if f"| `{code}` | " not in read_text("docs/errors.md")]
