@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,16 @@ def read_yaml_documents(text: str) -> list[Any]:
     return [document for document in YAML(typ="safe", pure=True).load_all(text) if document]
 
 
-def setting_variables() -> set[str]:
+@functools.cache
+def setting_variables() -> frozenset[str]:
     """Returns the names of all environment variables that are settings."""
-    return {name for entry in iter_setting_specs() for name in (entry.env, *entry.other_envs)}
+    return frozenset(name for entry in iter_setting_specs() for name in (entry.env, *entry.other_envs))
+
+
+@functools.cache
+def setting_paths() -> frozenset[str]:
+    """Returns the names of all settings in `penstock.toml`."""
+    return frozenset(entry.path for entry in iter_setting_specs())
 
 
 def files_of(folder: str) -> list[Path]:
@@ -44,11 +52,10 @@ def files_of(folder: str) -> list[Path]:
 def find_unknown_settings(text: str) -> set[str]:
     """Returns the variables and, in comments, the settings that a text names and that do not exist."""
     variables = set(re.findall(r"\bPENSTOCK_[A-Z0-9_]+", text)) - setting_variables() - OTHER_VARIABLES
-    specs = list(iter_setting_specs())
-    sections = "|".join(sorted({entry.section for entry in specs}))
+    sections = "|".join(sorted({path.partition(".")[0] for path in setting_paths()}))
     comments = "\n".join(line for line in text.splitlines() if line.strip().startswith("#"))
     named = set(re.findall(rf"(?<![\w.-])((?:{sections})\.[a-z_]+)\b(?!\.)", comments))
-    return variables | named - {entry.path for entry in specs}
+    return variables | (named - setting_paths())
 
 
 def load_text(text: str, environ: Mapping[str, str], folder: Path) -> Settings:
