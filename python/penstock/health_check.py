@@ -35,14 +35,14 @@ def check_health(url: str, seconds: float) -> Health:
 
 
 def _parse_url(url: str) -> SplitResult:
+    # The value is not repeated, because it may contain a password.
+    message = "--url is not allowed; expected a URL such as http://127.0.0.1:8787"
     try:
         parts = urlsplit(url)
         is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_usable = False
+        raise SettingsError(message) from None
     if not is_usable:
-        # The value is not repeated, because it may contain a password.
-        message = "--url is not allowed; expected a URL such as http://127.0.0.1:8787"
         raise SettingsError(message)
     return parts
 
@@ -55,7 +55,8 @@ def _request_ready(parts: SplitResult, path: str, seconds: float, shown: str) ->
         response = connection.getresponse()
         text = response.read(MAX_SHOWN_BYTES).decode("utf-8", "replace").partition("\n")[0].strip()
     except (OSError, http.client.HTTPException) as error:
-        return Health(is_ready=False, message=f"not ready: {shown}: {str(error) or type(error).__name__}")
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Health(is_ready=False, message=f"not ready: {shown}: {reason}")
     finally:
         connection.close()
     if response.status == http.client.OK:

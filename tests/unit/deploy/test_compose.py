@@ -41,7 +41,7 @@ def example_variables() -> tuple[set[str], set[str]]:
 
 def fill_in(text: str) -> str:
     """Replaces variables, as Compose does."""
-    return INTERPOLATION.sub(lambda match: "c2VjcmV0LW9mLXRoZS10ZXN0cy1zMzJieXRlcy4uLi4=", text)
+    return INTERPOLATION.sub("secretofthetests", text)
 
 
 def test_variables_are_those_of_the_example():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
 import shutil
 import subprocess
@@ -57,8 +57,8 @@ def test_caddy_passes_streams_on_and_waits_as_long_as_the_gateway():
 def write_certificate(folder: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ai.example.com")])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
+    now = dt.datetime.now(dt.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + dt.timedelta(days=1))
     certificate = builder.sign(key, hashes.SHA256())
     (folder / "fullchain.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     private = key.private_bytes(
