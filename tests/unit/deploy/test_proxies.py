@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 import shutil
 import subprocess
@@ -72,10 +73,12 @@ def test_nginx_accepts_the_file(tmp_path: Path):
     write_certificate(tmp_path)
     included = tmp_path / "penstock.conf"
     included.write_text(NGINX.read_text().replace("/etc/ssl/penstock", str(tmp_path)).replace("443 ssl", "8443 ssl"))
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = " ".join(f"{kind}_temp_path {tmp_path / kind};" for kind in kinds)
     main = tmp_path / "nginx.conf"
     main.write_text(
         f"pid {tmp_path}/nginx.pid;\nerror_log stderr;\nevents {{}}\n"
-        f"http {{ access_log off; client_body_temp_path {tmp_path}; include {included}; }}\n"
+        f"http {{ access_log off; {folders} include {included}; }}\n"
     )
     command = ["nginx", "-t", "-p", str(tmp_path), "-c", str(main)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL)
@@ -85,7 +88,7 @@ def test_nginx_accepts_the_file(tmp_path: Path):
 @pytest.mark.skipif(not shutil.which("caddy"), reason="caddy is not installed")
 def test_caddy_accepts_the_file(tmp_path: Path):
     command = ["caddy", "adapt", "--adapter", "caddyfile", "--config", str(CADDY)]
-    environ = {"PATH": "/usr/bin:/usr/local/bin", "HOME": str(tmp_path)}
+    environ = {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL, env=environ
     )
