@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
     from penstock.snapshot.build import PreparedStore
 
+# Longest time in seconds that a command waits for a gateway or a database.
+MAX_WAIT_SECONDS = 3600
+
 
 class ErrorReportingGroup(click.Group):
     """Click group that prints a `PenstockError` as one message and exits with status 1."""
@@ -100,9 +103,12 @@ def serve(
 
             url = stack.enter_context(pretend.run_mock_provider(mock))
             settings = msgspec.structs.replace(settings, mock=settings_module.Mock(host=url))
-        status = server.serve(
-            settings, snapshot, lambda ready: print_startup_message(ready, found, snapshot.keys, tries=bool(mock))
-        )
+
+        def announce_start(ready: Settings) -> None:
+            print_startup_message(ready, found, snapshot.keys, tries=bool(mock))
+            process.notify_service_manager(os.environ.get("NOTIFY_SOCKET"))
+
+        status = server.serve(settings, snapshot, announce_start)
     sys.exit(status)
 
 
@@ -123,13 +129,53 @@ def init(config: str | None, email: str | None) -> None:
 
 @main.command()
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
-def migrate(config: str | None) -> None:
+@click.option(
+    "--wait",
+    type=click.FloatRange(0, MAX_WAIT_SECONDS),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait so long for a database that does not answer. [default: 0]",
+)
+def migrate(config: str | None, wait: float) -> None:
     """Migrate the store's tables to the current revision."""
     settings = load_settings(config, {})
     from penstock.jobs.prepare import migrate_store
 
-    before, after = migrate_store(settings)
+    before, after = migrate_store(settings, wait_seconds=wait)
     click.echo(f"the store is at revision {after}" + ("" if before == after else f", it was at {before or 'none'}"))
+
+
+@main.command()
+@click.option("--url", metavar="URL", help="URL of the gateway. [default: the address that the settings name]")
+@click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, MAX_WAIT_SECONDS),
+    default=3.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit of the whole check.",
+)
+def health(url: str | None, config: str | None, timeout: float) -> None:
+    """Report if the gateway is ready for requests; the exit status is 0 if it is, and 1 if not."""
+    from penstock import health_check
+
+    found = health_check.check_health(url or find_gateway_url(config), timeout)
+    click.echo(found.message, err=not found.is_ready)
+    sys.exit(0 if found.is_ready else 1)
+
+
+def find_gateway_url(config: str | None) -> str:
+    """Returns the address at which programs on this machine reach the gateway that these settings describe."""
+    from penstock.listen import local_host
+
+    try:
+        settings = load_settings(config, {})
+    except SettingsError:
+        # A gateway that is running goes on while its settings file has errors, so it is still checked.
+        settings = settings_module.load_settings(None, os.environ)
+    host = local_host(settings)
+    return f"http://[{host}]:{settings.server.port}" if ":" in host else f"http://{host}:{settings.server.port}"
 
 
 @main.command()

@@ -134,13 +134,17 @@ def open_private_socket(path: str) -> socket.socket:
     return listener
 
 
+def local_host(settings: Settings) -> str:
+    """Returns the IP address at which programs on this machine reach the gateway."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.bind_address, settings.bind_address)  # noqa: S104 - it is replaced
+
+
 def request_ready(settings: Settings) -> socket.socket | None:
     """Sends a request to `/ready` and returns the connection. The response arrives when the first worker is ready;
     `None` if the port cannot be reached.
     """
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.bind_address, settings.bind_address)  # noqa: S104 - it is replaced
     try:
-        asking = socket.create_connection((host, settings.server.port), timeout=1.0)
+        asking = socket.create_connection((local_host(settings), settings.server.port), timeout=1.0)
         asking.sendall(b"GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     except OSError:
         return None

@@ -9,6 +9,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,22 @@ def set_parent_death_signal(number: int) -> None:
     """Makes the kernel send a signal to this process when its parent exits for any reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def notify_service_manager(address: str | None) -> None:
+    """Tells systemd that the gateway is ready (`sd_notify`, protocol of `Type=notify`). Without an address nothing is
+    sent.
+    """
+    if not address:
+        return
+    # A leading `@` stands for a socket without a file.
+    path = "\0" + address[1:] if address.startswith("@") else address
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(1.0)
+        try:
+            sender.sendto(b"READY=1", path)
+        except OSError as error:
+            log.warning("the service manager at %r cannot be notified: %s", address, error.strerror or error)
 
 
 def set_process_name(name: str) -> None:

@@ -187,7 +187,8 @@ def test_alert_rules_and_example_configuration_are_valid(tmp_path: Path):
     for name in ("prometheus.yml", "penstock.rules.yml"):
         (tmp_path / name).write_text((DEPLOY / "prometheus" / name).read_text())
     (tmp_path / "penstock.token").write_text(TOKEN)
-    for what, name in (("rules", "penstock.rules.yml"), ("config", "prometheus.yml")):
+    (tmp_path / "compose.yml").write_text((DEPLOY / "compose/prometheus.yml").read_text())
+    for what, name in (("rules", "penstock.rules.yml"), ("config", "prometheus.yml"), ("config", "compose.yml")):
         done = subprocess.run(
             [find_program("promtool"), "check", what, tmp_path / name], check=False, capture_output=True, text=True
         )

@@ -106,6 +106,8 @@ def test_python_unit_tests_mirror_the_package():
     # Benchmarks and load scenarios use one flat name: `benches/compare/report.py` becomes `compare_report`.
     modules |= {Path("_".join(path.with_suffix("").parts[1:])) for path in files_under("benches", ".py")}
     modules |= {Path(f"loadtests_{path.stem}") for path in files_under("loadtests", ".py")}
+    # Files for deployments have one test file per folder.
+    modules |= {Path(*path.parts[:2]) for path in repository_files() if path.parts[0] == "deploy"}
     stray = []
     for path in files_under("tests/unit", ".py"):
         mirrored = path.relative_to("tests/unit").with_name(path.stem.removeprefix("test_"))

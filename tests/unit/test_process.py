@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.process import SchedPolicySwitcher, raise_open_file_limit
+from penstock.process import SchedPolicySwitcher, notify_service_manager, raise_open_file_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,3 +80,21 @@ def test_open_file_limit_is_raised_and_halved(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: seen.append(both))
     assert (raise_open_file_limit(), seen) == (room, raised)
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+def test_service_manager_is_notified(tmp_path: Path, is_abstract: bool) -> None:
+    address = f"@penstock-test-{os.getpid()}" if is_abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + address[1:] if is_abstract else address)
+        manager.settimeout(5)
+        notify_service_manager(address)
+        assert manager.recv(64) == b"READY=1"
+
+
+def test_missing_service_manager_does_not_end_the_gateway(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    notify_service_manager(None)
+    assert not caplog.messages
+    notify_service_manager(str(tmp_path / "nobody"))
+    (message,) = caplog.messages
+    assert "cannot be notified: No such file or directory" in message

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy import select
 
-from penstock.errors import SettingsError, UnavailableError
+from penstock.errors import SettingsError, StartupError, UnavailableError
 from penstock.kit.bootstrap import (
     DEFAULT_OWNER_EMAIL,
     bootstrap_organisation,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 ADMIN_KEY_CHECK_SECONDS = 3.0
+# Pause between two attempts to reach a database that does not answer.
+CONNECT_RETRY_SECONDS = 1.0
 
 
 def prepare_for_start(settings: Settings, *, with_demo: bool = False) -> bytes:
@@ -213,8 +216,10 @@ def load_token_verifier(settings: Settings, saved_snapshot: SavedSnapshot) -> To
     return tokens
 
 
-def migrate_store(settings: Settings) -> tuple[str | None, str | None]:
-    """Migrates the store. Returns the revisions before and after."""
+def migrate_store(settings: Settings, *, wait_seconds: float = 0.0) -> tuple[str | None, str | None]:
+    """Migrates the store. Waits up to `wait_seconds` for a database that does not answer yet. Returns the revisions
+    before and after.
+    """
 
     async def find_key() -> MasterKeys:
         return load_master_keys(await resolve_master_key(settings))
@@ -223,11 +228,30 @@ def migrate_store(settings: Settings) -> tuple[str | None, str | None]:
         database = open_database(settings)
         try:
             _require_store(database)
+            await _wait_for_database(database, wait_seconds)
             return await migrate(database, sealing=MigrationSealer(find_key))
         finally:
             await database.close()
 
     return asyncio.run(run_migration())
+
+
+async def _wait_for_database(database: Database, seconds: float) -> None:
+    """Tries to connect until it succeeds. Raises StartupError with the reason of the last failure."""
+    deadline, logged = time.monotonic() + seconds, ""
+    while seconds:
+        try:
+            async with database.read_connection():
+                return
+        except UnavailableError as error:
+            reason = str(getattr(error.__cause__, "orig", error.__cause__)).partition("\n")[0] or error.message
+            if time.monotonic() + CONNECT_RETRY_SECONDS > deadline:
+                message = f"the database did not answer within {seconds:g} seconds: {reason}"
+                raise StartupError(message) from None
+            if reason != logged:
+                log.warning("waiting for the database: %s", reason)
+            logged = reason
+        await asyncio.sleep(CONNECT_RETRY_SECONDS)
 
 
 def initialise_store(settings: Settings, email: str | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sqlite3
 from contextlib import closing
@@ -16,6 +17,8 @@ from penstock.ids import sha256_hex
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.postgres import Postgres
 
 OTHER_KEY = "another-admin-key-0123456789"
 
@@ -103,3 +106,41 @@ def test_check_rejects_what_serve_rejects(folder: Path):
     run_cli("init")
     done = run_cli("check", str(write_settings(folder, f'{content}[store]\nurl = "sqlite:///penstock.db"\n')))
     assert (done.exit_code, "unless the store has it" in done.stderr) == (0, True)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("seconds", ["0", "0.5"])
+def test_migration_of_an_unreachable_database_fails(tmp_path: Path, seconds: str):
+    url = f"postgresql://penstock:canary@/penstock?host={tmp_path}/absent"
+    done = run_cli("migrate", "--wait", seconds, PENSTOCK_STORE_URL=url)
+    assert (done.exit_code, "canary" in done.output) == (1, False)
+    assert ("the database did not answer within 0.5 seconds: " in done.output) == (seconds != "0")
+
+
+class DatabaseStarter(logging.Handler):
+    """Makes the database reachable as soon as somebody waits for it."""
+
+    def __init__(self, address: Path, target: Path) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+        self._address, self._target = address, target
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+        self._address.symlink_to(self._target)
+
+
+@pytest.mark.parametrize("_kind", ["postgresql"])
+@pytest.mark.usefixtures("folder")
+def test_migration_waits_for_the_database(tmp_path: Path, postgres: Postgres, _kind: str):
+    address = tmp_path / "later"
+    starter = DatabaseStarter(address, postgres.folder)
+    logging.getLogger("penstock").addHandler(starter)
+    url = postgres.create_database().replace(str(postgres.folder), str(address))
+    try:
+        done = run_cli("migrate", "--wait", "60", PENSTOCK_STORE_URL=url)
+    finally:
+        logging.getLogger("penstock").removeHandler(starter)
+    assert (done.exit_code, "it was at none" in done.output) == (0, True), done.output
+    (message,) = starter.messages
+    assert message.startswith("waiting for the database: ")

@@ -1,0 +1,64 @@
+"""Health check of a running gateway: one request to `/ready`, for containers and scripts. It ends within its time limit."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from typing import NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from penstock.errors import SettingsError
+
+# Bytes of a response that are read and shown.
+MAX_SHOWN_BYTES = 200
+
+
+class Health(NamedTuple):
+    """Result of a check, and the line that describes it."""
+
+    is_ready: bool
+    message: str
+
+
+def check_health(url: str, seconds: float) -> Health:
+    """Asks `/ready` of the gateway at a base URL. Raises SettingsError if the URL cannot be used."""
+    parts = _parse_url(url)
+    path = f"{parts.path.rstrip('/')}/ready"
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
+    found: list[Health] = []
+    # A thread, because a timeout of the socket bounds neither the lookup of a name nor a response that arrives byte by
+    # byte. A daemon does not delay the exit of the process.
+    asking = threading.Thread(target=lambda: found.append(_request_ready(parts, path, seconds, shown)), daemon=True)
+    asking.start()
+    asking.join(seconds)
+    return found[0] if found else Health(is_ready=False, message=f"not ready: {shown} did not answer in {seconds:g} s")
+
+
+def _parse_url(url: str) -> SplitResult:
+    # The value is not repeated, because it may contain a password.
+    message = "--url is not allowed; expected a URL such as http://127.0.0.1:8787"
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise SettingsError(message) from None
+    if not is_usable:
+        raise SettingsError(message)
+    return parts
+
+
+def _request_ready(parts: SplitResult, path: str, seconds: float, shown: str) -> Health:
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=seconds)
+    try:
+        connection.request("GET", path, headers={"connection": "close"})
+        response = connection.getresponse()
+        text = response.read(MAX_SHOWN_BYTES).decode("utf-8", "replace").partition("\n")[0].strip()
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Health(is_ready=False, message=f"not ready: {shown}: {reason}")
+    finally:
+        connection.close()
+    if response.status == http.client.OK:
+        return Health(is_ready=True, message=f"ready: {shown}")
+    return Health(is_ready=False, message=f"not ready: {shown}: status {response.status}{text and f', {text}'}")

@@ -1,0 +1,352 @@
+"""Helm chart: values, schema and templates agree, its settings are valid, and what Helm renders is consistent."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import jsonschema_rs
+import pytest
+
+from penstock import __version__
+from penstock.snapshot.build import build_valid_snapshot
+from tests.unit.deploy.artefacts import (
+    DEPLOY,
+    SECONDS_AFTER_DRAIN,
+    check_command,
+    load_text,
+    read_yaml,
+    read_yaml_documents,
+    setting_variables,
+    unknown_settings_by_file,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CHART = DEPLOY / "helm/penstock"
+VALUES_FILES = sorted((DEPLOY / "helm/values").glob("*.yaml"))
+TEMPLATES = {path.name: path.read_text() for path in sorted((CHART / "templates").rglob("*")) if path.is_file()}
+ALL_TEMPLATES = "\n".join(TEMPLATES.values())
+DEFAULTS = read_yaml(CHART / "values.yaml")
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+VALIDATOR = jsonschema_rs.validator_for(SCHEMA)
+KUBERNETES = "1.29"
+with_values_files = pytest.mark.parametrize("file", VALUES_FILES, ids=lambda path: path.stem)
+# Variables of the chart's own containers, with values such as the templates give them.
+CHART_ENVIRONMENT = {
+    "PENSTOCK_SERVER_HOST": "0.0.0.0",
+    "PENSTOCK_SERVER_PORT": "8787",
+    "ENABLE_PROMETHEUS": "true",
+    "PENSTOCK_METRICS_LISTEN": "0.0.0.0:9464",
+}
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Merges values as Helm does: maps are merged, anything else is replaced."""
+    merged = copy.deepcopy(base)
+    for name, value in over.items():
+        both_maps = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = merge(merged[name], value) if both_maps else value
+    return merged
+
+
+def leaf_paths(values: dict[str, Any], above: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        path = f"{above}{name}"
+        if isinstance(value, dict) and value:
+            yield from leaf_paths(value, f"{path}.")
+        else:
+            yield path
+
+
+def value_at(path: str) -> Any:
+    found: Any = DEFAULTS
+    for name in path.split("."):
+        found = found[name]
+    return found
+
+
+def named_values() -> set[str]:
+    return set(re.findall(r"\.Values\.([A-Za-z.]+[A-Za-z])", ALL_TEMPLATES))
+
+
+def test_chart_has_the_version_of_the_gateway():
+    chart = read_yaml(CHART / "Chart.yaml")
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+
+
+def test_there_are_values_for_six_or_more_ways_to_run_it():
+    names = {path.stem for path in VALUES_FILES}
+    assert names >= {"minimal", "ha", "pvc", "external-secrets", "sub-path-ingress", "openshift"}
+
+
+@with_values_files
+def test_schema_accepts_the_values_file(file: Path):
+    VALIDATOR.validate(merge(DEFAULTS, read_yaml(file)))
+
+
+def test_schema_accepts_the_defaults():
+    VALIDATOR.validate(DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"replica": 2},
+        {"replicas": "2"},
+        {"image": {"digest": "sha256:1"}},
+        {"database": {"url": "postgresql://user:password@host/database"}},
+        {"drainSeconds": 3601},
+        {"shutdownDelaySeconds": 61},
+        {"config": {"server": {"port": 1}}},
+        {"ingress": {"hosts": [{"host": "a.example", "paths": ["/"]}]}},
+        {"resources": {"limits": {"memory": "2 GB"}}},
+        {"listenAddress": "localhost"},
+        {"networkPolicy": {"blockedEgress": ["169.254.169.254"]}},
+    ],
+    ids=json.dumps,
+)
+def test_schema_rejects_wrong_values(wrong: dict[str, Any]):
+    assert not VALIDATOR.is_valid(merge(DEFAULTS, wrong))
+
+
+def test_schema_describes_exactly_the_values():
+    def described(schema: dict[str, Any], above: str = "") -> Iterator[str]:
+        if "$ref" in schema:
+            schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]]
+        for name, below in schema.get("properties", {}).items():
+            yield f"{above}{name}"
+            yield from described(below, f"{above}{name}.")
+
+    def existing(values: dict[str, Any], above: str = "") -> Iterator[str]:
+        for name, value in values.items():
+            yield f"{above}{name}"
+            if isinstance(value, dict):
+                yield from existing(value, f"{above}{name}.")
+
+    # Names of single resources are those of Kubernetes.
+    found = {path for path in existing(DEFAULTS) if not re.search(r"resources\.\w+\.", path)}
+    assert set(described(SCHEMA)) - {"global"} == found
+
+
+def test_templates_name_only_values_that_exist():
+    assert len(named_values()) > 60
+    for path in named_values():
+        value_at(path)
+
+
+def test_every_value_is_used():
+    named = named_values()
+    unused = [
+        path
+        for path in leaf_paths(DEFAULTS)
+        # A template that names a map uses all of it.
+        if not any(path == name or path.startswith(f"{name}.") for name in named)
+    ]
+    assert not unused
+
+
+def test_included_templates_exist():
+    defined = re.findall(r'define "([\w.]+)"', ALL_TEMPLATES)
+    assert len(defined) == len(set(defined))
+    assert set(re.findall(r'include "([\w.]+)"', ALL_TEMPLATES)) == set(defined)
+
+
+def test_files_name_only_settings_that_exist():
+    assert not unknown_settings_by_file("helm")
+
+
+def test_templates_set_only_settings_that_exist():
+    named = re.findall(r"- name: ([A-Z][A-Z_]+)$", ALL_TEMPLATES, re.MULTILINE)
+    named += re.findall(r'secretEnv" \(list "([A-Z_]+)"', ALL_TEMPLATES)
+    assert len(named) >= 12
+    assert set(named) - setting_variables() == {"PENSTOCK_CONFIG"}
+    # The entries of Secrets have the names of the settings by default.
+    for section in ("database", "masterKey", "adminKey", "redis", "logStore"):
+        assert DEFAULTS[section]["key"] in named
+    assert DEFAULTS["metrics"]["token"]["key"] in named
+
+
+@with_values_files
+def test_settings_of_the_values_file_are_valid(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    values = read_yaml(file)
+    config = values.get("config", "")
+    for name in re.findall(r"\$\{(\w+)\}", config):
+        monkeypatch.setenv(name, f"value-of-{name.lower()}-for-the-tests")
+    extra = {one["name"]: one.get("value", "http://proxy.example:3128") for one in values.get("extraEnv", [])}
+    assert extra.keys() <= setting_variables()
+    # The file of a certificate authority exists only in the pod.
+    extra.pop("TLS_CA", None)
+    settings = load_text(config, {**CHART_ENVIRONMENT, **extra}, tmp_path)
+    assert build_valid_snapshot(settings).keys == config.count("[[keys]]")
+
+
+def test_pods_end_later_than_the_gateway():
+    (seconds,) = re.findall(r"add \.Values\.preStopSeconds \.Values\.drainSeconds (\d+)", ALL_TEMPLATES)
+    assert int(seconds) >= SECONDS_AFTER_DRAIN
+
+
+def test_commands_of_containers_exist():
+    listed = re.findall(r"^\s*args: \[(.*)\]$", ALL_TEMPLATES, re.MULTILINE)
+    assert len(listed) >= 4
+    for words in listed:
+        check_command([word.strip(' "') for word in words.split(",")])
+
+
+def test_pods_have_no_rights_and_no_variables_of_services():
+    pods = {name: text for name, text in TEMPLATES.items() if "containers:" in text}
+    assert pods.keys() == {"workload.yaml", "migration.yaml", "health.yaml"}
+    for name, text in pods.items():
+        containers = len(re.findall(r"^\s*image: ", text, re.MULTILINE))
+        assert text.count("penstock.containerSecurityContext") == containers, name
+        assert "penstock.podSecurityContext" in text, name
+        # A Service named penstock-redis would set variables that look like settings.
+        assert "enableServiceLinks: false" in text, name
+    assert "readOnlyRootFilesystem: true" in TEMPLATES["_pod.tpl"]
+
+
+# ── rendered by Helm ────────────────────────────────────────────────────────────────────────────────────────────────
+
+needs_helm = pytest.mark.skipif(not shutil.which("helm"), reason="helm is not installed")
+
+
+def run_helm(*words: str) -> subprocess.CompletedProcess[str]:
+    command = ["helm", *words]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+def run_template(*options: str) -> subprocess.CompletedProcess[str]:
+    # A Helm that was built from source assumes an old release of Kubernetes.
+    return run_helm("template", "release", str(CHART), "--kube-version", KUBERNETES, *options)
+
+
+def render(*options: str) -> list[dict[str, Any]]:
+    done = run_template("--namespace", "ai", *options)
+    assert done.returncode == 0, done.stderr
+    return read_yaml_documents(done.stdout)
+
+
+def find(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [one for one in objects if one["kind"] == kind]
+
+
+def pod_specs(objects: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for one in objects:
+        if one["kind"] in {"Deployment", "StatefulSet", "Job"}:
+            yield one, one["spec"]["template"]["spec"]
+        elif one["kind"] == "Pod":
+            yield one, one["spec"]
+
+
+@needs_helm
+@with_values_files
+def test_helm_accepts_the_values_file(file: Path):
+    done = run_helm("lint", "--strict", str(CHART), "--values", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_helm
+@with_values_files
+def test_rendered_objects_are_consistent(file: Path):
+    objects = render("--values", str(file))
+    values = merge(DEFAULTS, read_yaml(file))
+    names = [(one["kind"], one["metadata"]["name"]) for one in objects]
+    assert len(names) == len(set(names))
+    (workload,) = [one for one in objects if one["kind"] in {"Deployment", "StatefulSet"}]
+    assert workload["kind"] == ("StatefulSet" if values["persistence"]["enabled"] else "Deployment")
+    labels = workload["spec"]["template"]["metadata"]["labels"].items()
+    selectors = [one["spec"]["selector"] for one in find(objects, "Service")]
+    selectors += [one["spec"]["selector"]["matchLabels"] for one in find(objects, "PodDisruptionBudget")]
+    selectors += [one["spec"]["podSelector"]["matchLabels"] for one in find(objects, "NetworkPolicy")]
+    selectors.append(workload["spec"]["selector"]["matchLabels"])
+    assert all(selector.items() <= labels for selector in selectors)
+    assert bool(find(objects, "Job")) == ("database" in read_yaml(file))
+    claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
+    for one, pod in pod_specs(objects):
+        check_pod(pod, claims if one is workload else set(), openshift=values["openshift"])
+
+
+def check_pod(pod: dict[str, Any], claims: set[str], *, openshift: bool) -> None:
+    volumes = {volume["name"] for volume in pod.get("volumes", [])} | claims
+    assert ("runAsUser" in pod["securityContext"]) is not openshift
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+        context = container["securityContext"]
+        assert context == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {mount["name"] for mount in container.get("volumeMounts", [])} <= volumes
+        variables = [variable["name"] for variable in container.get("env", [])]
+        assert len(variables) == len(set(variables))
+        assert set(variables) - setting_variables() <= {"PENSTOCK_CONFIG"}
+
+
+@needs_helm
+@with_values_files
+def test_rendered_settings_are_valid(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    objects = render("--values", str(file))
+    for name in re.findall(r"\$\{(\w+)\}", file.read_text()):
+        monkeypatch.setenv(name, f"value-of-{name.lower()}-for-the-tests")
+    secrets = {
+        "PENSTOCK_STORE_URL": "postgresql://user:password@host:5432/penstock",
+        "REDIS_URL": "redis://redis:6379",
+        "PENSTOCK_LOG_STORE_URL": "clickhouse://user:password@host:8123/penstock",
+        "HTTPS_PROXY": "http://proxy.example:3128",
+    }
+    for one, pod in pod_specs(objects):
+        config = [volume["configMap"]["name"] for volume in pod.get("volumes", []) if volume["name"] == "config"]
+        (text,) = [
+            map_["data"]["penstock.toml"] for map_ in find(objects, "ConfigMap") if map_["metadata"]["name"] in config
+        ] or [""]
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
+            environ = {
+                variable["name"]: variable.get("value") or secrets.get(variable["name"], "x" * 32)
+                for variable in container.get("env", [])
+                if variable["name"] not in {"TLS_CA", "PENSTOCK_STORE_MASTER_KEY"}
+            }
+            settings = load_text(text, environ, tmp_path)
+        if one["kind"] in {"Deployment", "StatefulSet"}:
+            grace = pod["terminationGracePeriodSeconds"]
+            assert grace >= settings.server.drain_seconds + SECONDS_AFTER_DRAIN
+            assert not settings.is_loopback
+
+
+@needs_helm
+@pytest.mark.parametrize("missing", ["masterKey", "adminKey"])
+def test_database_needs_its_secrets(missing: str):
+    options = [f"--set={name}.existingSecret=s" for name in ("database", "masterKey", "adminKey") if name != missing]
+    done = run_template(*options)
+    assert (done.returncode, f"{missing}.existingSecret is needed" in done.stderr) == (1, True), done.stderr
+
+
+@needs_helm
+def test_changed_settings_restart_the_pods():
+    def checksum(config: str) -> str:
+        objects = render(f"--set-string=config={config}")
+        (workload,) = find(objects, "Deployment")
+        return workload["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+
+    assert checksum("# a") != checksum("# b")
+
+
+@needs_helm
+def test_ipv6_address_and_options_are_rendered():
+    objects = render("--set=listenAddress=::", "--set=autoscaling.enabled=true", "--set=preStopSeconds=0")
+    (workload,) = find(objects, "Deployment")
+    assert "replicas" not in workload["spec"]
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    environ = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert (environ["PENSTOCK_SERVER_HOST"], environ["PENSTOCK_METRICS_LISTEN"]) == ("::", "[::]:9464")
+    assert "lifecycle" not in container
+    (scaler,) = find(objects, "HorizontalPodAutoscaler")
+    assert scaler["spec"]["scaleTargetRef"]["name"] == workload["metadata"]["name"]

@@ -1,0 +1,79 @@
+"""Unit for systemd: it is valid, its settings exist, and it stops later than the gateway."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.settings import load_settings
+from tests.unit.deploy.artefacts import DEPLOY, SECONDS_AFTER_DRAIN, check_command, unknown_settings_by_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UNIT = DEPLOY / "systemd/penstock.service"
+# Settings without which `systemd-analyze security` would call the service exposed.
+HARDENING = {
+    "DynamicUser": "yes",
+    "NoNewPrivileges": "yes",
+    "CapabilityBoundingSet": "",
+    "ProtectSystem": "strict",
+    "ProtectHome": "yes",
+    "PrivateTmp": "yes",
+    "PrivateDevices": "yes",
+    "RestrictNamespaces": "yes",
+    "SystemCallFilter": "@system-service",
+}
+
+
+def read_service() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for line in UNIT.read_text().partition("[Service]\n")[2].partition("[Install]")[0].splitlines():
+        if "=" in line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            found[name].append(value)
+    return found
+
+
+def test_settings_exist_and_the_command_is_known():
+    service = read_service()
+    assert not unknown_settings_by_file("systemd")
+    (start,) = service["ExecStart"]
+    program, *words = start.split()
+    assert program.endswith("/bin/penstock")
+    check_command(words)
+    environ = dict(text.split("=", 1) for text in service["Environment"])
+    (state,), (runtime,) = service["StateDirectory"], service["RuntimeDirectory"]
+    assert environ.pop("PENSTOCK_CONFIG") == f"/var/lib/{state}/penstock.toml"
+    assert service["WorkingDirectory"] == [f"/var/lib/{state}"]
+    assert load_settings(None, environ).server.run_dir.startswith(f"/run/{runtime}/")
+
+
+def test_service_stops_after_the_gateway():
+    service = read_service()
+    drain = load_settings(None, {}).server.drain_seconds
+    assert int(service["TimeoutStopSec"][0]) >= drain + SECONDS_AFTER_DRAIN
+    # Each process has its own deadline, and the supervisor knows the order.
+    assert service["KillMode"] == ["mixed"]
+
+
+def test_service_is_hardened():
+    service = read_service()
+    assert {name: service[name][0] for name in HARDENING} == HARDENING
+    # The engine measures its connections over netlink.
+    assert "AF_NETLINK" in service["RestrictAddressFamilies"][0]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_systemd_accepts_the_unit(tmp_path: Path):
+    unit = tmp_path / UNIT.name
+    # systemd checks that the program exists.
+    unit.write_text(UNIT.read_text().replace("/opt/penstock/bin/penstock", "/bin/true"))
+    command = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    own = [line for line in (done.stdout + done.stderr).splitlines() if UNIT.name in line]
+    assert (done.returncode, own) == (0, [])
