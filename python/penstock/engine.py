@@ -29,6 +29,7 @@ from penstock._engine import catalogue as _catalogue
 from penstock._engine import config_schema as _config_schema
 from penstock._engine import guardrail_checks as _guardrail_checks
 from penstock._engine import prompt_variables as _prompt_variables
+from penstock._engine import run_guardrail as _run_guardrail
 
 if TYPE_CHECKING:
     from typing import Any
@@ -46,6 +47,7 @@ __all__ = [
     "prompt_variables",
     "refuse_destination",
     "replace_inline_data",
+    "run_guardrail",
     "set_recorded_usage",
     "start_preemption_ticker",
     "translate_batch_line",
@@ -68,6 +70,13 @@ def guardrail_checks() -> list[dict[str, Any]]:
     `secrets` has the names of those that hold credentials.
     """
     return msgspec.json.decode(_guardrail_checks())
+
+
+def run_guardrail(settings: bytes, content: bytes, subject: bytes) -> dict[str, Any]:
+    """Runs a guardrail on a request or response. Returns `results`, as `hook_results` has them, `texts` and `body` after
+    all changes. May wait for other hosts. Raises `EngineError` with all problems of the guardrail.
+    """
+    return msgspec.json.decode(_run_guardrail(settings, content, subject))
 
 
 def prompt_variables(content: bytes) -> dict[str, Any]:

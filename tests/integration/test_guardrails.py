@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.integration.managed import Client, expect_ok
 from tests.integration.serving import run_gateway
 from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, Response
-from tests.processes import wait_for
+from tests.processes import free_port, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,3 +95,74 @@ def test_config_names_a_guardrail(team: Client):
     assert ask(team, "hello", **{"x-gateway-config": config % made["slug"]}).status == 200
     unknown = ask(team, "hello", **{"x-gateway-config": config % "pg-none"})
     assert (unknown.status, unknown.json()["error"]["code"]) == (400, "not_found_in_workspace")
+
+
+def try_saved(team: Client, name: str, **subject: Any) -> dict[str, Any]:
+    return expect_ok(team.post(f"/v1/guardrails/{name}/test", subject))
+
+
+def test_saved_guardrail_is_tried_on_texts_and_bodies(team: Client, provider: Mock):
+    made = team.create("/v1/guardrails", {"name": "Tried", "checks": CHECKS, "actions": {"deny": True}})
+    provider.clear_ledger()
+    denied = try_saved(team, made["slug"], text="a canary")
+    assert (denied["verdict"], denied["denied"], denied["results"][0]["checks"][0]["id"]) == (
+        False,
+        True,
+        "default.contains",
+    )
+    passed = try_saved(team, made["slug"], text="hello")
+    assert (passed["verdict"], passed["denied"], passed["texts"]) == (True, False, ["hello"])
+    body = {"max_tokens": 9, "messages": [{"role": "user", "content": [{"type": "text", "text": "a canary"}]}]}
+    assert try_saved(team, made["slug"], request=body)["denied"]
+    response = {"role": "assistant", "content": [{"type": "text", "text": "a canary"}], "type": "message"}
+    assert try_saved(team, made["slug"], stage="output", response=response)["denied"]
+    assert try_saved(team, made["slug"], stage="output", text="a canary")["denied"]
+    assert provider.ledger() == []
+
+
+def test_checks_are_tried_before_they_are_saved(team: Client):
+    checks = [{"id": "gateway.pii", "parameters": {"categories": ["EMAIL_ADDRESS"], "redact": True}}]
+    found = expect_ok(team.post("/v1/guardrails/test", {"checks": checks, "text": "to ann@example.com"}))
+    assert (found["transformed"], found["denied"]) == (True, False)
+    assert "ann@example.com" not in found["texts"][0]
+    assert found["body"]["messages"][0]["content"] == found["texts"][0]
+
+
+def test_trial_connects_to_no_private_host(team: Client):
+    with socket.create_server(("127.0.0.1", free_port())) as private:
+        private.setblocking(False)
+        url = f"http://127.0.0.1:{private.getsockname()[1]}/hook"
+        hook = [{"id": "default.webhook", "parameters": {"webhookURL": url}}]
+        found = expect_ok(team.post("/v1/guardrails/test", {"checks": hook, "text": "x"}))
+        assert "could not be reached" in found["results"][0]["checks"][0]["error"]["message"]
+        with pytest.raises(BlockingIOError):
+            private.accept()
+
+
+@pytest.mark.parametrize(
+    ("subject", "path"),
+    [
+        ({}, "text"),
+        ({"stage": "output"}, "text"),
+        ({"stage": "output", "request": {}}, "text"),
+        ({"text": "x", "request": {}}, "request"),
+        ({"text": "x", "response": {}}, "response"),
+        ({"request": {}, "response": {}}, "response"),
+        ({"stage": "between", "text": "x"}, "stage"),
+        ({"text": "x", "checks": []}, "checks"),
+        ({"text": "x", "checks": [{"id": "none"}]}, "checks[0].id"),
+    ],
+)
+def test_invalid_trial_names_the_field(team: Client, subject: dict[str, Any], path: str):
+    answer = team.post("/v1/guardrails/test", {"checks": CHECKS, **subject})
+    assert answer.status == 400
+    assert path in [problem["path"] for problem in answer.json()["data"]["errors"]]
+
+
+def test_trial_needs_scopes(admin: Client, workspace: str, team: Client):
+    made = team.create("/v1/guardrails", {"name": "Scoped", "checks": CHECKS, "actions": {}})
+    reader = admin.with_new_key(workspace_id=workspace, scopes=["guardrails.read"])
+    assert try_saved(reader, made["slug"], text="x")["verdict"]
+    assert reader.post("/v1/guardrails/test", {"checks": CHECKS, "text": "x"}).status == 403
+    other = admin.with_new_key(workspace_id=workspace, scopes=["completions.write"])
+    assert other.post(f"/v1/guardrails/{made['slug']}/test", {"text": "x"}).status == 403

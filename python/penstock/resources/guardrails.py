@@ -18,12 +18,14 @@ from penstock.kit import guardrails as kit
 from penstock.kit import shared_fields, versions
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.guardrail_defaults import reject_if_in_use
+from penstock.kit.guardrail_trial import TrialRequest, TrialResult, UnsavedTrialRequest, run_trial
 from penstock.kit.guardrails import GUARDRAILS, Actions, Check
 from penstock.kit.listing import PageRequest
 from penstock.kit.shared_fields import IdOrSlug, WorkspaceFilter
 from penstock.kit.tenant_session import RequestContext, TenantSession
 from penstock.schemas import EmptyResponse, ListResponse, field_error, row_to_struct, sent_fields
 from penstock.secrets import guardrail_credentials
+from penstock.settings import Settings
 from penstock.store.guardrail_tables import guardrails
 
 if TYPE_CHECKING:
@@ -278,6 +280,40 @@ async def delete_guardrail(
         return EmptyResponse()
 
 
+@post(
+    "/test",
+    status_code=200,
+    guards=[kit.require_either_scope("create")],
+    summary="Test checks",
+    tags=TAGS,
+)
+async def try_checks(data: JSONBody[UnsavedTrialRequest], settings: NamedDependency[Settings]) -> TrialResult:
+    """Runs checks that are not saved on a text, a request or a response."""
+    content = await kit.make_content(kit.checks_to_builtins(data.checks), kit.actions_to_builtins(data.actions))
+    return await run_trial(settings, content, data)
+
+
+@post(
+    "/{key:str}/test",
+    status_code=200,
+    guards=[kit.require_either_scope("read")],
+    summary="Test guardrail",
+    tags=TAGS,
+)
+async def try_guardrail(
+    key: IdOrSlug,
+    data: JSONBody[TrialRequest],
+    work: NamedDependency[RequestContext],
+    settings: NamedDependency[Settings],
+    workspace_id: WorkspaceFilter = None,
+) -> TrialResult:
+    """Runs a saved guardrail on a text, a request or a response. Its checks may call the hosts that they name."""
+    async with work.read_session(workspace_id) as session:
+        row = await kit.get_guardrail(session, key, "read")
+        content = await kit.open_content(session, row, row)
+    return await run_trial(settings, content, data)
+
+
 async def _changed_content(session: TenantSession, row: Row, data: UpdateGuardrail, old: kit.Content) -> kit.Content:
     """Returns the content of a guardrail after an update."""
     if data.checks is UNSET and data.actions is UNSET:
@@ -305,4 +341,6 @@ routes = [
     list_versions,
     update_guardrail,
     delete_guardrail,
+    try_checks,
+    try_guardrail,
 ]

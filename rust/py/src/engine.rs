@@ -24,6 +24,7 @@ use penstock_core::{
         settings::{Settings, TargetLimits},
     },
     prompts::prompt::CompiledPrompt,
+    routing::run_trial,
     state::snapshot::Snapshot,
 };
 use penstock_net::{body::Body, check_destination};
@@ -271,6 +272,25 @@ pub fn check(py: Python<'_>, kind: &str, data: &[u8], limits: Option<MaxTargets>
         }
     });
     problems.map_or(Ok(()), |problems| Err(errors::validation_error(py, &problems)))
+}
+
+/// Runs a guardrail, given as the JSON of its checks and actions, on the JSON of a request or response. Returns
+/// `{"results", "texts", "body"}`. May wait for other hosts, so it must not run on an event loop.
+#[pyfunction]
+pub fn run_guardrail<'py>(
+    py: Python<'py>,
+    settings: &[u8],
+    content: &[u8],
+    subject: &[u8],
+) -> PyResult<Bound<'py, PyBytes>> {
+    let settings: Settings =
+        serde_json::from_slice(settings).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let trial = py.detach(|| -> PyResult<_> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(runtime.block_on(run_trial(&settings, content, subject)))
+    })?;
+    let json = trial.map_err(|problems| errors::validation_error(py, &problems))?.to_string();
+    Ok(PyBytes::new(py, json.as_bytes()))
 }
 
 /// Returns the names of variables, sections and partials in the content of a prompt, as a JSON object.

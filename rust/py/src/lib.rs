@@ -26,8 +26,8 @@ mod _engine {
     #[pymodule_export]
     use super::engine::{
         BatchRecorder, Engine, catalogue, check, config_schema, guardrail_checks, is_secret_field, prompt_variables,
-        read_spool_frames, refuse_destination, replace_inline_data, set_recorded_usage, start_preemption_ticker,
-        translate_batch_line, translate_batch_result,
+        read_spool_frames, refuse_destination, replace_inline_data, run_guardrail, set_recorded_usage,
+        start_preemption_ticker, translate_batch_line, translate_batch_result,
     };
     #[pymodule_export]
     use super::errors::EngineError;

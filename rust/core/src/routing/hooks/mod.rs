@@ -6,6 +6,7 @@ mod external;
 mod runner;
 mod stream_end;
 mod subject;
+mod trial;
 
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ use penstock_llm::texts::{TextPart, request_texts, response_texts, stream::Strea
 use penstock_net::{ResponseBody, body::Body, memory_budget::BudgetedBytes};
 use serde_json::Value;
 use tokio::sync::Semaphore;
+
+pub use trial::run_trial;
 
 use self::{
     runner::{HookRun, HookRunner, reads_texts, run_hooks, runs_at},
