@@ -18,6 +18,9 @@ BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 NODE := tests/e2e/node
 CODEX := tests/e2e/codex
 CONSOLE := python/penstock/console
+# Programs that the wheel brings along.
+BUNDLED := python/penstock/bin
+DIST ?= dist
 CONSOLE_SOURCES := $(shell find console -type f -not -path '*/node_modules/*' -not -path 'console/dist/*' -not -path 'console/src/api/*' 2>/dev/null)
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 # The extension links when Python loads it. maturin builds its crate and clippy checks it, but it has no test binary.
@@ -67,10 +70,14 @@ build: $(STAMPS)/run $(ENGINE) $(MOCK) $(STAMPS)/console ## build the extension,
 console: $(STAMPS)/console ## build the web console into the Python package
 
 .PHONY: wheel
-wheel: build ## build the wheel into dist/, and check that it contains the console
-	@rm -rf dist
-	@$(BIN)/maturin build --release --out dist
-	@$(BIN)/python -m zipfile --list dist/*.whl | grep -q ' *penstock/console/index.html ' || { echo 'the wheel has no console; hint: make console'; exit 1; }
+wheel: build ## build the wheel into DIST (dist/), and check that it contains the console and the mock provider
+	$(SAY) 'building the wheel with the profile $(PROFILE)'
+	@rm -rf $(DIST) && mkdir -p $(BUNDLED)
+	@strip -o $(BUNDLED)/penstock-mock $(BUILT)/penstock-mock
+	@$(BIN)/maturin build --profile $(PROFILE) --out $(DIST)
+	@for file in console/index.html bin/penstock-mock; do \
+		$(BIN)/python -m zipfile --list $(DIST)/*.whl | grep "^penstock/$$file " >/dev/null || { echo "the wheel has no $$file"; exit 1; }; \
+	done
 
 .PHONY: test
 test: ## install what the tests need and run all of them, except figures

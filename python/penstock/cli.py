@@ -62,7 +62,13 @@ def main() -> None:
 )
 @click.option("--host", help="IP address to listen on. [default: 127.0.0.1]")
 @click.option("--port", type=int, help="Port to listen on. [default: 8787]")
-@click.option("--mock", metavar="PROGRAM", help="Run this mock provider too, and print example commands.")
+@click.option(
+    "--mock",
+    metavar="[PROGRAM]",
+    is_flag=False,
+    flag_value="",
+    help="Run the mock provider of the wheel too, or this program, and print example commands.",
+)
 @click.option("--migrate", is_flag=True, default=None, help="Migrate the store's tables first.")
 @click.option("--no-store", is_flag=True, help="Use the settings file alone: no store, no console, no management API.")
 def serve(
@@ -82,7 +88,7 @@ def serve(
     from penstock.pricing import engine_export
     from penstock.snapshot.build import Snapshot, build_valid_snapshot, find_missing_providers
 
-    found = prepare_store(settings, with_demo=bool(mock))
+    found = prepare_store(settings, with_demo=mock is not None)
     stored, admin_key = found.stored, found.admin_key
     if found.master_key:
         settings = settings.with_master_key(found.master_key)
@@ -98,14 +104,14 @@ def serve(
     if admin_key:
         print_admin_key(admin_key)
     with ExitStack() as stack:
-        if mock:
+        if mock is not None:
             from penstock import mock as pretend
 
-            url = stack.enter_context(pretend.run_mock_provider(mock))
+            url = stack.enter_context(pretend.run_mock_provider(mock or str(pretend.BUNDLED_PROGRAM)))
             settings = msgspec.structs.replace(settings, mock=settings_module.Mock(host=url))
 
         def announce_start(ready: Settings) -> None:
-            print_startup_message(ready, found, snapshot.keys, tries=bool(mock))
+            print_startup_message(ready, found, snapshot.keys, tries=mock is not None)
             process.notify_service_manager(os.environ.get("NOTIFY_SOCKET"))
 
         status = server.serve(settings, snapshot, announce_start)

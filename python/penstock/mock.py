@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import process
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 DEFAULT_PORT = 8788
+# The mock provider of the wheel.
+BUNDLED_PROGRAM = Path(__file__).with_name("bin") / "penstock-mock"
 START_TIMEOUT_SECONDS = 10.0
 READY_PREFIX = b"listening on "
 
@@ -47,7 +50,8 @@ def _start_process(binary: str) -> subprocess.Popen[bytes]:
             preexec_fn=lambda: process.set_parent_death_signal(signal.SIGKILL),  # noqa: PLW1509 - no thread runs yet
         )
     except OSError as error:
-        message = f"cannot start the mock provider {binary!r}: {error.strerror or error}"
+        hint = "; hint: make wheel, or name the program" if Path(binary) == BUNDLED_PROGRAM else ""
+        message = f"cannot start the mock provider {binary!r}: {error.strerror or error}{hint}"
         raise StartupError(message) from None
 
 
