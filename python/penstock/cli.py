@@ -20,6 +20,7 @@ from penstock import (
     __version__,
     admin_commands,
     analytics_commands,
+    import_commands,
     log_commands,
     process,
     process_log,
@@ -215,6 +216,7 @@ for command in (
     *log_commands.COMMANDS,
     *analytics_commands.COMMANDS,
     *rerate_command.COMMANDS,
+    *import_commands.COMMANDS,
 ):
     main.add_command(command)
 

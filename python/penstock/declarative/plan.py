@@ -131,7 +131,7 @@ class Plan:
         self._hands_down = False
         self._problems: list[Problem] = []
         document = cast("JsonObject", resolve_references("", dict(wanted), environ, self._problems))
-        self._problems += _find_shape_problems(document)
+        self._problems += find_shape_problems(document)
         self._raise_problems()
         self._ground = GatewayState(remote, key)
         self._build_steps(document, _read_state(self._ground, bar))
@@ -330,7 +330,7 @@ class Plan:
         self.steps.append(Step(sign, summary, path, act))
 
 
-def _find_shape_problems(document: JsonObject) -> Iterator[Problem]:
+def find_shape_problems(document: JsonObject) -> Iterator[Problem]:
     """Yields all problems with the shape of a document, with their paths."""
     if document.get("version") != DOCUMENT_VERSION:
         yield Problem("version", f"must be {DOCUMENT_VERSION}")
