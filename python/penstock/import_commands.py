@@ -12,7 +12,7 @@ import click
 from penstock.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.imports.output import ImportedState
     from penstock.imports.source import Source
@@ -52,10 +52,7 @@ def import_litellm(
     sources: tuple[str, ...],
     database: str | None,
     salt_key_env: str | None,
-    out: str,
-    report: str,
-    allow: bool,
-    force: bool,
+    **output: Any,  # noqa: ANN401 - click says no more
 ) -> None:
     """Import LiteLLM's config.yaml, and the models, teams and keys of its database.
 
@@ -65,33 +62,33 @@ def import_litellm(
 
     if not (sources or database):
         raise click.UsageError("give a SOURCE, or --database")
-    _prepare(out, report, force=force)
+    _prepare(output)
     parsed = [_parse_file(one, "yaml") for one in _find_files(sources)]
     if database:
         from penstock.imports.litellm_database import read_database  # noqa: PLC0415 - loads SQLAlchemy
 
         parsed.append(read_database(database, _read_salt_key(salt_key_env), salt_key_env))
-    _finish(run(parsed), out, report, allow=allow)
+    _finish(run(parsed), output)
 
 
 @import_group.command("portkey")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @with_output_options
-def import_portkey(sources: tuple[str, ...], out: str, report: str, allow: bool, force: bool) -> None:
+def import_portkey(sources: tuple[str, ...], **output: Any) -> None:  # noqa: ANN401 - as above
     """Import Portkey's configs, virtual keys and prompts from JSON files.
 
     Exits with status 3 if a value has no equivalent; the files are written nevertheless.
     """
     from penstock.imports.portkey import import_portkey as run  # noqa: PLC0415 - as above
 
-    _prepare(out, report, force=force)
-    _finish(run([_parse_file(one, "json") for one in _find_files(sources)]), out, report, allow=allow)
+    _prepare(output)
+    _finish(run([_parse_file(one, "json") for one in _find_files(sources)]), output)
 
 
 @import_group.command("tensorzero")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @with_output_options
-def import_tensorzero(sources: tuple[str, ...], out: str, report: str, allow: bool, force: bool) -> None:
+def import_tensorzero(sources: tuple[str, ...], **output: Any) -> None:  # noqa: ANN401 - as above
     """Import TensorZero's models and functions from TOML files; SOURCE may be a pattern such as 'config/**/*.toml'.
 
     Exits with status 3 if a value has no equivalent; the files are written nevertheless.
@@ -99,22 +96,22 @@ def import_tensorzero(sources: tuple[str, ...], out: str, report: str, allow: bo
     from penstock.imports.tensorzero import import_tensorzero as run  # noqa: PLC0415 - as above
     from penstock.imports.tensorzero_templates import read_templates  # noqa: PLC0415 - as above
 
-    _prepare(out, report, force=force)
+    _prepare(output)
     files = _find_files(sources)
     parsed = [_parse_file(one, "toml") for one in files]
-    _finish(run(parsed, read_templates(parsed, files)), out, report, allow=allow)
+    _finish(run(parsed, read_templates(parsed, files)), output)
 
 
 COMMANDS = (import_group,)
 
 
-def _prepare(out: str, report: str, *, force: bool) -> None:
+def _prepare(output: Mapping[str, Any]) -> None:
     from penstock.imports.output import reject_existing  # noqa: PLC0415 - as above
 
-    files = [Path(out), Path(report)]
+    files = [Path(output["out"]), Path(output["report"])]
     if files[0].absolute() == files[1].absolute():
         raise click.UsageError("--out and --report must be two files")
-    if not force:
+    if not output["force"]:
         reject_existing(files)
 
 
@@ -154,11 +151,12 @@ def _read_salt_key(variable: str | None) -> str | None:
     raise SettingsError(message)
 
 
-def _finish(imported: ImportedState, out: str, report: str, *, allow: bool) -> None:
+def _finish(imported: ImportedState, output: Mapping[str, Any]) -> None:
     """Writes the files, prints a summary, and exits with the status of the import."""
     from penstock.imports.findings import Status  # noqa: PLC0415 - as above
     from penstock.imports.output import check_state, count_statuses, write_results  # noqa: PLC0415 - as above
 
+    out, report = output["out"], output["report"]
     checked = check_state(imported)
     write_results(checked, Path(out), Path(report))
     counts = count_statuses(checked.findings)
@@ -170,5 +168,5 @@ def _finish(imported: ImportedState, out: str, report: str, *, allow: bool) -> N
     if len(unsupported) > MAX_SHOWN_FINDINGS:
         click.echo(f"and {len(unsupported) - MAX_SHOWN_FINDINGS} more in {report}", err=True)
     click.echo(f"next: read {report}, set the variables that {out} names, then `penstock apply {out} --plan`")
-    if unsupported and not allow:
+    if unsupported and not output["allow"]:
         sys.exit(EXIT_UNSUPPORTED)

@@ -94,7 +94,9 @@ class Node:
     def __init__(self, ledger: Ledger, source: int, path: Path, value: object) -> None:
         """Takes the value and its place."""
         self._ledger, self._source = ledger, source
-        self.path, self.value = path, value
+        self.path = path
+        # Values of a source have any type, which the methods below check.
+        self.value: Any = value
 
     @property
     def name(self) -> str:
@@ -105,6 +107,16 @@ class Node:
     def is_table_row(self) -> bool:
         """True if the value comes from a database."""
         return self._ledger.sources[self._source].is_table
+
+    @property
+    def is_mapping(self) -> bool:
+        """True if the value is a mapping."""
+        return isinstance(self.value, dict)
+
+    @property
+    def is_list(self) -> bool:
+        """True if the value is a list."""
+        return isinstance(self.value, list)
 
     @property
     def is_encrypted(self) -> bool:
@@ -132,9 +144,9 @@ class Node:
 
     def child(self, name: str | int) -> Node | None:
         """Returns a field of a mapping; `None` if it is missing or null. A null is marked as exact: it has no effect."""
-        if not isinstance(self.value, dict) or name not in self.value:
+        if not self.is_mapping or name not in self.value:
             return None
-        found = Node(self._ledger, self._source, (*self.path, name), cast("dict[Any, Any]", self.value)[name])
+        found = Node(self._ledger, self._source, (*self.path, name), self.value[name])
         if found.value is None:
             found.exact("null has no effect")
             return None
@@ -142,19 +154,19 @@ class Node:
 
     def fields(self) -> Iterator[Node]:
         """Yields the fields of a mapping that are not null; marks any other value as unsupported."""
-        if not isinstance(self.value, dict):
+        if not self.is_mapping:
             self.unsupported("must be a mapping")
             return
-        for name in cast("dict[str, Any]", self.value):
+        for name in self.value:
             if found := self.child(name):
                 yield found
 
     def items(self) -> Iterator[Node]:
         """Yields the items of a list; marks any other value as unsupported."""
-        if not isinstance(self.value, list):
+        if not self.is_list:
             self.unsupported("must be a list")
             return
-        for index, item in enumerate(cast("list[object]", self.value)):
+        for index, item in enumerate(self.value):
             yield Node(self._ledger, self._source, (*self.path, index), item)
 
     def text(self) -> str | None:

@@ -96,7 +96,7 @@ def _iter_rows(roots: Iterable[Node], table: str) -> Iterator[Node]:
             for row in listed.items():
                 if row.is_encrypted:
                     row.manual("encrypted with SecretBox; install PyNaCl and import again, or add it by hand")
-                elif isinstance(row.value, dict):
+                elif row.is_mapping:
                     yield row
                 else:
                     row.unsupported("must be a mapping")
@@ -113,7 +113,7 @@ def _read_settings(roots: Sequence[Node]) -> SettingsReader:
 
 def _read_other_sections(roots: Iterable[Node], sources: set[str]) -> None:
     for root in roots:
-        for section in root.fields() if isinstance(root.value, dict) else ():
+        for section in root.fields() if root.is_mapping else ():
             if section.name == "include":
                 for one in section.items():
                     text = one.text()
@@ -123,7 +123,7 @@ def _read_other_sections(roots: Iterable[Node], sources: set[str]) -> None:
                         one.manual("give this file as another source of the command")
             elif section.name in messages.TOP_LEVEL:
                 section.manual(messages.TOP_LEVEL[section.name])
-        if not isinstance(root.value, dict):
+        if not root.is_mapping:
             root.unsupported("a configuration must be a mapping with model_list")
 
 
@@ -132,7 +132,7 @@ def _report_missing_models(roots: Iterable[Node], missing: Sequence[str]) -> Non
     for root in roots:
         for name in SETTINGS_SECTIONS:
             section = root.child(name)
-            for field in section.fields() if section and isinstance(section.value, dict) else ():
+            for field in section.fields() if section and section.is_mapping else ():
                 if field.name.endswith("fallbacks"):
                     _mark_missing(field, missing)
 
@@ -140,9 +140,9 @@ def _report_missing_models(roots: Iterable[Node], missing: Sequence[str]) -> Non
 def _mark_missing(node: Node, missing: Sequence[str]) -> None:
     if isinstance(node.value, str) and node.value in missing:
         node.manual("names no model of model_list, so it is left out of the fallback")
-    elif isinstance(node.value, list):
+    elif node.is_list:
         for one in node.items():
             _mark_missing(one, missing)
-    elif isinstance(node.value, dict):
+    elif node.is_mapping:
         for one in node.fields():
             _mark_missing(one, missing)

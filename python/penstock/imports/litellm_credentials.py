@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -208,8 +208,7 @@ class CredentialReader:
             self._options.setdefault("aws_secret_access_key", "${AWS_SECRET_ACCESS_KEY}")
         else:
             kind = "accessKey"
-            self._options["aws_access_key_id"] = "${AWS_ACCESS_KEY_ID}"
-            self._options["aws_secret_access_key"] = "${AWS_SECRET_ACCESS_KEY}"
+            self._options |= {option: f"${{{option.upper()}}}" for option in AWS_SECRETS[:2]}
         self._options["aws_auth_type"] = kind
         if node := self._take("aws_bedrock_runtime_endpoint"):
             self._read_endpoint(node)
@@ -241,14 +240,14 @@ class CredentialReader:
         node.exact("copied in clear to the state document")
 
 
-def _parse_account(value: object) -> JsonObject | None:
+def _parse_account(value: Any) -> JsonObject | None:  # noqa: ANN401 - a value of a source
     """Returns the key file of a service account that a value contains, as a mapping or as JSON."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = msgspec.json.decode(value)
         except msgspec.DecodeError:
             return None
-    return value if isinstance(value, dict) and value else None
+    return cast("JsonObject", value) if isinstance(value, dict) and value else None
 
 
 def _is_http_url(text: str) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
-from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy import URL, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from penstock.errors import SettingsError
@@ -50,29 +49,28 @@ def read_database(url: str, salt_key: str | None, variable: str | None) -> Sourc
     return Source(SOURCE_NAME, tables, is_table=True, encrypted_rows=frozenset(encrypted))
 
 
-def _async_url(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in {"postgres", "postgresql", "postgresql+asyncpg"}:
+def _async_url(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        parsed = None
+    if parsed is None or parsed.get_backend_name() not in {"postgres", "postgresql"}:
         message = "--database must be the URL of a PostgreSQL database, such as postgresql://user@host/litellm"
         raise SettingsError(message)
-    try:
-        parts = urlsplit(f"postgresql://{rest}")
-        _ = parts.port
-    except ValueError:
-        message = "--database is not a URL"
-        raise SettingsError(message) from None
-    # Parameters of the query are Prisma's, such as `schema` and `connection_limit`.
-    return f"postgresql+asyncpg://{rest.partition('?')[0]}"
+    # Most parameters of the query are Prisma's, such as `schema` and `connection_limit`.
+    query = {name: value for name, value in parsed.query.items() if name in {"host", "port"}}
+    if mode := parsed.query.get("sslmode"):
+        query["ssl"] = mode
+    return parsed.set(drivername="postgresql+asyncpg", query=query)
 
 
-async def _read_tables(url: str) -> dict[str, list[dict[str, Any]]]:
+async def _read_tables(url: URL) -> dict[str, list[dict[str, Any]]]:
     settings = {"statement_timeout": str(STATEMENT_TIMEOUT_MS), "default_transaction_read_only": "on"}
     engine = create_async_engine(
         url, connect_args={"timeout": CONNECT_TIMEOUT_SECONDS, "server_settings": settings}, hide_parameters=True
     )
     try:
-        async with engine.connect() as connection:
-            connection = await connection.execution_options(isolation_level="REPEATABLE READ")
+        async with engine.execution_options(isolation_level="REPEATABLE READ").connect() as connection:
             found = {table: await _read_rows(connection, table) for table in TABLES}
     finally:
         await engine.dispose()
@@ -88,8 +86,8 @@ async def _read_rows(connection: AsyncConnection, table: str) -> list[dict[str, 
     if not exists:
         return []
     # The name of the table is one of the constants above.
-    query = f'SELECT jsonb_strip_nulls(to_jsonb(one))::text FROM "{table}" one ORDER BY 1 LIMIT {MAX_ROWS + 1}'
-    rows = (await connection.scalars(text(query))).all()
+    query = f'SELECT jsonb_strip_nulls(to_jsonb(one))::text FROM "{table}" one LIMIT {MAX_ROWS + 1}'  # noqa: S608
+    rows = sorted((await connection.scalars(text(query))).all())
     if len(rows) > MAX_ROWS:
         raise SettingsError(f"{table} has more than {MAX_ROWS} rows, which is the most that can be imported")
     return [msgspec.json.decode(row) for row in rows]

@@ -19,13 +19,50 @@ JsonObject = dict[str, Any]
 MAX_RETRIES = 5
 # Parameters of a request that a row sets unless the client does.
 REQUEST_PARAMETERS = frozenset(
-    """
-    audio dimensions encoding_format frequency_penalty function_call functions input_type instructions logit_bias
-    logprobs max_completion_tokens max_output_tokens max_tokens modalities n parallel_tool_calls prediction
-    presence_penalty prompt_cache_key quality reasoning_effort repetition_penalty response_format safety_settings seed
-    service_tier size stop store stream_options style temperature thinking tool_choice tools top_k top_logprobs top_p
-    user verbosity voice web_search_options
-    """.split()
+    [
+        "audio",
+        "dimensions",
+        "encoding_format",
+        "frequency_penalty",
+        "function_call",
+        "functions",
+        "input_type",
+        "instructions",
+        "logit_bias",
+        "logprobs",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "max_tokens",
+        "modalities",
+        "n",
+        "parallel_tool_calls",
+        "prediction",
+        "presence_penalty",
+        "prompt_cache_key",
+        "quality",
+        "reasoning_effort",
+        "repetition_penalty",
+        "response_format",
+        "safety_settings",
+        "seed",
+        "service_tier",
+        "size",
+        "stop",
+        "store",
+        "stream_options",
+        "style",
+        "temperature",
+        "thinking",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_logprobs",
+        "top_p",
+        "user",
+        "verbosity",
+        "voice",
+        "web_search_options",
+    ]
 )
 # Prices in US dollars, by their names in `pay_as_you_go`.
 TOKEN_PRICES = {
@@ -51,6 +88,14 @@ MANUAL_PARAMS = {
     "use_chat_completions_api": "the gateway chooses the API of the provider by itself",
     "cooldown_time": "circuit breakers have one cool-down per config; change cb_config in the config",
     "health_check_model": "the gateway sends no health checks",
+}
+INFORMATION_PARAMS = {
+    "drop_params": "parameters that a provider does not have are always dropped, and listed in a header",
+    "modify_params": "parameters that a provider does not have are always dropped, and listed in a header",
+    "stream": "the client decides whether a response is streamed",
+    "allowed_openai_params": INFORMATION_ONLY,
+    "supports_system_message": INFORMATION_ONLY,
+    "litellm_trace_id": INFORMATION_ONLY,
 }
 UNSUPPORTED_PARAMS = {
     "mock_response": "a model cannot have a fixed response; for tests, use the mock provider",
@@ -79,7 +124,7 @@ class Deployment(NamedTuple):
 def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuilder) -> Deployment | None:
     """Reads a row of `model_list`; returns `None` if it cannot be imported, with a finding that says why."""
     name_node, params = row.child("model_name"), row.child("litellm_params")
-    if name_node is None or params is None or not isinstance(params.value, dict):
+    if name_node is None or params is None or not params.is_mapping:
         row.unsupported("a row needs model_name and litellm_params")
         return None
     model_name, named = name_node.text(), params.child("model")
@@ -192,11 +237,8 @@ class _RowReader:
         name = field.name
         if name in {"weight", "rpm", "tpm", "order"}:
             self._read_number(field)
-        elif name in {"timeout", "request_timeout"}:
-            if timeout := read_timeout_ms(field):
-                self._target["request_timeout"] = timeout
-        elif name == "stream_timeout":
-            self._read_stream_timeout(field)
+        elif name in {"timeout", "request_timeout", "stream_timeout"}:
+            self._read_timeout(field)
         elif name in {"num_retries", "max_retries"}:
             self.retries = read_retries(field)
         elif name == "extra_body":
@@ -205,12 +247,8 @@ class _RowReader:
             if paths := field.texts():
                 self._target["drop_params"] = paths
                 field.exact("drop_params")
-        elif name in {"drop_params", "modify_params"}:
-            field.exact("parameters that a provider does not have are always dropped, and listed in a header")
-        elif name == "stream":
-            field.approximate("the client decides whether a response is streamed")
-        elif name in {"allowed_openai_params", "supports_system_message", "model_info", "litellm_trace_id"}:
-            field.approximate(INFORMATION_ONLY)
+        elif name in INFORMATION_PARAMS:
+            field.approximate(INFORMATION_PARAMS[name])
 
     def _read_number(self, field: Node) -> None:
         number = field.number()
@@ -223,14 +261,14 @@ class _RowReader:
             self.weights[field.name] = number
             field.approximate("used as weight of load balancing, if several rows have this model_name")
 
-    def _read_stream_timeout(self, field: Node) -> None:
-        if "request_timeout" in self._target or self._params.child("timeout"):
+    def _read_timeout(self, field: Node) -> None:
+        if field.name == "stream_timeout" and (self._params.child("timeout") or "request_timeout" in self._target):
             field.manual("request_timeout is the one timeout of a target, for streams and other responses")
         elif timeout := read_timeout_ms(field):
             self._target["request_timeout"] = timeout
 
     def _read_extra_body(self, field: Node) -> None:
-        if not isinstance(field.value, dict):
+        if not field.is_mapping:
             field.unsupported("must be a mapping")
             return
         others = {name: value for name, value in cast("JsonObject", field.value).items() if name != "model"}

@@ -42,10 +42,23 @@ MAX_NAME_CHARS = 255
 MAX_POLICIES = 200
 MAIN_CONFIG = "litellm"
 INFORMATION_COLUMNS = frozenset(
-    """
-    key_name created_at created_by updated_at updated_by budget_reset_at last_refreshed_at soft_budget_cooldown
-    rotation_count last_rotation_at key_rotation_at last_active user_alias sso_user_id litellm_changed_by
-    """.split()
+    [
+        "key_name",
+        "created_at",
+        "created_by",
+        "updated_at",
+        "updated_by",
+        "budget_reset_at",
+        "last_refreshed_at",
+        "soft_budget_cooldown",
+        "rotation_count",
+        "last_rotation_at",
+        "key_rotation_at",
+        "last_active",
+        "user_alias",
+        "sso_user_id",
+        "litellm_changed_by",
+    ]
 )
 MANUAL_COLUMNS = {
     "max_parallel_requests": "there is no limit of concurrent requests; use a rate limits policy",
@@ -215,10 +228,9 @@ class KeyImporter:
                 key[name] = value
         if limits_row is not row:
             read_budget(row)
-        if expires := row.child("expires"):
-            if end := expires.text():
-                key["expires_at"] = end if HAS_ZONE.search(end) else f"{end}Z"
-                expires.exact("expires_at")
+        if (expires := row.child("expires")) and (end := expires.text()):
+            key["expires_at"] = end if HAS_ZONE.search(end) else f"{end}Z"
+            expires.exact("expires_at")
         workspace["api_keys"].append(key)
         self._read_rest(row)
 
@@ -262,15 +274,14 @@ class KeyImporter:
         names = self._allowed(models, self._team_models.get(team or ""))
         defaults: JsonObject = {"config_id": self._config_slug(workspace, names), "allow_config_override": False}
         metadata = dict(self._read_metadata(row))
-        if user := row.child("user_id"):
-            if text := user.text():
-                metadata["_user"] = self._emails.get(text, text)[:MAX_METADATA_CHARS]
-                user.exact("metadata._user of every request")
+        if (user := row.child("user_id")) and (text := user.text()):
+            metadata["_user"] = self._emails.get(text, text)[:MAX_METADATA_CHARS]
+            user.exact("metadata._user of every request")
         return {**defaults, **({"metadata": metadata} if metadata else {})}
 
     def _read_metadata(self, row: Node) -> Iterator[tuple[str, str]]:
         metadata = row.child("metadata")
-        if metadata is None or not isinstance(metadata.value, dict):
+        if metadata is None or not metadata.is_mapping:
             return
         for index, field in enumerate(metadata.fields()):
             is_text = isinstance(field.value, str) and len(field.value) <= MAX_METADATA_CHARS
@@ -354,7 +365,7 @@ def _read_unused_metadata(row: Node) -> None:
 def _rows(root: Node, table: str) -> Iterator[Node]:
     rows = root.child(table)
     for row in rows.items() if rows else ():
-        if isinstance(row.value, dict):
+        if row.is_mapping:
             yield row
         else:
             row.unsupported("must be a mapping")

@@ -113,19 +113,52 @@ LITELLM_SETTINGS = {
 }
 # Settings whose effect is the normal behaviour here, or that only concern LiteLLM's own process.
 WITHOUT_EFFECT = frozenset(
-    """
-    set_verbose telemetry drop_params modify_params suppress_debug_info debug debug_level num_workers port
-    disable_copilot_system_to_assistant disable_hf_tokenizer_download enable_preview_features
-    disable_add_transform_inline_image_block use_chat_completions_url_for_anthropic_messages
-    disable_token_counter disable_streaming_logging enable_caching_on_provider_specific_optional_params
-    disable_spend_logs disable_spend_updates disable_reset_budget disable_adding_master_key_hash_to_db
-    disable_master_key_return disable_prisma_schema_update proxy_batch_write_at proxy_batch_polling_interval
-    proxy_budget_rescheduler_min_time proxy_budget_rescheduler_max_time infer_model_from_keys client_ttl
-    polling_interval disable_retry_on_max_parallel_request_limit_error background_health_checks
-    health_check_interval health_check_details disable_error_logs proxy_batch_write_interval
-    use_background_health_checks user_api_key_cache_ttl store_model_in_db supported_db_objects
-    disable_aiohttp_transport disable_aiohttp_trust_env reasoning_auto_summary disable_load_balancing_for_batches
-    """.split()
+    [
+        "set_verbose",
+        "telemetry",
+        "drop_params",
+        "modify_params",
+        "suppress_debug_info",
+        "debug",
+        "debug_level",
+        "num_workers",
+        "port",
+        "disable_copilot_system_to_assistant",
+        "disable_hf_tokenizer_download",
+        "enable_preview_features",
+        "disable_add_transform_inline_image_block",
+        "use_chat_completions_url_for_anthropic_messages",
+        "disable_token_counter",
+        "disable_streaming_logging",
+        "enable_caching_on_provider_specific_optional_params",
+        "disable_spend_logs",
+        "disable_spend_updates",
+        "disable_reset_budget",
+        "disable_adding_master_key_hash_to_db",
+        "disable_master_key_return",
+        "disable_prisma_schema_update",
+        "proxy_batch_write_at",
+        "proxy_batch_polling_interval",
+        "proxy_budget_rescheduler_min_time",
+        "proxy_budget_rescheduler_max_time",
+        "infer_model_from_keys",
+        "client_ttl",
+        "polling_interval",
+        "disable_retry_on_max_parallel_request_limit_error",
+        "background_health_checks",
+        "health_check_interval",
+        "health_check_details",
+        "disable_error_logs",
+        "proxy_batch_write_interval",
+        "use_background_health_checks",
+        "user_api_key_cache_ttl",
+        "store_model_in_db",
+        "supported_db_objects",
+        "disable_aiohttp_transport",
+        "disable_aiohttp_trust_env",
+        "reasoning_auto_summary",
+        "disable_load_balancing_for_batches",
+    ]
 )
 ROUTER_SETTINGS = {
     "redis_host": _REDIS,
@@ -236,14 +269,49 @@ GENERAL_SETTINGS = {
     "custom_ui_settings": _NOT_NEEDED,
 }
 CACHE_PARAMS = frozenset(
-    """
-    host port password username url db namespace max_connections redis_startup_nodes service_name sentinel_nodes
-    sentinel_password ssl ssl_cert_reqs ssl_check_hostname gcp_service_account gcp_ssl_ca_certs redis_flush_size
-    s3_bucket_name s3_region_name s3_aws_access_key_id s3_aws_secret_access_key s3_endpoint_url s3_path
-    gcs_bucket_name gcs_path_service_account gcs_path disk_cache_dir default_in_redis_ttl default_in_memory_ttl
-    qdrant_semantic_cache_embedding_model qdrant_collection_name qdrant_quantization_config
-    qdrant_semantic_cache_vector_size qdrant_api_base qdrant_api_key similarity_threshold
-    redis_semantic_cache_embedding_model redis_semantic_cache_index_name mode redis_db redis_url
-    """.split()
+    [
+        "host",
+        "port",
+        "password",
+        "username",
+        "url",
+        "db",
+        "namespace",
+        "max_connections",
+        "redis_startup_nodes",
+        "service_name",
+        "sentinel_nodes",
+        "sentinel_password",
+        "ssl",
+        "ssl_cert_reqs",
+        "ssl_check_hostname",
+        "gcp_service_account",
+        "gcp_ssl_ca_certs",
+        "redis_flush_size",
+        "s3_bucket_name",
+        "s3_region_name",
+        "s3_aws_access_key_id",
+        "s3_aws_secret_access_key",
+        "s3_endpoint_url",
+        "s3_path",
+        "gcs_bucket_name",
+        "gcs_path_service_account",
+        "gcs_path",
+        "disk_cache_dir",
+        "default_in_redis_ttl",
+        "default_in_memory_ttl",
+        "qdrant_semantic_cache_embedding_model",
+        "qdrant_collection_name",
+        "qdrant_quantization_config",
+        "qdrant_semantic_cache_vector_size",
+        "qdrant_api_base",
+        "qdrant_api_key",
+        "similarity_threshold",
+        "redis_semantic_cache_embedding_model",
+        "redis_semantic_cache_index_name",
+        "mode",
+        "redis_db",
+        "redis_url",
+    ]
 )
 CACHE_MESSAGE = _CACHE

@@ -136,8 +136,19 @@ API_SEGMENTS = {
 }
 # Providers whose address here ends before `/v1`, while it is part of `api_base`.
 ADDRESS_BEFORE_VERSION = frozenset(
-    ["cohere", "deepseek", "huggingface", "hyperbolic", "lingyi", "moonshot", "novita-ai", "ollama", "openrouter"]
-    + ["sambanova", "together-ai"]
+    [
+        "cohere",
+        "deepseek",
+        "huggingface",
+        "hyperbolic",
+        "lingyi",
+        "moonshot",
+        "novita-ai",
+        "ollama",
+        "openrouter",
+        "sambanova",
+        "together-ai",
+    ]
 )
 
 

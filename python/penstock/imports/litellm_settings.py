@@ -83,7 +83,7 @@ class SettingsReader:
         }[section.name]
         # Most settings of the router may be set in `litellm_settings`, too.
         known = {**messages.GENERAL_SETTINGS, **messages.ROUTER_SETTINGS, **messages.LITELLM_SETTINGS, **known}
-        if section.name != "general_settings" and isinstance(section.value, dict):
+        if section.name != "general_settings" and section.is_mapping:
             self._read_cache(section)
             self._read_global_budget(section)
         for field in section.fields():
@@ -167,7 +167,7 @@ class SettingsReader:
     def _read_fallbacks(self, field: Node, _section: str) -> None:
         """Reads a list of mappings, or one mapping, from a model to the models that are tried after it."""
         found = self._fallbacks.setdefault(field.name, {})
-        tables = field.items() if isinstance(field.value, list) else [field]
+        tables = field.items() if field.is_list else [field]
         for table in tables:
             for one in table.fields():
                 names = [one.text()] if isinstance(one.value, str) else [item.text() for item in one.items()]
@@ -182,7 +182,7 @@ class SettingsReader:
 
     def _read_aliases(self, field: Node, _section: str) -> None:
         for one in field.fields():
-            if isinstance(one.value, dict):
+            if one.is_mapping:
                 named = one.child("model")
                 if hidden := one.child("hidden"):
                     hidden.approximate("names of the config are not in the list of models")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -17,6 +16,7 @@ from penstock.imports.findings import Finding, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
 JsonObject = dict[str, Any]
 
@@ -97,10 +97,14 @@ def dump_yaml(content: object) -> str:
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
     yaml.allow_unicode = True
-    yaml.representer.ignore_aliases = lambda _: True
+    yaml.representer.ignore_aliases = _has_no_alias
     written = StringIO()
     yaml.dump(content, written)
     return written.getvalue()
+
+
+def _has_no_alias(_value: object) -> bool:
+    return True
 
 
 def _write(file: Path, text: str, mode: int) -> None:

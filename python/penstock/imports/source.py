@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -12,7 +11,8 @@ import msgspec
 from penstock.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path as FilePath
 
 Path = tuple[str | int, ...]
 
@@ -157,7 +157,8 @@ def _to_plain(name: str, tree: object) -> object:
             limit = f"{MAX_VALUES} values" if count > MAX_VALUES else f"{MAX_DEPTH} levels"
             raise SettingsError(f"{name} has more than {limit}, which is the most that can be imported")
         if isinstance(value, dict):
-            return _convert_mapping(name, cast("dict[object, object]", value), lambda item: convert(item, depth + 1))
+            items = cast("dict[object, object]", value).items()
+            return _name_keys(name, [(key, convert(item, depth + 1)) for key, item in items])
         if isinstance(value, list | tuple | set):
             return [convert(item, depth + 1) for item in cast("list[object]", value)]
         if value is None or isinstance(value, str | bool | int | float):
@@ -167,11 +168,12 @@ def _to_plain(name: str, tree: object) -> object:
     return convert(tree, 0)
 
 
-def _convert_mapping(name: str, mapping: dict[object, object], convert: Any) -> dict[str, object]:  # noqa: ANN401 - a closure
+def _name_keys(name: str, items: Iterable[tuple[object, object]]) -> dict[str, object]:
     found: dict[str, object] = {}
-    for key, value in mapping.items():
+    for key, value in items:
         text = key if isinstance(key, str) else str(key).lower() if isinstance(key, bool) else str(key)
         if text in found:
-            raise SettingsError(f"{name} has the key {text!r} twice in one mapping")
-        found[text] = convert(value)
+            message = f"{name} has a key twice in one mapping: as a string, and as another type"
+            raise SettingsError(message)
+        found[text] = value
     return found

@@ -80,7 +80,7 @@ class StateBuilder:
     def add_workspace(self, slug: str, name: str, **fields: object) -> JsonObject:
         """Adds a workspace, or returns the one with this slug."""
         lists = ("providers", "configs", "api_keys", "usage_limits_policies", "rate_limits_policies", "prompts")
-        row = {"slug": slug, "name": name, **fields, **{kind: [] for kind in lists}}
+        row: JsonObject = {"slug": slug, "name": name, **fields, **{kind: list[JsonObject]() for kind in lists}}
         return self._workspaces.setdefault(slug, row)
 
     def unused_workspace_slug(self, name: str) -> str:
