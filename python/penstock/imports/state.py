@@ -79,6 +79,9 @@ class StateBuilder:
 
     def add_workspace(self, slug: str, name: str, **fields: object) -> JsonObject:
         """Adds a workspace, or returns the one with this slug."""
+        # The API returns the limits of a workspace as a list.
+        if usage := fields.get("usage_limits"):
+            fields["usage_limits"] = [usage]
         lists = ("providers", "configs", "api_keys", "usage_limits_policies", "rate_limits_policies", "prompts")
         row: JsonObject = {"slug": slug, "name": name, **fields, **{kind: list[JsonObject]() for kind in lists}}
         return self._workspaces.setdefault(slug, row)
