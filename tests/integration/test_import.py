@@ -18,7 +18,6 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from penstock.settings.secret import Secret
 from penstock.store.database import parse_url
 from tests.fork_server import run_penstock
-from tests.integration.managed import Client
 from tests.integration.test_administer import run_command
 from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
 from tests.processes import wait_for
@@ -28,12 +27,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.gateway import Gateway, Mock
+    from tests.integration.managed import Client
     from tests.postgres import Postgres
 
 # The unit tests of these resources run with both kinds of database.
 ONE_STORE = True
 SALT_KEY = "sk-salt-of-the-tests-0123456789"
-OLD_KEY, LIMITED_KEY, TEAM_KEY = "sk-old-key-of-an-app-01234", "sk-old-limited-key-01234567", "sk-old-team-key-012345678"
+OLD_KEY, LIMITED_KEY, TEAM_KEY = (
+    "sk-old-key-of-an-app-01234",
+    "sk-old-limited-key-01234567",
+    "sk-old-team-key-012345678",
+)
 PROVIDER_KEY = "sk-canary-of-the-provider"
 # The columns that this version of LiteLLM has; other versions have more.
 SCHEMA = """
@@ -68,8 +72,10 @@ def fill_database(url: str, provider_url: str) -> None:
             {"i": "m-1", "n": "from-database", "p": json.dumps(params)},
         ),
         (
-            'INSERT INTO "LiteLLM_TeamTable" (team_id, team_alias, models, max_budget, budget_duration) '
-            "VALUES ('t-1', 'Red team', '{}', 100, '30d')",
+            (
+                'INSERT INTO "LiteLLM_TeamTable" (team_id, team_alias, models, max_budget, budget_duration) '
+                "VALUES ('t-1', 'Red team', '{}', 100, '30d')"
+            ),
             {},
         ),
     ]
@@ -78,7 +84,10 @@ def fill_database(url: str, provider_url: str) -> None:
     empty = {"models": [], "team": None, "rpm": None, "blocked": None, "budget": None}
     rows += [
         (add + values, {**empty, "token": sha256(OLD_KEY), "alias": "app"}),
-        (add + values, {**empty, "token": sha256(LIMITED_KEY), "alias": "limited", "models": ["fast"], "rpm": 1000, "budget": 50}),
+        (
+            add + values,
+            {**empty, "token": sha256(LIMITED_KEY), "alias": "limited", "models": ["fast"], "rpm": 1000, "budget": 50},
+        ),
         (add + values, {**empty, "token": sha256(TEAM_KEY), "alias": "red", "team": "t-1"}),
         (add + values, {**empty, "token": sha256("sk-blocked"), "alias": "blocked", "blocked": True}),
     ]
@@ -115,7 +124,7 @@ def imported(
     """Imports and applies everything once; returns the report."""
     folder = tmp_path_factory.mktemp("imported")
     model = {"model": "openai/mock", "api_key": "os.environ/OLD_PROVIDER_KEY", "api_base": f"{provider.url}/v1"}
-    broken = {**model, "model": "openai/mock+fault:429"}
+    broken = {**model, "model": "openai/mock?fault=429"}
     config = {
         "model_list": [
             {"model_name": "gpt-of-old", "litellm_params": model},
@@ -152,9 +161,7 @@ def wait_until_valid(gateway: Gateway, key: str, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt-of-old", "alias-of-old", "fast", "from-database"])
-def test_old_keys_and_model_names_work_unchanged(
-    admin: Client, imported: dict[str, Any], provider: Mock, model: str
-):
+def test_old_keys_and_model_names_work_unchanged(admin: Client, imported: dict[str, Any], provider: Mock, model: str):
     assert imported["summary"]["unsupported"] == 0
     wait_until_valid(admin.gateway, OLD_KEY, model)
     sent = provider.ledger()[-1]
@@ -164,7 +171,7 @@ def test_old_keys_and_model_names_work_unchanged(
 def test_falls_back_as_litellm_does(admin: Client, imported: dict[str, Any], provider: Mock):
     assert imported
     wait_until_valid(admin.gateway, OLD_KEY, "fragile")
-    assert [json.loads(one["body"])["model"] for one in provider.ledger()][-2:] == ["mock+fault:429", "mock"]
+    assert [json.loads(one["body"])["model"] for one in provider.ledger()][-2:] == ["mock?fault=429", "mock"]
 
 
 def test_key_of_a_team_works_in_its_workspace(admin: Client, imported: dict[str, Any]):
