@@ -171,7 +171,7 @@ def test_old_keys_and_model_names_work_unchanged(admin: Client, imported: dict[s
 def test_falls_back_as_litellm_does(admin: Client, imported: dict[str, Any], provider: Mock):
     assert imported
     wait_until_valid(admin.gateway, OLD_KEY, "fragile")
-    assert [json.loads(one["body"])["model"] for one in provider.ledger()][-2:] == ["mock?fault=429", "mock"]
+    assert [one["model"] for one in provider.ledger()][-2:] == ["mock?fault=429", "mock"]
 
 
 def test_key_of_a_team_works_in_its_workspace(admin: Client, imported: dict[str, Any]):

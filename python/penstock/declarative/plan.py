@@ -35,6 +35,7 @@ from penstock.declarative.kinds import (
     Users,
     VirtualKeys,
 )
+from penstock.declarative.prompts import Prompts
 from penstock.errors import Problem, SettingsError
 from penstock.remote import RemoteError
 
@@ -53,6 +54,7 @@ WORKSPACE_KINDS: tuple[ResourceKind, ...] = (
     Providers(),
     VirtualKeys(),
     Configs(),
+    Prompts(),
     ApiKeys(),
     UsageLimitsPolicies(),
     RateLimitsPolicies(),
