@@ -8,7 +8,16 @@ from penstock.declarative.document import JsonObject, omit_fields
 from penstock.declarative.kinds import GatewayState, ResourceKind
 
 # Fields of which a change makes a new version.
-VERSION_FIELDS = ("string", "parameters", "virtual_key", "model", "functions", "tools", "tool_choice", "is_raw_template")
+VERSION_FIELDS = (
+    "string",
+    "parameters",
+    "virtual_key",
+    "model",
+    "functions",
+    "tools",
+    "tool_choice",
+    "is_raw_template",
+)
 
 
 class Prompts(ResourceKind):

@@ -152,6 +152,12 @@ class Node:
             return None
         return found
 
+    def item(self, index: int) -> Node | None:
+        """Returns an item of a list; `None` if it is missing."""
+        if not self.is_list or not 0 <= index < len(self.value):
+            return None
+        return Node(self._ledger, self._source, (*self.path, index), self.value[index])
+
     def fields(self) -> Iterator[Node]:
         """Yields the fields of a mapping that are not null; marks any other value as unsupported."""
         if not self.is_mapping:

@@ -71,6 +71,14 @@ class StateBuilder:
                 listed.append(deployment)
         return slug
 
+    def add_integration_row(self, row: JsonObject) -> None:
+        """Adds an integration with a slug of its own."""
+        self._integrations[row["slug"]] = row
+
+    def integration_rows(self) -> list[JsonObject]:
+        """Returns the integrations so far."""
+        return list(self._integrations.values())
+
     def set_model_price(self, integration: str, model: str, prices: Mapping[str, float]) -> None:
         """Sets the prices of a model: US dollars per token, by the names of `pay_as_you_go`."""
         rates = {name: {"price": round(price * CENTS, 15)} for name, price in prices.items()}
@@ -82,7 +90,8 @@ class StateBuilder:
         # The API returns the limits of a workspace as a list.
         if usage := fields.get("usage_limits"):
             fields["usage_limits"] = [usage]
-        lists = ("providers", "configs", "api_keys", "usage_limits_policies", "rate_limits_policies", "prompts")
+        lists = ("providers", "virtual_keys", "configs", "prompts", "api_keys")
+        lists += ("usage_limits_policies", "rate_limits_policies")
         row: JsonObject = {"slug": slug, "name": name, **fields, **{kind: list[JsonObject]() for kind in lists}}
         return self._workspaces.setdefault(slug, row)
 
@@ -90,14 +99,16 @@ class StateBuilder:
         """Returns a slug for a new workspace."""
         return unused_slug(name, self._workspaces)
 
-    def build(self) -> JsonObject:
-        """Returns the document. Each workspace may use all integrations, because its configs name them."""
+    def build(self, *, has_providers: bool = False) -> JsonObject:
+        """Returns the document. Each workspace may use all integrations, and has a provider for each of them unless
+        `has_providers` says that they are listed.
+        """
         access = [{"id": slug, "enabled": True} for slug in self._workspaces]
         for (slug, _), row in self._models.items():
             self._integrations[slug].setdefault("models", []).append(row)
         for row in self._integrations.values():
             row["workspaces"] = [dict(one) for one in access]
-        for workspace in self._workspaces.values():
+        for workspace in () if has_providers else self._workspaces.values():
             workspace["providers"] += [
                 {"slug": slug, "name": slug, "integration_id": slug} for slug in self._integrations
             ]
