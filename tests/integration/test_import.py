@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from penstock.settings.secret import Secret
 from penstock.store.database import parse_url
 from tests.fork_server import run_penstock
+from tests.gateway import ROOT
 from tests.integration.test_administer import run_command
 from tests.integration.wire import CHAT_PATH, chat_body, send_raw_request
 from tests.processes import wait_for
@@ -221,3 +223,29 @@ def test_digest_of_a_key_is_for_admins_of_the_organisation(admin: Client, import
     wrong = admin.post("/v1/api-keys/workspace/service", {**body, "workspace_id": place, "key_sha256": "ABC"})
     assert wrong.status == 400
     assert wrong.json()["data"]["errors"][0]["path"] == "key_sha256"
+
+
+@pytest.mark.parametrize("product", ["portkey", "tensorzero"])
+def test_other_gateways_are_imported_and_applied(admin: Client, tmp_path: Path, product: str):
+    page = (ROOT / f"docs/migrate-from-{product}.md").read_text()
+    kind = {"portkey": "json", "tensorzero": "toml"}[product]
+    (tmp_path / f"source.{kind}").write_text(re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)[0])
+    words = ["import", product, str(tmp_path / f"source.{kind}")]
+    out = tmp_path / "state.yaml"
+    done = run_penstock(*words, "--out", str(out), "--report", str(tmp_path / "report.json"), env={})
+    assert done.returncode == 0, done
+    names = ("PORTKEY_OPENAI_PROD_KEY", "OPENAI_API_KEY", "AZURE_API_KEY", "ANTHROPIC_API_KEY")
+    values = dict.fromkeys(names, "sk-canary-of-a-provider")
+    assert "done" in run_command(admin, "apply", str(out), "--yes", **values)
+    assert run_command(admin, "apply", str(out), "--yes", **values).strip() == "nothing to do"
+
+
+def test_applied_change_of_a_prompt_is_published(admin: Client, tmp_path: Path):
+    prompt = {"slug": "changing", "name": "Changing", "string": "one", "virtual_key": "x", "model": "m"}
+    file = tmp_path / "state.yaml"
+    for template in ("one", "two"):
+        place = {"name": "Prompts", "slug": "prompts-of-a-file", "prompts": [{**prompt, "string": template}]}
+        file.write_text(json.dumps({"version": 1, "workspaces": [place]}))
+        run_command(admin, "apply", str(file), "--yes")
+        assert run_command(admin, "apply", str(file), "--yes").strip() == "nothing to do"
+        assert admin.read("/v1/prompts/changing?version=default")["string"] == template
