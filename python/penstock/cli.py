@@ -1,7 +1,7 @@
 """The `penstock` command. Settings are read from the environment only here, except in the modules below.
 
-`snapshot.build` and `admin_commands` read the `${NAME}` variables that files refer to. `listen` reads the folder of
-the session, and `engine` sets the options of the memory allocator.
+`snapshot.build` and `admin_commands` read the `${NAME}` variables that files refer to, and `import_commands` the salt key
+that an option names. `listen` reads the folder of the session, and `engine` sets the options of the memory allocator.
 """
 
 from __future__ import annotations

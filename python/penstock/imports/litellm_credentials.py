@@ -8,9 +8,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.imports.litellm_providers import ProviderRule, adapt_host
+from penstock.imports.litellm_providers import OWN_SERVERS, Account, ProviderRule, adapt_host
 from penstock.imports.litellm_values import is_reference, read_secret, resolve_text
 from penstock.imports.state import Credential
+from penstock.kit.provider_options import field_names
 
 if TYPE_CHECKING:
     from penstock.imports.findings import Node
@@ -48,6 +49,8 @@ ENVIRONMENT_OPTIONS = {
     "predibase": {"predibase_tenant": "PREDIBASE_TENANT_ID"},
     "databricks": {"custom_host": "DATABRICKS_API_BASE"},
 }
+# Option with the address of a provider, where it is not `custom_host`.
+HOST_OPTIONS = {"huggingface": "huggingface_base_url"}
 # Providers whose servers usually have no key.
 KEYLESS_PROVIDERS = frozenset(
     ["docker_model_runner", "hosted_vllm", "infinity", "llamafile", "lm_studio", "openai_like", "vllm", "xinference"]
@@ -68,17 +71,17 @@ class CredentialReader:
         key, hint = self._read_key()
         self._read_headers()
         deployment = None
-        match self._rule.slug:
-            case "azure-openai":
+        match self._rule.account:
+            case Account.AZURE_OPENAI:
                 deployment = self._read_azure(model, base_model)
-            case "azure-ai":
+            case Account.AZURE_AI:
                 self._read_address("azure_foundry_url")
                 self._read_version("azure_api_version")
-            case "bedrock" | "sagemaker":
+            case Account.AWS:
                 self._read_aws(key)
-            case "vertex-ai":
+            case Account.GOOGLE_CLOUD:
                 self._read_vertex()
-            case _:
+            case Account.KEY:
                 self._read_host()
         for name, variable in ENVIRONMENT_OPTIONS.get(self._rule.slug, {}).items():
             self._options.setdefault(name, f"${{{variable}}}")
@@ -144,13 +147,14 @@ class CredentialReader:
         return adapted
 
     def _read_host(self) -> None:
-        option = "huggingface_base_url" if self._rule.slug == "huggingface" else "custom_host"
+        option = HOST_OPTIONS.get(self._rule.slug, "custom_host")
         if self._read_address(option) is None and self._rule.host:
             self._options[option] = self._rule.host
-        elif self._rule.slug == "openai" and self._provider not in {"openai", "text-completion-openai"}:
+        elif self._provider in OWN_SERVERS:
             # Without an address, the key would be sent to OpenAI.
-            self._options.setdefault(option, f"${{{self._provider.upper().replace('-', '_')}_API_BASE}}")
-        if self._rule.slug == "openai" and (organisation := self._take_text("organization")):
+            self._options.setdefault(option, f"${{{self._provider.upper()}_API_BASE}}")
+        has_organisation = "openai_organization" in field_names(self._rule.slug)
+        if has_organisation and (organisation := self._take_text("organization")):
             self._options["openai_organization"] = organisation
         self._take_text("api_version", "has no effect at this provider")
 

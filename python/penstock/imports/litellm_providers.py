@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import NamedTuple
+
+
+class Account(StrEnum):
+    """What identifies the account at a provider, which decides the options of an integration."""
+
+    KEY = "key"
+    AZURE_OPENAI = "azure-resource"
+    AZURE_AI = "azure-foundry"
+    AWS = "aws"
+    GOOGLE_CLOUD = "google-cloud"
 
 
 class ProviderRule(NamedTuple):
@@ -11,6 +22,7 @@ class ProviderRule(NamedTuple):
     slug: str
     env: str = ""
     host: str = ""
+    account: Account = Account.KEY
 
 
 PROVIDERS: dict[str, ProviderRule] = {
@@ -19,12 +31,12 @@ PROVIDERS: dict[str, ProviderRule] = {
     "aiml": ProviderRule("openai", "AIML_API_KEY", "https://api.aimlapi.com/v1"),
     "anthropic": ProviderRule("anthropic", "ANTHROPIC_API_KEY"),
     "anyscale": ProviderRule("anyscale", "ANYSCALE_API_KEY"),
-    "azure": ProviderRule("azure-openai", "AZURE_API_KEY"),
-    "azure_ai": ProviderRule("azure-ai", "AZURE_AI_API_KEY"),
-    "azure_text": ProviderRule("azure-openai", "AZURE_API_KEY"),
+    "azure": ProviderRule("azure-openai", "AZURE_API_KEY", account=Account.AZURE_OPENAI),
+    "azure_ai": ProviderRule("azure-ai", "AZURE_AI_API_KEY", account=Account.AZURE_AI),
+    "azure_text": ProviderRule("azure-openai", "AZURE_API_KEY", account=Account.AZURE_OPENAI),
     "baseten": ProviderRule("openai", "BASETEN_API_KEY", "https://inference.baseten.co/v1"),
-    "bedrock": ProviderRule("bedrock"),
-    "bedrock_converse": ProviderRule("bedrock"),
+    "bedrock": ProviderRule("bedrock", account=Account.AWS),
+    "bedrock_converse": ProviderRule("bedrock", account=Account.AWS),
     "cerebras": ProviderRule("cerebras", "CEREBRAS_API_KEY"),
     "cloudflare": ProviderRule("workers-ai", "CLOUDFLARE_API_KEY"),
     "codestral": ProviderRule("mistral-ai", "CODESTRAL_API_KEY", "https://codestral.mistral.ai/v1"),
@@ -73,8 +85,8 @@ PROVIDERS: dict[str, ProviderRule] = {
     "predibase": ProviderRule("predibase", "PREDIBASE_API_KEY"),
     "recraft": ProviderRule("recraft-ai", "RECRAFT_API_KEY"),
     "replicate": ProviderRule("replicate", "REPLICATE_API_KEY"),
-    "sagemaker": ProviderRule("sagemaker"),
-    "sagemaker_chat": ProviderRule("sagemaker"),
+    "sagemaker": ProviderRule("sagemaker", account=Account.AWS),
+    "sagemaker_chat": ProviderRule("sagemaker", account=Account.AWS),
     "sambanova": ProviderRule("sambanova", "SAMBANOVA_API_KEY"),
     "siliconflow": ProviderRule("siliconflow", "SILICONFLOW_API_KEY"),
     "snowflake": ProviderRule("cortex", "SNOWFLAKE_JWT"),
@@ -84,8 +96,8 @@ PROVIDERS: dict[str, ProviderRule] = {
     "together_ai": ProviderRule("together-ai", "TOGETHERAI_API_KEY"),
     "triton": ProviderRule("triton"),
     "upstage": ProviderRule("upstage", "UPSTAGE_API_KEY"),
-    "vertex_ai": ProviderRule("vertex-ai"),
-    "vertex_ai_beta": ProviderRule("vertex-ai"),
+    "vertex_ai": ProviderRule("vertex-ai", account=Account.GOOGLE_CLOUD),
+    "vertex_ai_beta": ProviderRule("vertex-ai", account=Account.GOOGLE_CLOUD),
     "vllm": ProviderRule("openai", "VLLM_API_KEY"),
     "volcengine": ProviderRule("openai", "ARK_API_KEY", "https://ark.cn-beijing.volces.com/api/v3"),
     "voyage": ProviderRule("voyage", "VOYAGE_API_KEY"),
@@ -151,6 +163,23 @@ ADDRESS_BEFORE_VERSION = frozenset(
     ]
 )
 
+ADDRESS_SUFFIXES_TO_REMOVE = {"anthropic": ("/messages",), "google": ("/v1beta",)}
+ADDRESS_SUFFIX_TO_ADD = {"anthropic": "/v1"}
+# Providers of LiteLLM that stand for servers of the user, which have no address of their own.
+OWN_SERVERS = frozenset(
+    [
+        "custom_openai",
+        "docker_model_runner",
+        "hosted_vllm",
+        "infinity",
+        "litellm_proxy",
+        "llamafile",
+        "lm_studio",
+        "openai_like",
+        "vllm",
+    ]
+)
+
 
 def split_model(model: str, custom_provider: str | None) -> tuple[str | None, str]:
     """Splits a model name of LiteLLM into its provider and the name that is sent upstream. The provider is `None` if
@@ -181,9 +210,7 @@ def adapt_host(provider: str, url: str) -> str:
     url = url.rstrip("/")
     if provider in ADDRESS_BEFORE_VERSION:
         return url.removesuffix("/chat/completions").removesuffix("/v1").rstrip("/")
-    if provider == "anthropic":
-        url = url.removesuffix("/messages")
-        return url if url.endswith("/v1") else f"{url}/v1"
-    if provider == "google":
-        return url.removesuffix("/v1beta")
-    return url.removesuffix("/chat/completions")
+    for suffix in ADDRESS_SUFFIXES_TO_REMOVE.get(provider, ("/chat/completions",)):
+        url = url.removesuffix(suffix)
+    needed = ADDRESS_SUFFIX_TO_ADD.get(provider, "")
+    return url if url.endswith(needed) else url + needed

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.imports.litellm_credentials import AZURE_HOST
-from penstock.imports.litellm_providers import adapt_host
+from penstock.imports.litellm_providers import Account, adapt_host
 from penstock.imports.state import Credential, env_reference
 
 if TYPE_CHECKING:
@@ -25,17 +25,18 @@ class ProviderRule(NamedTuple):
     slug: str
     env: str = ""
     needs_address: bool = False
+    account: Account = Account.KEY
 
 
 PROVIDERS = {
     "anthropic": ProviderRule("anthropic", "ANTHROPIC_API_KEY"),
-    "aws_bedrock": ProviderRule("bedrock"),
-    "aws_sagemaker": ProviderRule("sagemaker"),
-    "azure": ProviderRule("azure-openai", "AZURE_API_KEY"),
+    "aws_bedrock": ProviderRule("bedrock", account=Account.AWS),
+    "aws_sagemaker": ProviderRule("sagemaker", account=Account.AWS),
+    "azure": ProviderRule("azure-openai", "AZURE_API_KEY", account=Account.AZURE_OPENAI),
     "deepseek": ProviderRule("deepseek", "DEEPSEEK_API_KEY"),
     "fireworks": ProviderRule("fireworks-ai", "FIREWORKS_API_KEY"),
-    "gcp_vertex_anthropic": ProviderRule("vertex-ai"),
-    "gcp_vertex_gemini": ProviderRule("vertex-ai"),
+    "gcp_vertex_anthropic": ProviderRule("vertex-ai", account=Account.GOOGLE_CLOUD),
+    "gcp_vertex_gemini": ProviderRule("vertex-ai", account=Account.GOOGLE_CLOUD),
     "google_ai_studio_gemini": ProviderRule("google", "GOOGLE_AI_STUDIO_API_KEY"),
     "groq": ProviderRule("groq", "GROQ_API_KEY"),
     "hyperbolic": ProviderRule("hyperbolic", "HYPERBOLIC_API_KEY"),
@@ -109,7 +110,7 @@ def read_shorthand(text: str, state: StateBuilder) -> JsonObject | None:
     """Returns the target of a name such as `openai::gpt-4o`; `None` if it is no such name of a known provider."""
     kind, separator, model = text.partition("::")
     rule = PROVIDERS.get(kind)
-    if not separator or rule is None or not rule.env or rule.slug == "azure-openai" or not model:
+    if not separator or rule is None or not rule.env or rule.account is not Account.KEY or not model:
         return None
     slug = state.add_integration(Credential(rule.slug, f"${{{rule.env}}}", {}, rule.env.lower()))
     return {"provider": f"@{slug}", "override_params": {"model": model}}
@@ -149,12 +150,12 @@ def _read_key(node: Node, rule: ProviderRule) -> str:
 
 def _read_options(node: Node, rule: ProviderRule, model: str) -> tuple[JsonObject, JsonObject | None]:
     options: JsonObject = {}
-    if rule.slug == "azure-openai":
+    if rule.account is Account.AZURE_OPENAI:
         return _read_azure(node, model)
     for name in ("api_base", "endpoint_url"):
         if (field := node.child(name)) and (url := _read_location(field)):
             options["custom_host"] = url if url.startswith("${") else adapt_host(rule.slug, url)
-    if rule.slug in {"bedrock", "sagemaker"}:
+    if rule.account is Account.AWS:
         region = node.child("region")
         options["aws_region"] = (_read_location(region) if region else None) or "${AWS_REGION}"
         options |= {"aws_auth_type": "accessKey", "aws_access_key_id": "${AWS_ACCESS_KEY_ID}"}
@@ -162,7 +163,7 @@ def _read_options(node: Node, rule: ProviderRule, model: str) -> tuple[JsonObjec
         for name, option in (("access_key_id", "aws_access_key_id"), ("secret_access_key", "aws_secret_access_key")):
             if (field := node.child(name)) and (value := _read_location(field)):
                 options[option] = value
-    if rule.slug == "vertex-ai":
+    if rule.account is Account.GOOGLE_CLOUD:
         project, location = node.child("project_id"), node.child("location")
         options["vertex_region"] = (_read_location(location) if location else None) or "us-central1"
         if project and (value := _read_location(project)):
