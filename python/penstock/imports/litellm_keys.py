@@ -122,7 +122,9 @@ class KeyImporter:
         for row in _rows(root, TOKEN_TABLE):
             self._import_key(row, budgets, used)
         for identifier, row in budgets.items():
-            _read_information(row)
+            self._read_rest(row)
+            if named := row.child("budget_id"):
+                named.exact("keys refer to it")
             if identifier not in used:
                 row.manual("no imported key has this budget; set usage_limits where it is needed")
 

@@ -23,6 +23,7 @@ JsonObject = dict[str, Any]
 # First line of a written state document.
 STATE_HEADER = "# Contains credentials. Read it, set the variables that it names, then run `penstock apply`.\n"
 STATE_MODE, REPORT_MODE = 0o600, 0o644
+MAX_YAML_KEYS = 2000
 STATE_SOURCE = "state document"
 
 
@@ -83,9 +84,16 @@ def reject_existing(files: Sequence[Path]) -> None:
 
 def write_results(imported: ImportedState, out: Path, report: Path) -> None:
     """Writes the state document and the report. Replaces existing files."""
-    _write(out, STATE_HEADER + dump_yaml(imported.state), STATE_MODE)
+    _write(out, _dump_state(imported.state), STATE_MODE)
     document = {"summary": count_statuses(imported.findings), "findings": imported.findings}
     _write(report, msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n", REPORT_MODE)
+
+
+def _dump_state(state: JsonObject) -> str:
+    """Returns the document as YAML, or as JSON if it is large: YAML would take minutes to write and to read."""
+    if sum(len(one.get("api_keys", ())) for one in state["workspaces"]) > MAX_YAML_KEYS:
+        return msgspec.json.format(msgspec.json.encode(state), indent=1).decode() + "\n"
+    return STATE_HEADER + dump_yaml(state)
 
 
 def dump_yaml(content: object) -> str:
