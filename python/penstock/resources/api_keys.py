@@ -119,9 +119,7 @@ class CreatedApiKey(msgspec.Struct, frozen=True):
     """A new key with its secret."""
 
     id: shared_fields.Id
-    key: Annotated[
-        str | None, Meta(description="the secret, which is not shown again; null if `key_sha256` was given instead")
-    ]
+    key: Annotated[str, Meta(description="the secret, which is not shown again; empty if `key_sha256` was given")]
     object: shared_fields.ObjectType = "api-key"
 
 
@@ -212,7 +210,7 @@ async def create_key(
         if workspace_id and data.user_id and not await keys.can_add_key(session, workspace_id, data.user_id):
             why = "already has the maximum number of keys in this workspace; the rule user_api_key_count allows no more"
             raise ForbiddenError(f"user_id {why}", [Problem("user_id", why)])
-        text = None if data.key_sha256 else session.generate_key()
+        text = "" if data.key_sha256 else session.generate_key()
         values = {
             "type": type_,
             "workspace_id": workspace_id,
@@ -240,7 +238,7 @@ async def create_key(
         if data.key_sha256:
             await keys.reject_digest(session, data.key_sha256)
         row = await KEY_RESOURCES[type_].create(session, values)
-        await keys.store_digest(session, row["id"], text or "", digest=data.key_sha256)
+        await keys.store_digest(session, row["id"], text, digest=data.key_sha256)
         return CreatedApiKey(row["id"], text)
 
 
