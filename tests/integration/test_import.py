@@ -170,6 +170,15 @@ def test_old_keys_and_model_names_work_unchanged(admin: Client, imported: dict[s
     assert sent["headers"]["authorization"] == f"Bearer {PROVIDER_KEY}"
 
 
+def test_imported_key_lists_models(admin: Client, imported: dict[str, Any]):
+    assert imported
+    wait_until_valid(admin.gateway, OLD_KEY, "fast")
+    headers = {"authorization": f"Bearer {OLD_KEY}"}
+    answer = send_raw_request(admin.gateway.base_url, "/v1/models", None, headers)
+    assert answer.status == 200, answer.body
+    assert any(one["id"].startswith("@openai") for one in answer.json()["data"])
+
+
 def test_falls_back_as_litellm_does(admin: Client, imported: dict[str, Any], provider: Mock):
     assert imported
     wait_until_valid(admin.gateway, OLD_KEY, "fragile")

@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from penstock.errors import SettingsError
+from penstock.imports.litellm import CREDENTIAL_TABLE, MODEL_TABLE
 from penstock.imports.litellm_keys import (
     BUDGET_TABLE,
     MANUAL_TABLES,
@@ -21,7 +22,6 @@ from penstock.imports.litellm_keys import (
 from penstock.imports.litellm_secrets import Decryptor, LegacyEncryptionError
 from penstock.imports.source import Path, Source
 
-MODEL_TABLE, CREDENTIAL_TABLE = "LiteLLM_ProxyModelTable", "LiteLLM_CredentialsTable"
 # Columns with encrypted values, by table.
 ENCRYPTED_COLUMNS = {MODEL_TABLE: "litellm_params", CREDENTIAL_TABLE: "credential_values"}
 TABLES = (MODEL_TABLE, CREDENTIAL_TABLE, TEAM_TABLE, USER_TABLE, TOKEN_TABLE, BUDGET_TABLE, *MANUAL_TABLES)

@@ -118,7 +118,6 @@ class Deployment(NamedTuple):
     # Part of the client's model name that replaces `*`, if the name sent upstream has one.
     has_wildcard: bool = False
     retries: int | None = None
-    takes_forms: bool = False
 
 
 def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuilder) -> Deployment | None:
@@ -162,7 +161,6 @@ def read_deployment(row: Node, credentials: Mapping[str, Node], state: StateBuil
         upstream,
         has_wildcard="*" in upstream,
         retries=found.retries,
-        takes_forms=found.takes_forms,
     )
 
 
@@ -203,7 +201,6 @@ class _RowReader:
         self.order = 0.0
         self.retries: int | None = None
         self.access_groups: tuple[str, ...] = ()
-        self.takes_forms = False
 
     def read(self) -> _RowReader:
         """Reads all fields of the row."""
@@ -281,8 +278,7 @@ class _RowReader:
                 self.access_groups = tuple(field.texts())
                 field.exact("models of a key may be named by the group")
             elif field.name == "mode":
-                self.takes_forms = field.value in {"audio_transcription", "image_edit"}
-                if self.takes_forms:
+                if field.value in {"audio_transcription", "image_edit"}:
                     field.manual(
                         "conditions cannot read forms, so such a request reaches no model of this config; "
                         "send it with a config that names this provider alone"

@@ -8,16 +8,14 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from penstock import engine
 from penstock.errors import PenstockError
 from penstock.ids import PROVIDER_ALIASES, SLUG_PATTERN, slugify
 from penstock.imports.findings import Ledger, Node
 from penstock.imports.output import ImportedState
 from penstock.imports.portkey_configs import CLEAR_TEXT_MESSAGE, read_config
+from penstock.imports.portkey_limits import read_rate_limits, read_usage_limits
 from penstock.imports.state import StateBuilder, unused_slug
-from penstock.kit.limits import USAGE_FIELDS, RateLimit, UsageLimits, find_usage_problems
 from penstock.kit.provider_options import check_partial_options
 
 if TYPE_CHECKING:
@@ -244,9 +242,9 @@ class _Importer:
             field.exact("an option; copied in clear if it is a secret")
 
     def _limits(self, node: Node, row: JsonObject) -> None:
-        if (field := node.child("usage_limits")) and (limits := _usage_limits(field)):
+        if (field := node.child("usage_limits")) and (limits := read_usage_limits(field)):
             row["usage_limits"] = limits
-        if (field := node.child("rate_limits")) and (rates := _rate_limits(field)):
+        if (field := node.child("rate_limits")) and (rates := read_rate_limits(field)):
             row["rate_limits"] = rates
         if (field := node.child("expires_at")) and (end := field.text()):
             field.exact()
@@ -390,35 +388,3 @@ def _text(node: Node, name: str) -> str | None:
     if field and text:
         field.exact()
     return text
-
-
-def _usage_limits(field: Node) -> JsonObject | None:
-    part = next(field.items(), None) if field.is_list else field
-    if part is None or not part.is_mapping:
-        field.exact("no limits")
-        return None
-    given = {name: value for name, value in part.value.items() if name in USAGE_FIELDS and value is not None}
-    given.pop("next_usage_reset_at", None)
-    try:
-        limits = msgspec.convert(given, UsageLimits)
-    except msgspec.ValidationError:
-        field.manual("are not allowed here; set usage_limits")
-        return None
-    if find_usage_problems("", limits, {}):
-        field.manual("are not allowed here; set usage_limits")
-        return None
-    field.exact("usage is counted from the import on")
-    return given
-
-
-def _rate_limits(field: Node) -> list[JsonObject] | None:
-    found: list[JsonObject] = []
-    for one in field.items() if field.is_list else [field]:
-        try:
-            msgspec.convert(one.value, RateLimit)
-        except msgspec.ValidationError:
-            one.manual("is not allowed here; set rate_limits")
-            continue
-        one.exact()
-        found.append(one.value)
-    return found or None
