@@ -294,7 +294,7 @@ def _load_yaml(file: Any) -> dict[str, Any]:  # noqa: ANN401 - click says no mor
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415 - as above
 
     try:
-        content = _yaml_codec().load(file)
+        content = _parse_yaml(file.read())
     except YAMLError as error:
         raise SettingsError(f"{file.name} is not YAML: {_describe_yaml_error(error)}") from None
     except UnicodeDecodeError as error:
@@ -303,6 +303,17 @@ def _load_yaml(file: Any) -> dict[str, Any]:  # noqa: ANN401 - click says no mor
         message = f"{file.name} must hold a mapping with version, organisation and workspaces"
         raise SettingsError(message)
     return cast("dict[str, Any]", content)
+
+
+def _parse_yaml(text: str) -> object:
+    """Parses YAML. JSON is YAML too, and its own parser is a hundred times as fast."""
+    if text.startswith("{"):
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            # YAML in the flow style begins with the same character.
+            pass
+    return _yaml_codec().load(text)
 
 
 def _describe_yaml_error(error: Any) -> str:  # noqa: ANN401 - its kinds have different fields

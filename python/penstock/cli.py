@@ -1,7 +1,7 @@
 """The `penstock` command. Settings are read from the environment only here, except in the modules below.
 
-`snapshot.build` and `admin_commands` read the `${NAME}` variables that files refer to. `listen` reads the folder of
-the session, and `engine` sets the options of the memory allocator.
+`snapshot.build` and `admin_commands` read the `${NAME}` variables that files refer to, and `import_commands` the salt key
+that an option names. `listen` reads the folder of the session, and `engine` sets the options of the memory allocator.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from penstock import (
     __version__,
     admin_commands,
     analytics_commands,
+    import_commands,
     log_commands,
     operations_commands,
     process,
@@ -292,6 +293,7 @@ for command in (
     *analytics_commands.COMMANDS,
     *rerate_command.COMMANDS,
     *operations_commands.COMMANDS,
+    *import_commands.COMMANDS,
 ):
     main.add_command(command)
 

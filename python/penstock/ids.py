@@ -32,6 +32,7 @@ URL_PATTERN = r"^https?://\S+" + END_OF_TEXT
 HEADER_NAME_PATTERN = "^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}" + END_OF_TEXT
 # Field of an integration whose value a secret manager supplies.
 TARGET_FIELD_PATTERN = r"^(key|configurations\.[a-z0-9_]+)" + END_OF_TEXT
+DIGEST_PATTERN = "^[0-9a-f]{64}" + END_OF_TEXT
 KEY_PREFIX_PATTERN = r"^[A-Za-z0-9]{0,16}\Z"
 # An id or a slug that refers to another object.
 ID_PATTERN = "^[a-zA-Z0-9_-]{1,255}" + END_OF_TEXT

@@ -96,6 +96,8 @@ def create_one_of_each(admin: Client) -> dict[str, Any]:
     admin.create("/v1/providers", {"name": "of ours", "integration_id": "inner", "slug": "ours", **limits, **own})
     config = admin.create("/v1/configs", {"name": "main", "config": {"provider": "@ours"}, **own})
     admin.put(f"/v1/workspaces/{place['id']}", {"defaults": {"user_api_key_config": config["slug"]}})
+    prompt = {"name": "greeting", "slug": "greeting", "string": "Hello {{name}}", "parameters": {"max_tokens": 5}}
+    admin.create("/v1/prompts", {**prompt, "virtual_key": "ours", "model": "mock", **own})
     defaults = {"config_id": config["slug"], "metadata": {"team": "a"}}
     body = {"name": "app", "scopes": ["completions.write"], "defaults": defaults, **own}
     admin.create("/v1/api-keys/workspace/service", {**body, "usage_limits": {"credit_limit": 5}})
@@ -275,6 +277,7 @@ def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, 
         "+ Rockets / integrations inner",
         "+ Rockets / providers of ours",
         "+ Rockets / configs main",
+        "+ Rockets / prompts greeting",
         "+ Rockets / api_keys app",
         "+ api_keys of all",
         "+ invites new@x.test",

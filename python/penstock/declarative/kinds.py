@@ -373,7 +373,9 @@ class ApiKeys(ResourceKind):
 
     name, path = "api_keys", "/v1/api-keys"
     fields = ("name", "description", "scopes", "defaults", "alert_emails", "rotation_policy", *LIMIT_FIELDS)
-    fixed = ("type", "user")
+    # The digest of a key of another gateway is only sent when the key is created. The gateway never returns it.
+    fixed = ("type", "user", "key_sha256")
+    unchecked_fixed = ("key_sha256",)
     named_by = ("id", "name")
     email_field = "user"
     keeps_slug = False
@@ -400,6 +402,8 @@ class ApiKeys(ResourceKind):
         body = {name: resource[name] for name in self.fields if resource.get(name) is not None}
         if resource.get("user"):
             body["user_id"] = ground.ids[resource["user"]]
+        if resource.get("key_sha256"):
+            body["key_sha256"] = resource["key_sha256"]
         return ground.remote.request(
             "POST", f"{self.path}/{kind.replace('-', '/')}", {**body, **self.workspace_body(workspace)}
         )

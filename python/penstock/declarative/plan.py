@@ -35,6 +35,7 @@ from penstock.declarative.kinds import (
     Users,
     VirtualKeys,
 )
+from penstock.declarative.prompts import Prompts
 from penstock.errors import Problem, SettingsError
 from penstock.remote import RemoteError
 
@@ -53,6 +54,7 @@ WORKSPACE_KINDS: tuple[ResourceKind, ...] = (
     Providers(),
     VirtualKeys(),
     Configs(),
+    Prompts(),
     ApiKeys(),
     UsageLimitsPolicies(),
     RateLimitsPolicies(),
@@ -131,7 +133,7 @@ class Plan:
         self._hands_down = False
         self._problems: list[Problem] = []
         document = cast("JsonObject", resolve_references("", dict(wanted), environ, self._problems))
-        self._problems += _find_shape_problems(document)
+        self._problems += find_shape_problems(document)
         self._raise_problems()
         self._ground = GatewayState(remote, key)
         self._build_steps(document, _read_state(self._ground, bar))
@@ -330,7 +332,7 @@ class Plan:
         self.steps.append(Step(sign, summary, path, act))
 
 
-def _find_shape_problems(document: JsonObject) -> Iterator[Problem]:
+def find_shape_problems(document: JsonObject) -> Iterator[Problem]:
     """Yields all problems with the shape of a document, with their paths."""
     if document.get("version") != DOCUMENT_VERSION:
         yield Problem("version", f"must be {DOCUMENT_VERSION}")

@@ -37,13 +37,30 @@ KEY_RESOURCES["organisation-user"] = Resource("organisation_service_api_keys", a
 UNLIMITED_COLUMNS: dict[str, Any] = {"usage_limits": None, "rate_limits": None, "expires_at": None, "defaults": {}}
 
 
-async def store_digest(session: TenantSession, key_id: str, text: str, sealed: str | None = None) -> None:
+async def store_digest(
+    session: TenantSession, key_id: str, text: str, sealed: str | None = None, digest: str | None = None
+) -> None:
     """Stores the digest by which a key is found. `sealed` is the encrypted text, if it is still to be handed out.
+    `digest` is given in place of a text that only its holder knows.
 
     A text that is handed out now acts on the authority of the caller who receives it, as well as of the key's user.
     """
-    row = {"id": new_id(), "api_key_id": key_id, "sha256": sha256_hex(text), "sealed": sealed, "created_at": now()}
+    sha256 = digest or sha256_hex(text)
+    row = {"id": new_id(), "api_key_id": key_id, "sha256": sha256, "sealed": sealed, "created_at": now()}
     await session.insert(key_digests, {**row, "expires_at": None, **({} if sealed else _holder_columns(session))})
+
+
+async def reject_digest(session: TenantSession, digest: str) -> None:
+    """Rejects the digest of an existing secret, unless the caller is an admin or a key of the organisation and no key
+    has this secret. Others could choose a weak secret, or find out which secrets are in use.
+    """
+    if not session.caller.is_organisation_admin or session.caller.workspace_id is not None:
+        why = "is only for admins and keys of the organisation, because the gateway does not know how strong the secret is"
+        raise ForbiddenError(f"key_sha256 {why}", [Problem("key_sha256", why)])
+    query = select(key_digests.c.id).where(key_digests.c.sha256 == digest)
+    if await session.organisation().fetch_rows(query, key_digests):
+        why = "is the digest of a key that exists already"
+        raise ConflictError(f"key_sha256 {why}", [Problem("key_sha256", why)])
 
 
 def _holder_columns(session: TenantSession) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from penstock.authorization import ORGANISATION_ADMIN_ROLES, reject_unusable_scopes, require_scopes
 from penstock.errors import ForbiddenError, Problem
-from penstock.ids import is_uuid, mask_secret
+from penstock.ids import DIGEST_PATTERN, MASK_TEXT, is_uuid, mask_secret
 from penstock.kit import keys, limits, members, shared_fields
 from penstock.kit.compat import SHOWN_OPTION
 from penstock.kit.default_metadata import check_default_metadata
@@ -85,6 +85,12 @@ class CreateApiKey(LimitFields, frozen=True, forbid_unknown_fields=True, kw_only
     defaults: DefaultsField = UNSET
     alert_emails: AlertEmailsField = UNSET
     rotation_policy: RotationPolicyField = UNSET
+    key_sha256: Annotated[
+        Annotated[str, Meta(pattern=DIGEST_PATTERN)] | None,
+        Meta(
+            description="SHA-256 digest of an existing secret, in hexadecimal, to keep a key of another gateway valid; only for admins and keys of the organisation"
+        ),
+    ] = None
 
 
 class UpdateApiKey(LimitFieldsUpdate, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -113,7 +119,7 @@ class CreatedApiKey(msgspec.Struct, frozen=True):
     """A new key with its secret."""
 
     id: shared_fields.Id
-    key: Annotated[str, Meta(description="the secret, which is not shown again")]
+    key: Annotated[str, Meta(description="the secret, which is not shown again; empty if `key_sha256` was given")]
     object: shared_fields.ObjectType = "api-key"
 
 
@@ -204,7 +210,7 @@ async def create_key(
         if workspace_id and data.user_id and not await keys.can_add_key(session, workspace_id, data.user_id):
             why = "already has the maximum number of keys in this workspace; the rule user_api_key_count allows no more"
             raise ForbiddenError(f"user_id {why}", [Problem("user_id", why)])
-        text = session.generate_key()
+        text = "" if data.key_sha256 else session.generate_key()
         values = {
             "type": type_,
             "workspace_id": workspace_id,
@@ -213,7 +219,7 @@ async def create_key(
             "description": data.description,
             "status": "active",
             "creation_mode": "ui" if work.caller.by == "session" else "api",
-            "masked": mask_secret(text),
+            "masked": mask_secret(text) if text else MASK_TEXT,
             "created_by": work.caller.actor_id,
             "scopes": _validate_scopes(session, type_, data.scopes),
             "defaults": await _load_workspace_defaults(session, type_),
@@ -229,8 +235,10 @@ async def create_key(
         }
         values |= await keys.apply_workspace_rules(session, values)
         await keys.reject_escalation(session, values)
+        if data.key_sha256:
+            await keys.reject_digest(session, data.key_sha256)
         row = await KEY_RESOURCES[type_].create(session, values)
-        await keys.store_digest(session, row["id"], text)
+        await keys.store_digest(session, row["id"], text, digest=data.key_sha256)
         return CreatedApiKey(row["id"], text)
 
 

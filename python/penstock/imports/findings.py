@@ -1,0 +1,232 @@
+"""Findings of an import: what became of every value of a source. A value that no importer reads is reported as
+unsupported, so nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from penstock.errors import shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from penstock.imports.source import Path, Source
+
+UNREAD_MESSAGE = "is not known to the importer"
+
+
+class Status(StrEnum):
+    """What became of a value."""
+
+    EXACT = "exact"
+    APPROXIMATE = "approximate"
+    MANUAL = "manual"
+    UNSUPPORTED = "unsupported"
+
+
+# A value that several parts of an importer read has the last of its statuses in this order.
+SEVERITY = {status: rank for rank, status in enumerate(Status)}
+
+
+class Mark(NamedTuple):
+    """Status of one value with its explanation."""
+
+    status: Status
+    message: str
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the report. `path` is the place in the source, `line` its line, if the source has lines.
+
+    Messages never contain values of a source, except names of models and fields.
+    """
+
+    source: str
+    path: str
+    status: Status
+    message: str
+    line: int | None = None
+    # Values of this place in all rows of a table that have the same status and message.
+    count: int = 1
+
+
+class Ledger:
+    """Status of every leaf of the sources: strings, numbers, booleans, nulls, and empty lists and mappings."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        """Lists the leaves of the sources. None has a status yet."""
+        self.sources = list(sources)
+        self._marks: list[dict[Path, Mark | None]] = [dict.fromkeys(iter_leaves(one.tree)) for one in self.sources]
+
+    def roots(self) -> list[Node]:
+        """Returns the root of each source."""
+        return [Node(self, index, (), source.tree) for index, source in enumerate(self.sources)]
+
+    def mark(self, source: int, path: Path, value: object, mark: Mark) -> None:
+        """Sets the status of all leaves at or below a path. A leaf keeps a more severe status that it already has."""
+        marks = self._marks[source]
+        for leaf in iter_leaves(value, path):
+            before = marks[leaf]
+            if before is None or SEVERITY[before.status] < SEVERITY[mark.status]:
+                marks[leaf] = mark
+
+    def findings(self) -> list[Finding]:
+        """Returns a finding for every leaf, in the order of the sources. Rows of a table are merged."""
+        found: dict[tuple[str, str, Status, str], Finding] = {}
+        for source, marks in zip(self.sources, self._marks, strict=True):
+            for path, mark in marks.items():
+                status, message = mark or Mark(Status.UNSUPPORTED, UNREAD_MESSAGE)
+                shown = render_path(path, is_table=source.is_table)
+                one = Finding(source.name, shown, status, message, source.find_line(path))
+                key = (one.source, one.path, one.status, one.message)
+                before = found.get(key)
+                found[key] = one if before is None else msgspec.structs.replace(before, count=before.count + 1)
+        return list(found.values())
+
+
+class Node:
+    """A value of a source with its path. Reading it with a wrong type marks it as unsupported."""
+
+    def __init__(self, ledger: Ledger, source: int, path: Path, value: object) -> None:
+        """Takes the value and its place."""
+        self._ledger, self._source = ledger, source
+        self.path = path
+        # Values of a source have any type, which the methods below check.
+        self.value: Any = value
+
+    @property
+    def name(self) -> str:
+        """Name of the field, or number of the list item."""
+        return str(self.path[-1]) if self.path else ""
+
+    @property
+    def is_table_row(self) -> bool:
+        """True if the value comes from a database."""
+        return self._ledger.sources[self._source].is_table
+
+    @property
+    def is_mapping(self) -> bool:
+        """True if the value is a mapping."""
+        return isinstance(self.value, dict)
+
+    @property
+    def is_list(self) -> bool:
+        """True if the value is a list."""
+        return isinstance(self.value, list)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """True if it is a row with values that could not be decrypted."""
+        return self.path in self._ledger.sources[self._source].encrypted_rows
+
+    def exact(self, message: str = "imported") -> None:
+        """Marks all leaves at or below this value as imported exactly."""
+        self._mark(Status.EXACT, message)
+
+    def approximate(self, message: str) -> None:
+        """Marks all leaves as imported with another effect, which the message describes."""
+        self._mark(Status.APPROXIMATE, message)
+
+    def manual(self, message: str) -> None:
+        """Marks all leaves as not imported; the message says what to do instead."""
+        self._mark(Status.MANUAL, message)
+
+    def unsupported(self, message: str) -> None:
+        """Marks all leaves as without an equivalent."""
+        self._mark(Status.UNSUPPORTED, message)
+
+    def _mark(self, status: Status, message: str) -> None:
+        self._ledger.mark(self._source, self.path, self.value, Mark(status, message))
+
+    def child(self, name: str | int) -> Node | None:
+        """Returns a field of a mapping; `None` if it is missing or null. A null is marked as exact: it has no effect."""
+        if not self.is_mapping or name not in self.value:
+            return None
+        found = Node(self._ledger, self._source, (*self.path, name), self.value[name])
+        if found.value is None:
+            found.exact("null has no effect")
+            return None
+        return found
+
+    def item(self, index: int) -> Node | None:
+        """Returns an item of a list; `None` if it is missing."""
+        if not self.is_list or not 0 <= index < len(self.value):
+            return None
+        return Node(self._ledger, self._source, (*self.path, index), self.value[index])
+
+    def fields(self) -> Iterator[Node]:
+        """Yields the fields of a mapping that are not null; marks any other value as unsupported."""
+        if not self.is_mapping:
+            self.unsupported("must be a mapping")
+            return
+        for name in self.value:
+            if found := self.child(name):
+                yield found
+
+    def items(self) -> Iterator[Node]:
+        """Yields the items of a list; marks any other value as unsupported."""
+        if not self.is_list:
+            self.unsupported("must be a list")
+            return
+        for index, item in enumerate(self.value):
+            yield Node(self._ledger, self._source, (*self.path, index), item)
+
+    def text(self) -> str | None:
+        """Returns a string that is not empty; marks any other value as unsupported."""
+        if isinstance(self.value, str) and self.value:
+            return self.value
+        self.unsupported("must be a string that is not empty")
+        return None
+
+    def texts(self) -> list[str]:
+        """Returns the strings of a list."""
+        return [text for one in self.items() if (text := one.text())]
+
+    def number(self) -> float | None:
+        """Returns a number of at least 0, also one in a string; marks any other value as unsupported."""
+        value = self.value
+        if isinstance(value, str):
+            try:
+                value = float(value) if "." in value else int(value)
+            except ValueError:
+                value = None
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
+            return value
+        self.unsupported("must be a number of at least 0")
+        return None
+
+    def flag(self) -> bool | None:
+        """Returns a boolean; marks any other value as unsupported."""
+        if isinstance(self.value, bool):
+            return self.value
+        self.unsupported("must be true or false")
+        return None
+
+
+def iter_leaves(value: object, path: Path = ()) -> Iterator[Path]:
+    """Yields the path of each leaf. An empty list or mapping is a leaf."""
+    if isinstance(value, dict) and value:
+        for name, item in cast("Mapping[str, object]", value).items():
+            yield from iter_leaves(item, (*path, name))
+    elif isinstance(value, list) and value:
+        for index, item in enumerate(cast("list[object]", value)):
+            yield from iter_leaves(item, (*path, index))
+    else:
+        yield path
+
+
+def render_path(path: Path, *, is_table: bool = False) -> str:
+    """Renders a path, such as `model_list[0].litellm_params.model`. Rows of a table have no number."""
+    text = ""
+    for depth, part in enumerate(path):
+        if isinstance(part, int):
+            text += "[*]" if is_table and depth == 1 else f"[{part}]"
+        elif part and all(one.isalnum() or one in "_-" for one in part):
+            text += f".{part}" if text else part
+        else:
+            text += f"[{msgspec.json.encode(shorten(part)).decode()}]"
+    return text

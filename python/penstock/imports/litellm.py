@@ -1,0 +1,148 @@
+"""Importer of LiteLLM: its configuration files, and optionally the rows of its database, to a state document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.imports import litellm_messages as messages
+from penstock.imports.findings import Ledger, Node
+from penstock.imports.litellm_deployment import Deployment, read_deployment
+from penstock.imports.litellm_keys import KeyImporter
+from penstock.imports.litellm_routing import ModelRouting
+from penstock.imports.litellm_settings import SettingsReader
+from penstock.imports.output import ImportedState
+from penstock.imports.state import StateBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from penstock.imports.source import Source
+
+JsonObject = dict[str, Any]
+
+WORKSPACE_SLUG, WORKSPACE_NAME = "litellm", "LiteLLM"
+SETTINGS_SECTIONS = ("litellm_settings", "general_settings", "router_settings")
+# Tables of the database that the importer reads.
+MODEL_TABLE, CREDENTIAL_TABLE = "LiteLLM_ProxyModelTable", "LiteLLM_CredentialsTable"
+
+
+def import_litellm(sources: Sequence[Source]) -> ImportedState:
+    """Returns the state document and the findings for configuration files, and for rows of a database.
+
+    The source of a database maps the names of its tables to lists of rows.
+    """
+    ledger = Ledger(sources)
+    files = [root for root in ledger.roots() if not root.is_table_row]
+    database = [root for root in ledger.roots() if root.is_table_row]
+    state = StateBuilder()
+    credentials = {**_read_credentials(files, "credential_list"), **_read_credentials(database, CREDENTIAL_TABLE)}
+    deployments: list[Deployment] = []
+    for root in files:
+        deployments += _read_models(root, "model_list", credentials, state)
+    for root in database:
+        deployments += _read_models(root, MODEL_TABLE, credentials, state)
+    settings = _read_settings(files)
+    _read_other_sections(files, {source.name for source in sources})
+    routing = ModelRouting(deployments, settings.fallbacks(), settings.aliases, settings.root_options())
+    if missing := settings.missing_models(routing.groups):
+        _report_missing_models(files, missing)
+    importer = KeyImporter(state, routing)
+    importer.add_workspace(WORKSPACE_SLUG, WORKSPACE_NAME, usage_limits=settings.usage_limits)
+    for root in database:
+        importer.import_tables(root)
+    return ImportedState(state.build(), ledger.findings())
+
+
+def _read_credentials(roots: Iterable[Node], table: str) -> dict[str, Node]:
+    """Returns the named credentials of a section or a table."""
+    found: dict[str, Node] = {}
+    for row in _iter_rows(roots, table):
+        name = row.child("credential_name")
+        text = name.text() if name else None
+        if name is None or text is None:
+            row.unsupported("a credential needs credential_name")
+            continue
+        name.exact("models refer to it")
+        found[text] = row
+        for field in row.fields():
+            if field.name in {
+                "credential_info",
+                "credential_id",
+                "created_at",
+                "created_by",
+                "updated_at",
+                "updated_by",
+            }:
+                field.approximate("information only")
+    return found
+
+
+def _read_models(root: Node, table: str, credentials: dict[str, Node], state: StateBuilder) -> Iterator[Deployment]:
+    for row in _iter_rows([root], table):
+        blocked = row.child("blocked")
+        if blocked and blocked.value is True:
+            row.exact("the model is blocked, so it is left out")
+            continue
+        for name in ("blocked", "model_id", "created_at", "created_by", "updated_at", "updated_by"):
+            if field := row.child(name):
+                field.approximate("information only")
+        if found := read_deployment(row, credentials, state):
+            yield found
+
+
+def _iter_rows(roots: Iterable[Node], table: str) -> Iterator[Node]:
+    for root in roots:
+        if listed := root.child(table):
+            for row in listed.items():
+                if row.is_encrypted:
+                    row.manual("encrypted with SecretBox; install PyNaCl and import again, or add it by hand")
+                elif row.is_mapping:
+                    yield row
+                else:
+                    row.unsupported("must be a mapping")
+
+
+def _read_settings(roots: Sequence[Node]) -> SettingsReader:
+    settings = SettingsReader()
+    for name in SETTINGS_SECTIONS:
+        for root in roots:
+            if section := root.child(name):
+                settings.read_section(section)
+    return settings
+
+
+def _read_other_sections(roots: Iterable[Node], sources: set[str]) -> None:
+    for root in roots:
+        for section in root.fields() if root.is_mapping else ():
+            if section.name == "include":
+                for one in section.items():
+                    text = one.text()
+                    if text and any(name == text or name.endswith(f"/{text}") for name in sources):
+                        one.exact("given as a source")
+                    elif text:
+                        one.manual("give this file as another source of the command")
+            elif section.name in messages.TOP_LEVEL:
+                section.manual(messages.TOP_LEVEL[section.name])
+        if not root.is_mapping:
+            root.unsupported("a configuration must be a mapping with model_list")
+
+
+def _report_missing_models(roots: Iterable[Node], missing: Sequence[str]) -> None:
+    """Marks the fallbacks that name a model without rows."""
+    for root in roots:
+        for name in SETTINGS_SECTIONS:
+            section = root.child(name)
+            for field in section.fields() if section and section.is_mapping else ():
+                if field.name.endswith("fallbacks"):
+                    _mark_missing(field, missing)
+
+
+def _mark_missing(node: Node, missing: Sequence[str]) -> None:
+    if isinstance(node.value, str) and node.value in missing:
+        node.manual("names no model of model_list, so it is left out of the fallback")
+    elif node.is_list:
+        for one in node.items():
+            _mark_missing(one, missing)
+    elif node.is_mapping:
+        for one in node.fields():
+            _mark_missing(one, missing)

@@ -1,0 +1,69 @@
+"""Budgets and rates of LiteLLM as usage limits and rate limits of keys and workspaces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.imports.litellm_values import parse_duration
+
+if TYPE_CHECKING:
+    from penstock.imports.findings import Node
+
+JsonObject = dict[str, Any]
+
+DAY_SECONDS = 86_400
+MAX_RESET_DAYS, MIN_CREDIT, MAX_CREDIT = 365, 1, 9_000_000_000
+MAX_RATE = 1_000_000_000_000
+
+
+def read_budget(row: Node) -> JsonObject | None:
+    """Returns the usage limits that `max_budget`, `soft_budget` and `budget_duration` of a row set."""
+    budget, soft, duration = (row.child(name) for name in ("max_budget", "soft_budget", "budget_duration"))
+    most = budget.number() if budget else None
+    if budget is None or most is None:
+        for other in (soft, duration):
+            if other:
+                other.manual("has no effect without max_budget; set usage_limits")
+        return None
+    if most < MIN_CREDIT:
+        budget.approximate("credit_limit: at least 1 US dollar")
+    else:
+        budget.exact("credit_limit: usage is counted from the import on")
+    limits: JsonObject = {"type": "cost", "credit_limit": min(max(most, MIN_CREDIT), MAX_CREDIT)}
+    alert = soft.number() if soft else None
+    if soft and alert is not None:
+        if MIN_CREDIT <= alert < limits["credit_limit"]:
+            soft.exact("alert_threshold")
+            limits["alert_threshold"] = alert
+        else:
+            soft.manual("alert_threshold must be at least 1, and less than credit_limit")
+    return {**limits, **(_read_period(duration) if duration else {})}
+
+
+def _read_period(duration: Node) -> JsonObject:
+    text = duration.text() or ""
+    seconds = parse_duration(text)
+    if seconds is None or seconds <= 0:
+        duration.unsupported("must be a number with s, m, h, d, w or mo, such as 30d")
+        return {}
+    if text == "1mo":
+        duration.exact("periodic_reset: monthly, on the first")
+        return {"periodic_reset": "monthly"}
+    days = min(max(1, round(seconds / DAY_SECONDS)), MAX_RESET_DAYS)
+    if days * DAY_SECONDS == seconds:
+        duration.exact("periodic_reset_days")
+    else:
+        duration.approximate("periodic_reset_days: whole days, from 1 to 365")
+    return {"periodic_reset_days": days}
+
+
+def read_rates(row: Node) -> list[JsonObject]:
+    """Returns the rate limits that `rpm_limit` and `tpm_limit` of a row set."""
+    found: list[JsonObject] = []
+    for name, kind in (("rpm_limit", "requests"), ("tpm_limit", "tokens")):
+        field = row.child(name)
+        number = field.number() if field else None
+        if field and number is not None:
+            field.exact("a rate limit for each minute")
+            found.append({"type": kind, "unit": "rpm", "value": int(min(number, MAX_RATE))})
+    return found

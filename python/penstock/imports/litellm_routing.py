@@ -1,0 +1,162 @@
+"""Routing of LiteLLM as one config: a condition for each model name, load balancing of its rows, and fallbacks."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from penstock.imports.litellm_deployment import Deployment
+
+JsonObject = dict[str, Any]
+
+# Limits of the engine for targets at the root of a conditional config, and below each of them.
+MAX_ROOT_TARGETS = 1000
+MAX_TARGETS_BELOW = 50
+# LiteLLM follows no longer chain of fallbacks.
+MAX_FALLBACK_DEPTH = 5
+# Statuses with which providers report that a prompt is too long, or that its content is not allowed.
+CONTEXT_STATUSES = [400, 413]
+CONTENT_STATUSES = [400]
+OTHER_ERROR_STATUSES = [401, 403, 404, 408, 409, 429, 500, 502, 503, 504, 529]
+REGEX_SPECIAL = frozenset("\\.+?()|[]{}^$*")
+# Name of the target for models that the config does not list. No saved provider has this slug, so it fails.
+UNKNOWN_MODEL = "model-is-not-in-the-imported-config"
+WEIGHT_FIELDS = ("weight", "rpm", "tpm")
+
+
+class Fallbacks(NamedTuple):
+    """Model names that are tried after a model, by kind of error."""
+
+    general: Mapping[str, Sequence[str]]
+    context_window: Mapping[str, Sequence[str]]
+    content_policy: Mapping[str, Sequence[str]]
+    default: Sequence[str] = ()
+
+    def of_all_errors(self, name: str) -> Sequence[str]:
+        """Returns the fallbacks of a model for all errors."""
+        return self.general.get(name) or self.general.get("*") or self.default
+
+
+class ModelRouting:
+    """Models of the config with their rows, aliases and fallbacks."""
+
+    def __init__(
+        self,
+        deployments: Iterable[Deployment],
+        fallbacks: Fallbacks,
+        aliases: Mapping[str, str],
+        root_options: JsonObject,
+    ) -> None:
+        """Groups the rows by model name. `root_options` are options of all targets."""
+        self._fallbacks, self._root_options = fallbacks, root_options
+        self.groups: dict[str, list[Deployment]] = {}
+        for one in deployments:
+            if self._can_route(one):
+                self.groups.setdefault(one.model_name, []).append(one)
+        self.aliases = {alias: name for alias, name in aliases.items() if name in self.groups}
+
+    def _can_route(self, one: Deployment) -> bool:
+        """Returns true if a config can express the row. A config cannot rewrite a part of a model name."""
+        if len({*(self.groups), one.model_name}) >= MAX_ROOT_TARGETS:
+            one.node.unsupported(f"a config has at most {MAX_ROOT_TARGETS - 1} models")
+            return False
+        if not one.has_wildcard or one.model_name == one.upstream_model:
+            return True
+        hint = f"send `@{one.provider}/<model>` as model, without this config" if one.provider else "list its models"
+        one.node.manual(f"a config cannot rewrite a part of the model name that `*` stands for; {hint}")
+        return False
+
+    def build_config(self, allowed: Collection[str] | None = None) -> JsonObject:
+        """Returns the config for these model names and aliases; `None` stands for all."""
+        names = [name for name in self.groups if allowed is None or name in allowed or self._aliases_in(name, allowed)]
+        exact = [name for name in names if "*" not in name]
+        # LiteLLM tries the most specific pattern first.
+        patterns = sorted((name for name in names if "*" in name), key=len, reverse=True)
+        listed = [*exact, *patterns]
+        conditions = [{"query": {"params.model": self._query(name, allowed)}, "then": name} for name in listed]
+        targets = [{"name": name, **self._build_target(name)} for name in listed]
+        return {
+            "strategy": {"mode": "conditional", "conditions": conditions, "default": UNKNOWN_MODEL},
+            "targets": [*targets, {"name": UNKNOWN_MODEL, "provider": f"@{UNKNOWN_MODEL}"}],
+            **self._root_options,
+        }
+
+    def _aliases_in(self, name: str, allowed: Collection[str]) -> bool:
+        return any(alias in allowed for alias, meant in self.aliases.items() if meant == name)
+
+    def _query(self, name: str, allowed: Collection[str] | None) -> object:
+        if "*" in name:
+            escaped = "".join(f"\\{one}" if one in REGEX_SPECIAL and one != "*" else one for one in name)
+            return {"$regex": f"^{escaped.replace('*', '.*')}$"}
+        names = [name, *(alias for alias, meant in self.aliases.items() if meant == name and alias not in self.groups)]
+        kept = [one for one in names if allowed is None or one in allowed] or names
+        return kept[0] if len(kept) == 1 else {"$in": kept}
+
+    def _build_target(self, name: str) -> JsonObject:
+        for depth in range(MAX_FALLBACK_DEPTH, -1, -1):
+            target = self._with_fallbacks(name, frozenset(), depth)
+            if sum(1 for _ in _iter_below(target)) <= MAX_TARGETS_BELOW:
+                return target
+        rows = self.groups[name]
+        for one in rows[MAX_TARGETS_BELOW - 1 :]:
+            one.node.unsupported(f"a model has at most {MAX_TARGETS_BELOW - 1} rows")
+        return build_group(rows[: MAX_TARGETS_BELOW - 1])
+
+    def _with_fallbacks(self, name: str, above: frozenset[str], depth: int) -> JsonObject:
+        """Returns the target of a model with its fallbacks, and theirs up to a depth."""
+        base = build_group(self.groups[name])
+        if depth == 0:
+            return base
+        seen = above | {name}
+
+        def follow(names: Iterable[str]) -> list[JsonObject]:
+            known = [self.aliases.get(one, one) for one in dict.fromkeys(names)]
+            good = [one for one in known if one in self.groups and one not in seen]
+            return [self._with_fallbacks(one, seen, depth - 1) for one in good]
+
+        context = self._fallbacks.context_window.get(name, ())
+        content = self._fallbacks.content_policy.get(name, ())
+        special = follow([*context, *content])
+        target = base
+        if others := follow(self._fallbacks.of_all_errors(name)):
+            strategy: JsonObject = {"mode": "fallback"}
+            strategy |= {"on_status_codes": OTHER_ERROR_STATUSES} if special else {}
+            target = {"strategy": strategy, "targets": [base, *others]}
+        if special:
+            statuses = CONTEXT_STATUSES if context else CONTENT_STATUSES
+            strategy = {"mode": "fallback", "on_status_codes": statuses}
+            target = {"strategy": strategy, "targets": [target, *special]}
+        return target
+
+
+def build_group(rows: Sequence[Deployment]) -> JsonObject:
+    """Returns the target of the rows of one model: load balancing, by order if rows have one."""
+    orders = sorted({one.order for one in rows})
+    tiers = [_balance([one for one in rows if one.order == order]) for order in orders]
+    return tiers[0] if len(tiers) == 1 else {"strategy": {"mode": "fallback"}, "targets": tiers}
+
+
+def _balance(rows: Sequence[Deployment]) -> JsonObject:
+    targets = [_target_of(one) for one in rows]
+    if len(targets) == 1:
+        return targets[0]
+    weighed_by = next((name for name in WEIGHT_FIELDS if any(one.weights.get(name) for one in rows)), None)
+    if weighed_by:
+        targets = [{**one, "weight": row.weights.get(weighed_by, 0)} for one, row in zip(targets, rows, strict=True)]
+    return {"strategy": {"mode": "loadbalance"}, "targets": targets}
+
+
+def _target_of(row: Deployment) -> JsonObject:
+    target = deepcopy(row.target)
+    if row.retries is not None:
+        target["retry"] = {"attempts": row.retries}
+    return target
+
+
+def _iter_below(target: JsonObject) -> Iterator[JsonObject]:
+    for one in target.get("targets", ()):
+        yield one
+        yield from _iter_below(one)

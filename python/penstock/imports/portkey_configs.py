@@ -1,0 +1,209 @@
+"""Routing configs of Portkey, which have the same form here. Keys in camelCase are renamed; what the engine would reject
+is left out with a finding.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from penstock import engine
+from penstock.imports.findings import SEVERITY, Ledger, Node, Status
+from penstock.imports.output import find_config_errors
+from penstock.imports.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+JsonObject = dict[str, Any]
+
+CAMEL_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+PATH_PART = re.compile(r"\.([A-Za-z0-9_$-]+)|\[(\d+)\]")
+# Parts whose keys are those of a request, of metadata or of a credential, and not of a config.
+FREE_FORM = frozenset({"override_params", "default_params", "query", "metadata", "vertex_service_account_json"})
+MAX_ATTEMPTS, MIN_CACHE_SECONDS, MAX_CACHE_SECONDS, MIN_COOLDOWN_MS = 5, 60, 7_776_000, 30_000
+MAX_ROUNDS = 50
+LEFT_OUT = "is not allowed in a config here, so it is left out"
+# Portkey names a guardrail by its id or slug, which differ here.
+GUARDRAIL_KEYS = frozenset(
+    [
+        "before_request_hooks",
+        "after_request_hooks",
+        "input_guardrails",
+        "output_guardrails",
+        "input_mutators",
+        "output_mutators",
+    ]
+)
+CLEAR_TEXT_MESSAGE = "copied in clear to the state document; hint: replace it there with ${NAME}"
+
+
+def read_config(node: Node) -> JsonObject | None:
+    """Returns a config, given as a mapping or as a JSON string; `None` if it cannot be used, with findings."""
+    if isinstance(node.value, str):
+        return _read_encoded(node)
+    if not node.is_mapping:
+        node.unsupported("a config must be a mapping")
+        return None
+    config = _convert(node)
+    for _ in range(MAX_ROUNDS):
+        errors = find_config_errors(config)
+        if not errors:
+            return config
+        if not all(_remove(config, node, path) for path in errors):
+            node.unsupported("the config is not valid here, so it is left out; see docs/config.schema.json")
+            return None
+    node.unsupported("the config is not valid here, so it is left out; see docs/config.schema.json")
+    return None
+
+
+def _read_encoded(node: Node) -> JsonObject | None:
+    """Reads a config in a JSON string. Its string has the most severe status of all values in it."""
+    try:
+        tree = msgspec.json.decode(node.value)
+    except (msgspec.DecodeError, RecursionError):
+        node.unsupported("must be JSON")
+        return None
+    ledger = Ledger([Source("", tree)])
+    config = read_config(ledger.roots()[0])
+    findings = ledger.findings()
+    worst = max(findings, key=lambda one: SEVERITY[one.status])
+    others = [one for one in findings if one.status is worst.status and one.status is not Status.EXACT]
+    message = "; ".join(f"{one.path} {one.message}".strip() for one in others[:10]) or "imported"
+    getattr(node, worst.status.value)(message)
+    return config
+
+
+def _convert(node: Node) -> JsonObject:
+    """Returns a config or one of its parts with the names of the keys here."""
+    found: JsonObject = {}
+    for field in node.fields():
+        name = CAMEL_BOUNDARY.sub("_", field.name).lower()
+        name = name if name in _known_keys() else field.name
+        if name in GUARDRAIL_KEYS:
+            field.manual("create the guardrails, and name them in the config")
+        elif name in {"api_key", *_secret_keys()} and isinstance(field.value, str):
+            field.exact(CLEAR_TEXT_MESSAGE)
+            found[name] = field.value
+        else:
+            found[name] = _convert_value(name, field)
+    return found
+
+
+def _convert_value(name: str, field: Node) -> object:
+    if name in FREE_FORM:
+        field.exact()
+        return field.value
+    if name == "cache":
+        return _convert_cache(field)
+    if field.is_mapping:
+        if not field.value:
+            field.exact()
+        converted = _convert(field)
+        return _clamp(name, field, converted)
+    if field.is_list and field.value:
+        return [_convert(one) if one.is_mapping and one.value else _take(one) for one in field.items()]
+    return _take(field)
+
+
+def _take(node: Node) -> object:
+    node.exact()
+    return node.value
+
+
+def _convert_cache(field: Node) -> object:
+    mode = field.child("mode") if field.is_mapping else field
+    if field.is_mapping and mode is None:
+        mode = field
+    if mode and mode.value == "semantic":
+        mode.approximate("cache mode simple: equal requests share a response, similar ones do not")
+    elif mode:
+        mode.exact()
+    if not field.is_mapping:
+        return "simple" if field.value == "semantic" else field.value
+    found: JsonObject = {"mode": "simple"} if mode and mode.value == "semantic" else {"mode": mode and mode.value}
+    for name in ("max_age", "maxAge"):
+        if (age := field.child(name)) and (seconds := age.number()) is not None:
+            bounded = min(max(int(seconds), MIN_CACHE_SECONDS), MAX_CACHE_SECONDS)
+            (age.exact if bounded == seconds else age.approximate)("max_age: from 60 seconds to 90 days")
+            found["max_age"] = bounded
+    for one in field.fields():
+        if one.name not in {"mode", "max_age", "maxAge"}:
+            one.unsupported(LEFT_OUT)
+    return found
+
+
+def _clamp(name: str, field: Node, part: JsonObject) -> JsonObject:
+    """Cuts numbers to what a config allows."""
+    attempts = part.get("attempts")
+    if name == "retry" and isinstance(attempts, int) and attempts > MAX_ATTEMPTS and (one := field.child("attempts")):
+        one.approximate(f"retry.attempts: at most {MAX_ATTEMPTS}")
+        part["attempts"] = MAX_ATTEMPTS
+    interval = part.get("cooldown_interval")
+    if name == "cb_config" and isinstance(interval, int) and interval < MIN_COOLDOWN_MS:
+        for spelling in ("cooldown_interval", "cooldownInterval"):
+            if one := field.child(spelling):
+                one.approximate(f"cooldown_interval: at least {MIN_COOLDOWN_MS} milliseconds")
+        part["cooldown_interval"] = MIN_COOLDOWN_MS
+    return part
+
+
+def _remove(config: JsonObject, node: Node, path: str) -> bool:
+    """Removes the value at an error's path, and marks it. Returns false if it cannot be removed alone."""
+    parts = [int(index) if index else name for name, index in PATH_PART.findall(path)]
+    if not parts or "".join(_render(parts)) != path.removeprefix("$") or not isinstance(parts[-1], str):
+        return False
+    place: Any = config
+    source: Node | None = node
+    for part in parts[:-1]:
+        try:
+            place = place[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+        source = _find_child(source, part) if source else None
+    if not isinstance(place, dict) or parts[-1] not in place:
+        return False
+    cast("JsonObject", place).pop(parts[-1])
+    if source and (marked := _find_child(source, parts[-1])):
+        marked.unsupported(LEFT_OUT)
+    return True
+
+
+def _render(parts: list[str | int]) -> Iterator[str]:
+    yield from (f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+
+
+def _find_child(node: Node, part: str | int) -> Node | None:
+    if isinstance(part, int):
+        return node.item(part)
+    if found := node.child(part):
+        return found
+    names = (field for field in node.fields() if CAMEL_BOUNDARY.sub("_", field.name).lower() == part)
+    return next(names, None)
+
+
+@cache
+def _known_keys() -> frozenset[str]:
+    """Returns all keys of configs, from their schema."""
+    found: set[str] = set()
+
+    def collect(value: Any) -> None:  # noqa: ANN401 - JSON
+        if isinstance(value, dict):
+            table = cast("JsonObject", value)
+            found.update(table.get("properties", ()))
+            for item in table.values():
+                collect(item)
+        elif isinstance(value, list):
+            for item in cast("list[Any]", value):
+                collect(item)
+
+    collect(engine.config_schema())
+    return frozenset(found)
+
+
+@cache
+def _secret_keys() -> frozenset[str]:
+    return frozenset(name for name in _known_keys() if engine.is_secret_field(name))

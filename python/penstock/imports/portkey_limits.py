@@ -1,0 +1,48 @@
+"""Limits of Portkey's objects, which have the same form here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.kit.limits import USAGE_FIELDS, RateLimit, UsageLimits, find_usage_problems
+
+if TYPE_CHECKING:
+    from penstock.imports.findings import Node
+
+JsonObject = dict[str, Any]
+
+
+def read_usage_limits(field: Node) -> JsonObject | None:
+    """Returns the usage limits of an object; `None` if it has none, or none that are allowed here."""
+    part = next(field.items(), None) if field.is_list else field
+    if part is None or not part.is_mapping:
+        field.exact("no limits")
+        return None
+    given = {name: value for name, value in part.value.items() if name in USAGE_FIELDS and value is not None}
+    given.pop("next_usage_reset_at", None)
+    try:
+        limits = msgspec.convert(given, UsageLimits)
+    except msgspec.ValidationError:
+        field.manual("are not allowed here; set usage_limits")
+        return None
+    if find_usage_problems("", limits, {}):
+        field.manual("are not allowed here; set usage_limits")
+        return None
+    field.exact("usage is counted from the import on")
+    return given
+
+
+def read_rate_limits(field: Node) -> list[JsonObject] | None:
+    """Returns the rate limits of an object that are allowed here; `None` if there are none."""
+    found: list[JsonObject] = []
+    for one in field.items() if field.is_list else [field]:
+        try:
+            msgspec.convert(one.value, RateLimit)
+        except msgspec.ValidationError:
+            one.manual("is not allowed here; set rate_limits")
+            continue
+        one.exact()
+        found.append(one.value)
+    return found or None

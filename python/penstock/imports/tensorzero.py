@@ -1,0 +1,382 @@
+"""Importer of TensorZero: models become targets, functions become load balancing of their variants, and variants with
+templates become prompts.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.imports.findings import Ledger, Node
+from penstock.imports.litellm_routing import UNKNOWN_MODEL
+from penstock.imports.output import ImportedState
+from penstock.imports.state import StateBuilder, unused_slug
+from penstock.imports.tensorzero_models import read_provider, read_shorthand, read_timeouts
+from penstock.imports.tensorzero_templates import to_mustache
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from penstock.imports.source import Source
+
+JsonObject = dict[str, Any]
+
+WORKSPACE_SLUG, WORKSPACE_NAME, CONFIG_SLUG = "tensorzero", "TensorZero", "tensorzero"
+MANUAL_SECTIONS = {
+    "gateway": "set the address, logs and authentication in penstock.toml, see settings.md",
+    "clickhouse": "logs are stored without ClickHouse, see logs.md",
+    "postgres": "set store.url in penstock.toml",
+    "object_storage": "set files.store in penstock.toml",
+    "metrics": "send feedback to /v1/feedback",
+    "evaluations": "evaluations are not imported",
+    "optimizers": "optimizers are not imported",
+    "rate_limiting": "create rate limits policies, see policies.md",
+    "provider_types": "set the options of the integrations",
+    "autopilot": "not imported",
+}
+PARAMETERS = frozenset(
+    [
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "presence_penalty",
+        "frequency_penalty",
+        "seed",
+        "reasoning_effort",
+        "service_tier",
+        "verbosity",
+        "thinking_budget_tokens",
+    ]
+)
+PARAMETER_NAMES = {"stop_sequences": "stop"}
+ROLES = ("system", "user", "assistant")
+MAX_ATTEMPTS, MAX_ROOT_TARGETS = 5, 999
+
+
+def import_tensorzero(sources: Sequence[Source], files: Mapping[str, str]) -> ImportedState:
+    """Returns the state document and the findings. `files` are the contents of templates and schemas by their names."""
+    ledger = Ledger(sources)
+    return ImportedState(_Importer(ledger.roots(), files).run(), ledger.findings())
+
+
+class _Importer:
+    """Reads the sections of all files, which together are one configuration."""
+
+    def __init__(self, roots: Sequence[Node], files: Mapping[str, str]) -> None:
+        self._roots, self._files = roots, files
+        self._state = StateBuilder()
+        self._workspace = self._state.add_workspace(WORKSPACE_SLUG, WORKSPACE_NAME)
+        self._models: dict[str, JsonObject] = {}
+        self._tools: dict[str, JsonObject] = {}
+        self._conditions: list[JsonObject] = []
+        self._targets: list[JsonObject] = []
+
+    def run(self) -> JsonObject:
+        for model in self._tables("models"):
+            if target := self._read_model(model):
+                self._models[model.name] = target
+                self._add_condition([f"tensorzero::model_name::{model.name}", model.name], target, model)
+        for model in self._tables("embedding_models"):
+            if target := self._read_model(model):
+                self._add_condition([f"tensorzero::embedding_model_name::{model.name}", model.name], target, model)
+        for tool in self._tables("tools"):
+            self._read_tool(tool)
+        for function in self._tables("functions"):
+            self._read_function(function)
+        for section in (field for root in self._roots for field in root.fields() if field.name in MANUAL_SECTIONS):
+            section.manual(MANUAL_SECTIONS[section.name])
+        if self._targets:
+            strategy = {"mode": "conditional", "conditions": self._conditions, "default": UNKNOWN_MODEL}
+            targets = [*self._targets, {"name": UNKNOWN_MODEL, "provider": f"@{UNKNOWN_MODEL}"}]
+            row = {
+                "slug": CONFIG_SLUG,
+                "name": "TensorZero models",
+                "config": {"strategy": strategy, "targets": targets},
+            }
+            self._workspace["configs"].append(row)
+        return self._state.build()
+
+    def _tables(self, section: str) -> Iterator[Node]:
+        for root in self._roots:
+            if found := root.child(section):
+                for one in found.fields():
+                    if one.is_mapping and one.name.isprintable():
+                        yield one
+                    else:
+                        one.unsupported("must be a table")
+
+    def _add_condition(self, names: Sequence[str], target: JsonObject, node: Node) -> None:
+        used = {one["name"] for one in self._targets}
+        if len(self._targets) >= MAX_ROOT_TARGETS:
+            node.unsupported(f"a config has at most {MAX_ROOT_TARGETS} models")
+            return
+        name = names[0]
+        if name not in used:
+            self._conditions.append({"query": {"params.model": {"$in": list(names)}}, "then": name})
+            self._targets.append({"name": name, **deepcopy(target)})
+
+    def _read_model(self, model: Node) -> JsonObject | None:
+        routing, providers = model.child("routing"), model.child("providers")
+        if routing is None or providers is None or not providers.is_mapping:
+            model.unsupported("a model needs routing and providers")
+            return None
+        targets: dict[str, JsonObject] = {}
+        for provider in providers.fields():
+            if target := read_provider(provider, self._state):
+                targets[provider.name] = target
+        found: list[JsonObject] = []
+        for one in routing.items():
+            name = one.text() or ""
+            if name in targets:
+                one.exact("order of a fallback")
+                found.append(targets[name])
+            elif not providers.child(name):
+                one.unsupported("is no provider of the model")
+            else:
+                one.manual("the provider is not supported, so it is left out")
+        timeout = read_timeouts(model)
+        for name in ("skip_relay", "namespace"):
+            if field := model.child(name):
+                field.approximate("has no equivalent and needs none")
+        if not found:
+            return None
+        target = found[0] if len(found) == 1 else {"strategy": {"mode": "fallback"}, "targets": found}
+        return {**target, **({"request_timeout": timeout} if timeout and "request_timeout" not in target else {})}
+
+    def _read_tool(self, tool: Node) -> None:
+        parameters = self._read_json_file(tool.child("parameters"))
+        name, description, strict = (tool.child(field) for field in ("name", "description", "strict"))
+        function: JsonObject = {"name": (name.text() if name else None) or tool.name}
+        if description and (text := description.text()):
+            function["description"] = text
+        if strict and (flag := strict.flag()) is not None:
+            function["strict"] = flag
+        if parameters is None:
+            tool.manual("its schema cannot be read; add the tool to default_params of the config")
+            return
+        for field in (name, description, strict):
+            if field:
+                field.exact("default_params.tools of the functions")
+        self._tools[tool.name] = {"type": "function", "function": {**function, "parameters": parameters}}
+
+    def _read_json_file(self, field: Node | None) -> JsonObject | None:
+        """Returns the schema in a file that a field names."""
+        name = field.child("path") if field and field.is_mapping else field
+        content = self._files.get(name.value) if name and isinstance(name.value, str) else None
+        if name is None or content is None:
+            return None
+        try:
+            schema = msgspec.json.decode(content, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        name.exact("content of the file")
+        return schema
+
+    def _read_function(self, function: Node) -> None:
+        common = self._function_parameters(function)
+        variants = function.child("variants")
+        weights = _read_weights(function.child("experimentation"))
+        found: list[tuple[str, JsonObject, float | None]] = []
+        for variant in variants.fields() if variants else ():
+            if target := self._read_variant(function, variant, common):
+                own = variant.child("weight")
+                weight = own.number() if own else None
+                if own and weight is not None:
+                    own.exact("weight of load balancing")
+                found.append((variant.name, target, weights.get(variant.name, 0) if weights else weight))
+        if not found:
+            return
+        targets = [target for _, target, _ in found]
+        if any(weight for _, _, weight in found):
+            targets = [{**target, "weight": weight or 0} for _, target, weight in found]
+        one = targets[0] if len(targets) == 1 else {"strategy": {"mode": "loadbalance"}, "targets": targets}
+        one = {name: value for name, value in one.items() if name != "weight"}
+        self._add_condition([f"tensorzero::function_name::{function.name}"], one, function)
+
+    def _function_parameters(self, function: Node) -> JsonObject:
+        """Returns the parameters of requests that all variants of a function have."""
+        found: JsonObject = {}
+        for field in function.fields():
+            match field.name:
+                case "type":
+                    field.exact()
+                case "description":
+                    field.approximate("information only")
+                case "system_schema" | "user_schema" | "assistant_schema" | "schemas":
+                    field.approximate("arguments are not checked")
+                case "output_schema":
+                    if schema := self._read_json_file(field):
+                        found["output_schema"] = schema
+                    else:
+                        field.manual("the file cannot be read; set response_format in default_params of the config")
+                case "tools":
+                    self._read_tool_names(field, found)
+                case "tool_choice":
+                    specific = field.child("specific")
+                    name = specific.text() if specific else None
+                    shown = {"type": "function", "function": {"name": name}} if name else field.value
+                    found["tool_choice"] = shown
+                    field.exact("default_params")
+                case "parallel_tool_calls":
+                    found["parallel_tool_calls"] = field.value
+                    field.exact("default_params")
+                case _:
+                    pass
+        return found
+
+    def _read_tool_names(self, field: Node, found: JsonObject) -> None:
+        tools: list[JsonObject] = []
+        for one in field.items():
+            name = one.text() or ""
+            if name in self._tools:
+                one.exact("default_params.tools")
+                tools.append(self._tools[name])
+            else:
+                one.manual("the tool was not imported; add it to default_params of the config")
+        if tools:
+            found["tools"] = tools
+
+    def _read_variant(self, function: Node, variant: Node, common: JsonObject) -> JsonObject | None:
+        kind = variant.child("type")
+        if kind and kind.value != "chat_completion":
+            variant.unsupported("only variants of the type chat_completion have an equivalent")
+            return None
+        if kind:
+            kind.exact()
+        named = variant.child("model")
+        model = named.text() if named else None
+        target = (self._models.get(model) or read_shorthand(model, self._state)) if model else None
+        if named is None or target is None:
+            variant.manual("its model was not imported, so the variant is left out")
+            return None
+        named.exact()
+        parameters = {name: value for name, value in common.items() if name != "output_schema"}
+        parameters |= _read_parameters(variant)
+        if response_format := _response_format(variant.child("json_mode"), common.get("output_schema"), function.name):
+            parameters["response_format"] = response_format
+        templates = self._read_templates(variant)
+        target = _with_options(target, variant, parameters)
+        if templates is None:
+            return target
+        if templates:
+            self._add_prompt(function.name, variant.name, templates, _first_leaf(target), parameters)
+        return None
+
+    def _read_templates(self, variant: Node) -> dict[str, str] | None:
+        """Returns the templates by role as Mustache; `None` if there are none, empty if one cannot be converted."""
+        fields = {role: found for role in ROLES if (found := variant.child(f"{role}_template"))}
+        for one in templates.fields() if (templates := variant.child("templates")) else ():
+            fields[one.name] = one
+        if not fields:
+            return None
+        converted: dict[str, str] = {}
+        for role, field in fields.items():
+            name = field.child("path") if field.is_mapping else field
+            content = self._files.get(name.value) if name and isinstance(name.value, str) else None
+            text = to_mustache(content) if content is not None else None
+            if text is None or role not in ROLES:
+                field.manual("the template cannot be converted; create the prompt by hand, see prompts.md")
+                return {}
+            field.approximate("a prompt: call it by its slug, and send the arguments as variables")
+            converted[role] = text
+        return converted
+
+    def _add_prompt(
+        self, function: str, variant: str, templates: Mapping[str, str], target: JsonObject, parameters: JsonObject
+    ) -> None:
+        messages = [{"role": role, "content": templates[role]} for role in ROLES if role in templates]
+        if "user" not in templates:
+            messages.append({"role": "user", "content": "{{input}}"})
+        used = [row["slug"] for row in self._workspace["prompts"]]
+        row: JsonObject = {
+            "slug": unused_slug(f"{function}-{variant}", used),
+            "name": f"{function} {variant}"[:255],
+            "string": msgspec.json.encode(messages).decode(),
+            "virtual_key": target["provider"].removeprefix("@"),
+            "model": target["override_params"]["model"],
+            "parameters": {name: value for name, value in parameters.items() if name not in {"tools", "tool_choice"}},
+        }
+        row |= {name: parameters[name] for name in ("tools", "tool_choice") if name in parameters}
+        self._workspace["prompts"].append(row)
+
+
+def _with_options(model: JsonObject, variant: Node, parameters: JsonObject) -> JsonObject:
+    """Returns the target of a model with the options of a variant."""
+    target = deepcopy(model)
+    if parameters:
+        target["default_params"] = {**target.get("default_params", {}), **parameters}
+    if (retries := variant.child("retries")) and (attempts := _read_retries(retries)):
+        target["retry"] = {"attempts": attempts}
+    if timeout := read_timeouts(variant):
+        target["request_timeout"] = timeout
+    for name, message in (("extra_body", "override_params"), ("extra_headers", "custom_headers")):
+        if field := variant.child(name):
+            field.manual(f"set {message} of the target or the integration")
+    return target
+
+
+def _first_leaf(target: JsonObject) -> JsonObject:
+    return _first_leaf(target["targets"][0]) if "targets" in target else target
+
+
+def _read_parameters(variant: Node) -> JsonObject:
+    found: JsonObject = {}
+    for field in variant.fields():
+        if field.name in PARAMETERS or field.name in PARAMETER_NAMES:
+            found[PARAMETER_NAMES.get(field.name, field.name)] = field.value
+            field.exact("default_params: used if the client does not send it")
+    return found
+
+
+def _response_format(mode: Node | None, schema: JsonObject | None, name: str) -> JsonObject | None:
+    if mode:
+        if mode.value in {"strict", "on", "off"}:
+            mode.exact("default_params.response_format")
+        else:
+            mode.approximate("default_params.response_format with the schema")
+    if schema is None or (mode and mode.value == "off"):
+        return None
+    if mode and mode.value == "on":
+        return {"type": "json_object"}
+    label = "".join(one if one.isalnum() or one in "_-" else "_" for one in name)[:64] or "output"
+    return {"type": "json_schema", "json_schema": {"name": label, "schema": schema, "strict": True}}
+
+
+def _read_retries(node: Node) -> int | None:
+    field, delay = node.child("num_retries"), node.child("max_delay_s")
+    number = field.number() if field else None
+    if delay:
+        delay.manual("set routing.retry_backoff_ms in penstock.toml")
+    if field is None or number is None:
+        return None
+    if number > MAX_ATTEMPTS:
+        field.approximate(f"retry.attempts: at most {MAX_ATTEMPTS}")
+    else:
+        field.exact("retry.attempts")
+    return min(int(number), MAX_ATTEMPTS)
+
+
+def _read_weights(experimentation: Node | None) -> dict[str, float]:
+    """Returns the weights of the variants that an experiment names; empty if there is no experiment."""
+    found: dict[str, float] = {}
+    for field in experimentation.fields() if experimentation else ():
+        if field.name == "type":
+            if field.value in {"static", "static_weights", "uniform"}:
+                field.exact("load balancing")
+            else:
+                field.approximate("load balancing with equal weights; weights do not change by themselves")
+        elif field.name == "candidate_variants" and field.is_mapping:
+            for one in field.fields():
+                if (number := one.number()) is not None:
+                    one.exact("weight of load balancing")
+                    found[one.name] = number
+        elif field.name == "candidate_variants":
+            found |= dict.fromkeys(field.texts(), 1.0)
+            field.exact("load balancing with equal weights")
+        elif field.name == "fallback_variants":
+            field.manual("add a fallback to the config")
+        else:
+            field.manual("load balancing has weights only")
+    return found

@@ -1,0 +1,160 @@
+"""Virtual keys, teams, users and budgets of LiteLLM's database, and its encrypted values."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from penstock.errors import SettingsError
+from penstock.imports import output
+from penstock.imports.findings import Status
+from penstock.imports.litellm import import_litellm
+from penstock.imports.litellm_secrets import Decryptor, LegacyEncryptionError
+from penstock.imports.output import ImportedState, check_state, write_results
+from penstock.imports.source import Source, parse_yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = """
+model_list:
+  - {model_name: fast, litellm_params: {model: openai/gpt-4o-mini}, model_info: {access_groups: [beta]}}
+  - {model_name: slow, litellm_params: {model: openai/o3}}
+"""
+TABLES: dict[str, Any] = {
+    "LiteLLM_TeamTable": [
+        {"team_id": "t-1", "team_alias": "Red", "models": ["slow"], "max_budget": 0.5, "budget_duration": "1mo",
+         "rpm_limit": 60, "metadata": {"x": 1}, "members_with_roles": [{"role": "admin", "user_id": "u-1"}], "spend": 3.2},
+        {"team_id": "t-2", "team_alias": "Red", "blocked": False},
+        {"team_id": "t-3", "blocked": True},
+    ],
+    "LiteLLM_UserTable": [
+        {"user_id": "u-1", "user_email": "ada@x.test", "user_role": "proxy_admin", "max_budget": 20, "teams": ["t-1"],
+         "password": "scrypt:canary"},
+        {"user_id": "u-2"},
+    ],
+    "LiteLLM_BudgetTable": [{"budget_id": "b-1", "max_budget": 7, "tpm_limit": 1000}, {"budget_id": "b-2"}],
+    "LiteLLM_VerificationToken": [
+        {"token": "1" * 64, "key_alias": "app", "user_id": "u-1", "models": ["beta"], "budget_id": "b-1",
+         "metadata": {"env": "prod", "tags": ["a"]}, "expires": "2999-01-01T00:00:00", "max_parallel_requests": 3},
+        {"token": "2" * 64, "key_alias": "app", "models": ["all-team-models"], "team_id": "t-1"},
+        {"token": "3" * 64, "team_id": "t-2", "models": ["no-default-models"]},
+        {"token": "4" * 64, "team_id": "t-3"},
+        {"token": "5" * 64, "team_id": "litellm-dashboard"},
+        {"token": "6" * 64, "team_id": "gone"},
+        {"token": "sk-canary-in-clear"},
+        {"token": "7" * 64, "models": ["fast", "unknown"], "max_budget": 100, "soft_budget": 80, "budget_duration": "7d"},
+    ],
+    "LiteLLM_GuardrailsTable": [{"guardrail_name": "pii"}],
+}  # fmt: skip
+
+
+def import_tables(tables: Any) -> ImportedState:
+    sources = [parse_yaml("config.yaml", CONFIG), Source("database", tables, is_table=True)]
+    return check_state(import_litellm(sources))
+
+
+@pytest.fixture(scope="module")
+def imported() -> ImportedState:
+    return import_tables(TABLES)
+
+
+def names_of(config: dict[str, Any]) -> list[str]:
+    return [one["then"] for one in config["strategy"]["conditions"]]
+
+
+def keys_of(workspace: dict[str, Any]) -> dict[str, Any]:
+    configs = {row["slug"]: names_of(row["config"]) for row in workspace["configs"]}
+    return {
+        row["key_sha256"][0]: {**row, "models": configs[row["defaults"]["config_id"]]} for row in workspace["api_keys"]
+    }
+
+
+def test_keys_get_their_models_limits_and_metadata(imported: ImportedState):
+    keys = keys_of(imported.state["workspaces"][0])
+    assert keys.keys() == {"1", "7"}
+    one = keys["1"]
+    assert (one["name"], one["models"], one["expires_at"]) == ("app", ["fast"], "2999-01-01T00:00:00Z")
+    assert one["usage_limits"] == {"type": "cost", "credit_limit": 7}
+    assert one["rate_limits"] == [{"type": "tokens", "unit": "rpm", "value": 1000}]
+    assert one["defaults"]["metadata"] == {"env": "prod", "_user": "ada@x.test"}
+    assert one["defaults"]["allow_config_override"] is False
+    limits = {"type": "cost", "credit_limit": 100, "alert_threshold": 80, "periodic_reset_days": 7}
+    assert (keys["7"]["usage_limits"], keys["7"]["models"]) == (limits, ["fast"])
+
+
+def test_teams_become_workspaces(imported: ImportedState):
+    _, red, other = imported.state["workspaces"]
+    assert (red["slug"], red["name"], other["name"]) == ("litellm-red", "Red", "Red t-2")
+    assert red["usage_limits"] == [{"type": "cost", "credit_limit": 1, "periodic_reset": "monthly"}]
+    assert red["rate_limits"] == [{"type": "requests", "unit": "rpm", "value": 60}]
+    assert keys_of(red)["2"]["models"] == ["slow"]
+    assert keys_of(other)["3"]["models"] == []
+    (integration,) = imported.state["organisation"]["integrations"]
+    assert [one["id"] for one in integration["workspaces"]] == ["litellm", "litellm-red", "litellm-red-t-2"]
+
+
+def test_users_become_invitations_and_policies(imported: ImportedState):
+    (invite,) = imported.state["organisation"]["invites"]
+    assert (invite["email"], invite["role"]) == ("ada@x.test", "member")
+    (policy,) = imported.state["workspaces"][0]["usage_limits_policies"]
+    assert policy["conditions"] == [{"key": "metadata._user", "value": "ada@x.test"}]
+    assert (policy["credit_limit"], policy["group_by"]) == (20, [{"key": "metadata._user"}])
+
+
+def test_reports_keys_that_are_left_out(imported: ImportedState):
+    found = {(one.path, one.message.split(",")[0]) for one in imported.findings if one.path.endswith("].token")}
+    assert ("LiteLLM_VerificationToken[*].token", "the team of the key is blocked") in found
+    assert ("LiteLLM_VerificationToken[*].token", "a key of a session of LiteLLM's interface") in found
+    manual = " ".join(one.message for one in imported.findings if one.status is Status.MANUAL)
+    for why in ("a team that is not in the database", "is no SHA-256 digest", "names no imported model"):
+        assert why in manual
+    assert not [one for one in imported.findings if one.status is Status.UNSUPPORTED]
+    assert "canary" not in json.dumps([str(one) for one in imported.findings])
+
+
+def test_large_states_are_written_as_json(imported: ImportedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(output, "MAX_YAML_KEYS", 1)
+    write_results(imported, tmp_path / "state.yaml", tmp_path / "report.json")
+    assert json.loads((tmp_path / "state.yaml").read_text()) == imported.state
+
+
+SALT = "sk-salt"
+
+
+def encrypt(value: str) -> str:
+    nonce, key = os.urandom(12), hashlib.sha256(SALT.encode()).digest()
+    return "v2:gcm:" + base64.urlsafe_b64encode(nonce + AESGCM(key).encrypt(nonce, value.encode(), None)).decode()
+
+
+def test_decrypts_values_and_keeps_those_in_clear():
+    values = {"api_key": encrypt("sk-1"), "model": "openai/gpt-4o", "rpm": 5, "other": "x" * 60}
+    assert Decryptor(SALT, "SALT").decrypt_table(values) == {**values, "api_key": "sk-1"}
+
+
+@pytest.mark.parametrize("value", [encrypt("canary"), "v2:gcm:", "v2:gcm:%%%", encrypt("canary")[:-4]])
+def test_wrong_salt_key_is_one_clear_error(value: str):
+    with pytest.raises(SettingsError, match="the salt key in SALT does not decrypt") as raised:
+        Decryptor("another", "SALT").decrypt_table({"api_key": value})
+    assert "canary" not in str(raised.value)
+    with pytest.raises(SettingsError, match="--salt-key-env"):
+        Decryptor(None, None).decrypt_table({"api_key": value})
+
+
+def test_older_encryption_needs_another_library(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.imports.litellm_secrets.find_spec", lambda _: None)
+    sealed = base64.urlsafe_b64encode(hashlib.sha512(b"a").digest()).decode()
+    with pytest.raises(LegacyEncryptionError):
+        Decryptor(SALT, "SALT").decrypt_table({"api_key": sealed})
+    tables = {"LiteLLM_ProxyModelTable": [{"model_name": "a", "litellm_params": {"model": sealed}}]}
+    path = ("LiteLLM_ProxyModelTable", 0)
+    source = Source("database", tables, is_table=True, encrypted_rows=frozenset([path]))
+    findings = check_state(import_litellm([source])).findings
+    assert {one.status for one in findings} == {Status.MANUAL}
+    assert all("PyNaCl" in one.message for one in findings)
