@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DOCUMENTS = [path.as_posix() for path in files_under(".", ".md")]
 # Their TOML examples have tests of their own.
-OTHER_TOML_PAGES = {"docs/clients.md", "docs/monitoring.md", "docs/batches.md"}
+OTHER_TOML_PAGES = {"docs/clients.md", "docs/monitoring.md", "docs/batches.md", "docs/migrate-from-tensorzero.md"}
 # Only the settings of Codex have this key; `tests/e2e/test_docs_snippets.py` uses them.
 CODEX_MARK = "model_provider ="
 
