@@ -9,6 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from command_tables import command_sections
 from error_tables import data_plane_errors
 from guardrail_tables import check_sections
 
@@ -553,6 +554,7 @@ def llms_text() -> str:
 PAGES = {
     # In editors it completes and checks configs.
     "config.schema.json": lambda: json.dumps(engine.config_schema(), indent=2, ensure_ascii=False) + "\n",
+    "commands.md": lambda: render_page("Commands", *command_sections()),
     "errors.md": errors_page,
     "llms.txt": llms_text,
     "guardrail-checks.md": lambda: render_page("Guardrail checks", *check_sections(engine.guardrail_checks())),

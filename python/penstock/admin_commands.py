@@ -1,4 +1,4 @@
-"""CLI commands that call a running gateway: keys, configs, and export and apply of the declarative state."""
+"""CLI commands that export and apply the declarative state of a running gateway, and what its other commands share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock import settings as settings_module
 from penstock.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from penstock.remote import ManagementClient
     from penstock.settings import Settings
@@ -75,120 +75,7 @@ def quote_path_segment(text: str) -> str:
     return remote.quote_path_segment(text)
 
 
-@click.group()
-def keys() -> None:
-    """List, create, rotate and delete keys."""
-
-
-@keys.command("list")
-@with_connection_options
-@click.option("--workspace", help="List only keys of this workspace: id or slug.")
-def list_keys(url: str, api_key: str, workspace: str | None) -> None:
-    """List keys."""
-    with open_remote(url, api_key) as remote:
-        path = f"/v1/api-keys?workspace_id={quote_path_segment(workspace)}" if workspace else "/v1/api-keys"
-        _print_table(remote.iter_rows(path), ("id", "key", "type", "status", "name"))
-
-
-@keys.command("create")
-@with_connection_options
-@click.argument("name")
-@click.option("--workspace", help="Workspace of the key: id or slug; without it the key belongs to the organisation.")
-@click.option("--user", help="Id of the user who owns the key.")
-@click.option("--scope", "scopes", multiple=True, required=True, help="Scope of the key; may be repeated.")
-def create_key(
-    url: str, api_key: str, name: str, workspace: str | None, user: str | None, scopes: tuple[str, ...]
-) -> None:
-    """Create a key and print it; it is not shown again."""
-    kind = f"{'workspace' if workspace else 'organisation'}/{'user' if user else 'service'}"
-    body = {"name": name, "scopes": list(scopes), "workspace_id": workspace, "user_id": user}
-    with open_remote(url, api_key) as remote:
-        created = remote.request("POST", f"/v1/api-keys/{kind}", {name: value for name, value in body.items() if value})
-        click.echo(created["key"])
-
-
-@keys.command("rotate")
-@with_connection_options
-@click.argument("key_id")
-def rotate_key(url: str, api_key: str, key_id: str) -> None:
-    """Rotate a key and print the new one; the old one stays valid until the transition ends."""
-    with open_remote(url, api_key) as remote:
-        rotated = remote.request("POST", f"/v1/api-keys/{quote_path_segment(key_id)}/rotate", {})
-        click.echo(rotated["key"])
-        click.echo(f"the old key is valid until {rotated['key_transition_expires_at']}", err=True)
-
-
-@keys.command("delete")
-@with_connection_options
-@click.argument("key_id")
-def delete_key(url: str, api_key: str, key_id: str) -> None:
-    """Delete a key."""
-    with open_remote(url, api_key) as remote:
-        remote.request("DELETE", f"/v1/api-keys/{quote_path_segment(key_id)}")
-
-
-@click.group()
-def users() -> None:
-    """Sign users in."""
-
-
-@click.group()
-def config() -> None:
-    """List, show and save routing configs."""
-
-
-@config.command("list")
-@with_connection_options
-@click.option("--workspace", help="List only configs of this workspace: id or slug.")
-def list_configs(url: str, api_key: str, workspace: str | None) -> None:
-    """List configs."""
-    with open_remote(url, api_key) as remote:
-        path = f"/v1/configs?workspace_id={quote_path_segment(workspace)}" if workspace else "/v1/configs"
-        _print_table(remote.iter_rows(path), ("slug", "status", "last_updated_at", "name"))
-
-
-@config.command("show")
-@with_connection_options
-@click.argument("slug")
-def show_config(url: str, api_key: str, slug: str) -> None:
-    """Print a config as JSON."""
-    with open_remote(url, api_key) as remote:
-        config: str = remote.request("GET", f"/v1/configs/{quote_path_segment(slug)}")["config"]
-        click.echo(msgspec.json.format(config, indent=2))
-
-
-@config.command("save")
-@with_connection_options
-@click.argument("file", type=click.File("rb"))
-@click.option("--slug", help="Config to update with a new version.")
-@click.option("--name", help="Name of a new config.")
-@click.option("--workspace", help="Workspace of a new config: id or slug.")
-def save_config(
-    url: str,
-    api_key: str,
-    file: Any,  # noqa: ANN401 - click says no more
-    slug: str | None,
-    name: str | None,
-    workspace: str | None,
-) -> None:
-    """Save a config from a JSON file (`-` for standard input) and print its slug."""
-    if bool(slug) == bool(name):
-        raise click.UsageError("give either --slug or --name")
-    try:
-        content = msgspec.json.decode(file.read())
-    except msgspec.DecodeError as error:
-        message = f"{file.name} is not JSON: {error}"
-        raise SettingsError(message) from None
-    with open_remote(url, api_key) as remote:
-        if slug:
-            remote.request("PUT", f"/v1/configs/{quote_path_segment(slug)}", {"config": content})
-        else:
-            body = {"name": name, "config": content, **({"workspace_id": workspace} if workspace else {})}
-            slug = remote.request("POST", "/v1/configs", body)["slug"]
-        click.echo(slug)
-
-
-@click.command()
+@click.command(epilog="Example: penstock export -o state.yaml")
 @with_connection_options
 @click.option("-o", "--output", type=click.File("w"), default="-", help="File to write. [default: standard output]")
 def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click says no more
@@ -203,7 +90,7 @@ def export(url: str, api_key: str, output: Any) -> None:  # noqa: ANN401 - click
         click.echo(f"masked credentials: {count}; to apply the file elsewhere, replace them with ${{NAME}}", err=True)
 
 
-@click.command()
+@click.command(epilog="Example: penstock apply state.yaml --dry-run")
 @with_connection_options
 @click.argument("file", type=click.File("r"))
 @click.option(
@@ -321,9 +208,4 @@ def _describe_yaml_error(error: Any) -> str:  # noqa: ANN401 - its kinds have di
     return f"{problem} in line {mark.line + 1}" if mark and problem else str(error).splitlines()[0]
 
 
-def _print_table(rows: Iterable[dict[str, Any]], names: tuple[str, ...]) -> None:
-    for row in rows:
-        click.echo("\t".join(str(row[name]) for name in names))
-
-
-COMMANDS = (keys, users, config, export, apply)
+COMMANDS = (export, apply)

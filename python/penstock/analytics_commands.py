@@ -113,7 +113,7 @@ Costs are in US dollars. With --json, they are in cents.
 """
 
 
-@click.command(help=HELP)
+@click.command(help=HELP, epilog="Example: penstock analytics cost --by model --since 7d")
 @click.argument("measure", type=click.Choice([*MEASURES, CACHE_SUMMARY, UNPRICED]), metavar="MEASURE")
 @with_filter_options
 @click.option("--by", "group", help=f"Group by {', '.join(GROUPS)} or metadata.KEY. [default: over time]")

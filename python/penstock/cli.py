@@ -26,6 +26,7 @@ from penstock import (
     process,
     process_log,
     rerate_command,
+    resource_commands,
 )
 from penstock import settings as settings_module
 from penstock.errors import PenstockError, SettingsError
@@ -57,7 +58,7 @@ def main() -> None:
     """Penstock: an AI gateway."""
 
 
-@main.command()
+@main.command(epilog="Example: penstock serve --mock")
 @click.option(
     "--config", metavar="FILE", help="Settings file. [env: PENSTOCK_CONFIG; default: ./penstock.toml if there]"
 )
@@ -119,7 +120,7 @@ def serve(
     sys.exit(status)
 
 
-@main.command()
+@main.command(epilog="Example: penstock init --email ann@example.com")
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option("--email", help="E-mail address of the organisation's owner.")
 def init(config: str | None, email: str | None) -> None:
@@ -134,7 +135,7 @@ def init(config: str | None, email: str | None) -> None:
         click.echo("the store is ready; its admin key was configured, or was printed when the store was created")
 
 
-@main.command()
+@main.command(epilog="Example: penstock migrate --wait 120")
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option(
     "--wait",
@@ -152,7 +153,7 @@ def migrate(config: str | None, wait: float) -> None:
     click.echo(f"the store is at revision {after}" + ("" if before == after else f", it was at {before or 'none'}"))
 
 
-@main.command()
+@main.command(epilog="Example: penstock health --url http://127.0.0.1:8787")
 @click.option("--url", metavar="URL", help="URL of the gateway. [default: the address that the settings name]")
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option(
@@ -185,7 +186,7 @@ def find_gateway_url(config: str | None) -> str:
     return f"http://[{host}]:{settings.server.port}" if ":" in host else f"http://{host}:{settings.server.port}"
 
 
-@main.command()
+@main.command(epilog="Example: penstock check penstock.toml")
 @click.argument("file", required=False)
 def check(file: str | None) -> None:
     """Validate a settings file, or a routing config (a file that ends in .json), and report all errors.
@@ -232,7 +233,7 @@ def check_config(file: str) -> None:
     click.echo(f"{file} is good")
 
 
-@main.command()
+@main.command(epilog="Example: penstock openapi > openapi.json")
 def openapi() -> None:
     """Print the OpenAPI document of the management API."""
     from penstock.app import openapi_json
@@ -240,7 +241,7 @@ def openapi() -> None:
     click.echo(msgspec.json.format(openapi_json(), indent=2))
 
 
-@main.command()
+@main.command(epilog="Example: penstock settings")
 def settings() -> None:
     """Print the reference of all settings."""
     from penstock.settings.reference import render_markdown
@@ -248,13 +249,13 @@ def settings() -> None:
     click.echo(render_markdown())
 
 
-@main.command()
+@main.command(epilog="Example: penstock version")
 def version() -> None:
     """Print the version."""
     click.echo(f"penstock {__version__}")
 
 
-@admin_commands.keys.command("reset-admin")
+@resource_commands.keys.command("reset-admin", epilog="Example: penstock keys reset-admin")
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 def reset_admin(config: str | None) -> None:
     """Replace a lost admin key, on the machine that has the store; the old one stops working.
@@ -271,7 +272,7 @@ def reset_admin(config: str | None) -> None:
         click.echo("PENSTOCK_ADMIN_KEY is the admin key now")
 
 
-@admin_commands.users.command("sign-in-link")
+@resource_commands.users.command("sign-in-link", epilog="Example: penstock users sign-in-link --email ann@example.com")
 @click.option("--config", metavar="FILE", help="Settings file. [default: ./penstock.toml if there]")
 @click.option("--email", help="E-mail address of the user. [default: the owner]")
 @click.option("--url", help="Base URL of the gateway. [default: server.public_url, or the address in the settings]")
@@ -289,6 +290,7 @@ def sign_in_link(config: str | None, email: str | None, url: str | None) -> None
 
 for command in (
     *admin_commands.COMMANDS,
+    *resource_commands.COMMANDS,
     *log_commands.COMMANDS,
     *analytics_commands.COMMANDS,
     *rerate_command.COMMANDS,

@@ -41,7 +41,9 @@ def with_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@import_group.command("litellm")
+@import_group.command(
+    "litellm", epilog="Example: penstock import litellm config.yaml --out state.yaml --report report.json"
+)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
 @click.option(
     "--database", metavar="URL", envvar="LITELLM_DATABASE_URL", show_envvar=True, help="LiteLLM's PostgreSQL database."
@@ -71,7 +73,9 @@ def import_litellm(
     _finish(run(parsed), output)
 
 
-@import_group.command("portkey")
+@import_group.command(
+    "portkey", epilog="Example: penstock import portkey configs.json --out state.yaml --report report.json"
+)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @with_output_options
 def import_portkey(sources: tuple[str, ...], **output: Any) -> None:  # noqa: ANN401 - as above
@@ -85,7 +89,9 @@ def import_portkey(sources: tuple[str, ...], **output: Any) -> None:  # noqa: AN
     _finish(run([_parse_file(one, "json") for one in _find_files(sources)]), output)
 
 
-@import_group.command("tensorzero")
+@import_group.command(
+    "tensorzero", epilog="Example: penstock import tensorzero 'config/*.toml' --out state.yaml --report report.json"
+)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @with_output_options
 def import_tensorzero(sources: tuple[str, ...], **output: Any) -> None:  # noqa: ANN401 - as above

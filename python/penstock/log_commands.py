@@ -128,7 +128,7 @@ def logs() -> None:
     """List, search, show and follow request logs."""
 
 
-@logs.command("list")
+@logs.command("list", epilog="Example: penstock logs list --since 1h --status 500")
 @with_filter_options
 @click.option("-q", "--search", help="Only requests whose stored request or response contains these words.")
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Number of logs.")
@@ -137,7 +137,7 @@ def list_logs(url: str, api_key: str, search: str | None, limit: int, **options:
     _list_logs(url, api_key, search, limit, options)
 
 
-@logs.command("search")
+@logs.command("search", epilog="Example: penstock logs search heron --since 24h")
 @click.argument("words", nargs=-1, required=True)
 @with_filter_options
 @click.option("-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Number of logs.")
@@ -161,7 +161,7 @@ def _list_logs(url: str, api_key: str, search: str | None, limit: int, options: 
         click.echo(f"there are more than {limit}; hint: --limit, or a shorter --since", err=True)
 
 
-@logs.command("show")
+@logs.command("show", epilog="Example: penstock logs show 0199aaaa-0000-7000-8000-000000000001")
 @with_connection_options
 @click.argument("log_id")
 @TIME_ZONE_OPTION
@@ -221,7 +221,7 @@ def _show_body(title: str, body: object, state: str | None) -> None:
         click.echo(f"… {len(text) - MAX_BODY_CHARS:,} more characters; hint: --json")
 
 
-@logs.command("trace")
+@logs.command("trace", epilog="Example: penstock logs trace order-17")
 @with_connection_options
 @click.argument("trace_id")
 @TIME_ZONE_OPTION
@@ -246,7 +246,7 @@ def _walk(nodes: Sequence[Mapping[str, Any]], depth: int = 0) -> Iterator[tuple[
         yield from _walk(cast("Sequence[Mapping[str, Any]]", node["children"]), depth + 1)
 
 
-@logs.command("tail")
+@logs.command("tail", epilog="Example: penstock logs tail --status 500")
 @with_filter_options
 def tail_logs(url: str, api_key: str, **options: Any) -> None:  # noqa: ANN401 - as above
     """Print new logs as they arrive, until interrupted."""

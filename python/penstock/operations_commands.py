@@ -27,9 +27,7 @@ MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "skipp
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(
-    epilog="Example: penstock doctor --config penstock.toml --json. Exit status: 0 without failures, 1 with one or more."
-)
+@click.command(epilog="Example: penstock doctor --config penstock.toml --json")
 @CONFIG_OPTION
 @click.option("--offline", is_flag=True, help="Do not ask the providers.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -37,7 +35,7 @@ def doctor(config: str | None, *, offline: bool, as_json: bool) -> None:
     """Check everything that a gateway needs, and say what to do about what is missing.
 
     Checks the settings, open files, folders, port, store, master key, Redis, log store, buckets, clocks and the hosts of
-    providers. Run it as the user of the gateway, with the same environment.
+    providers. Run it as the user of the gateway, with the same environment. The exit status is 1 if a check failed.
     """
     settings = load_local_settings(config)
     from penstock.jobs.doctor import examine  # noqa: PLC0415 - the other commands do not need it

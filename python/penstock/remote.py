@@ -79,6 +79,22 @@ class ManagementClient:
             if seen >= page["total"] or not page["data"]:
                 return
 
+    def iter_newest(self, path: str, limit: int, member: str = "data") -> Iterator[dict[str, Any]]:
+        """Yields up to `limit` rows of a list, newest first. `member` is the field of the response that has the rows."""
+        mark = "&" if "?" in path else "?"
+        number, left = 0, limit
+        while left > 0:
+            size = min(PAGE_SIZE, left) if number == 0 else PAGE_SIZE
+            page = self.request("GET", f"{path}{mark}page_size={size}&current_page={number}")
+            rows = page.get(member)
+            if not isinstance(rows, list):
+                raise self._not_a_gateway_error()
+            yield from rows[:left]
+            left -= len(rows)
+            number += 1
+            if len(rows) < size:
+                return
+
     def iter_events(self, path: str) -> Iterator[tuple[str, Any]]:
         """Yields the name and the content of each server-sent event of a stream."""
         timeout = httpx2.Timeout(REQUEST_TIMEOUT_SECONDS)

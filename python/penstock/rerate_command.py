@@ -42,7 +42,7 @@ class RatedModel(msgspec.Struct, kw_only=True):
             setattr(self, name, round(getattr(self, name) + part[name], COST_DIGITS))
 
 
-@click.command()
+@click.command(epilog="Example: penstock rerate --from 2026-11-01 --model gpt-4o --dry-run")
 @with_connection_options
 @click.option("--from", "start", type=TIME, required=True, help="Start of the range, such as 2026-11-01.")
 @click.option("--to", "end", type=TIME, help="End of the range. [default: now]")

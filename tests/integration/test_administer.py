@@ -221,13 +221,14 @@ def test_commands_create_list_rotate_and_delete_keys(admin: Client):
         lambda: send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None,
         3,
     )
-    (line,) = run_command(admin, "keys", "list", "--workspace", place).splitlines()
-    key_id, masked, kind, status, name = line.split("\t")
+    heads, line = run_command(admin, "keys", "list", "--workspace", place).splitlines()
+    assert heads.split() == ["id", "key", "type", "status", "name"]
+    key_id, masked, kind, status, name = line.split("  ")
     assert (masked, kind, status, name) == (f"{text[:2]}*****{text[-3:]}", "workspace-service", "active", "app")
     assert run_command(admin, "keys", "rotate", key_id).strip() not in {"", text}
     assert "in transition" in run_command(admin, "keys", "rotate", key_id, status=1)
     run_command(admin, "keys", "delete", key_id)
-    assert run_command(admin, "keys", "list", "--workspace", place) == ""
+    assert json.loads(run_command(admin, "keys", "list", "--workspace", place, "--json")) == []
     assert "scopes[0] 'fly' is not known" in run_command(
         admin, "keys", "create", "x", "--workspace", place, "--scope", "fly", status=1
     )
@@ -242,10 +243,34 @@ def test_commands_save_show_and_update_configs(admin: Client, tmp_path: Path):
     assert json.loads(run_command(admin, "config", "show", slug)) == {"provider": "mock"}
     run_command(admin, "config", "save", "-", "--slug", slug, said='{"provider": "openai"}')
     assert json.loads(run_command(admin, "config", "show", slug)) == {"provider": "openai"}
-    assert run_command(admin, "config", "list", "--workspace", place).startswith(f"{slug}\tactive\t")
+    (listed,) = json.loads(run_command(admin, "config", "list", "--workspace", place, "--json"))
+    assert (listed["slug"], listed["status"]) == (slug, "active")
     assert "provider" in run_command(admin, "config", "save", "-", "--slug", slug, said='{"provider": 1}', status=1)
     assert "is not JSON" in run_command(admin, "config", "save", "-", "--slug", slug, said="{", status=1)
     run_command(admin, "config", "save", str(file), status=2)
+
+
+def test_commands_set_up_a_workspace_with_a_provider(admin: Client, provider: Mock):
+    place = run_command(admin, "workspaces", "create", "Commands").strip()
+    options = ("--provider", "mock", "--key-file", "-", "--workspace", place)
+    slug = run_command(admin, "integrations", "create", "Mock", *options, said="sk-canary-of-a-command\n").strip()
+    made = run_command(admin, "providers", "create", "of-commands", "--integration", slug, "--workspace", place)
+    assert made.strip() == "@of-commands"
+    assert "of-commands" in run_command(admin, "providers", "list", "--workspace", place)
+    key = run_command(admin, "keys", "create", "app", "--workspace", place, "--scope", "completions.write").strip()
+    headers = {**MOCK_HEADERS, "x-gateway-provider": "@of-commands", "x-gateway-api-key": key}
+    provider.clear_ledger()
+    wait_for(
+        "the provider",
+        lambda: send_raw_request(admin.gateway.base_url, CHAT_PATH, chat_body(), headers).status == 200 or None,
+    )
+    assert provider.ledger()[-1]["headers"]["authorization"] == "Bearer sk-canary-of-a-command"
+    link = run_command(admin, "users", "invite", "new@example.com", "--workspace", place).strip()
+    assert link.startswith("http")
+    audited = json.loads(run_command(admin, "audit", "--resource", "integrations", "--limit", "1", "--json"))
+    assert [(row["action"], row["resource_type"]) for row in audited] == [("create", "integrations")]
+    assert "canary" not in json.dumps(audited)
+    run_command(admin, "providers", "delete", "of-commands", "--workspace", place)
 
 
 def test_exported_state_recreates_a_store_and_is_idempotent(pair: tuple[Client, Client], tmp_path: Path):
