@@ -25,6 +25,7 @@ from penstock import (
     operations_commands,
     process,
     process_log,
+    prompt_commands,
     rerate_command,
     resource_commands,
 )
@@ -296,6 +297,7 @@ for command in (
     *rerate_command.COMMANDS,
     *operations_commands.COMMANDS,
     *import_commands.COMMANDS,
+    *prompt_commands.COMMANDS,
 ):
     main.add_command(command)
 

@@ -1,0 +1,127 @@
+"""Prompts as files: pulled from a gateway, changed, compared and pushed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.fork_server import run_penstock
+from tests.integration.managed import Client
+from tests.integration.serving import run_gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.gateway import Mock
+    from tests.integration.conftest import StoreFactory
+
+ONE_STORE = True
+MESSAGES = [
+    {"role": "system", "content": "Answer in {{language}}.\nBe short."},
+    {"role": "user", "content": [{"type": "text", "text": "{{question}}"}]},
+]
+
+
+@pytest.fixture(scope="module")
+def admin(provider: Mock, new_store: StoreFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder: Path = tmp_path_factory.mktemp("prompt-files")
+    with run_gateway(folder, {"mock": {"host": provider.url}}, env=new_store(folder)) as gateway:
+        yield Client(gateway)
+
+
+@pytest.fixture
+def workspace(admin: Client, tmp_path: Path) -> str:
+    """Returns a workspace with a chat prompt and a text prompt."""
+    place = admin.create("/v1/workspaces", {"name": tmp_path.name})["slug"]
+    common: dict[str, Any] = {"virtual_key": "main", "model": "gpt-4o", "workspace_id": place}
+    chat = {"name": "Chat", "slug": "chat", "string": json.dumps(MESSAGES), "parameters": {"max_tokens": 9}}
+    admin.create("/v1/prompts", {**common, **chat})
+    admin.create(
+        "/v1/prompts", {**common, "name": "Text", "slug": "text", "string": "Hello {{name}}", "parameters": {}}
+    )
+    return place
+
+
+def run_prompts(admin: Client, *words: str, status: int = 0) -> str:
+    env = {"PENSTOCK_URL": admin.gateway.base_url, "PENSTOCK_ADMIN_KEY": admin.key}
+    done = run_penstock("prompts", *words, env=env)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_pulled_files_are_readable_and_do_not_differ(admin: Client, workspace: str, tmp_path: Path):
+    folder = tmp_path / "prompts"
+    assert "2 written, 0 unchanged" in run_prompts(admin, "pull", str(folder), "--workspace", workspace)
+    assert sorted(path.name for path in folder.iterdir()) == ["chat.yaml", "text.yaml"]
+    assert (folder / "text.yaml").read_text() == ("name: Text\nprovider: main\nmodel: gpt-4o\ntext: Hello {{name}}\n")
+    assert "content: |-\n    Answer in {{language}}.\n    Be short.\n" in (folder / "chat.yaml").read_text()
+    assert "0 written, 2 unchanged" in run_prompts(admin, "pull", str(folder), "--workspace", workspace)
+    assert "no differences" in run_prompts(admin, "diff", str(folder), "--workspace", workspace)
+    assert "0 saved, 2 unchanged" in run_prompts(admin, "push", str(folder), "--workspace", workspace)
+
+
+def test_changed_and_new_files_become_versions(admin: Client, workspace: str, tmp_path: Path):
+    folder, place = tmp_path / "prompts", ("--workspace", workspace)
+    run_prompts(admin, "pull", str(folder), *place)
+    file = folder / "text.yaml"
+    file.write_text("name: Text\nprovider: main\ntext: |-\n  Dear {{name}},\n  hello\n")
+    (folder / "new-one.yaml").write_text("name: New\nprovider: main\nmodel: m\nmessages: [{role: user, content: Hi}]\n")
+    shown = run_prompts(admin, "diff", str(folder), *place, status=2)
+    assert "-text: Hello {{name}}" in shown
+    assert "-model: gpt-4o" in shown
+    assert "+name: New" in shown
+    saved = run_prompts(admin, "push", str(folder), *place, "--message", "polite", "--publish")
+    assert saved.splitlines() == ["+ new-one", "~ text", "2 saved, 1 unchanged"]
+    text = admin.read(f"/v1/prompts/text?workspace_id={workspace}")
+    assert (text["string"], text["model"], text["prompt_version_description"]) == (
+        "Dear {{name}},\nhello",
+        None,
+        "polite",
+    )
+    assert text["default_version"] == text["prompt_version"] == 2
+    assert json.loads(admin.read(f"/v1/prompts/new-one?workspace_id={workspace}")["string"]) == [
+        {"role": "user", "content": "Hi"}
+    ]
+    assert "no differences" in run_prompts(admin, "diff", str(folder), *place)
+
+
+def test_version_is_not_published_unless_asked(admin: Client, workspace: str, tmp_path: Path):
+    folder, place = tmp_path / "prompts", ("--workspace", workspace)
+    run_prompts(admin, "pull", str(folder), *place)
+    file = folder / "text.yaml"
+    file.write_text(file.read_text().replace("Hello", "Goodbye"))
+    run_prompts(admin, "push", str(folder), *place)
+    text = admin.read(f"/v1/prompts/text?workspace_id={workspace}")
+    assert (text["default_version"], text["prompt_version"]) == (1, 2)
+
+
+def test_problems_of_all_files_are_reported_and_nothing_is_sent(admin: Client, workspace: str, tmp_path: Path):
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    files = {
+        "good.yaml": "name: Good\ntext: x\n",
+        "a b.yaml": "name: x\ntext: x\n",
+        "list.yaml": "[1]\n",
+        "keys.yaml": "name: x\ntext: x\ntemperature: 1\n",
+        "both.yaml": "name: x\ntext: x\nmessages: []\n",
+        "none.yaml": "name: x\n",
+        "unnamed.yaml": "text: x\n",
+        "role.yaml": "name: x\nmessages: [{content: x}]\n",
+        "broken.yaml": "name: [\n",
+        "bytes.yaml": "\udcff",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text, errors="surrogateescape")
+    shown = run_prompts(admin, "push", str(folder), "--workspace", workspace, status=1)
+    for name in files.keys() - {"good.yaml"}:
+        assert f"  {name}" in shown, name
+    assert "temperature: is not known; allowed: name, provider, model" in shown
+    slugs = {row["slug"] for row in admin.read(f"/v1/prompts?workspace_id={workspace}")["data"]}
+    assert slugs == {"chat", "text"}
+
+
+def test_missing_folder_is_named(admin: Client, tmp_path: Path):
+    assert "cannot read" in run_prompts(admin, "push", str(tmp_path / "none"), status=1)
