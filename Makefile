@@ -74,7 +74,9 @@ wheel: build ## build the wheel into DIST (dist/), and check that it contains th
 	$(SAY) 'building the wheel with the profile $(PROFILE)'
 	@rm -rf $(DIST) && mkdir -p $(BUNDLED)
 	@strip -o $(BUNDLED)/penstock-mock $(BUILT)/penstock-mock
+	@git rev-parse --short=12 HEAD > $(BUNDLED)/commit 2>/dev/null || rm -f $(BUNDLED)/commit
 	@$(BIN)/maturin build --profile $(PROFILE) --out $(DIST)
+	@rm -f $(BUNDLED)/commit
 	@for file in console/index.html bin/penstock-mock; do \
 		$(BIN)/python -m zipfile --list $(DIST)/*.whl | grep "^penstock/$$file " >/dev/null || { echo "the wheel has no $$file"; exit 1; }; \
 	done

@@ -52,9 +52,17 @@ class ErrorReportingGroup(click.Group):
             sys.exit(1)
 
 
+def describe_version() -> str:
+    """Returns the version, with the commit that a wheel was built from."""
+    file = Path(__file__).with_name("bin") / "commit"
+    commit = file.read_text(encoding="ascii").strip() if file.exists() else ""
+    return f"penstock {__version__}" + (f" ({commit})" if commit else "")
+
+
 @click.group(
     cls=ErrorReportingGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
 )
+@click.version_option(message=describe_version(), version=__version__)
 def main() -> None:
     """Penstock: an AI gateway."""
 
@@ -253,7 +261,7 @@ def settings() -> None:
 @main.command(epilog="Example: penstock version")
 def version() -> None:
     """Print the version."""
-    click.echo(f"penstock {__version__}")
+    click.echo(describe_version())
 
 
 @resource_commands.keys.command("reset-admin", epilog="Example: penstock keys reset-admin")

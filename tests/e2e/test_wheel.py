@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import __version__
 from tests.gateway import CARGO_TARGET_DIR
 from tests.integration.wire import CHAT_PATH, MOCK_HEADERS, chat_body, send_raw_request
 from tests.processes import Program, free_port, wait_for
@@ -95,6 +96,17 @@ def test_wheel_has_the_console_the_mock_provider_and_nothing_else(wheel: Path):
     assert not [
         name for name in names if "__pycache__" in name or "node_modules" in name or name.endswith((".map", ".rs"))
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(BUILD_SECONDS + 60)
+def test_installed_wheel_names_its_version_and_commit(command: Path):
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True, cwd=ROOT
+    ).stdout.strip()
+    for words in (["--version"], ["version"]):
+        shown = subprocess.run([command, *words], check=True, capture_output=True, text=True, env={"PATH": ""}).stdout
+        assert shown == f"penstock {__version__} ({commit})\n"
 
 
 @pytest.mark.slow
