@@ -147,6 +147,15 @@ def test_workspace_integration_creates_and_deletes_its_provider(
     assert CANARY not in json.dumps(logs)
 
 
+def test_workspace_in_the_query_owns_what_is_created(admin: Client, workspace: dict[str, Any]):
+    body = {"name": "by query", "ai_provider_id": "mock", "key": "k-0123456789", "slug": "by-query"}
+    answer = admin.post(f"/v1/integrations?workspace_id={workspace['slug']}", body)
+    assert answer.status == 200, answer.body
+    assert admin.read("/v1/integrations/by-query")["workspace_id"] == workspace["id"]
+    differing = admin.post("/v1/integrations?workspace_id=ws-other", {**body, "workspace_id": workspace["slug"]})
+    assert (differing.status, b"is not 'ws-other'" in differing.body) == (400, True)
+
+
 def test_organisation_integration_is_limited_to_its_workspaces(
     admin: Client,
     workspace: dict[str, Any],

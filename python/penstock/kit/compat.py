@@ -11,6 +11,8 @@ import msgspec
 from litestar import Request
 from msgspec.structs import fields
 
+from penstock.schemas import field_error
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -37,6 +39,8 @@ class CompatRequest(Request[Any, Any, Any]):
             given = normalise_body(cast("dict[str, Any]", given), names, self.path_params)
             if "workspace_id" not in names and "workspace_id" in given and takes_workspace(handler):
                 state["body_workspace"] = given.pop("workspace_id")
+            if "workspace_id" in names and not takes_workspace(handler):
+                take_query_workspace(given, self.query_params.getall("workspace_id", []))
             if shown := handler.opt.get(SHOWN_OPTION):
                 only_read = {*dict(_field_names(shown)).values()} - {*names.values()}
                 state["unchanged"] = {name: given.pop(name) for name in only_read & given.keys()}
@@ -44,6 +48,18 @@ class CompatRequest(Request[Any, Any, Any]):
         # For the error message, if the body is not valid.
         state["body"] = given
         return given
+
+
+def take_query_workspace(body: dict[str, Any], sent: list[str]) -> None:
+    """Puts the workspace of the query into a body that can name one, so that it is not ignored. Raises `InvalidError` if
+    they differ.
+    """
+    for workspace in sent:
+        if body.get("workspace_id") is None:
+            body["workspace_id"] = workspace
+        elif body["workspace_id"] != workspace:
+            message = f"is not {workspace!r}, which the query parameter names; send one of them"
+            raise field_error("workspace_id", message)
 
 
 @lru_cache(None)

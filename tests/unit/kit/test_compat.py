@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from penstock.kit.compat import normalise_body
+from penstock.errors import InvalidError
+from penstock.kit.compat import normalise_body, take_query_workspace
 
 WIRE_NAMES = {"name": "name", "is_default": "isDefault", "kind": "type"}
 
@@ -25,3 +28,23 @@ def test_normalises_aliases_and_leaves_other_fields(
     given: dict[str, object], said: dict[str, str], told: dict[str, object]
 ):
     assert normalise_body(given, WIRE_NAMES, said) == told
+
+
+@pytest.mark.parametrize(
+    ("body", "sent", "expected"),
+    [
+        ({}, ["ws-a"], "ws-a"),
+        ({"workspace_id": None}, ["ws-a"], "ws-a"),
+        ({"workspace_id": "ws-a"}, ["ws-a", "ws-a"], "ws-a"),
+        ({"workspace_id": "ws-a"}, [], "ws-a"),
+    ],
+)
+def test_workspace_of_the_query_is_not_ignored(body: dict[str, Any], sent: list[str], expected: str):
+    take_query_workspace(body, sent)
+    assert body["workspace_id"] == expected
+
+
+@pytest.mark.parametrize(("body", "sent"), [({"workspace_id": "ws-b"}, ["ws-a"]), ({}, ["ws-a", "ws-b"])])
+def test_two_different_workspaces_are_rejected(body: dict[str, Any], sent: list[str]):
+    with pytest.raises(InvalidError, match="workspace_id is not 'ws-"):
+        take_query_workspace(body, sent)
